@@ -1,0 +1,4 @@
+//! The reading side: load, replay, model, report, export.
+#![forbid(unsafe_code)]
+
+pub mod foreign;

@@ -1,0 +1,49 @@
+//! `heaptape`: first word -> subcommand; outcome -> exit code; errors are printed here, once.
+#![forbid(unsafe_code)]
+
+mod words;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// A tape recorder for the heap.
+#[derive(Parser)]
+#[command(name = "heaptape", version, about, max_term_width = 110, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    word: words::Word,
+}
+
+/// How a word ended, as the exit code tells scripts.
+pub enum Outcome {
+    /// 0: done.
+    Done,
+    /// 1: done, but something is missing or a gate failed.
+    Incomplete,
+    /// 2: could not; a message was printed already.
+    Failed,
+    /// Another program's exit status, passed on.
+    Status(u8),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match words::run(cli.word) {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Incomplete) => ExitCode::from(1),
+        Ok(Outcome::Failed) => ExitCode::from(2),
+        Ok(Outcome::Status(status)) => ExitCode::from(status),
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("heaptape: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// A reader that stops reading (`heaptape report | head`) is no failure.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}

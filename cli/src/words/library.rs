@@ -1,0 +1,11 @@
+//! `heaptape library`: where the preload library lies.
+
+use crate::Outcome;
+
+/// No options.
+#[derive(clap::Args)]
+pub struct Args {}
+
+pub fn run(_args: Args) -> anyhow::Result<Outcome> {
+    anyhow::bail!("the library is not carried inside this build");
+}

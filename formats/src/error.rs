@@ -1,0 +1,107 @@
+//! What can be wrong with a file, and where. One type for all formats: every message names format, offset and field.
+
+use std::fmt;
+
+/// The file formats that this crate knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// mpatrol event trace.
+    Mtrc,
+    /// mpatrol profile.
+    Mptl,
+    /// gprof `gmon.out`.
+    Gmon,
+    /// DCPI profile file.
+    Dcpi,
+    /// heaptape's annotation file, `events.tape`.
+    Tape,
+    /// `recording.json`.
+    Recording,
+}
+
+impl Format {
+    /// The name that messages and `--to` use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Format::Mtrc => "MTRC",
+            Format::Mptl => "MPTL",
+            Format::Gmon => "gmon.out",
+            Format::Dcpi => "DCPI",
+            Format::Tape => "tape",
+            Format::Recording => "recording.json",
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The bytes end inside this field. Readers of streams turn this into [`Ending::Cut`].
+    Cut,
+    /// Not the magic bytes that belong here.
+    Magic,
+    /// A version that this crate does not read.
+    Version(u64),
+    /// A number that cannot be: too long, out of range, or pointing nowhere. The text says what was expected.
+    Bad(u64, &'static str),
+    /// Anything else, in a few words.
+    Text(String),
+}
+
+/// An error in a file: format, byte offset from its start, field, and what is wrong there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// The format that was being read.
+    pub format: Format,
+    /// Bytes from the start of the (uncompressed) file.
+    pub offset: u64,
+    /// The field's name in the format's own words.
+    pub field: &'static str,
+    /// What is wrong.
+    pub kind: Kind,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: offset {}: {}: ", self.format, self.offset, self.field)?;
+        match &self.kind {
+            Kind::Cut => f.write_str("the file ends here"),
+            Kind::Magic => f.write_str("not the expected magic bytes"),
+            Kind::Version(v) => write!(f, "version {v} is not one that can be read"),
+            Kind::Bad(v, expected) => write!(f, "{v} ({v:#x}) where {expected}"),
+            Kind::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The result of reading.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// How a file ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With the mark that its format puts at the end.
+    Complete,
+    /// Without it: everything before `offset` was read; the bytes ended inside (or before) `field`.
+    Cut {
+        /// Bytes from the start of the file to the first byte that could not be used.
+        offset: u64,
+        /// The field that was cut.
+        field: &'static str,
+    },
+}
+
+impl Ending {
+    /// Whether the file ended as its format says.
+    pub const fn is_complete(self) -> bool {
+        matches!(self, Ending::Complete)
+    }
+}

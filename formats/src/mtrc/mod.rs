@@ -1,0 +1,1 @@
+//! mpatrol's event trace.

@@ -1,0 +1,100 @@
+//! A recording: a directory with `recording.json` and one folder for each process image. How the images of one recording
+//! are told apart and belong together is said here and nowhere else.
+//!
+//! ```text
+//! heaptape.sqlite3.4711/
+//!   recording.json
+//!   4711.sqlite3/          pid and program; `.2`, `.3` … behind it when a pid and name come again (exec, pid reuse)
+//!     trace.mtrc[.zst|.lz4]   profile.mptl   events.tape
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+/// Name of the file that describes a recording.
+pub const RECORDING: &str = "recording.json";
+/// Name of an image's trace; with the codec's suffix when compressed.
+pub const TRACE: &str = "trace.mtrc";
+/// Name of an image's profile.
+pub const PROFILE: &str = "profile.mptl";
+/// Name of an image's tape.
+pub const TAPE: &str = "events.tape";
+
+/// What `recording.json` holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Recording {
+    /// Always `heaptape recording`.
+    pub format: String,
+    /// Version of this file's shape: 1.
+    pub version: u32,
+    /// Version of heaptape that recorded.
+    pub heaptape: String,
+    /// The command line that was run; empty for the daemon.
+    pub command: Vec<String>,
+    /// Its working directory.
+    pub cwd: String,
+    /// The machine's name.
+    pub host: String,
+    /// Start, nanoseconds since 1970.
+    pub started_unix_ns: u64,
+    /// End; `None` while running, or when the recorder was killed.
+    pub ended_unix_ns: Option<u64>,
+    /// The process images, in the order of their attach.
+    pub images: Vec<Image>,
+    /// Processes of the tree that could not be recorded.
+    pub not_traced: Vec<NotTraced>,
+}
+
+/// One program in one process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Image {
+    /// Its folder in the recording.
+    pub folder: String,
+    /// Process id.
+    pub pid: u32,
+    /// Parent's process id.
+    pub ppid: u32,
+    /// `start`, `fork`, `exec` or `attach`.
+    pub origin: String,
+    /// Folder of the image that it was forked or exec'd from, when that was recorded too.
+    pub parent: Option<String>,
+    /// Path of the executable.
+    pub exe: String,
+    /// The command line.
+    pub argv: Vec<String>,
+    /// Attach, nanoseconds since 1970.
+    pub started_unix_ns: u64,
+    /// End, if it was seen.
+    pub ended_unix_ns: Option<u64>,
+    /// How it ended.
+    pub exit: Option<Exit>,
+}
+
+/// How a process image ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// With this exit code.
+    Code(u32),
+    /// By this signal.
+    Signal(u32),
+    /// It went on with another program.
+    Exec,
+    /// It is gone; how is not known.
+    Unknown,
+    /// It was still running when the recording ended.
+    Running,
+}
+
+/// A process that ran without being recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NotTraced {
+    /// Process id.
+    pub pid: u32,
+    /// Path of the executable.
+    pub exe: String,
+    /// Why, in a few words.
+    pub why: String,
+}

@@ -1,0 +1,71 @@
+//! How chunks of the trace and columns of the tape are stored.
+
+use std::io::Read;
+
+/// A compression; the numbers stand in files and never change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Codec {
+    /// Stored as it is.
+    #[default]
+    Plain = 0,
+    /// One LZ4 frame (`lz4 -d` reads it).
+    Lz4 = 1,
+    /// One Zstandard frame (`zstd -d` reads it).
+    Zstd = 2,
+}
+
+impl Codec {
+    /// The codec of a number in a file.
+    pub const fn from_number(number: u8) -> Option<Codec> {
+        match number {
+            0 => Some(Codec::Plain),
+            1 => Some(Codec::Lz4),
+            2 => Some(Codec::Zstd),
+            _ => None,
+        }
+    }
+
+    /// What the name of a file stored so ends with.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Codec::Plain => "",
+            Codec::Lz4 => ".lz4",
+            Codec::Zstd => ".zst",
+        }
+    }
+
+    /// Compresses `plain` as one frame and appends it to `out`. Level 0 is the codec's fast default.
+    pub fn pack(self, plain: &[u8], level: i32, out: &mut Vec<u8>) -> std::io::Result<()> {
+        match self {
+            Codec::Plain => out.extend_from_slice(plain),
+            Codec::Lz4 => {
+                let mut encoder = lz4_flex::frame::FrameEncoder::new(out);
+                std::io::Write::write_all(&mut encoder, plain)?;
+                encoder.finish().map_err(std::io::Error::other)?;
+            }
+            Codec::Zstd => {
+                let start = out.len();
+                out.resize(start + zstd::zstd_safe::compress_bound(plain.len()), 0);
+                let size = zstd::bulk::compress_to_buffer(plain, &mut out[start..], level)?;
+                out.truncate(start + size);
+            }
+        }
+        Ok(())
+    }
+
+    /// The plain bytes of one frame, which must be exactly `plain_length` (a bound the caller has checked).
+    pub fn unpack(self, stored: &[u8], plain_length: usize) -> std::io::Result<Vec<u8>> {
+        let mut plain = Vec::with_capacity(plain_length.min(stored.len().saturating_mul(256).max(1 << 16)));
+        let limit = plain_length as u64 + 1;
+        match self {
+            Codec::Plain => plain.extend_from_slice(stored),
+            Codec::Lz4 => drop(lz4_flex::frame::FrameDecoder::new(stored).take(limit).read_to_end(&mut plain)?),
+            Codec::Zstd => drop(zstd::stream::read::Decoder::with_buffer(stored)?.take(limit).read_to_end(&mut plain)?),
+        }
+        if plain.len() != plain_length {
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "not the announced length"));
+        }
+        Ok(plain)
+    }
+}

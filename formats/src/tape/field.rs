@@ -1,0 +1,133 @@
+//! How one field of a tape record is written and read. Numbers are LEB128, texts are raw bytes behind their length.
+
+use crate::{Cursor, Result, leb128};
+
+/// A value that can lie in a record.
+pub trait Field: Sized {
+    /// The fewest bytes that a value takes; bounds how many a count may announce.
+    const LEAST: usize = 1;
+    /// Appends the value.
+    fn put(&self, out: &mut Vec<u8>);
+    /// Reads it back; `name` goes into errors.
+    fn get(cursor: &mut Cursor<'_>, name: &'static str) -> Result<Self>;
+}
+
+impl Field for u64 {
+    fn put(&self, out: &mut Vec<u8>) {
+        leb128::write(out, *self);
+    }
+    fn get(cursor: &mut Cursor<'_>, name: &'static str) -> Result<Self> {
+        cursor.leb(name)
+    }
+}
+
+macro_rules! narrow {
+    ($($kind:ty),*) => {$(
+        impl Field for $kind {
+            fn put(&self, out: &mut Vec<u8>) {
+                leb128::write(out, u64::from(*self));
+            }
+            fn get(cursor: &mut Cursor<'_>, name: &'static str) -> Result<Self> {
+                let start = cursor.clone();
+                let value = cursor.leb(name)?;
+                <$kind>::try_from(value).map_err(|_| start.bad(name, value, concat!("a ", stringify!($kind), " belongs")))
+            }
+        }
+    )*};
+}
+narrow!(u8, u16, u32);
+
+impl Field for i64 {
+    fn put(&self, out: &mut Vec<u8>) {
+        leb128::write(out, leb128::zigzag(*self));
+    }
+    fn get(cursor: &mut Cursor<'_>, name: &'static str) -> Result<Self> {
+        cursor.leb(name).map(leb128::unzigzag)
+    }
+}
+
+impl Field for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+    fn get(cursor: &mut Cursor<'_>, name: &'static str) -> Result<Self> {
+        cursor.byte(name).map(|byte| byte != 0)
+    }
+}
+
+/// Raw bytes: paths, names, build-ids, compressed columns. A type of its own, since `Vec<u8>` would be a list of numbers.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct Text(pub Vec<u8>);
+
+impl Text {
+    /// For people; bytes that are not UTF-8 are replaced.
+    pub fn lossy(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(&self.0)
+    }
+}
+
+impl std::fmt::Debug for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.lossy())
+    }
+}
+
+impl<T: AsRef<[u8]>> From<T> for Text {
+    fn from(bytes: T) -> Self {
+        Text(bytes.as_ref().to_vec())
+    }
+}
+
+impl Field for Text {
+    fn put(&self, out: &mut Vec<u8>) {
+        leb128::write(out, self.0.len() as u64);
+        out.extend_from_slice(&self.0);
+    }
+    fn get(cursor: &mut Cursor<'_>, name: &'static str) -> Result<Self> {
+        cursor.bytes(name).map(|bytes| Text(bytes.to_vec()))
+    }
+}
+
+impl<T: Field> Field for Vec<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        leb128::write(out, self.len() as u64);
+        self.iter().for_each(|item| item.put(out));
+    }
+    fn get(cursor: &mut Cursor<'_>, name: &'static str) -> Result<Self> {
+        let count = cursor.count(name, T::LEAST)?;
+        (0..count).map(|_| T::get(cursor, name)).collect()
+    }
+}
+
+impl<T: Field> Field for Option<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_some().put(out);
+        if let Some(value) = self {
+            value.put(out);
+        }
+    }
+    fn get(cursor: &mut Cursor<'_>, name: &'static str) -> Result<Self> {
+        Ok(if bool::get(cursor, name)? { Some(T::get(cursor, name)?) } else { None })
+    }
+}
+
+/// Declares a record: one list of fields makes the struct, the writer's steps and the reader's steps.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! tape_record {
+    ($(#[$meta:meta])* $name:ident { $($(#[$fmeta:meta])* $field:ident: $kind:ty),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct $name { $($(#[$fmeta])* pub $field: $kind),* }
+
+        impl $crate::tape::field::Field for $name {
+            const LEAST: usize = 0 $(+ <$kind as $crate::tape::field::Field>::LEAST)*;
+            fn put(&self, out: &mut Vec<u8>) {
+                $($crate::tape::field::Field::put(&self.$field, out);)*
+            }
+            fn get(cursor: &mut $crate::Cursor<'_>, _name: &'static str) -> $crate::Result<Self> {
+                Ok($name { $($field: $crate::tape::field::Field::get(cursor, concat!(stringify!($name), ".", stringify!($field)))?),* })
+            }
+        }
+    };
+}

@@ -1,0 +1,136 @@
+//! The frame around each record: `magic 4 | kind u16 | 0 u16 | length u32 | crc32 u32`, little-endian, then the payload.
+//! The checksum covers kind to length and the payload. A reader that meets a bad frame searches for the next magic.
+
+use super::layout::{FILE_MAGIC, FILE_VERSION, Record};
+use crate::{Cursor, Ending, Error, Format, Kind, Result};
+
+/// Starts each record; not valid UTF-8 and not a start of any other format here.
+pub const MAGIC: [u8; 4] = [0xb7, b'R', b'e', b'c'];
+/// Bytes of the frame before the payload.
+pub const HEAD: usize = 16;
+/// Bytes of the file before the first record: magic 8, version u32, 0 u32.
+pub const FILE_HEAD: usize = 16;
+/// The longest payload that is written or read.
+pub const MAX_PAYLOAD: usize = 64 << 20;
+
+fn checksum(kind_to_length: &[u8], payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(kind_to_length);
+    hasher.update(payload);
+    hasher.finalize()
+}
+
+/// Encodes a tape into a buffer that the caller writes out.
+#[derive(Debug, Default)]
+pub struct Writer {
+    payload: Vec<u8>,
+}
+
+impl Writer {
+    /// The first bytes of a file.
+    pub fn file_head(out: &mut Vec<u8>) {
+        out.extend_from_slice(&FILE_MAGIC);
+        out.extend_from_slice(&FILE_VERSION.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+    }
+
+    /// Appends one framed record.
+    pub fn record(&mut self, record: &Record, out: &mut Vec<u8>) {
+        self.payload.clear();
+        let kind = record.put(&mut self.payload);
+        let start = out.len();
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&kind.to_le_bytes());
+        out.extend_from_slice(&[0; 2]);
+        out.extend_from_slice(&(self.payload.len() as u32).to_le_bytes());
+        let sum = checksum(&out[start + 4..], &self.payload);
+        out.extend_from_slice(&sum.to_le_bytes());
+        out.extend_from_slice(&self.payload);
+    }
+}
+
+/// What the reader found next.
+#[derive(Debug)]
+pub enum Step {
+    /// A whole record and its offset.
+    Record(u64, Record),
+    /// A whole record of a kind that this version does not know: kind and offset.
+    Unknown(u64, u16),
+    /// Bytes that are no whole record, passed over: from, to, and what was wrong at `from`.
+    Damage(u64, u64, Error),
+    /// The end of the bytes.
+    End(Ending),
+}
+
+/// Reads a tape from bytes in memory (or mapped).
+#[derive(Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// Checks the head of the file.
+    pub fn new(bytes: &'a [u8]) -> Result<Self> {
+        let mut cursor = Cursor::new(Format::Tape, bytes);
+        cursor.magic("file magic", &FILE_MAGIC)?;
+        let version = cursor.u32("version")?;
+        if version == 0 || version > FILE_VERSION {
+            return Err(Error { format: Format::Tape, offset: 8, field: "version", kind: Kind::Version(version.into()) });
+        }
+        cursor.u32("reserved")?;
+        Ok(Reader { bytes, at: FILE_HEAD })
+    }
+
+    fn frame(&self) -> Result<(u16, &'a [u8])> {
+        let mut cursor = Cursor::at_offset(Format::Tape, self.bytes.get(self.at..).unwrap_or_default(), self.at as u64);
+        cursor.magic("record magic", &MAGIC)?;
+        let head = cursor.take("record head", 8)?;
+        let kind = u16::from_le_bytes([head[0], head[1]]);
+        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        if length as usize > MAX_PAYLOAD {
+            return Err(cursor.bad("record length", length.into(), "at most 64 MiB belong"));
+        }
+        let sum = cursor.u32("record checksum")?;
+        let payload = cursor.take("record payload", length as usize)?;
+        if checksum(head, payload) != sum {
+            return Err(cursor.error("record checksum", Kind::Text("does not match the bytes".into())));
+        }
+        Ok((kind, payload))
+    }
+
+    /// The next record, damage, or the end. Never fails: what cannot be read is passed over and named.
+    pub fn step(&mut self) -> Step {
+        let start = self.at;
+        if start >= self.bytes.len() {
+            return Step::End(Ending::Complete);
+        }
+        match self.frame() {
+            Ok((kind, payload)) => {
+                self.at = start + HEAD + payload.len();
+                match Record::get(kind, payload, (start + HEAD) as u64) {
+                    Ok(Some(record)) => Step::Record(start as u64, record),
+                    Ok(None) => Step::Unknown(start as u64, kind),
+                    Err(error) => Step::Damage(start as u64, self.at as u64, error),
+                }
+            }
+            Err(error) => {
+                let from = (start + 1).min(self.bytes.len());
+                let next = self.bytes[from..].windows(MAGIC.len()).position(|window| window == MAGIC);
+                match next {
+                    Some(distance) => {
+                        self.at = from + distance;
+                        Step::Damage(start as u64, self.at as u64, error)
+                    }
+                    None => {
+                        self.at = self.bytes.len();
+                        match error.kind {
+                            Kind::Cut => Step::End(Ending::Cut { offset: start as u64, field: error.field }),
+                            _ => Step::Damage(start as u64, self.at as u64, error),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
