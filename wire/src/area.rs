@@ -1,0 +1,314 @@
+//! The shared memory of one session as a whole. The recorder creates, sizes and seals it (no shrinking, no growing); the preload maps it
+//! and keeps no descriptor.
+//!
+//! ```text
+//! page 0            | slots x 256 B   | modules x 1 KiB | nodes x 16 B        | slots x ring
+//! Header            | SlotControl     | ModuleEntry     | Node                | Record ring
+//! ```
+//! The file is sparse: what nobody touches costs nothing. The preload maps all of it without access rights and opens rings and
+//! pieces of the node table as it needs them, so that a program that locks its memory (`mlockall`) does not pay for the rest.
+
+use crate::{limits, modules::ModuleEntry, nodes::Node, ring::Ring};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Starts the header: `HEAPAREA`, little-endian.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"HEAPAREA");
+/// Bytes of a page that every layout here is rounded to. Larger real pages are refused by the recorder.
+pub const PAGE: u64 = 4096;
+
+/// The sizes that decide the layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Params {
+    /// Bytes of a ring, a power of two, at least a page.
+    pub ring_bytes: u64,
+    /// Thread slots.
+    pub slots: u32,
+    /// Stack nodes.
+    pub nodes: u32,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Params { ring_bytes: limits::RING_BYTES, slots: limits::SLOTS, nodes: limits::NODES }
+    }
+}
+
+impl Params {
+    /// Whether both sides can work with them.
+    pub const fn is_sound(self) -> bool {
+        self.ring_bytes.is_power_of_two()
+            && self.ring_bytes >= PAGE
+            && self.ring_bytes <= 1 << 30
+            && self.slots >= 1
+            && self.slots <= 1 << 20
+            && self.nodes >= 1024
+            && self.nodes <= 1 << 28
+    }
+
+    /// Shrinks slots, nodes and rings until the layout takes at most `bytes`: for processes with a limit on address space.
+    pub const fn within(mut self, bytes: u64) -> Params {
+        while Layout::new(self).total > bytes {
+            if self.slots > 64 {
+                self.slots /= 2;
+            } else if self.nodes > 1 << 18 {
+                self.nodes /= 2;
+            } else if self.ring_bytes > 1 << 18 {
+                self.ring_bytes /= 2;
+            } else if self.slots > 8 {
+                self.slots /= 2;
+            } else {
+                break;
+            }
+        }
+        self
+    }
+}
+
+/// Where the parts lie: byte offsets from the start of the area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// What it was made from.
+    pub params: Params,
+    /// The slot controls.
+    pub slots: u64,
+    /// The module table.
+    pub modules: u64,
+    /// The node table.
+    pub nodes: u64,
+    /// The rings.
+    pub rings: u64,
+    /// Bytes in all.
+    pub total: u64,
+}
+
+const fn up(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE) * PAGE
+}
+
+impl Layout {
+    /// Computes the offsets.
+    pub const fn new(params: Params) -> Layout {
+        let slots = up(size_of::<Header>() as u64);
+        let modules = slots + up(params.slots as u64 * size_of::<SlotControl>() as u64);
+        let nodes = modules + up(limits::MODULES as u64 * size_of::<ModuleEntry>() as u64);
+        let rings = nodes + up(params.nodes as u64 * size_of::<Node>() as u64);
+        let total = rings + params.slots as u64 * params.ring_bytes;
+        Layout { params, slots, modules, nodes, rings, total }
+    }
+}
+
+/// The process runs untraced from now on: the recorder has closed the session.
+pub const CLOSED: u32 = 2;
+/// The session is live.
+pub const LIVE: u32 = 1;
+
+/// Ticks are the processor's time stamp counter.
+pub const CLOCK_TSC: u32 = 1;
+/// Ticks are nanoseconds of `CLOCK_MONOTONIC`.
+pub const CLOCK_MONOTONIC: u32 = 2;
+
+/// `stacks`: every frame.
+pub const STACKS_FULL: u32 = 0;
+/// `stacks`: the caller alone.
+pub const STACKS_CALLER: u32 = 1;
+
+/// `overflow`: wait for room, boundedly.
+pub const OVERFLOW_WAIT: u32 = 0;
+/// `overflow`: count and carry on.
+pub const OVERFLOW_DROP: u32 = 1;
+
+/// A value alone on its cache line.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Line<T>(pub T);
+
+/// The first page. Who writes: R the recorder before the hand-over, r the recorder at any time, p the preload.
+#[derive(Debug, Default)]
+#[repr(C, align(4096))]
+pub struct Header {
+    /// R: [`MAGIC`].
+    pub magic: AtomicU64,
+    /// R: [`crate::WIRE_VERSION`].
+    pub version: AtomicU32,
+    /// R: one of the `CLOCK_` values.
+    pub clock: AtomicU32,
+    /// R: [`Params::ring_bytes`].
+    pub ring_bytes: AtomicU64,
+    /// R: [`Params::slots`].
+    pub slots: AtomicU32,
+    /// R: [`Params::nodes`].
+    pub nodes: AtomicU32,
+    /// r: one of the `STACKS_` values.
+    pub stacks: AtomicU32,
+    /// r: one of the `OVERFLOW_` values.
+    pub overflow: AtomicU32,
+    /// r: frames carry stacks at frees too.
+    pub free_stacks: AtomicU32,
+    /// r: most frames of a stack, at most [`limits::MAX_FRAMES`].
+    pub max_frames: AtomicU32,
+    /// r: mean bytes between samples; 0 records every event.
+    pub sample_bytes: AtomicU64,
+    /// r: milliseconds that a full ring may make the process wait in all while the recorder shows no life.
+    pub wait_ms: AtomicU64,
+    /// r: [`LIVE`] or [`CLOSED`].
+    pub state: AtomicU32,
+    /// r: counts the recorder's passes; stands still when it is stopped or gone.
+    pub heartbeat: Line<AtomicU64>,
+    /// p: slots ever claimed (an upper bound of the indexes in use); r lowers nothing.
+    pub slots_used: Line<AtomicU32>,
+    /// p, r: no slot below this index is free, as a hint.
+    pub slot_hint: AtomicU32,
+    /// p: events that found no slot.
+    pub lost_without_slot: AtomicU64,
+    /// p: nodes claimed, node 0 among them; may pass `nodes` when the table is full.
+    pub nodes_used: Line<AtomicU32>,
+    /// p: captures whose stack found no node.
+    pub nodes_missing: AtomicU64,
+    /// p: modules claimed.
+    pub modules_used: Line<AtomicU32>,
+    /// p: 1 once the wait budget is spent: the process drops from now on.
+    pub breaker: AtomicU32,
+}
+
+/// A slot that nobody owns.
+pub const SLOT_FREE: u32 = 0;
+/// A slot that a thread owns.
+pub const SLOT_TAKEN: u32 = 1;
+
+/// The control block of one thread's ring: four cache lines.
+#[derive(Debug, Default)]
+#[repr(C, align(256))]
+pub struct SlotControl {
+    /// Written by the thread.
+    pub producer: Line<ProducerWords>,
+    /// Written by the recorder.
+    pub consumer: Line<ConsumerWords>,
+    /// Written by the thread when it must wait.
+    pub waiting: Line<AtomicU32>,
+    /// Written at claim and give-back.
+    pub owner: Line<OwnerWords>,
+}
+
+/// What the thread tells on every event.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct ProducerWords {
+    /// Records published since the area was made. Release.
+    pub head: AtomicU64,
+    /// `head` after the record that is being stamped; equal to `head` when none is. Written before the stamp is taken.
+    pub intent: AtomicU64,
+    /// Events that happened on this slot, lost ones included.
+    pub emitted: AtomicU64,
+    /// Events that found no room.
+    pub lost: AtomicU64,
+    /// Events passed over by sampling.
+    pub sampled_out: AtomicU64,
+}
+
+/// What the recorder tells.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct ConsumerWords {
+    /// Records that the recorder has taken over. Release.
+    pub tail: AtomicU64,
+}
+
+/// Who owns the slot.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct OwnerWords {
+    /// [`SLOT_FREE`] or [`SLOT_TAKEN`]; the thread takes by compare-and-swap, the recorder gives back.
+    pub state: AtomicU32,
+    /// Kernel's id of the owner.
+    pub tid: AtomicU32,
+    /// Counts the owners of this slot.
+    pub epoch: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Header>() == 4096 && size_of::<SlotControl>() == 256);
+
+/// The area as mapped in this process. Copyable: it owns nothing; whoever mapped the bytes keeps them mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct Area {
+    base: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: an `Area` is an address and sizes; all that lies behind it is atomic words or records reached through `Ring` and `Node`,
+// which state their own sharing rules.
+unsafe impl Send for Area {}
+// SAFETY: as above.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// # Safety
+    /// `base` must be the start of `Layout::new(params).total` mapped bytes, page-aligned, that stay mapped (with or without access
+    /// rights) as long as this value or anything made from it is used. The caller that maps upholds it. Parts without access
+    /// rights must be opened before they are reached for.
+    pub const unsafe fn new(base: *mut u8, params: Params) -> Area {
+        Area { base, layout: Layout::new(params) }
+    }
+
+    /// The start of the mapping.
+    pub const fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Where the parts lie.
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    const fn at<T>(&self, offset: u64) -> *mut T {
+        debug_assert!(offset + size_of::<T>() as u64 <= self.layout.total);
+        // SAFETY: every caller gives an offset inside the layout, whose bytes `new`'s caller keeps mapped.
+        unsafe { self.base.add(offset as usize).cast() }
+    }
+
+    /// The header.
+    #[inline(always)]
+    pub const fn header<'a>(&self) -> &'a Header {
+        // SAFETY: offset 0 holds the header; all its fields are atomics, so sharing with the other process is sound.
+        unsafe { &*self.at::<Header>(0) }
+    }
+
+    /// The control block of a slot; `None` when there is no such slot.
+    pub const fn slot<'a>(&self, index: u32) -> Option<&'a SlotControl> {
+        if index >= self.layout.params.slots {
+            return None;
+        }
+        // SAFETY: the index was checked against the layout; all fields are atomics.
+        Some(unsafe { &*self.at::<SlotControl>(self.layout.slots + index as u64 * size_of::<SlotControl>() as u64) })
+    }
+
+    /// The ring of a slot.
+    pub const fn ring(&self, index: u32) -> Option<Ring> {
+        if index >= self.layout.params.slots {
+            return None;
+        }
+        let bytes = self.layout.params.ring_bytes;
+        let records = self.at(self.layout.rings + index as u64 * bytes);
+        // SAFETY: the index was checked, so the ring's bytes lie inside the mapping.
+        Some(unsafe { Ring::new(records, bytes / size_of::<crate::Record>() as u64) })
+    }
+
+    /// The first node.
+    pub const fn first_node(&self) -> *mut Node {
+        self.at(self.layout.nodes)
+    }
+
+    /// A module entry.
+    pub const fn module<'a>(&self, index: u32) -> Option<&'a ModuleEntry> {
+        if index >= limits::MODULES {
+            return None;
+        }
+        // SAFETY: the index was checked; all fields are atomics.
+        Some(unsafe { &*self.at::<ModuleEntry>(self.layout.modules + index as u64 * size_of::<ModuleEntry>() as u64) })
+    }
+
+    /// How many slots may be in use.
+    pub fn slots_used(&self) -> u32 {
+        self.header().slots_used.0.load(Relaxed).min(self.layout.params.slots)
+    }
+}

@@ -1,0 +1,18 @@
+//! Limits and names that both sides must agree on.
+
+/// Environment variable: path of the recorder's socket. Without it the library is inert.
+pub const ENV_SOCKET: &str = "HEAPTAPE_SOCKET";
+/// Most frames of one stack; outer frames beyond it are cut and the node is marked [`crate::nodes::CUT`].
+pub const MAX_FRAMES: usize = 1024;
+/// Longest time that an attach may take, milliseconds.
+pub const ATTACH_MS: u64 = 50;
+/// Default bytes of one thread's ring: 65,536 records. Measured: 64 KiB stalls, 1 to 16 MiB are alike.
+pub const RING_BYTES: u64 = 1 << 20;
+/// Default number of thread slots. Address space is all that an unused slot costs.
+pub const SLOTS: u32 = 16_384;
+/// Default capacity of the stack-node table (16 bytes each, touched as they are used).
+pub const NODES: u32 = 1 << 24;
+/// Most modules of one process image.
+pub const MODULES: u32 = 4096;
+/// Longest wait for room in a ring while the recorder shows no sign of life, milliseconds, in all.
+pub const WAIT_MS: u64 = 2_000;
