@@ -204,6 +204,9 @@ pub struct ProducerWords {
     pub lost: AtomicU64,
     /// Events passed over by sampling.
     pub sampled_out: AtomicU64,
+    /// Events of signal handlers that found no room while they interrupted a hook: neither in `emitted` nor in `lost`, so both grow by
+    /// it in the ledger.
+    pub nested_lost: AtomicU64,
 }
 
 /// What the recorder tells.

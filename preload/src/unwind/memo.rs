@@ -1,0 +1,217 @@
+//! The verified memo: what the last capture of this thread read, frame by frame, outermost first.
+//!
+//! A capture steps outwards from the hook until it meets a remembered frame in the same state: same slot, same return address, same frame
+//! pointer. From there on the old walk is a pure function of the words that it read, so it is repeated by reading every one of those words
+//! again: the return address and, where the step loaded one, the saved frame pointer of each outer frame. All equal: the rest of the stack
+//! is the remembered one, and so is its node. Unequal at a frame, or a frame that was reached by a rule that reads more ([`SPECIAL`]): stepping
+//! goes on from the last frame that was confirmed. One equal slot alone proves nothing: two callers with frames of equal size share
+//! slot and return address of everything inside them.
+//!
+//! Nothing is assumed about *activations* being the same ones, so longjmp, exceptions and coroutines need no care. Cost, measured on
+//! prototypes: 0.6-1.2 ns a confirmed frame, 4.7-5.5 ns a stepped one.
+
+use super::machine::Registers;
+use super::walk::{self, Next, OwnStack, Probed};
+use super::{Frame, Frames, NODE_FLAGS, SPECIAL, rules};
+use crate::intern;
+use crate::thread::Block;
+use heaptape_wire::limits::MAX_FRAMES;
+use heaptape_wire::nodes::{CUT, GUESS, SIGNAL};
+
+/// The memo and the room for a capture in progress.
+#[repr(C)]
+pub struct Memo {
+    generation: u32,
+    count: u32,
+    /// The outermost remembered frame is not the outermost of the stack: the depth limit cut there.
+    is_deep: bool,
+    frames: Frames,
+    fresh: Frames,
+}
+
+impl Memo {
+    /// Remembers nothing from now on.
+    pub fn forget(&mut self) {
+        self.count = 0;
+    }
+}
+
+/// The stack node of the call whose return address lies at `sp`.
+///
+/// # Safety
+/// `block` is the calling thread's, its gate busy, and `sp` and `bp` are the hook's as its entry stub gave them.
+#[inline(always)]
+pub unsafe fn capture(block: *mut Block, sp: usize, bp: usize) -> u32 {
+    // SAFETY: the gate is busy, so no handler on this thread touches memo and frames meanwhile.
+    let block = unsafe { &mut *block };
+    let settings = intern::settings();
+    if settings.caller_only {
+        return intern::node(0, walk::first(sp, bp).address, CUT);
+    }
+    if !block.is_on_own_stack(sp) {
+        return foreign(block, sp, bp, settings.max_frames);
+    }
+    let generation = rules::generation();
+    if generation == 0 || block.memo.generation != generation {
+        block.memo.generation = generation;
+        block.memo.count = 0;
+    }
+    let memory = OwnStack { low: sp as u64, end: block.stack_end as u64 };
+    let memo = &mut block.memo;
+    let (base, fresh) = collect(memo, walk::first(sp, bp), memory, settings.max_frames);
+    if (base + fresh > settings.max_frames) || (memo.is_deep && base + fresh < settings.max_frames / 2) {
+        return deep(memo, sp, bp, block.stack_end, base, fresh, settings.max_frames);
+    }
+    if base == 0 {
+        memo.is_deep = fresh == settings.max_frames && u32::from(memo.fresh[fresh - 1].flags) & CUT != 0;
+    }
+    store(memo, base, fresh)
+}
+
+/// Finds how many of the outermost remembered frames still hold, and puts the frames inside them into `fresh`, innermost first.
+#[inline(always)]
+fn collect(memo: &mut Memo, first: Frame, mut memory: OwnStack, most: usize) -> (usize, usize) {
+    let mut frame = first;
+    let mut registers: Registers = walk::registers_of(&first);
+    let mut known = (memo.count as usize).min(MAX_FRAMES);
+    let mut fresh = 0;
+    loop {
+        while known > 0 && memo.frames[known - 1].slot < frame.slot {
+            known -= 1;
+        }
+        let matches = known > 0 && {
+            let old = &memo.frames[known - 1];
+            old.slot == frame.slot
+                && old.address == frame.address
+                && old.bp == frame.bp
+                && u32::from(old.flags | frame.flags) & SIGNAL == 0
+        };
+        if matches {
+            let confirmed = confirm(&memo.frames[..known]);
+            if confirmed == 0 {
+                return (known, fresh);
+            }
+            // frames[confirmed..known] hold, the one outside them does not (or must be stepped to).
+            while known > confirmed && fresh < most {
+                known -= 1;
+                memo.fresh[fresh] = memo.frames[known];
+                fresh += 1;
+            }
+            frame = memo.frames[confirmed];
+            registers = walk::registers_of(&frame);
+        } else if fresh < most {
+            memo.fresh[fresh] = frame;
+            fresh += 1;
+        }
+        if fresh >= most {
+            memo.fresh[fresh - 1].flags |= CUT as u16;
+            return (0, fresh);
+        }
+        match walk::step(registers, &mut memory) {
+            Next::Caller(next, there) => (frame, registers) = (next, there),
+            Next::Guessed(next, there) => {
+                memo.fresh[fresh - 1].flags |= GUESS as u16;
+                (frame, registers) = (next, there);
+            }
+            Next::End => return (0, fresh),
+            Next::Cut => {
+                memo.fresh[fresh - 1].flags |= CUT as u16;
+                return (0, fresh);
+            }
+        }
+    }
+}
+
+/// Reads again, from the last of `frames` outwards, every word that the remembered walk read. Gives the index of the outermost frame that is
+/// confirmed: 0 when all are.
+#[inline(always)]
+fn confirm(frames: &[Frame]) -> usize {
+    let mut index = frames.len() - 1;
+    while index > 0 {
+        let outer = &frames[index - 1];
+        // SAFETY: a remembered slot lies on the thread's own stack above the frame just matched, which is mapped from there to its
+        // end; a frame pointer's place is below its slot and above that frame. `SPECIAL` frames are never read through.
+        let holds = outer.flags & SPECIAL == 0
+            && unsafe {
+                let slot = outer.slot as *const u64;
+                let saved = slot.offset(outer.bp_words as isize);
+                let expected = if outer.bp_words == 0 { outer.address } else { outer.bp };
+                slot.read_volatile() == outer.address && saved.read_volatile() == expected
+            };
+        if !holds {
+            return index;
+        }
+        index -= 1;
+    }
+    0
+}
+
+/// Gives the fresh frames their nodes and remembers them inside the `base` old ones.
+#[inline(always)]
+fn store(memo: &mut Memo, base: usize, fresh: usize) -> u32 {
+    let mut node = if base == 0 { 0 } else { memo.frames[base - 1].node };
+    let mut place = base;
+    for index in (0..fresh).rev() {
+        let mut frame = memo.fresh[index];
+        node = intern::node(node, frame.address, u32::from(frame.flags & NODE_FLAGS));
+        frame.node = node;
+        memo.frames[place] = frame;
+        place += 1;
+    }
+    memo.count = place as u32;
+    node
+}
+
+/// Stacks beyond the depth limit. Too many frames: the innermost half of the limit is kept, cut there, so that a recursion pays for its
+/// frames' new nodes once in half a limit. A cut stack that has become short again: walked anew.
+#[cold]
+#[inline(never)]
+fn deep(memo: &mut Memo, sp: usize, bp: usize, end: usize, base: usize, fresh: usize, most: usize) -> u32 {
+    if base + fresh <= most {
+        memo.count = 0;
+        let (_, fresh) = collect(memo, walk::first(sp, bp), OwnStack { low: sp as u64, end: end as u64 }, most);
+        memo.is_deep = fresh == most && u32::from(memo.fresh[fresh - 1].flags) & CUT != 0;
+        return store(memo, 0, fresh);
+    }
+    let keep = most / 2;
+    let inner = fresh.min(keep);
+    let outer = keep - inner;
+    memo.frames.copy_within(base - outer..base, 0);
+    let mut node = 0;
+    for index in 0..outer {
+        let flags = u32::from(memo.frames[index].flags & NODE_FLAGS) | if index == 0 { CUT } else { 0 };
+        memo.frames[index].flags |= flags as u16;
+        node = intern::node(node, memo.frames[index].address, flags);
+        memo.frames[index].node = node;
+    }
+    if outer == 0 {
+        memo.fresh[inner - 1].flags |= CUT as u16;
+    }
+    memo.is_deep = true;
+    store(memo, outer, inner)
+}
+
+/// A stack that is not the thread's own.
+#[cold]
+#[inline(never)]
+fn foreign(block: &mut Block, sp: usize, bp: usize, most: usize) -> u32 {
+    let count = walk::plain(walk::first(sp, bp), &mut Probed::default(), &mut block.memo.fresh[..most]);
+    intern_all(&block.memo.fresh[..count])
+}
+
+/// The node of a nested capture: nothing is remembered, all is probed.
+///
+/// # Safety
+/// `block` is the calling thread's with `nested_busy` set, and `sp` and `bp` are the hook's.
+#[cold]
+pub unsafe fn nested(block: *mut Block, sp: usize, bp: usize) -> u32 {
+    let settings = intern::settings();
+    // SAFETY: `nested_busy` gives these frames to this call alone.
+    let frames = unsafe { &mut (&mut (*block).nested_frames)[..settings.max_frames] };
+    let count = walk::plain(walk::first(sp, bp), &mut Probed::default(), frames);
+    intern_all(&frames[..count])
+}
+
+fn intern_all(frames: &[Frame]) -> u32 {
+    frames.iter().rev().fold(0, |node, frame| intern::node(node, frame.address, u32::from(frame.flags & NODE_FLAGS)))
+}
