@@ -4,11 +4,12 @@
 //! ```text
 //! bits 0..4 kind | 4..20 offset / 8, signed | 20..27 where rbp was saved, in words below the CFA, 0 not | 32..64 tag
 //! ```
-//! Set = `(address ^ address >> 15) & 0x7fff`, tag = `address >> 15`: together they give the address back, so a hit is exact. Two ways a
-//! set: with one, the 30,000 addresses of a compiler displace each other for ever.
+//! The key is the return address itself (the rule is that of the byte before it, inside the call). Set = its low 15 bits, tag = the rest:
+//! together they give it back, so a hit is exact. Two ways a set: with one, the 30,000 addresses of a compiler displace each other for ever.
+//! Interrupted instructions, whose own rule is wanted, are compiled each time.
 
 use super::{cfi, objects};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
 
 /// How to find the CFA (the stack pointer before the call) from the registers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,23 +66,24 @@ const SETS: usize = 1 << 15;
 struct Table([AtomicU64; 2 * SETS]);
 static TABLE: Table = Table([const { AtomicU64::new(0) }; 2 * SETS]);
 
-/// Counts the times that rules were dropped; a memo of another generation is void.
-static GENERATION: AtomicU32 = AtomicU32::new(1);
-/// `dlclose` calls under way: code may vanish and other code take its place, so that nothing is kept meanwhile.
-static CLOSING: AtomicU32 = AtomicU32::new(0);
+/// Counts the times that rules were dropped, in steps of [`STEP`]; below it the number of `dlclose` calls under way: code may vanish and other
+/// code take its place, so that nothing is kept meanwhile.
+static GENERATION: AtomicU32 = AtomicU32::new(STEP);
+const STEP: u32 = 1 << 12;
 
-/// The present generation; 0 while nothing may be kept.
+/// The present generation; a memo of another one is void. `None` while nothing may be kept.
 #[inline(always)]
-pub fn generation() -> u32 {
-    if CLOSING.load(Relaxed) != 0 { 0 } else { GENERATION.load(Relaxed) }
+pub fn generation() -> Option<u32> {
+    let generation = GENERATION.load(Relaxed);
+    (generation & (STEP - 1) == 0).then_some(generation)
 }
 
 #[inline(always)]
 const fn place(address: u64) -> (usize, u64) {
-    (((address ^ address >> 15) & (SETS as u64 - 1)) as usize * 2, address >> 15)
+    ((address & (SETS as u64 - 1)) as usize * 2, address >> 15)
 }
 
-/// The rule of an address.
+/// The rule for the caller of a return address.
 #[inline(always)]
 pub fn of(address: u64) -> Rule {
     let (set, tag) = place(address);
@@ -96,25 +98,31 @@ pub fn of(address: u64) -> Rule {
     compile(address)
 }
 
+/// The rule that holds at an instruction, not remembered.
+pub fn at_instruction(lookup: u64) -> Rule {
+    const UNKNOWN: Rule = Rule(Kind::Unknown as u64);
+    if lookup >> 47 != 0 {
+        return UNKNOWN;
+    }
+    let Some(object) = objects::find(lookup as usize) else { return UNKNOWN };
+    crate::intern::module(&object);
+    cfi::compile(&object, lookup).unwrap_or(UNKNOWN)
+}
+
 #[cold]
 #[inline(never)]
 fn compile(address: u64) -> Rule {
-    const UNKNOWN: Rule = Rule(Kind::Unknown as u64);
-    if address >> 47 != 0 {
-        return UNKNOWN;
-    }
     let before = generation();
-    let Some(object) = objects::find(address as usize) else { return UNKNOWN };
-    crate::intern::module(&object);
-    let rule = cfi::compile(&object, address).unwrap_or(UNKNOWN);
-    if before != 0 {
+    let rule = at_instruction(address.wrapping_sub(1));
+    // What no object describes may be described later, by code that is made or loaded at run time.
+    if before.is_some() && rule.kind() != Kind::Unknown as u64 {
         let (set, tag) = place(address);
         let word = rule.0 | tag << 32;
         TABLE.0[set + 1].store(TABLE.0[set].load(Relaxed), Relaxed);
         TABLE.0[set].store(word, Release);
         // A module may have gone while its tables were read: then the word must not stay. Either this look sees the new generation,
         // or the sweep, which comes after it, sees the word.
-        core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+        fence(SeqCst);
         if generation() != before {
             let _ = TABLE.0[set].compare_exchange(word, 0, Relaxed, Relaxed);
         }
@@ -124,16 +132,15 @@ fn compile(address: u64) -> Rule {
 
 /// `dlclose` begins: from here on nothing is kept.
 pub fn closing() {
-    CLOSING.fetch_add(1, Acquire);
-    GENERATION.fetch_add(1, Relaxed);
+    GENERATION.fetch_add(1, SeqCst);
 }
 
 /// `dlclose` is done; `unmapped` when an object went away.
 pub fn closed(unmapped: bool) {
     if unmapped {
-        GENERATION.fetch_add(1, Relaxed);
-        core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
         TABLE.0.iter().for_each(|word| word.store(0, Relaxed));
+        GENERATION.fetch_add(STEP - 1, SeqCst);
+    } else {
+        GENERATION.fetch_sub(1, SeqCst);
     }
-    CLOSING.fetch_sub(1, Release);
 }

@@ -3,7 +3,7 @@
 
 use super::expression;
 use super::machine::{Registers, signal_frame};
-use super::rules::{self, Kind};
+use super::rules::{self, Kind, Rule};
 use super::{Frame, SPECIAL};
 use crate::sys;
 use heaptape_wire::nodes::{CUT, GUESS, SIGNAL};
@@ -72,7 +72,7 @@ pub enum Next {
     Cut,
 }
 
-/// The registers in the frame that called: after a return address, or at an interrupted instruction.
+/// The registers in the frame that called, after a return address.
 #[inline(always)]
 pub const fn registers_of(frame: &Frame) -> Registers {
     Registers { lookup: frame.address.wrapping_sub(1), sp: frame.slot + 8, bp: frame.bp }
@@ -83,48 +83,42 @@ pub const fn registers_of(frame: &Frame) -> Registers {
 pub fn first(sp: usize, bp: usize) -> Frame {
     // SAFETY: `sp` is the address of the hook's own return address.
     let address = unsafe { (sp as *const u64).read() };
-    Frame { slot: sp as u64, address, bp: bp as u64, bp_words: 0, flags: 0, node: 0 }
+    Frame { slot: sp as u64, address, bp: bp as u64, how: 0 }
 }
 
-/// Steps to the caller.
+/// Steps to the caller by a rule of the two usual kinds; anything else goes the odd way.
 #[inline(always)]
-pub fn step(registers: Registers, memory: &mut impl Memory) -> Next {
-    let rule = rules::of(registers.lookup);
-    let base = match rule.kind() {
-        kind if kind == Kind::FromSp as u64 => registers.sp,
-        kind if kind == Kind::FromBp as u64 => registers.bp,
-        _ => return odd_step(registers, rule, memory),
+pub fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
+    let kind = rule.kind();
+    if kind > Kind::FromBp as u64 {
+        return odd_step(registers, rule, memory);
+    }
+    let base = if kind == Kind::FromSp as u64 { registers.sp } else { registers.bp };
+    let slot = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
+    let words = rule.bp_words();
+    // Without a saved frame pointer the slot itself is read a second time: cheaper than a branch that nobody can predict.
+    let (Some(address), Some(saved)) = (memory.word(slot), memory.word(slot.wrapping_sub(8 * words))) else {
+        return Next::Cut;
     };
-    let cfa = base.wrapping_add_signed(rule.offset());
-    let slot = cfa.wrapping_sub(8);
     if slot < registers.sp {
         return Next::Cut;
-    }
-    let Some(address) = memory.word(slot) else { return Next::Cut };
-    let words = rule.bp_words();
-    let mut frame = Frame { slot, address, bp: registers.bp, bp_words: 0, flags: 0, node: 0 };
-    if words > 1 {
-        frame.bp_words = 1 - words as i16;
-        match memory.word(cfa.wrapping_sub(8 * words)) {
-            Some(bp) => frame.bp = bp,
-            None => return Next::Cut,
-        }
     }
     if address == 0 {
         return Next::End;
     }
+    let frame = Frame { slot, address, bp: if words == 0 { registers.bp } else { saved }, how: words };
     Next::Caller(frame, registers_of(&frame))
 }
 
 #[cold]
 #[inline(never)]
-fn odd_step(registers: Registers, rule: rules::Rule, memory: &mut impl Memory) -> Next {
+fn odd_step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
     let kind = rule.kind();
-    let special = |slot: u64, address: u64, bp: u64| Frame { slot, address, bp, bp_words: 0, flags: SPECIAL, node: 0 };
+    let special = |slot: u64, address: u64, bp: u64| Frame { slot, address, bp, how: u64::from(SPECIAL) << 32 };
     let found = if kind == Kind::End as u64 {
         return Next::End;
     } else if kind == Kind::Signal as u64 {
-        signal_step(registers, memory)
+        return signal_step(registers, memory).unwrap_or(Next::Cut);
     } else if kind == Kind::Plt as u64 {
         let pushed = registers.lookup & 15 >= rule.offset() as u64 / 8;
         let slot = registers.sp + 8 * u64::from(pushed);
@@ -145,22 +139,19 @@ fn odd_step(registers: Registers, rule: rules::Rule, memory: &mut impl Memory) -
     };
     match found {
         Some(frame) if frame.address == 0 => Next::End,
-        Some(frame) if u32::from(frame.flags) & SIGNAL != 0 => {
-            let sp = memory.word(registers.sp + signal_frame::SP).unwrap_or(0);
-            Next::Caller(frame, Registers { lookup: frame.address, sp, bp: frame.bp })
-        }
         Some(frame) => Next::Caller(frame, registers_of(&frame)),
         None => Next::Cut,
     }
 }
 
 /// Out of a signal handler: the kernel saved all registers in memory.
-fn signal_step(registers: Registers, memory: &mut impl Memory) -> Option<Frame> {
+fn signal_step(registers: Registers, memory: &mut impl Memory) -> Option<Next> {
     let slot = registers.sp + signal_frame::IP;
     let address = memory.word(slot)?;
     let bp = memory.word(registers.sp + signal_frame::BP)?;
-    memory.word(registers.sp + signal_frame::SP)?;
-    Some(Frame { slot, address, bp, bp_words: 0, flags: SPECIAL | SIGNAL as u16, node: 0 })
+    let sp = memory.word(registers.sp + signal_frame::SP)?;
+    let frame = Frame { slot, address, bp, how: u64::from(SPECIAL | SIGNAL) << 32 };
+    Some(if address == 0 { Next::End } else { Next::Caller(frame, Registers { lookup: address, sp, bp }) })
 }
 
 /// Code without unwind data (made at run time, or by hand): if it keeps a frame pointer, the caller is behind it.
@@ -171,11 +162,17 @@ fn guess(registers: Registers, memory: &mut impl Memory) -> Next {
     let slot = registers.bp.wrapping_add(8);
     match (memory.word(slot), memory.word(registers.bp)) {
         (Some(address), Some(bp)) if address > 4096 && address >> 47 == 0 => {
-            let frame = Frame { slot, address, bp, bp_words: -1, flags: SPECIAL, node: 0 };
+            let frame = Frame { slot, address, bp, how: 1 | u64::from(SPECIAL) << 32 };
             Next::Guessed(frame, registers_of(&frame))
         }
         _ => Next::Cut,
     }
+}
+
+/// The rule that steps on from a frame.
+#[inline(always)]
+pub fn rule_of(frame: &Frame) -> Rule {
+    if frame.flags() & SIGNAL != 0 { rules::at_instruction(frame.address) } else { rules::of(frame.address) }
 }
 
 /// Walks from the first frame to the outermost, innermost first, without memory of earlier walks. Gives the number of frames; the last one is
@@ -187,10 +184,10 @@ pub fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> us
     while let Some(place) = frames.get_mut(count) {
         *place = frame;
         count += 1;
-        match step(registers, memory) {
+        match step(registers, rule_of(&frame), memory) {
             Next::Caller(next, there) => (frame, registers) = (next, there),
             Next::Guessed(next, there) => {
-                frames[count - 1].flags |= GUESS as u16;
+                frames[count - 1].mark(GUESS);
                 (frame, registers) = (next, there);
             }
             Next::End => return count,
@@ -198,7 +195,7 @@ pub fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> us
         }
     }
     if let Some(last) = frames[..count].last_mut() {
-        last.flags |= CUT as u16;
+        last.mark(CUT);
     }
     count
 }
