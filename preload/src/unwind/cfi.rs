@@ -77,7 +77,8 @@ pub fn compile(object: &Object, address: u64) -> Option<Rule> {
     }
     let bp_words = match row.bp {
         Saved::Same | Saved::Undefined => Some(0),
-        Saved::AtCfa(offset) if offset < 0 && offset % 8 == 0 => Some(offset.unsigned_abs() / 8),
+        // In words below the return address, which lies at CFA - 8.
+        Saved::AtCfa(offset) if offset <= -16 && offset % 8 == 0 => Some(offset.unsigned_abs() / 8 - 1),
         _ => None,
     };
     let rule = match (row.cfa, bp_words) {

@@ -45,6 +45,20 @@ impl Memo {
 /// `block` is the calling thread's, its gate busy, and `sp` and `bp` are the hook's as its entry stub gave them.
 #[inline(always)]
 pub unsafe fn capture(block: *mut Block, sp: usize, bp: usize) -> u32 {
+    // SAFETY: the caller's promise.
+    let node = unsafe { captured(block, sp, bp) };
+    #[cfg(heaptape_verify)]
+    // SAFETY: the caller's promise.
+    unsafe {
+        super::check::compare(block, sp, bp, node)
+    };
+    node
+}
+
+/// # Safety
+/// As [`capture`].
+#[inline(always)]
+unsafe fn captured(block: *mut Block, sp: usize, bp: usize) -> u32 {
     // SAFETY: the gate is busy, so no handler on this thread touches memo and frames meanwhile.
     let block = unsafe { &mut *block };
     let settings = intern::settings();

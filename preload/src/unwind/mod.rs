@@ -7,6 +7,8 @@
 //! What is particular to x86-64 stands in [`machine`]; another processor is another file of that shape and another `entry.rs`.
 
 pub mod cfi;
+#[cfg(heaptape_verify)]
+mod check;
 pub mod expression;
 pub mod machine;
 mod maps;

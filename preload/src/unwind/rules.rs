@@ -2,7 +2,7 @@
 //! tables on the first miss ([`super::cfi`]); a hit is one or two loads of one cache line.
 //!
 //! ```text
-//! bits 0..4 kind | 4..20 offset / 8, signed | 20..27 where rbp was saved, in words below the CFA, 0 not | 32..64 tag
+//! bits 0..4 kind | 4..20 offset / 8, signed | 20..27 where rbp was saved, in words below the return address, 0 not | 32..64 tag
 //! ```
 //! The key is the return address itself (the rule is that of the byte before it, inside the call). Set = its low 15 bits, tag = the rest:
 //! together they give it back, so a hit is exact. Two ways a set: with one, the 30,000 addresses of a compiler displace each other for ever.
@@ -53,7 +53,7 @@ impl Rule {
     pub const fn offset(self) -> i64 {
         (self.0 >> 4) as u16 as i16 as i64 * 8
     }
-    /// Words below the CFA where rbp was saved; 0: rbp is the caller's.
+    /// Words below the return address where rbp was saved; 0: rbp is the caller's.
     #[inline(always)]
     pub const fn bp_words(self) -> u64 {
         self.0 >> 20 & 127
