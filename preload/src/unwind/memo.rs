@@ -9,6 +9,7 @@
 //!
 //! Nothing is assumed about *activations* being the same ones, so longjmp, exceptions and coroutines need no care.
 
+use super::machine::Registers;
 use super::runs::Runs;
 use super::walk::{self, Next, OwnStack, Probed};
 use super::{Frame, Frames, NODE_FLAGS, SPECIAL, rules};
@@ -86,24 +87,23 @@ unsafe fn captured(block: *mut Block, sp: usize, bp: usize) -> u32 {
 }
 
 /// Finds how many of the outermost remembered frames still hold, and puts the frames inside them into `fresh`, innermost first.
+///
+/// The walk's state is kept in scalars, and the two usual kinds of rule are followed here: a frame costs one chain of rule, slot and return
+/// address. Everything else goes through [`walk::step`].
 #[inline(always)]
 fn collect(memo: &mut Memo, first: Frame, mut memory: OwnStack, most: usize) -> (usize, usize) {
-    let mut frame = first;
-    let mut registers = walk::registers_of(&first);
+    let Frame { mut slot, mut address, mut bp, mut how } = first;
+    let mut sp = slot + 8;
     let mut known = (memo.count as usize).min(MAX_FRAMES);
     let mut fresh = 0;
     loop {
-        while known > 0 && memo.frames[known - 1].slot < frame.slot {
+        while known > 0 && memo.frames[known - 1].slot < slot {
             known -= 1;
         }
-        let matches = known > 0 && {
+        if known > 0 && memo.frames[known - 1].slot == slot && {
             let old = &memo.frames[known - 1];
-            old.slot == frame.slot
-                && old.address == frame.address
-                && old.bp == frame.bp
-                && (old.flags() | frame.flags()) & SIGNAL == 0
-        };
-        if matches {
+            old.address == address && old.bp == bp && (old.how | how) >> 32 & u64::from(SIGNAL) == 0
+        } {
             let confirmed = confirm(&memo.frames[..known]);
             if confirmed == 0 {
                 return (known, fresh);
@@ -114,21 +114,46 @@ fn collect(memo: &mut Memo, first: Frame, mut memory: OwnStack, most: usize) -> 
                 memo.fresh[fresh] = memo.frames[known];
                 fresh += 1;
             }
-            frame = memo.frames[confirmed];
-            registers = walk::registers_of(&frame);
+            Frame { slot, address, bp, how } = memo.frames[confirmed];
+            sp = slot + 8;
         } else if fresh < most {
-            memo.fresh[fresh] = frame;
+            Frame::put(&mut memo.fresh[fresh], slot, address, bp, how);
             fresh += 1;
         }
         if fresh >= most {
             memo.fresh[fresh - 1].mark(CUT);
             return (0, fresh);
         }
-        match walk::step(registers, walk::rule_of(&frame), &mut memory) {
-            Next::Caller(next, there) => (frame, registers) = (next, there),
-            Next::Guessed(next, there) => {
+        let rule = if how >> 32 == 0 { rules::of(address) } else { walk::rule_of(&memo.fresh[fresh - 1]) };
+        if rule.is_usual() {
+            let base = if rule.is_from_sp() { sp } else { bp };
+            let next = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
+            let words = rule.bp_words();
+            let saved = next.wrapping_sub(8 * words);
+            if next < sp || next >= memory.end || next & 7 != 0 || saved < memory.low {
+                memo.fresh[fresh - 1].mark(CUT);
+                return (0, fresh);
+            }
+            // SAFETY: low <= saved <= next < end, multiples of 8: words of the thread's own stack, all of it mapped.
+            let (found, saved) =
+                unsafe { ((next as *const u64).read_volatile(), (saved as *const u64).read_volatile()) };
+            if found == 0 {
+                return (0, fresh);
+            }
+            bp = if words == 0 { bp } else { saved };
+            (slot, address, how, sp) = (next, found, words, next + 8);
+            continue;
+        }
+        let lookup = if (how >> 32) as u32 & SIGNAL != 0 { address } else { address.wrapping_sub(1) };
+        match walk::step(Registers { lookup, sp, bp }, rule, &mut memory) {
+            Next::Caller(frame, there) => {
+                Frame { slot, address, bp, how } = frame;
+                sp = there.sp;
+            }
+            Next::Guessed(frame, there) => {
                 memo.fresh[fresh - 1].mark(GUESS);
-                (frame, registers) = (next, there);
+                Frame { slot, address, bp, how } = frame;
+                sp = there.sp;
             }
             Next::End => return (0, fresh),
             Next::Cut => {
@@ -143,25 +168,33 @@ fn collect(memo: &mut Memo, first: Frame, mut memory: OwnStack, most: usize) -> 
 /// confirmed: 0 when all are.
 #[inline(always)]
 fn confirm(frames: &[Frame]) -> usize {
-    let mut index = frames.len() - 1;
-    while index > 0 {
-        let outer = &frames[index - 1];
-        let words = outer.bp_words();
+    /// Bits that differ in what a remembered frame names; not 0 too for one that must be stepped to.
+    #[inline(always)]
+    fn difference(frame: &Frame) -> u64 {
+        let words = frame.bp_words();
         // SAFETY: a remembered slot lies on the thread's own stack above the frame just matched, which is mapped from there to its
-        // end; a frame pointer's place is below its slot and above that frame. `SPECIAL` frames are never read through.
-        let holds = outer.flags() & SPECIAL == 0
-            && unsafe {
-                let slot = outer.slot as *const u64;
-                let saved = slot.sub(words as usize);
-                let expected = if words == 0 { outer.address } else { outer.bp };
-                (slot.read_volatile() ^ outer.address) | (saved.read_volatile() ^ expected) == 0
-            };
-        if !holds {
-            return index;
+        // end; a frame pointer's place is below its slot and above that frame, also of a `SPECIAL` one.
+        unsafe {
+            let slot = frame.slot as *const u64;
+            let saved = slot.sub(words as usize);
+            let expected = if words == 0 { frame.address } else { frame.bp };
+            (slot.read_volatile() ^ frame.address)
+                | (saved.read_volatile() ^ expected)
+                | (frame.how >> 32 & u64::from(SPECIAL))
         }
+    }
+    let mut index = frames.len() - 1;
+    // Four at a time: one branch for eight words.
+    while let Some(outer) = index.checked_sub(4).and_then(|from| frames.get(from..index)) {
+        if outer.iter().fold(0, |bits, frame| bits | difference(frame)) != 0 {
+            break;
+        }
+        index -= 4;
+    }
+    while index > 0 && difference(&frames[index - 1]) == 0 {
         index -= 1;
     }
-    0
+    index
 }
 
 /// Gives the fresh frames their nodes and remembers them inside the `base` old ones.

@@ -48,6 +48,16 @@ impl Rule {
     pub const fn kind(self) -> u64 {
         self.0 & 15
     }
+    /// One of the two kinds that nearly all code has: CFA from rsp or from rbp.
+    #[inline(always)]
+    pub const fn is_usual(self) -> bool {
+        self.kind() <= Kind::FromBp as u64
+    }
+    /// Of these, the one from rsp.
+    #[inline(always)]
+    pub const fn is_from_sp(self) -> bool {
+        self.kind() == Kind::FromSp as u64
+    }
     /// The offset in bytes.
     #[inline(always)]
     pub const fn offset(self) -> i64 {
