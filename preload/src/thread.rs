@@ -38,7 +38,7 @@ pub struct Waiting {
 pub struct Block {
     /// [`READY`] plus bits, and the count of events begun; 0 before the claim and in a forked child.
     pub gate: u64,
-    /// `head` when the hook at work began: still published means that its event is not.
+    /// The published `head` as of the last event that was done: while it still is, the event of the hook at work is not published.
     pub event_head: u64,
     /// Events still to go until the next stamp, while the process has one thread.
     pub until_stamp: u32,
@@ -209,6 +209,7 @@ impl Block {
         // SAFETY: the control words stay mapped as long as the session.
         let producer = unsafe { &(*self.control).producer.0 };
         producer.head.store(self.head, Release);
+        self.event_head = self.head;
     }
 
     /// Stores a record behind the published ones.
