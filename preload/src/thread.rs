@@ -154,7 +154,7 @@ fn claim(session: &attach::Session) -> Option<u32> {
 
 /// The end of the stack that `sp` lies on: threads made by libc have their thread pointer at its top, the main thread has the kernel's
 /// random bytes above its first frame. 0 when the pages up to there are not all mapped (the first event came on another stack).
-fn own_stack_end(sp: usize) -> usize {
+pub fn own_stack_end(sp: usize) -> usize {
     /// 64 MiB: more than any stack in use at a thread's first event.
     const FARTHEST: usize = 64 << 20;
     let candidates = [tls::thread_pointer(), sys::auxiliary(libc::AT_RANDOM)];
