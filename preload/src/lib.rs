@@ -23,6 +23,7 @@ mod guard;
 mod hooks;
 mod intern;
 mod real;
+mod sample;
 mod stamp;
 mod sys;
 mod thread;

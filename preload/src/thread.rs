@@ -66,6 +66,8 @@ pub struct Block {
     pub stack_low: usize,
     /// Behind the highest word of the thread's own stack that may be read; 0 when it is not known.
     pub stack_end: usize,
+    /// Bytes to the next sampling point.
+    pub countdown: crate::sample::Countdown,
     /// See [`crate::guard`].
     pub forward: crate::guard::Forward,
     /// Filled places of `nested`.
@@ -122,6 +124,7 @@ pub fn enter(sp: usize) -> *mut Block {
         (*block).nested_busy = 0;
         (*block).nested_told = 0;
         (*block).memo.forget();
+        (*block).countdown = crate::sample::Countdown::new(session.area.header().sample_bytes.load(Relaxed));
         (*block).stack_low = sp & !4095;
         (*block).stack_end = own_stack_end(sp);
         (*block).gate = READY;
