@@ -2,3 +2,4 @@
 
 pub mod dcpi;
 pub mod mprof;
+pub mod mptrace;
