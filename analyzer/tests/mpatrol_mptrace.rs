@@ -1,13 +1,15 @@
 //! mptrace's view against what mptrace 1.4 printed.
 //!
 //! The real 64-bit mptrace misreads numbers from 2^31 on. Its output is reproduced from records in which every number was
-//! replaced by what it reads ([`as_misread`]); what our view prints for the true records is compared with the same text
+//! replaced by what it reads ([`misread::record`]); what our view prints for the true records is compared with the same text
 //! beside it, in which only those numbers differ.
 
 use heaptape_analyzer::foreign::mptrace::{Hatf, Options, Simulation, View};
-use heaptape_formats::mtrc::{Place, Reader, Record};
+use heaptape_formats::mtrc::Reader;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+mod misread;
 
 const NAMES: [&str; 11] = [
     "basic",
@@ -27,46 +29,14 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/mpatrol")
 }
 
-/// What the real 64-bit tool decodes: each 7-bit group is shifted as a 32-bit int, by its place modulo 32, and extended
-/// with its sign. (A 32-bit tool reading 32-bit numbers has no such trouble.)
-fn misread(value: u64) -> u64 {
-    (0..10u32).fold(0, |sum, group| {
-        let bits = (value >> (7 * group).min(63)) as u32 & 0x7f;
-        let bits = if group == 9 { (value >> 63) as u32 } else { bits };
-        sum | i64::from((bits << (7 * group % 32)).cast_signed()).cast_unsigned()
-    })
-}
-
-fn as_misread<'a>(record: &Record<'a>) -> Record<'a> {
-    let place_of = |place: Place<'a>| Place { thread: misread(place.thread), line: misread(place.line), ..place };
-    match *record {
-        Record::Heap { address, size } => Record::Heap { address: misread(address), size: misread(size) },
-        Record::Internal { address, size } => Record::Internal { address: misread(address), size: misread(size) },
-        Record::Alloc { index, address, size, place } => Record::Alloc {
-            index: misread(index),
-            address: misread(address),
-            size: misread(size),
-            place: place_of(place),
-        },
-        Record::Resize { index, address, size, place } => Record::Resize {
-            index: misread(index),
-            address: misread(address),
-            size: misread(size),
-            place: place_of(place),
-        },
-        Record::Free { index, place } => Record::Free { index: misread(index), place: place_of(place) },
-    }
-}
-
 struct Printed {
     out: String,
     complaints: String,
     hatf: String,
     simulation: String,
-    error: Option<String>,
 }
 
-fn print(file: &str, verbose: bool, misread: bool) -> Printed {
+fn print(file: &str, verbose: bool, as_misread: bool) -> Printed {
     let bytes = fs::read(golden().join(file)).unwrap();
     let mut reader = Reader::new(&bytes).unwrap();
     let word = reader.header().flavour.word;
@@ -74,18 +44,18 @@ fn print(file: &str, verbose: bool, misread: bool) -> Printed {
     let mut view = View::new(Options { verbose, source: verbose, word }, &mut out, &mut complaints).unwrap();
     view.hatf(Hatf::new(&file.replace(".mtrc", ".hatf"), &mut hatf).unwrap());
     view.simulation(Simulation::new(file, &mut simulation).unwrap());
-    let error = loop {
+    loop {
         match reader.next() {
-            Ok(Some(record)) if misread && word == 8 => view.record(&as_misread(&record)).unwrap(),
+            Ok(Some(record)) if as_misread && word == 8 => view.record(&misread::record(&record)).unwrap(),
             Ok(Some(record)) => view.record(&record).unwrap(),
-            Ok(None) => break None,
-            Err(error) => break Some(error.to_string()),
+            Ok(None) => break,
+            Err(error) => panic!("{file}: {error}"),
         }
-    };
+    }
     view.finish().unwrap();
     let [out, complaints, hatf, simulation] =
         [out, complaints, hatf, simulation].map(|text| String::from_utf8(text).unwrap());
-    Printed { out, complaints, hatf, simulation, error }
+    Printed { out, complaints, hatf, simulation }
 }
 
 fn assert_same(name: &str, ours: &str, theirs: &str) {
@@ -101,10 +71,10 @@ fn text(file: &str) -> String {
 
 #[test]
 fn the_real_tool_s_misreading_is_known() {
-    assert_eq!(misread(0x7fff_f7a0_1234), 0xffff_ffff_f7a0_7ffc);
-    assert_eq!(misread(0x7f69_bb1d_c000), 0xffff_ffff_bb1d_ff68);
-    assert_eq!((misread(1 << 31), misread(1 << 32)), (0xffff_ffff_8000_0000, 0));
-    assert_eq!((misread(0x7fff_ffff), misread(0x1_2345_6789)), (0x7fff_ffff, 0x2345_6789));
+    assert_eq!(misread::number(0x7fff_f7a0_1234), 0xffff_ffff_f7a0_7ffc);
+    assert_eq!(misread::number(0x7f69_bb1d_c000), 0xffff_ffff_bb1d_ff68);
+    assert_eq!((misread::number(1 << 31), misread::number(1 << 32)), (0xffff_ffff_8000_0000, 0));
+    assert_eq!((misread::number(0x7fff_ffff), misread::number(0x1_2345_6789)), (0x7fff_ffff, 0x2345_6789));
 }
 
 #[test]
@@ -138,7 +108,7 @@ fn the_truth_differs_only_where_numbers_were_misread() {
                     Some(digits) => u64::from_str_radix(digits, 16).unwrap(),
                     None => word.parse().unwrap(),
                 };
-                assert_eq!(misread(number(our)), number(their), "{name}");
+                assert_eq!(misread::number(number(our)), number(their), "{name}");
                 differing += 1;
             }
         }

@@ -1,6 +1,7 @@
 //! mptrace's view of a trace: a table of events, statistics, HATF text, and a C program that allocates alike.
 //!
-//! [`View`] is fed one record at a time and keeps only the live blocks (and which indexes ever were). Every line is as
+//! [`View`] is fed one record at a time and keeps only the live blocks, and which indexes ever were. (For the table of events
+//! it also keeps when each index was first allocated: lifetimes are counted from there, as mptrace counts them.) Every line is as
 //! mptrace 1.4 prints it, white space included; where that misreads numbers or lets counts wrap, this one prints the truth.
 //! `docs/mpatrol.md` lists all differences.
 
@@ -13,10 +14,20 @@ pub use hatf::Hatf;
 pub use simulation::Simulation;
 
 use heaptape_formats::mtrc::{Place, Record};
+use heaptape_formats::{Error, Kind};
 use known::Known;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::{self, Write};
+
+/// What mptrace says of a file that cannot be read.
+pub fn words(error: &Error) -> &'static str {
+    match error.kind {
+        Kind::Version(_) => "Tracing file version too new",
+        Kind::Cut => "Error reading file",
+        _ => "Invalid file format",
+    }
+}
 
 /// What to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +45,7 @@ pub struct Options {
 struct Live {
     address: u64,
     size: u64,
-    /// The event that allocated it.
+    /// The event that first allocated its index.
     born: u64,
     /// Its slot in the simulation.
     slot: u64,
@@ -98,6 +109,8 @@ pub struct View<'a> {
     event: u64,
     live: HashMap<u64, Live>,
     known: Known,
+    /// The event that first allocated an index that is free now; kept for the table of events only.
+    births: HashMap<u64, u64>,
     totals: Totals,
 }
 
@@ -110,8 +123,8 @@ impl<'a> View<'a> {
         if options.verbose {
             table::head(options.word, out)?;
         }
-        let (live, known, totals) = Default::default();
-        Ok(View { options, out, complaints, hatf: None, simulation: None, event: 0, live, known, totals })
+        let (live, known, births, totals) = Default::default();
+        Ok(View { options, out, complaints, hatf: None, simulation: None, event: 0, live, known, births, totals })
     }
 
     /// Also writes HATF text.
@@ -151,13 +164,14 @@ impl<'a> View<'a> {
     fn alloc(&mut self, index: u64, address: u64, size: u64, place: &Place) -> io::Result<()> {
         self.event += 1;
         let slot = self.simulation.as_mut().map_or(Ok(0), |simulation| simulation.alloc(size))?;
-        let live = Live { address, size, born: self.event, slot };
+        let mut live = Live { address, size, born: self.births.remove(&index).unwrap_or(self.event), slot };
         match self.live.entry(index) {
             Entry::Vacant(entry) => {
                 entry.insert(live);
                 self.known.insert(index);
             }
             Entry::Occupied(mut entry) => {
+                live.born = entry.get().born;
                 entry.insert(live);
                 let complaint = "has been allocated twice without being freed";
                 writeln!(self.complaints, "mptrace: Allocation index `{index}' {complaint}")?;
@@ -183,6 +197,9 @@ impl<'a> View<'a> {
     fn free(&mut self, index: u64, place: &Place) -> io::Result<()> {
         self.event += 1;
         let Some(live) = self.live.remove(&index) else { return self.unmatched(index) };
+        if self.options.verbose {
+            self.births.insert(index, live.born);
+        }
         self.totals.freed.add(live.size);
         self.simulation.as_mut().map_or(Ok(()), |simulation| simulation.free(live.slot))?;
         self.hatf.as_mut().map_or(Ok(()), |hatf| hatf.free(live.address))?;

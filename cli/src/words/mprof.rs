@@ -3,7 +3,7 @@
 use crate::Outcome;
 use anyhow::Context;
 use heaptape_analyzer::foreign::mprof::{self, Options};
-use heaptape_formats::{Ending, Error, Kind, mptl::Profile};
+use heaptape_formats::{Ending, mptl::Profile};
 use std::io::{self, BufWriter, Read, Write};
 use std::{fs, fs::File};
 
@@ -57,7 +57,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let (profile, ending) = match read {
         Ok(read) => read,
         Err(error) => {
-            eprintln!("mprof: {}\nmprof: {error}", in_its_words(&error));
+            eprintln!("mprof: {}\nmprof: {error}", mprof::words(&error));
             return Ok(Outcome::Incomplete);
         }
     };
@@ -81,14 +81,4 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Incomplete);
     }
     Ok(Outcome::Done)
-}
-
-/// What the real tool says.
-fn in_its_words(error: &Error) -> &'static str {
-    match error.kind {
-        Kind::Version(version) if version < heaptape_formats::mptl::layout::FIRST_KNOWN => "Profiling file version too old",
-        Kind::Version(_) => "Profiling file version too new",
-        Kind::Cut => "Error reading file",
-        _ => "Invalid file format",
-    }
 }

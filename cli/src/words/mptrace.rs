@@ -2,9 +2,10 @@
 
 use crate::Outcome;
 use anyhow::Context;
-use heaptape_analyzer::foreign::mptrace::{Hatf, Options, Simulation, View};
+use clap::{Arg, ArgMatches, Command, FromArgMatches};
+use heaptape_analyzer::foreign::mptrace::{self, Hatf, Options, Simulation, View};
 use heaptape_formats::mtrc::{Failure, Stream};
-use heaptape_formats::{Ending, Kind};
+use heaptape_formats::Ending;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 
@@ -27,7 +28,7 @@ pub struct Args {
     #[arg(short = 'w', long)]
     gui: bool,
     #[command(flatten)]
-    window: Window,
+    _window: Window,
     /// Print the version
     #[arg(short = 'V', long)]
     version: bool,
@@ -37,31 +38,32 @@ pub struct Args {
 }
 
 /// The window's own options: taken, so that scripts run, and without effect.
-#[derive(clap::Args)]
-#[allow(dead_code, reason = "there is no window to show them")]
-struct Window {
-    #[arg(long, hide = true)]
-    alloc: Option<String>,
-    #[arg(long, hide = true)]
-    base: Option<String>,
-    #[arg(long, hide = true)]
-    delay: Option<String>,
-    #[arg(long, hide = true)]
-    free: Option<String>,
-    #[arg(long, hide = true)]
-    height: Option<String>,
-    #[arg(long, hide = true)]
-    internal: Option<String>,
-    #[arg(long, hide = true)]
-    space: Option<String>,
-    #[arg(long, hide = true)]
-    unalloc: Option<String>,
-    #[arg(long, hide = true)]
-    view_height: Option<String>,
-    #[arg(long, hide = true)]
-    view_width: Option<String>,
-    #[arg(long, hide = true)]
-    width: Option<String>,
+struct Window;
+
+impl Window {
+    const OPTIONS: [&str; 11] = [
+        "alloc", "base", "delay", "free", "height", "internal", "space", "unalloc", "view-height", "view-width", "width",
+    ];
+}
+
+impl clap::Args for Window {
+    fn augment_args(command: Command) -> Command {
+        command.args(Window::OPTIONS.map(|name| Arg::new(name).long(name).hide(true)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Window::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Window {
+    fn from_arg_matches(_: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Window)
+    }
+
+    fn update_from_arg_matches(&mut self, _: &ArgMatches) -> Result<(), clap::Error> {
+        Ok(())
+    }
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
@@ -133,14 +135,10 @@ fn open(name: Option<&str>) -> anyhow::Result<Option<Box<dyn Write>>> {
 
 /// Says what is wrong, first as the real tool says it.
 fn complain(failure: &Failure) -> Outcome {
-    let in_its_words = match failure {
+    let words = match failure {
         Failure::Io(_) => "Error reading file",
-        Failure::Format(error) => match error.kind {
-            Kind::Version(_) => "Tracing file version too new",
-            Kind::Cut => "Error reading file",
-            _ => "Invalid file format",
-        },
+        Failure::Format(error) => mptrace::words(error),
     };
-    eprintln!("mptrace: {in_its_words}\nmptrace: {failure}");
+    eprintln!("mptrace: {words}\nmptrace: {failure}");
     Outcome::Incomplete
 }
