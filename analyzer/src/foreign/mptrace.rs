@@ -1,7 +1,8 @@
 //! mptrace's view of a trace: a table of events, statistics, HATF text, and a C program that allocates alike.
 //!
 //! [`View`] is fed one record at a time and keeps only the live blocks, and which indexes ever were. (For the table of events
-//! it also keeps when each index was first allocated: lifetimes are counted from there, as mptrace counts them.) Every line is as
+//! it also keeps when the last indexes that were freed had first been allocated: mptrace counts lifetimes from there.) Every
+//! line is as
 //! mptrace 1.4 prints it, white space included; where that misreads numbers or lets counts wrap, this one prints the truth.
 //! `docs/mpatrol.md` lists all differences.
 
@@ -16,8 +17,8 @@ pub use simulation::Simulation;
 use heaptape_formats::mtrc::{Place, Record};
 use heaptape_formats::{Error, Kind};
 use known::Known;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
 
 /// What mptrace says of a file that cannot be read.
@@ -99,6 +100,28 @@ impl Totals {
     }
 }
 
+/// The event that first allocated an index, for as many indexes as were freed last. Only old libraries use an index again,
+/// and soon, so that few need be kept: 10 MB.
+#[derive(Debug, Default)]
+struct Births {
+    events: HashMap<u64, u64>,
+    freed: VecDeque<u64>,
+}
+
+impl Births {
+    const KEPT: usize = 1 << 18;
+
+    fn keep(&mut self, index: u64, born: u64) {
+        self.events.insert(index, born);
+        self.freed.push_back(index);
+        if self.freed.len() > Births::KEPT
+            && let Some(oldest) = self.freed.pop_front()
+        {
+            self.events.remove(&oldest);
+        }
+    }
+}
+
 /// Prints what it is fed.
 pub struct View<'a> {
     options: Options,
@@ -109,8 +132,7 @@ pub struct View<'a> {
     event: u64,
     live: HashMap<u64, Live>,
     known: Known,
-    /// The event that first allocated an index that is free now; kept for the table of events only.
-    births: HashMap<u64, u64>,
+    births: Births,
     totals: Totals,
 }
 
@@ -164,7 +186,7 @@ impl<'a> View<'a> {
     fn alloc(&mut self, index: u64, address: u64, size: u64, place: &Place) -> io::Result<()> {
         self.event += 1;
         let slot = self.simulation.as_mut().map_or(Ok(0), |simulation| simulation.alloc(size))?;
-        let mut live = Live { address, size, born: self.births.remove(&index).unwrap_or(self.event), slot };
+        let mut live = Live { address, size, born: self.births.events.remove(&index).unwrap_or(self.event), slot };
         match self.live.entry(index) {
             Entry::Vacant(entry) => {
                 entry.insert(live);
@@ -198,7 +220,7 @@ impl<'a> View<'a> {
         self.event += 1;
         let Some(live) = self.live.remove(&index) else { return self.unmatched(index) };
         if self.options.verbose {
-            self.births.insert(index, live.born);
+            self.births.keep(index, live.born);
         }
         self.totals.freed.add(live.size);
         self.simulation.as_mut().map_or(Ok(()), |simulation| simulation.free(live.slot))?;
