@@ -123,8 +123,8 @@ fn cut_anywhere_the_records_before_are_read() {
 
 #[test]
 fn a_flipped_byte_never_panics() {
-    for (_, bytes) in samples() {
-        for at in 0..bytes.len().min(1000) {
+    for (_, bytes) in samples().into_iter().filter(|(_, bytes)| bytes.len() < 700) {
+        for at in 0..bytes.len() {
             for flip in [0x01, 0x80, 0xff] {
                 let mut bytes = bytes.clone();
                 bytes[at] ^= flip;
