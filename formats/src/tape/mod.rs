@@ -8,7 +8,9 @@ pub mod codec;
 pub mod field;
 pub mod frame;
 pub mod layout;
+pub mod stream;
 
 pub use codec::Codec;
 pub use frame::{Reader, Step, Writer};
 pub use layout::*;
+pub use stream::{Source, Stream};
