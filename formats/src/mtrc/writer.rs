@@ -1,7 +1,8 @@
 //! Appends records to a `Vec`.
 //!
-//! Without names a record is composed in place, eight bytes a store, in 2 to 5 ns; the careful path serves names, numbers of
-//! more than 56 bits, and the last bytes before the edge of a [`Window`].
+//! Without names a record is composed in place, up to eight bytes a store: 10 to 12 ns an event (`examples/mtrc_speed.rs`,
+//! Ice Lake 2.8 GHz; reading takes 10). The careful path serves names, numbers of more than 56 bits, and the last bytes
+//! before the edge of a [`Window`].
 
 use super::layout::{ALLOC, FREE, HEAP, Header, INTERNAL, MAGIC, Place, RESIZE, Record};
 use super::names::Told;
@@ -149,7 +150,7 @@ impl Writer {
         let near_edge = self.options.padding && self.window.left() < FAR_FROM_EDGE;
         if !named && !near_edge && numbers.iter().fold(0, |all, number| all | number) < 1 << 56 {
             let start = out.len();
-            out.resize(start + ROOM, 0);
+            out.extend_from_slice(&[0; ROOM]);
             let mut size = 0;
             if let Some(room) = out.get_mut(start..).and_then(|tail| tail.first_chunk_mut::<ROOM>()) {
                 size = compose(room, letter, &numbers, place);
@@ -256,16 +257,36 @@ fn compose(room: &mut [u8; ROOM], letter: u8, numbers: &[u64], place: Option<&Pl
     at
 }
 
-/// Writes a number below 2^56 as eight bytes, of which `at` then passes those that count.
+/// Writes a number below 2^56 as four or eight bytes, of which `at` then passes those that count.
 #[inline(always)]
 fn put_near(room: &mut [u8; ROOM], at: &mut usize, value: u64) {
-    let size = (70 - (value | 1).leading_zeros() as usize) / 7;
-    // 28-bit halves, then 14-bit quarters, then 7-bit groups move apart; then all but the last get their top bit.
-    let word = (value & 0x0fff_ffff) | (value & 0x00ff_ffff_f000_0000) << 4;
-    let word = (word & 0x0000_3fff_0000_3fff) | (word & 0x0fff_c000_0fff_c000) << 2;
-    let word = (word & 0x007f_007f_007f_007f) | (word & 0x3f80_3f80_3f80_3f80) << 1;
-    let word = word | (0x8080_8080_8080_8080 & ((1 << (8 * (size - 1))) - 1));
     let from = *at & 63;
-    room[from..from + 8].copy_from_slice(&word.to_le_bytes());
+    let bits = 64 - (value | 1).leading_zeros() as usize;
+    let size = usize::from(SIZES[bits & 63]);
+    // 28-bit halves, then 14-bit quarters, then 7-bit groups move apart; then all but the last get their top bit.
+    if value < 1 << 28 {
+        let word = value as u32;
+        let word = (word & 0x0000_3fff) | (word & 0x0fff_c000) << 2;
+        let word = (word & 0x007f_007f) | (word & 0x3f80_3f80) << 1;
+        let word = word | (0x0080_8080 & ((1 << (8 * (size - 1))) - 1));
+        room[from..from + 4].copy_from_slice(&word.to_le_bytes());
+    } else {
+        let word = (value & 0x0fff_ffff) | (value & 0x00ff_ffff_f000_0000) << 4;
+        let word = (word & 0x0000_3fff_0000_3fff) | (word & 0x0fff_c000_0fff_c000) << 2;
+        let word = (word & 0x007f_007f_007f_007f) | (word & 0x3f80_3f80_3f80_3f80) << 1;
+        let word = word | (0x8080_8080_8080_8080 & ((1 << (8 * (size - 1))) - 1));
+        room[from..from + 8].copy_from_slice(&word.to_le_bytes());
+    }
     *at = from + size;
 }
+
+/// Bytes that a number of so many bits takes. A load is cheaper than a division by 7.
+const SIZES: [u8; 64] = {
+    let mut sizes = [1; 64];
+    let mut bits = 1;
+    while bits < 64 {
+        sizes[bits] = bits.div_ceil(7) as u8;
+        bits += 1;
+    }
+    sizes
+};
