@@ -2,16 +2,19 @@
 
 use heaptape_formats::mtrc::{self, Options, Place, Reader, Record, Stream, Window, Writer};
 use heaptape_formats::{Ending, Flavour};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::fs;
 use std::path::PathBuf;
 
 fn samples() -> Vec<(String, Vec<u8>)> {
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/mpatrol");
     let mut found = Vec::new();
     for folder in [golden.clone(), golden.join("edge")] {
-        for entry in std::fs::read_dir(folder).unwrap() {
+        for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "mtrc") {
-                found.push((path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&path).unwrap()));
+                found.push((path.file_name().unwrap().to_string_lossy().into_owned(), fs::read(&path).unwrap()));
             }
         }
     }
@@ -215,7 +218,8 @@ fn padding_keeps_every_number_inside_the_window() {
         let mut events = Vec::new();
         for index in 0..3000u64 {
             let address = 0x5500_0000_0000 + (random() << 4);
-            let size = random() % if run % 7 == 0 { 1 << 31 } else { 3000 } << (if run % 5 == 0 { 5 } else { 0 });
+            let most = if run % 7 == 0 { 1 << 31 } else { 3000 };
+            let size = (random() % most) << if run % 5 == 0 { 5 } else { 0 };
             let thread = if run % 3 == 0 { 0x7f12_3456_7000 + random() % 9 } else { random() % 300 };
             events.push((random() % 4, index, address, size, thread, random() % 50));
         }
@@ -269,4 +273,20 @@ fn all_flavours_and_old_versions_are_written_and_read() {
             assert_eq!(reader.ending(), Some(Ending::Complete));
         }
     }
+}
+
+#[test]
+fn random_bytes_behind_a_header_end_somewhere() {
+    let header = &b"MTRC\x01\0\0\0\0\0\0\0\x05\x29\0\0\0\0\0\0"[..];
+    proptest!(ProptestConfig::with_cases(2000), |(bytes in vec(prop_oneof![any::<u8>(), Just(b'A'), Just(b'F'), Just(0u8), 0x80..0xa4u8], 0..400))| {
+        let bytes = [header, &bytes].concat();
+        let (records, ending) = read_all(Reader::new(&bytes).unwrap());
+        prop_assert_eq!(stream_all(&bytes), (records, ending));
+        if let Ok(rewritten) = mtrc::rewrite(&bytes) {
+            prop_assert_eq!(rewritten, bytes.clone());
+        }
+        let mut text = Vec::new();
+        mtrc::dump(&bytes, &mut text).unwrap();
+        prop_assert!(text.is_ascii());
+    });
 }
