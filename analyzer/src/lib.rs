@@ -16,6 +16,7 @@ pub mod model;
 pub mod progress;
 pub mod replay;
 pub mod stacks;
+pub mod symbols;
 
 pub use load::{Image, Recording, open};
 pub use missing::Missing;
