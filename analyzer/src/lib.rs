@@ -13,10 +13,13 @@ pub mod foreign;
 pub mod load;
 pub mod missing;
 pub mod model;
+pub mod program_frames;
 pub mod progress;
 pub mod replay;
+pub mod report;
 pub mod stacks;
 pub mod symbols;
+pub mod text;
 
 pub use load::{Image, Recording, open};
 pub use missing::Missing;

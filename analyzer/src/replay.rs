@@ -27,8 +27,9 @@ pub trait Model {
     fn unmatched(&mut self, event: &Event) {
         let _ = event;
     }
-    /// A block was inherited from the parent, or one that was is gone (freed, or resized and so the image's own).
-    fn inherited(&mut self, block: &Block, gone: bool) {
+    /// A block of the parent is met (`gone` none), or is gone: freed, or resized and so the image's own. The recorder writes
+    /// it only when the image frees or resizes it; one of size 0 that is resized is of unknown origin.
+    fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
         let _ = (block, gone);
     }
 }
@@ -60,7 +61,7 @@ macro_rules! tuple {
                 $($name.unmatched(event);)*
             }
             #[inline]
-            fn inherited(&mut self, block: &Block, gone: bool) {
+            fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
                 let ($($name,)*) = self;
                 $($name.inherited(block, gone);)*
             }
@@ -135,7 +136,7 @@ fn step(outcome: &mut Outcome, event: &Event, models: &mut impl Model) {
                 models.free(event, own(&doubled));
             }
             if inherited {
-                models.inherited(&block, false);
+                models.inherited(&block, None);
             } else {
                 models.alloc(event, &block);
             }
@@ -147,7 +148,7 @@ fn step(outcome: &mut Outcome, event: &Event, models: &mut impl Model) {
                 let resized = block_of(event, old.resizes.saturating_add(1));
                 *block = Block { tick: old.tick, number: old.number, ..resized };
                 if old.inherited {
-                    models.inherited(&old, true);
+                    models.inherited(&old, Some(event.kind));
                 }
                 models.resize(event, own(&old), block);
             }
@@ -161,7 +162,7 @@ fn step(outcome: &mut Outcome, event: &Event, models: &mut impl Model) {
         Kind::Free => match live.remove(event.index) {
             Some(old) => {
                 if old.inherited {
-                    models.inherited(&old, true);
+                    models.inherited(&old, Some(event.kind));
                 }
                 models.free(event, own(&old));
             }

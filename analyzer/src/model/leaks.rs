@@ -3,7 +3,7 @@
 
 use super::live_set::{Block, LiveSet};
 use super::row;
-use crate::event::{Event, Kind};
+use crate::event::{Event, Kind, Moment, Span};
 use crate::replay::Model;
 use rustc_hash::FxHashMap;
 
@@ -151,11 +151,14 @@ impl Leaks {
         }
     }
 
-    /// The survivors by site, own ones and inherited ones apart; completes the series.
-    pub fn survivors(&mut self, live: &LiveSet) -> FxHashMap<(u32, bool), Survivors> {
+    /// The survivors born in a span, by site, own ones and inherited ones apart; completes the series.
+    pub fn survivors(&mut self, live: &LiveSet, born: Span) -> FxHashMap<(u32, bool), Survivors> {
         self.rows.iter_mut().for_each(|row| row.fill(SLICES));
         let mut sites: FxHashMap<(u32, bool), Survivors> = FxHashMap::default();
         for (_, block) in live.iter() {
+            if !born.contains(Moment { number: block.number, tick: block.tick }) {
+                continue;
+            }
             let slice = self.slice(self.birth(block));
             let row = sites.entry((block.site, block.inherited)).or_default();
             row.add(block, slice);
@@ -173,6 +176,27 @@ impl Leaks {
 }
 
 impl History {
+    /// Both sites together.
+    pub fn merge(&mut self, other: &History) {
+        self.allocs += other.allocs;
+        self.frees += other.frees;
+        self.resized += other.resized;
+        self.live_blocks += other.live_blocks;
+        self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
+        // Their own maxima need not have been at the same time: an upper bound.
+        self.most_blocks += other.most_blocks;
+        self.most_bytes = self.most_bytes.saturating_add(other.most_bytes);
+        self.largest = self.largest.max(other.largest);
+        self.lived = self.lived.saturating_add(other.lived);
+        self.longest_life = self.longest_life.max(other.longest_life);
+        self.died += other.died;
+        self.freed_late += other.freed_late;
+        self.freed_late_bytes = self.freed_late_bytes.saturating_add(other.freed_late_bytes);
+        for (sum, bytes) in self.series.iter_mut().zip(other.series) {
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+
     fn fill(&mut self, until: usize) {
         let from = usize::from(self.filled).min(until);
         self.series[from..until].fill(self.live_bytes);
@@ -181,6 +205,24 @@ impl History {
 }
 
 impl Survivors {
+    /// Both sites together.
+    pub fn merge(&mut self, other: &Survivors) {
+        if self.blocks == 0 {
+            *self = other.clone();
+            return;
+        }
+        self.blocks += other.blocks;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
+        self.smallest = self.smallest.min(other.smallest);
+        self.largest = self.largest.max(other.largest);
+        self.resized += other.resized;
+        self.births.iter_mut().zip(other.births).for_each(|(sum, births)| *sum += births);
+        other.threads.iter().for_each(|thread| keep(&mut self.threads, *thread));
+        other.examples.iter().for_each(|example| keep(&mut self.examples, *example));
+    }
+
     fn add(&mut self, block: &Block, slice: usize) {
         let birth = (block.tick, block.number);
         if self.blocks == 0 {

@@ -75,8 +75,13 @@ impl Model for Totals {
         self.sums.unknown_frees += 1;
     }
 
-    fn inherited(&mut self, block: &Block, gone: bool) {
-        let (blocks, bytes) = if gone { &mut self.gone } else { &mut self.seen };
+    fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
+        if gone == Some(Kind::Resize) && block.size == 0 {
+            self.sums.unknown_frees += 1;
+            self.seen.0 = self.seen.0.saturating_sub(1);
+            return;
+        }
+        let (blocks, bytes) = if gone.is_some() { &mut self.gone } else { &mut self.seen };
         *blocks += 1;
         *bytes = bytes.saturating_add(block.size);
     }

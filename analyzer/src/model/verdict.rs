@@ -45,6 +45,19 @@ impl Verdict {
     }
 }
 
+impl Verdict {
+    /// How much a byte of it weighs when leaks are put in order: what grows comes before what is merely large.
+    pub const fn weight(self) -> u64 {
+        match self {
+            Verdict::Growing => 128,
+            Verdict::Slow => 32,
+            Verdict::ContainerGrowth => 4,
+            Verdict::OneTime | Verdict::Uncertain => 2,
+            Verdict::BoundedCache | Verdict::FreedAtExit | Verdict::YoungAtEnd | Verdict::Inherited => 1,
+        }
+    }
+}
+
 /// What the run as a whole says to every site.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
