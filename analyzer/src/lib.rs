@@ -20,6 +20,7 @@ pub mod report;
 pub mod stacks;
 pub mod symbols;
 pub mod text;
+pub mod unpack;
 
 pub use load::{Image, Recording, open};
 pub use missing::Missing;

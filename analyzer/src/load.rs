@@ -11,9 +11,9 @@ pub use image::{Clock, Events, Image};
 use crate::missing::Missing;
 use heaptape_formats::recording::{self, PROFILE, RECORDING, TAPE, TRACE};
 use heaptape_formats::tape::{Codec, FILE_MAGIC, Source};
-use heaptape_formats::{Error, mptl, mtrc};
+use heaptape_formats::{Error, Format, sniff};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Why nothing can be read.
@@ -98,11 +98,14 @@ pub fn open(path: &Path) -> Result<Recording, Failure> {
     if path.file_name().is_some_and(|name| name == RECORDING) {
         return directory(folder);
     }
-    if start.starts_with(mptl::layout::MAGIC) {
-        return image_alone(path, Image::profile(path)?);
-    }
-    if start.starts_with(mtrc::layout::MAGIC) || Codec::detect(&start) != Codec::Plain {
-        return image_alone(path, Image::trace(path)?);
+    // A packed file is told by what comes out of it.
+    let mut plain = Vec::new();
+    let unpacked = bare::open(path).and_then(|reader| reader.take(4).read_to_end(&mut plain));
+    unpacked.map_err(|error| io_failure(path, error))?;
+    match sniff::format(&plain) {
+        Some(Format::Mptl) => return image_alone(path, Image::profile(path)?),
+        Some(Format::Mtrc) => return image_alone(path, Image::trace(path)?),
+        _ => {}
     }
     let why = "not a recording, and no file of a known format (MTRC, MPTL, tape)".to_string();
     Err(Failure::Unknown { path: path.display().to_string(), why })

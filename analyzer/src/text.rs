@@ -180,7 +180,7 @@ pub fn count(number: u64) -> String {
     let figures = number.to_string();
     let mut out = String::with_capacity(figures.len() + figures.len() / 3);
     for (at, figure) in figures.chars().enumerate() {
-        if at > 0 && (figures.len() - at) % 3 == 0 {
+        if at > 0 && (figures.len() - at).is_multiple_of(3) {
             out.push(',');
         }
         out.push(figure);

@@ -5,6 +5,7 @@ use super::chunk::event_of;
 use crate::event::{Event, Span};
 use crate::missing::Missing;
 use crate::stacks::{Named, Site, Stacks};
+use crate::unpack::Packing;
 use heaptape_formats::mtrc::{self, Record};
 use heaptape_formats::tape::{Codec, SiteSums, Totals};
 use heaptape_formats::{Ending, Result, mptl};
@@ -114,7 +115,12 @@ pub fn open(path: &Path) -> std::io::Result<Box<dyn std::io::Read>> {
     let file = File::open(path)?;
     let mut start = Vec::new();
     heaptape_formats::tape::Source::take_at(&file, 0, 4, &mut start)?;
-    Codec::detect(&start).reader(file)
+    match Packing::of(&start) {
+        None => Ok(Box::new(file)),
+        Some(Packing::Gzip) => Ok(Box::new(flate2::read::MultiGzDecoder::new(std::io::BufReader::new(file)))),
+        Some(Packing::Zstd) => Codec::Zstd.reader(file),
+        Some(Packing::Lz4) => Codec::Lz4.reader(file),
+    }
 }
 
 /// Hands on the events of a trace file in order, in batches; gives what is wrong with it. Without a tape the site of an

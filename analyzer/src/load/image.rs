@@ -7,6 +7,7 @@ use crate::event::{Bound, Event, Range, Span};
 use crate::missing::Missing;
 use crate::progress::Progress;
 use crate::stacks::Stacks;
+use crate::unpack;
 use heaptape_formats::recording::{self, Exit, PROFILE, TAPE};
 use heaptape_formats::tape::{
     Codec, END_EXEC, END_EXITED, END_RUNNING, END_SIGNALLED, Process, SiteSums, Source, Step, Stream, Summary, Totals,
@@ -123,7 +124,7 @@ impl Image {
             None => image.lacks(&folder.join(recording::TRACE), "it is not there"),
         }
         image.events = Events::Taped { tape: file, trace };
-        image.from_tape();
+        image.fill_from_tape();
         Ok(image)
     }
 
@@ -184,7 +185,8 @@ impl Image {
     /// # Errors
     /// When it cannot be read.
     pub fn profile(path: &Path) -> Result<Image, Failure> {
-        let bytes = std::fs::read(path).map_err(|error| io_failure(path, error))?;
+        let unknown = |error: unpack::Error| Failure::Unknown { path: path.display().to_string(), why: error.to_string() };
+        let bytes = unpack::open(path).map_err(unknown)?.bytes;
         let (stacks, totals, sums, ending) = bare::profile(&bytes)
             .map_err(|error| Failure::Format { path: path.display().to_string(), error })?;
         let mut image = Image { path: path.to_path_buf(), events: Events::Profile, ..Image::nothing() };
@@ -227,7 +229,7 @@ impl Image {
     }
 
     /// Fills what `recording.json` does not say from the tape.
-    fn from_tape(&mut self) {
+    fn fill_from_tape(&mut self) {
         let Process { pid, ppid, exe, argv, ticks_per_second, start_tick, start_unix_ns, .. } = &self.tape.process;
         let (ticks_per_second, start_tick, start_unix_ns) = (*ticks_per_second, *start_tick, *start_unix_ns);
         self.clock = Clock { ticks_per_second, start_tick, start_unix_ns };

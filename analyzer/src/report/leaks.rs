@@ -184,6 +184,17 @@ pub fn run(asked: &Asked, options: Options, out: &mut dyn Write, style: Style) -
     Ok(Outcome::of(lacking))
 }
 
+/// Sites that are told together.
+#[derive(Default)]
+struct Group {
+    /// The site with the most bytes, and how many these are.
+    site: u32,
+    greatest: u64,
+    sites: u64,
+    survivors: Survivors,
+    history: History,
+}
+
 /// Leaks of an image with events.
 fn of_events<'a>(
     image: &'a Image,
@@ -205,23 +216,23 @@ fn of_events<'a>(
     missing.extend(outcome.missing);
     let run = run_of(by_tick, start, end, &missing);
     let born = Span { end: u64::MAX, end_tick: u64::MAX, ..span };
-    let mut groups: FxHashMap<(Vec<String>, u32, bool), (u32, u64, Survivors, History, u64)> = FxHashMap::default();
+    let mut groups: FxHashMap<(Vec<String>, u32, bool), Group> = FxHashMap::default();
     let mut survivors: Vec<((u32, bool), Survivors)> = model.survivors(&outcome.live, born).into_iter().collect();
     survivors.sort_by_key(|(key, _)| *key);
     for ((site, inherited), survivors) in survivors {
         let names = if depth == 0 { Vec::new() } else { place(symbols, image.stacks(), site, depth).names };
         let key = (names, if depth == 0 { site } else { 0 }, inherited);
-        let group = groups.entry(key).or_insert_with(|| (site, 0, Survivors::default(), History::default(), 0));
-        if survivors.bytes > group.4 {
-            (group.0, group.4) = (site, survivors.bytes);
+        let group = groups.entry(key).or_insert_with(|| Group { site, ..Group::default() });
+        if survivors.bytes > group.greatest {
+            (group.site, group.greatest) = (site, survivors.bytes);
         }
-        group.1 += 1;
-        group.2.merge(&survivors);
+        group.sites += 1;
+        group.survivors.merge(&survivors);
         if let Some(history) = model.rows.get(site as usize) {
-            group.3.merge(history);
+            group.history.merge(history);
         }
     }
-    for (_, (site, sites, survivors, history, _)) in groups {
+    for Group { site, sites, survivors, history, .. } in groups.into_values() {
         let verdict = judge(&run, &history, &survivors);
         let evidence = Some(evidence(image, &run, &history, &survivors, freed_at(image, &model, site, symbols)));
         leaks.push(Leak { image, verdict, site, sites, blocks: survivors.blocks, bytes: survivors.bytes, evidence });

@@ -63,15 +63,6 @@ impl Codec {
         })
     }
 
-    /// The codec of a file that starts with these bytes: a frame's magic number, or plain.
-    pub fn detect(start: &[u8]) -> Codec {
-        match start {
-            [0x04, 0x22, 0x4d, 0x18, ..] => Codec::Lz4,
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Codec::Zstd,
-            _ => Codec::Plain,
-        }
-    }
-
     /// The plain bytes of one frame, which must be exactly `plain_length` (a bound the caller has checked).
     pub fn unpack(self, stored: &[u8], plain_length: usize) -> std::io::Result<Vec<u8>> {
         let mut plain = Vec::with_capacity(plain_length.min(stored.len().saturating_mul(256).max(1 << 16)));
