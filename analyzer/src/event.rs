@@ -1,5 +1,6 @@
 //! One event as the models see it, and the part of a run that a question is about.
 
+use heaptape_formats::tape::Entry;
 use std::str::FromStr;
 
 /// What happened to a block.
@@ -45,6 +46,12 @@ impl Event {
     #[inline]
     pub const fn bytes(&self) -> u64 {
         if self.weight > 0 { self.weight } else { self.size }
+    }
+
+    /// Whether it is a death that nobody saw: its moment and thread are not the program's.
+    #[inline]
+    pub const fn is_implied(&self) -> bool {
+        !matches!(self.kind, Kind::Free) || self.entry == Entry::Implied as u8
     }
 
     /// Where the event lies in the run.

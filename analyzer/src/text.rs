@@ -54,6 +54,54 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// A writer for text that is made elsewhere (dumps): the same replacement on its way out, line feeds and tabs apart.
+pub struct Harmless<W> {
+    out: W,
+    /// A character whose last bytes have not come yet.
+    part: Vec<u8>,
+}
+
+impl<W: Write> Harmless<W> {
+    /// Prints to `out`.
+    pub const fn new(out: W) -> Self {
+        Harmless { out, part: Vec::new() }
+    }
+
+    fn put(&mut self, text: &str) -> io::Result<()> {
+        for piece in text.split_inclusive(['\n', '\t']) {
+            let end = piece.len() - usize::from(piece.ends_with(['\n', '\t']));
+            self.out.write_all(clean(&piece[..end]).as_bytes())?;
+            self.out.write_all(&piece.as_bytes()[end..])?;
+        }
+        Ok(())
+    }
+}
+
+impl<W: Write> Write for Harmless<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.part.extend_from_slice(bytes);
+        let part = std::mem::take(&mut self.part);
+        for chunk in part.utf8_chunks() {
+            self.put(chunk.valid())?;
+            let invalid = chunk.invalid();
+            // Cut characters stand only at the end, and have at most three bytes.
+            if !invalid.is_empty() && part.ends_with(invalid) && std::str::from_utf8(invalid).is_err_and(|e| e.error_len().is_none()) {
+                self.part.extend_from_slice(invalid);
+            } else if !invalid.is_empty() {
+                self.put("\u{fffd}")?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if !std::mem::take(&mut self.part).is_empty() {
+            self.put("\u{fffd}")?;
+        }
+        self.out.flush()
+    }
+}
+
 /// Where reports print.
 pub struct Screen<'a> {
     out: &'a mut dyn Write,
@@ -227,6 +275,25 @@ mod tests {
         let own = text.replace("\x1b[1m", "").replace("\x1b[0m", "").replace('\n', "");
         assert!(!own.chars().any(steers), "{own:?}");
         assert!(own.contains("a\u{fffd}[31mb"));
+    }
+
+    #[test]
+    fn dumps_steer_nothing_wherever_they_are_split() {
+        let hostile = "a\x1b[2J\u{9b}é\u{202e}\tb\n\u{fffd}€".as_bytes();
+        let expected = "a\u{fffd}[2J\u{fffd}é\u{fffd}\tb\n\u{fffd}€";
+        for split in 0..=hostile.len() {
+            let mut out = Vec::new();
+            let mut harmless = Harmless::new(&mut out);
+            harmless.write_all(&hostile[..split]).unwrap();
+            harmless.write_all(&hostile[split..]).unwrap();
+            harmless.flush().unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+        let mut out = Vec::new();
+        let mut harmless = Harmless::new(&mut out);
+        harmless.write_all(b"x\xffy\xe2\x82").unwrap();
+        harmless.flush().unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "x\u{fffd}y\u{fffd}");
     }
 
     #[test]

@@ -213,12 +213,16 @@ impl Image {
         if there <= offset || trace.take_at(offset, 512, &mut rest).is_err() {
             return;
         }
-        let is_end = |plain: &[u8]| plain == mtrc::layout::MAGIC;
+        // A process that made no event has a trace of header and end mark.
+        let is_end = |plain: &[u8]| match mtrc::Header::read(plain) {
+            Ok(header) if offset == 0 => plain.get(header.len()..) == Some(mtrc::layout::MAGIC),
+            _ => plain == mtrc::layout::MAGIC,
+        };
         let mut plain = Vec::new();
         let codec = self.tape.codec().unwrap_or(codec);
         if codec != Codec::Plain && rest.len() < 512 {
             let unpacked = codec.reader(&rest[..]).and_then(|reader| {
-                std::io::Read::read_to_end(&mut std::io::Read::take(reader, 16), &mut plain)
+                std::io::Read::read_to_end(&mut std::io::Read::take(reader, 64), &mut plain)
             });
             drop(unpacked);
         }

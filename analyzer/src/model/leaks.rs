@@ -135,8 +135,8 @@ impl Leaks {
         row.frees += 1;
         row.live_blocks = row.live_blocks.saturating_sub(1);
         row.live_bytes = row.live_bytes.saturating_sub(old.size);
-        if event.kind == Kind::Resize {
-            row.resized += 1;
+        if event.is_implied() {
+            row.resized += u64::from(event.kind == Kind::Resize);
             return;
         }
         row.died += 1;

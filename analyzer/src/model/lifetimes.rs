@@ -2,7 +2,7 @@
 
 use super::live_set::Block;
 use super::row;
-use crate::event::{Event, Kind};
+use crate::event::Event;
 use crate::replay::Model;
 
 /// Classes of a histogram: class n holds lifetimes below 10^n units that are in no class before; the last holds the rest.
@@ -74,7 +74,9 @@ impl Model for Lifetimes {
     #[inline]
     fn free(&mut self, event: &Event, old: Option<&Block>) {
         // A death that was only inferred has no known moment.
-        if let (Some(old), Kind::Free) = (old, event.kind) {
+        if let Some(old) = old
+            && !event.is_implied()
+        {
             let age = self.age(event, old);
             self.all.add(age);
             row(&mut self.sites, old.site).add(age);

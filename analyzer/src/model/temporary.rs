@@ -49,6 +49,7 @@ impl Temporary {
     fn event(&mut self, thread: u32, index: u64, old: Option<&Block>, takes: bool) {
         let recent = self.threads.entry(thread).or_default();
         if let Some(old) = old
+            && old.thread == thread
             && recent.indexes.contains(&index)
         {
             let row = row(&mut self.rows, old.site);
@@ -83,6 +84,8 @@ impl Model for Temporary {
 
     #[inline]
     fn free(&mut self, event: &Event, old: Option<&Block>) {
-        self.event(event.thread, event.index, old, false);
+        if !event.is_implied() {
+            self.event(event.thread, event.index, old, false);
+        }
     }
 }

@@ -76,9 +76,11 @@ impl Model for Threads {
     }
 
     fn free(&mut self, event: &Event, old: Option<&Block>) {
-        let row = self.row(event);
-        row.frees += 1;
-        row.frees_of_others += u64::from(old.is_some_and(|old| old.thread != event.thread));
+        if !event.is_implied() {
+            let row = self.row(event);
+            row.frees += 1;
+            row.frees_of_others += u64::from(old.is_some_and(|old| old.thread != event.thread));
+        }
         self.given(old);
     }
 

@@ -3,7 +3,7 @@
 use super::live_set::Block;
 use crate::event::{Event, Kind};
 use crate::replay::Model;
-use heaptape_formats::tape::{Entry, Inherited};
+use heaptape_formats::tape::Inherited;
 
 /// Counts everything once; the same numbers as the tape's own totals.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl Model for Totals {
 
     #[inline]
     fn free(&mut self, event: &Event, old: Option<&Block>) {
-        let implied = event.kind != Kind::Free || event.entry == Entry::Implied as u8;
+        let implied = event.is_implied();
         self.sums.implied_frees += u64::from(implied);
         self.sums.frees += u64::from(!implied);
         if let Some(old) = old {
