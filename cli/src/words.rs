@@ -55,4 +55,10 @@ words! {
     dcpidiff Dcpidiff,
     /// Print the library's path, for preloading by hand
     library Library,
+    /// Show an mpatrol log's unfreed allocations, as mleak does
+    mleak Mleak,
+    /// Show a profile (MPTL) as mprof does
+    mprof Mprof,
+    /// Show a trace (MTRC) as mptrace does
+    mptrace Mptrace,
 }

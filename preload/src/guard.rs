@@ -7,6 +7,13 @@
 use crate::thread::{BEGUN, BUSY, Block, COUNTED, FORWARDING};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
 
+/// Changes the gate in one instruction: a handler that comes between a load and a store of it would have its own count undone.
+macro_rules! gate {
+    ($op:literal, $block:expr, $value:expr) => {
+        core::arch::asm!(concat!($op, " qword ptr [{0}], {1}"), in(reg) &raw mut (*$block).gate, in(reg) $value, options(nostack))
+    };
+}
+
 /// The outer call whose inner calls are not events of their own.
 #[derive(Clone, Copy)]
 pub struct Forward {
@@ -47,7 +54,7 @@ pub unsafe fn judge(block: *mut Block, sp: usize, size: usize, address: usize) -
         if (*block).gate & FORWARDING != 0 {
             let forward = (*block).forward;
             if !is_alive(block, sp, forward.sp, forward.word) {
-                (*block).gate &= !FORWARDING;
+                gate!("and", block, !FORWARDING);
             } else if (address != 0 && address == forward.block)
                 || (address == 0 && forward.block == 0 && size.max(1) == forward.size.max(1))
             {
@@ -96,7 +103,8 @@ unsafe fn abandon(block: *mut Block) {
         }
         (*block).head = published;
         producer.intent.store(published, Release);
-        (*block).gate &= !(BUSY | COUNTED);
+        (*block).event_head = published;
+        gate!("and", block, !(BUSY | COUNTED));
         (*block).memo.forget();
         (*block).nested_busy = 0;
         (*block).until_stamp = 0;
@@ -111,16 +119,21 @@ unsafe fn abandon(block: *mut Block) {
 /// `block` is the calling thread's, not busy, and `sp` the address of the hook's return address.
 #[inline(always)]
 pub unsafe fn begin(block: *mut Block, sp: usize, counted: u64) {
+    let count = if counted != 0 { BEGUN } else { 0 };
     // SAFETY: the caller's promise.
     unsafe {
-        (*block).busy_sp = sp;
-        (*block).busy_word = (sp as *const u64).read();
-        (*block).event_head = (*block).head;
-        compiler_fence(SeqCst);
-        let count = if counted != 0 { BEGUN } else { 0 };
-        (&raw mut (*block).gate).write_volatile(((*block).gate + count) | BUSY | counted);
-        compiler_fence(SeqCst);
+        let word = (sp as *const u64).read();
+        let mark = |block: *mut Block| {
+            (&raw mut (*block).busy_sp).write_volatile(sp);
+            (&raw mut (*block).busy_word).write_volatile(word);
+        };
+        // Before the gate, so that a handler that finds it busy finds these; behind it once more, for one that came just before it and
+        // left its own.
+        mark(block);
+        gate!("add", block, count | BUSY | counted);
+        mark(block);
     }
+    compiler_fence(SeqCst);
 }
 
 /// The hook is done.
@@ -131,8 +144,7 @@ pub unsafe fn begin(block: *mut Block, sp: usize, counted: u64) {
 pub unsafe fn end(block: *mut Block) {
     compiler_fence(SeqCst);
     // SAFETY: the caller's promise.
-    unsafe { (&raw mut (*block).gate).write_volatile((*block).gate & !(BUSY | COUNTED)) };
-    compiler_fence(SeqCst);
+    unsafe { gate!("and", block, !(BUSY | COUNTED)) };
 }
 
 /// Marks a forwarded call under way; false when it is itself inner to another.
@@ -150,7 +162,7 @@ pub unsafe fn forward(block: *mut Block, sp: usize, size: usize, address: usize)
         }
         (*block).forward = Forward { sp, size, block: address, word: (sp as *const u64).read() };
         compiler_fence(SeqCst);
-        (&raw mut (*block).gate).write_volatile((*block).gate | FORWARDING);
+        gate!("or", block, FORWARDING);
         true
     }
 }
@@ -163,7 +175,7 @@ pub unsafe fn forwarded(block: *mut Block, sp: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         if (*block).gate & FORWARDING != 0 && (*block).forward.sp == sp {
-            (&raw mut (*block).gate).write_volatile((*block).gate & !FORWARDING);
+            gate!("and", block, !FORWARDING);
         }
     }
 }

@@ -168,9 +168,8 @@ pub unsafe extern "C" fn free_sized(block: *mut u8, size: usize, sp: usize, bp: 
 /// The body of `free_aligned_sized`.
 pub unsafe extern "C" fn free_aligned_sized(block: *mut u8, align: usize, size: usize, sp: usize, bp: usize) {
     // SAFETY: the program's own call.
-    free_by(Op::FREE_ALIGNED_SIZED, block, sp, bp, || {
-        outer(sp, 0, block, || unsafe { real::free_aligned_sized(block, align, size) })
-    });
+    let call = || unsafe { real::free_aligned_sized(block, align, size) };
+    free_by(Op::FREE_ALIGNED_SIZED, block, sp, bp, || outer(sp, 0, block, call));
 }
 
 /// The body of `malloc_usable_size`: passed through.

@@ -38,7 +38,7 @@ pub struct Waiting {
 pub struct Block {
     /// [`READY`] plus bits, and the count of events begun; 0 before the claim and in a forked child.
     pub gate: u64,
-    /// `head` when the hook at work began: still published means that its event is not.
+    /// The published `head` as of the last event that was done: while it still is, the event of the hook at work is not published.
     pub event_head: u64,
     /// Events still to go until the next stamp, while the process has one thread.
     pub until_stamp: u32,
@@ -66,6 +66,8 @@ pub struct Block {
     pub stack_low: usize,
     /// Behind the highest word of the thread's own stack that may be read; 0 when it is not known.
     pub stack_end: usize,
+    /// Bytes to the next sampling point.
+    pub countdown: crate::sample::Countdown,
     /// See [`crate::guard`].
     pub forward: crate::guard::Forward,
     /// Filled places of `nested`.
@@ -122,6 +124,7 @@ pub fn enter(sp: usize) -> *mut Block {
         (*block).nested_busy = 0;
         (*block).nested_told = 0;
         (*block).memo.forget();
+        (*block).countdown = crate::sample::Countdown::new(session.area.header().sample_bytes.load(Relaxed));
         (*block).stack_low = sp & !4095;
         (*block).stack_end = own_stack_end(sp);
         (*block).gate = READY;
@@ -154,7 +157,7 @@ fn claim(session: &attach::Session) -> Option<u32> {
 
 /// The end of the stack that `sp` lies on: threads made by libc have their thread pointer at its top, the main thread has the kernel's
 /// random bytes above its first frame. 0 when the pages up to there are not all mapped (the first event came on another stack).
-fn own_stack_end(sp: usize) -> usize {
+pub fn own_stack_end(sp: usize) -> usize {
     /// 64 MiB: more than any stack in use at a thread's first event.
     const FARTHEST: usize = 64 << 20;
     let candidates = [tls::thread_pointer(), sys::auxiliary(libc::AT_RANDOM)];
@@ -209,6 +212,7 @@ impl Block {
         // SAFETY: the control words stay mapped as long as the session.
         let producer = unsafe { &(*self.control).producer.0 };
         producer.head.store(self.head, Release);
+        self.event_head = self.head;
     }
 
     /// Stores a record behind the published ones.

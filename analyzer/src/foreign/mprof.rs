@@ -12,9 +12,20 @@ mod graph;
 mod leaks;
 mod sites;
 
-use heaptape_formats::mptl::Profile;
+use heaptape_formats::mptl::{Profile, layout::FIRST_KNOWN};
+use heaptape_formats::{Error, Kind};
 use sites::Sites;
 use std::io::{self, Write};
+
+/// What mprof says of a file that cannot be read.
+pub fn words(error: &Error) -> &'static str {
+    match error.kind {
+        Kind::Version(version) if version < FIRST_KNOWN => "Profiling file version too old",
+        Kind::Version(_) => "Profiling file version too new",
+        Kind::Cut => "Error reading file",
+        _ => "Invalid file format",
+    }
+}
 
 /// What to show, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

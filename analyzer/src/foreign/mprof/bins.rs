@@ -36,12 +36,14 @@ pub fn print(bins: &Bins, totals: &Totals, out: &mut dyn Write) -> io::Result<()
         \x20         --------------------------------  --------------------------------\n\
         \x20   size   count       %     bytes       %   count       %     bytes       %\n\n"
     )?;
+    let mut rows = 0;
     for at in 0..number.min(bins.freed.len()) {
         let allocated = amount(&bins.allocated, bins.allocated_big, at);
         let unfreed = allocated.minus(&amount(&bins.freed, bins.freed_big, at));
         if allocated.count == 0 {
             continue;
         }
+        rows += 1;
         let mark = if at + 1 == number { ">=" } else { "  " };
         write!(out, " {mark} {:4}", at + 1)?;
         let count = percent(allocated.count, totals.allocated.count);
@@ -51,10 +53,13 @@ pub fn print(bins: &Bins, totals: &Totals, out: &mut dyn Write) -> io::Result<()
         let bytes = percent_or_zero(unfreed.bytes, totals.unfreed.bytes);
         writeln!(out, "  {:6}  {count:6.2}  {:8}  {bytes:6.2}", unfreed.count, unfreed.bytes)?;
     }
+    if rows > 0 {
+        writeln!(out)?;
+    }
     let Totals { allocated, unfreed } = totals;
     writeln!(
         out,
-        "\n   total  {:6}          {:8}          {:6}          {:8}",
+        "   total  {:6}          {:8}          {:6}          {:8}",
         allocated.count, allocated.bytes, unfreed.count, unfreed.bytes
     )
 }
