@@ -118,10 +118,10 @@ impl Tape {
             }
             Record::ModuleGone(gone) => mapped.remove(gone.number),
             Record::Sites(sites) => {
-                for (number, site) in (sites.first..).zip(&sites.sites) {
+                for (number, site) in (u64::from(sites.first)..).zip(&sites.sites) {
                     let module = mapped.find(site.address);
                     let site = Site { parent: site.parent, module, named: 0, flags: site.flags, address: site.address };
-                    self.stacks.set(number, site, limit);
+                    self.stacks.set(u32::try_from(number).unwrap_or(0), site, limit);
                 }
             }
             Record::Thread(thread) => drop(self.threads.insert(thread.number, thread)),
