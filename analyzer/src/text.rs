@@ -246,9 +246,10 @@ pub fn duration(nanos: u64) -> String {
     let value = nanos as f64;
     match nanos {
         0..1_000 => format!("{nanos} ns"),
-        1_000..1_000_000 => format!("{:.3} us", value / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.3} ms", value / 1e6),
-        1_000_000_000..60_000_000_000 => format!("{:.3} s", value / 1e9),
+        1_000..=999_999 => format!("{:.3} us", value / 1e3),
+        // What rounds to the next unit is shown in it.
+        1_000_000..=999_999_499 => format!("{:.3} ms", value / 1e6),
+        999_999_500..60_000_000_000 => format!("{:.3} s", value / 1e9),
         60_000_000_000..3_600_000_000_000 => format!("{}m{:02}s", nanos / 60_000_000_000, nanos / 1_000_000_000 % 60),
         _ => format!("{}h{:02}m", nanos / 3_600_000_000_000, nanos / 60_000_000_000 % 60),
     }

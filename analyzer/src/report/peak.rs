@@ -27,14 +27,17 @@ struct PeakAnswer {
     holders: Vec<Row>,
 }
 
-/// `heaptape peak`.
+/// `heaptape peak`. Own peaks need a pass over the events; without them the recorder's sums answer the rest.
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
 pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, symbols, progress| {
-        if asked.range.is_all() && image.ready_sums().is_some() {
+    ask(asked, out, style, false, |image, symbols, progress| {
+        if asked.range.is_all() && !image.has_events() {
             let sums = sums(image, progress);
+            if !sums.has_peak {
+                return Err(Error::Unanswerable("the peak needs events, and there are none: a profile holds only sums".into()));
+            }
             let rows = sums.sites.iter().map(|row| (row.site, [row.peak_bytes, row.peak_blocks]));
             let holders = group(image, symbols, rows);
             let holders = holders.iter().take(asked.top).map(|group| Row {
