@@ -5,6 +5,8 @@ use crate::Outcome;
 
 pub use dcpiprof::spelled;
 
+mod asked;
+
 macro_rules! words {
     ($($(#[$meta:meta])* $name:ident $variant:ident,)*) => {
         $(mod $name;)*
@@ -21,6 +23,28 @@ macro_rules! words {
 }
 
 words! {
+    /// What a recorded program did with its heap, on one screen
+    report Report,
+    /// What was never freed, by stack, with a verdict
+    leaks Leaks,
+    /// Who holds the most live bytes
+    peak Peak,
+    /// Where memory is allocated
+    sites Sites,
+    /// How large blocks are
+    sizes Sizes,
+    /// How long blocks live
+    lifetimes Lifetimes,
+    /// Blocks freed with nothing between
+    temporary Temporary,
+    /// Live bytes and blocks over the run
+    timeline Timeline,
+    /// What each thread allocated and freed
+    threads Threads,
+    /// Any file of any format as plain text, one record a line
+    dump Dump,
+    /// Whether a recording is whole: 0 whole, 1 readable with gaps or cut, 2 unreadable
+    verify Verify,
     /// DCPI's profile by procedure or image
     dcpiprof Dcpiprof,
     /// DCPI's listing of a procedure with its samples
