@@ -31,6 +31,20 @@ impl Flavour {
         }
     }
 
+    /// Tells the flavour by a native word 1 at the start of `bytes` and the nonzero native word behind it; `None` when no
+    /// flavour explains the bytes (or there are too few).
+    ///
+    /// `01 00 00 00` is LE64 when four zero bytes follow, else LE32: the word behind it is nonzero and small.
+    pub fn detect(bytes: &[u8]) -> Option<Flavour> {
+        match *bytes.first_chunk::<8>()? {
+            [1, 0, 0, 0, 0, 0, 0, 0] => Some(Flavour::LE64),
+            [1, 0, 0, 0, ..] => Some(Flavour::LE32),
+            [0, 0, 0, 0, 0, 0, 0, 1] => Some(Flavour::BE64),
+            [0, 0, 0, 1, ..] => Some(Flavour::BE32),
+            _ => None,
+        }
+    }
+
     /// Reads an unsigned number of up to 8 bytes in this byte order.
     pub fn number(self, bytes: &[u8]) -> u64 {
         let step = |value: u64, byte: &u8| value << 8 | u64::from(*byte);

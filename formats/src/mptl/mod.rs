@@ -1,1 +1,15 @@
-//! mpatrol's profile.
+//! mpatrol's profile (MPTL): sums of allocations and frees per size and per call stack, without order.
+//!
+//! [`Profile::read`] checks every reference, so that whoever has a [`Profile`] may follow indexes and parents blindly.
+//! [`Profile::write`] gives the bytes of a file that was read back unchanged; [`Builder`] makes a new profile as the real
+//! library would number it.
+
+mod builder;
+mod dump;
+pub mod layout;
+mod reader;
+mod writer;
+
+pub use builder::{Builder, Symbol};
+pub use dump::dump;
+pub use layout::{Bins, Data, Profile, Site, Sums};

@@ -1,0 +1,211 @@
+//! The bytes of MPTL, described here and nowhere else.
+//!
+//! ```text
+//! "MPTL"  1  version                                      a number is a native word of the writing machine: 4 or 8 bytes
+//! small  medium  large                                    bounds of the size classes, inclusive
+//! B  [ B allocated bins, big total, B freed bins, big total ]              the bracket only when B > 0
+//! nd  nd * ( index  allocated counts[4] totals[4]  freed counts[4] totals[4] )
+//! nc  nc * ( index  parent  address  symbol  name  data )
+//! ns  ns * start address of symbol 1..=ns
+//! length  string table                                    names end with a NUL; byte 0 is one, so offset 0 is no name
+//! "MPTL"
+//! ```
+//! Indexes count from 1; 0 is none. A site is a return address together with all its callers; its parent is the caller.
+//! Bin i counts the blocks of size i + 1; the last one those of B bytes and more, whose bytes are the big total.
+
+use crate::Flavour;
+
+/// First and last bytes of a file.
+pub const MAGIC: &[u8; 4] = b"MPTL";
+/// The version that heaptape writes: that of mpatrol 1.5.1.
+pub const VERSION: u64 = 10501;
+/// The first version that is read; mpatrol's own tool draws the same line.
+pub const FIRST_KNOWN: u64 = 10300;
+/// Versions from here on are refused, as mpatrol's own tool refuses them.
+pub const FIRST_TOO_NEW: u64 = 10600;
+/// The usual upper bounds of small, medium and large blocks.
+pub const BOUNDS: [u64; 3] = [32, 256, 2048];
+/// The usual number of bins.
+pub const BINS: usize = 1024;
+/// Words of a data record.
+pub const DATA_WORDS: usize = 17;
+/// Words of a site record.
+pub const SITE_WORDS: usize = 6;
+
+/// Counts and bytes for each of the four size classes: small, medium, large, extra large.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Blocks.
+    pub counts: [u64; 4],
+    /// Bytes.
+    pub totals: [u64; 4],
+}
+
+impl Sums {
+    /// Adds one block.
+    #[inline]
+    pub fn add(&mut self, bounds: &[u64; 3], size: u64) {
+        let class = bounds.iter().filter(|&&bound| size > bound).count();
+        self.counts[class] = self.counts[class].wrapping_add(1);
+        self.totals[class] = self.totals[class].wrapping_add(size);
+    }
+
+    /// Blocks of all classes. Sums of hostile numbers wrap.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().fold(0, |sum, &count| sum.wrapping_add(count))
+    }
+
+    /// Bytes of all classes. Sums of hostile numbers wrap.
+    pub fn total(&self) -> u64 {
+        self.totals.iter().fold(0, |sum, &total| sum.wrapping_add(total))
+    }
+}
+
+/// What was allocated at one call stack, and how much of that was freed, wherever the freeing happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Data {
+    /// Number of this record.
+    pub index: u64,
+    /// Everything that was allocated here.
+    pub allocated: Sums,
+    /// The part of it that was freed.
+    pub freed: Sums,
+}
+
+/// One return address with all its callers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Site {
+    /// Number of this record.
+    pub index: u64,
+    /// The caller's site; 0 for the outermost frame.
+    pub parent: u64,
+    /// Return address.
+    pub address: u64,
+    /// Number of the function; 0 is unknown.
+    pub symbol: u64,
+    /// Where the function's name starts in the string table; 0 is unknown.
+    pub name: u64,
+    /// Number of the data record; 0 for a frame that only calls.
+    pub data: u64,
+}
+
+/// Blocks counted by exact size.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bins {
+    /// Allocated blocks of size 1, 2, 3 …; the last bin holds all larger ones too.
+    pub allocated: Vec<u64>,
+    /// Bytes of the allocated blocks in the last bin.
+    pub allocated_big: u64,
+    /// Freed blocks; as many bins.
+    pub freed: Vec<u64>,
+    /// Bytes of the freed blocks in the last bin.
+    pub freed_big: u64,
+}
+
+impl Bins {
+    /// Empty bins.
+    pub fn new(count: usize) -> Bins {
+        Bins { allocated: vec![0; count], freed: vec![0; count], ..Bins::default() }
+    }
+
+    /// Counts an allocated block.
+    #[inline]
+    pub fn alloc(&mut self, size: u64) {
+        count(&mut self.allocated, &mut self.allocated_big, size);
+    }
+
+    /// Counts a freed block.
+    #[inline]
+    pub fn free(&mut self, size: u64) {
+        count(&mut self.freed, &mut self.freed_big, size);
+    }
+}
+
+#[inline]
+fn count(bins: &mut [u64], big: &mut u64, size: u64) {
+    let Some(last) = bins.len().checked_sub(1) else { return };
+    let bin = usize::try_from(size.saturating_sub(1)).map_or(last, |bin| bin.min(last));
+    bins[bin] = bins[bin].wrapping_add(1);
+    if bin == last {
+        *big = big.wrapping_add(size);
+    }
+}
+
+/// A profile: the tables of the file, in the file's order.
+///
+/// INVARIANT (of what [`Profile::read`] gives): sites and data have the indexes 1..=n, each once; every reference leads to
+/// an existing record or is 0; parents form no loop; every name in use ends with a NUL inside the string table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Byte order and word size of the machine that wrote it.
+    pub flavour: Flavour,
+    /// Version of the library that wrote it.
+    pub version: u64,
+    /// Upper bounds of small, medium and large blocks.
+    pub bounds: [u64; 3],
+    /// Blocks by size.
+    pub bins: Bins,
+    /// Sums by call stack.
+    pub data: Vec<Data>,
+    /// Call sites, usually in ascending address order.
+    pub sites: Vec<Site>,
+    /// Start address of symbol 1, 2, 3 …
+    pub symbols: Vec<u64>,
+    /// The string table.
+    pub strings: Vec<u8>,
+    /// Bytes behind the end mark, which no reader looks at.
+    pub trailing: Vec<u8>,
+}
+
+impl Default for Profile {
+    fn default() -> Self {
+        Profile {
+            flavour: Flavour::LE64,
+            version: VERSION,
+            bounds: BOUNDS,
+            bins: Bins::default(),
+            data: Vec::new(),
+            sites: Vec::new(),
+            symbols: Vec::new(),
+            strings: vec![0],
+            trailing: Vec::new(),
+        }
+    }
+}
+
+impl Profile {
+    /// The name at an offset of the string table; none at 0 and outside the table.
+    pub fn name(&self, offset: u64) -> Option<&[u8]> {
+        if offset == 0 {
+            return None;
+        }
+        let rest = self.strings.get(usize::try_from(offset).ok()?..)?;
+        rest.get(..rest.iter().position(|&byte| byte == 0)?)
+    }
+
+    /// Start address of a symbol.
+    pub fn symbol(&self, number: u64) -> Option<u64> {
+        self.symbols.get(usize::try_from(number).ok()?.checked_sub(1)?).copied()
+    }
+
+    /// For each data index its place in [`Profile::data`], at index - 1.
+    pub fn data_places(&self) -> Vec<usize> {
+        places(self.data.len(), self.data.iter().map(|data| data.index))
+    }
+
+    /// For each site index its place in [`Profile::sites`], at index - 1.
+    pub fn site_places(&self) -> Vec<usize> {
+        places(self.sites.len(), self.sites.iter().map(|site| site.index))
+    }
+}
+
+fn places(count: usize, indexes: impl Iterator<Item = u64>) -> Vec<usize> {
+    let mut places = vec![0; count];
+    for (place, index) in indexes.enumerate() {
+        let slot = usize::try_from(index).ok().and_then(|index| places.get_mut(index.wrapping_sub(1)));
+        if let Some(slot) = slot {
+            *slot = place;
+        }
+    }
+    places
+}

@@ -1,0 +1,274 @@
+//! Reads a profile and checks every reference in it.
+//!
+//! A file that was cut gives the records that are whole. In the cut file references may lead to what is missing; those are
+//! set to 0 (none), and records are numbered anew so that what is promised of a [`Profile`] holds for it as well.
+
+use super::layout::{Bins, DATA_WORDS, Data, FIRST_KNOWN, FIRST_TOO_NEW, MAGIC, Profile, SITE_WORDS, Site, Sums};
+use crate::{Cursor, Ending, Error, Flavour, Format, Kind, Result};
+
+/// No file is as large as this; a count that would need it is no cut, but nonsense.
+const NO_FILE: u64 = 1 << 50;
+
+/// Name of a field that is asked for again.
+const ALLOCATED_BINS: &str = "allocated bins";
+
+/// Where the tables lie, for errors.
+#[derive(Default)]
+struct Places {
+    data: u64,
+    sites: u64,
+}
+
+impl Profile {
+    /// Reads a profile; the ending says whether the file was whole.
+    ///
+    /// # Errors
+    /// When the bytes are no profile, or one whose parts contradict each other.
+    pub fn read(bytes: &[u8]) -> Result<(Profile, Ending)> {
+        let mut cursor = Cursor::new(Format::Mptl, bytes);
+        cursor.magic("magic", MAGIC)?;
+        let Some(flavour) = Flavour::detect(cursor.rest()) else {
+            let kind = if cursor.remaining() < 8 { Kind::Cut } else { Kind::Text("no machine's word 1".into()) };
+            return Err(cursor.error("byte order mark", kind));
+        };
+        cursor.word("byte order mark", flavour)?;
+        let before = cursor.clone();
+        let version = cursor.word("version", flavour)?;
+        if !(FIRST_KNOWN..FIRST_TOO_NEW).contains(&version) {
+            return Err(before.error("version", Kind::Version(version)));
+        }
+        let mut profile = Profile { flavour, version, strings: Vec::new(), ..Profile::default() };
+        let mut places = Places::default();
+        match profile.read_tables(&mut cursor, &mut places) {
+            Ok(()) => {
+                profile.check(&places)?;
+                Ok((profile, Ending::Complete))
+            }
+            Err(Error { kind: Kind::Cut, field, offset, .. }) => {
+                if field == ALLOCATED_BINS {
+                    // The last bin is the one for all larger sizes, and that one was not read.
+                    profile.bins.allocated.push(0);
+                }
+                profile.mend();
+                profile.check(&places)?;
+                Ok((profile, Ending::Cut { offset, field }))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn read_tables(&mut self, cursor: &mut Cursor, places: &mut Places) -> Result<()> {
+        let flavour = self.flavour;
+        for (bound, field) in self.bounds.iter_mut().zip(["small bound", "medium bound", "large bound"]) {
+            *bound = cursor.word(field, flavour)?;
+        }
+        let Bins { allocated, allocated_big, freed, freed_big } = &mut self.bins;
+        let count = count(cursor, "bin size", flavour, 2)?;
+        if count > 0 {
+            words(cursor, ALLOCATED_BINS, flavour, count, allocated)?;
+            *allocated_big = cursor.word("allocated total", flavour)?;
+            words(cursor, "freed bins", flavour, count, freed)?;
+            *freed_big = cursor.word("freed total", flavour)?;
+        }
+        records(cursor, ["data count", "data"], flavour, &mut places.data, &mut self.data, data)?;
+        records(cursor, ["site count", "site"], flavour, &mut places.sites, &mut self.sites, site)?;
+        let count = self::count(cursor, "symbol count", flavour, 1)?;
+        words(cursor, "symbol addresses", flavour, count, &mut self.symbols)?;
+        let before = cursor.clone();
+        let length = cursor.word("string table size", flavour)?;
+        if length >= NO_FILE {
+            return Err(before.bad("string table size", length, "no file is so large"));
+        }
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let held = cursor.rest();
+        self.strings.extend_from_slice(held.get(..length).unwrap_or(held));
+        cursor.take("string table", length)?;
+        cursor.magic("end mark", MAGIC)?;
+        self.trailing.extend_from_slice(cursor.rest());
+        Ok(())
+    }
+
+    /// Makes a cut file's tables agree: names are dropped that are not whole, records get the numbers 1..=n in the order of
+    /// their own, and references to what is missing become 0.
+    fn mend(&mut self) {
+        self.bins.freed.resize(self.bins.allocated.len(), 0);
+        let data = renumber(self.data.iter_mut().map(|data| &mut data.index));
+        let sites = renumber(self.sites.iter_mut().map(|site| &mut site.index));
+        let whole = self.strings.iter().rposition(|&byte| byte == 0).map_or(0, |last| last as u64 + 1);
+        let symbols = self.symbols.len() as u64;
+        let new = |numbers: &[(u64, u64)], old: u64| {
+            numbers.binary_search_by_key(&old, |&(old, _)| old).map_or(0, |at| numbers[at].1)
+        };
+        for site in &mut self.sites {
+            site.parent = new(&sites, site.parent);
+            site.data = new(&data, site.data);
+            site.name = if site.name < whole { site.name } else { 0 };
+            site.symbol = if site.symbol <= symbols { site.symbol } else { 0 };
+        }
+    }
+
+    fn check(&self, places: &Places) -> Result<()> {
+        let word = u64::from(self.flavour.word);
+        let at = |table: u64, words: usize, record: usize, field: usize| {
+            table + (record as u64 * words as u64 + field as u64) * word
+        };
+        let error = |offset: u64, field: &'static str, value: u64, expected: &'static str| {
+            Err(Error { format: Format::Mptl, offset, field, kind: Kind::Bad(value, expected) })
+        };
+        let indexes = self.data.iter().map(|data| data.index);
+        if let Some((record, index, expected)) = misnumbered(indexes, self.data.len()) {
+            return error(at(places.data, DATA_WORDS, record, 0), "data index", index, expected);
+        }
+        let indexes = self.sites.iter().map(|site| site.index);
+        if let Some((record, index, expected)) = misnumbered(indexes, self.sites.len()) {
+            return error(at(places.sites, SITE_WORDS, record, 0), "site index", index, expected);
+        }
+        let named_until = self.strings.iter().rposition(|&byte| byte == 0).map_or(0, |last| last as u64 + 1);
+        for (record, site) in self.sites.iter().enumerate() {
+            let checks = [
+                (1, "parent index", site.parent, self.sites.len() as u64, "there are fewer sites"),
+                (3, "symbol index", site.symbol, self.symbols.len() as u64, "there are fewer symbols"),
+                (
+                    4,
+                    "name offset",
+                    site.name,
+                    named_until.saturating_sub(1),
+                    "no name of the string table starts there",
+                ),
+                (5, "data index", site.data, self.data.len() as u64, "there are fewer data records"),
+            ];
+            for (field, name, value, most, expected) in checks {
+                if value > most {
+                    return error(at(places.sites, SITE_WORDS, record, field), name, value, expected);
+                }
+            }
+        }
+        if let Some(record) = self.parent_loop() {
+            let parent = self.sites[record].parent;
+            return error(at(places.sites, SITE_WORDS, record, 1), "parent index", parent, "the callers form a loop");
+        }
+        Ok(())
+    }
+
+    /// The place of a site whose callers lead back to itself.
+    fn parent_loop(&self) -> Option<usize> {
+        // Callers are created before callees, so in files of the real library every parent has the lower number.
+        if self.sites.iter().all(|site| site.parent < site.index) {
+            return None;
+        }
+        let places = self.site_places();
+        // The walk that first met a site, from 1; meeting one's own walk again is a loop.
+        let mut met = vec![0; self.sites.len()];
+        for start in 0..self.sites.len() {
+            let mut record = start;
+            while met[record] == 0 {
+                met[record] = start + 1;
+                match self.sites[record].parent {
+                    0 => break,
+                    parent => record = places[parent as usize - 1],
+                }
+                if met[record] == start + 1 {
+                    return Some(record);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The first record whose index is not one of 1..=count, or came before.
+fn misnumbered(indexes: impl Iterator<Item = u64>, count: usize) -> Option<(usize, u64, &'static str)> {
+    let mut met = vec![false; count];
+    for (record, index) in indexes.enumerate() {
+        match usize::try_from(index.wrapping_sub(1)).ok().and_then(|at| met.get_mut(at)) {
+            None => return Some((record, index, "indexes go from 1 to the count")),
+            Some(true) => return Some((record, index, "an earlier record has this index")),
+            Some(met) => *met = true,
+        }
+    }
+    None
+}
+
+/// Replaces the indexes by 1..=n in their order; gives pairs of old and new in ascending order. Of equal ones the first is
+/// found by references.
+fn renumber<'a>(indexes: impl Iterator<Item = &'a mut u64>) -> Vec<(u64, u64)> {
+    let mut indexes: Vec<&mut u64> = indexes.collect();
+    indexes.sort_by_key(|index| **index);
+    let mut pairs: Vec<(u64, u64)> = Vec::with_capacity(indexes.len());
+    for (index, new) in indexes.into_iter().zip(1..) {
+        pairs.push((*index, new));
+        *index = new;
+    }
+    pairs.dedup_by_key(|pair| pair.0);
+    pairs
+}
+
+/// A count of things of at least `words` words; one that no file could hold is an error, not a cut.
+fn count(cursor: &mut Cursor, field: &'static str, flavour: Flavour, words: u64) -> Result<usize> {
+    let before = cursor.clone();
+    let count = cursor.word(field, flavour)?;
+    let bytes = count.checked_mul(words * u64::from(flavour.word)).filter(|&bytes| bytes < NO_FILE);
+    match bytes {
+        Some(_) => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
+        None => Err(before.bad(field, count, "no file is so large")),
+    }
+}
+
+/// As many whole items of `size` bytes as are there, at most `count`; then says whether that was all of them.
+fn take<'a>(cursor: &mut Cursor<'a>, field: &'static str, count: usize, size: usize) -> (&'a [u8], Result<()>) {
+    let held = count.min(cursor.remaining() / size.max(1));
+    let bytes = cursor.take(field, held * size).unwrap_or_default();
+    (bytes, if held < count { Err(cursor.error(field, Kind::Cut)) } else { Ok(()) })
+}
+
+fn words(cursor: &mut Cursor, field: &'static str, flavour: Flavour, count: usize, into: &mut Vec<u64>) -> Result<()> {
+    let (bytes, all) = take(cursor, field, count, usize::from(flavour.word));
+    decode(bytes, flavour, |&[word]| word, into);
+    all
+}
+
+fn records<T, const N: usize>(
+    cursor: &mut Cursor,
+    [count_field, field]: [&'static str; 2],
+    flavour: Flavour,
+    place: &mut u64,
+    into: &mut Vec<T>,
+    make: impl Fn(&[u64; N]) -> T,
+) -> Result<()> {
+    let count = count(cursor, count_field, flavour, N as u64)?;
+    *place = cursor.offset();
+    let (bytes, all) = take(cursor, field, count, N * usize::from(flavour.word));
+    decode(bytes, flavour, make, into);
+    all
+}
+
+/// Decodes items of N words each. The flavour is looked at once, not for each word.
+fn decode<T, const N: usize>(bytes: &[u8], flavour: Flavour, make: impl Fn(&[u64; N]) -> T, into: &mut Vec<T>) {
+    fn each<T, const N: usize, const W: usize>(
+        bytes: &[u8],
+        number: impl Fn([u8; W]) -> u64,
+        make: impl Fn(&[u64; N]) -> T,
+        into: &mut Vec<T>,
+    ) {
+        let (words, _) = bytes.as_chunks::<W>();
+        let (items, _) = words.as_chunks::<N>();
+        into.reserve_exact(items.len());
+        into.extend(items.iter().map(|item| make(&item.map(&number))));
+    }
+    match flavour {
+        Flavour { big_endian: false, word: 8 } => each(bytes, u64::from_le_bytes, make, into),
+        Flavour { big_endian: true, word: 8 } => each(bytes, u64::from_be_bytes, make, into),
+        Flavour { big_endian: false, .. } => each(bytes, |word| u64::from(u32::from_le_bytes(word)), make, into),
+        Flavour { big_endian: true, .. } => each(bytes, |word| u64::from(u32::from_be_bytes(word)), make, into),
+    }
+}
+
+fn data(words: &[u64; DATA_WORDS]) -> Data {
+    let four = |from: usize| std::array::from_fn(|at| words[from + at]);
+    let sums = |from: usize| Sums { counts: four(from), totals: four(from + 4) };
+    Data { index: words[0], allocated: sums(1), freed: sums(9) }
+}
+
+fn site(&[index, parent, address, symbol, name, data]: &[u64; SITE_WORDS]) -> Site {
+    Site { index, parent, address, symbol, name, data }
+}

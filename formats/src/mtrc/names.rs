@@ -1,0 +1,125 @@
+//! The name caches, both sides: 32 slots for functions and 32 for files.
+//!
+//! A reader needs only "store by slot number". The writer chooses as mpatrol's own does, so that what it wrote comes back
+//! byte for byte: free slots in order 1, 2, 3 …, then the slot that was used longest ago.
+
+use super::layout::{LONGEST_NAME, SLOTS};
+
+/// The reader's side. Names are copies, so that they outlive the buffer that they came in.
+#[derive(Clone, Debug)]
+pub struct Heard([Option<Vec<u8>>; SLOTS]);
+
+impl Default for Heard {
+    fn default() -> Self {
+        Heard([const { None }; SLOTS])
+    }
+}
+
+impl Heard {
+    /// Slot `slot` (1..=32, else nothing happens) is `name` from now on.
+    pub fn define(&mut self, slot: u8, name: &[u8]) {
+        let Some(entry) = usize::from(slot).checked_sub(1).and_then(|at| self.0.get_mut(at)) else { return };
+        let text = entry.get_or_insert_default();
+        text.clear();
+        text.extend_from_slice(name);
+    }
+
+    /// The name in a slot; none for slot 0 and for slots that were never defined.
+    #[inline]
+    pub fn get(&self, slot: u8) -> Option<&[u8]> {
+        if slot == 0 {
+            return None;
+        }
+        self.0.get(usize::from(slot) - 1)?.as_deref()
+    }
+}
+
+/// The writer's side: which name lies in which slot, and in which order they were used.
+#[derive(Clone, Debug)]
+pub struct Told {
+    names: Vec<Vec<u8>>,
+    /// Slots less one, most recently used first.
+    recent: Vec<u8>,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        Told { names: vec![Vec::new(); SLOTS], recent: Vec::with_capacity(SLOTS) }
+    }
+}
+
+impl Told {
+    /// Forgets everything: names must be defined again before they are used.
+    pub fn clear(&mut self) {
+        self.recent.clear();
+    }
+
+    /// Appends the field for `name`, cut at its first NUL and at 1023 bytes: none, a slot's use, or a slot's definition.
+    pub fn put(&mut self, out: &mut Vec<u8>, name: Option<&[u8]>) {
+        let name = name.unwrap_or_default();
+        let name = &name[..name.len().min(LONGEST_NAME)];
+        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+        if name.is_empty() {
+            return out.push(0);
+        }
+        if let Some(at) = self.recent.iter().position(|&slot| self.names[usize::from(slot)] == name) {
+            self.recent[..=at].rotate_right(1);
+            return out.push(self.recent[0] + 1);
+        }
+        if self.recent.len() < SLOTS {
+            // Slots are handed out in order and never given back, so their number is the next one.
+            self.recent.push(self.recent.len() as u8);
+        }
+        self.recent.rotate_right(1);
+        let slot = self.recent[0];
+        let text = &mut self.names[usize::from(slot)];
+        text.clear();
+        text.extend_from_slice(name);
+        out.push(0x80 | (slot + 1));
+        out.extend_from_slice(name);
+        out.push(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(told: &mut Told, name: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        told.put(&mut out, Some(name.as_bytes()));
+        out
+    }
+
+    #[test]
+    fn the_slot_used_longest_ago_is_redefined() {
+        let mut told = Told::default();
+        for slot in 1..=32u8 {
+            assert_eq!(put(&mut told, &format!("n{slot}"))[0], 0x80 | slot);
+        }
+        assert_eq!(put(&mut told, "n1"), [1]);
+        assert_eq!(put(&mut told, "new"), b"\x82new\0");
+        assert_eq!(put(&mut told, "n2"), b"\x83n2\0");
+        told.clear();
+        assert_eq!(put(&mut told, "n2"), b"\x81n2\0");
+    }
+
+    #[test]
+    fn names_are_cut_where_the_format_cannot_hold_them() {
+        let mut told = Told::default();
+        assert_eq!(put(&mut told, ""), [0]);
+        assert_eq!(put(&mut told, "a\0b"), b"\x81a\0");
+        assert_eq!(put(&mut told, &"x".repeat(5000)).len(), 1 + 1023 + 1);
+        assert_eq!(put(&mut told, &"x".repeat(5000)), [2]);
+    }
+
+    #[test]
+    fn undefined_slots_hold_no_name() {
+        let mut heard = Heard::default();
+        heard.define(0, b"zero");
+        heard.define(33, b"beyond");
+        heard.define(32, b"last");
+        assert_eq!((heard.get(0), heard.get(33), heard.get(1)), (None, None, None));
+        assert_eq!(heard.get(32), Some(&b"last"[..]));
+    }
+}

@@ -1,0 +1,285 @@
+//! Reads records, from a whole file in memory or from one chunk of it.
+//!
+//! Records without names that lie at least [`FAR`] bytes before the end take a fast path: eight bytes are loaded at once for
+//! each number and no length is looked at. Everything else goes through the checked path, which alone makes errors.
+
+use super::layout::{ALLOC, FREE, HEAP, Header, INTERNAL, MAGIC, Place, RESIZE, Record, SLOTS};
+use super::names::Heard;
+use crate::{Cursor, Ending, Error, Format, Kind, Result};
+
+/// The longest name that is read. mpatrol's own limit is 1023; this one only bounds memory.
+const LONGEST_READ: usize = 1 << 20;
+/// A record on the fast path starts at least so many bytes before the end: 1 letter, 4 numbers of at most 8 bytes, and then
+/// a load of 8, with places masked to 63.
+pub(super) const FAR: usize = 72;
+
+/// One record as it was parsed: numbers, and slots instead of names. Unused fields are 0.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Parsed {
+    letter: u8,
+    function: u8,
+    file: u8,
+    index: u64,
+    address: u64,
+    size: u64,
+    thread: u64,
+    line: u64,
+}
+
+/// What [`parse`] found.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// A record, and the bytes that it takes.
+    Record(Parsed, usize),
+    /// The end mark.
+    End,
+    /// The bytes end inside (or before) this field.
+    Cut(&'static str),
+}
+
+/// Both caches of the reading side.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names {
+    functions: Heard,
+    files: Heard,
+}
+
+impl Names {
+    /// The record with its names.
+    #[inline]
+    pub fn record(&self, parsed: &Parsed) -> Record<'_> {
+        let &Parsed { letter, index, address, size, .. } = parsed;
+        let place = Place {
+            thread: parsed.thread,
+            function: self.functions.get(parsed.function),
+            file: self.files.get(parsed.file),
+            line: parsed.line,
+        };
+        match letter {
+            ALLOC => Record::Alloc { index, address, size, place },
+            FREE => Record::Free { index, place },
+            RESIZE => Record::Resize { index, address, size, place },
+            HEAP => Record::Heap { address, size },
+            _ => Record::Internal { address, size },
+        }
+    }
+}
+
+/// Decodes the number at `at` of the window, of at most 8 bytes; `None` when it is longer.
+#[inline(always)]
+fn near(window: &[u8; FAR], at: &mut usize) -> Option<u64> {
+    let from = *at & 63;
+    let bytes = window[from..from + 8].first_chunk::<8>()?;
+    let word = u64::from_le_bytes(*bytes);
+    let ends = !word & 0x8080_8080_8080_8080;
+    if ends == 0 {
+        return None;
+    }
+    *at = from + (ends.trailing_zeros() as usize >> 3) + 1;
+    // All bits up to the end of the number, without its continuation bits; then 7-bit groups close up in three steps.
+    let word = word & (ends ^ (ends - 1)) & 0x7f7f_7f7f_7f7f_7f7f;
+    let word = (word & 0x7f00_7f00_7f00_7f00) >> 1 | (word & 0x007f_007f_007f_007f);
+    let word = (word & 0x3fff_0000_3fff_0000) >> 2 | (word & 0x0000_3fff_0000_3fff);
+    Some((word & 0x0fff_ffff_0000_0000) >> 4 | (word & 0x0fff_ffff))
+}
+
+/// The fast path: a record without names that lies whole in the window.
+#[inline(always)]
+fn parse_near(window: &[u8; FAR], has_place: bool) -> Option<(Parsed, usize)> {
+    let letter = window[0];
+    let mut at = 1;
+    let mut parsed = Parsed { letter, ..Parsed::default() };
+    match letter {
+        ALLOC | RESIZE => {
+            parsed.index = near(window, &mut at)?;
+            parsed.address = near(window, &mut at)?;
+            parsed.size = near(window, &mut at)?;
+        }
+        FREE => parsed.index = near(window, &mut at)?,
+        HEAP | INTERNAL => {
+            parsed.address = near(window, &mut at)?;
+            parsed.size = near(window, &mut at)?;
+            return Some((parsed, at));
+        }
+        _ => return None,
+    }
+    if has_place {
+        let from = at & 63;
+        let bytes = u32::from_le_bytes(*window[from..from + 4].first_chunk::<4>()?);
+        if bytes & 0xffff_ff80 == 0 {
+            parsed.thread = u64::from(bytes);
+            at = from + 4;
+        } else {
+            parsed.thread = near(window, &mut at)?;
+            if window[at & 63] | window[(at + 1) & 63] != 0 {
+                return None;
+            }
+            at += 2;
+            parsed.line = near(window, &mut at)?;
+        }
+    }
+    Some((parsed, at))
+}
+
+/// The record (or the end) at the start of `bytes`, which lie at `base` in their file. Names are stored as they are met, so
+/// that a record that was cut may be parsed again when more bytes are there.
+#[inline(always)]
+pub(super) fn parse(bytes: &[u8], base: u64, has_place: bool, names: &mut Names) -> Result<Step> {
+    if let Some(window) = bytes.first_chunk::<FAR>()
+        && let Some((parsed, taken)) = parse_near(window, has_place)
+    {
+        return Ok(Step::Record(parsed, taken));
+    }
+    parse_checked(bytes, base, has_place, names)
+}
+
+#[cold]
+#[inline(never)]
+fn parse_checked(bytes: &[u8], base: u64, has_place: bool, names: &mut Names) -> Result<Step> {
+    let mut cursor = Cursor::at_offset(Format::Mtrc, bytes, base);
+    let found = match cursor.peek() {
+        Some(ALLOC | RESIZE | FREE | HEAP | INTERNAL) => checked_record(&mut cursor, has_place, names),
+        Some(letter) if bytes.starts_with(MAGIC) || MAGIC.starts_with(bytes) => {
+            return Ok(if bytes.len() < MAGIC.len() && letter == MAGIC[0] { Step::Cut("end mark") } else { Step::End });
+        }
+        Some(letter) => {
+            return Err(cursor.bad("record", u64::from(letter), "A, R, F, H, I or the end mark is expected"));
+        }
+        None => return Ok(Step::Cut("end mark")),
+    };
+    match found {
+        Ok(parsed) => Ok(Step::Record(parsed, bytes.len() - cursor.remaining())),
+        Err(Error { kind: Kind::Cut, field, .. }) => Ok(Step::Cut(field)),
+        Err(error) => Err(error),
+    }
+}
+
+fn checked_record(cursor: &mut Cursor, has_place: bool, names: &mut Names) -> Result<Parsed> {
+    let letter = cursor.byte("record")?;
+    let mut parsed = Parsed { letter, ..Parsed::default() };
+    if matches!(letter, ALLOC | RESIZE | FREE) {
+        parsed.index = cursor.leb("index")?;
+    }
+    if letter != FREE {
+        parsed.address = cursor.leb("address")?;
+        parsed.size = cursor.leb("size")?;
+    }
+    if has_place && matches!(letter, ALLOC | RESIZE | FREE) {
+        parsed.thread = cursor.leb("thread")?;
+        parsed.function = name(cursor, "function", &mut names.functions)?;
+        parsed.file = name(cursor, "file", &mut names.files)?;
+        parsed.line = cursor.leb("line")?;
+    }
+    Ok(parsed)
+}
+
+fn name(cursor: &mut Cursor, field: &'static str, cache: &mut Heard) -> Result<u8> {
+    let byte = cursor.byte(field)?;
+    let slot = byte & 0x7f;
+    if usize::from(slot) > SLOTS || byte == 0x80 {
+        return Err(cursor.bad(field, u64::from(slot), "name slots are 1 to 32"));
+    }
+    if byte != slot {
+        let rest = cursor.rest();
+        match rest.iter().take(LONGEST_READ + 1).position(|&byte| byte == 0) {
+            Some(length) => {
+                cache.define(slot, &rest[..length]);
+                cursor.skip(length + 1);
+            }
+            None if rest.len() <= LONGEST_READ => return Err(cursor.error(field, Kind::Cut)),
+            None => return Err(cursor.error(field, Kind::Text("a name of more than 1 MiB".into()))),
+        }
+    }
+    Ok(slot)
+}
+
+/// Steps over the records of a file, or of one chunk.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    header: Header,
+    bytes: &'a [u8],
+    base: u64,
+    /// Where the next record starts in `bytes`.
+    at: usize,
+    whole_file: bool,
+    names: Names,
+    ending: Option<Ending>,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads the header of a file.
+    ///
+    /// # Errors
+    /// When the bytes do not start with a header of a version that can be read.
+    pub fn new(bytes: &'a [u8]) -> Result<Self> {
+        let header = Header::read(bytes)?;
+        let at = header.len();
+        let names = Names::default();
+        Ok(Reader { header, bytes, base: 0, at, whole_file: true, names, ending: None })
+    }
+
+    /// Starts on one chunk: records only, with empty name caches. `header` is that of the file, and `base` the chunk's
+    /// place in the (uncompressed) file, from which offsets are counted. The chunk is complete when its bytes end after a
+    /// record, or with the end mark.
+    pub fn chunk(header: Header, bytes: &'a [u8], base: u64) -> Self {
+        Reader { header, bytes, base, at: 0, whole_file: false, names: Names::default(), ending: None }
+    }
+
+    /// The file's header.
+    pub const fn header(&self) -> Header {
+        self.header
+    }
+
+    /// The next record; `None` when there is none, and then [`Reader::ending`] says why.
+    ///
+    /// # Errors
+    /// When what follows is no record. The records before it remain good; none can be found behind it.
+    #[inline]
+    #[allow(clippy::should_implement_trait, reason = "an iterator could not lend names from the cache")]
+    pub fn next(&mut self) -> Result<Option<Record<'_>>> {
+        Ok(self.next_raw()?.map(|(record, _)| record))
+    }
+
+    /// The next record, and its bytes.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    #[inline]
+    pub fn next_raw(&mut self) -> Result<Option<(Record<'_>, &'a [u8])>> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        match parse(rest, self.base + self.at as u64, self.header.has_place(), &mut self.names)? {
+            Step::Record(parsed, taken) => {
+                self.at += taken;
+                Ok(Some((self.names.record(&parsed), rest.get(..taken).unwrap_or_default())))
+            }
+            step => {
+                self.stop(step);
+                Ok(None)
+            }
+        }
+    }
+
+    #[cold]
+    fn stop(&mut self, step: Step) {
+        self.ending = Some(match step {
+            Step::Cut(_) if !self.whole_file && self.at == self.bytes.len() => Ending::Complete,
+            Step::Cut(field) => Ending::Cut { offset: self.offset(), field },
+            _ => Ending::Complete,
+        });
+    }
+
+    /// How the bytes ended; `None` while records may follow.
+    pub const fn ending(&self) -> Option<Ending> {
+        self.ending
+    }
+
+    /// Where the next record starts, from the start of the file.
+    pub const fn offset(&self) -> u64 {
+        self.base + self.at as u64
+    }
+
+    /// What follows the record last given: at the end of a whole file, the end mark and whatever stands behind it.
+    pub fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+}

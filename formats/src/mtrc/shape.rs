@@ -1,0 +1,98 @@
+//! How a record was encoded, where the format leaves a choice.
+//!
+//! A [`Record`](super::Record) holds what a record says. What it does not hold is kept by a [`Shape`]: how many bytes each number took
+//! (overlong forms are allowed) and in which slot a name lay, defined there or used from there. Record and shape together
+//! give the same bytes again. Files of the real library need no shapes: this crate's [`Writer`] chooses as that does.
+
+use super::layout::{ALLOC, FREE, MAGIC, RESIZE};
+use super::reader::Reader;
+use super::writer::{Options, Writer};
+use crate::{Cursor, Ending, Error, Format, Kind, Result};
+
+/// How a name was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Name {
+    /// As none.
+    #[default]
+    None,
+    /// By the number of a slot, which may never have been defined.
+    Use(u8),
+    /// In full, as the definition of a slot.
+    Define(u8),
+}
+
+/// The widths and slots of one record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of each number, in the order of the record; 0 behind the last.
+    pub widths: [u8; 5],
+    /// The function's slot.
+    pub function: Name,
+    /// The file's slot.
+    pub file: Name,
+}
+
+impl Shape {
+    /// The shape of a record from its bytes, as [`Reader::next_raw`] gives them.
+    ///
+    /// # Errors
+    /// When the bytes are not one record.
+    pub fn of(raw: &[u8], has_place: bool) -> Result<Shape> {
+        let mut cursor = Cursor::new(Format::Mtrc, raw);
+        let mut shape = Shape::default();
+        let mut widths = shape.widths.iter_mut();
+        let mut number = |cursor: &mut Cursor| -> Result<()> {
+            let before = cursor.remaining();
+            cursor.leb("number")?;
+            if let Some(width) = widths.next() {
+                *width = (before - cursor.remaining()) as u8;
+            }
+            Ok(())
+        };
+        let letter = cursor.byte("record")?;
+        let placed = matches!(letter, ALLOC | RESIZE | FREE);
+        let numbers = if letter == FREE { 1 } else { 2 + usize::from(placed) };
+        for _ in 0..numbers {
+            number(&mut cursor)?;
+        }
+        if placed && has_place {
+            number(&mut cursor)?;
+            shape.function = name(&mut cursor, "function")?;
+            shape.file = name(&mut cursor, "file")?;
+            number(&mut cursor)?;
+        }
+        Ok(shape)
+    }
+}
+
+fn name(cursor: &mut Cursor, field: &'static str) -> Result<Name> {
+    let byte = cursor.byte(field)?;
+    if byte & 0x80 == 0 {
+        return Ok(if byte == 0 { Name::None } else { Name::Use(byte) });
+    }
+    let end = cursor.rest().iter().position(|&byte| byte == 0).ok_or_else(|| cursor.error(field, Kind::Cut))?;
+    cursor.skip(end + 1);
+    Ok(Name::Define(byte & 0x7f))
+}
+
+/// Reads a whole file and writes it again, record by record, shape for shape: the result equals the input, as far as that
+/// can be read. Bytes behind the end mark are kept as they are.
+///
+/// # Errors
+/// When the file cannot be read, or was cut.
+pub fn rewrite(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut reader = Reader::new(bytes)?;
+    let header = reader.header();
+    let mut writer = Writer::new(Options { header, padding: false });
+    let mut out = Vec::with_capacity(bytes.len());
+    writer.header(&mut out);
+    while let Some((record, raw)) = reader.next_raw()? {
+        writer.shaped(&mut out, &record, &Shape::of(raw, header.has_place())?);
+    }
+    if let Some(Ending::Cut { offset, field }) = reader.ending() {
+        return Err(Error { format: Format::Mtrc, offset, field, kind: Kind::Cut });
+    }
+    writer.end(&mut out);
+    out.extend_from_slice(reader.rest().get(MAGIC.len()..).unwrap_or_default());
+    Ok(out)
+}
