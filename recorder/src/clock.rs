@@ -39,7 +39,8 @@ pub fn unix_ns() -> u64 {
 
 fn counter_is_even(cpuinfo: &str) -> bool {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
-    cfg!(target_arch = "x86_64") && ["constant_tsc", "nonstop_tsc"].iter().all(|flag| flags.split(' ').any(|f| f == *flag))
+    cfg!(target_arch = "x86_64")
+        && ["constant_tsc", "nonstop_tsc"].iter().all(|flag| flags.split(' ').any(|f| f == *flag))
 }
 
 impl Clock {

@@ -64,9 +64,16 @@ impl Lane {
         *self = Lane { records: std::mem::take(&mut self.records), ..Lane::default() };
     }
 
-    /// The stamp that a record still to come has at least.
-    pub fn floor(&self) -> u64 {
-        self.next.map_or(self.highest, |(stamp, _, _)| stamp)
+    /// The stamp that a record still to come has at least: the last one that waits here.
+    pub fn last(&self, now: u64) -> u64 {
+        let mut stamps = self.stamps;
+        let mut last = self.highest;
+        for record in &self.records[self.at..] {
+            if stamps.step(*record) == Step::Whole && stamps.stamp <= now.saturating_add(SLACK) {
+                last = last.max(stamps.stamp);
+            }
+        }
+        last
     }
 
     /// Finds the next whole event. `now` is a tick of which no stamp can be ahead by more than [`SLACK`].
@@ -93,8 +100,8 @@ impl Lane {
         }
     }
 
-    /// Passes everything stamped at or before `limit` on. Gives whether anything was.
-    fn pass(&mut self, limit: u64, now: u64, thread: u32, batch: &mut Batch) -> bool {
+    /// Passes everything stamped at or before `limit` on.
+    fn pass(&mut self, limit: u64, now: u64, thread: u32, batch: &mut Batch) {
         let (from, stamp) = (self.at, self.stamps.stamp);
         while let Some((next, stamps, end)) = self.next
             && next <= limit
@@ -104,7 +111,7 @@ impl Lane {
         }
         let records = (self.at - from) as u32;
         if records == 0 {
-            return false;
+            return;
         }
         batch.records.extend_from_slice(&self.records[from..self.at]);
         match batch.runs.last_mut() {
@@ -112,7 +119,6 @@ impl Lane {
             Some(last) if last.thread == thread => last.records += records,
             _ => batch.runs.push(Run { thread, records, stamp }),
         }
-        true
     }
 }
 
@@ -132,9 +138,9 @@ pub fn merge(lanes: &mut [(u32, &mut Lane)], frontier: u64, now: u64, batch: &mu
             None => u64::MAX,
         };
         let (thread, lane) = &mut lanes[place];
-        // A tie with limit 0 must not stall: stamps of 0 are passed on in any case.
-        let limit = limit.min(frontier).max(lane.floor().min(frontier));
-        lane.pass(limit, now, *thread, batch);
+        // Its own first event is the least of all, so it goes out in any case: a tie cannot stall.
+        let first = lane.next.map_or(0, |(stamp, _, _)| stamp);
+        lane.pass(limit.max(first).min(frontier), now, *thread, batch);
         heap.extend(lane.next.filter(|(stamp, _, _)| *stamp <= frontier).map(|(stamp, _, _)| Reverse((stamp, place))));
     }
 }

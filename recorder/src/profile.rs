@@ -4,11 +4,12 @@
 //! about to change and has not changed since that moment still holds what it held then, and notes it down with the peak's number.
 //! An event touches one cache line of its site, as long as the site's sizes are of one class.
 
-use formats::tape::{SiteSums, Totals};
+use formats::mptl::{self, Bins, Builder};
+use formats::tape::{Site, SiteSums, Totals};
 
 /// Upper bounds of the first three size classes, inclusive; as mpatrol's defaults.
 pub const BOUNDS: [u64; 3] = [32, 256, 2048];
-/// Bins of sizes: bin i counts size i + 1, the last one all sizes from there on.
+/// Bins of exact sizes; the last one counts all larger ones too.
 pub const BINS: usize = 1024;
 /// Classes: the four of MPTL, and size 0 apart, which MPTL counts as one small byte.
 const CLASSES: usize = 5;
@@ -56,26 +57,6 @@ struct Hot {
 
 const _: () = assert!(size_of::<Hot>() == 64);
 
-/// Counts of exact sizes.
-#[derive(Clone, Debug)]
-pub struct Bins {
-    /// Blocks of size i + 1; the last one of all larger sizes.
-    pub counts: [u64; BINS],
-    /// Bytes of the blocks in the last one.
-    pub big_bytes: u64,
-}
-
-impl Bins {
-    #[inline(always)]
-    fn add(&mut self, size: u64) {
-        let bin = (size.max(1) as usize - 1).min(BINS - 1);
-        self.counts[bin] += 1;
-        if bin == BINS - 1 {
-            self.big_bytes += size;
-        }
-    }
-}
-
 /// The sums of one process image.
 #[derive(Debug)]
 pub struct Profile {
@@ -84,18 +65,17 @@ pub struct Profile {
     /// Rises with each new peak; sites start behind it.
     peak: u64,
     totals: Totals,
-    /// What was allocated.
-    pub alloc_bins: Bins,
-    /// What was freed.
-    pub free_bins: Bins,
+    /// The most live bytes since this was last set.
+    pub most_bytes: u64,
+    /// How often each size was allocated and freed.
+    bins: Bins,
 }
 
 impl Default for Profile {
     fn default() -> Self {
-        let bins = Bins { counts: [0; BINS], big_bytes: 0 };
         let (sites, others) = (vec![Hot::default()], vec![[Sums::default(); CLASSES]]);
         let totals = Totals::default();
-        Profile { sites, others, peak: 0, totals, alloc_bins: bins.clone(), free_bins: bins }
+        Profile { sites, others, peak: 0, totals, most_bytes: 0, bins: Bins::new(BINS) }
     }
 }
 
@@ -156,12 +136,13 @@ impl Profile {
             sums.allocs += 1;
             sums.bytes += size;
         }
-        self.alloc_bins.add(size);
+        self.bins.alloc(size.max(1));
         let totals = &mut self.totals;
         totals.bytes_allocated += size;
         totals.live_bytes += size;
         totals.live_blocks += 1;
         totals.peak_blocks = totals.peak_blocks.max(totals.live_blocks);
+        self.most_bytes = self.most_bytes.max(totals.live_bytes);
         if totals.live_bytes > totals.peak_bytes {
             (totals.peak_bytes, totals.peak_tick) = (totals.live_bytes, tick);
             self.peak += 1;
@@ -179,7 +160,7 @@ impl Profile {
             sums.frees += 1;
             sums.freed_bytes += size;
         }
-        self.free_bins.add(size);
+        self.bins.free(size.max(1));
         self.totals.live_bytes -= size;
         self.totals.live_blocks -= 1;
     }
@@ -278,9 +259,21 @@ impl Profile {
         Some([small, medium, large, extra])
     }
 
-    /// Sites there is room for, number 0 among them.
-    pub fn sites(&self) -> u32 {
-        self.sites.len() as u32
+    /// The profile as a file: the sites are those of the tape, their names empty (the reading side knows how to find names).
+    pub fn to_mptl(&self, sites: &[Site]) -> Vec<u8> {
+        let mut builder = Builder::new(BOUNDS, self.bins.clone());
+        for site in sites {
+            let number = builder.site(site.parent.into(), site.address, None);
+            if let Some(classes) = self.classes(number as u32) {
+                let of = |value: fn(&Sums) -> u64| [0, 1, 2, 3].map(|class: usize| value(&classes[class]));
+                let allocated = mptl::Sums { counts: of(|sums| sums.allocs), totals: of(|sums| sums.bytes) };
+                let freed = mptl::Sums { counts: of(|sums| sums.frees), totals: of(|sums| sums.freed_bytes) };
+                builder.sums(number, allocated, freed);
+            }
+        }
+        let mut out = Vec::new();
+        builder.build().write(&mut out);
+        out
     }
 }
 
@@ -355,9 +348,7 @@ mod tests {
                 let classes = profile.classes(row.site).unwrap_or_default();
                 for (number, sums) in classes.iter().enumerate() {
                     let mine = |list: &[(u32, u64)]| {
-                        let here = |&&(site, size): &&(u32, u64)| {
-                            site == row.site && class(size.max(1)) == number
-                        };
+                        let here = |&&(site, size): &&(u32, u64)| site == row.site && class(size.max(1)) == number;
                         let sizes = list.iter().filter(here).map(|(_, size)| (*size).max(1));
                         (sizes.clone().count() as u64, sizes.sum::<u64>())
                     };
@@ -365,7 +356,7 @@ mod tests {
                     assert_eq!((sums.allocs - sums.frees, sums.bytes - sums.freed_bytes), mine(&model.live));
                 }
             }
-            let bins: u64 = profile.alloc_bins.counts.iter().sum();
+            let bins: u64 = profile.bins.allocated.iter().sum();
             assert_eq!(bins, taken.len() as u64);
         }
     }

@@ -149,7 +149,6 @@ impl Stacks {
 mod tests {
     use super::*;
     use std::sync::atomic::Ordering::{Relaxed, Release};
-    use wire::Node;
     use wire::area::Params;
     use wire::nodes::Value;
 
@@ -161,7 +160,7 @@ mod tests {
     }
 
     fn write(mapping: &Mapping, number: u32, value: Value) {
-        crate::sys::test_node(mapping, number, |node: &Node| node.write(value));
+        mapping.node_cell(number).unwrap_or_else(|| panic!("no node {number}")).write(value);
     }
 
     fn site(parent: u32, address: u64, flags: u8) -> Site {

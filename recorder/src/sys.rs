@@ -99,9 +99,13 @@ impl Mapping {
         unsafe { nodes::read(self.area.first_node(), self.params().nodes, number) }
     }
 
-    /// The area itself, for a writer in a test that plays the traced process. Must not outlive the mapping.
-    pub fn area(&self) -> Area {
-        self.area
+    /// The cell of a node, for whoever plays the traced process.
+    pub fn node_cell(&self, number: u32) -> Option<&nodes::Node> {
+        if number >= self.params().nodes {
+            return None;
+        }
+        // SAFETY: the number was checked, so the node lies inside the mapping, which the reference keeps alive; it is all atomics.
+        Some(unsafe { &*self.area.first_node().add(number as usize) })
     }
 }
 
@@ -119,6 +123,22 @@ pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'
     let control = if files.is_empty() { &[][..] } else { &rights[..] };
     let flags = socket::MsgFlags::MSG_NOSIGNAL | socket::MsgFlags::MSG_DONTWAIT;
     socket::sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).map(drop)
+}
+
+/// Receives one message and the descriptor that comes along: the client's side of [`send_with`].
+pub fn receive_with(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Option<OwnedFd>)> {
+    let mut space = nix::cmsg_space!([i32; 1]);
+    let mut parts = [io::IoSliceMut::new(bytes)];
+    let flags = socket::MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = socket::recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
+    let mut file = None;
+    for control in message.cmsgs()? {
+        if let socket::ControlMessageOwned::ScmRights(files) = control {
+            // SAFETY: the kernel has just given these descriptors to us alone.
+            files.into_iter().for_each(|number| file = Some(unsafe { OwnedFd::from_raw_fd(number) }));
+        }
+    }
+    Ok((message.bytes, file))
 }
 
 /// Takes the next connection, non-blocking and closed on exec.
@@ -217,14 +237,6 @@ pub fn prefetch<T>(value: &T) {
 /// The error of a call of nix as the one of std.
 pub fn io(error: Errno) -> io::Error {
     io::Error::from(error)
-}
-
-/// Lets a test play the traced process and write a node.
-#[cfg(test)]
-pub fn test_node(mapping: &Mapping, number: u32, write: impl FnOnce(&nodes::Node)) {
-    assert!(number < mapping.params().nodes);
-    // SAFETY: the number was checked; the node lies inside the mapping that the reference keeps alive.
-    write(unsafe { &*mapping.area.first_node().add(number as usize) });
 }
 
 /// Borrows a descriptor; saves callers the trait.
