@@ -3,6 +3,8 @@
 
 use crate::Outcome;
 
+pub use dcpiprof::spelled;
+
 macro_rules! words {
     ($($(#[$meta:meta])* $name:ident $variant:ident,)*) => {
         $(mod $name;)*
@@ -19,6 +21,14 @@ macro_rules! words {
 }
 
 words! {
+    /// DCPI's profile by procedure or image
+    dcpiprof Dcpiprof,
+    /// DCPI's listing of a procedure with its samples
+    dcpilist Dcpilist,
+    /// DCPI profiles as plain text
+    dcpicat Dcpicat,
+    /// DCPI's comparison of two sets of profiles
+    dcpidiff Dcpidiff,
     /// Print the library's path, for preloading by hand
     library Library,
 }

@@ -5,12 +5,14 @@
 #![forbid(unsafe_code)]
 
 pub mod cursor;
+pub mod dcpi;
 pub mod error;
 pub mod flavour;
 pub mod leb128;
 pub mod mptl;
 pub mod mtrc;
 pub mod recording;
+pub mod sniff;
 pub mod tape;
 
 pub use cursor::Cursor;

@@ -169,6 +169,10 @@ pub struct Header {
     pub modules_used: Line<AtomicU32>,
     /// p: 1 once the wait budget is spent: the process drops from now on.
     pub breaker: AtomicU32,
+    /// p, builds with `--cfg heaptape_verify` only: captures compared with a full walk, and how many differed.
+    pub verified: [AtomicU64; 2],
+    /// The same, compared with the libc's own `backtrace`.
+    pub backtraced: [AtomicU64; 2],
 }
 
 /// A slot that nobody owns.
@@ -204,6 +208,9 @@ pub struct ProducerWords {
     pub lost: AtomicU64,
     /// Events passed over by sampling.
     pub sampled_out: AtomicU64,
+    /// Events of signal handlers that found no room while they interrupted a hook: neither in `emitted` nor in `lost`, so both grow by
+    /// it in the ledger.
+    pub nested_lost: AtomicU64,
 }
 
 /// What the recorder tells.

@@ -1,0 +1,147 @@
+//! `dcpiprof`: which procedures, or images, have the samples.
+
+use super::Result;
+use super::set::{Event, Set, add_row};
+use super::text::{Table, percent, printable, share};
+use std::io::Write;
+
+/// What stands for addresses that no procedure holds.
+pub(super) const UNKNOWN: &str = "(unknown)";
+/// What stands for all addresses of an image whose ELF file is not there or has no symbols.
+pub(super) const NO_SYMBOLS: &str = "(no symbols)";
+
+/// The options of `dcpiprof`.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// A line for each image instead of for each procedure.
+    pub by_image: bool,
+    /// The event to sort by.
+    pub sort: Option<String>,
+    /// Stop when the lines hold this many per cent of that event.
+    pub keep: Option<f64>,
+    /// Comma-separated lists.
+    pub comma_separated: bool,
+    /// No heading.
+    pub no_header: bool,
+    /// Further columns: first address, bytes and image identity.
+    pub full: bool,
+}
+
+/// One line: what it stands for, and a count for each event.
+struct Entry {
+    name: String,
+    image: String,
+    /// First address and bytes, and the image's identity.
+    full: [String; 3],
+    counts: Vec<u64>,
+}
+
+/// Prints the counts by procedure or image, most first.
+pub fn print(set: &Set, options: &Options, out: &mut dyn Write) -> Result<()> {
+    let sort = set.sort_event(options.sort.as_deref())?;
+    let mut entries = if options.by_image { by_image(set) } else { by_procedure(set) };
+    entries.sort_by(|a, b| {
+        b.counts[sort].cmp(&a.counts[sort]).then_with(|| (&a.name, &a.image).cmp(&(&b.name, &b.image)))
+    });
+    let order = columns(set, sort);
+    if !options.no_header && !options.comma_separated {
+        heading(set, &order, out)?;
+    }
+    let table = table(set, &order, &entries, options);
+    if options.comma_separated {
+        table.comma_separated(!options.no_header, out)?;
+    } else {
+        table.aligned(!options.no_header, out)?;
+    }
+    Ok(())
+}
+
+fn by_image(set: &Set) -> Vec<Entry> {
+    let events = set.events.len();
+    let entry = |image: &super::Image| {
+        let mut counts = vec![0; events];
+        for (_, row) in image.rows(events) {
+            add_row(&mut counts, &row);
+        }
+        let full = [format!("{:#x}", image.tstart), image.tsize.to_string(), image.identity.clone()];
+        Entry { name: printable(image.name()), image: printable(image.long_name()), full, counts }
+    };
+    set.images.iter().map(entry).collect()
+}
+
+fn by_procedure(set: &Set) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for image in &set.images {
+        let name = printable(image.long_name());
+        for (start, counts) in image.by_procedure(set.events.len()) {
+            let procedure = start.and_then(|start| image.elf.as_ref()?.procedure(start));
+            let (label, first, size) = match procedure {
+                Some(procedure) => {
+                    (printable(&procedure.name()), format!("{:#x}", procedure.start), procedure.end - procedure.start)
+                }
+                None if image.elf.is_some() => (UNKNOWN.to_string(), "-".to_string(), 0),
+                None => (NO_SYMBOLS.to_string(), "-".to_string(), 0),
+            };
+            let full = [first, size.to_string(), image.identity.clone()];
+            entries.push(Entry { name: label, image: name.clone(), full, counts });
+        }
+    }
+    entries
+}
+
+/// The events in the order of their columns: the one that sorts comes first.
+fn columns(set: &Set, sort: usize) -> Vec<usize> {
+    std::iter::once(sort).chain((0..set.events.len()).filter(|&event| event != sort)).collect()
+}
+
+fn heading(set: &Set, order: &[usize], out: &mut dyn Write) -> Result<()> {
+    for &event in order {
+        writeln!(out, "{}", total_line(&set.events[event]))?;
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+/// What all counts of an event add up to, and what a count stands for.
+pub(super) fn total_line(event: &Event) -> String {
+    let Event { name, periods, is_scaled, total } = event;
+    let periods: Vec<String> = periods.iter().map(u64::to_string).collect();
+    let unit = if *is_scaled { "samples times period" } else { "samples" };
+    format!("total of {}: {total} {unit}, period {}", printable(name), periods.join(" and "))
+}
+
+fn table(set: &Set, order: &[usize], entries: &[Entry], options: &Options) -> Table {
+    let mut names: Vec<String> = if options.by_image { vec![] } else { vec!["procedure".into()] };
+    names.push("image".into());
+    if options.full {
+        names.extend(["address", "size", "identity"].map(String::from));
+    }
+    let mut heading = Vec::new();
+    for (place, &event) in order.iter().enumerate() {
+        heading.extend([printable(&set.events[event].name), "%".into()]);
+        heading.extend((place == 0).then(|| "cum%".into()));
+    }
+    let name_columns = names.len();
+    heading.extend(names);
+    let mut table = Table::new(heading, name_columns);
+    let mut cumulated = 0u64;
+    for entry in entries {
+        let total = set.events[order[0]].total;
+        if options.keep.is_some_and(|keep| share(cumulated, total) >= keep) {
+            break;
+        }
+        cumulated = cumulated.saturating_add(entry.counts[order[0]]);
+        let mut row = Vec::new();
+        for (place, &event) in order.iter().enumerate() {
+            row.extend([entry.counts[event].to_string(), percent(entry.counts[event], set.events[event].total)]);
+            row.extend((place == 0).then(|| percent(cumulated, total)));
+        }
+        row.extend((!options.by_image).then(|| entry.name.clone()));
+        row.push(entry.image.clone());
+        if options.full {
+            row.extend(entry.full.clone());
+        }
+        table.row(row);
+    }
+    table
+}

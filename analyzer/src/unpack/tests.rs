@@ -1,0 +1,112 @@
+use super::*;
+use std::io::Write;
+
+const INNER: &[u8] = b"MTRC\x01\0\0\0\0\0\0\0 and more of it, and more of it, and more of it";
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("a vector takes all")
+}
+
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    zstd::stream::encode_all(bytes, 3).expect("a vector takes all")
+}
+
+fn lz4(bytes: &[u8]) -> Vec<u8> {
+    let info = lz4_flex::frame::FrameInfo::new().block_size(lz4_flex::frame::BlockSize::Max64KB);
+    let mut encoder = lz4_flex::frame::FrameEncoder::with_frame_info(info, Vec::new());
+    encoder.write_all(bytes).expect("a vector takes all");
+    encoder.finish().expect("a vector takes all")
+}
+
+fn unpacked(bytes: Vec<u8>) -> Result<Opened, Error> {
+    unpack("x".into(), bytes, Limit::USUAL)
+}
+
+#[test]
+fn each_packing_comes_off_and_all_of_them() {
+    let nested = gzip(&zstd(&lz4(INNER)));
+    for (packed, count) in [(INNER.to_vec(), 0), (gzip(INNER), 1), (zstd(INNER), 1), (lz4(INNER), 1), (nested, 3)] {
+        let opened = unpacked(packed).expect("whole");
+        assert_eq!((opened.bytes.as_slice(), opened.format), (INNER, Some(Format::Mtrc)));
+        assert_eq!((opened.packings.len(), opened.cut), (count, None));
+    }
+}
+
+#[test]
+fn many_frames_are_one_file() {
+    for pack in [gzip, zstd, lz4] {
+        let packed = [pack(INNER), pack(b""), pack(&vec![7; 1 << 20]), pack(b"end")].concat();
+        let opened = unpacked(packed).expect("whole");
+        assert_eq!(opened.bytes.len(), INNER.len() + (1 << 20) + 3);
+        assert!(opened.bytes.ends_with(b"\x07end") && opened.cut.is_none());
+    }
+}
+
+#[test]
+fn a_cut_file_gives_what_it_holds() {
+    // Bytes that do not pack, so that some come out before the end.
+    let mut state = 1u32;
+    let noise: Vec<u8> = (0..300_000)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .collect();
+    for pack in [gzip, zstd, lz4] {
+        let packed = pack(&noise);
+        for end in (0..packed.len()).step_by(9_973) {
+            match unpacked(packed[..end].to_vec()) {
+                Ok(opened) if opened.packings.is_empty() => assert!(end < 4),
+                Ok(opened) => {
+                    assert!(opened.cut.is_some(), "{end}");
+                    assert!(noise.starts_with(&opened.bytes));
+                }
+                Err(Error::Damaged { .. }) => assert!(end < 140_000, "{end}"),
+                Err(error) => panic!("{end}: {error}"),
+            }
+        }
+        assert!(unpacked(packed[..packed.len() - 1].to_vec()).expect("nearly whole").bytes.len() > 150_000);
+    }
+}
+
+#[test]
+fn flipped_bytes_never_panic() {
+    for pack in [gzip, zstd, lz4] {
+        let mut packed = pack(&INNER.repeat(40));
+        for place in 0..packed.len() {
+            for bits in [1, 0x80, 0xff] {
+                packed[place] ^= bits;
+                let _ = unpack("x".into(), packed.clone(), Limit { floor: 1 << 20, ratio: 10 });
+                packed[place] ^= bits;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bomb_is_refused_unless_asked_for() {
+    let zeros = vec![0; 8 << 20];
+    let tight = Limit { floor: 4096, ratio: 20 };
+    for pack in [gzip, zstd, lz4] {
+        let packed = pack(&zeros);
+        let error = unpack("bomb".into(), packed.clone(), tight).expect_err("too long");
+        assert!(matches!(error, Error::TooLong { .. }) && error.to_string().contains("bomb"), "{error}");
+        assert_eq!(unpack("x".into(), packed, Limit::NONE).expect("asked for").bytes.len(), zeros.len());
+        let twice = pack(&pack(&zeros));
+        assert!(unpack("x".into(), twice, tight).is_err());
+    }
+}
+
+#[test]
+fn files_and_directories() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("t.gz");
+    std::fs::write(&path, gzip(INNER)).expect("a file");
+    let opened = open(&path).expect("whole");
+    assert_eq!((opened.bytes.as_slice(), opened.name.as_str()), (INNER, path.to_str().expect("text")));
+    assert!(matches!(open(folder.path()), Err(Error::Directory(_))));
+    assert!(matches!(open(&folder.path().join("none")), Err(Error::Io { .. })));
+    std::fs::write(&path, b"").expect("a file");
+    assert_eq!(open(&path).expect("empty").format, None);
+}

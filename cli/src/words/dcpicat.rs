@@ -1,0 +1,36 @@
+//! `heaptape dcpicat`: what DCPI's dcpicat prints.
+
+use super::dcpiprof::{Source, outcome};
+use crate::Outcome;
+use heaptape_analyzer::foreign::dcpi::cat;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Its options.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Profiles and directories of profiles; - is standard input
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Each file by itself, every header line and chunk
+    #[arg(long)]
+    raw: bool,
+    #[command(flatten)]
+    source: Source,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    if args.raw {
+        let faults = cat::print_raw(&args.files, args.source.stride, &mut out)?;
+        out.flush()?;
+        for fault in &faults {
+            eprintln!("heaptape: {fault}");
+        }
+        return Ok(if faults.is_empty() { Outcome::Done } else { Outcome::Incomplete });
+    }
+    let set = args.source.load(args.files)?;
+    cat::print(&set, &mut out)?;
+    out.flush()?;
+    Ok(outcome(&[&set]))
+}

@@ -1,0 +1,53 @@
+//! `heaptape dcpilist`: what DCPI's dcpilist prints.
+
+use super::dcpiprof::{Source, outcome};
+use crate::Outcome;
+use heaptape_analyzer::foreign::dcpi::list;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Its options.
+#[derive(clap::Args)]
+#[command(group(clap::ArgGroup::new("form").args(["best", "source_lines", "asm", "both"])))]
+pub struct Args {
+    /// A procedure's name, or an address in it (0x…)
+    procedure: String,
+    /// Profiles, directories of profiles, ELF files; - is standard input
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Source lines where the source can be read, else instructions (the default)
+    #[arg(long)]
+    best: bool,
+    /// Source lines
+    #[arg(long = "source")]
+    source_lines: bool,
+    /// Instructions
+    #[arg(long)]
+    asm: bool,
+    /// Source lines, each with its instructions
+    #[arg(long)]
+    both: bool,
+    /// Bytes of instructions only: do not run objdump
+    #[arg(long)]
+    bytes: bool,
+    /// No heading
+    #[arg(long)]
+    no_header: bool,
+    #[command(flatten)]
+    source: Source,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let set = args.source.load(args.files)?;
+    let form = match (args.source_lines, args.asm, args.both) {
+        (true, ..) => list::Form::Source,
+        (_, true, _) => list::Form::Instructions,
+        (.., true) => list::Form::Both,
+        _ => list::Form::Best,
+    };
+    let options = list::Options { procedure: args.procedure, form, no_header: args.no_header, bytes_only: args.bytes };
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    list::print(&set, &options, &mut out)?;
+    out.flush()?;
+    Ok(outcome(&[&set]))
+}

@@ -1,0 +1,323 @@
+//! The text half: from its lines to the values that the document lists.
+//!
+//! A required line that is missing, doubled or malformed makes the header unreadable. What only breaks the grammar is a fault
+//! that is remarked and passed over; what the document leaves open is a warning.
+
+use super::layout::{ALIGNMENT, Class, STRIDE_WORD, Syntax, VERSION_PREFIX, WORDS, is_space, place};
+use super::lines::{Line, LineIter};
+use super::reader::Remarks;
+use super::time::Epoch;
+use crate::{Error, Format, Kind, Result};
+use std::borrow::Cow;
+
+/// The version of a file; a number of more than 64 bits is `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Decides the form of the body: 0 is documented.
+    pub major: Option<u64>,
+    /// Says nothing about the body.
+    pub minor: Option<u64>,
+}
+
+/// The header of a file. Texts are bytes, since a header may hold any byte but a newline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header<'a> {
+    raw: &'a [u8],
+    /// `version`.
+    pub version: Version,
+    /// `image`: the identity of the program or library, hexadecimal digits.
+    pub image: &'a [u8],
+    /// `epoch`: the digits as they stand; [`Header::time`] says what they mean.
+    pub epoch: &'a [u8],
+    /// `platform`: the machine's name.
+    pub platform: &'a [u8],
+    /// `event`: what was counted.
+    pub event: &'a [u8],
+    /// `period`: events a sample.
+    pub period: u64,
+    /// `tstart`: address of the first byte of the text.
+    pub tstart: u64,
+    /// `tsize`: its bytes.
+    pub tsize: u64,
+    /// `cpuspeed`, megahertz.
+    pub cpuspeed: u64,
+    /// `cpuamask`.
+    pub cpuamask: Option<u64>,
+    /// `cpuimplv`.
+    pub cpuimplv: Option<u64>,
+    /// `cpucount`.
+    pub cpucount: Option<u64>,
+    /// `path`: where the image lay.
+    pub path: Option<&'a [u8]>,
+    /// Our own line: bytes between successive counts.
+    pub stride: Option<u32>,
+}
+
+impl<'a> Header<'a> {
+    /// Reads the header at the start of a file; what it remarks goes to `faults` and `warnings`.
+    pub(super) fn read(bytes: &'a [u8], faults: &mut Remarks, warnings: &mut Remarks) -> Result<Header<'a>> {
+        let end = terminator_end(bytes)?;
+        let raw = &bytes[..end];
+        let mut found = [None::<Line<'a>>; WORDS.len()];
+        let mut stride = None;
+        let mut last = 0;
+        for line in LineIter::new(raw) {
+            last = line.offset;
+            if line.is_terminator() {
+                break;
+            }
+            check_grammar(line, faults, warnings);
+            match place(line.word()) {
+                Some(place) => keep_first(&mut found[place], line, place, warnings)?,
+                None if line.word() == STRIDE_WORD.as_bytes() => stride = stride.or(read_stride(line, warnings)),
+                None => {}
+            }
+        }
+        let mut values = Values { found, missing_at: last, warnings };
+        Ok(Header {
+            raw,
+            version: values.version()?,
+            image: values.digits("image")?,
+            epoch: values.epoch()?,
+            platform: values.text("platform")?,
+            event: values.text("event")?,
+            period: values.number("period")?,
+            tstart: values.number("tstart")?,
+            tsize: values.number("tsize")?,
+            cpuspeed: values.number("cpuspeed")?,
+            cpuamask: values.optional("cpuamask"),
+            cpuimplv: values.optional("cpuimplv"),
+            cpucount: values.optional("cpucount"),
+            path: values.line("path").map(|line| line.value()).filter(|path| !path.is_empty()),
+            stride,
+        })
+    }
+
+    /// Its bytes in the file, with the terminator's newline.
+    pub const fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Never: a header has its required lines.
+    pub const fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    /// Whether the body begins at a multiple of four, as the document advises.
+    pub const fn is_aligned(&self) -> bool {
+        self.raw.len().is_multiple_of(ALIGNMENT)
+    }
+
+    /// All lines in the order of the file, the terminator last.
+    pub const fn lines(&self) -> LineIter<'a> {
+        LineIter::new(self.raw)
+    }
+
+    /// The value of the first line that begins with `word`, listed or not.
+    pub fn get(&self, word: &str) -> Option<&'a [u8]> {
+        self.lines().find(|line| line.word() == word.as_bytes() && !line.is_terminator()).map(|line| line.value())
+    }
+
+    /// When the samples were taken, if the digits of `epoch` say a date that can be.
+    pub fn time(&self) -> Option<Epoch> {
+        Epoch::parse(self.epoch)
+    }
+
+    /// A value as text for people, blanks at its end left out.
+    pub fn text(value: &'a [u8]) -> Cow<'a, str> {
+        match String::from_utf8_lossy(value) {
+            Cow::Borrowed(text) => Cow::Borrowed(text.trim_end()),
+            Cow::Owned(text) => Cow::Owned(text.trim_end().to_string()),
+        }
+    }
+}
+
+/// The offset behind the terminator.
+fn terminator_end(bytes: &[u8]) -> Result<usize> {
+    let mut lines = LineIter::new(bytes);
+    let (mut known, mut windows) = (false, false);
+    for line in &mut lines {
+        if line.is_terminator() {
+            return Ok(line.offset as usize + line.raw.len() + 1);
+        }
+        known |= line.class() != Class::Unknown;
+        windows |= line.raw == b"samples\r";
+    }
+    let error = |offset: usize, kind| Error { format: Format::Dcpi, offset: offset as u64, field: "samples", kind };
+    let rest = &bytes[lines.at()..];
+    known |= WORDS.iter().any(|word| !rest.is_empty() && word.name.as_bytes().starts_with(rest));
+    if windows {
+        let text =
+            "no line `samples` ends the header: its lines end in CR LF, so a carriage return belongs to the word";
+        return Err(error(bytes.len(), Kind::Text(text.into())));
+    }
+    if !known && place(Line { offset: 0, raw: rest }.word()).is_none() && !bytes.is_empty() {
+        return Err(Error { field: "version", ..error(0, Kind::Magic) });
+    }
+    Err(error(bytes.len(), Kind::Cut))
+}
+
+fn remark(line: Line<'_>, field: &'static str, text: &str) -> Error {
+    Error { format: Format::Dcpi, offset: line.offset, field, kind: Kind::Text(text.into()) }
+}
+
+fn check_grammar(line: Line<'_>, faults: &mut Remarks, warnings: &mut Remarks) {
+    let field = place(line.word()).map_or("line", |place| WORDS[place].name);
+    if line.raw.is_empty() {
+        faults.push(|| remark(line, field, "an empty line in the header"));
+    } else if line.word().is_empty() {
+        faults.push(|| remark(line, field, "a line that begins with a blank"));
+    } else if line.value().is_empty() {
+        faults.push(|| remark(line, field, "a line without a value"));
+    }
+    if !line.raw.is_ascii() {
+        warnings.push(|| remark(line, field, "a byte that is not ASCII"));
+    }
+}
+
+/// The first line of a kind counts; a second one is an error for what must stand exactly once. `period` is listed as
+/// required and as optional, so two of them are no error.
+fn keep_first<'a>(slot: &mut Option<Line<'a>>, line: Line<'a>, place: usize, warnings: &mut Remarks) -> Result<()> {
+    let word = WORDS[place];
+    if slot.is_none() {
+        *slot = Some(line);
+        return Ok(());
+    }
+    if word.class == Class::Required && word.name != "period" {
+        return Err(remark(line, word.name, "a second line of this kind, where exactly one is due"));
+    }
+    warnings.push(|| remark(line, word.name, "a second line of this kind: the first counts"));
+    Ok(())
+}
+
+fn read_stride(line: Line<'_>, warnings: &mut Remarks) -> Option<u32> {
+    let stride = decimal(line.value()).ok().and_then(|stride| u32::try_from(stride).ok());
+    let stride = stride.filter(|stride| (1..=super::layout::MAX_STRIDE).contains(stride));
+    if stride.is_none() {
+        warnings.push(|| remark(line, STRIDE_WORD, "not a number from 1 to 4096: passed over"));
+    }
+    stride
+}
+
+struct Values<'a, 'w> {
+    found: [Option<Line<'a>>; WORDS.len()],
+    missing_at: u64,
+    warnings: &'w mut Remarks,
+}
+
+impl<'a> Values<'a, '_> {
+    fn line(&self, name: &'static str) -> Option<Line<'a>> {
+        self.found[place(name.as_bytes())?]
+    }
+
+    fn required(&self, name: &'static str) -> Result<Line<'a>> {
+        let missing = Line { offset: self.missing_at, raw: b"" };
+        self.line(name).ok_or_else(|| remark(missing, name, "this line is required and missing"))
+    }
+
+    /// A value without blanks at its end, which the grammar does not have behind digits.
+    fn trimmed(&mut self, line: Line<'a>, name: &'static str) -> &'a [u8] {
+        let value = line.value();
+        let length = value.iter().rposition(|&byte| !is_space(byte)).map_or(0, |place| place + 1);
+        if length < value.len() {
+            self.warnings.push(|| remark(line, name, "blanks at the end of the value"));
+        }
+        &value[..length]
+    }
+
+    fn version(&mut self) -> Result<Version> {
+        let line = self.required("version")?;
+        let parts = self.trimmed(line, "version").strip_prefix(VERSION_PREFIX).and_then(|numbers| {
+            let dot = numbers.iter().position(|&byte| byte == b'.')?;
+            Some((&numbers[..dot], &numbers[dot + 1..]))
+        });
+        let number = |digits: &[u8]| match decimal(digits) {
+            Ok(value) => Some(Some(value)),
+            Err(Malformed::TooLong) => Some(None),
+            Err(Malformed::Digit) => None,
+        };
+        parts
+            .and_then(|(major, minor)| Some(Version { major: number(major)?, minor: number(minor)? }))
+            .ok_or_else(|| remark(line, "version", "not pdb-MAJOR.MINOR"))
+    }
+
+    fn digits(&mut self, name: &'static str) -> Result<&'a [u8]> {
+        let line = self.required(name)?;
+        let value = self.trimmed(line, name);
+        if value.is_empty() || !value.iter().all(u8::is_ascii_hexdigit) {
+            return Err(remark(line, name, "not hexadecimal digits"));
+        }
+        Ok(value)
+    }
+
+    fn epoch(&mut self) -> Result<&'a [u8]> {
+        let line = self.required("epoch")?;
+        let value = self.trimmed(line, "epoch");
+        if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+            return Err(remark(line, "epoch", "not digits"));
+        }
+        if !matches!(value.len(), 10 | 14) {
+            self.warnings.push(|| remark(line, "epoch", "neither ten digits (YYMMDDHHMM) nor fourteen"));
+        } else if Epoch::parse(value).is_none() {
+            self.warnings.push(|| remark(line, "epoch", "a date that cannot be"));
+        }
+        Ok(value)
+    }
+
+    fn text(&mut self, name: &'static str) -> Result<&'a [u8]> {
+        let line = self.required(name)?;
+        if line.value().is_empty() { Err(remark(line, name, "no value")) } else { Ok(line.value()) }
+    }
+
+    fn number(&mut self, name: &'static str) -> Result<u64> {
+        let line = self.required(name)?;
+        self.parse(line, name)
+    }
+
+    fn optional(&mut self, name: &'static str) -> Option<u64> {
+        let line = self.line(name)?;
+        match self.parse(line, name) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.warnings.push(|| error);
+                None
+            }
+        }
+    }
+
+    fn parse(&mut self, line: Line<'a>, name: &'static str) -> Result<u64> {
+        let value = self.trimmed(line, name);
+        let is_hex = WORDS.iter().any(|word| word.name == name && word.syntax == Syntax::Hex);
+        let (parsed, text) =
+            if is_hex { (hex(value), "not a hexadecimal number") } else { (decimal(value), "not a decimal number") };
+        parsed.map_err(|malformed| match malformed {
+            Malformed::TooLong => remark(line, name, "a number of more than 64 bits"),
+            Malformed::Digit => remark(line, name, text),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Malformed {
+    Digit,
+    TooLong,
+}
+
+fn decimal(digits: &[u8]) -> std::result::Result<u64, Malformed> {
+    number(digits, 10)
+}
+
+fn hex(digits: &[u8]) -> std::result::Result<u64, Malformed> {
+    number(digits, 16)
+}
+
+fn number(digits: &[u8], base: u32) -> std::result::Result<u64, Malformed> {
+    if digits.is_empty() || !digits.iter().all(|&digit| char::from(digit).is_digit(base)) {
+        return Err(Malformed::Digit);
+    }
+    digits.iter().try_fold(0u64, |value, &digit| {
+        let digit = char::from(digit).to_digit(base).ok_or(Malformed::Digit)?;
+        let shifted = value.checked_mul(u64::from(base)).ok_or(Malformed::TooLong)?;
+        shifted.checked_add(u64::from(digit)).ok_or(Malformed::TooLong)
+    })
+}

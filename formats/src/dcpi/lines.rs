@@ -1,0 +1,152 @@
+//! The lines of the header as they lie in the file, and a list of them that can be changed and written again.
+
+use super::layout::{self, Class, TERMINATOR, is_space};
+
+/// One line of a header, as it lies in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// Bytes from the start of the file.
+    pub offset: u64,
+    /// The whole line without its newline.
+    pub raw: &'a [u8],
+}
+
+impl<'a> Line<'a> {
+    fn split(&self) -> (&'a [u8], &'a [u8]) {
+        let end = self.raw.iter().position(|&byte| is_space(byte)).unwrap_or(self.raw.len());
+        let (word, rest) = self.raw.split_at(end);
+        let start = rest.iter().position(|&byte| !is_space(byte)).unwrap_or(rest.len());
+        (word, &rest[start..])
+    }
+
+    /// Its first word; empty for an empty line and for one that begins with a blank.
+    pub fn word(&self) -> &'a [u8] {
+        self.split().0
+    }
+
+    /// What follows, from the first byte that is not blank to the end of the line.
+    pub fn value(&self) -> &'a [u8] {
+        self.split().1
+    }
+
+    /// What the document calls it.
+    pub fn class(&self) -> Class {
+        layout::place(self.word()).map_or(Class::Unknown, |place| layout::WORDS[place].class)
+    }
+
+    /// Whether it ends the header: the word `samples` and nothing but blanks.
+    pub fn is_terminator(&self) -> bool {
+        self.raw.strip_prefix(TERMINATOR).is_some_and(|rest| rest.iter().all(|&byte| is_space(byte)))
+    }
+}
+
+/// Gives the lines of a header, the terminator last.
+#[derive(Clone, Debug)]
+pub struct LineIter<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    done: bool,
+}
+
+impl<'a> LineIter<'a> {
+    /// Starts at the first byte of a file.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        LineIter { bytes, at: 0, done: false }
+    }
+
+    /// Bytes from the start of the file to the line that comes next.
+    pub const fn at(&self) -> usize {
+        self.at
+    }
+}
+
+impl<'a> Iterator for LineIter<'a> {
+    type Item = Line<'a>;
+
+    /// The next whole line; `None` behind the terminator, and where no newline follows.
+    fn next(&mut self) -> Option<Line<'a>> {
+        if self.done {
+            return None;
+        }
+        let rest = self.bytes.get(self.at..)?;
+        let length = rest.iter().position(|&byte| byte == b'\n')?;
+        let line = Line { offset: self.at as u64, raw: &rest[..length] };
+        self.at += length + 1;
+        self.done = line.is_terminator();
+        Some(line)
+    }
+}
+
+/// The lines of a header that is to be written, the terminator left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lines(Vec<Vec<u8>>);
+
+impl Lines {
+    /// The lines of a header that was read: known, unknown and malformed ones, in their order.
+    pub fn of<'a>(lines: impl Iterator<Item = Line<'a>>) -> Self {
+        Lines(lines.filter(|line| !line.is_terminator()).map(|line| line.raw.to_vec()).collect())
+    }
+
+    /// Each line, without its newline.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().map(Vec::as_slice)
+    }
+
+    /// The value of the first line that begins with `word`.
+    pub fn get(&self, word: &str) -> Option<&[u8]> {
+        self.find(word).map(|place| self.line(place).value())
+    }
+
+    /// Gives the first line that begins with `word` this value, leaving all else as it is. A new line goes behind the
+    /// listed lines that come before it in the document; an unlisted one to the end.
+    pub fn set(&mut self, word: &str, value: &[u8]) {
+        if let Some(place) = self.find(word) {
+            let line = self.line(place);
+            let kept = line.raw.len() - line.value().len();
+            let end = if line.value().is_empty() { word.len() } else { kept };
+            self.0[place].truncate(end);
+            if end == word.len() {
+                self.0[place].push(b' ');
+            }
+            self.0[place].extend_from_slice(value);
+            return;
+        }
+        let line = [word.as_bytes(), b" ", value].concat();
+        let before = layout::place(word.as_bytes()).map(|own| {
+            let earlier = |line: &Vec<u8>| {
+                let line = Line { offset: 0, raw: line };
+                layout::place(line.word()).is_some_and(|place| place < own)
+            };
+            self.0.iter().rposition(earlier).map_or(0, |place| place + 1)
+        });
+        self.0.insert(before.unwrap_or(self.0.len()), line);
+    }
+
+    fn line(&self, place: usize) -> Line<'_> {
+        Line { offset: 0, raw: &self.0[place] }
+    }
+
+    fn find(&self, word: &str) -> Option<usize> {
+        (0..self.0.len()).find(|&place| self.line(place).word() == word.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_line_keeps_its_place_and_blanks() {
+        let file = b"x y\nperiod \t1\nevent a\npath\nsamples 5\nsamples \t\nevent z\n";
+        let mut lines = Lines::of(LineIter::new(file));
+        assert_eq!(lines.iter().count(), 5);
+        lines.set("period", b"12");
+        lines.set("path", b"/p");
+        lines.set("version", b"pdb-0.07");
+        lines.set("tsize", b"9");
+        lines.set("label", b"l");
+        let text = lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect::<Vec<_>>().join("|");
+        assert_eq!(text, "version pdb-0.07|x y|period \t12|event a|tsize 9|path /p|samples 5|label l");
+        assert_eq!(lines.get("tsize"), Some(&b"9"[..]));
+    }
+}

@@ -1,0 +1,125 @@
+//! `epoch`: when the samples were taken.
+
+use std::fmt;
+
+/// A moment as a DCPI header states it. What the digits cannot mean is shown as the digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch {
+    /// The year, with its century.
+    pub year: u64,
+    /// 1 to 12.
+    pub month: u64,
+    /// 1 to 31.
+    pub day: u64,
+    /// 0 to 23, UTC.
+    pub hour: u64,
+    /// 0 to 59.
+    pub minute: u64,
+    /// 0 to 60.
+    pub second: u64,
+}
+
+impl Epoch {
+    /// Reads `YYMMDDHHMM` (70..99 is 19xx, 00..69 is 20xx), `YYYYMMDDHHMM` or `YYYYMMDDHHMMSS`; `None` for a date that
+    /// cannot be.
+    pub fn parse(digits: &[u8]) -> Option<Epoch> {
+        if !digits.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        let number = |from: usize, to: usize| {
+            digits[from..to].iter().fold(0u64, |value, digit| value * 10 + u64::from(digit - b'0'))
+        };
+        let (year, rest) = match digits.len() {
+            10 => (number(0, 2) + if number(0, 2) < 70 { 2000 } else { 1900 }, 2),
+            12 | 14 => (number(0, 4), 4),
+            _ => return None,
+        };
+        let pair = |place: usize| number(rest + 2 * place, rest + 2 * place + 2);
+        let second = if digits.len() == 14 { pair(4) } else { 0 };
+        let epoch = Epoch { year, month: pair(0), day: pair(1), hour: pair(2), minute: pair(3), second };
+        let possible = (1..=12).contains(&epoch.month)
+            && (1..=days_of(year, epoch.month)).contains(&epoch.day)
+            && epoch.hour < 24
+            && epoch.minute < 60
+            && epoch.second <= 60;
+        possible.then_some(epoch)
+    }
+
+    /// The moment this many seconds after 1970-01-01 00:00 UTC.
+    pub fn from_unix(seconds: u64) -> Epoch {
+        let (mut days, rest) = (seconds / 86_400, seconds % 86_400);
+        // Whole spans of 400 years first, so that the loops are short for any number of seconds.
+        let mut year = 1970 + days / 146_097 * 400;
+        days %= 146_097;
+        while days >= days_in_year(year) {
+            days -= days_in_year(year);
+            year += 1;
+        }
+        let mut month = 1;
+        while days >= days_of(year, month) {
+            days -= days_of(year, month);
+            month += 1;
+        }
+        Epoch { year, month, day: days + 1, hour: rest / 3600, minute: rest / 60 % 60, second: rest % 60 }
+    }
+
+    /// The ten digits of the header.
+    pub fn digits(&self) -> String {
+        let Epoch { year, month, day, hour, minute, .. } = self;
+        format!("{:02}{month:02}{day:02}{hour:02}{minute:02}", year % 100)
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Epoch { year, month, day, hour, minute, second } = self;
+        write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+    }
+}
+
+const fn is_leap(year: u64) -> bool {
+    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+}
+
+const fn days_in_year(year: u64) -> u64 {
+    if is_leap(year) { 366 } else { 365 }
+}
+
+const fn days_of(year: u64, month: u64) -> u64 {
+    match month {
+        2 if is_leap(year) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_three_lengths_and_the_century() {
+        let shown = |digits: &[u8]| Epoch::parse(digits).map(|epoch| epoch.to_string());
+        assert_eq!(shown(b"9611251730").as_deref(), Some("1996-11-25 17:30:00 UTC"));
+        assert_eq!(shown(b"6911251730").as_deref(), Some("2069-11-25 17:30:00 UTC"));
+        assert_eq!(shown(b"199805191724").as_deref(), Some("1998-05-19 17:24:00 UTC"));
+        assert_eq!(shown(b"20000229235960").as_deref(), Some("2000-02-29 23:59:60 UTC"));
+        for impossible in
+            [&b"9613251730"[..], b"9600251730", b"9902291200", b"96112517", b"", b"961125173x", b"9611252460"]
+        {
+            assert_eq!(Epoch::parse(impossible), None);
+        }
+    }
+
+    #[test]
+    fn seconds_become_the_digits() {
+        assert_eq!(Epoch::from_unix(0).digits(), "7001010000");
+        assert_eq!(Epoch::from_unix(848_943_000).digits(), "9611251730");
+        assert_eq!(Epoch::from_unix(951_868_799).to_string(), "2000-02-29 23:59:59 UTC");
+        assert_eq!(Epoch::from_unix(4_107_542_400).to_string(), "2100-03-01 00:00:00 UTC");
+        assert!(Epoch::from_unix(u64::MAX).year > 500_000_000_000);
+        let now = Epoch::from_unix(1_795_249_800);
+        assert_eq!(Epoch::parse(now.digits().as_bytes()), Some(Epoch { second: 0, ..now }));
+    }
+}

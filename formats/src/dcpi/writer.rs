@@ -1,0 +1,67 @@
+//! The same two halves, written.
+
+use super::layout::{ALIGNMENT, FOOTER, TERMINATOR};
+use super::lines::Lines;
+use super::reader::{Profile, low};
+
+/// Writes a profile that was read. Header lines, their blanks and their order, and the chunks stay as they were; the
+/// footer is counted anew. So a file without faults comes back byte for byte, and one with a wrong number or footer is mended.
+pub fn write(profile: &Profile<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(profile.header.len() + profile.body().len() + FOOTER);
+    for line in profile.header.lines() {
+        out.extend_from_slice(line.raw);
+        out.push(b'\n');
+    }
+    if !profile.is_documented() {
+        out.extend_from_slice(profile.body());
+        return out;
+    }
+    let mut body = Body::default();
+    for chunk in profile.chunks() {
+        body.chunk(&mut out, chunk.offset, chunk.counts());
+    }
+    body.footer(&mut out);
+    out
+}
+
+/// Writes header lines and the terminator, filled up so that the body is aligned.
+pub(super) fn write_header(out: &mut Vec<u8>, lines: &Lines) {
+    let start = out.len();
+    for line in lines.iter() {
+        out.extend_from_slice(line);
+        out.push(b'\n');
+    }
+    out.extend_from_slice(TERMINATOR);
+    let length = out.len() - start + 1;
+    out.resize(out.len() + length.next_multiple_of(ALIGNMENT) - length, b' ');
+    out.push(b'\n');
+}
+
+/// The totals of the chunks written so far.
+#[derive(Debug, Default)]
+pub(super) struct Body {
+    total_offsets: u64,
+    total_samples: u64,
+}
+
+impl Body {
+    /// Writes a chunk; one without counts would be illegal and is left out.
+    pub(super) fn chunk(&mut self, out: &mut Vec<u8>, offset: u32, counts: impl ExactSizeIterator<Item = u32>) {
+        if counts.len() == 0 {
+            return;
+        }
+        out.extend_from_slice(&offset.to_le_bytes());
+        out.extend_from_slice(&low(counts.len() as u64).to_le_bytes());
+        for count in counts {
+            self.total_offsets += u64::from(count != 0);
+            self.total_samples += u64::from(count);
+            out.extend_from_slice(&count.to_le_bytes());
+        }
+    }
+
+    /// Writes the footer: both totals modulo 2^32, since the format has no more room.
+    pub(super) fn footer(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&low(self.total_offsets).to_le_bytes());
+        out.extend_from_slice(&low(self.total_samples).to_le_bytes());
+    }
+}

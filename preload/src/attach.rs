@@ -1,0 +1,252 @@
+//! From the environment to a live session: socket, hello, map the area, close everything. Once; silently and for good when anything is amiss.
+
+use crate::thread::{BLOCK_BYTES, Block};
+use crate::{intern, stamp, sys};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+use heaptape_wire::area::{CLOCK_TSC, MAGIC};
+use heaptape_wire::hello::{ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REPLY_BYTES, Reply};
+use heaptape_wire::limits::{ATTACH_MS, ENV_SOCKET};
+use heaptape_wire::{Area, Header, Params, WIRE_VERSION};
+
+const NEW: u32 = 0;
+const ATTACHING: u32 = 1;
+const LIVE: u32 = 2;
+const OFF: u32 = 3;
+static STATE: AtomicU32 = AtomicU32::new(NEW);
+/// The process that is attaching, so that a child forked meanwhile does not wait for a thread that it does not have.
+static ATTACHER: AtomicU32 = AtomicU32::new(0);
+/// A page that a forked child sees as zeros: 1 in the process that attached.
+static ALIVE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+static SESSION_PID: AtomicU32 = AtomicU32::new(0);
+static FREE_STACKS: AtomicBool = AtomicBool::new(false);
+/// Ticks before the fork that made this process; see [`crate::fork`].
+pub static FORK_TICK: AtomicU64 = AtomicU64::new(0);
+
+/// The session: where its memory is.
+#[derive(Clone, Copy)]
+pub struct Session {
+    /// The shared area.
+    pub area: Area,
+    blocks: *mut u8,
+    slots: u32,
+    index: *mut u8,
+    index_bytes: usize,
+}
+
+struct Shared(UnsafeCell<Option<Session>>);
+// SAFETY: written by the one thread that moved `STATE` to ATTACHING, read only after `STATE` was seen LIVE (Acquire after Release).
+unsafe impl Sync for Shared {}
+static SESSION: Shared = Shared(UnsafeCell::new(None));
+
+impl Session {
+    /// The private block of a slot.
+    pub fn block(&self, slot: u32) -> *mut Block {
+        self.blocks.wrapping_add(slot as usize * BLOCK_BYTES).cast()
+    }
+}
+
+/// Path of the socket, copied before the program can change its environment.
+struct Path(UnsafeCell<([u8; 108], usize)>);
+// SAFETY: written once under ATTACHING, read under ATTACHING.
+unsafe impl Sync for Path {}
+static PATH: Path = Path(UnsafeCell::new(([0; 108], 0)));
+
+/// Whether frees carry stacks.
+#[inline(always)]
+pub fn frees_have_stacks() -> bool {
+    FREE_STACKS.load(Relaxed)
+}
+
+/// The shared area of a live session.
+pub fn area() -> Option<Area> {
+    if STATE.load(Acquire) != LIVE {
+        return None;
+    }
+    // SAFETY: LIVE was seen with Acquire.
+    unsafe { *SESSION.0.get() }.map(|session| session.area)
+}
+
+/// Whether this process is the one that attached (not a child that was forked since).
+fn is_ours() -> bool {
+    let alive = ALIVE.load(Relaxed);
+    // SAFETY: the page stays mapped for ever; a child reads zeros.
+    !alive.is_null() && unsafe { (*alive).load(Relaxed) } == 1
+}
+
+/// The start-up call.
+#[cfg_attr(test, allow(dead_code))]
+pub fn at_start() {
+    let _ = session();
+}
+
+/// The session, attaching when that has not been tried in this process.
+pub fn session() -> Option<Session> {
+    loop {
+        let state = STATE.load(Acquire);
+        let again = match state {
+            OFF => return None,
+            LIVE if is_ours() => {
+                // SAFETY: LIVE was seen with Acquire.
+                return unsafe { *SESSION.0.get() };
+            }
+            LIVE | NEW => state,
+            _ if ATTACHER.load(Relaxed) != sys::pid() => state,
+            _ => return None,
+        };
+        if state == NEW && !sys::environment_is_ready() {
+            return None;
+        }
+        if STATE.compare_exchange(again, ATTACHING, Acquire, Relaxed).is_err() {
+            continue;
+        }
+        ATTACHER.store(sys::pid(), Relaxed);
+        let session = attach(state == LIVE);
+        // SAFETY: this thread alone is ATTACHING.
+        unsafe { *SESSION.0.get() = session };
+        STATE.store(if session.is_some() { LIVE } else { OFF }, Release);
+        return session;
+    }
+}
+
+/// The recorder has closed the session: the process runs untraced from now on.
+pub fn close() {
+    STATE.store(OFF, Release);
+}
+
+fn attach(is_child: bool) -> Option<Session> {
+    if sys::auxiliary(libc::AT_SECURE) != 0 {
+        return None;
+    }
+    // SAFETY: this thread alone is ATTACHING.
+    let (path, length) = unsafe { &mut *PATH.0.get() };
+    if *length == 0 {
+        let value = sys::environment(ENV_SOCKET)?.to_bytes();
+        path.get_mut(..value.len())?.copy_from_slice(value);
+        *length = value.len();
+    }
+    let path = path.get(..*length).filter(|path| !path.is_empty())?;
+    let hello = Hello {
+        pid: sys::pid(),
+        origin: if is_child { ORIGIN_FORK } else { ORIGIN_START },
+        page_size: sys::auxiliary(libc::AT_PAGESZ) as u32,
+        address_space: sys::address_space_limit(),
+        fork_tick: if is_child { FORK_TICK.load(Relaxed) } else { 0 },
+        parent_pid: if is_child { SESSION_PID.load(Relaxed) } else { 0 },
+    };
+    let socket = sys::socket()?;
+    let answer = ask(socket, path, &hello);
+    sys::close(socket);
+    let (reply, descriptor) = answer?;
+    let area = map_area(descriptor, reply.area_bytes);
+    sys::close(descriptor);
+    let area = area?;
+    // SAFETY: as above; the session of the parent process, whose private memory this child inherited as zeros.
+    let old = unsafe { *SESSION.0.get() }.filter(|_| is_child);
+    let Some(session) = start(area, old) else {
+        sys::unmap(area.base(), area.layout().total as usize);
+        return None;
+    };
+    SESSION_PID.store(sys::pid(), Relaxed);
+    // SAFETY: `start` made the page, or found the parent's.
+    unsafe { (*ALIVE.load(Relaxed)).store(1, Release) };
+    Some(session)
+}
+
+/// Connects and exchanges hello and reply, all within [`ATTACH_MS`].
+fn ask(socket: i32, path: &[u8], hello: &Hello) -> Option<(Reply, i32)> {
+    let deadline = sys::monotonic_ns() + ATTACH_MS * 1_000_000;
+    let left = || deadline.saturating_sub(sys::monotonic_ns()) / 1_000_000;
+    // EAGAIN: the recorder's queue is full; it may have room a moment later.
+    while let error @ ..0 = sys::connect(socket, path) {
+        if error != -libc::EAGAIN as isize || left() == 0 {
+            return None;
+        }
+        sys::sleep_ms(1);
+    }
+    let hello = hello.encode();
+    if sys::send(socket, &hello) != hello.len() as isize {
+        return None;
+    }
+    // A signal may interrupt the wait; the deadline holds all the same.
+    while !sys::wait_readable(socket, left()) {
+        if left() == 0 {
+            return None;
+        }
+    }
+    let mut bytes = [0; REPLY_BYTES];
+    let (count, descriptor) = sys::receive(socket, &mut bytes);
+    let reply = Reply::decode(&bytes).filter(|reply| count == REPLY_BYTES as isize && reply.status == ACCEPTED);
+    match (reply, descriptor) {
+        (Some(reply), Some(descriptor)) => Some((reply, descriptor)),
+        (_, descriptor) => {
+            descriptor.into_iter().for_each(sys::close);
+            None
+        }
+    }
+}
+
+/// Maps the whole area without access rights and opens header, controls and modules.
+fn map_area(descriptor: i32, bytes: u64) -> Option<Area> {
+    let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes >= size_of::<Header>())?;
+    let base =
+        sys::map(core::ptr::null_mut(), bytes, libc::PROT_NONE, libc::MAP_SHARED | libc::MAP_NORESERVE, descriptor)?;
+    let checked = (|| {
+        sys::open_memory(base, size_of::<Header>()).then_some(())?;
+        // SAFETY: the first page is mapped and open, and all fields are atomics.
+        let header = unsafe { &*base.cast::<Header>() };
+        let params = Params {
+            ring_bytes: header.ring_bytes.load(Relaxed),
+            slots: header.slots.load(Relaxed),
+            nodes: header.nodes.load(Relaxed),
+        };
+        let same = header.magic.load(Relaxed) == MAGIC && header.version.load(Relaxed) == u32::from(WIRE_VERSION);
+        (same && params.is_sound()).then_some(())?;
+        // SAFETY: mapped above, and never unmapped once the session is live; the size is checked next.
+        let area = unsafe { Area::new(base, params) };
+        (area.layout().total == bytes as u64 && sys::open_memory(base, area.layout().nodes as usize)).then_some(area)
+    })();
+    if checked.is_none() {
+        sys::unmap(base, bytes);
+    }
+    // A child maps its own; a core dump does not want it.
+    sys::advise(base, bytes, libc::MADV_DONTFORK);
+    sys::advise(base, bytes, libc::MADV_DONTDUMP);
+    checked
+}
+
+/// Private memory: the page that tells a child, the threads' blocks, the node index. A child has its parent's, wiped.
+fn start(area: Area, old: Option<Session>) -> Option<Session> {
+    let params = area.layout().params;
+    let index_bytes = intern::index_bytes(params.nodes);
+    let session = match old {
+        Some(old) if old.slots == params.slots && old.index_bytes == index_bytes => Session { area, ..old },
+        _ => {
+            if ALIVE.load(Relaxed).is_null() {
+                let page = wiped(4096)?;
+                sys::open_memory(page, 4096).then_some(())?;
+                ALIVE.store(page.cast(), Relaxed);
+            }
+            let blocks = wiped(params.slots as usize * BLOCK_BYTES)?;
+            let index = wiped(index_bytes)?;
+            Session { area, blocks, slots: params.slots, index, index_bytes }
+        }
+    };
+    let header = area.header();
+    stamp::choose(header.clock.load(Relaxed) == CLOCK_TSC);
+    FREE_STACKS.store(header.free_stacks.load(Relaxed) != 0, Relaxed);
+    intern::start(&area, session.index).then_some(session)
+}
+
+/// Address space that a forked child sees as zeros; without the kernel's help (before 4.14) there is no tracing.
+fn wiped(bytes: usize) -> Option<*mut u8> {
+    let base = sys::reserve(bytes)?;
+    if !sys::advise(base, bytes, libc::MADV_WIPEONFORK) {
+        sys::unmap(base, bytes);
+        return None;
+    }
+    sys::advise(base, bytes, libc::MADV_DONTDUMP);
+    Some(base)
+}

@@ -1,0 +1,388 @@
+//! A finished call -> events in the thread's ring; counts what found no room.
+//!
+//! Order within one event: capture, announce (`intent`), stamp, store, publish. The announcement lets the recorder know that a stamp may
+//! already have been taken for something that it cannot see yet; it is not needed while the process has one thread.
+
+use crate::guard::{self, Verdict};
+use crate::thread::{self, BEGUN, Block, COUNTED, NESTED, READY, Waiting};
+use crate::unwind::memo;
+use crate::{attach, stamp, sys, tls};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use heaptape_wire::area::{CLOSED, OVERFLOW_DROP};
+use heaptape_wire::event::DELTA_LIMIT;
+use heaptape_wire::{Event, Op, Record};
+
+/// Most records of one event: gap mark, stamp, prefix, event.
+const ROOM: u64 = 4;
+/// Records that the second half of a resize needs.
+const SECOND_HALF: u64 = 3;
+/// Most records kept for second halves: a resize that is left by a jump never asks for its own.
+const MOST_RESERVED: u64 = 8 * SECOND_HALF;
+/// With one thread each 16th event is stamped.
+const STAMP_EVERY: u32 = 15;
+
+/// The thread's block when its events go the fast way.
+#[inline(always)]
+fn ready_block() -> Option<*mut Block> {
+    let block = tls::get();
+    // SAFETY: a block's memory stays mapped for ever once its address was stored in the slot; in a forked child it reads as zeros.
+    (!block.is_null() && unsafe { (&raw const (*block).gate).read_volatile() } & 0xff == READY).then_some(block)
+}
+
+/// The same for the slow way: attaches, judges. `None`: not traced, or not an event of its own.
+#[cold]
+#[inline(never)]
+fn odd_block(sp: usize, size: usize, address: usize) -> Option<(*mut Block, Verdict)> {
+    let mut block = tls::get();
+    // SAFETY: as above.
+    if block.is_null() || unsafe { (*block).gate } == 0 {
+        block = thread::enter(sp);
+        return (!block.is_null()).then_some((block, Verdict::Event));
+    }
+    // SAFETY: the thread's own block with a gate that is not 0.
+    match unsafe { guard::judge(block, sp, size, address) } {
+        Verdict::Inner => None,
+        verdict => Some((block, verdict)),
+    }
+}
+
+/// An allocation: after the real call.
+#[inline(always)]
+pub fn allocated(op: Op, address: *mut u8, size: usize, sp: usize, bp: usize) {
+    match ready_block() {
+        Some(block) => record_with_stack(block, op, address as u64, size as u64, sp, bp),
+        None => odd(op, address as u64, size as u64, sp, bp, true),
+    }
+}
+
+/// A free: before the real call.
+#[inline(always)]
+pub fn freed(op: Op, address: *mut u8, sp: usize, bp: usize) {
+    match ready_block() {
+        Some(block) if !attach::frees_have_stacks() => record(block, op, address as u64, 0, sp, || 0),
+        Some(block) => record_with_stack(block, op, address as u64, 0, sp, bp),
+        None => odd(op, address as u64, 0, sp, bp, attach::frees_have_stacks()),
+    }
+}
+
+/// One copy for all hooks: the capture is what fills the instruction cache.
+#[inline(never)]
+fn record_with_stack(block: *mut Block, op: Op, address: u64, size: u64, sp: usize, bp: usize) {
+    // SAFETY: the gate is busy when `record` calls this, and `sp` and `bp` are the hook's.
+    record(block, op, address, size, sp, || unsafe { memo::capture(block, sp, bp) });
+}
+
+#[inline(always)]
+fn record(block: *mut Block, op: Op, address: u64, size: u64, sp: usize, stack: impl FnOnce() -> u32) {
+    // SAFETY: the thread's own block, not busy; `sp` is the hook's.
+    unsafe {
+        guard::begin(block, sp, COUNTED);
+        let stack = stack();
+        push(&mut *block, Event { op, stack, address, size });
+        guard::end(block);
+        if (&raw const (*block).nested_count).read_volatile() != 0 {
+            tell_nested(block, sp);
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn odd(op: Op, address: u64, size: u64, sp: usize, bp: usize, with_stack: bool) {
+    let named = if op.is_free() { address as usize } else { 0 };
+    match odd_block(sp, size as usize, named) {
+        None => {}
+        Some((block, Verdict::Nested)) => {
+            let stack = if with_stack { nested_stack(block, sp, bp) } else { 0 };
+            nest(block, Event { op, stack, address, size });
+        }
+        Some((block, _)) if with_stack => record_with_stack(block, op, address, size, sp, bp),
+        Some((block, _)) => record(block, op, address, size, sp, || 0),
+    }
+}
+
+/// A resize whose first half has been told.
+#[derive(Clone, Copy)]
+pub struct Resize {
+    block: *mut Block,
+    nested: bool,
+}
+
+/// The first half of a resize: before the real call. Gives what the second half needs.
+#[inline(never)]
+pub fn resize_begins(old: *mut u8, sp: usize, size: usize) -> Option<Resize> {
+    let (block, verdict) = match ready_block() {
+        Some(block) => (block, Verdict::Event),
+        None => odd_block(sp, size, old as usize)?,
+    };
+    let event = Event { op: Op::RESIZE_BEGIN, stack: 0, address: old as u64, size: 0 };
+    if verdict == Verdict::Nested {
+        return nest(block, event).then_some(Resize { block, nested: true });
+    }
+    // SAFETY: the thread's own block, not busy.
+    unsafe {
+        guard::begin(block, sp, 0);
+        let reserved = (*block).reserved;
+        (*block).reserved = (reserved + SECOND_HALF).min(MOST_RESERVED);
+        let done = push(&mut *block, event);
+        if !done {
+            (*block).reserved = reserved;
+        }
+        guard::end(block);
+        done.then_some(Resize { block, nested: false })
+    }
+}
+
+/// The second half: after the real call.
+#[inline(never)]
+pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usize, sp: usize, bp: usize) {
+    let (op, address, size) = if !new.is_null() {
+        (op, new as u64, size as u64)
+    } else if size == 0 {
+        (Op::RESIZE_FREED, old as u64, 0)
+    } else {
+        (Op::RESIZE_FAILED, old as u64, 0)
+    };
+    let block = resize.block;
+    // SAFETY: the block that the first half was given.
+    unsafe {
+        if (*block).gate == 0 {
+            return; // forked inside the real call: the child's first event of its own attaches it
+        }
+        if resize.nested {
+            let stack = nested_stack(block, sp, bp);
+            nest(block, Event { op, stack, address, size });
+            return;
+        }
+        guard::begin(block, sp, if op.is_event() { COUNTED } else { 0 });
+        let stack = if op == Op::RESIZE_FAILED { 0 } else { memo::capture(block, sp, bp) };
+        (*block).reserved = (*block).reserved.saturating_sub(SECOND_HALF);
+        push(&mut *block, Event { op, stack, address, size });
+        guard::end(block);
+        if (&raw const (*block).nested_count).read_volatile() != 0 {
+            tell_nested(block, sp);
+        }
+    }
+}
+
+/// Stamps and publishes an event; false when it found no room and was counted.
+///
+/// # Safety
+/// The block is the calling thread's and its gate is busy.
+#[inline(always)]
+unsafe fn push(block: &mut Block, event: Event) -> bool {
+    // SAFETY: the slot's control words stay mapped as long as the session.
+    let producer = unsafe { &(*block.control).producer.0 };
+    producer.emitted.store(block.gate / BEGUN, Relaxed);
+    if block.head + ROOM + block.reserved > block.limit && !room(block) {
+        if event.op == Op::RESIZE_BEGIN {
+            block.gate += BEGUN;
+            producer.emitted.store(block.gate / BEGUN, Relaxed);
+        }
+        if event.op.is_event() || event.op == Op::RESIZE_BEGIN {
+            count_lost(block);
+        }
+        return false;
+    }
+    if block.lost_untold != 0 {
+        block.put(Record::lost(block.lost_untold));
+        block.lost_untold = 0;
+    }
+    let mut delta = 0;
+    if stamp::is_single_threaded() && block.until_stamp != 0 {
+        block.until_stamp -= 1;
+    } else {
+        block.until_stamp = if stamp::is_single_threaded() { STAMP_EVERY } else { 0 };
+        producer.intent.store(block.head + 1, Relaxed);
+        let now = stamp::now();
+        delta = now.wrapping_sub(block.stamp);
+        // Not before the last stamp of this thread, whatever the clock does.
+        if (delta as i64) < 0 {
+            delta = 0;
+        } else if delta >= DELTA_LIMIT {
+            block.put(Record::stamp(now));
+            block.stamp = now;
+            delta = 0;
+        } else {
+            block.stamp = now;
+        }
+    }
+    if event.is_narrow() {
+        block.put(event.narrow(delta));
+    } else {
+        event.wide(delta).into_iter().for_each(|record| block.put(record));
+    }
+    // SAFETY: as above.
+    unsafe { block.publish() };
+    true
+}
+
+#[cold]
+fn count_lost(block: &mut Block) {
+    // SAFETY: as in `push`.
+    let producer = unsafe { &(*block.control).producer.0 };
+    block.lost += 1;
+    block.lost_untold += 1;
+    producer.lost.store(block.lost, Release);
+}
+
+/// The ring looks full: reads the recorder's position again; waits, when that is wanted and the recorder lives. True when there is room.
+#[cold]
+#[inline(never)]
+fn room(block: &mut Block) -> bool {
+    let capacity = block.ring.capacity();
+    let wanted = block.head + ROOM + block.reserved;
+    // SAFETY: as in `push`.
+    let control = unsafe { &*block.control };
+    let mut refresh = |block: &mut Block| {
+        block.limit = control.consumer.0.tail.load(Acquire).wrapping_add(capacity);
+        wanted <= block.limit
+    };
+    if refresh(block) {
+        return true;
+    }
+    let Some(area) = attach::area() else { return false };
+    let header = area.header();
+    if header.state.load(Relaxed) == CLOSED {
+        attach::close();
+        return false;
+    }
+    if header.overflow.load(Relaxed) == OVERFLOW_DROP || header.breaker.load(Relaxed) != 0 {
+        return false;
+    }
+    wait(block, header, control, &mut refresh)
+}
+
+/// Waits for room: as long as the recorder's heartbeat moves, and `wait_ms` in all without it. Then the breaker trips for the whole process.
+fn wait(
+    block: &mut Block,
+    header: &heaptape_wire::Header,
+    control: &heaptape_wire::SlotControl,
+    refresh: &mut impl FnMut(&mut Block) -> bool,
+) -> bool {
+    const SPINS: u32 = 64;
+    const NAP_MS: u64 = 10;
+    /// A recorder that lives but takes nothing from this ring for so long is as good as dead.
+    const LONGEST_MS: u64 = 30_000;
+    for _ in 0..SPINS {
+        core::hint::spin_loop();
+        if refresh(block) {
+            return true;
+        }
+    }
+    let tail_low = (&raw const control.consumer.0.tail).cast::<u32>();
+    let mut heartbeat = header.heartbeat.0.load(Relaxed);
+    let (start, mut alive) = (sys::monotonic_ns(), sys::monotonic_ns());
+    loop {
+        control.waiting.0.store(1, SeqCst);
+        let seen = control.consumer.0.tail.load(SeqCst) as u32;
+        if refresh(block) {
+            control.waiting.0.store(0, Relaxed);
+            return true;
+        }
+        sys::futex_wait(tail_low, seen, NAP_MS);
+        control.waiting.0.store(0, Relaxed);
+        if refresh(block) {
+            return true;
+        }
+        let now = sys::monotonic_ns();
+        let beat = header.heartbeat.0.load(Relaxed);
+        if beat != heartbeat {
+            (heartbeat, alive) = (beat, now);
+        }
+        let silent_ms = now.saturating_sub(alive) / 1_000_000;
+        if header.state.load(Relaxed) == CLOSED
+            || silent_ms >= header.wait_ms.load(Relaxed)
+            || now.saturating_sub(start) / 1_000_000 >= LONGEST_MS
+        {
+            header.breaker.store(1, Relaxed);
+            return false;
+        }
+    }
+}
+
+/// An event of a signal handler that interrupted a hook of this thread: kept until that hook is done. False when it was lost.
+#[cold]
+#[inline(never)]
+fn nest(block: *mut Block, event: Event) -> bool {
+    // SAFETY: the thread's own block. The interrupted hook reads `nested_count` only when it is done, and never the rest.
+    unsafe {
+        let count = (&raw const (*block).nested_count).read_volatile() as usize;
+        if count >= NESTED {
+            // The interrupted hook may hold the other counters in registers: this one is the handlers' own.
+            (*(*block).control).producer.0.nested_lost.fetch_add(1, Relaxed);
+            return false;
+        }
+        let waiting = Waiting { stamp: stamp::now(), event };
+        (&raw mut (*block).nested[count]).write_volatile(waiting);
+        (&raw mut (*block).nested_count).write_volatile(count as u32 + 1);
+        true
+    }
+}
+
+/// The stack of a nested event; 0 when a handler interrupted another one's capture.
+#[cold]
+fn nested_stack(block: *mut Block, sp: usize, bp: usize) -> u32 {
+    // SAFETY: `nested_busy` gives the nested frames to this call alone.
+    unsafe {
+        if (&raw const (*block).nested_busy).read_volatile() != 0 {
+            return 0;
+        }
+        (&raw mut (*block).nested_busy).write_volatile(1);
+        let stack = memo::nested(block, sp, bp);
+        (&raw mut (*block).nested_busy).write_volatile(0);
+        stack
+    }
+}
+
+/// Puts the events that waited into the ring. `sp` is the hook's that has just finished.
+#[cold]
+#[inline(never)]
+fn tell_nested(block: *mut Block, sp: usize) {
+    // SAFETY: the thread's own block; handlers add behind `nested_count` only, and an index is passed before its event is told, so
+    // that a jump out of here tells none twice.
+    unsafe {
+        loop {
+            let told = (&raw const (*block).nested_told).read_volatile();
+            if told >= (&raw const (*block).nested_count).read_volatile() {
+                break;
+            }
+            let waiting = (&raw const (*block).nested[told as usize]).read_volatile();
+            (&raw mut (*block).nested_told).write_volatile(told + 1);
+            guard::begin(block, sp, if waiting.event.op.is_event() { COUNTED } else { 0 });
+            push_waiting(&mut *block, waiting);
+            guard::end(block);
+        }
+        (&raw mut (*block).nested_count).write_volatile(0);
+        (&raw mut (*block).nested_told).write_volatile(0);
+    }
+}
+
+/// # Safety
+/// As [`push`].
+unsafe fn push_waiting(block: &mut Block, waiting: Waiting) {
+    // SAFETY: as in `push`.
+    let producer = unsafe { &(*block.control).producer.0 };
+    producer.emitted.store(block.gate / BEGUN, Relaxed);
+    if block.head + ROOM + block.reserved > block.limit && !room(block) {
+        if waiting.event.op.is_event() {
+            count_lost(block);
+        }
+        return;
+    }
+    if block.lost_untold != 0 {
+        block.put(Record::lost(block.lost_untold));
+        block.lost_untold = 0;
+    }
+    producer.intent.store(block.head + 1, Relaxed);
+    block.stamp = block.stamp.max(waiting.stamp);
+    block.until_stamp = 0;
+    block.put(Record::stamp(block.stamp));
+    if waiting.event.is_narrow() {
+        block.put(waiting.event.narrow(0));
+    } else {
+        waiting.event.wide(0).into_iter().for_each(|record| block.put(record));
+    }
+    // SAFETY: as above.
+    unsafe { block.publish() };
+}

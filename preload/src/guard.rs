@@ -1,0 +1,169 @@
+//! Is this call an event of its own? The gate of the thread's block says so at one glance; everything else is judged here, on the slow
+//! side:
+//! * a hook of this thread is at work and a signal handler called another: the event is *nested* and waits until that hook is done;
+//! * the same, but the hook is gone (the handler jumped out of it, the thread was cancelled): the mark is stale and is cleared;
+//! * `operator new` is under way and calls `malloc` for the same bytes: one event, recorded by the outer hook.
+
+use crate::thread::{BEGUN, BUSY, Block, COUNTED, FORWARDING};
+use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
+
+/// The outer call whose inner calls are not events of their own.
+#[derive(Clone, Copy)]
+pub struct Forward {
+    /// Stack pointer of the outer hook.
+    pub sp: usize,
+    /// Bytes that an inner allocation of the same call asks for.
+    pub size: usize,
+    /// Block that an inner free of the same call names; null for an allocation.
+    pub block: usize,
+    /// What the word at `sp` holds while the outer call lasts: its return address.
+    pub word: u64,
+}
+
+/// What a call is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// An event of its own, on the usual way.
+    Event,
+    /// Came while a hook of this thread was at work.
+    Nested,
+    /// The inner part of a forwarded call.
+    Inner,
+}
+
+/// Judges a call that found more than the plain gate. `size` and `block` are the call's own (0 when it has none).
+///
+/// # Safety
+/// `block` is the calling thread's, with a gate that is not 0.
+pub unsafe fn judge(block: *mut Block, sp: usize, size: usize, address: usize) -> Verdict {
+    // SAFETY: the caller's promise; plain accesses by the only thread that has the block.
+    unsafe {
+        if (*block).gate & BUSY != 0 {
+            if is_alive(block, sp, (*block).busy_sp, (*block).busy_word) {
+                return Verdict::Nested;
+            }
+            abandon(block);
+        }
+        if (*block).gate & FORWARDING != 0 {
+            let forward = (*block).forward;
+            if !is_alive(block, sp, forward.sp, forward.word) {
+                (*block).gate &= !FORWARDING;
+            } else if (address != 0 && address == forward.block)
+                || (address == 0 && forward.block == 0 && size.max(1) == forward.size.max(1))
+            {
+                return Verdict::Inner;
+            }
+        }
+        Verdict::Event
+    }
+}
+
+/// Whether the frame of a hook that entered at `frame` still stands under a call at `sp`. On the thread's own stack a call from above it
+/// proves that it is gone, and so does another word in its return address's place. On another stack (a signal's) it is taken to stand.
+///
+/// # Safety
+/// As [`judge`].
+unsafe fn is_alive(block: *mut Block, sp: usize, frame: usize, word: u64) -> bool {
+    // SAFETY: the caller's promise; the frame's word is read only where the stack is known to be mapped.
+    unsafe {
+        let own = |address: usize| address >= (*block).stack_low && address < (*block).stack_end;
+        if !own(frame) {
+            return sp != frame;
+        }
+        if own(sp) && sp >= frame {
+            return false;
+        }
+        (frame as *const u64).read_volatile() == word
+    }
+}
+
+/// Clears up after a hook that was left by a jump: what it stored but did not publish is taken back, and its event is counted as lost.
+///
+/// # Safety
+/// As [`judge`].
+unsafe fn abandon(block: *mut Block) {
+    // SAFETY: the caller's promise; the block's control words are mapped while its gate is not 0.
+    unsafe {
+        let producer = &(*(*block).control).producer.0;
+        let published = producer.head.load(Acquire);
+        if (*block).gate & COUNTED != 0 {
+            producer.emitted.store((*block).gate / BEGUN, Release);
+            if published == (*block).event_head {
+                (*block).lost += 1;
+                (*block).lost_untold += 1;
+                producer.lost.store((*block).lost, Release);
+            }
+        }
+        (*block).head = published;
+        producer.intent.store(published, Release);
+        (*block).gate &= !(BUSY | COUNTED);
+        (*block).memo.forget();
+        (*block).nested_busy = 0;
+        (*block).until_stamp = 0;
+        // A stamp may have been stored with the records that were taken back.
+        (*block).stamp = 0;
+    }
+}
+
+/// Marks the hook that entered at `sp` as at work, and counts its event when it is one ([`COUNTED`]).
+///
+/// # Safety
+/// `block` is the calling thread's, not busy, and `sp` the address of the hook's return address.
+#[inline(always)]
+pub unsafe fn begin(block: *mut Block, sp: usize, counted: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*block).busy_sp = sp;
+        (*block).busy_word = (sp as *const u64).read();
+        (*block).event_head = (*block).head;
+        compiler_fence(SeqCst);
+        let count = if counted != 0 { BEGUN } else { 0 };
+        (&raw mut (*block).gate).write_volatile(((*block).gate + count) | BUSY | counted);
+        compiler_fence(SeqCst);
+    }
+}
+
+/// The hook is done.
+///
+/// # Safety
+/// As [`begin`].
+#[inline(always)]
+pub unsafe fn end(block: *mut Block) {
+    compiler_fence(SeqCst);
+    // SAFETY: the caller's promise.
+    unsafe { (&raw mut (*block).gate).write_volatile((*block).gate & !(BUSY | COUNTED)) };
+    compiler_fence(SeqCst);
+}
+
+/// Marks a forwarded call under way; false when it is itself inner to another.
+///
+/// # Safety
+/// As [`begin`].
+pub unsafe fn forward(block: *mut Block, sp: usize, size: usize, address: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if judge(block, sp, size, address) != Verdict::Event {
+            return false;
+        }
+        if (*block).gate & FORWARDING != 0 {
+            return true;
+        }
+        (*block).forward = Forward { sp, size, block: address, word: (sp as *const u64).read() };
+        compiler_fence(SeqCst);
+        (&raw mut (*block).gate).write_volatile((*block).gate | FORWARDING);
+        true
+    }
+}
+
+/// The forwarded call that entered at `sp` is done.
+///
+/// # Safety
+/// As [`begin`].
+pub unsafe fn forwarded(block: *mut Block, sp: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if (*block).gate & FORWARDING != 0 && (*block).forward.sp == sp {
+            (&raw mut (*block).gate).write_volatile((*block).gate & !FORWARDING);
+        }
+    }
+}

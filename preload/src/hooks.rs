@@ -1,0 +1,286 @@
+//! THE list of intercepted functions and their bodies. A new one is a row here and a program in `tests/programs`.
+//!
+//! Each export is a naked stub ([`crate::entry`]) that hands the stack pointer and the frame pointer of its caller to the body: the exact
+//! state at the call, whatever the compiler does with our own frames.
+
+use crate::emit::{allocated, freed, resize_begins, resize_ends};
+use crate::{cradle, guard, real, tls};
+use core::ffi::{CStr, c_int, c_void};
+use heaptape_wire::Op;
+
+/// Runs a call of an allocator whose functions may call each other by their public names, so that the inner ones are not events.
+#[inline(always)]
+fn outer<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
+    if real::is_glibc() {
+        return call();
+    }
+    let state = tls::get();
+    // SAFETY: the thread's own block, or null.
+    let marked = !state.is_null() && unsafe { (*state).gate != 0 && guard::forward(state, sp, size, block as usize) };
+    let result = call();
+    if marked {
+        // SAFETY: as above.
+        unsafe { guard::forwarded(state, sp) };
+    }
+    result
+}
+
+#[inline(always)]
+fn told(op: Op, block: *mut u8, size: usize, sp: usize, bp: usize) -> *mut u8 {
+    if !block.is_null() && !cradle::owns(block) {
+        allocated(op, block, size, sp, bp);
+    }
+    block
+}
+
+/// The body of `malloc`.
+pub unsafe extern "C" fn malloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
+    // SAFETY: the program's own call.
+    told(Op::MALLOC, unsafe { real::malloc(size) }, size, sp, bp)
+}
+
+/// The body of `calloc`.
+pub unsafe extern "C" fn calloc(count: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
+    let bytes = count.wrapping_mul(size);
+    // SAFETY: the program's own call. An overflow makes it fail, so that `bytes` is not used.
+    told(Op::CALLOC, outer(sp, bytes, core::ptr::null_mut(), || unsafe { real::calloc(count, size) }), bytes, sp, bp)
+}
+
+#[inline(always)]
+fn resize(block: *mut u8, size: usize, sp: usize, bp: usize, ops: [Op; 2], call: impl FnOnce() -> *mut u8) -> *mut u8 {
+    let [first, again] = ops;
+    if block.is_null() {
+        return told(first, outer(sp, size, block, call), size, sp, bp);
+    }
+    if cradle::owns(block) {
+        return leave_cradle(block, size, first, sp, bp);
+    }
+    let begun = resize_begins(block, sp, size);
+    let new = outer(sp, size, block, call);
+    if let Some(begun) = begun {
+        resize_ends(begun, again, block, new, size, sp, bp);
+    }
+    new
+}
+
+#[cold]
+fn leave_cradle(block: *mut u8, size: usize, op: Op, sp: usize, bp: usize) -> *mut u8 {
+    // SAFETY: a new block of `size` bytes; the old one holds its own size and stays where it is for ever.
+    unsafe {
+        let new = real::malloc(size);
+        if !new.is_null() {
+            core::ptr::copy_nonoverlapping(block, new, cradle::size(block).min(size));
+        }
+        told(op, new, size, sp, bp)
+    }
+}
+
+/// The body of `realloc`.
+pub unsafe extern "C" fn realloc(block: *mut u8, size: usize, sp: usize, bp: usize) -> *mut u8 {
+    // SAFETY: the program's own call.
+    resize(block, size, sp, bp, [Op::REALLOC, Op::RESIZE], || unsafe { real::realloc(block, size) })
+}
+
+/// The body of `reallocarray`.
+pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
+    match count.checked_mul(size) {
+        // SAFETY: the program's own call.
+        Some(bytes) => resize(block, bytes, sp, bp, [Op::REALLOCARRAY, Op::RESIZE_ARRAY], || unsafe {
+            real::reallocarray(block, count, size)
+        }),
+        // SAFETY: the program's own call, which fails and leaves the block as it is.
+        None => unsafe { real::reallocarray(block, count, size) },
+    }
+}
+
+/// The body of `posix_memalign`.
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, size: usize, sp: usize, bp: usize) -> c_int {
+    // SAFETY: the program's own call; on success `*out` is the block.
+    unsafe {
+        let result = outer(sp, size, core::ptr::null_mut(), || real::posix_memalign(out, align, size));
+        if result == 0 {
+            told(Op::POSIX_MEMALIGN, *out, size, sp, bp);
+        }
+        result
+    }
+}
+
+/// The body of `aligned_alloc`.
+pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
+    // SAFETY: the program's own call.
+    told(
+        Op::ALIGNED_ALLOC,
+        outer(sp, size, core::ptr::null_mut(), || unsafe { real::aligned_alloc(align, size) }),
+        size,
+        sp,
+        bp,
+    )
+}
+
+/// The body of `memalign`.
+pub unsafe extern "C" fn memalign(align: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
+    // SAFETY: the program's own call.
+    told(Op::MEMALIGN, outer(sp, size, core::ptr::null_mut(), || unsafe { real::memalign(align, size) }), size, sp, bp)
+}
+
+/// The body of `valloc`.
+pub unsafe extern "C" fn valloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
+    // SAFETY: the program's own call.
+    told(Op::VALLOC, outer(sp, size, core::ptr::null_mut(), || unsafe { real::valloc(size) }), size, sp, bp)
+}
+
+/// The body of `pvalloc`.
+pub unsafe extern "C" fn pvalloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
+    // SAFETY: the program's own call.
+    told(Op::PVALLOC, outer(sp, size, core::ptr::null_mut(), || unsafe { real::pvalloc(size) }), size, sp, bp)
+}
+
+#[inline(always)]
+fn free_by(op: Op, block: *mut u8, sp: usize, bp: usize, call: impl FnOnce()) {
+    if block.is_null() {
+        return call();
+    }
+    if cradle::owns(block) {
+        return;
+    }
+    freed(op, block, sp, bp);
+    call();
+}
+
+/// The body of `free`.
+pub unsafe extern "C" fn free(block: *mut u8, sp: usize, bp: usize) {
+    // SAFETY: the program's own call.
+    free_by(Op::FREE, block, sp, bp, || unsafe { real::free(block) });
+}
+
+/// The body of `cfree`.
+pub unsafe extern "C" fn cfree(block: *mut u8, sp: usize, bp: usize) {
+    // SAFETY: the program's own call.
+    free_by(Op::CFREE, block, sp, bp, || outer(sp, 0, block, || unsafe { real::cfree(block) }));
+}
+
+/// The body of `free_sized`.
+pub unsafe extern "C" fn free_sized(block: *mut u8, size: usize, sp: usize, bp: usize) {
+    // SAFETY: the program's own call.
+    free_by(Op::FREE_SIZED, block, sp, bp, || outer(sp, 0, block, || unsafe { real::free_sized(block, size) }));
+}
+
+/// The body of `free_aligned_sized`.
+pub unsafe extern "C" fn free_aligned_sized(block: *mut u8, align: usize, size: usize, sp: usize, bp: usize) {
+    // SAFETY: the program's own call.
+    free_by(Op::FREE_ALIGNED_SIZED, block, sp, bp, || {
+        outer(sp, 0, block, || unsafe { real::free_aligned_sized(block, align, size) })
+    });
+}
+
+/// The body of `malloc_usable_size`: passed through.
+pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
+    if cradle::owns(block) {
+        // SAFETY: the cradle's own block.
+        return unsafe { cradle::size(block) };
+    }
+    // SAFETY: the program's own call.
+    unsafe { real::malloc_usable_size(block) }
+}
+
+macro_rules! operators {
+    ($($index:literal $symbol:ident $name:literal $shape:ident $op:ident;)*) => {
+        /// Names of the C++ operators, by number.
+        pub const OPERATORS: [&CStr; [$($name),*].len()] = [$($name),*];
+        $(crate::entry::operator_stub!($symbol, $index, $shape);)*
+        /// What each operator is recorded as.
+        const OPERATOR_OPS: [Op; OPERATORS.len()] = [$(Op::$op),*];
+    };
+}
+
+operators! {
+    0 _Znwm c"_Znwm" new NEW;
+    1 _Znam c"_Znam" new NEW_ARRAY;
+    2 _ZnwmRKSt9nothrow_t c"_ZnwmRKSt9nothrow_t" new NEW;
+    3 _ZnamRKSt9nothrow_t c"_ZnamRKSt9nothrow_t" new NEW_ARRAY;
+    4 _ZnwmSt11align_val_t c"_ZnwmSt11align_val_t" new NEW;
+    5 _ZnamSt11align_val_t c"_ZnamSt11align_val_t" new NEW_ARRAY;
+    6 _ZnwmSt11align_val_tRKSt9nothrow_t c"_ZnwmSt11align_val_tRKSt9nothrow_t" new NEW;
+    7 _ZnamSt11align_val_tRKSt9nothrow_t c"_ZnamSt11align_val_tRKSt9nothrow_t" new NEW_ARRAY;
+    8 _ZdlPv c"_ZdlPv" delete DELETE;
+    9 _ZdaPv c"_ZdaPv" delete DELETE_ARRAY;
+    10 _ZdlPvm c"_ZdlPvm" delete DELETE;
+    11 _ZdaPvm c"_ZdaPvm" delete DELETE_ARRAY;
+    12 _ZdlPvRKSt9nothrow_t c"_ZdlPvRKSt9nothrow_t" delete DELETE;
+    13 _ZdaPvRKSt9nothrow_t c"_ZdaPvRKSt9nothrow_t" delete DELETE_ARRAY;
+    14 _ZdlPvSt11align_val_t c"_ZdlPvSt11align_val_t" delete DELETE;
+    15 _ZdaPvSt11align_val_t c"_ZdaPvSt11align_val_t" delete DELETE_ARRAY;
+    16 _ZdlPvmSt11align_val_t c"_ZdlPvmSt11align_val_t" delete DELETE;
+    17 _ZdaPvmSt11align_val_t c"_ZdaPvmSt11align_val_t" delete DELETE_ARRAY;
+    18 _ZdlPvSt11align_val_tRKSt9nothrow_t c"_ZdlPvSt11align_val_tRKSt9nothrow_t" delete DELETE;
+    19 _ZdaPvSt11align_val_tRKSt9nothrow_t c"_ZdaPvSt11align_val_tRKSt9nothrow_t" delete DELETE_ARRAY;
+}
+
+/// Before `operator new`: marks the call as one, and gives the next definition. The stub calls it itself, so that an exception thrown
+/// there passes through a frame that has nothing but its size.
+pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize) -> *mut c_void {
+    let state = tls::get();
+    // SAFETY: the thread's own block, or null; `sp` is the stub's.
+    unsafe {
+        if !state.is_null() && (*state).gate != 0 {
+            guard::forward(state, sp, size, 0);
+        } else {
+            let entered = crate::thread::enter(sp);
+            if !entered.is_null() {
+                guard::forward(entered, sp, size, 0);
+            }
+        }
+        let next = real::operator(which, (sp as *const usize).read());
+        if next.is_null() { crate::entry::new_without_next as *mut c_void } else { next }
+    }
+}
+
+/// After `operator new`.
+pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, sp: usize, bp: usize) -> *mut u8 {
+    let state = tls::get();
+    // SAFETY: as above.
+    let is_outer = state.is_null()
+        || unsafe {
+            let is_outer = (*state).gate & crate::thread::FORWARDING == 0 || (*state).forward.sp == sp;
+            guard::forwarded(state, sp);
+            is_outer
+        };
+    if is_outer { told(OPERATOR_OPS[which], block, size, sp, bp) } else { block }
+}
+
+/// The body of `operator delete`. The two further arguments are whatever the form has.
+pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, which: usize, sp: usize, bp: usize) {
+    // SAFETY: the program's own call; `sp` is the stub's.
+    unsafe {
+        let next = real::operator(which, (sp as *const usize).read());
+        if next.is_null() {
+            return free_by(OPERATOR_OPS[which], block, sp, bp, || real::free(block));
+        }
+        // SAFETY of the type: every form takes at most three register arguments and gives nothing.
+        let next: unsafe extern "C" fn(*mut u8, usize, usize) = core::mem::transmute(next);
+        free_by(OPERATOR_OPS[which], block, sp, bp, || {
+            let state = tls::get();
+            let marked = !state.is_null() && (*state).gate != 0 && guard::forward(state, sp, 0, block as usize);
+            next(block, second, third);
+            if marked {
+                guard::forwarded(state, sp);
+            }
+        });
+    }
+}
+
+crate::entry::exports! {
+    malloc 1 malloc;
+    calloc 2 calloc;
+    realloc 2 realloc;
+    reallocarray 3 reallocarray;
+    posix_memalign 3 posix_memalign;
+    aligned_alloc 2 aligned_alloc;
+    memalign 2 memalign;
+    valloc 1 valloc;
+    pvalloc 1 pvalloc;
+    free 1 free;
+    cfree 1 cfree;
+    free_sized 2 free_sized;
+    free_aligned_sized 3 free_aligned_sized;
+}

@@ -1,0 +1,268 @@
+//! Frames -> stack number: appends nodes to the shared prefix tree, and modules to the shared module table.
+//!
+//! Nodes are dense and in shared memory; finding one goes through a private index of words `tag 36 | node 28`, hashed by (caller's node,
+//! address, flags). The index is a cache: whatever is lost from it, by a race or while it grows, costs a second node for the same
+//! stack, which the recorder merges. (Hash-placed nodes in the shared file were measured first: each new one touched a new page.)
+
+use crate::unwind::objects::{self, Object};
+use crate::{attach, sys};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+use heaptape_wire::area::STACKS_CALLER;
+use heaptape_wire::limits::{MAX_FRAMES, MODULES};
+use heaptape_wire::nodes::{Node, RETIRED, Value, WRITTEN};
+use heaptape_wire::{Area, event};
+
+/// The first index: 8,192 places, 64 KiB.
+const FIRST_LOG2: u32 = 13;
+/// Nodes are opened for writing in pieces of 1 MiB.
+const PIECE: u32 = 65_536;
+/// Places that are looked at from the hashed one on.
+const PROBES: usize = 8;
+
+static FIRST_NODE: AtomicPtr<Node> = AtomicPtr::new(core::ptr::null_mut());
+static CAPACITY: AtomicU32 = AtomicU32::new(0);
+static OPEN: AtomicU32 = AtomicU32::new(0);
+/// Address of the index, with log2 of its places in the low bits.
+static INDEX: AtomicU64 = AtomicU64::new(0);
+static GROWING: AtomicBool = AtomicBool::new(false);
+static SETTINGS: AtomicU32 = AtomicU32::new(MAX_FRAMES as u32);
+
+/// What captures need to know.
+#[derive(Clone, Copy)]
+pub struct Settings {
+    /// Most frames.
+    pub max_frames: usize,
+    /// No walk: the return address alone.
+    pub caller_only: bool,
+}
+
+/// The present settings.
+#[inline(always)]
+pub fn settings() -> Settings {
+    let word = SETTINGS.load(Relaxed);
+    Settings { max_frames: (word & 0xffff) as usize, caller_only: word >> 16 != 0 }
+}
+
+/// Bytes of address space that the index may take for so many nodes: the index of 2^n places lies 2^n places behind the start.
+pub const fn index_bytes(nodes: u32) -> usize {
+    let places = (nodes as usize).next_power_of_two() * 2;
+    places * 2 * size_of::<u64>()
+}
+
+/// Starts with an empty index for the nodes of an area. `reserved` are [`index_bytes`] of address space that read as zeros when opened.
+pub fn start(area: &Area, reserved: *mut u8) -> bool {
+    let header = area.header();
+    let frames = header.max_frames.load(Relaxed).clamp(2, MAX_FRAMES as u32);
+    let caller_only = header.stacks.load(Relaxed) == STACKS_CALLER;
+    SETTINGS.store(frames | u32::from(caller_only) << 16, Relaxed);
+    FIRST_NODE.store(area.first_node(), Relaxed);
+    CAPACITY.store(area.layout().params.nodes.min(event::STACK_LIMIT), Relaxed);
+    OPEN.store(0, Relaxed);
+    GROWING.store(false, Relaxed);
+    header.nodes_used.0.fetch_max(1, Relaxed);
+    let first = (reserved as u64) + (8 << FIRST_LOG2);
+    INDEX.store(first | u64::from(FIRST_LOG2), Release);
+    sys::open_memory(first as *mut u8, 8 << FIRST_LOG2)
+}
+
+#[inline(always)]
+fn places() -> (*const AtomicU64, u32) {
+    let word = INDEX.load(Acquire);
+    ((word & !0xfff) as *const AtomicU64, (word & 0xfff) as u32)
+}
+
+#[inline(always)]
+const fn hash(value: &Value) -> u64 {
+    let key = value.address.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (value.parent as u64 | (value.flags as u64) << 32);
+    let mixed = (key ^ key >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ mixed >> 32
+}
+
+/// The values of a node that was given out.
+#[cfg(heaptape_verify)]
+pub fn value(number: u32) -> Value {
+    // SAFETY: numbers given out were claimed, opened and written.
+    unsafe { (*FIRST_NODE.load(Relaxed).add(number as usize)).read() }
+}
+
+const NODE_BITS: u32 = 28;
+
+/// The node of (caller's node, address, flags), appended when it is new. When the table is full the caller's node is given, and counted.
+#[inline(always)]
+pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
+    let value = Value { parent, address, flags: flags | WRITTEN };
+    let hash = hash(&value);
+    let (index, log2) = places();
+    let (start, mask) = ((hash >> (64 - log2)) as usize, (1usize << log2) - 1);
+    let first_node = FIRST_NODE.load(Relaxed);
+    for probe in 0..PROBES {
+        // SAFETY: masked, so inside the index, which stays mapped while the session lives; replaced ones are kept mapped too.
+        let word = unsafe { (*index.add((start + probe) & mask)).load(Acquire) };
+        if word == 0 {
+            return append(&value, hash, probe);
+        }
+        if word >> NODE_BITS == hash & ((1 << (64 - NODE_BITS)) - 1) {
+            let number = (word & ((1 << NODE_BITS) - 1)) as u32;
+            // SAFETY: numbers in the index were claimed, opened and written before.
+            if unsafe { (*first_node.add(number as usize)).read() } == value {
+                return number;
+            }
+        }
+    }
+    append(&value, hash, PROBES - 1)
+}
+
+#[cold]
+#[inline(never)]
+fn append(value: &Value, hash: u64, probe: usize) -> u32 {
+    let Some(area) = attach::area() else { return 0 };
+    let used = &area.header().nodes_used.0;
+    let capacity = CAPACITY.load(Relaxed);
+    let full = || {
+        area.header().nodes_missing.fetch_add(1, Relaxed);
+        value.parent
+    };
+    if used.load(Relaxed) >= capacity {
+        return full();
+    }
+    let number = used.fetch_add(1, Relaxed);
+    if number >= capacity || !open(number) {
+        return full();
+    }
+    // SAFETY: the number was claimed by this thread alone, below the capacity, and its page is open.
+    unsafe { (*FIRST_NODE.load(Relaxed).add(number as usize)).write(*value) };
+    let (index, log2) = places();
+    insert(index, log2, hash, number, probe);
+    if number >= 1 << (log2 - 1) {
+        grow(number + 1, log2);
+    }
+    number
+}
+
+/// Opens the piece of the node table that holds a number. Several threads may open the same piece: the call can be repeated.
+fn open(number: u32) -> bool {
+    let open = OPEN.load(Relaxed);
+    if number < open {
+        return true;
+    }
+    let until = (number / PIECE + 1).saturating_mul(PIECE).min(CAPACITY.load(Relaxed));
+    let (from, bytes) = (FIRST_NODE.load(Relaxed).cast::<u8>(), until as usize * size_of::<Node>());
+    if !sys::open_memory(from, bytes.next_multiple_of(4096)) {
+        return false;
+    }
+    OPEN.fetch_max(until, Relaxed);
+    true
+}
+
+fn insert(index: *const AtomicU64, log2: u32, hash: u64, number: u32, probe: usize) {
+    let place = ((hash >> (64 - log2)) as usize + probe) & ((1 << log2) - 1);
+    // SAFETY: masked, so inside the index.
+    unsafe { (*index.add(place)).store(hash << NODE_BITS | u64::from(number), Release) };
+}
+
+/// Fills an index with all nodes that may be shared.
+fn fill(index: *const AtomicU64, log2: u32, nodes: u32) {
+    let first_node = FIRST_NODE.load(Relaxed);
+    for number in 1..nodes {
+        // SAFETY: claimed numbers below the capacity were opened by their claimers; a hole reads as zeros.
+        let value = unsafe { (*first_node.add(number as usize)).read() };
+        if value.flags & WRITTEN == 0 || value.flags & RETIRED != 0 {
+            continue;
+        }
+        let hash = hash(&value);
+        let start = (hash >> (64 - log2)) as usize;
+        let mask = (1usize << log2) - 1;
+        // SAFETY: masked, so inside the index.
+        let free = (0..PROBES).find(|probe| unsafe { (*index.add((start + probe) & mask)).load(Relaxed) } == 0);
+        insert(index, log2, hash, number, free.unwrap_or(PROBES - 1));
+    }
+}
+
+/// Makes an index of twice the size behind the present one, which stays mapped for readers that still hold it.
+fn grow(nodes: u32, log2: u32) {
+    let word = INDEX.load(Acquire);
+    let most = (CAPACITY.load(Relaxed) as usize).next_power_of_two() * 2;
+    if (word & 0xfff) as u32 != log2 || 1usize << (log2 + 1) > most || GROWING.swap(true, Acquire) {
+        return;
+    }
+    let (old, bytes) = ((word & !0xfff) as usize, 8usize << log2);
+    let new = (old + bytes) as *mut u8;
+    // Nodes below the last opened piece only: a claimer may not have opened its own yet.
+    let nodes = nodes.min(OPEN.load(Relaxed));
+    if sys::open_memory(new, 2 * bytes) {
+        fill(new as *const AtomicU64, log2 + 1, nodes);
+        INDEX.store(new as u64 | u64::from(log2 + 1), Release);
+    }
+    GROWING.store(false, Release);
+}
+
+/// Makes an object known to the recorder, unless it is already.
+pub fn module(object: &Object) {
+    let Some(area) = attach::area() else { return };
+    let header = area.header();
+    let known = header.modules_used.0.load(Acquire).min(MODULES);
+    let is_it = |index: u32| {
+        area.module(index).is_some_and(|entry| {
+            entry.start.load(Relaxed) == object.start
+                && entry.end.load(Relaxed) == object.end
+                && entry.gone_node.load(Relaxed) == 0
+        })
+    };
+    if (0..known).any(is_it) {
+        return;
+    }
+    let Some(entry) = area.module(header.modules_used.0.fetch_add(1, Relaxed)) else { return };
+    // SAFETY: the loader named the object for an address whose code is on this thread's stack, so it is mapped.
+    unsafe {
+        let (bias, name) = objects::bias_and_name(object);
+        let build_id = objects::build_id(object, bias);
+        entry.publish(object.start, object.end, bias, header.nodes_used.0.load(Relaxed), name, build_id);
+    }
+}
+
+/// After a `dlclose`: retires the modules that are no longer there, and with them every node in or inside them. True when there was one.
+pub fn retire_gone_modules() -> bool {
+    let Some(area) = attach::area() else { return false };
+    let header = area.header();
+    let nodes = header.nodes_used.0.load(Acquire).min(OPEN.load(Relaxed));
+    let mut any = false;
+    for index in 0..header.modules_used.0.load(Acquire).min(MODULES) {
+        let Some(entry) = area.module(index) else { continue };
+        let (start, end) = (entry.start.load(Relaxed), entry.end.load(Relaxed));
+        if !entry.is_ready() || entry.gone_node.load(Relaxed) != 0 {
+            continue;
+        }
+        if objects::find(start as usize).is_some_and(|found| found.start == start && found.end == end) {
+            continue;
+        }
+        entry.gone_node.store(nodes.max(1), Release);
+        retire_range(start, end, nodes);
+        any = true;
+    }
+    if any {
+        let (index, log2) = places();
+        // SAFETY: all places of the index; a place that another thread fills meanwhile is at worst lost.
+        (0..1usize << log2).for_each(|place| unsafe { (*index.add(place)).store(0, Relaxed) });
+        fill(index, log2, nodes);
+    }
+    any
+}
+
+fn retire_range(start: u64, end: u64, nodes: u32) {
+    let first_node = FIRST_NODE.load(Relaxed);
+    for number in 1..nodes {
+        // SAFETY: numbers below `nodes` are open.
+        let node = unsafe { &*first_node.add(number as usize) };
+        let value = node.read();
+        if value.flags & WRITTEN == 0 || value.parent >= number {
+            continue;
+        }
+        // SAFETY: the parent's number is smaller.
+        let parent = unsafe { (*first_node.add(value.parent as usize)).read() };
+        if (start..end).contains(&value.address) || (value.parent != 0 && parent.flags & RETIRED != 0) {
+            node.retire();
+        }
+    }
+}

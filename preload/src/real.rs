@@ -1,0 +1,183 @@
+//! The allocator behind us: finds it once, calls it for ever.
+//!
+//! Each pointer starts at a boot function, so that the hot path has no check: the first call of any of them resolves all. Calls that
+//! arrive while `dlsym` is at work, from itself or from another thread, are served by the cradle.
+
+use crate::{cradle, sys};
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+macro_rules! next_functions {
+    ($($name:ident $symbol:literal ($($arg:ident: $kind:ty),*) -> $result:ty, $boot:expr;)*) => {
+        $(
+            #[doc = concat!("The next `", stringify!($name), "`.")]
+            #[inline(always)]
+            #[allow(non_snake_case)]
+            pub unsafe fn $name($($arg: $kind),*) -> $result {
+                // SAFETY: the pointer is the boot function of the same type or what `dlsym` found under this name.
+                let function: unsafe extern "C" fn($($kind),*) -> $result =
+                    unsafe { core::mem::transmute(pointers::$name.load(Relaxed)) };
+                // SAFETY: the arguments are the program's own.
+                unsafe { function($($arg),*) }
+            }
+        )*
+        #[allow(non_upper_case_globals, non_snake_case)]
+        mod pointers {
+            use super::*;
+            $(
+                pub static $name: AtomicPtr<c_void> = AtomicPtr::new(boot::$name as *mut c_void);
+            )*
+        }
+        #[allow(non_snake_case)]
+        mod boot {
+            use super::*;
+            $(
+                pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
+                    if resolve() && pointers::$name.load(Relaxed) != boot::$name as *mut c_void {
+                        // SAFETY: resolved now: not this function again.
+                        return unsafe { super::$name($($arg),*) };
+                    }
+                    $boot
+                }
+            )*
+        }
+        fn find_all() {
+            $(
+                let found = sys::next_symbol($symbol);
+                if !found.is_null() {
+                    pointers::$name.store(found, Relaxed);
+                }
+            )*
+        }
+    };
+}
+
+// `free` and `realloc` first: what `dlsym` allocates with the old ones must find its way back.
+next_functions! {
+    free c"free" (block: *mut u8) -> (), { let _ = block; };
+    realloc c"realloc" (block: *mut u8, size: usize) -> *mut u8, move_out(block, size);
+    malloc c"malloc" (size: usize) -> *mut u8, cradle::take(size, 16);
+    calloc c"calloc" (count: usize, size: usize) -> *mut u8, {
+        count.checked_mul(size).map_or(core::ptr::null_mut(), |bytes| cradle::take(bytes, 16))
+    };
+    reallocarray c"reallocarray" (block: *mut u8, count: usize, size: usize) -> *mut u8, {
+        match count.checked_mul(size) {
+            // SAFETY: the program's own arguments, with the product checked as `reallocarray` does.
+            Some(bytes) => unsafe { super::realloc(block, bytes) },
+            None => { sys::set_errno(libc::ENOMEM); core::ptr::null_mut() }
+        }
+    };
+    memalign c"memalign" (align: usize, size: usize) -> *mut u8, cradle::take(size, align);
+    aligned_alloc c"aligned_alloc" (align: usize, size: usize) -> *mut u8, {
+        // SAFETY: an allocator without `aligned_alloc` gets the older call of the same meaning.
+        unsafe { super::memalign(align, size) }
+    };
+    posix_memalign c"posix_memalign" (out: *mut *mut u8, align: usize, size: usize) -> c_int, {
+        // SAFETY: as above; `out` is the program's.
+        unsafe {
+            let block = super::memalign(align, size);
+            if block.is_null() { libc::ENOMEM } else { *out = block; 0 }
+        }
+    };
+    valloc c"valloc" (size: usize) -> *mut u8, {
+        // SAFETY: as above.
+        unsafe { super::memalign(4096, size) }
+    };
+    pvalloc c"pvalloc" (size: usize) -> *mut u8, {
+        // SAFETY: as above.
+        unsafe { super::memalign(4096, size.next_multiple_of(4096)) }
+    };
+    cfree c"cfree" (block: *mut u8) -> (), {
+        // SAFETY: as above.
+        unsafe { super::free(block) }
+    };
+    free_sized c"free_sized" (block: *mut u8, size: usize) -> (), {
+        let _ = size;
+        // SAFETY: C23 defines it as `free` with a promise.
+        unsafe { super::free(block) }
+    };
+    free_aligned_sized c"free_aligned_sized" (block: *mut u8, align: usize, size: usize) -> (), {
+        let _ = (align, size);
+        // SAFETY: as above.
+        unsafe { super::free(block) }
+    };
+    malloc_usable_size c"malloc_usable_size" (block: *mut u8) -> usize, { let _ = block; 0 };
+    dlclose c"dlclose" (handle: *mut c_void) -> c_int, { let _ = handle; -1 };
+    fork c"fork" () -> c_int, raw_fork();
+    _Fork c"_Fork" () -> c_int, raw_fork();
+}
+
+fn raw_fork() -> c_int {
+    // SAFETY: fork without arguments; only a libc without the function comes here.
+    unsafe { sys::syscall(libc::SYS_fork, [0; 6]) as c_int }
+}
+
+/// `realloc` of a block in the cradle: a new block with the old bytes.
+fn move_out(block: *mut u8, size: usize) -> *mut u8 {
+    // SAFETY: before the real allocator is known every block is the cradle's.
+    let old = if block.is_null() { 0 } else { unsafe { cradle::size(block) } };
+    let new = cradle::take(size, 16);
+    if !new.is_null() && !block.is_null() {
+        // SAFETY: both blocks hold at least the smaller size.
+        unsafe { core::ptr::copy_nonoverlapping(block, new, old.min(size)) };
+    }
+    new
+}
+
+const UNRESOLVED: u32 = 0;
+const RESOLVING: u32 = 1;
+const RESOLVED: u32 = 2;
+static STATE: AtomicU32 = AtomicU32::new(UNRESOLVED);
+static IS_GLIBC: AtomicBool = AtomicBool::new(false);
+
+/// Finds the next definitions. False while another call is at it (perhaps this thread's own, below `dlsym`).
+pub fn resolve() -> bool {
+    match STATE.compare_exchange(UNRESOLVED, RESOLVING, Acquire, Acquire) {
+        Ok(_) => {
+            sys::keeping_errno(|| {
+                find_all();
+                let libc_malloc = sys::any_symbol(c"__libc_malloc");
+                IS_GLIBC.store(!libc_malloc.is_null() && libc_malloc == pointers::malloc.load(Relaxed), Relaxed);
+                crate::stamp::watch_threads();
+                crate::unwind::objects::find_loader();
+            });
+            STATE.store(RESOLVED, Release);
+            true
+        }
+        Err(state) => state == RESOLVED,
+    }
+}
+
+/// Whether the allocator behind us is glibc's own, whose functions do not call each other through their public names.
+#[inline(always)]
+pub fn is_glibc() -> bool {
+    IS_GLIBC.load(Relaxed)
+}
+
+/// The C++ operators, found on first use: a C program has none, and one loaded later by `dlopen` may not be in the global scope.
+static OPERATORS: [AtomicPtr<c_void>; crate::hooks::OPERATORS.len()] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; crate::hooks::OPERATORS.len()];
+
+/// The next definition of an operator; null when there is none. `caller` is an address in the calling object, whose own scope is
+/// searched when the global one has none (a C++ library opened locally by a C program).
+#[inline(always)]
+pub fn operator(which: usize, caller: usize) -> *mut c_void {
+    let found = OPERATORS[which].load(Relaxed);
+    if found.is_null() { find_operator(which, caller) } else { found }
+}
+
+#[cold]
+fn find_operator(which: usize, caller: usize) -> *mut c_void {
+    let name: &CStr = crate::hooks::OPERATORS[which];
+    sys::keeping_errno(|| {
+        let mut found = sys::next_symbol(name);
+        if found.is_null()
+            && let Some(object) = crate::unwind::objects::find(caller)
+        {
+            // SAFETY: the loader named the object of the caller, which is running.
+            found = unsafe { sys::symbol_of(object.link_map, name) };
+        }
+        OPERATORS[which].store(found, Relaxed);
+        found
+    })
+}

@@ -1,0 +1,261 @@
+//! Every system call and every libc function of this crate, one thin function each. System calls are made directly: libc's wrappers pass
+//! through thread cancellation and write `errno`.
+
+use core::arch::asm;
+use core::ffi::{CStr, c_char, c_void};
+
+/// Makes a system call; errors come back as negative numbers.
+///
+/// # Safety
+/// As for the call itself: pointers must be what the kernel may read and write.
+#[inline(always)]
+pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the kernel clobbers rcx and r11 only; the caller vouches for the arguments.
+    unsafe {
+        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+            in("r10") args[3], in("r8") args[4], in("r9") args[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    result
+}
+
+macro_rules! call {
+    ($number:ident $(, $arg:expr)*) => {{
+        let mut args = [0usize; 6];
+        let given: &[usize] = &[$($arg as usize),*];
+        args[..given.len()].copy_from_slice(given);
+        // SAFETY: stated by the function around it.
+        unsafe { syscall(libc::$number as i64, args) }
+    }};
+}
+
+/// Own process id.
+pub fn pid() -> u32 {
+    call!(SYS_getpid) as u32
+}
+
+/// Own thread id.
+pub fn tid() -> u32 {
+    call!(SYS_gettid) as u32
+}
+
+/// Maps `bytes` of private memory without access rights and without reserving room; `None` when the system refuses.
+pub fn reserve(bytes: usize) -> Option<*mut u8> {
+    map(
+        core::ptr::null_mut(),
+        bytes,
+        libc::PROT_NONE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        -1,
+    )
+}
+
+/// Maps; `None` when the system refuses. Fixed mappings replace what is there: the caller owns that range.
+pub fn map(at: *mut u8, bytes: usize, rights: i32, flags: i32, descriptor: i32) -> Option<*mut u8> {
+    let result = call!(SYS_mmap, at, bytes, rights, flags, descriptor, 0);
+    (!(-4095..0).contains(&result)).then_some(result as *mut u8)
+}
+
+/// Unmaps memory that this library mapped.
+pub fn unmap(at: *mut u8, bytes: usize) {
+    call!(SYS_munmap, at, bytes);
+}
+
+/// Opens memory that this library mapped for reading and writing.
+pub fn open_memory(at: *mut u8, bytes: usize) -> bool {
+    call!(SYS_mprotect, at, bytes, libc::PROT_READ | libc::PROT_WRITE) == 0
+}
+
+/// Advice about memory that this library mapped.
+pub fn advise(at: *mut u8, bytes: usize, advice: i32) -> bool {
+    call!(SYS_madvise, at, bytes, advice) == 0
+}
+
+/// Whether eight bytes at `address` can be read: the kernel copies the signal set before it rejects the unknown `how`
+/// (the trick is old; no state changes, and every sandbox allows the call).
+pub fn is_readable(address: usize) -> bool {
+    const NO_SUCH_HOW: isize = -1;
+    call!(SYS_rt_sigprocmask, NO_SUCH_HOW, address, 0, 8) != -libc::EFAULT as isize
+}
+
+/// Closes a descriptor of ours.
+pub fn close(descriptor: i32) {
+    call!(SYS_close, descriptor);
+}
+
+/// A `SOCK_SEQPACKET` Unix socket that neither blocks nor survives exec.
+pub fn socket() -> Option<i32> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let result = call!(SYS_socket, libc::AF_UNIX, kind, 0);
+    (result >= 0).then_some(result as i32)
+}
+
+/// Connects to a path; 0 or a negative error.
+pub fn connect(descriptor: i32, path: &[u8]) -> isize {
+    // SAFETY: all-zero is a valid sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    if path.len() >= address.sun_path.len() {
+        return -libc::ENAMETOOLONG as isize;
+    }
+    for (place, byte) in address.sun_path.iter_mut().zip(path) {
+        *place = *byte as c_char;
+    }
+    call!(SYS_connect, descriptor, &raw const address, size_of::<libc::sockaddr_un>())
+}
+
+/// Sends without raising SIGPIPE; bytes sent or a negative error.
+pub fn send(descriptor: i32, bytes: &[u8]) -> isize {
+    call!(SYS_sendto, descriptor, bytes.as_ptr(), bytes.len(), libc::MSG_NOSIGNAL, 0, 0)
+}
+
+/// Receives one message and at most one descriptor: bytes (or a negative error) and the descriptor.
+pub fn receive(descriptor: i32, bytes: &mut [u8]) -> (isize, Option<i32>) {
+    #[repr(C, align(8))]
+    struct Control([u8; 24]);
+    let mut control = Control([0; 24]);
+    let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = &raw mut vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len() as _;
+    let result = call!(SYS_recvmsg, descriptor, &raw mut message, libc::MSG_CMSG_CLOEXEC);
+    // cmsghdr: length 8, level 4, type 4, then the descriptor. A cut control part (no room for descriptors) leaves none.
+    let word = |at: usize| i32::from_le_bytes([control.0[at], control.0[at + 1], control.0[at + 2], control.0[at + 3]]);
+    let carried = result >= 0 && message.msg_controllen as usize >= 20;
+    let is_rights = carried && word(0) >= 20 && word(8) == libc::SOL_SOCKET && word(12) == libc::SCM_RIGHTS;
+    (result, is_rights.then(|| word(16)))
+}
+
+/// Waits until the descriptor can be read, at most `milliseconds`. True when it can.
+pub fn wait_readable(descriptor: i32, milliseconds: u64) -> bool {
+    let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+    call!(SYS_poll, &raw mut poll, 1, milliseconds) == 1
+}
+
+/// Waits while the word holds `expected`, at most `milliseconds`; wakes from another process.
+pub fn futex_wait(word: *const u32, expected: u32, milliseconds: u64) {
+    let time =
+        libc::timespec { tv_sec: (milliseconds / 1000) as i64, tv_nsec: (milliseconds % 1000 * 1_000_000) as i64 };
+    call!(SYS_futex, word, libc::FUTEX_WAIT, expected, &raw const time, 0, 0);
+}
+
+/// Sleeps.
+pub fn sleep_ms(milliseconds: u64) {
+    let time =
+        libc::timespec { tv_sec: (milliseconds / 1000) as i64, tv_nsec: (milliseconds % 1000 * 1_000_000) as i64 };
+    call!(SYS_nanosleep, &raw const time, 0);
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, by the vDSO (async-signal-safe, does not touch `errno` on success).
+pub fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer names a timespec of ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+}
+
+/// Soft limit on address space in bytes; `u64::MAX` for none.
+pub fn address_space_limit() -> u64 {
+    let mut limit = [0u64; 2];
+    match call!(SYS_prlimit64, 0, libc::RLIMIT_AS, 0, limit.as_mut_ptr()) {
+        0 => limit[0],
+        _ => u64::MAX,
+    }
+}
+
+/// Opens a file for reading; `None` when that fails.
+pub fn open(path: &CStr) -> Option<i32> {
+    let result = call!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0);
+    (result >= 0).then_some(result as i32)
+}
+
+/// Reads; bytes read, 0 at the end or on an error.
+pub fn read(descriptor: i32, bytes: &mut [u8]) -> usize {
+    call!(SYS_read, descriptor, bytes.as_mut_ptr(), bytes.len()).max(0) as usize
+}
+
+/// An entry of the auxiliary vector; 0 when it is not there.
+pub fn auxiliary(kind: u64) -> usize {
+    // SAFETY: reads the process's own vector.
+    unsafe { libc::getauxval(kind) as usize }
+}
+
+/// The next definition of a symbol behind this library, or null. May allocate and take the loader's lock: never on the steady path.
+pub fn next_symbol(name: &CStr) -> *mut c_void {
+    // SAFETY: a valid name and a pseudo handle.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// A symbol anywhere in the global scope, or null. As [`next_symbol`].
+pub fn any_symbol(name: &CStr) -> *mut c_void {
+    // SAFETY: a valid name and a pseudo handle.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}
+
+/// A symbol in the scope of a loaded object, or null. As [`next_symbol`].
+///
+/// # Safety
+/// `handle` must be the loader's record of an object that is mapped.
+pub unsafe fn symbol_of(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    // SAFETY: the caller vouches for the handle.
+    unsafe { libc::dlsym(handle, name.as_ptr()) }
+}
+
+/// The value of an environment variable; `None` too while libc has not set up the environment.
+pub fn environment(name: &str) -> Option<&'static CStr> {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    // SAFETY: libc keeps `environ` a null-terminated list of strings; it is read at start-up, before the program can change it.
+    unsafe {
+        let mut entry = environ;
+        while !entry.is_null() && !(*entry).is_null() {
+            let text = CStr::from_ptr(*entry);
+            if let Some(value) = text.to_bytes().strip_prefix(name.as_bytes())
+                && value.first() == Some(&b'=')
+            {
+                return Some(CStr::from_ptr((*entry).add(name.len() + 1)));
+            }
+            entry = entry.add(1);
+        }
+    }
+    None
+}
+
+/// Whether libc has set up the environment.
+pub fn environment_is_ready() -> bool {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    // SAFETY: a plain read of libc's variable.
+    unsafe { !environ.is_null() }
+}
+
+/// Runs `body` and puts `errno` back as it was.
+pub fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: libc's own address of the calling thread's errno.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above; the thread is ours.
+    let saved = unsafe { *place };
+    let result = body();
+    // SAFETY: as above.
+    unsafe { *place = saved };
+    result
+}
+
+/// Sets `errno`, where an allocator's fallback of ours must.
+pub fn set_errno(value: i32) {
+    // SAFETY: libc's own address of the calling thread's errno.
+    unsafe { *libc::__errno_location() = value }
+}
+
+/// Ends the process as `abort` does, without calling it.
+#[cfg(not(test))]
+pub fn exit_by_abort() -> ! {
+    loop {
+        call!(SYS_kill, pid(), libc::SIGABRT);
+    }
+}

@@ -1,0 +1,220 @@
+//! A thread's private state, and how a thread comes to have it.
+//!
+//! Blocks lie in one reservation, one for each slot, opened when the slot is claimed. The reservation is `MADV_WIPEONFORK`: in a forked
+//! child every block reads as zeros, so the first event finds `gate == 0` and takes the slow way, whatever kind of fork it was.
+
+use crate::unwind::memo::Memo;
+use crate::{attach, sys, tls};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use heaptape_wire::area::{SLOT_FREE, SLOT_TAKEN};
+use heaptape_wire::{Record, SlotControl, ring::Ring};
+
+/// `gate`, low byte: events take the fast path.
+pub const READY: u64 = 1;
+/// `gate` bit: a hook of this thread is at work.
+pub const BUSY: u64 = 2;
+/// `gate` bit: a forwarded call is under way that may call other hooks (`operator new` calls `malloc`).
+pub const FORWARDING: u64 = 4;
+/// `gate` bit, with [`BUSY`]: the hook's event is in the count.
+pub const COUNTED: u64 = 8;
+/// `gate`: events begun on this thread, above the bits. One store marks the hook busy and counts its event, so that a jump out of the
+/// hook at any instruction leaves a true count.
+pub const BEGUN: u64 = 1 << 8;
+
+/// Events of signal handlers that interrupted a hook wait here until it is done.
+pub const NESTED: usize = 64;
+
+/// An event that waits, with its stamp.
+#[derive(Clone, Copy)]
+pub struct Waiting {
+    /// Absolute ticks.
+    pub stamp: u64,
+    /// The event.
+    pub event: heaptape_wire::Event,
+}
+
+/// The thread's state. Only its own thread reads or writes it, a signal handler on that thread included.
+#[repr(C, align(4096))]
+pub struct Block {
+    /// [`READY`] plus bits, and the count of events begun; 0 before the claim and in a forked child.
+    pub gate: u64,
+    /// `head` when the hook at work began: still published means that its event is not.
+    pub event_head: u64,
+    /// Events still to go until the next stamp, while the process has one thread.
+    pub until_stamp: u32,
+    /// The slot's control words.
+    pub control: *const SlotControl,
+    /// The slot's ring.
+    pub ring: Ring,
+    /// Next position in the ring.
+    pub head: u64,
+    /// Positions below this are free to write.
+    pub limit: u64,
+    /// Last stamp published.
+    pub stamp: u64,
+    /// Stack pointer of the hook at work.
+    pub busy_sp: usize,
+    /// Word at `busy_sp`: the hook's return address; another word there proves that the hook is gone.
+    pub busy_word: u64,
+    /// Records kept free for second halves of resizes.
+    pub reserved: u64,
+    /// Events that found no room.
+    pub lost: u64,
+    /// Of these, not yet told by a record in the ring.
+    pub lost_untold: u64,
+    /// Lowest address known to be mapped up to `stack_end`.
+    pub stack_low: usize,
+    /// Behind the highest word of the thread's own stack that may be read; 0 when it is not known.
+    pub stack_end: usize,
+    /// See [`crate::guard`].
+    pub forward: crate::guard::Forward,
+    /// Filled places of `nested`.
+    pub nested_count: u32,
+    /// Of these, already told.
+    pub nested_told: u32,
+    /// A nested event is being captured.
+    pub nested_busy: u32,
+    /// What the last captures read.
+    pub memo: Memo,
+    /// Room for a capture inside a capture.
+    pub nested_frames: crate::unwind::Frames,
+    /// Events of handlers.
+    pub nested: [Waiting; NESTED],
+}
+
+/// Bytes of a block, a multiple of the page.
+pub const BLOCK_BYTES: usize = size_of::<Block>();
+
+/// The slow way of a hook: gives the thread its block, attaching the process first when that has not been tried. Null when the process
+/// is not traced.
+#[cold]
+pub fn enter(sp: usize) -> *mut Block {
+    let Some(session) = attach::session() else { return core::ptr::null_mut() };
+    let Some(slot) = claim(&session) else {
+        session.area.header().lost_without_slot.fetch_add(1, Relaxed);
+        return core::ptr::null_mut();
+    };
+    let block = session.block(slot);
+    let ring_bytes = session.area.layout().params.ring_bytes as usize;
+    let (Some(control), Some(ring)) = (session.area.slot(slot), session.area.ring(slot)) else {
+        return core::ptr::null_mut();
+    };
+    if !sys::open_memory(block.cast(), BLOCK_BYTES) || !sys::open_memory(ring.start().cast(), ring_bytes) {
+        control.owner.0.state.store(SLOT_FREE, Release);
+        session.area.header().lost_without_slot.fetch_add(1, Relaxed);
+        return core::ptr::null_mut();
+    }
+    let head = control.producer.0.head.load(Relaxed);
+    // SAFETY: the slot was claimed by this thread alone and its block is open; the memory of an earlier owner is whole, so that plain
+    // writes of the fields suffice.
+    unsafe {
+        (*block).control = control;
+        (*block).ring = ring;
+        (*block).head = head;
+        (*block).limit = control.consumer.0.tail.load(Acquire).wrapping_add(ring.capacity());
+        (*block).stamp = 0;
+        (*block).until_stamp = 0;
+        (*block).event_head = head;
+        (*block).reserved = 0;
+        (*block).lost = 0;
+        (*block).lost_untold = 0;
+        (*block).nested_count = 0;
+        (*block).nested_busy = 0;
+        (*block).nested_told = 0;
+        (*block).memo.forget();
+        (*block).stack_low = sp & !4095;
+        (*block).stack_end = own_stack_end(sp);
+        (*block).gate = READY;
+    }
+    tls::set(block);
+    block
+}
+
+/// Takes the lowest free slot. Lock-free: a compare-and-swap on the slot's own word decides.
+fn claim(session: &attach::Session) -> Option<u32> {
+    let header = session.area.header();
+    let slots = session.area.layout().params.slots;
+    let start = header.slot_hint.load(Relaxed).min(slots);
+    for index in start..slots {
+        let owner = &session.area.slot(index)?.owner.0;
+        if owner.state.load(Relaxed) == SLOT_FREE
+            && owner.state.compare_exchange(SLOT_FREE, SLOT_TAKEN, AcqRel, Relaxed).is_ok()
+        {
+            owner.tid.store(sys::tid(), Release);
+            header.slots_used.0.fetch_max(index + 1, AcqRel);
+            // A hint only: a slot given back meanwhile lowers it again, and a lost update costs a scan.
+            let _ = header.slot_hint.compare_exchange(start, index + 1, Relaxed, Relaxed);
+            return Some(index);
+        }
+    }
+    // The hint may have passed a slot that was given back at the same moment.
+    header.slot_hint.store(0, Relaxed);
+    None
+}
+
+/// The end of the stack that `sp` lies on: threads made by libc have their thread pointer at its top, the main thread has the kernel's
+/// random bytes above its first frame. 0 when the pages up to there are not all mapped (the first event came on another stack).
+fn own_stack_end(sp: usize) -> usize {
+    /// 64 MiB: more than any stack in use at a thread's first event.
+    const FARTHEST: usize = 64 << 20;
+    let candidates = [tls::thread_pointer(), sys::auxiliary(libc::AT_RANDOM)];
+    let Some(end) = candidates.into_iter().filter(|&end| end > sp && end - sp < FARTHEST).min() else { return 0 };
+    let end = end & !7;
+    let mut page = sp & !4095;
+    while page < end {
+        if !sys::is_readable(page) {
+            return 0;
+        }
+        page += 4096;
+    }
+    end
+}
+
+impl Block {
+    /// The window of the thread's own stack that may be read from `sp` up, grown down to `sp` page by page when it went deeper than ever
+    /// before. False: `sp` lies on another stack.
+    #[inline(always)]
+    pub fn is_on_own_stack(&mut self, sp: usize) -> bool {
+        (sp >= self.stack_low && sp < self.stack_end) || self.grow_stack(sp)
+    }
+
+    #[cold]
+    fn grow_stack(&mut self, sp: usize) -> bool {
+        /// 2,048 pages: what a single frame may skip at once.
+        const MOST: usize = 8 << 20;
+        if self.stack_end == 0 {
+            self.stack_end = own_stack_end(sp);
+            self.stack_low = sp & !4095;
+            return self.stack_end != 0;
+        }
+        let target = sp & !4095;
+        if sp >= self.stack_end || self.stack_low - target > MOST {
+            return false;
+        }
+        while self.stack_low > target {
+            if !sys::is_readable(self.stack_low - 4096) {
+                return false;
+            }
+            self.stack_low -= 4096;
+        }
+        true
+    }
+
+    /// Publishes everything up to `self.head`.
+    ///
+    /// # Safety
+    /// `self.control` must be the claimed slot's: [`enter`] upholds it for a block whose gate is not 0.
+    #[inline(always)]
+    pub unsafe fn publish(&mut self) {
+        // SAFETY: the control words stay mapped as long as the session.
+        let producer = unsafe { &(*self.control).producer.0 };
+        producer.head.store(self.head, Release);
+    }
+
+    /// Stores a record behind the published ones.
+    #[inline(always)]
+    pub fn put(&mut self, record: Record) {
+        self.ring.put(self.head, record);
+        self.head += 1;
+    }
+}

@@ -1,0 +1,48 @@
+//! The one thread-local word: the address of the thread's [`crate::thread::Block`].
+//!
+//! Stable Rust has no thread-local for `no_std`, and std's in a shared object calls `__tls_get_addr`, which may allocate. So the word is
+//! declared in assembly with the initial-exec model: one load of its offset, one load through the thread pointer (1.4-3.0 ns measured,
+//! against 3.3-3.8 of std's). The library then carries STATIC_TLS and 8 bytes of each thread's static area.
+
+use crate::thread::Block;
+use core::arch::{asm, global_asm};
+
+global_asm!(
+    ".pushsection .tbss.heaptape_block,\"awT\",@nobits",
+    ".balign 8",
+    ".hidden heaptape_block",
+    ".globl heaptape_block",
+    ".type heaptape_block, @object",
+    ".size heaptape_block, 8",
+    "heaptape_block: .zero 8",
+    ".popsection",
+);
+
+/// The thread's block, or null: not yet known.
+#[inline(always)]
+pub fn get() -> *mut Block {
+    let block: *mut Block;
+    // SAFETY: reads the thread's own word.
+    unsafe {
+        asm!("mov {0}, qword ptr [rip + heaptape_block@GOTTPOFF]", "mov {0}, qword ptr fs:[{0}]", out(reg) block,
+            options(nostack, readonly, preserves_flags));
+    }
+    block
+}
+
+/// Sets the thread's block.
+pub fn set(block: *mut Block) {
+    // SAFETY: writes the thread's own word.
+    unsafe {
+        asm!("mov {0}, qword ptr [rip + heaptape_block@GOTTPOFF]", "mov qword ptr fs:[{0}], {1}", out(reg) _, in(reg) block,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// The thread pointer: for threads made by libc it lies at the top of their stack.
+pub fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: the psABI keeps the thread pointer's own value at fs:0.
+    unsafe { asm!("mov {0}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    pointer
+}

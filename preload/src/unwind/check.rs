@@ -1,0 +1,102 @@
+//! Builds with `--cfg heaptape_verify`: every captured stack is compared with a full walk by the same rules, each 101st with the libc's own
+//! `backtrace`. The counts stand in the area's header; nothing here is in the library that users get.
+
+use super::walk::{self, OwnStack};
+use super::{Frames, NODE_FLAGS};
+use crate::thread::Block;
+use crate::{attach, intern, sys};
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use heaptape_wire::limits::MAX_FRAMES;
+use heaptape_wire::nodes::{CUT, GUESS, SIGNAL};
+
+const BACKTRACE_EACH: u64 = 101;
+
+struct Room(UnsafeCell<(Frames, [*mut c_void; MAX_FRAMES])>);
+// SAFETY: used under `TAKEN` only.
+unsafe impl Sync for Room {}
+static ROOM: Room = Room(UnsafeCell::new((
+    [super::Frame { slot: 0, address: 0, bp: 0, how: 0 }; MAX_FRAMES],
+    [core::ptr::null_mut(); MAX_FRAMES],
+)));
+static TAKEN: AtomicBool = AtomicBool::new(false);
+static BACKTRACE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static TURN: AtomicU64 = AtomicU64::new(0);
+
+/// Compares the stack of `node` with what a walk and `backtrace` find.
+///
+/// # Safety
+/// As [`super::memo::capture`].
+pub unsafe fn compare(block: *mut Block, sp: usize, bp: usize, node: u32) {
+    if TAKEN.swap(true, Acquire) {
+        return;
+    }
+    // SAFETY: `TAKEN` gives the room to this call alone; the rest is the caller's promise.
+    unsafe {
+        let (frames, addresses) = &mut *ROOM.0.get();
+        if (*block).is_on_own_stack(sp) && !intern::settings().caller_only {
+            by_walk(block, sp, bp, node, frames);
+            by_backtrace(node, addresses);
+        }
+    }
+    TAKEN.store(false, Release);
+}
+
+unsafe fn by_walk(block: *mut Block, sp: usize, bp: usize, node: u32, frames: &mut Frames) {
+    let Some(area) = attach::area() else { return };
+    // SAFETY: the caller's promise.
+    let mut memory = OwnStack { low: sp as u64, end: unsafe { (*block).stack_end } as u64 };
+    let count = walk::plain(walk::first(sp, bp), &mut memory, &mut frames[..intern::settings().max_frames]);
+    let mut number = node;
+    let mut same = true;
+    for frame in &frames[..count] {
+        let value = intern::value(number);
+        let flags = frame.flags() & NODE_FLAGS;
+        same &= value.address == frame.address && (value.flags & (GUESS | SIGNAL)) == flags & (GUESS | SIGNAL);
+        number = value.parent;
+        if value.flags & CUT != 0 || flags & CUT != 0 {
+            // Where the depth limit cut is not part of the law; that there was one is.
+            same &= count == intern::settings().max_frames || (flags & CUT != 0 && number == 0);
+            number = 0;
+            break;
+        }
+    }
+    same &= number == 0;
+    area.header().verified[0].fetch_add(1, Relaxed);
+    area.header().verified[1].fetch_add(u64::from(!same), Relaxed);
+}
+
+unsafe fn by_backtrace(node: u32, addresses: &mut [*mut c_void; MAX_FRAMES]) {
+    let Some(area) = attach::area() else { return };
+    if TURN.fetch_add(1, Relaxed) % BACKTRACE_EACH != 0 {
+        return;
+    }
+    if BACKTRACE.load(Relaxed).is_null() {
+        BACKTRACE.store(sys::any_symbol(c"backtrace"), Relaxed);
+    }
+    let function = BACKTRACE.load(Relaxed);
+    if function.is_null() {
+        return;
+    }
+    // SAFETY: libc's function of this type. Its first call may load a library and allocate; the gate is busy, so that is not recorded.
+    let count = unsafe {
+        let backtrace: unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int = core::mem::transmute(function);
+        backtrace(addresses.as_mut_ptr(), MAX_FRAMES as c_int)
+    };
+    let first = intern::value(node).address;
+    let found = &addresses[..count.clamp(0, MAX_FRAMES as c_int) as usize];
+    let Some(start) = found.iter().position(|address| *address as u64 == first) else { return };
+    let mut number = node;
+    let mut same = true;
+    let mut guessed = false;
+    for address in &found[start..] {
+        let value = intern::value(number);
+        guessed |= value.flags & (GUESS | CUT) != 0;
+        same &= value.address == *address as u64 || guessed;
+        number = value.parent;
+    }
+    same &= number == 0 || guessed;
+    area.header().backtraced[0].fetch_add(1, Relaxed);
+    area.header().backtraced[1].fetch_add(u64::from(!same), Relaxed);
+}

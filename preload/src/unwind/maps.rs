@@ -1,0 +1,120 @@
+//! The objects of a process as `/proc/self/maps` tells them, for libcs without `_dl_find_object`: read with plain system calls when an
+//! unknown address comes up; no lock is taken. An object is the run of mappings of one file around the address; its program headers,
+//! in its first page, name the unwind tables.
+
+use super::objects::Object;
+use super::tables::Tables;
+use crate::sys;
+
+/// The object of an address.
+pub fn find(address: usize) -> Option<Object> {
+    let descriptor = sys::open(c"/proc/self/maps")?;
+    let found = scan(address as u64, &mut |bytes| sys::read(descriptor, bytes));
+    sys::close(descriptor);
+    let (start, end) = found?;
+    let object = Object { start, end, link_map: core::ptr::null_mut(), unwind_header: 0 };
+    Some(Object { unwind_header: unwind_header(&object).unwrap_or(0), ..object })
+}
+
+/// First and last address of the run of mappings of one file that holds `address`.
+fn scan(address: u64, read: &mut dyn FnMut(&mut [u8]) -> usize) -> Option<(u64, u64)> {
+    let mut text = [0u8; 1024];
+    let mut length = 0;
+    // The run so far: start, end, device and inode.
+    let mut run: Option<(u64, u64, u64)> = None;
+    loop {
+        let line_end = text[..length].iter().position(|byte| *byte == b'\n');
+        let Some(line_end) = line_end else {
+            if length == text.len() {
+                length = 0; // a line longer than any path we need: its tail is no mapping
+            }
+            let more = read(&mut text[length..]);
+            if more == 0 {
+                return None;
+            }
+            length += more;
+            continue;
+        };
+        if let Some((start, end, inode)) = parse(&text[..line_end]) {
+            match run {
+                Some((first, last, of)) if of == inode && inode != 0 && start - last < 1 << 30 => {
+                    run = Some((first, end, of))
+                }
+                Some((first, last, _)) if (first..last).contains(&address) => return Some((first, last)),
+                _ if start > address => return None,
+                _ => run = Some((start, end, inode)),
+            }
+        }
+        text.copy_within(line_end + 1..length, 0);
+        length -= line_end + 1;
+    }
+}
+
+/// `start-end rights offset device inode path` -> start, end, inode.
+fn parse(line: &[u8]) -> Option<(u64, u64, u64)> {
+    let number = |text: &[u8], base: u64| {
+        text.iter().try_fold(0u64, |value, byte| {
+            let digit = char::from(*byte).to_digit(base as u32)?;
+            value.checked_mul(base)?.checked_add(u64::from(digit))
+        })
+    };
+    let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
+    let mut range = fields.next()?.splitn(2, |byte| *byte == b'-');
+    let (start, end) = (number(range.next()?, 16)?, number(range.next()?, 16)?);
+    let inode = number(fields.nth(3)?, 10)?;
+    Some((start, end, inode))
+}
+
+/// `.eh_frame_hdr` of an object whose ELF header is mapped at its start.
+fn unwind_header(object: &Object) -> Option<u64> {
+    const PT_LOAD: u64 = 1;
+    const PT_GNU_EH_FRAME: u64 = 0x6474_e550;
+    let at = |offset: u64| Tables::new(object, object.start + offset);
+    if at(0).number(4)? != u64::from(u32::from_le_bytes(*b"\x7fELF")) {
+        return None;
+    }
+    let (table, size, count) = (at(32).number(8)?, at(54).number(2)?, at(56).number(2)?);
+    let mut bias = None;
+    for index in 0..count {
+        let header = table + index * size;
+        let (kind, offset, address) = (at(header).number(4)?, at(header + 8).number(8)?, at(header + 16).number(8)?);
+        if kind == PT_LOAD && bias.is_none() {
+            bias = Some(object.start.wrapping_sub(address.wrapping_sub(offset)));
+        }
+        if kind == PT_GNU_EH_FRAME {
+            return Some(bias?.wrapping_add(address));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_one_file() {
+        let maps = b"1000-2000 r--p 00000000 fe:00 7 /a\n2000-3000 r-xp 00001000 fe:00 7 /a\n\
+            3000-4000 rw-p 00000000 00:00 0 \n5000-6000 r-xp 00000000 fe:00 8 /b\n";
+        let look = |address| {
+            let mut left = &maps[..];
+            scan(address, &mut |bytes: &mut [u8]| {
+                let count = left.len().min(bytes.len()).min(10);
+                bytes[..count].copy_from_slice(&left[..count]);
+                left = &left[count..];
+                count
+            })
+        };
+        assert_eq!(look(0x2800), Some((0x1000, 0x3000)));
+        assert_eq!(look(0x3800), Some((0x3000, 0x4000)));
+        assert_eq!(look(0x4800), None);
+        assert_eq!(look(0x900), None);
+    }
+
+    #[test]
+    fn finds_this_program() {
+        let here = finds_this_program as fn() as usize;
+        let object = find(here).expect("the test program is mapped");
+        assert!((object.start..object.end).contains(&(here as u64)) && object.unwind_header != 0);
+    }
+}

@@ -1,0 +1,156 @@
+//! Address -> rule: how to step from a frame to its caller, in one 64-bit word of a process-wide table. Compiled from the object's unwind
+//! tables on the first miss ([`super::cfi`]); a hit is one or two loads of one cache line.
+//!
+//! ```text
+//! bits 0..4 kind | 4..20 offset / 8, signed | 20..27 where rbp was saved, in words below the return address, 0 not | 32..64 tag
+//! ```
+//! The key is the return address itself (the rule is that of the byte before it, inside the call). Set = its low 15 bits, tag = the rest:
+//! together they give it back, so a hit is exact. Two ways a set: with one, the 30,000 addresses of a compiler displace each other for ever.
+//! Interrupted instructions, whose own rule is wanted, are compiled each time.
+
+use super::{cfi, objects};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
+
+/// How to find the CFA (the stack pointer before the call) from the registers of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// CFA = rsp + offset.
+    FromSp = 1,
+    /// CFA = rbp + offset.
+    FromBp = 2,
+    /// Outermost frame: there is no caller.
+    End = 3,
+    /// The kernel's signal frame: registers are in memory.
+    Signal = 4,
+    /// A procedure linkage stub: CFA = rsp + 8, and 8 more behind its first push.
+    Plt = 5,
+    /// Realigned stack: CFA = word at rbp + offset; rbp is saved at rbp.
+    Realigned = 6,
+    /// Anything else that DWARF can say: the tables are interpreted again with the registers.
+    Expression = 7,
+    /// No unwind data: frame-pointer step, a guess.
+    Unknown = 8,
+}
+
+/// A compiled rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule(pub u64);
+
+impl Rule {
+    /// Packs a rule; `None` when a number does not fit.
+    pub fn new(kind: Kind, offset: i64, bp_words: u64) -> Option<Rule> {
+        let words = i16::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)?;
+        (bp_words < 128).then_some(Rule(kind as u64 | u64::from(words as u16) << 4 | bp_words << 20))
+    }
+    /// The kind.
+    #[inline(always)]
+    pub const fn kind(self) -> u64 {
+        self.0 & 15
+    }
+    /// One of the two kinds that nearly all code has: CFA from rsp or from rbp.
+    #[inline(always)]
+    pub const fn is_usual(self) -> bool {
+        self.kind() <= Kind::FromBp as u64
+    }
+    /// Of these, the one from rsp.
+    #[inline(always)]
+    pub const fn is_from_sp(self) -> bool {
+        self.kind() == Kind::FromSp as u64
+    }
+    /// The offset in bytes.
+    #[inline(always)]
+    pub const fn offset(self) -> i64 {
+        (self.0 >> 4) as u16 as i16 as i64 * 8
+    }
+    /// Words below the return address where rbp was saved; 0: rbp is the caller's.
+    #[inline(always)]
+    pub const fn bp_words(self) -> u64 {
+        self.0 >> 20 & 127
+    }
+}
+
+const SETS: usize = 1 << 15;
+
+#[repr(C, align(64))]
+struct Table([AtomicU64; 2 * SETS]);
+static TABLE: Table = Table([const { AtomicU64::new(0) }; 2 * SETS]);
+
+/// Counts the times that rules were dropped, in steps of [`STEP`]; below it the number of `dlclose` calls under way: code may vanish and other
+/// code take its place, so that nothing is kept meanwhile.
+static GENERATION: AtomicU32 = AtomicU32::new(STEP);
+const STEP: u32 = 1 << 12;
+
+/// The present generation; a memo of another one is void. `None` while nothing may be kept.
+#[inline(always)]
+pub fn generation() -> Option<u32> {
+    let generation = GENERATION.load(Relaxed);
+    (generation & (STEP - 1) == 0).then_some(generation)
+}
+
+#[inline(always)]
+const fn place(address: u64) -> (usize, u64) {
+    ((address & (SETS as u64 - 1)) as usize * 2, address >> 15)
+}
+
+/// The rule for the caller of a return address.
+#[inline(always)]
+pub fn of(address: u64) -> Rule {
+    let (set, tag) = place(address);
+    let first = TABLE.0[set].load(Relaxed);
+    if first >> 32 == tag && first != 0 {
+        return Rule(first & 0xffff_ffff);
+    }
+    let second = TABLE.0[set + 1].load(Relaxed);
+    if second >> 32 == tag && second != 0 {
+        return Rule(second & 0xffff_ffff);
+    }
+    compile(address)
+}
+
+/// The rule that holds at an instruction, not remembered.
+pub fn at_instruction(lookup: u64) -> Rule {
+    const UNKNOWN: Rule = Rule(Kind::Unknown as u64);
+    if lookup >> 47 != 0 {
+        return UNKNOWN;
+    }
+    let Some(object) = objects::find(lookup as usize) else { return UNKNOWN };
+    crate::intern::module(&object);
+    cfi::compile(&object, lookup).unwrap_or(UNKNOWN)
+}
+
+#[cold]
+#[inline(never)]
+fn compile(address: u64) -> Rule {
+    let before = generation();
+    let rule = at_instruction(address.wrapping_sub(1));
+    // What no object describes may be described later, by code that is made or loaded at run time.
+    if before.is_some() && rule.kind() != Kind::Unknown as u64 {
+        let (set, tag) = place(address);
+        let word = rule.0 | tag << 32;
+        TABLE.0[set + 1].store(TABLE.0[set].load(Relaxed), Relaxed);
+        TABLE.0[set].store(word, Release);
+        // A module may have gone while its tables were read: then the word must not stay. Either this look sees the new generation,
+        // or the sweep, which comes after it, sees the word.
+        fence(SeqCst);
+        if generation() != before {
+            let _ = TABLE.0[set].compare_exchange(word, 0, Relaxed, Relaxed);
+        }
+    }
+    rule
+}
+
+/// `dlclose` begins: from here on nothing is kept.
+pub fn closing() {
+    GENERATION.fetch_add(1, SeqCst);
+}
+
+/// `dlclose` is done; `unmapped` when an object went away.
+pub fn closed(unmapped: bool) {
+    if unmapped {
+        TABLE.0.iter().for_each(|word| word.store(0, Relaxed));
+        GENERATION.fetch_add(STEP - 1, SeqCst);
+    } else {
+        GENERATION.fetch_sub(1, SeqCst);
+    }
+}

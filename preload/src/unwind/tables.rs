@@ -1,0 +1,115 @@
+//! Bounded reading of an object's unwind tables in memory: every read lies inside the object that the loader named.
+
+use super::objects::Object;
+
+/// A place in the tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Tables {
+    start: u64,
+    end: u64,
+    /// The next byte.
+    pub at: u64,
+}
+
+impl Tables {
+    /// Starts at `at`.
+    pub const fn new(object: &Object, at: u64) -> Tables {
+        Tables { start: object.start, end: object.end, at }
+    }
+
+    /// The same bounds, ending at `end` when that is nearer.
+    pub fn until(mut self, end: u64) -> Tables {
+        self.end = self.end.min(end);
+        self
+    }
+
+    /// Whether nothing is left.
+    pub const fn is_done(&self) -> bool {
+        self.at >= self.end
+    }
+
+    /// An unsigned number of `size` bytes.
+    pub fn number(&mut self, size: u64) -> Option<u64> {
+        let end = self.at.checked_add(size)?;
+        if self.at < self.start || end > self.end {
+            return None;
+        }
+        let mut value = 0;
+        for place in (0..size).rev() {
+            // SAFETY: inside the object between its first and last address; the loader mapped its tables readable and keeps them.
+            let byte = unsafe { ((self.at + place) as *const u8).read() };
+            value = value << 8 | u64::from(byte);
+        }
+        self.at = end;
+        Some(value)
+    }
+
+    /// One byte.
+    pub fn byte(&mut self) -> Option<u8> {
+        self.number(1).map(|value| value as u8)
+    }
+
+    /// A signed number of `size` bytes.
+    pub fn signed(&mut self, size: u64) -> Option<i64> {
+        let shift = 64 - 8 * size as u32;
+        self.number(size).map(|value| ((value << shift) as i64) >> shift)
+    }
+
+    /// Unsigned LEB128; bits beyond 64 are dropped.
+    pub fn uleb(&mut self) -> Option<u64> {
+        let (mut value, mut shift) = (0u64, 0u32);
+        loop {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+            shift += 7;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+    }
+
+    /// Signed LEB128.
+    pub fn sleb(&mut self) -> Option<i64> {
+        let (mut value, mut shift) = (0i64, 0u32);
+        loop {
+            let byte = self.byte()?;
+            value |= i64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+            shift += 7;
+            if byte & 0x80 == 0 {
+                if shift < 64 && byte & 0x40 != 0 {
+                    value |= -1 << shift;
+                }
+                return Some(value);
+            }
+        }
+    }
+
+    /// A pointer in one of the encodings of `.eh_frame` (`DW_EH_PE_…`); `data` is the base of data-relative ones.
+    pub fn pointer(&mut self, encoding: u8, data: u64) -> Option<u64> {
+        let place = self.at;
+        if encoding == 0xff {
+            return None;
+        }
+        let value = match encoding & 0x0f {
+            0x00 | 0x04 | 0x0c => self.number(8)?,
+            0x01 => self.uleb()?,
+            0x02 => self.number(2)?,
+            0x03 => self.number(4)?,
+            0x09 => self.sleb()? as u64,
+            0x0a => self.signed(2)? as u64,
+            0x0b => self.signed(4)? as u64,
+            _ => return None,
+        };
+        let base = match encoding & 0x70 {
+            0x00 => 0,
+            0x10 => place,
+            0x30 => data,
+            _ => return None,
+        };
+        let value = base.wrapping_add(value);
+        if encoding & 0x80 == 0 {
+            return Some(value);
+        }
+        Tables { at: value, ..*self }.number(8)
+    }
+}

@@ -1,0 +1,201 @@
+//! One step from a frame to its caller, and plain walks. Never faults: every word is asked of a [`Memory`] that knows what is mapped, and on
+//! one stack each frame lies above the one before.
+
+use super::expression;
+use super::machine::{Registers, signal_frame};
+use super::rules::{self, Kind, Rule};
+use super::{Frame, SPECIAL};
+use crate::sys;
+use heaptape_wire::nodes::{CUT, GUESS, SIGNAL};
+
+/// What may be read of a stack.
+pub trait Memory {
+    /// The word at an address; `None` when it may not be read or is not aligned.
+    fn word(&mut self, address: u64) -> Option<u64>;
+}
+
+/// The thread's own stack between two addresses, all of it mapped.
+pub struct OwnStack {
+    /// First address.
+    pub low: u64,
+    /// First address behind it.
+    pub end: u64,
+}
+
+impl Memory for OwnStack {
+    #[inline(always)]
+    fn word(&mut self, address: u64) -> Option<u64> {
+        if address < self.low || address >= self.end || address & 7 != 0 {
+            return None;
+        }
+        // SAFETY: [low, end) is the thread's own stack from the hook's frame up, known to be mapped ([`crate::thread::Block`]), and a
+        // multiple of 8 below `end`, itself one, leaves eight bytes.
+        Some(unsafe { (address as *const u64).read_volatile() })
+    }
+}
+
+/// Any other stack (a signal's, a coroutine's): each page is probed with a system call before its first word is read.
+#[derive(Default)]
+pub struct Probed {
+    pages: [u64; 4],
+    next: usize,
+}
+
+impl Memory for Probed {
+    fn word(&mut self, address: u64) -> Option<u64> {
+        if address & 7 != 0 || address < 4096 || address >> 47 != 0 {
+            return None;
+        }
+        let page = address >> 12;
+        if !self.pages.contains(&page) {
+            if !sys::is_readable(address as usize) {
+                return None;
+            }
+            self.pages[self.next] = page;
+            self.next = (self.next + 1) % self.pages.len();
+        }
+        // SAFETY: the kernel could read this page a moment ago; it belongs to the stack that this thread is running on (or was
+        // interrupted on), which cannot be unmapped meanwhile.
+        Some(unsafe { (address as *const u64).read_volatile() })
+    }
+}
+
+/// What a step found.
+pub enum Next {
+    /// The caller, and the registers there.
+    Caller(Frame, Registers),
+    /// The caller, by a guess.
+    Guessed(Frame, Registers),
+    /// There is none: the outermost frame.
+    End,
+    /// There may be one, but it cannot be reached.
+    Cut,
+}
+
+/// The registers in the frame that called, after a return address.
+#[inline(always)]
+pub const fn registers_of(frame: &Frame) -> Registers {
+    Registers { lookup: frame.address.wrapping_sub(1), sp: frame.slot + 8, bp: frame.bp }
+}
+
+/// The first frame of a hook: its return address at `sp`, the caller's frame pointer as it was handed on.
+#[inline(always)]
+pub fn first(sp: usize, bp: usize) -> Frame {
+    // SAFETY: `sp` is the address of the hook's own return address.
+    let address = unsafe { (sp as *const u64).read() };
+    Frame { slot: sp as u64, address, bp: bp as u64, how: 0 }
+}
+
+/// Steps to the caller by a rule of the two usual kinds; anything else goes the odd way.
+#[inline(always)]
+pub fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
+    let kind = rule.kind();
+    if kind > Kind::FromBp as u64 {
+        return odd_step(registers, rule, memory);
+    }
+    let base = if kind == Kind::FromSp as u64 { registers.sp } else { registers.bp };
+    let slot = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
+    let words = rule.bp_words();
+    // Without a saved frame pointer the slot itself is read a second time: cheaper than a branch that nobody can predict.
+    let (Some(address), Some(saved)) = (memory.word(slot), memory.word(slot.wrapping_sub(8 * words))) else {
+        return Next::Cut;
+    };
+    if slot < registers.sp {
+        return Next::Cut;
+    }
+    if address == 0 {
+        return Next::End;
+    }
+    let frame = Frame { slot, address, bp: if words == 0 { registers.bp } else { saved }, how: words };
+    Next::Caller(frame, registers_of(&frame))
+}
+
+#[cold]
+#[inline(never)]
+fn odd_step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
+    let kind = rule.kind();
+    let special = |slot: u64, address: u64, bp: u64| Frame { slot, address, bp, how: u64::from(SPECIAL) << 32 };
+    let found = if kind == Kind::End as u64 {
+        return Next::End;
+    } else if kind == Kind::Signal as u64 {
+        return signal_step(registers, memory).unwrap_or(Next::Cut);
+    } else if kind == Kind::Plt as u64 {
+        let pushed = registers.lookup & 15 >= rule.offset() as u64 / 8;
+        let slot = registers.sp + 8 * u64::from(pushed);
+        memory.word(slot).map(|address| special(slot, address, registers.bp))
+    } else if kind == Kind::Realigned as u64 {
+        (|| {
+            let slot = memory.word(registers.bp.wrapping_add_signed(rule.offset()))?.wrapping_sub(8);
+            let bp = memory.word(registers.bp)?;
+            (slot >= registers.sp).then_some(())?;
+            Some(special(slot, memory.word(slot)?, bp))
+        })()
+    } else if kind == Kind::Expression as u64 {
+        expression::step(registers, memory)
+            .filter(|found| found.cfa == found.slot.wrapping_add(8) && found.slot >= registers.sp)
+            .map(|found| special(found.slot, found.address, found.bp))
+    } else {
+        return guess(registers, memory);
+    };
+    match found {
+        Some(frame) if frame.address == 0 => Next::End,
+        Some(frame) => Next::Caller(frame, registers_of(&frame)),
+        None => Next::Cut,
+    }
+}
+
+/// Out of a signal handler: the kernel saved all registers in memory.
+fn signal_step(registers: Registers, memory: &mut impl Memory) -> Option<Next> {
+    let slot = registers.sp + signal_frame::IP;
+    let address = memory.word(slot)?;
+    let bp = memory.word(registers.sp + signal_frame::BP)?;
+    let sp = memory.word(registers.sp + signal_frame::SP)?;
+    let frame = Frame { slot, address, bp, how: u64::from(SPECIAL | SIGNAL) << 32 };
+    Some(if address == 0 { Next::End } else { Next::Caller(frame, Registers { lookup: address, sp, bp }) })
+}
+
+/// Code without unwind data (made at run time, or by hand): if it keeps a frame pointer, the caller is behind it.
+fn guess(registers: Registers, memory: &mut impl Memory) -> Next {
+    if registers.bp < registers.sp {
+        return Next::Cut;
+    }
+    let slot = registers.bp.wrapping_add(8);
+    match (memory.word(slot), memory.word(registers.bp)) {
+        (Some(address), Some(bp)) if address > 4096 && address >> 47 == 0 => {
+            let frame = Frame { slot, address, bp, how: 1 | u64::from(SPECIAL) << 32 };
+            Next::Guessed(frame, registers_of(&frame))
+        }
+        _ => Next::Cut,
+    }
+}
+
+/// The rule that steps on from a frame.
+#[inline(always)]
+pub fn rule_of(frame: &Frame) -> Rule {
+    if frame.flags() & SIGNAL != 0 { rules::at_instruction(frame.address) } else { rules::of(frame.address) }
+}
+
+/// Walks from the first frame to the outermost, innermost first, without memory of earlier walks. Gives the number of frames; the last one is
+/// marked when the stack goes on beyond `frames`.
+pub fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> usize {
+    let mut frame = first;
+    let mut registers = registers_of(&first);
+    let mut count = 0;
+    while let Some(place) = frames.get_mut(count) {
+        *place = frame;
+        count += 1;
+        match step(registers, rule_of(&frame), memory) {
+            Next::Caller(next, there) => (frame, registers) = (next, there),
+            Next::Guessed(next, there) => {
+                frames[count - 1].mark(GUESS);
+                (frame, registers) = (next, there);
+            }
+            Next::End => return count,
+            Next::Cut => break,
+        }
+    }
+    if let Some(last) = frames[..count].last_mut() {
+        last.mark(CUT);
+    }
+    count
+}
