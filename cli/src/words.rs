@@ -21,6 +21,8 @@ macro_rules! words {
 }
 
 words! {
+    /// Run a program and record what it does with its heap
+    record Record,
     /// DCPI's profile by procedure or image
     dcpiprof Dcpiprof,
     /// DCPI's listing of a procedure with its samples

@@ -6,7 +6,7 @@ use crate::live::{Call, Effect, Inheritance, Kind, Live};
 use crate::profile::Profile;
 use crate::session::{End, Session, SessionId};
 use crate::stacks::Stacks;
-use crate::store::{PLAIN_LIMIT, Piece};
+use crate::store::{PLAIN_LIMIT, Piece, Sums};
 use crate::trace::{Chunk, Trace};
 use formats::tape::{self, Account, Codec, Ledger, Loss, Note, Record as TapeRecord, Summary};
 use std::sync::Arc;
@@ -296,6 +296,14 @@ impl Image {
         self.before.push(TapeRecord::Note(Note { tick: self.last_tick, text: text.into() }));
     }
 
+    fn sums(&self) -> Sums {
+        let mut sums = Sums::default();
+        for Thread { recorded, counts: (emitted, lost, sampled_out), .. } in self.threads.iter().cloned() {
+            sums.add(Sums { emitted, recorded, lost, sampled_out });
+        }
+        sums
+    }
+
     fn ledger(&self) -> TapeRecord {
         let account = |(thread, known): (usize, &Thread)| {
             let Thread { recorded, counts: (emitted, lost, sampled_out), .. } = *known;
@@ -368,7 +376,7 @@ impl Image {
         let last = TapeRecord::End(tape::End { tick: now, unix_ns, reason: end.reason, status: end.status });
         piece.after = vec![self.ledger(), self.summary(), last];
         piece.profile = Some(self.profile.to_mptl(self.stacks.sites()));
-        piece.is_last = true;
+        piece.last = Some(self.sums());
         out(piece);
     }
 }

@@ -7,7 +7,7 @@ use crate::drain::{self, Command};
 use crate::options::Options;
 use crate::process::{self, Process, sanitised};
 use crate::session::{End, Session, SessionId};
-use crate::store::{self, Stored};
+use crate::store::{self, Stored, Sums};
 use crate::sys::{self, Mapping};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use formats::recording::{Image, NotTraced, RECORDING, Recording};
@@ -64,6 +64,7 @@ pub struct Recorder {
     stored: Receiver<Stored>,
     threads: Vec<JoinHandle<()>>,
     errors: Vec<String>,
+    sums: Sums,
 }
 
 /// What came of a recording.
@@ -73,6 +74,8 @@ pub struct Outcome {
     pub recording: Recording,
     /// What could not be written.
     pub errors: Vec<String>,
+    /// Events of all processes.
+    pub sums: Sums,
 }
 
 impl Recorder {
@@ -126,6 +129,7 @@ impl Recorder {
             stored,
             threads,
             errors: Vec::new(),
+            sums: Sums::default(),
         };
         recorder.write_recording()?;
         Ok(recorder)
@@ -179,13 +183,18 @@ impl Recorder {
         for id in gone {
             self.gone(id);
         }
-        while let Ok(stored) = self.stored.try_recv() {
-            self.errors.extend(stored.error);
-        }
+        self.take_stored();
         if self.dirty && self.written.is_none_or(|written| written.elapsed() >= REWRITE) {
             self.write_recording()?;
         }
         Ok(others_ready.to_vec())
+    }
+
+    fn take_stored(&mut self) {
+        while let Ok(stored) = self.stored.try_recv() {
+            self.errors.extend(stored.error);
+            self.sums.add(stored.sums);
+        }
     }
 
     fn gone(&mut self, id: SessionId) {
@@ -368,18 +377,17 @@ impl Recorder {
         while !self.running.is_empty() {
             self.end(0, End::RUNNING);
         }
-        drop(self.commands);
+        // Without a commander the drain ends what is left, and each stage after it.
+        self.commands = unbounded().0;
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        self.errors.extend(self.stored.try_iter().filter_map(|stored| stored.error));
+        self.take_stored();
         self.recording.ended_unix_ns = Some(clock::unix_ns());
-        let (commands, _) = unbounded();
-        self.commands = commands;
         if let Err(error) = self.write_recording() {
             self.errors.push(format!("{}: {error}", self.dir.join(RECORDING).display()));
         }
-        Outcome { recording: self.recording, errors: self.errors }
+        Outcome { recording: self.recording, errors: self.errors, sums: self.sums }
     }
 }
 

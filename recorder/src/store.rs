@@ -35,15 +35,38 @@ pub struct Piece {
     pub after: Vec<Record>,
     /// The profile's new bytes.
     pub profile: Option<Vec<u8>>,
-    /// Nothing comes after this one.
-    pub is_last: bool,
+    /// The image's last piece: its events.
+    pub last: Option<Sums>,
 }
 
 impl Piece {
     /// An empty piece.
     pub fn of(session: &Arc<Session>) -> Piece {
         let (before, after) = Default::default();
-        Piece { session: Arc::clone(session), before, chunk: None, after, profile: None, is_last: false }
+        Piece { session: Arc::clone(session), before, chunk: None, after, profile: None, last: None }
+    }
+}
+
+/// Events of an image, as its ledger says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Counted by the process.
+    pub emitted: u64,
+    /// In the recording.
+    pub recorded: u64,
+    /// Found no room.
+    pub lost: u64,
+    /// Passed over by sampling.
+    pub sampled_out: u64,
+}
+
+impl Sums {
+    /// Adds another image's.
+    pub fn add(&mut self, other: Sums) {
+        self.emitted += other.emitted;
+        self.recorded += other.recorded;
+        self.lost += other.lost;
+        self.sampled_out += other.sampled_out;
     }
 }
 
@@ -54,6 +77,8 @@ pub struct Stored {
     pub session: SessionId,
     /// What went wrong, with the file's name.
     pub error: Option<String>,
+    /// Its events.
+    pub sums: Sums,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -219,7 +244,7 @@ impl Files {
         if let Some(bytes) = &piece.profile {
             self.profile(bytes)?;
         }
-        if piece.is_last {
+        if piece.last.is_some() {
             // The end mark belongs to no chunk; the tape's last record says that all is there, so it comes last.
             self.packed.clear();
             let codec = if self.codec == Codec::Plain { (Codec::Plain, 0) } else { self.later };
@@ -247,9 +272,9 @@ pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored
         if let Some(chunk) = piece.chunk.take() {
             let _ = spare.try_send(chunk);
         }
-        if piece.is_last {
+        if let Some(sums) = piece.last {
             let error = images.remove(&id).and_then(Result::err);
-            let _ = done.send(Stored { session: id, error });
+            let _ = done.send(Stored { session: id, error, sums });
         }
     }
 }
