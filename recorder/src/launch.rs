@@ -241,7 +241,7 @@ fn why_not(path: &Path) -> Option<String> {
         return Some("it is a 32-bit program".into());
     }
     let number = |at: usize, size: usize| {
-        let bytes = head.get(at..at + size)?;
+        let bytes = head.get(at..at.checked_add(size)?)?;
         Some(bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte)))
     };
     let (table, size, count) = (number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize);
