@@ -14,6 +14,11 @@ fn forking(real: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: the thread's own block, mapped for ever.
     let interrupts = guard::is_traced(block) && unsafe { (*block).gate } & thread::BUSY != 0;
     let result = real();
+    if result > 0 && guard::is_traced(block) {
+        // What the parent does from here on must not look as if it had been done before the fork: stamp the next event.
+        // SAFETY: as above; only this thread uses the word.
+        unsafe { (&raw mut (*block).until_stamp).write_volatile(0) };
+    }
     if result == 0 && interrupts {
         // A signal handler forked while a hook of this thread was at work. When the handler returns, the hook goes on in the child,
         // where the area is not mapped: give it pages to write to that nobody reads.
