@@ -11,9 +11,11 @@ use heaptape_wire::Op;
 /// Runs a call of an allocator whose functions may call each other by their public names, so that the inner ones are not events.
 #[inline(always)]
 fn outer<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
-    if real::is_glibc() {
-        return call();
-    }
+    if real::is_glibc() { call() } else { always_outer(sp, size, block, call) }
+}
+
+/// The same for a call that does so in glibc too: `reallocarray` is a product and a `realloc`.
+fn always_outer<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
     let state = tls::get();
     // SAFETY: the thread's own block, or null.
     let marked = guard::is_traced(state) && unsafe { guard::forward(state, sp, size, block as usize) };
@@ -50,13 +52,13 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize, sp: usize, bp: usize)
 fn resize(block: *mut u8, size: usize, sp: usize, bp: usize, ops: [Op; 2], call: impl FnOnce() -> *mut u8) -> *mut u8 {
     let [first, again] = ops;
     if block.is_null() {
-        return told(first, outer(sp, size, block, call), size, sp, bp);
+        return told(first, call(), size, sp, bp);
     }
     if cradle::owns(block) {
         return leave_cradle(block, size, first, sp, bp);
     }
     let begun = resize_begins(block, sp, size);
-    let new = outer(sp, size, block, call);
+    let new = call();
     if let Some(begun) = begun {
         resize_ends(begun, again, block, new, size, sp, bp);
     }
@@ -78,18 +80,20 @@ fn leave_cradle(block: *mut u8, size: usize, op: Op, sp: usize, bp: usize) -> *m
 /// The body of `realloc`.
 pub unsafe extern "C" fn realloc(block: *mut u8, size: usize, sp: usize, bp: usize) -> *mut u8 {
     // SAFETY: the program's own call.
-    resize(block, size, sp, bp, [Op::REALLOC, Op::RESIZE], || unsafe { real::realloc(block, size) })
+    let call = || unsafe { real::realloc(block, size) };
+    resize(block, size, sp, bp, [Op::REALLOC, Op::RESIZE], || outer(sp, size, block, call))
 }
 
 /// The body of `reallocarray`.
 pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
+    // SAFETY: the program's own call; when the product overflows it fails and leaves the block as it is.
+    let call = || unsafe { real::reallocarray(block, count, size) };
     match count.checked_mul(size) {
-        // SAFETY: the program's own call.
-        Some(bytes) => resize(block, bytes, sp, bp, [Op::REALLOCARRAY, Op::RESIZE_ARRAY], || unsafe {
-            real::reallocarray(block, count, size)
-        }),
-        // SAFETY: the program's own call, which fails and leaves the block as it is.
-        None => unsafe { real::reallocarray(block, count, size) },
+        Some(bytes) => {
+            let ops = [Op::REALLOCARRAY, Op::RESIZE_ARRAY];
+            resize(block, bytes, sp, bp, ops, || always_outer(sp, bytes, block, call))
+        }
+        None => call(),
     }
 }
 
