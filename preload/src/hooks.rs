@@ -16,7 +16,7 @@ fn outer<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) ->
 
 /// The same for a call that does so in glibc too: `reallocarray` is a product and a `realloc`.
 fn always_outer<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
-    let state = tls::get();
+    let state = crate::thread::block(sp);
     // SAFETY: the thread's own block, or null.
     let marked = guard::is_traced(state) && unsafe { guard::forward(state, sp, size, block as usize) };
     let result = call();
@@ -222,16 +222,11 @@ operators! {
 /// Before `operator new`: marks the call as one, and gives the next definition. The stub calls it itself, so that an exception thrown
 /// there passes through a frame that has nothing but its size.
 pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize) -> *mut c_void {
-    let state = tls::get();
+    let state = crate::thread::block(sp);
     // SAFETY: the thread's own block, or null; `sp` is the stub's.
     unsafe {
         if guard::is_traced(state) {
             guard::forward(state, sp, size, 0);
-        } else if state.is_null() || (*state).gate == 0 {
-            let entered = crate::thread::enter(sp);
-            if !entered.is_null() {
-                guard::forward(entered, sp, size, 0);
-            }
         }
         let next = real::operator(which, (sp as *const usize).read());
         if next.is_null() { crate::entry::new_without_next as *mut c_void } else { next }
@@ -262,7 +257,7 @@ pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, whi
         // SAFETY of the type: every form takes at most three register arguments and gives nothing.
         let next: unsafe extern "C" fn(*mut u8, usize, usize) = core::mem::transmute(next);
         free_by(OPERATOR_OPS[which], block, sp, bp, || {
-            let state = tls::get();
+            let state = crate::thread::block(sp);
             let marked = guard::is_traced(state) && guard::forward(state, sp, 0, block as usize);
             next(block, second, third);
             if marked {

@@ -97,6 +97,14 @@ pub fn untraced() -> *mut Block {
 /// Bytes of a block, a multiple of the page.
 pub const BLOCK_BYTES: usize = size_of::<Block>();
 
+/// The thread's block, made when it has none yet: for calls that must be marked before they are made.
+#[inline(always)]
+pub fn block(sp: usize) -> *mut Block {
+    let block = tls::get();
+    // SAFETY: a block's memory stays mapped for ever once its address was stored in the slot.
+    if block.is_null() || unsafe { (&raw const (*block).gate).read_volatile() } == 0 { enter(sp) } else { block }
+}
+
 /// The slow way of a hook: gives the thread its block, attaching the process first when that has not been tried. Null when the process
 /// is not traced.
 #[cold]
