@@ -21,4 +21,6 @@ macro_rules! words {
 words! {
     /// Print the library's path, for preloading by hand
     library Library,
+    /// View gmon.out files as GNU gprof prints them
+    gprof Gprof,
 }

@@ -1,1 +1,3 @@
 //! The views of the foreign tools, as those print them. Each is a function over the format's own tables.
+
+pub mod gprof;

@@ -1,0 +1,203 @@
+//! An executable or shared object: its function symbols, its source lines, names made readable. The only file of this view
+//! that knows ELF and DWARF.
+//!
+//! Which symbols count, and the names of lines, follow what GNU gprof 2.40 was seen to do.
+
+use gimli::{EndianArcSlice, RunTimeEndian};
+use heaptape_formats::Flavour;
+use object::read::elf::{ElfFile, FileHeader, SectionHeader, Sym};
+use object::{Endianness, File, Object, ObjectSection, elf};
+use std::ops::Range;
+
+type Reader = EndianArcSlice<RunTimeEndian>;
+
+/// What this view needs of an object file.
+pub struct Image {
+    /// Byte order and pointer size of its target.
+    pub flavour: Flavour,
+    /// The addresses of `.text`.
+    pub text: Range<u64>,
+    /// Function symbols in the order of the symbol table.
+    pub symbols: Vec<ImageSymbol>,
+    lines: Option<addr2line::Context<Reader>>,
+}
+
+/// A symbol that may stand for code.
+pub struct ImageSymbol {
+    /// Its value.
+    pub address: u64,
+    /// Its name as the linker knows it.
+    pub name: String,
+    /// Whether it is marked as a function; labels in assembly often are not.
+    pub function: bool,
+    /// Whether only its own file can name it.
+    pub local: bool,
+}
+
+/// Where an address comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Path of the source file, with the directory that it was compiled in.
+    pub file: String,
+    /// Line, from 1.
+    pub line: u32,
+    /// The innermost function, inlined ones included, when the debug information names it.
+    pub function: Option<String>,
+}
+
+impl Image {
+    /// Reads an ELF file.
+    pub fn read(bytes: &[u8]) -> Result<Image, String> {
+        let not_elf = |error: object::read::Error| format!("not an ELF file that can be read: {error}");
+        let file = File::parse(bytes).map_err(not_elf)?;
+        let symbols = match &file {
+            File::Elf32(file) => symbols(file),
+            File::Elf64(file) => symbols(file),
+            _ => Err("not an ELF file".to_owned()),
+        }?;
+        let text = file.section_by_name(".text");
+        let text = text.map_or(0..0, |text| text.address()..text.address().saturating_add(text.size()));
+        let flavour = Flavour { big_endian: !file.is_little_endian(), word: if file.is_64() { 8 } else { 4 } };
+        Ok(Image { flavour, text, symbols, lines: lines(&file) })
+    }
+
+    /// The source line of an address.
+    pub fn place(&self, address: u64) -> Option<Place> {
+        let lines = self.lines.as_ref()?;
+        let location = lines.find_location(address).ok()??;
+        Some(Place { file: location.file?.to_owned(), line: location.line?, function: self.function(address) })
+    }
+
+    /// The name of the innermost function at an address, as the debug information has it.
+    fn function(&self, address: u64) -> Option<String> {
+        let lines = self.lines.as_ref()?;
+        let innermost = lines.find_frames(address).skip_all_loads().ok()?.next().ok()??;
+        innermost.function?.raw_name().ok().map(|name| name.into_owned())
+    }
+
+    /// The places in `.text` with the address where each begins, in order; `None` where no line is known.
+    pub fn places(&self) -> Vec<(u64, Place)> {
+        let Some(lines) = &self.lines else { return Vec::new() };
+        let Ok(ranges) = lines.find_location_range(self.text.start, self.text.end) else { return Vec::new() };
+        let mut places = Vec::new();
+        for (start, _, location) in ranges {
+            let start = start.max(self.text.start);
+            if let (Some(file), Some(line)) = (location.file, location.line) {
+                places.push((start, Place { file: file.to_owned(), line, function: self.function(start) }));
+            }
+        }
+        places
+    }
+}
+
+/// Debug information that cannot be read is as good as none: gprof then prints functions without lines.
+fn lines(file: &File<'_>) -> Option<addr2line::Context<Reader>> {
+    let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+    let section = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
+        let section = file.section_by_name(id.name());
+        // A section may claim any size once unpacked; real ones unpack to a few times theirs.
+        let sane = |section: &object::Section<'_, '_>| {
+            section.compressed_data().is_ok_and(|data| data.uncompressed_size / 256 <= data.data.len() as u64)
+        };
+        let bytes = section.filter(sane).and_then(|section| section.uncompressed_data().ok());
+        Ok(EndianArcSlice::new(bytes.unwrap_or_default().into_owned().into(), endian))
+    };
+    addr2line::Context::from_dwarf(gimli::Dwarf::load(section).ok()?).ok()
+}
+
+/// The symbols that gprof takes for functions, in the order of the symbol table.
+fn symbols<E: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, E>) -> Result<Vec<ImageSymbol>, String> {
+    let endian = file.endian();
+    let table = file.elf_symbol_table();
+    let strings = table.strings();
+    let mut found = Vec::new();
+    for (index, symbol) in table.enumerate() {
+        let kind = symbol.st_type();
+        let bind = symbol.st_bind();
+        let section = symbol.st_shndx(endian);
+        if matches!(kind, elf::STT_SECTION | elf::STT_FILE | elf::STT_GNU_IFUNC) || section == elf::SHN_UNDEF {
+            continue;
+        }
+        let flags = table.symbol_section(endian, symbol, index).ok().flatten();
+        let flags = flags.and_then(|index| file.elf_section_table().section(index).ok()).map(|section| section.sh_flags(endian));
+        let code = flags.is_some_and(|flags| flags.contains(elf::SHF_EXECINSTR));
+        // Weak symbols count wherever they are, unless they are marked as data.
+        let counts = match bind {
+            elf::STB_WEAK => kind != elf::STT_OBJECT,
+            elf::STB_GLOBAL | elf::STB_LOCAL => code,
+            _ => false,
+        };
+        let offset = symbol.st_name(endian);
+        let Ok(name) = strings.get(offset) else { continue };
+        let local = bind == elf::STB_LOCAL;
+        let next = |offset: u32| strings.get(offset).unwrap_or_default();
+        if !counts || name.is_empty() || (local && !is_function_name(offset, next)) {
+            continue;
+        }
+        found.push(ImageSymbol {
+            address: symbol.st_value(endian).into(),
+            name: String::from_utf8_lossy(name).into_owned(),
+            function: kind == elf::STT_FUNC,
+            local,
+        });
+    }
+    Ok(found)
+}
+
+/// Whether the name of a local symbol is a function's: no `$`, and a `.` only before a number (`f.1`, `f.constprop.0`,
+/// `f.clone.2`).
+///
+/// WHY the following strings matter: gprof 2.40 goes on behind the end of a name whose last part it has accepted, into the
+/// next string of the table, so whether `f.constprop.0` counts depends on its neighbour. Its numbers are only met by
+/// doing the same.
+fn is_function_name<'a>(offset: u32, string: impl Fn(u32) -> &'a [u8]) -> bool {
+    let mut start = offset;
+    loop {
+        let name = string(start);
+        if start == offset && [&b"__gnu_compiled"[..], b"___gnu_compiled"].iter().any(|start| name.starts_with(start)) {
+            return false;
+        }
+        let Some(ran_over) = scan(name) else { return false };
+        match start.checked_add(name.len() as u32 + 1) {
+            Some(next) if ran_over => start = next,
+            _ => return true,
+        }
+    }
+}
+
+/// `None`: no function's name. Else whether the name ends in an accepted suffix.
+fn scan(name: &[u8]) -> Option<bool> {
+    let mut at = 0;
+    let mut suffix = false;
+    while at < name.len() {
+        match name[at] {
+            b'$' => return None,
+            b'.' => {
+                let marks = [&b".clone."[..], b".constprop."];
+                let mark = marks.into_iter().find(|mark| name[at..].starts_with(mark) && name.len() - at > mark.len());
+                at += mark.map_or(1, <[u8]>::len);
+                let digits = name[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+                at += digits;
+                if at < name.len() && (digits == 0 || name[at] != b'.') {
+                    return None;
+                }
+                suffix = true;
+            }
+            _ => at += 1,
+        }
+    }
+    Some(suffix)
+}
+
+/// A name for people, in the words of the binutils; the name itself when it is not mangled.
+pub fn demangle(name: &str) -> String {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return format!("{rust:#}");
+    }
+    let Some(mangled) = name.strip_prefix("_Z").map(|_| name).or_else(|| name.strip_prefix("___Z").map(|_| &name[2..])) else {
+        return name.to_owned();
+    };
+    let options = cpp_demangle::DemangleOptions::new();
+    let symbol = cpp_demangle::Symbol::new(mangled.as_bytes());
+    symbol.ok().and_then(|symbol| symbol.demangle_with_options(&options).ok()).unwrap_or_else(|| name.to_owned())
+}
