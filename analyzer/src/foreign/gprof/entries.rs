@@ -122,7 +122,7 @@ impl Entries<'_> {
         let index = format!("[{}]", node.index);
         let percent = 100.0 * (node.own + node.children) / self.total;
         write!(out, "{index:<6} {percent:5.1} {} ", self.times(node.own, node.children))?;
-        if node.cycle != 0 && node.members.is_empty() || node.calls + node.self_calls > 0 {
+        if !node.members.is_empty() || node.calls + node.self_calls > 0 {
             write!(out, "{:7}", node.calls)?;
         } else {
             write!(out, "{:7}", "")?;

@@ -66,7 +66,7 @@ pub fn print(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
         }
         write!(out, " {:9.2} {:8.2}", view.unit(sum), view.unit(node.time))?;
         if node.calls > 0 {
-            let each = |time: f64| scale * view.unit(time) / node.calls as f64;
+            let each = |time: f64| view.unit(scale * time) / node.calls as f64;
             write!(out, " {:8} {:8.2} {:8.2}  ", node.calls, each(node.time), each(node.time + node.child_time))?;
         } else {
             write!(out, "{:29}", "")?;
@@ -87,7 +87,7 @@ pub fn print(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
 fn prefix(view: &View<'_>) -> (char, f64) {
     let each = |index| {
         let node = view.node(index);
-        if node.calls == 0 { 0.0 } else { view.unit(node.time + node.child_time) / node.calls as f64 }
+        if node.calls == 0 { 0.0 } else { view.unit((node.time + node.child_time) / node.calls as f64) }
     };
     let most = (0..view.table.symbols.len()).map(each).fold(0.0, f64::max);
     let fits = |(_, scale): &(char, f64)| (1.0..1000.0).contains(&(scale * most));

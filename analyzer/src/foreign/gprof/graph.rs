@@ -144,11 +144,11 @@ impl Graph {
         }
     }
 
-    /// Finds cycles (Tarjan, without recursion), appends a node for each, and numbers all nodes callees first.
+    /// Finds cycles, appends a node for each, and numbers all nodes callees first.
     fn find_cycles(&mut self) {
-        let mut search = Search { seen: vec![0; self.symbols], low: vec![0; self.symbols], ..Search::default() };
+        let mut search = Search::new(self.symbols);
         for root in 0..self.symbols {
-            if search.seen[root] == 0 {
+            if !search.seen[root] {
                 self.search(root, &mut search);
             }
         }
@@ -177,33 +177,27 @@ impl Graph {
 
     fn search(&mut self, root: usize, search: &mut Search) {
         search.enter(root);
-        while let Some(&(node, next)) = search.path.last() {
-            if let Some(&arc) = self.nodes[node].callees.get(next) {
-                search.path.last_mut().into_iter().for_each(|step| step.1 += 1);
-                let callee = self.arcs[arc].callee;
-                if search.seen[callee] == 0 {
-                    search.enter(callee);
-                } else if search.is_open(callee) {
-                    search.lower(node, search.seen[callee]);
+        while let Some((node, next)) = search.path.last_mut() {
+            let node = *node;
+            let Some(&arc) = self.nodes[node].callees.get(*next) else {
+                search.path.pop();
+                if search.head(node) == node {
+                    search.roots.pop();
+                    search.done += 1;
+                    let members = search.members(node);
+                    members.iter().for_each(|&member| self.nodes[member].order = search.done);
+                    if members.len() > 1 {
+                        search.cycles.push(members);
+                    }
                 }
                 continue;
-            }
-            search.path.pop();
-            let low = search.low[node];
-            if let Some(&(caller, _)) = search.path.last() {
-                search.lower(caller, low);
-            }
-            if low == search.seen[node] {
-                let start = search.open.iter().rposition(|&open| open == node).unwrap_or(0);
-                let members = search.open.split_off(start);
-                search.done += 1;
-                for &member in &members {
-                    self.nodes[member].order = search.done;
-                    search.low[member] = usize::MAX;
-                }
-                if members.len() > 1 {
-                    search.cycles.push(members);
-                }
+            };
+            *next += 1;
+            let callee = self.arcs[arc].callee;
+            if !search.seen[callee] {
+                search.enter(callee);
+            } else if self.nodes[callee].order == 0 {
+                search.close(callee);
             }
         }
     }
@@ -302,37 +296,66 @@ impl Graph {
     }
 }
 
-/// The state of the search for cycles.
-#[derive(Default)]
+/// The state of the search for cycles: depth first, without recursion. Members of a cycle are linked in the order in which
+/// gprof links them, as ties between them are printed in it.
 struct Search {
-    /// When a node was entered, from 1.
-    seen: Vec<usize>,
-    clock: usize,
-    /// The earliest open node that can be reached; 0 before a node is entered, `usize::MAX` when its component is complete.
-    low: Vec<usize>,
-    /// Nodes whose component is not complete.
-    open: Vec<usize>,
+    seen: Vec<bool>,
     /// The way to the present node, with the next callee of each.
     path: Vec<(usize, usize)>,
+    /// The nodes on it that are not in a cycle with an earlier one.
+    roots: Vec<usize>,
+    /// Towards the earliest node of a node's cycle.
+    heads: Vec<usize>,
+    /// The next member of the same cycle, and of a head the last.
+    next: Vec<Option<usize>>,
+    last: Vec<usize>,
     cycles: Vec<Vec<usize>>,
+    /// Numbers given.
     done: usize,
 }
 
 impl Search {
+    fn new(nodes: usize) -> Search {
+        Search {
+            seen: vec![false; nodes],
+            path: Vec::new(),
+            roots: Vec::new(),
+            heads: (0..nodes).collect(),
+            next: vec![None; nodes],
+            last: (0..nodes).collect(),
+            cycles: Vec::new(),
+            done: 0,
+        }
+    }
+
     fn enter(&mut self, node: usize) {
-        self.clock += 1;
-        self.seen[node] = self.clock;
-        self.low[node] = self.clock;
-        self.open.push(node);
+        self.seen[node] = true;
         self.path.push((node, 0));
+        self.roots.push(node);
     }
 
-    fn is_open(&self, node: usize) -> bool {
-        self.low[node] != usize::MAX
+    fn head(&mut self, node: usize) -> usize {
+        let mut node = node;
+        while self.heads[node] != node {
+            self.heads[node] = self.heads[self.heads[node]];
+            node = self.heads[node];
+        }
+        node
     }
 
-    fn lower(&mut self, node: usize, to: usize) {
-        self.low[node] = self.low[node].min(to);
+    /// The present node calls one whose cycle is still open: all from there to here are one cycle.
+    fn close(&mut self, callee: usize) {
+        let head = self.head(callee);
+        let Some(place) = self.roots.iter().rposition(|&root| root == head) else { return };
+        for root in self.roots.split_off(place + 1) {
+            self.heads[root] = head;
+            self.next[self.last[head]] = Some(root);
+            self.last[head] = self.last[root];
+        }
+    }
+
+    fn members(&self, head: usize) -> Vec<usize> {
+        std::iter::successors(Some(head), |&member| self.next[member]).collect()
     }
 }
 
@@ -359,9 +382,8 @@ impl Graph {
             self.nodes[node].callees = callees;
             let mut members = std::mem::take(&mut self.nodes[node].members);
             let total = |member: usize| self.nodes[member].own + self.nodes[member].children;
-            members.sort_by(|&left, &right| {
-                total(right).total_cmp(&total(left)).then(self.nodes[right].calls.cmp(&self.nodes[left].calls))
-            });
+            let calls = |member: usize| u128::from(self.nodes[member].calls) + u128::from(self.nodes[member].self_calls);
+            members.sort_by(|&left, &right| total(right).total_cmp(&total(left)).then(calls(right).cmp(&calls(left))));
             self.nodes[node].members = members;
         }
     }

@@ -71,8 +71,12 @@ impl Image {
     /// The name of the innermost function at an address, as the debug information has it.
     fn function(&self, address: u64) -> Option<String> {
         let lines = self.lines.as_ref()?;
-        let innermost = lines.find_frames(address).skip_all_loads().ok()?.next().ok()??;
-        innermost.function?.raw_name().ok().map(|name| name.into_owned())
+        let function = lines.find_frames(address).skip_all_loads().ok()?.next().ok()??.function?;
+        let name = function.raw_name().ok()?;
+        // Where the linker's name differs from the source's, only the linker's will do; the symbol table has it.
+        let linked = ["_Z", "_R", "_D"].iter().any(|start| name.starts_with(start));
+        let plain = function.language.is_none_or(|language| PLAIN_LANGUAGES.contains(&language));
+        (linked || plain).then(|| name.into_owned())
     }
 
     /// The places in `.text` with the address where each begins, in order; `None` where no line is known.
@@ -89,6 +93,20 @@ impl Image {
         places
     }
 }
+
+/// Languages whose functions have the same name in the source and for the linker.
+const PLAIN_LANGUAGES: [gimli::DwLang; 10] = [
+    gimli::DW_LANG_C89,
+    gimli::DW_LANG_C,
+    gimli::DW_LANG_C99,
+    gimli::DW_LANG_C11,
+    gimli::DW_LANG_C17,
+    gimli::DW_LANG_Fortran77,
+    gimli::DW_LANG_Pascal83,
+    gimli::DW_LANG_ObjC,
+    gimli::DW_LANG_UPC,
+    gimli::DW_LANG_Mips_Assembler,
+];
 
 /// Debug information that cannot be read is as good as none: gprof then prints functions without lines.
 fn lines(file: &File<'_>) -> Option<addr2line::Context<Reader>> {
@@ -194,10 +212,66 @@ pub fn demangle(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
     }
-    let Some(mangled) = name.strip_prefix("_Z").map(|_| name).or_else(|| name.strip_prefix("___Z").map(|_| &name[2..])) else {
-        return name.to_owned();
-    };
+    let plain = if name.starts_with("_Z") { demangle_cpp(name) } else { None };
+    let Some(plain) = plain else { return name.to_owned() };
+    literals(with_first_parameter(name, &plain).unwrap_or(plain))
+}
+
+fn demangle_cpp(name: &str) -> Option<String> {
+    let mut out = Bounded(String::new());
     let options = cpp_demangle::DemangleOptions::new();
-    let symbol = cpp_demangle::Symbol::new(mangled.as_bytes());
-    symbol.ok().and_then(|symbol| symbol.demangle_with_options(&options).ok()).unwrap_or_else(|| name.to_owned())
+    cpp_demangle::Symbol::new(name.as_bytes()).ok()?.structured_demangle(&mut out, &options).ok()?;
+    Some(out.0)
+}
+
+/// A few bytes of mangled name can stand for any length of plain one; this much is enough for real ones.
+struct Bounded(String);
+
+const LONGEST_NAME: usize = 1 << 16;
+
+impl cpp_demangle::DemangleWrite for Bounded {
+    fn write_string(&mut self, part: &str) -> std::fmt::Result {
+        if self.0.len() + part.len() > LONGEST_NAME {
+            return Err(std::fmt::Error);
+        }
+        self.0.push_str(part);
+        Ok(())
+    }
+}
+
+/// WHY: cpp_demangle 0.5 takes the first parameter of a constructor template for the type that it returns. So it is given
+/// one, which it then leaves out.
+fn with_first_parameter(name: &str, plain: &str) -> Option<String> {
+    const LONGEST: usize = 2048;
+    if name.len() > LONGEST || !["C1I", "C2I", "C3I"].iter().any(|mark| name.contains(mark)) {
+        return None;
+    }
+    let ends = name.bytes().enumerate().filter(|&(_, byte)| byte == b'E').map(|(at, _)| at + 1);
+    let end = ends.into_iter().find(|&end| cpp_demangle::Symbol::new(&name.as_bytes()[..end]).is_ok())?;
+    let (function, parameters) = name.split_at(end);
+    let repaired = demangle_cpp(&format!("{function}v{parameters}"))?;
+    // Then only the parameters have changed, by one more.
+    let start = plain.len().min(demangle_cpp(function)?.len());
+    (repaired.get(..start) == plain.get(..start)).then_some(repaired)
+}
+
+/// Number literals as C++ writes them: `0ul` instead of `(unsigned long)0`.
+fn literals(mut name: String) -> String {
+    const CASTS: [(&str, &str); 5] =
+        [("(unsigned long long)", "ull"), ("(unsigned long)", "ul"), ("(long long)", "ll"), ("(long)", "l"), ("(unsigned int)", "u")];
+    for (cast, suffix) in CASTS {
+        let mut from = 0;
+        while let Some(start) = name[from..].find(cast).map(|at| at + from) {
+            let rest = &name[start + cast.len()..];
+            let digits = rest.bytes().enumerate().take_while(|&(at, b)| b.is_ascii_digit() || at == 0 && b == b'-').count();
+            if digits == 0 {
+                from = start + cast.len();
+                continue;
+            }
+            let number = format!("{}{suffix}", &rest[..digits]);
+            name.replace_range(start..start + cast.len() + digits, &number);
+            from = start + number.len();
+        }
+    }
+    name
 }

@@ -150,6 +150,9 @@ fn info(path: &str, gmon: &Gmon, out: &mut dyn Write) -> std::io::Result<()> {
 /// Ticks a second where a file does not say it, as the real tool takes them.
 const RATE: u32 = 100;
 
+/// The profiler's own functions, which are left out unless they are asked for.
+const PROFILER: [&str; 5] = ["_gprof_mcount", "mcount", "_mcount", "__mcount", "__mcount_internal"];
+
 fn list(
     options: &Options,
     table: Table,
@@ -171,13 +174,17 @@ fn list(
         write_sum(options, &table, &union, image)?;
     }
     let select = |names: &Vec<String>| Selection::new(names, &table);
+    let without_profiler = |names: &Vec<String>| {
+        let profiler = PROFILER.iter().map(|name| (*name).to_owned());
+        Selection::new(&profiler.chain(names.iter().cloned()).collect::<Vec<_>>(), &table)
+    };
     let names = &options.names;
-    let (flat, no_flat) = (select(&names.flat), select(&names.no_flat));
+    let (flat, no_flat) = (select(&names.flat), without_profiler(&names.no_flat));
     let counts = |index| flat.has(index) || flat.is_empty() && !no_flat.has(index);
     let samples = samples::assign(&table, &union, counts);
     let no_arcs = ArcSelection::new(&names.no_arcs, &table);
-    let (graph, no_graph) = (select(&names.graph), select(&names.no_graph));
-    let (time, no_time) = (select(&names.time), select(&names.no_time));
+    let (graph, no_graph) = (select(&names.graph), without_profiler(&names.no_graph));
+    let (time, no_time) = (select(&names.time), without_profiler(&names.no_time));
     let choice = Choice {
         arc: &|caller, callee| !no_arcs.has(caller, callee),
         entry: &|index| wish(&graph, &no_graph, index),

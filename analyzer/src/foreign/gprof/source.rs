@@ -24,7 +24,7 @@ fn blocks(view: &View<'_>) -> BTreeMap<usize, Vec<(u64, u64)>> {
 pub fn print_counts(view: &View<'_>, wanted: &Selection, unwanted: &Selection, out: &mut dyn Write) -> Result<()> {
     let blocks = blocks(view);
     let table = &view.table;
-    let mut sorted: Vec<usize> = (0..table.symbols.len()).filter(|&index| table.symbols[index].source.is_some()).collect();
+    let mut sorted: Vec<usize> = (0..table.symbols.len()).collect();
     let place = |index: usize| (table.file(index), table.symbols[index].source.map(|(_, line)| line));
     sorted.sort_by(|&left, &right| place(left).cmp(&place(right)));
     for index in sorted {
@@ -36,7 +36,7 @@ pub fn print_counts(view: &View<'_>, wanted: &Selection, unwanted: &Selection, o
         let least = view.options.min_count.max(1);
         for (address, count) in own.into_iter().chain(blocks.get(&index).into_iter().flatten().copied()) {
             if count >= least {
-                let (file, line) = (place(index).0.unwrap_or_default(), place(index).1.unwrap_or_default());
+                let (file, line) = (place(index).0.unwrap_or("<unknown>"), place(index).1.unwrap_or_default());
                 writeln!(out, "{file}:{line}: ({}:{address:#x}) {count} executions", symbol.name)?;
             }
         }
@@ -99,7 +99,7 @@ pub fn print_annotated(
             continue;
         }
         if !std::mem::take(&mut first) {
-            write!(out, "\n\n")?;
+            write!(out, "\n\x0c\n")?;
         }
         writeln!(out, "*** File {path}:")?;
         annotate(view, &text, lines, calls, out)?;

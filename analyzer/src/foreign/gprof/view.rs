@@ -60,13 +60,13 @@ impl View<'_> {
     /// Whether a function or cycle stands in the index of functions.
     pub fn is_listed(&self, index: usize) -> bool {
         let node = &self.graph.nodes[index];
-        self.options.unused || node.calls != 0 || node.time != 0.0
+        self.options.unused || !node.members.is_empty() || node.calls != 0 || node.time != 0.0
     }
 
     /// The name, with its line where lines are profiled.
     pub fn plain_name(&self, index: usize) -> String {
         let symbol = &self.table.symbols[index];
-        let name = if self.options.demangle { image::demangle(&symbol.name) } else { symbol.name.clone() };
+        let name = if self.options.demangle && !self.options.traditional { image::demangle(&symbol.name) } else { symbol.name.clone() };
         match symbol.source {
             Some((file, line)) if self.options.lines => {
                 format!("{name} ({}:{line} @ {:x})", self.path(file), symbol.address)
