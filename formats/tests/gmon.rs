@@ -43,13 +43,16 @@ fn every_sample_dumps_as_its_ground_truth() {
     let mut compared = 0;
     for folder in ["real", "hand", "bsd", "alloc"] {
         for (name, bytes) in samples(folder) {
-            let Ok(truth) = std::fs::read_to_string(golden().join(folder).join(format!("{name}.dump"))) else { continue };
+            let Ok(truth) = std::fs::read_to_string(golden().join(folder).join(format!("{name}.dump"))) else {
+                continue;
+            };
             // The first line has the file's name and size; the rate of old BSD files is explained at length.
             let truth = truth.split_once('\n').unwrap().1;
             let truth = truth.replace("the file; gprof takes its own clock rate, 100 here)", "the file)");
             let found = read(&bytes).unwrap_or_else(|error| panic!("{folder}/{name}: {error}"));
             let dumped = dump(&found);
-            let plain: String = dumped.lines().filter(|line| !line.starts_with("note")).map(|l| format!("{l}\n")).collect();
+            let plain: String =
+                dumped.lines().filter(|line| !line.starts_with("note")).map(|l| format!("{l}\n")).collect();
             assert_eq!(plain, truth, "{folder}/{name}");
             compared += 1;
         }
@@ -107,7 +110,8 @@ fn holds(bytes: &[u8], what: &str) -> Option<Gmon> {
 
 #[test]
 fn cut_at_every_byte() {
-    let files = ["hand/ranges3", "hand/ranges3-32be", "hand/bb-hist-arc", "hand/mixed-order", "bsd/bsd44-64be", "bsd/old-32"];
+    let files =
+        ["hand/ranges3", "hand/ranges3-32be", "hand/bb-hist-arc", "hand/mixed-order", "bsd/bsd44-64be", "bsd/old-32"];
     for file in files {
         let whole = bytes(&format!("{file}.gmon"));
         let full = read(&whole).unwrap();
@@ -311,7 +315,10 @@ fn builder_holds_any_sum() {
     let sums: Vec<_> = union.sums.iter().map(|sum| (sum.low, sum.high, sum.bins[0])).collect();
     let full = u64::from(u32::MAX);
     let rest = 10_000_000_000 - 2 * full;
-    assert_eq!(sums, [(0x1000, 0x1002, 131_071), (0x2000, 0x2002, full), (0x2002, 0x2004, full), (0x2004, 0x2006, rest)]);
+    assert_eq!(
+        sums,
+        [(0x1000, 0x1002, 131_071), (0x2000, 0x2002, full), (0x2002, 0x2004, full), (0x2004, 0x2006, rest)]
+    );
     assert_eq!(union.arcs, [gmon::Arc { from: 0x3000, to: 0x1000, count: 10_000_000_000 }]);
     assert_eq!(union.rate(100), 1);
 
@@ -343,5 +350,8 @@ fn builder_makes_the_sample_of_allocated_bytes() {
         (sums, arcs)
     };
     assert_eq!(sorted(&made), sorted(&union));
-    assert_eq!(made.first.map(|first| (first.dimen, first.abbrev)), union.first.map(|first| (first.dimen, first.abbrev)));
+    assert_eq!(
+        made.first.map(|first| (first.dimen, first.abbrev)),
+        union.first.map(|first| (first.dimen, first.abbrev))
+    );
 }

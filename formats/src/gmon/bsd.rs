@@ -49,7 +49,12 @@ pub(super) fn read(bytes: &[u8], form: Form, flavour: Flavour) -> Result<Gmon> {
 /// Appends the file. The bytes of what the form has no place for would be lost, so it is refused.
 pub(super) fn write(gmon: &Gmon, out: &mut Vec<u8>) -> Result<()> {
     let refuse = |field, text: &str| {
-        Err(crate::Error { format: Format::Gmon, offset: 0, field, kind: Kind::Text(format!("{}: {text}", gmon.form.name())) })
+        Err(crate::Error {
+            format: Format::Gmon,
+            offset: 0,
+            field,
+            kind: Kind::Text(format!("{}: {text}", gmon.form.name())),
+        })
     };
     let (flavour, sizes) = (gmon.flavour, Sizes::of(gmon.flavour));
     let mut histograms = gmon.histograms();

@@ -52,7 +52,9 @@ fn ld_profile_word(bytes: &[u8]) -> u8 {
 /// Printable up to a first zero, zeros from there.
 fn is_text(padded: &[u8]) -> bool {
     let text = text(padded);
-    !text.is_empty() && text.iter().all(|byte| (0x20..0x7f).contains(byte)) && padded[text.len()..].iter().all(|&b| b == 0)
+    !text.is_empty()
+        && text.iter().all(|byte| (0x20..0x7f).contains(byte))
+        && padded[text.len()..].iter().all(|&b| b == 0)
 }
 
 /// How well the records of the magic form can be walked: 3 to the end of the file, 2 into a cut record, 1 and 0 into

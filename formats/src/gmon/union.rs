@@ -81,7 +81,10 @@ impl Union {
         if index == self.sums.len() {
             if let Some(other) = self.overlap(range) {
                 self.by_range.remove(&range);
-                let text = format!("overlapping histogram records: {:#x}-{:#x} and {:#x}-{:#x}", other.0, other.1, range.0, range.1);
+                let text = format!(
+                    "overlapping histogram records: {:#x}-{:#x} and {:#x}-{:#x}",
+                    other.0, other.1, range.0, range.1
+                );
                 return Err(refused(histogram, "low_pc", text));
             }
             if range.0 < range.1 {
@@ -132,7 +135,11 @@ impl Union {
         }
         if !self.blocks.is_empty() {
             let blocks = self.blocks.clone();
-            gmon.records.push(Record::Blocks(Box::new(Blocks { size: blocks.len() as u32, foreign_count: false, blocks })));
+            gmon.records.push(Record::Blocks(Box::new(Blocks {
+                size: blocks.len() as u32,
+                foreign_count: false,
+                blocks,
+            })));
         }
         Ok(gmon)
     }
@@ -174,7 +181,8 @@ fn refused(histogram: &Histogram, field: &'static str, text: String) -> Error {
 fn compatible(first: &Histogram, next: &Histogram) -> Result<()> {
     let lossy = |histogram: &Histogram| String::from_utf8_lossy(histogram.dimension()).into_owned();
     if first.dimen != next.dimen {
-        let text = format!("dimension unit changed between histogram records, from '{}' to '{}'", lossy(first), lossy(next));
+        let text =
+            format!("dimension unit changed between histogram records, from '{}' to '{}'", lossy(first), lossy(next));
         return Err(refused(next, "dimen", text));
     }
     if first.abbrev != next.abbrev {
@@ -185,7 +193,11 @@ fn compatible(first: &Histogram, next: &Histogram) -> Result<()> {
     let (was, is) = (first.bytes_per_bin(), next.bytes_per_bin());
     let differs = if was.is_finite() && is.is_finite() { (was - is).abs() > SCALE_SLACK } else { was != is };
     if differs {
-        return Err(refused(next, "hist_size", format!("different scales in histogram records: {was} and {is} bytes a bin")));
+        return Err(refused(
+            next,
+            "hist_size",
+            format!("different scales in histogram records: {was} and {is} bytes a bin"),
+        ));
     }
     Ok(())
 }

@@ -54,7 +54,8 @@ impl Entries<'_> {
         let node = &self.view.graph.nodes[index];
         let used = node.calls != 0 || node.self_calls != 0 || node.own != 0.0 || node.children != 0.0;
         // With lines, only functions have entries: neither lines nor, as with gprof, cycles.
-        let entry = !self.view.options.lines || self.view.table.symbols.get(index).is_some_and(|symbol| symbol.function);
+        let entry =
+            !self.view.options.lines || self.view.table.symbols.get(index).is_some_and(|symbol| symbol.function);
         node.shown && (used || self.view.options.unused) && entry
     }
 
@@ -78,7 +79,11 @@ impl Entries<'_> {
     /// Self and descendants, in the columns of the style.
     fn times(&self, own: f64, children: f64) -> String {
         let (own, children) = (self.view.unit(own), self.view.unit(children));
-        if self.view.options.traditional { format!("{own:7.2} {children:11.2}") } else { format!("{own:7.2} {children:7.2}") }
+        if self.view.options.traditional {
+            format!("{own:7.2} {children:11.2}")
+        } else {
+            format!("{own:7.2} {children:7.2}")
+        }
     }
 
     /// As wide, and empty.

@@ -77,6 +77,8 @@ pub struct Graph {
 pub struct Choice<'a> {
     /// Whether an arc counts at all (`-k`).
     pub arc: &'a dyn Fn(usize, usize) -> bool,
+    /// Arcs that the code has, taken or not (`-c`).
+    pub static_arcs: &'a [(usize, usize)],
     /// Asked for by name (`-q`, `-f`), left out by name, and whether none was asked for.
     pub entry: &'a dyn Fn(usize) -> Wish,
     /// The same for time (`-n`, `-F`; `-N`, `-E`).
@@ -118,30 +120,44 @@ impl Graph {
 
     /// Adds the file's arcs up to arcs between symbols. A call is one of the function: from a line in it back to its entry.
     fn tally(&mut self, table: &Table, union: &Union, choice: &Choice<'_>) {
-        let mut known: HashMap<(usize, usize), usize> = HashMap::new();
+        let mut known = HashMap::new();
+        let mut entry = None;
+        let symbols = table.symbols.iter().enumerate();
+        let entries: Vec<Option<usize>> = symbols
+            .map(|(index, symbol)| {
+                entry = if symbol.function { Some(index) } else { entry };
+                entry
+            })
+            .collect();
         for arc in &union.arcs {
             let (Some(caller), Some(callee)) = (table.at(arc.from), table.at(arc.to)) else { continue };
-            let Some(callee) = (0..=callee).rev().find(|&index| table.symbols[index].function) else { continue };
-            if !(choice.arc)(caller, callee) {
-                continue;
+            let Some(callee) = entries[callee] else { continue };
+            if (choice.arc)(caller, callee) {
+                self.add(&mut known, caller, callee, arc.count);
             }
-            let index = *known.entry((caller, callee)).or_insert(self.arcs.len());
-            if index == self.arcs.len() {
-                self.arcs.push(CallArc { caller, callee, calls: 0, time: 0.0, child_time: 0.0 });
-                self.nodes[caller].callees.push(index);
-                self.nodes[callee].callers.push(index);
-            }
-            let calls = &mut self.arcs[index].calls;
-            *calls = calls.saturating_add(arc.count);
-            let node = &mut self.nodes[callee];
-            let calls = if caller == callee { &mut node.self_calls } else { &mut node.calls };
-            *calls = calls.saturating_add(arc.count);
+        }
+        for &(caller, callee) in choice.static_arcs {
+            self.add(&mut known, caller, callee, 0);
         }
         // gprof lists the newest first; ties in later sorts show it.
         for node in &mut self.nodes {
             node.callees.reverse();
             node.callers.reverse();
         }
+    }
+
+    fn add(&mut self, known: &mut HashMap<(usize, usize), usize>, caller: usize, callee: usize, count: u64) {
+        let index = *known.entry((caller, callee)).or_insert(self.arcs.len());
+        if index == self.arcs.len() {
+            self.arcs.push(CallArc { caller, callee, calls: 0, time: 0.0, child_time: 0.0 });
+            self.nodes[caller].callees.push(index);
+            self.nodes[callee].callers.push(index);
+        }
+        let calls = &mut self.arcs[index].calls;
+        *calls = calls.saturating_add(count);
+        let node = &mut self.nodes[callee];
+        let calls = if caller == callee { &mut node.self_calls } else { &mut node.calls };
+        *calls = calls.saturating_add(count);
     }
 
     /// Finds cycles, appends a node for each, and numbers all nodes callees first.
@@ -217,7 +233,8 @@ impl Graph {
         }
         for cycle in self.symbols..self.nodes.len() {
             let members = std::mem::take(&mut self.nodes[cycle].members);
-            let time = members.iter().map(|&member| &self.nodes[member]).filter(|m| m.fraction != 0.0).map(|m| m.time).sum();
+            let time =
+                members.iter().map(|&member| &self.nodes[member]).filter(|m| m.fraction != 0.0).map(|m| m.time).sum();
             let node = &mut self.nodes[cycle];
             node.time = time;
             node.members = members;
@@ -382,7 +399,8 @@ impl Graph {
             self.nodes[node].callees = callees;
             let mut members = std::mem::take(&mut self.nodes[node].members);
             let total = |member: usize| self.nodes[member].own + self.nodes[member].children;
-            let calls = |member: usize| u128::from(self.nodes[member].calls) + u128::from(self.nodes[member].self_calls);
+            let calls =
+                |member: usize| u128::from(self.nodes[member].calls) + u128::from(self.nodes[member].self_calls);
             members.sort_by(|&left, &right| total(right).total_cmp(&total(left)).then(calls(right).cmp(&calls(left))));
             self.nodes[node].members = members;
         }
@@ -404,9 +422,7 @@ impl Graph {
         };
         let time = |arc: &CallArc| arc.time + arc.child_time;
         match rank(left).cmp(&rank(right)) {
-            Ordering::Equal if rank(left) == 2 => {
-                time(left).total_cmp(&time(right)).then(left.calls.cmp(&right.calls))
-            }
+            Ordering::Equal if rank(left) == 2 => time(left).total_cmp(&time(right)).then(left.calls.cmp(&right.calls)),
             Ordering::Equal => left.calls.cmp(&right.calls),
             other => other,
         }
@@ -422,7 +438,10 @@ fn by_total(left: &Node, right: &Node, left_name: Option<&str>, right_name: Opti
         (Some(_), None) => Ordering::Greater,
         (Some(one), Some(other)) => {
             let hidden = |name: &str| name.starts_with('_');
-            hidden(one).cmp(&hidden(other)).then(right.calls.cmp(&left.calls)).then_with(|| one.as_bytes().cmp(other.as_bytes()))
+            hidden(one)
+                .cmp(&hidden(other))
+                .then(right.calls.cmp(&left.calls))
+                .then_with(|| one.as_bytes().cmp(other.as_bytes()))
         }
     })
 }

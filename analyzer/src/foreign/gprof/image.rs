@@ -6,7 +6,8 @@
 use gimli::{EndianArcSlice, RunTimeEndian};
 use heaptape_formats::Flavour;
 use object::read::elf::{ElfFile, FileHeader, SectionHeader, Sym};
-use object::{Endianness, File, Object, ObjectSection, elf};
+use object::{Architecture, Endianness, File, Object, ObjectSection, elf};
+use std::cell::Cell;
 use std::ops::Range;
 
 type Reader = EndianArcSlice<RunTimeEndian>;
@@ -20,7 +21,26 @@ pub struct Image {
     /// Function symbols in the order of the symbol table.
     pub symbols: Vec<ImageSymbol>,
     lines: Option<addr2line::Context<Reader>>,
+    /// Bytes of names that may still be taken from the debug information.
+    names: Cell<usize>,
+    code: Option<Code>,
 }
+
+/// How the machine writes a direct call, and the bytes of `.text`.
+struct Code {
+    machine: Machine,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+enum Machine {
+    X86,
+    Aarch64,
+}
+
+/// Names may overlap in a file, so that few bytes could stand for any amount of text; in real files their sum is less than
+/// the file. This many times its size are taken.
+const NAME_BUDGET: usize = 16;
 
 /// A symbol that may stand for code.
 pub struct ImageSymbol {
@@ -51,14 +71,48 @@ impl Image {
         let not_elf = |error: object::read::Error| format!("not an ELF file that can be read: {error}");
         let file = File::parse(bytes).map_err(not_elf)?;
         let symbols = match &file {
-            File::Elf32(file) => symbols(file),
-            File::Elf64(file) => symbols(file),
+            File::Elf32(file) => symbols(file, bytes.len()),
+            File::Elf64(file) => symbols(file, bytes.len()),
             _ => Err("not an ELF file".to_owned()),
         }?;
-        let text = file.section_by_name(".text");
-        let text = text.map_or(0..0, |text| text.address()..text.address().saturating_add(text.size()));
+        let section = file.section_by_name(".text");
+        let text = section.as_ref().map_or(0..0, |text| text.address()..text.address().saturating_add(text.size()));
         let flavour = Flavour { big_endian: !file.is_little_endian(), word: if file.is_64() { 8 } else { 4 } };
-        Ok(Image { flavour, text, symbols, lines: lines(&file) })
+        let machine = match file.architecture() {
+            Architecture::I386 | Architecture::X86_64 => Some(Machine::X86),
+            Architecture::Aarch64 => Some(Machine::Aarch64),
+            _ => None,
+        };
+        let code = section.and_then(|text| text.data().ok()).zip(machine);
+        let code = code.map(|(bytes, machine)| Code { machine, bytes: bytes.to_vec() });
+        let names = Cell::new(bytes.len().saturating_mul(NAME_BUDGET));
+        Ok(Image { flavour, text, symbols, lines: lines(&file), names, code })
+    }
+
+    /// The targets of the direct calls between two addresses (the last one included), as the bytes read; what is no
+    /// instruction may look like one, so only targets that are functions' entries mean something.
+    pub fn calls(&self, first: u64, last: u64) -> Vec<u64> {
+        let Some(code) = &self.code else { return Vec::new() };
+        let place = |address: u64| address.checked_sub(self.text.start).and_then(|at| usize::try_from(at).ok());
+        let (Some(start), Some(end)) = (place(first), place(last)) else { return Vec::new() };
+        let narrow = |target: u64| if self.flavour.word == 4 { target & u64::from(u32::MAX) } else { target };
+        let call = |at: usize| {
+            let address = self.text.start.wrapping_add(at as u64);
+            let word =
+                |at: usize| code.bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+            match code.machine {
+                Machine::X86 if code.bytes[at] == 0xe8 => {
+                    let distance = i64::from(word(at + 1)?.cast_signed());
+                    Some(narrow(address.wrapping_add(5).wrapping_add_signed(distance)))
+                }
+                Machine::X86 => None,
+                Machine::Aarch64 => {
+                    let word = word(at).filter(|word| at.is_multiple_of(4) && word >> 26 == 0b10_0101)?;
+                    Some(address.wrapping_add_signed(i64::from((word << 6).cast_signed() >> 6) * 4))
+                }
+            }
+        };
+        (start..code.bytes.len().min(end.saturating_add(1))).filter_map(call).collect()
     }
 
     /// The source line of an address.
@@ -76,7 +130,9 @@ impl Image {
         // Where the linker's name differs from the source's, only the linker's will do; the symbol table has it.
         let linked = ["_Z", "_R", "_D"].iter().any(|start| name.starts_with(start));
         let plain = function.language.is_none_or(|language| PLAIN_LANGUAGES.contains(&language));
-        (linked || plain).then(|| name.into_owned())
+        let left = self.names.get().checked_sub(name.len()).filter(|_| linked || plain)?;
+        self.names.set(left);
+        Some(name.into_owned())
     }
 
     /// The places in `.text` with the address where each begins, in order; `None` where no line is known.
@@ -124,7 +180,8 @@ fn lines(file: &File<'_>) -> Option<addr2line::Context<Reader>> {
 }
 
 /// The symbols that gprof takes for functions, in the order of the symbol table.
-fn symbols<E: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, E>) -> Result<Vec<ImageSymbol>, String> {
+fn symbols<E: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, E>, size: usize) -> Result<Vec<ImageSymbol>, String> {
+    let budget = Cell::new(Some(size.saturating_mul(NAME_BUDGET)));
     let endian = file.endian();
     let table = file.elf_symbol_table();
     let strings = table.strings();
@@ -137,7 +194,9 @@ fn symbols<E: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, E>) -> Result<
             continue;
         }
         let flags = table.symbol_section(endian, symbol, index).ok().flatten();
-        let flags = flags.and_then(|index| file.elf_section_table().section(index).ok()).map(|section| section.sh_flags(endian));
+        let flags = flags
+            .and_then(|index| file.elf_section_table().section(index).ok())
+            .map(|section| section.sh_flags(endian));
         let code = flags.is_some_and(|flags| flags.contains(elf::SHF_EXECINSTR));
         // Weak symbols count wherever they are, unless they are marked as data.
         let counts = match bind {
@@ -146,11 +205,18 @@ fn symbols<E: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, E>) -> Result<
             _ => false,
         };
         let offset = symbol.st_name(endian);
-        let Ok(name) = strings.get(offset) else { continue };
+        let string = |offset: u32| {
+            let name = strings.get(offset).unwrap_or_default();
+            budget.set(budget.get().and_then(|left| left.checked_sub(name.len())));
+            name
+        };
+        let name = string(offset);
         let local = bind == elf::STB_LOCAL;
-        let next = |offset: u32| strings.get(offset).unwrap_or_default();
-        if !counts || name.is_empty() || (local && !is_function_name(offset, next)) {
+        if !counts || name.is_empty() || (local && !is_function_name(offset, string)) {
             continue;
+        }
+        if budget.get().is_none() {
+            return Err(format!("its symbols' names overlap to more than {NAME_BUDGET} times the file"));
         }
         found.push(ImageSymbol {
             address: symbol.st_value(endian).into(),
@@ -250,20 +316,38 @@ fn with_first_parameter(name: &str, plain: &str) -> Option<String> {
     let end = ends.into_iter().find(|&end| cpp_demangle::Symbol::new(&name.as_bytes()[..end]).is_ok())?;
     let (function, parameters) = name.split_at(end);
     let repaired = demangle_cpp(&format!("{function}v{parameters}"))?;
-    // Then only the parameters have changed, by one more.
-    let start = plain.len().min(demangle_cpp(function)?.len());
-    (repaired.get(..start) == plain.get(..start)).then_some(repaired)
+    // Then only the parameters have changed.
+    (before_parameters(&repaired)? == before_parameters(plain)?).then_some(repaired)
+}
+
+fn before_parameters(plain: &str) -> Option<&str> {
+    let mut depth = 0u32;
+    let opening = plain.bytes().rposition(|byte| {
+        depth = match byte {
+            b')' => depth + 1,
+            b'(' => depth.saturating_sub(1),
+            _ => depth,
+        };
+        byte == b'(' && depth == 0
+    });
+    plain.ends_with(')').then(|| &plain[..opening.unwrap_or(0)])
 }
 
 /// Number literals as C++ writes them: `0ul` instead of `(unsigned long)0`.
 fn literals(mut name: String) -> String {
-    const CASTS: [(&str, &str); 5] =
-        [("(unsigned long long)", "ull"), ("(unsigned long)", "ul"), ("(long long)", "ll"), ("(long)", "l"), ("(unsigned int)", "u")];
+    const CASTS: [(&str, &str); 5] = [
+        ("(unsigned long long)", "ull"),
+        ("(unsigned long)", "ul"),
+        ("(long long)", "ll"),
+        ("(long)", "l"),
+        ("(unsigned int)", "u"),
+    ];
     for (cast, suffix) in CASTS {
         let mut from = 0;
         while let Some(start) = name[from..].find(cast).map(|at| at + from) {
             let rest = &name[start + cast.len()..];
-            let digits = rest.bytes().enumerate().take_while(|&(at, b)| b.is_ascii_digit() || at == 0 && b == b'-').count();
+            let digits =
+                rest.bytes().enumerate().take_while(|&(at, b)| b.is_ascii_digit() || at == 0 && b == b'-').count();
             if digits == 0 {
                 from = start + cast.len();
                 continue;
@@ -274,4 +358,17 @@ fn literals(mut name: String) -> String {
         }
     }
     name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constructor_templates_keep_their_first_parameter() {
+        let name = "_ZNSt10_Head_baseILm0EONSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEELb0EEC2IS5_EEOT_";
+        let end = "::_Head_base<std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> > >\
+                   (std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >&&)";
+        assert!(demangle(name).ends_with(end), "{}", demangle(name));
+    }
 }

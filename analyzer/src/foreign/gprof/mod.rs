@@ -105,7 +105,14 @@ struct Input {
 }
 
 impl Input {
-    fn read(&mut self, path: &str, image: &Image, options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Result<()> {
+    fn read(
+        &mut self,
+        path: &str,
+        image: &Image,
+        options: &Options,
+        out: &mut dyn Write,
+        err: &mut dyn Write,
+    ) -> Result<()> {
         let bytes = read_file(path)?;
         let hints = Hints { form: options.form, flavour: Some(image.flavour) };
         let read = gmon::read(&bytes, hints).or_else(|error| {
@@ -185,8 +192,10 @@ fn list(
     let no_arcs = ArcSelection::new(&names.no_arcs, &table);
     let (graph, no_graph) = (select(&names.graph), without_profiler(&names.no_graph));
     let (time, no_time) = (select(&names.time), without_profiler(&names.no_time));
+    let static_arcs = if options.static_arcs { static_arcs(&table, image) } else { Vec::new() };
     let choice = Choice {
         arc: &|caller, callee| !no_arcs.has(caller, callee),
+        static_arcs: &static_arcs,
         entry: &|index| wish(&graph, &no_graph, index),
         time: &|index| wish(&time, &no_time, index),
     };
@@ -227,10 +236,19 @@ fn list(
         source::print_counts(&view, &exec, &no_exec, out)?;
     }
     if styles.source {
-        between.page(out)?;
-        source::print_annotated(&view, &source, &no_source, out, err)?;
+        source::print_annotated(&view, &source, &no_source, &mut |out| between.page(out), out, err)?;
     }
     Ok(whole)
+}
+
+/// `-c`: the direct calls in the code that lead to an entry.
+fn static_arcs(table: &Table, image: &Image) -> Vec<(usize, usize)> {
+    let calls = |caller: usize| {
+        let symbol = &table.symbols[caller];
+        let entry = |target| table.at(target).filter(|&callee| table.symbols[callee].address == target);
+        image.calls(symbol.address, symbol.last).into_iter().filter_map(entry).map(move |callee| (caller, callee))
+    };
+    (0..table.symbols.len()).flat_map(calls).collect()
 }
 
 /// A form feed before each listing but the first.
@@ -251,10 +269,11 @@ fn is_bsd(first: &gmon::Histogram) -> bool {
 /// `-s`: gmon.sum, with arcs between the beginnings of source lines as the real tool writes them.
 fn write_sum(options: &Options, table: &Table, union: &Union, image: &Image) -> Result<()> {
     let none = |_| graph::Wish::Any;
-    let choice = Choice { arc: &|_, _| true, entry: &none, time: &none };
+    let choice = Choice { arc: &|_, _| true, static_arcs: &[], entry: &none, time: &none };
     let graph = Graph::new(table, union, &vec![0.0; table.symbols.len()], &choice);
     let mut sum = union.clone();
-    let mut arcs: Vec<&graph::CallArc> = graph.arcs.iter().collect();
+    // By caller, and there the newest first.
+    let mut arcs: Vec<&graph::CallArc> = graph.arcs.iter().rev().collect();
     arcs.sort_by_key(|arc| arc.caller);
     let address = |index: usize| table.symbols[index].address;
     sum.arcs = arcs

@@ -44,7 +44,7 @@ words! {
     'T' "traditional" Nothing "" "print as the BSD gprof did";
     'a' "no-static" Nothing "" "charge functions that only their file can name to the one before";
     'D' "ignore-non-functions" Nothing "" "ignore local symbols that are not marked as functions";
-    'c' "static-call-graph" Nothing "" "accepted; arcs never taken are not added";
+    'c' "static-call-graph" Nothing "" "add the calls that the code has but that were not made";
     'z' "display-unused-functions" Nothing "" "show functions without samples and calls";
     'n' "time" Argument "SYMSPEC" "pass on the time of these symbols only";
     'N' "no-time" Argument "SYMSPEC" "pass on the time of all but these symbols";
@@ -116,6 +116,7 @@ pub struct Options {
     pub no_static: bool,
     pub only_functions: bool,
     pub unused: bool,
+    pub static_arcs: bool,
     pub min_count: u64,
     pub table_length: usize,
     pub width: usize,
@@ -148,6 +149,7 @@ impl Default for Options {
             no_static: false,
             only_functions: false,
             unused: false,
+            static_arcs: false,
             min_count: 0,
             table_length: 10,
             width: 80,
@@ -210,7 +212,12 @@ impl Options {
         Ok(())
     }
 
-    fn apply(&mut self, word: &Word, value: Option<String>, words: &mut std::slice::Iter<'_, String>) -> Result<(), String> {
+    fn apply(
+        &mut self,
+        word: &Word,
+        value: Option<String>,
+        words: &mut std::slice::Iter<'_, String>,
+    ) -> Result<(), String> {
         let shown = if word.long.is_empty() { format!("-{}", word.short) } else { format!("--{}", word.long) };
         let value = match word.takes {
             Takes::Nothing if value.is_some() => return Err(format!("option '{shown}' doesn't allow an argument")),
@@ -239,6 +246,7 @@ impl Options {
             ('T', _) => self.traditional = true,
             ('a', _) => self.no_static = true,
             ('D', _) => self.only_functions = true,
+            ('c', _) => self.static_arcs = true,
             ('z', _) => self.unused = true,
             ('m', _) => self.min_count = number()?,
             ('t', _) => self.table_length = number()? as usize,

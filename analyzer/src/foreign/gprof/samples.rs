@@ -30,9 +30,16 @@ pub fn assign(table: &Table, union: &Union, counts: impl Fn(usize) -> bool) -> S
 fn assign_one(samples: &mut Samples, sum: &Sum, starts: &[u64], end: u64, counts: &impl Fn(usize) -> bool) {
     let scale = units_per_bin(sum);
     let low = sum.low / UNIT;
+    if sum.high <= sum.low {
+        // A range that has no addresses.
+        samples.total += sum.bins.iter().map(|&bin| bin as f64).sum::<f64>();
+        return;
+    }
     for (index, &bin) in sum.bins.iter().enumerate().filter(|(_, bin)| **bin > 0) {
         let bin_low = low.saturating_add((scale * index as f64) as u64);
         let bin_high = low.saturating_add((scale * (index + 1) as f64) as u64);
+        // A bin narrower than a unit goes wholly to the symbol there, where gprof counts some twice and others not at all.
+        let (bin_high, scale) = if scale < 1.0 { (bin_low.saturating_add(1), 1.0) } else { (bin_high, scale) };
         let time = bin as f64;
         samples.total += time;
         let first = starts.partition_point(|&start| start <= bin_low).saturating_sub(1);
@@ -54,5 +61,5 @@ fn assign_one(samples: &mut Samples, sum: &Sum, starts: &[u64], end: u64, counts
 
 /// Units that a bin covers; not whole in general.
 pub fn units_per_bin(sum: &Sum) -> f64 {
-    (sum.high.wrapping_sub(sum.low) / UNIT) as f64 / sum.bins.len() as f64
+    (sum.high.saturating_sub(sum.low) / UNIT) as f64 / sum.bins.len() as f64
 }

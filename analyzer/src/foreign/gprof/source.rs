@@ -56,11 +56,13 @@ struct Line {
     blocks: Vec<(u64, u64)>,
 }
 
-/// A file that cannot be found is named on `err`, and the others go on.
+/// Prints every source file with the counts of its lines; `page` begins the listing. A file that cannot be found is named
+/// on `err`, and the others go on.
 pub fn print_annotated(
     view: &View<'_>,
     wanted: &Selection,
     unwanted: &Selection,
+    page: &mut dyn FnMut(&mut dyn Write) -> Result<()>,
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<()> {
@@ -71,10 +73,11 @@ pub fn print_annotated(
         if !(wanted.has(index) || wanted.is_empty() && !unwanted.has(index)) {
             continue;
         }
-        let line = files.entry(file).or_default().entry(number).or_insert_with(|| Line {
-            address: symbol.address,
-            ..Line::default()
-        });
+        let line = files
+            .entry(file)
+            .or_default()
+            .entry(number)
+            .or_insert_with(|| Line { address: symbol.address, ..Line::default() });
         line.calls = line.calls.saturating_add(view.node(index).calls);
         line.entry |= symbol.function;
         line.blocks.extend(blocks.remove(&index).unwrap_or_default());
@@ -98,7 +101,9 @@ pub fn print_annotated(
             annotated.flush()?;
             continue;
         }
-        if !std::mem::take(&mut first) {
+        if std::mem::take(&mut first) {
+            page(out)?;
+        } else {
             write!(out, "\n\x0c\n")?;
         }
         writeln!(out, "*** File {path}:")?;
@@ -137,7 +142,8 @@ fn annotate(view: &View<'_>, text: &[u8], lines: &BTreeMap<u32, Line>, calls: u6
         out.write_all(source)?;
         writeln!(out)?;
     }
-    let mut most: Vec<(u32, u64)> = lines.iter().map(|(&number, line)| (number, line.calls)).filter(|line| line.1 > 0).collect();
+    let mut most: Vec<(u32, u64)> =
+        lines.iter().map(|(&number, line)| (number, line.calls)).filter(|line| line.1 > 0).collect();
     most.sort_by_key(|&(_, calls)| std::cmp::Reverse(calls));
     if view.options.table_length > 0 {
         write!(out, "\n\nTop {} Lines:\n\n     Line      Count\n\n", view.options.table_length)?;

@@ -68,9 +68,9 @@ impl<'a> Pattern<'a> {
             _ => (None, name),
         };
         let is_file = |path: &str, name: &str| path == name || path.rsplit('/').next() == Some(name);
-        let files = file.filter(|file| !file.is_empty()).map(|file| {
-            (0..table.files.len()).filter(|&index| is_file(&table.files[index], file)).collect()
-        });
+        let files = file
+            .filter(|file| !file.is_empty())
+            .map(|file| (0..table.files.len()).filter(|&index| is_file(&table.files[index], file)).collect());
         let rest = match rest.parse() {
             _ if rest.is_empty() => Rest::Nothing,
             Ok(line) => Rest::Line(line),
@@ -105,7 +105,8 @@ impl ArcSelection {
 
     /// Whether an arc is among them.
     pub fn has(&self, caller: usize, callee: usize) -> bool {
-        let side = |selection: &Option<Selection>, index| selection.as_ref().is_none_or(|selection| selection.has(index));
+        let side =
+            |selection: &Option<Selection>, index| selection.as_ref().is_none_or(|selection| selection.has(index));
         self.0.iter().any(|(from, to)| side(from, caller) && side(to, callee))
     }
 }

@@ -66,9 +66,8 @@ impl Table {
     fn read(image: &Image, rules: Rules, lines: bool) -> Table {
         let mut paths = Vec::new();
         let mut files = Files { paths: &mut paths, known: HashMap::new() };
-        let counts = |symbol: &&ImageSymbol| {
-            !(symbol.local && (rules.no_static || rules.only_functions && !symbol.function))
-        };
+        let counts =
+            |symbol: &&ImageSymbol| !(symbol.local && (rules.no_static || rules.only_functions && !symbol.function));
         let function = |symbol: &ImageSymbol| Symbol {
             address: symbol.address,
             last: 0,

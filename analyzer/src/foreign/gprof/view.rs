@@ -54,7 +54,8 @@ impl View<'_> {
 
     /// Bytes that a sample covers, as gprof says it: whole units of 2.
     pub fn granularity(&self) -> u64 {
-        self.union.sums.first().map_or(0, |sum| 2 * units_per_bin(sum) as u64)
+        let units = self.union.sums.first().map_or(0.0, units_per_bin);
+        if units.is_finite() { 2 * units as u64 } else { 0 }
     }
 
     /// Whether a function or cycle stands in the index of functions.
@@ -66,13 +67,20 @@ impl View<'_> {
     /// The name, with its line where lines are profiled.
     pub fn plain_name(&self, index: usize) -> String {
         let symbol = &self.table.symbols[index];
-        let name = if self.options.demangle && !self.options.traditional { image::demangle(&symbol.name) } else { symbol.name.clone() };
+        let name = self.bare_name(index);
         match symbol.source {
             Some((file, line)) if self.options.lines => {
                 format!("{name} ({}:{line} @ {:x})", self.path(file), symbol.address)
             }
+            Some((file, line)) if self.options.file_names => format!("{name} ({}:{line})", self.path(file)),
             _ => name,
         }
+    }
+
+    fn bare_name(&self, index: usize) -> String {
+        let name = &self.table.symbols[index].name;
+        let plain = self.options.demangle && !self.options.traditional;
+        if plain { image::demangle(name) } else { name.clone() }
     }
 
     /// The same with cycle and index; these in parentheses when there is no entry.
@@ -92,7 +100,8 @@ impl View<'_> {
     pub fn index_name(&self, index: usize) -> String {
         let symbol = &self.table.symbols[index];
         match symbol.source {
-            Some((file, _)) if symbol.local && !self.options.lines && !self.options.traditional => {
+            _ if self.options.traditional => symbol.name.clone(),
+            Some((file, _)) if symbol.local && !self.options.lines => {
                 format!("{} ({})", self.plain_name(index), self.path(file))
             }
             _ => self.plain_name(index),
