@@ -2,7 +2,7 @@
 
 use heaptape_analyzer::foreign::gprof::{self, Options};
 use heaptape_formats::Flavour;
-use heaptape_formats::gmon::{self, Arc, Gmon, Histogram, Record};
+use heaptape_formats::gmon::{self, Arc, Gmon, Histograms, Record, Unit};
 use std::path::Path;
 use std::process::Command;
 
@@ -30,12 +30,10 @@ const FUNCTIONS: [u64; 14] = [
 
 fn profile(random: &mut Random) -> Gmon {
     let mut gmon = Gmon::new(Flavour::LE64);
-    let (dimen, abbrev) = Histogram::SECONDS;
     let size = random.one(&[340, 339, 333, 100]);
     let bins = (0..size).map(|_| random.one(&[0, 0, 0, 1, 2, 5, 100])).collect();
-    let rate = random.one(&[100, 1, 250]);
-    let (low, high) = (0x4011b0, 0x4016f8);
-    gmon.records.push(Record::Histogram(Box::new(Histogram { offset: 0, low, high, rate, dimen, abbrev, size, bins })));
+    let unit = Unit::seconds(Some(random.one(&[100, 1, 250])));
+    gmon.records.push(Record::Histograms(Histograms::one(0x40_11b0, 0x40_16f8, unit, bins)));
     let functions = &FUNCTIONS[..random.one(&[3, 6, 10, 14])];
     let upwards = random.below(3) > 0;
     let arc = |_| {

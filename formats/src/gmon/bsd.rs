@@ -2,7 +2,6 @@
 //! are as wide as a pointer. As with gprof, a last incomplete arc is no error.
 
 use super::layout::*;
-use super::reader::bins;
 use crate::{Cursor, Flavour, Format, Kind, Result};
 
 pub(super) fn read(bytes: &[u8], form: Form, flavour: Flavour) -> Result<Gmon> {
@@ -13,7 +12,7 @@ pub(super) fn read(bytes: &[u8], form: Form, flavour: Flavour) -> Result<Gmon> {
     let place = cursor.clone();
     let ncnt = cursor.number("ncnt", flavour, 4)?;
     let mut gmon = Gmon { form, version: 0, odd_ncnt: ncnt % 2 == 1, ..Gmon::new(flavour) };
-    let (mut header, mut rate) = (sizes.bsd_header, 0);
+    let (mut header, mut rate) = (sizes.bsd_header, None);
     if form == Form::Bsd44 {
         header = sizes.bsd44_header;
         let place = cursor.clone();
@@ -21,16 +20,15 @@ pub(super) fn read(bytes: &[u8], form: Form, flavour: Flavour) -> Result<Gmon> {
         if gmon.version != BSD44_VERSION {
             return Err(place.error("version", Kind::Version(u64::from(gmon.version))));
         }
-        rate = cursor.number("profrate", flavour, 4)? as u32;
+        rate = Some(cursor.number("profrate", flavour, 4)? as u32);
         gmon.spare = cursor.take("spare", 12)?.try_into().unwrap_or_default();
     }
     let Some(size) = ncnt.checked_sub(header as u64) else {
         return Err(place.bad("ncnt", ncnt, "at least the length of the header belongs"));
     };
     let size = (size / 2) as u32;
-    let (dimen, abbrev) = Histogram::SECONDS;
-    let bins = bins(&mut cursor, flavour, size)?;
-    gmon.push_histogram(Histogram { offset: 0, low, high, rate, dimen, abbrev, size, bins });
+    gmon.push_histogram(Histogram { offset: 0, low, high, unit: Unit::seconds(rate), size, bins: &[] });
+    gmon.push_bins(&mut cursor, size)?;
     if gmon.cut_inside(&mut cursor) {
         return Ok(gmon);
     }
@@ -74,10 +72,10 @@ pub(super) fn write(gmon: &Gmon, out: &mut Vec<u8>) -> Result<()> {
     flavour.put(out, ncnt, 4);
     if gmon.form == Form::Bsd44 {
         flavour.put(out, u64::from(BSD44_VERSION), 4);
-        flavour.put(out, u64::from(histogram.rate), 4);
+        flavour.put(out, u64::from(histogram.unit.rate.unwrap_or(BSD_RATE)), 4);
         out.extend_from_slice(&gmon.spare);
     }
-    super::writer::put_bins(out, flavour, &histogram.bins);
+    super::writer::put_bins(out, flavour, histogram.bins);
     for arc in gmon.arcs() {
         flavour.put_word(out, arc.from);
         flavour.put_word(out, arc.to);

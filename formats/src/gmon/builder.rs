@@ -15,8 +15,7 @@ use crate::{Error, Flavour, Format, Kind, Result};
 #[derive(Clone, Debug)]
 pub struct Builder {
     flavour: Flavour,
-    dimen: [u8; 15],
-    abbrev: u8,
+    unit: Unit,
     sites: BTreeMap<u64, Site>,
     arcs: BTreeMap<(u64, u64), u64>,
 }
@@ -28,13 +27,9 @@ struct Site {
 }
 
 impl Builder {
-    /// For a dimension ("bytes", cut after 15 bytes) and its abbreviation (b'b'). One sample is one unit of it.
-    pub fn new(flavour: Flavour, dimension: &str, abbrev: u8) -> Builder {
-        let mut dimen = [0; 15];
-        for (place, &byte) in dimen.iter_mut().zip(dimension.as_bytes()) {
-            *place = byte;
-        }
-        Builder { flavour, dimen, abbrev, sites: BTreeMap::new(), arcs: BTreeMap::new() }
+    /// For sums of a dimension ([`Unit::counted`]).
+    pub fn new(flavour: Flavour, unit: Unit) -> Builder {
+        Builder { flavour, unit, sites: BTreeMap::new(), arcs: BTreeMap::new() }
     }
 
     /// Adds an amount at a link-time address: of a return address minus 1, or of a function. `end` is the end of the function
@@ -64,11 +59,9 @@ impl Builder {
                 self.sample(next, site.end, beyond);
                 amount -= beyond;
             }
-            let (dimen, abbrev) = (self.dimen, self.abbrev);
             let high = self.limit(low)?;
-            let pattern = Histogram { offset: 0, low, high, rate: 1, dimen, abbrev, size: 1, bins: Vec::new() };
             if amount > 0 {
-                gmon.records.extend(split(&pattern, &[amount])?);
+                split(&mut gmon, (low, high), self.unit, &[amount])?;
             }
         }
         let mut arcs = Vec::with_capacity(self.arcs.len());

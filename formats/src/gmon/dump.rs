@@ -30,7 +30,11 @@ pub fn dump(gmon: &Gmon, out: &mut impl Write) -> Result<()> {
     let mut linked = gmon.arcs();
     for record in &gmon.records {
         match record {
-            Record::Histogram(histogram) => samples += dump_histogram(gmon.form, histogram, out)?,
+            Record::Histograms(run) => {
+                for histogram in run.records(0) {
+                    samples += dump_histogram(gmon.form, &histogram, out)?;
+                }
+            }
             Record::Arcs(run) => {
                 arcs += run.len();
                 for arc in linked.by_ref().take(run.len()) {
@@ -58,17 +62,18 @@ pub fn dump(gmon: &Gmon, out: &mut impl Write) -> Result<()> {
     }
 }
 
-fn dump_histogram(form: Form, histogram: &Histogram, out: &mut impl Write) -> Result<u64> {
+fn dump_histogram(form: Form, histogram: &Histogram<'_>, out: &mut impl Write) -> Result<u64> {
     let total: u64 = histogram.bins.iter().map(|&bin| u64::from(bin)).sum();
     let hits = || histogram.bins.iter().enumerate().filter(|(_, bin)| **bin != 0);
     write!(out, "hist low {:#x} high {:#x} bins {} bytes_per_bin ", histogram.low, histogram.high, histogram.size)?;
-    let (scale, rate) = (histogram.bytes_per_bin(), histogram.rate);
+    let (scale, unit) = (histogram.bytes_per_bin(), histogram.unit);
+    let rate = unit.rate.unwrap_or(BSD_RATE);
     match form {
         Form::Bsd => writeln!(out, "{scale} rate (not in the file) total {total}")?,
         Form::Bsd44 => writeln!(out, "{scale} rate {rate} total {total}")?,
         Form::Magic | Form::LdProfile => {
-            let dimension = String::from_utf8_lossy(histogram.dimension());
-            let abbrev = char::from(histogram.abbrev).to_string();
+            let dimension = String::from_utf8_lossy(unit.dimension());
+            let abbrev = char::from(unit.abbrev).to_string();
             let abbrev = abbrev.trim_end_matches('\0');
             write!(out, "{scale:.6} rate {rate} dimen {dimension:?} abbrev {abbrev:?} ")?;
             writeln!(out, "total {total} nonzero {}", hits().count())?;

@@ -23,6 +23,8 @@ pub const COOKIE: &[u8; 4] = b"gmon";
 pub const VERSION: u32 = 1;
 /// The version word of profiles that glibc's `ld.so` writes of a shared object (`LD_PROFILE`).
 pub const LD_PROFILE_VERSION: u32 = 0x1_ffff;
+/// Ticks a second in old BSD files, which do not say: what GNU gprof takes.
+pub const BSD_RATE: u32 = 100;
 /// The version word of the 4.4BSD form.
 pub const BSD44_VERSION: u32 = 0x0005_1879;
 /// Cookie, version and spare bytes.
@@ -96,36 +98,56 @@ impl Form {
     }
 }
 
-/// A histogram record.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Histogram {
-    /// Bytes from the file's start to the record (0 when it was not read).
-    pub offset: u64,
-    /// First address.
-    pub low: u64,
-    /// Address after the last.
-    pub high: u64,
-    /// Samples a unit of the dimension. 0 in the old BSD form, which has none.
-    pub rate: u32,
-    /// What a sample divided by the rate is: zero-padded, not always ended by a zero.
+/// What the samples of a histogram are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Samples a unit of the dimension; `None` in the old BSD form, which does not say.
+    pub rate: Option<u32>,
+    /// The dimension: zero-padded, not always ended by a zero.
     pub dimen: [u8; 15],
     /// Its abbreviation.
     pub abbrev: u8,
-    /// Bins that the record announces; in a cut file more than [`Histogram::bins`] holds.
-    pub size: u32,
-    /// The samples.
-    pub bins: Vec<u16>,
 }
 
-impl Histogram {
+impl Unit {
     /// Seconds, as every C library writes and as the BSD forms mean without saying.
-    pub const SECONDS: ([u8; 15], u8) = (*b"seconds\0\0\0\0\0\0\0\0", b's');
+    pub const fn seconds(rate: Option<u32>) -> Unit {
+        Unit { rate, dimen: *b"seconds\0\0\0\0\0\0\0\0", abbrev: b's' }
+    }
+
+    /// A dimension of which each sample is one ("bytes", cut after 15 bytes), and its abbreviation (b'b').
+    pub fn counted(dimension: &str, abbrev: u8) -> Unit {
+        let mut dimen = [0; 15];
+        for (place, &byte) in dimen.iter_mut().zip(dimension.as_bytes()) {
+            *place = byte;
+        }
+        Unit { rate: Some(1), dimen, abbrev }
+    }
 
     /// The dimension's text.
     pub fn dimension(&self) -> &[u8] {
         text(&self.dimen)
     }
+}
 
+/// One histogram record.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Histogram<'a> {
+    /// Bytes from the file's start to the record, when it was read.
+    pub offset: u64,
+    /// First address.
+    pub low: u64,
+    /// Address after the last.
+    pub high: u64,
+    /// What its samples are.
+    pub unit: Unit,
+    /// Bins that the record announces; in a cut file more than [`Histogram::bins`] holds.
+    pub size: u32,
+    /// The samples.
+    pub bins: &'a [u16],
+}
+
+impl Histogram<'_> {
     /// The first address of bin `index`: `low + index * (high - low) / bins`, rounded down.
     pub fn bin_address(&self, index: usize) -> u64 {
         let span = u128::from(self.high.wrapping_sub(self.low));
@@ -136,6 +158,44 @@ impl Histogram {
     /// Bytes a bin; infinite without bins.
     pub fn bytes_per_bin(&self) -> f64 {
         (self.high as f64 - self.low as f64) / f64::from(self.size)
+    }
+}
+
+/// A run of histogram records that agree in all but their ranges and bins: as profiles of sums have one for each address,
+/// they are kept together, in less memory than the file takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histograms {
+    /// Bytes from the file's start to the first record.
+    pub offset: u64,
+    /// What the samples are.
+    pub unit: Unit,
+    /// Bins of each record.
+    pub size: u32,
+    /// First address, and address after the last, of each record.
+    pub ranges: Vec<(u64, u64)>,
+    /// The bins of all records; of the last one of a cut file only what is there.
+    pub bins: Vec<u16>,
+}
+
+impl Histograms {
+    /// One record.
+    pub fn one(low: u64, high: u64, unit: Unit, bins: Vec<u16>) -> Histograms {
+        Histograms { offset: 0, unit, size: bins.len() as u32, ranges: vec![(low, high)], bins }
+    }
+
+    /// The records; `step` is the length of one in the file.
+    pub(super) fn records(&self, step: u64) -> impl Iterator<Item = Histogram<'_>> {
+        let size = self.size as usize;
+        (0..).zip(&self.ranges).map(move |(index, &(low, high))| {
+            let bins = self.bins.get(index * size..).unwrap_or_default();
+            let offset = self.offset + index as u64 * step;
+            Histogram { offset, low, high, unit: self.unit, size: self.size, bins: &bins[..size.min(bins.len())] }
+        })
+    }
+
+    /// Whether the last record has fewer bins than it announces.
+    pub(super) fn is_cut(&self) -> bool {
+        (self.bins.len() as u64) < self.ranges.len() as u64 * u64::from(self.size)
     }
 }
 
@@ -175,15 +235,15 @@ pub struct Blocks {
     pub blocks: Vec<Block>,
 }
 
-/// A record, or a run of arcs without another record between them.
+/// A run of records of one kind without another between them; of basic blocks a single record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// Tag 0.
-    Histogram(Box<Histogram>),
+    /// One or more records of tag 0.
+    Histograms(Histograms),
     /// One or more records of tag 1.
     Arcs(Vec<Arc>),
     /// Tag 2.
-    Blocks(Box<Blocks>),
+    Blocks(Blocks),
 }
 
 /// A file: everything that it takes to write the same bytes again.
@@ -229,11 +289,13 @@ impl Gmon {
     }
 
     /// The histogram records.
-    pub fn histograms(&self) -> impl Iterator<Item = &Histogram> {
-        self.records.iter().filter_map(|record| match record {
-            Record::Histogram(histogram) => Some(&**histogram),
+    pub fn histograms(&self) -> impl Iterator<Item = Histogram<'_>> {
+        let header = 1 + Sizes::of(self.flavour).histogram as u64;
+        let runs = self.records.iter().filter_map(|record| match record {
+            Record::Histograms(run) => Some(run),
             _ => None,
-        })
+        });
+        runs.flat_map(move |run| run.records(header + 2 * u64::from(run.size)))
     }
 
     /// The arcs, with link-time addresses: those of `ld.so` profiles count from the object's lowest address, and their
@@ -255,7 +317,7 @@ impl Gmon {
     /// The records of basic blocks.
     pub fn blocks(&self) -> impl Iterator<Item = &Blocks> {
         self.records.iter().filter_map(|record| match record {
-            Record::Blocks(blocks) => Some(&**blocks),
+            Record::Blocks(blocks) => Some(blocks),
             _ => None,
         })
     }

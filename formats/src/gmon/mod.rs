@@ -14,7 +14,7 @@ mod writer;
 
 pub use builder::Builder;
 pub use dump::dump;
-pub use layout::{Arc, Block, Blocks, Form, Gmon, Histogram, Record};
+pub use layout::{Arc, Block, Blocks, Form, Gmon, Histogram, Histograms, Record, Unit};
 pub use reader::{Hints, read};
 pub use union::{Sum, Union};
 pub use writer::write;

@@ -48,12 +48,12 @@ fn magic(bytes: &[u8], flavour: Flavour) -> Result<Gmon> {
         let step = match tag {
             TAG_HISTOGRAM => {
                 cursor.skip(1);
-                histogram(&mut cursor, flavour, start.offset()).map(|histogram| gmon.push_histogram(histogram))
+                histogram(&mut cursor, &mut gmon, start.offset())
             }
             TAG_ARC => arcs(&mut cursor, &mut gmon),
             TAG_BLOCKS => {
                 cursor.skip(1);
-                blocks(&mut cursor, flavour).map(|blocks| gmon.records.push(Record::Blocks(Box::new(blocks))))
+                blocks(&mut cursor, flavour).map(|blocks| gmon.records.push(Record::Blocks(blocks)))
             }
             _ => return Err(start.bad("tag", u64::from(tag), "0 (histogram), 1 (arc) or 2 (basic blocks) belongs")),
         };
@@ -74,24 +74,48 @@ fn magic(bytes: &[u8], flavour: Flavour) -> Result<Gmon> {
 
 impl Gmon {
     /// Takes a histogram over, noting what can hardly be meant.
-    pub(super) fn push_histogram(&mut self, histogram: Histogram) {
+    pub(super) fn push_histogram(&mut self, histogram: Histogram<'_>) {
         let mut note = |field, value, expected| {
             if self.notes.len() < NOTES {
                 let (format, offset) = (Format::Gmon, histogram.offset);
                 self.notes.push(Error { format, offset, field, kind: Kind::Bad(value, expected) });
             }
         };
-        if histogram.high <= histogram.low {
-            note("high_pc", histogram.high, "an address above low_pc belongs");
-        } else if histogram.size == 0 {
+        let Histogram { offset, low, high, unit, size, .. } = histogram;
+        if high <= low {
+            note("high_pc", high, "an address above low_pc belongs");
+        } else if size == 0 {
             note("hist_size", 0, "at least one bin belongs");
-        } else if histogram.bytes_per_bin() < 2.0 {
-            note("hist_size", u64::from(histogram.size), "at most one bin for 2 bytes of code belongs");
+        } else if (high - low) / 2 < u64::from(size) {
+            note("hist_size", u64::from(size), "at most one bin for 2 bytes of code belongs");
         }
-        if histogram.rate == 0 && self.form != Form::Bsd {
+        if unit.rate == Some(0) {
             note("prof_rate", 0, "a rate above zero belongs");
         }
-        self.records.push(Record::Histogram(Box::new(histogram)));
+        match self.records.last_mut() {
+            Some(Record::Histograms(run)) if run.unit == unit && run.size == size => {
+                run.ranges.push((low, high));
+                run.bins.extend_from_slice(histogram.bins);
+            }
+            _ => {
+                let (ranges, bins) = (vec![(low, high)], histogram.bins.to_vec());
+                self.records.push(Record::Histograms(Histograms { offset, unit, size, ranges, bins }));
+            }
+        }
+    }
+
+    /// Adds `size` bins, or the whole ones that remain, to the last histogram.
+    pub(super) fn push_bins(&mut self, cursor: &mut Cursor<'_>, size: u32) -> Result<()> {
+        let there = (cursor.remaining() / 2).min(size as usize);
+        let (pairs, _) = cursor.take("bins", 2 * there)?.as_chunks::<2>();
+        if let Some(Record::Histograms(run)) = self.records.last_mut() {
+            if self.flavour.big_endian {
+                run.bins.extend(pairs.iter().map(|&pair| u16::from_be_bytes(pair)));
+            } else {
+                run.bins.extend(pairs.iter().map(|&pair| u16::from_le_bytes(pair)));
+            }
+        }
+        Ok(())
     }
 
     /// The file ends within a field; `rest` is what no record holds.
@@ -103,7 +127,7 @@ impl Gmon {
     /// Whether the last record has less than it announced: then the rest, less than a bin or block, is the tail.
     pub(super) fn cut_inside(&mut self, cursor: &mut Cursor<'_>) -> bool {
         let field = match self.records.last() {
-            Some(Record::Histogram(histogram)) if histogram.bins.len() < histogram.size as usize => "bins",
+            Some(Record::Histograms(run)) if run.is_cut() => "bins",
             Some(Record::Blocks(blocks)) if blocks.blocks.len() < blocks.size as usize => "address, count",
             _ => return false,
         };
@@ -112,27 +136,18 @@ impl Gmon {
     }
 }
 
-/// A histogram record behind its tag; as many bins as there are.
-fn histogram(cursor: &mut Cursor<'_>, flavour: Flavour, offset: u64) -> Result<Histogram> {
+/// A histogram record behind its tag; as many bins as there are. They go straight to the model.
+fn histogram(cursor: &mut Cursor<'_>, gmon: &mut Gmon, offset: u64) -> Result<()> {
+    let flavour = gmon.flavour;
     let low = cursor.word("low_pc", flavour)?;
     let high = cursor.word("high_pc", flavour)?;
     let size = cursor.number("hist_size", flavour, 4)? as u32;
-    let rate = cursor.number("prof_rate", flavour, 4)? as u32;
+    let rate = Some(cursor.number("prof_rate", flavour, 4)? as u32);
     let dimen = cursor.take("dimen", 15)?.try_into().unwrap_or_default();
     let abbrev = cursor.byte("dimen_abbrev")?;
-    Ok(Histogram { offset, low, high, rate, dimen, abbrev, size, bins: bins(cursor, flavour, size)? })
-}
-
-/// `size` bins, or the whole ones that remain.
-pub(super) fn bins(cursor: &mut Cursor<'_>, flavour: Flavour, size: u32) -> Result<Vec<u16>> {
-    let there = (cursor.remaining() / 2).min(size as usize);
-    let bytes = cursor.take("bins", 2 * there)?;
-    let (pairs, _) = bytes.as_chunks::<2>();
-    Ok(if flavour.big_endian {
-        pairs.iter().map(|&pair| u16::from_be_bytes(pair)).collect()
-    } else {
-        pairs.iter().map(|&pair| u16::from_le_bytes(pair)).collect()
-    })
+    let unit = Unit { rate, dimen, abbrev };
+    gmon.push_histogram(Histogram { offset, low, high, unit, size, bins: &[] });
+    gmon.push_bins(cursor, size)
 }
 
 /// All arcs up to another tag, at once: real files are mostly arcs.
@@ -197,7 +212,7 @@ fn ld_profile(bytes: &[u8], flavour: Flavour) -> Result<Gmon> {
             }
         }
         Err(Error { kind: Kind::Cut, offset, field, .. }) => {
-            let kept = gmon.histograms().next().map_or(start, |_| cursor);
+            let kept = gmon.records.first().map_or(start, |_| cursor);
             gmon.end_cut(kept.rest(), offset, field);
         }
         Err(error) => return Err(error),
@@ -208,10 +223,8 @@ fn ld_profile(bytes: &[u8], flavour: Flavour) -> Result<Gmon> {
 fn ld_profile_records(cursor: &mut Cursor<'_>, gmon: &mut Gmon) -> Result<()> {
     let flavour = gmon.flavour;
     tag(cursor, flavour, TAG_HISTOGRAM)?;
-    let histogram = histogram(cursor, flavour, HEADER as u64)?;
-    let whole = histogram.bins.len() == histogram.size as usize;
-    gmon.push_histogram(histogram);
-    if !whole {
+    histogram(cursor, gmon, HEADER as u64)?;
+    if matches!(gmon.records.last(), Some(Record::Histograms(run)) if run.is_cut()) {
         return Ok(());
     }
     let mut ahead = cursor.clone();

@@ -30,8 +30,8 @@ impl Sum {
 /// Everything added up.
 #[derive(Clone, Debug, Default)]
 pub struct Union {
-    /// The first histogram record without its bins: its rate and dimension hold for all.
-    pub first: Option<Histogram>,
+    /// What the samples of the first histogram record are; its rate holds for all.
+    pub unit: Option<Unit>,
     /// In the order in which the ranges came.
     pub sums: Vec<Sum>,
     /// In the order in which the pairs of addresses came.
@@ -42,6 +42,7 @@ pub struct Union {
     by_low: BTreeMap<u64, u64>,
     by_ends: HashMap<(u64, u64), usize>,
     by_address: HashMap<u64, usize>,
+    bytes_per_bin: f64,
 }
 
 /// How far bytes a bin may differ between records: gprof takes 0.000001 in units of 2 bytes.
@@ -50,7 +51,7 @@ const SCALE_SLACK: f64 = 2e-6;
 impl Union {
     /// Adds a file. An error leaves the records before the faulty one added.
     pub fn add(&mut self, gmon: &Gmon) -> Result<()> {
-        gmon.histograms().try_for_each(|histogram| self.add_histogram(histogram))?;
+        gmon.histograms().try_for_each(|histogram| self.add_histogram(&histogram))?;
         for arc in gmon.arcs() {
             self.add_arc(arc);
         }
@@ -72,9 +73,13 @@ impl Union {
         }
     }
 
-    fn add_histogram(&mut self, histogram: &Histogram) -> Result<()> {
-        if let Some(first) = &self.first {
-            compatible(first, histogram)?;
+    fn add_histogram(&mut self, histogram: &Histogram<'_>) -> Result<()> {
+        match &self.unit {
+            Some(unit) => compatible(unit, self.bytes_per_bin, histogram)?,
+            None => {
+                self.unit = Some(histogram.unit);
+                self.bytes_per_bin = histogram.bytes_per_bin();
+            }
         }
         let range = (histogram.low, histogram.high);
         let index = *self.by_range.entry(range).or_insert(self.sums.len());
@@ -95,10 +100,9 @@ impl Union {
         let bins = &mut self.sums[index].bins;
         // A cut record has fewer bins than a whole one of the same range.
         bins.resize(bins.len().max(histogram.bins.len()), 0);
-        for (sum, &bin) in bins.iter_mut().zip(&histogram.bins) {
+        for (sum, &bin) in bins.iter_mut().zip(histogram.bins) {
             *sum += u64::from(bin);
         }
-        self.first.get_or_insert_with(|| Histogram { bins: Vec::new(), ..histogram.clone() });
         Ok(())
     }
 
@@ -111,18 +115,18 @@ impl Union {
         (*below.1 > low).then_some((*below.0, *below.1))
     }
 
-    /// Samples a unit of the dimension: the first record's rate; `otherwise` for old BSD files, which have none.
-    pub fn rate(&self, otherwise: u32) -> u32 {
-        self.first.as_ref().map_or(otherwise, |first| if first.rate == 0 { otherwise } else { first.rate })
+    /// Samples a unit of the dimension: the first record's rate.
+    pub fn rate(&self) -> u32 {
+        self.unit.and_then(|unit| unit.rate).unwrap_or(BSD_RATE)
     }
 
     /// A file that says the same: histograms, arcs, blocks. What the fields do not hold is repeated.
     pub fn to_gmon(&self, form: Form, flavour: Flavour) -> Result<Gmon> {
         let mut gmon = Gmon { form, ..Gmon::new(flavour) };
-        if let Some(first) = &self.first {
+        if let Some(unit) = self.unit {
+            let unit = Unit { rate: Some(self.rate()), ..unit };
             for sum in &self.sums {
-                let pattern = Histogram { low: sum.low, high: sum.high, size: sum.bins.len() as u32, ..first.clone() };
-                gmon.records.extend(split(&pattern, &sum.bins)?);
+                split(&mut gmon, (sum.low, sum.high), unit, &sum.bins)?;
             }
         }
         let most = if matches!(form, Form::Bsd | Form::Bsd44) { u64::MAX } else { u64::from(u32::MAX) };
@@ -135,29 +139,35 @@ impl Union {
         }
         if !self.blocks.is_empty() {
             let blocks = self.blocks.clone();
-            gmon.records.push(Record::Blocks(Box::new(Blocks {
-                size: blocks.len() as u32,
-                foreign_count: false,
-                blocks,
-            })));
+            gmon.records.push(Record::Blocks(Blocks { size: blocks.len() as u32, foreign_count: false, blocks }));
         }
         Ok(gmon)
     }
 }
 
-/// As many records of one range as its fullest bin needs; at least one.
-pub(super) fn split(pattern: &Histogram, bins: &[u64]) -> Result<Vec<Record>> {
+/// Appends as many records of one range as its fullest bin needs; at least one.
+pub(super) fn split(gmon: &mut Gmon, range: (u64, u64), unit: Unit, bins: &[u64]) -> Result<()> {
     // gprof adds in 32 bits.
     if let Some(&bin) = bins.iter().find(|&&bin| bin > u64::from(u32::MAX)) {
         let expected = "a sum below 2^32 belongs: gprof wraps there; take a coarser dimension";
         return Err(Error { format: Format::Gmon, offset: 0, field: "bins", kind: Kind::Bad(bin, expected) });
     }
+    let size = bins.len() as u32;
     let records = bins.iter().map(|bin| bin.div_ceil(BIN_MAX)).max().unwrap_or(0).max(1);
-    let record = |turn: u64| {
+    for turn in 0..records {
         let part = |bin: &u64| bin.saturating_sub(turn * BIN_MAX).min(BIN_MAX) as u16;
-        Record::Histogram(Box::new(Histogram { bins: bins.iter().map(part).collect(), ..pattern.clone() }))
-    };
-    Ok((0..records).map(record).collect())
+        match gmon.records.last_mut() {
+            Some(Record::Histograms(run)) if run.unit == unit && run.size == size => {
+                run.ranges.push(range);
+                run.bins.extend(bins.iter().map(part));
+            }
+            _ => {
+                let run = Histograms::one(range.0, range.1, unit, bins.iter().map(part).collect());
+                gmon.records.push(Record::Histograms(run));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The most records that one arc is repeated in: 2^48 calls.
@@ -174,23 +184,23 @@ pub(super) fn put_arc(arcs: &mut Vec<Arc>, arc: Arc, most: u64) -> Result<()> {
     Ok(())
 }
 
-fn refused(histogram: &Histogram, field: &'static str, text: String) -> Error {
+fn refused(histogram: &Histogram<'_>, field: &'static str, text: String) -> Error {
     Error { format: Format::Gmon, offset: histogram.offset, field, kind: Kind::Text(text) }
 }
 
-fn compatible(first: &Histogram, next: &Histogram) -> Result<()> {
-    let lossy = |histogram: &Histogram| String::from_utf8_lossy(histogram.dimension()).into_owned();
-    if first.dimen != next.dimen {
-        let text =
-            format!("dimension unit changed between histogram records, from '{}' to '{}'", lossy(first), lossy(next));
+fn compatible(first: &Unit, bytes_per_bin: f64, next: &Histogram<'_>) -> Result<()> {
+    let lossy = |unit: &Unit| String::from_utf8_lossy(unit.dimension()).into_owned();
+    if first.dimen != next.unit.dimen {
+        let (from, to) = (lossy(first), lossy(&next.unit));
+        let text = format!("dimension unit changed between histogram records, from '{from}' to '{to}'");
         return Err(refused(next, "dimen", text));
     }
-    if first.abbrev != next.abbrev {
-        let (from, to) = (char::from(first.abbrev), char::from(next.abbrev));
+    if first.abbrev != next.unit.abbrev {
+        let (from, to) = (char::from(first.abbrev), char::from(next.unit.abbrev));
         let text = format!("dimension abbreviation changed between histogram records, from {from:?} to {to:?}");
         return Err(refused(next, "dimen_abbrev", text));
     }
-    let (was, is) = (first.bytes_per_bin(), next.bytes_per_bin());
+    let (was, is) = (bytes_per_bin, next.bytes_per_bin());
     let differs = if was.is_finite() && is.is_finite() { (was - is).abs() > SCALE_SLACK } else { was != is };
     if differs {
         return Err(refused(

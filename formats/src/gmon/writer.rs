@@ -30,9 +30,11 @@ fn magic(gmon: &Gmon, out: &mut Vec<u8>) -> Result<()> {
     header(gmon, out);
     for record in &gmon.records {
         match record {
-            Record::Histogram(histogram) => {
-                out.push(TAG_HISTOGRAM);
-                put_histogram(out, flavour, histogram);
+            Record::Histograms(run) => {
+                for histogram in run.records(0) {
+                    out.push(TAG_HISTOGRAM);
+                    put_histogram(out, flavour, &histogram);
+                }
             }
             Record::Arcs(arcs) => {
                 for arc in arcs {
@@ -60,9 +62,11 @@ fn ld_profile(gmon: &Gmon, out: &mut Vec<u8>) -> Result<()> {
     header(gmon, out);
     for record in &gmon.records {
         match record {
-            Record::Histogram(histogram) => {
-                flavour.put(out, u64::from(TAG_HISTOGRAM), 4);
-                put_histogram(out, flavour, histogram);
+            Record::Histograms(run) => {
+                for histogram in run.records(0) {
+                    flavour.put(out, u64::from(TAG_HISTOGRAM), 4);
+                    put_histogram(out, flavour, &histogram);
+                }
             }
             Record::Arcs(arcs) => {
                 flavour.put(out, u64::from(TAG_ARC), 4);
@@ -80,14 +84,14 @@ fn ld_profile(gmon: &Gmon, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-fn put_histogram(out: &mut Vec<u8>, flavour: Flavour, histogram: &Histogram) {
+fn put_histogram(out: &mut Vec<u8>, flavour: Flavour, histogram: &Histogram<'_>) {
     flavour.put_word(out, histogram.low);
     flavour.put_word(out, histogram.high);
     flavour.put(out, u64::from(histogram.size), 4);
-    flavour.put(out, u64::from(histogram.rate), 4);
-    out.extend_from_slice(&histogram.dimen);
-    out.push(histogram.abbrev);
-    put_bins(out, flavour, &histogram.bins);
+    flavour.put(out, u64::from(histogram.unit.rate.unwrap_or(BSD_RATE)), 4);
+    out.extend_from_slice(&histogram.unit.dimen);
+    out.push(histogram.unit.abbrev);
+    put_bins(out, flavour, histogram.bins);
 }
 
 pub(super) fn put_bins(out: &mut Vec<u8>, flavour: Flavour, bins: &[u16]) {

@@ -154,9 +154,6 @@ fn info(path: &str, gmon: &Gmon, out: &mut dyn Write) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Ticks a second where a file does not say it, as the real tool takes them.
-const RATE: u32 = 100;
-
 /// The profiler's own functions, which are left out unless they are asked for.
 const PROFILER: [&str; 5] = ["_gprof_mcount", "mcount", "_mcount", "__mcount", "__mcount_internal"];
 
@@ -169,7 +166,7 @@ fn list(
     err: &mut dyn Write,
 ) -> Result<Whole> {
     let Input { whole, union, has_blocks } = input;
-    let has_histogram = union.first.is_some();
+    let has_histogram = union.unit.is_some();
     let has_arcs = !union.arcs.is_empty();
     let mut styles = options.asked;
     if styles == Default::default() && !options.info && !options.sum {
@@ -208,11 +205,7 @@ fn list(
     }
     let (source, no_source) = (select(&names.source), select(&names.no_source));
     let (exec, no_exec) = (select(&names.counts), select(&names.no_counts));
-    let rate = match &union.first {
-        // A rate of 0 in a file that has one: every sample counts as infinitely much.
-        Some(first) if first.rate == 0 && union.rate(0) == 0 && !is_bsd(first) => 0,
-        _ => union.rate(RATE),
-    };
+    let rate = union.rate();
     let view = View { options, table, union, rate: f64::from(rate), samples, graph, flat, no_flat };
     let mut between = Between { first: !options.info };
     if styles.graph && options.traditional {
@@ -260,10 +253,6 @@ impl Between {
     fn page(&mut self, out: &mut dyn Write) -> std::io::Result<()> {
         if std::mem::take(&mut self.first) { Ok(()) } else { writeln!(out, "\x0c") }
     }
-}
-
-fn is_bsd(first: &gmon::Histogram) -> bool {
-    first.offset == 0
 }
 
 /// `-s`: gmon.sum, with arcs between the beginnings of source lines as the real tool writes them.

@@ -41,15 +41,15 @@ impl View<'_> {
 
     /// The dimension, `seconds` without histogram.
     pub fn dimension(&self) -> String {
-        match &self.union.first {
-            Some(first) => String::from_utf8_lossy(first.dimension()).into_owned(),
+        match &self.union.unit {
+            Some(unit) => String::from_utf8_lossy(unit.dimension()).into_owned(),
             None => "seconds".to_owned(),
         }
     }
 
     /// Its abbreviation.
     pub fn abbreviation(&self) -> char {
-        self.union.first.as_ref().map_or('s', |first| char::from(first.abbrev))
+        self.union.unit.map_or('s', |unit| char::from(unit.abbrev))
     }
 
     /// Bytes that a sample covers, as gprof says it: whole units of 2.
