@@ -33,7 +33,7 @@ fn profile(random: &mut Random) -> Gmon {
     let size = random.one(&[340, 339, 333, 100]);
     let bins = (0..size).map(|_| random.one(&[0, 0, 0, 1, 2, 5, 100])).collect();
     let unit = Unit::seconds(Some(random.one(&[100, 1, 250])));
-    gmon.records.push(Record::Histograms(Histograms::one(0x40_11b0, 0x40_16f8, unit, bins)));
+    gmon.records.push(Histograms::one(0x40_11b0, 0x40_16f8, unit, bins).record());
     let functions = &FUNCTIONS[..random.one(&[3, 6, 10, 14])];
     let upwards = random.below(3) > 0;
     let arc = |_| {

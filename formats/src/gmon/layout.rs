@@ -183,6 +183,11 @@ impl Histograms {
         Histograms { offset: 0, unit, size: bins.len() as u32, ranges: vec![(low, high)], bins }
     }
 
+    /// The same as a part of a file.
+    pub fn record(self) -> Record {
+        Record::Histograms(Box::new(self))
+    }
+
     /// The records; `step` is the length of one in the file.
     pub(super) fn records(&self, step: u64) -> impl Iterator<Item = Histogram<'_>> {
         let size = self.size as usize;
@@ -239,7 +244,7 @@ pub struct Blocks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// One or more records of tag 0.
-    Histograms(Histograms),
+    Histograms(Box<Histograms>),
     /// One or more records of tag 1.
     Arcs(Vec<Arc>),
     /// Tag 2.
@@ -292,7 +297,7 @@ impl Gmon {
     pub fn histograms(&self) -> impl Iterator<Item = Histogram<'_>> {
         let header = 1 + Sizes::of(self.flavour).histogram as u64;
         let runs = self.records.iter().filter_map(|record| match record {
-            Record::Histograms(run) => Some(run),
+            Record::Histograms(run) => Some(&**run),
             _ => None,
         });
         runs.flat_map(move |run| run.records(header + 2 * u64::from(run.size)))

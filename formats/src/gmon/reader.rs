@@ -99,7 +99,7 @@ impl Gmon {
             }
             _ => {
                 let (ranges, bins) = (vec![(low, high)], histogram.bins.to_vec());
-                self.records.push(Record::Histograms(Histograms { offset, unit, size, ranges, bins }));
+                self.records.push(Histograms { offset, unit, size, ranges, bins }.record());
             }
         }
     }

@@ -163,7 +163,7 @@ pub(super) fn split(gmon: &mut Gmon, range: (u64, u64), unit: Unit, bins: &[u64]
             }
             _ => {
                 let run = Histograms::one(range.0, range.1, unit, bins.iter().map(part).collect());
-                gmon.records.push(Record::Histograms(run));
+                gmon.records.push(run.record());
             }
         }
     }

@@ -19,7 +19,7 @@ pub use options::Options;
 use specs::{ArcSelection, Selection, wish};
 use std::io::Write;
 use symbols::{Rules, Table};
-use view::View;
+use view::{Names, View};
 
 /// Why nothing could be printed.
 #[derive(Debug)]
@@ -206,7 +206,8 @@ fn list(
     let (source, no_source) = (select(&names.source), select(&names.no_source));
     let (exec, no_exec) = (select(&names.counts), select(&names.no_counts));
     let rate = union.rate();
-    let view = View { options, table, union, rate: f64::from(rate), samples, graph, flat, no_flat };
+    let view =
+        View { options, table, union, rate: f64::from(rate), samples, graph, flat, no_flat, names: Names::default() };
     let mut between = Between { first: !options.info };
     if styles.graph && options.traditional {
         between.page(out)?;

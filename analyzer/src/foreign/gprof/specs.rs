@@ -1,6 +1,7 @@
 //! The names in options (`-p`, `-q`, `-A`, `-k` …): `function`, `line`, `file.c`, `file.c:function`, `file.c:line`.
 
 use super::graph::Wish;
+use super::image::demangle;
 use super::symbols::Table;
 
 /// Which symbols a list of names means.
@@ -86,9 +87,14 @@ impl<'a> Pattern<'a> {
             && match self.rest {
                 Rest::Nothing => true,
                 Rest::Line(line) => symbol.source.is_some_and(|(_, at)| at == line),
-                Rest::Function(name) => symbol.name == name || super::image::demangle(&symbol.name) == name,
+                Rest::Function(name) => symbol.name == name || is_plain(name) && demangle(&symbol.name) == name,
             }
     }
+}
+
+/// Whether a name is written as no linker has it, so that names must be made readable to be compared with it.
+fn is_plain(name: &str) -> bool {
+    name.contains([':', '('])
 }
 
 /// The arcs that `-k from/to` leaves out; an empty side means any.

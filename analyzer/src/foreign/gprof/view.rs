@@ -7,6 +7,9 @@ use super::samples::{Samples, units_per_bin};
 use super::specs::Selection;
 use super::symbols::Table;
 use heaptape_formats::gmon::Union;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
 
 /// A profile ready to be printed.
 pub struct View<'a> {
@@ -26,6 +29,32 @@ pub struct View<'a> {
     pub flat: Selection,
     /// `-P`.
     pub no_flat: Selection,
+    /// Names made readable.
+    pub names: Names,
+}
+
+/// Readable names by symbol, as a call graph prints each many times.
+#[derive(Default)]
+pub struct Names {
+    known: RefCell<HashMap<usize, Rc<str>>>,
+    bytes: Cell<usize>,
+}
+
+impl Names {
+    /// As much is kept; names beyond it are made again.
+    const MOST_BYTES: usize = 64 << 20;
+
+    fn get(&self, index: usize, linked: &str) -> Rc<str> {
+        if let Some(name) = self.known.borrow().get(&index) {
+            return name.clone();
+        }
+        let name: Rc<str> = image::demangle(linked).into();
+        if self.bytes.get() + name.len() < Names::MOST_BYTES {
+            self.bytes.set(self.bytes.get() + name.len());
+            self.known.borrow_mut().insert(index, name.clone());
+        }
+        name
+    }
 }
 
 impl View<'_> {
@@ -80,7 +109,7 @@ impl View<'_> {
     fn bare_name(&self, index: usize) -> String {
         let name = &self.table.symbols[index].name;
         let plain = self.options.demangle && !self.options.traditional;
-        if plain { image::demangle(name) } else { name.clone() }
+        if plain { self.names.get(index, name).to_string() } else { name.clone() }
     }
 
     /// The same with cycle and index; these in parentheses when there is no entry.
