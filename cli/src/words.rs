@@ -63,4 +63,6 @@ words! {
     mprof Mprof,
     /// Show a trace (MTRC) as mptrace does
     mptrace Mptrace,
+    /// View gmon.out files as GNU gprof prints them
+    gprof Gprof,
 }
