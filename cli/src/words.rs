@@ -57,6 +57,8 @@ words! {
     dcpidiff Dcpidiff,
     /// Print the library's path, for preloading by hand
     library Library,
+    /// View gmon.out files as GNU gprof prints them
+    gprof Gprof,
     /// Show an mpatrol log's unfreed allocations, as mleak does
     mleak Mleak,
     /// Show a profile (MPTL) as mprof does

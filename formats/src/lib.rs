@@ -8,6 +8,7 @@ pub mod cursor;
 pub mod dcpi;
 pub mod error;
 pub mod flavour;
+pub mod gmon;
 pub mod leb128;
 pub mod mptl;
 pub mod mtrc;

@@ -1,0 +1,280 @@
+//! gprof's view of gmon.out files: flat profile, call graph, lines, annotated source, sums, file information, in the words
+//! and columns of GNU gprof 2.40. Where that differs from it, docs/gmon.md says so.
+
+mod entries;
+mod flat;
+mod graph;
+mod image;
+pub mod options;
+mod samples;
+mod source;
+mod specs;
+mod symbols;
+mod view;
+
+use graph::{Choice, Graph};
+use heaptape_formats::gmon::{self, Form, Gmon, Hints, Union};
+use image::Image;
+pub use options::Options;
+use specs::{ArcSelection, Selection, wish};
+use std::io::Write;
+use symbols::{Rules, Table};
+use view::{Names, View};
+
+/// Why nothing could be printed.
+#[derive(Debug)]
+pub enum Failure {
+    /// A message for the person.
+    Message(String),
+    /// Writing failed.
+    Io(std::io::Error),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Message(message) => f.write_str(message),
+            Failure::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Failure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Failure::Message(_) => None,
+            Failure::Io(error) => Some(error),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Failure::Io(error)
+    }
+}
+
+/// Whether everything was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whole {
+    /// Yes.
+    Yes,
+    /// A file was cut; what it held was used.
+    Cut,
+}
+
+type Result<T> = std::result::Result<T, Failure>;
+
+fn message<T>(text: String) -> Result<T> {
+    Err(Failure::Message(text))
+}
+
+fn read_file(path: &str) -> Result<Vec<u8>> {
+    std::fs::read(path).or_else(|error| message(format!("{path}: {error}")))
+}
+
+/// Does what the options ask for: listings to `out`, warnings to `err`, `-s` and `-y` to files in the working directory.
+pub fn run(options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Result<Whole> {
+    if options.help {
+        write!(out, "{}", options::help())?;
+        return Ok(Whole::Yes);
+    }
+    if options.version {
+        writeln!(out, "heaptape gprof {} (output of GNU gprof 2.40)", env!("CARGO_PKG_VERSION"))?;
+        return Ok(Whole::Yes);
+    }
+    let image = Image::read(&read_file(&options.image)?);
+    let image = image.or_else(|error| message(format!("{}: {error}", options.image)))?;
+    if image.symbols.is_empty() {
+        return message(format!("file `{}' has no symbols", options.image));
+    }
+    let rules = Rules { no_static: options.no_static, only_functions: options.only_functions };
+    let table = if options.lines { Table::lines(&image, rules) } else { Table::functions(&image, rules) };
+    let mut input = Input { whole: Whole::Yes, union: Union::default(), has_blocks: false };
+    for path in &options.profiles {
+        input.read(path, &image, options, out, err)?;
+    }
+    list(options, table, input, &image, out, err)
+}
+
+/// What the files hold together.
+struct Input {
+    whole: Whole,
+    union: Union,
+    has_blocks: bool,
+}
+
+impl Input {
+    fn read(
+        &mut self,
+        path: &str,
+        image: &Image,
+        options: &Options,
+        out: &mut dyn Write,
+        err: &mut dyn Write,
+    ) -> Result<()> {
+        let bytes = read_file(path)?;
+        let hints = Hints { form: options.form, flavour: Some(image.flavour) };
+        let read = gmon::read(&bytes, hints).or_else(|error| {
+            let other = gmon::read(&bytes, Hints { flavour: None, ..hints });
+            let fits = other.ok().filter(|other| other.ending.is_complete() && other.flavour != image.flavour);
+            let hint = fits.map(|other| {
+                let (theirs, ours) = (other.flavour.name(), image.flavour.name());
+                format!(" (it reads as {theirs}, and {} is {ours})", options.image)
+            });
+            message(format!("{path}: {error}{}", hint.unwrap_or_default()))
+        })?;
+        for note in &read.notes {
+            writeln!(err, "gprof: warning: {path}: {note}")?;
+        }
+        if let Some(cut) = read.cut() {
+            writeln!(err, "gprof: {path}: {cut}; what stands before is used")?;
+            self.whole = Whole::Cut;
+        }
+        if read.blocks().next().is_some() {
+            self.has_blocks = true;
+            if !options.lines {
+                writeln!(err, "gprof: warning: ignoring basic-block exec counts (use -l or --line)")?;
+            }
+        }
+        if options.info {
+            info(path, &read, out)?;
+        }
+        self.union.add(&read).or_else(|error| message(format!("{path}: {error}")))
+    }
+}
+
+/// `-i`.
+fn info(path: &str, gmon: &Gmon, out: &mut dyn Write) -> std::io::Result<()> {
+    let version = if matches!(gmon.form, Form::Bsd | Form::Bsd44) { 0 } else { gmon.version };
+    writeln!(out, "File `{path}' (version {version}) contains:")?;
+    for (count, kind) in gmon.counts().into_iter().zip(["histogram", "call-graph", "basic-block count"]) {
+        writeln!(out, "\t{count} {kind} record{}", if count == 1 { "" } else { "s" })?;
+    }
+    Ok(())
+}
+
+/// The profiler's own functions, which are left out unless they are asked for.
+const PROFILER: [&str; 5] = ["_gprof_mcount", "mcount", "_mcount", "__mcount", "__mcount_internal"];
+
+fn list(
+    options: &Options,
+    table: Table,
+    input: Input,
+    image: &Image,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<Whole> {
+    let Input { whole, union, has_blocks } = input;
+    let has_histogram = union.unit.is_some();
+    let has_arcs = !union.arcs.is_empty();
+    let mut styles = options.asked;
+    if styles == Default::default() && !options.info && !options.sum {
+        styles.flat = has_histogram && !options.said.flat;
+        styles.graph = has_arcs && !options.said.graph;
+        styles.counts = !has_histogram && !has_arcs && has_blocks && !options.said.counts;
+    }
+    if options.sum {
+        write_sum(options, &table, &union, image)?;
+    }
+    let select = |names: &Vec<String>| Selection::new(names, &table);
+    let without_profiler = |names: &Vec<String>| {
+        let profiler = PROFILER.iter().map(|name| (*name).to_owned());
+        Selection::new(&profiler.chain(names.iter().cloned()).collect::<Vec<_>>(), &table)
+    };
+    let names = &options.names;
+    let (flat, no_flat) = (select(&names.flat), without_profiler(&names.no_flat));
+    let counts = |index| flat.has(index) || flat.is_empty() && !no_flat.has(index);
+    let samples = samples::assign(&table, &union, counts);
+    let no_arcs = ArcSelection::new(&names.no_arcs, &table);
+    let (graph, no_graph) = (select(&names.graph), without_profiler(&names.no_graph));
+    let (time, no_time) = (select(&names.time), without_profiler(&names.no_time));
+    let static_arcs = if options.static_arcs { static_arcs(&table, image) } else { Vec::new() };
+    let choice = Choice {
+        arc: &|caller, callee| !no_arcs.has(caller, callee),
+        static_arcs: &static_arcs,
+        entry: &|index| wish(&graph, &no_graph, index),
+        time: &|index| wish(&time, &no_time, index),
+    };
+    let graph = Graph::new(&table, &union, &samples.times, &choice);
+    if styles.flat && !has_histogram {
+        return message("gmon.out file is missing histogram".to_owned());
+    }
+    if styles.graph && !has_arcs {
+        return message("gmon.out file is missing call-graph data".to_owned());
+    }
+    let (source, no_source) = (select(&names.source), select(&names.no_source));
+    let (exec, no_exec) = (select(&names.counts), select(&names.no_counts));
+    let rate = union.rate();
+    let view =
+        View { options, table, union, rate: f64::from(rate), samples, graph, flat, no_flat, names: Names::default() };
+    let mut between = Between { first: !options.info };
+    if styles.graph && options.traditional {
+        between.page(out)?;
+        entries::print(&view, out)?;
+    }
+    if styles.flat {
+        between.page(out)?;
+        flat::print(&view, out)?;
+    }
+    if styles.graph {
+        if !options.traditional {
+            between.page(out)?;
+            entries::print(&view, out)?;
+        }
+        between.page(out)?;
+        entries::print_index(&view, out)?;
+    }
+    if styles.counts {
+        between.page(out)?;
+        source::print_counts(&view, &exec, &no_exec, out)?;
+    }
+    if styles.source {
+        source::print_annotated(&view, &source, &no_source, &mut |out| between.page(out), out, err)?;
+    }
+    Ok(whole)
+}
+
+/// `-c`: the direct calls in the code that lead to an entry.
+fn static_arcs(table: &Table, image: &Image) -> Vec<(usize, usize)> {
+    let calls = |caller: usize| {
+        let symbol = &table.symbols[caller];
+        let entry = |target| table.at(target).filter(|&callee| table.symbols[callee].address == target);
+        image.calls(symbol.address, symbol.last).into_iter().filter_map(entry).map(move |callee| (caller, callee))
+    };
+    (0..table.symbols.len()).flat_map(calls).collect()
+}
+
+/// A form feed before each listing but the first.
+struct Between {
+    first: bool,
+}
+
+impl Between {
+    fn page(&mut self, out: &mut dyn Write) -> std::io::Result<()> {
+        if std::mem::take(&mut self.first) { Ok(()) } else { writeln!(out, "\x0c") }
+    }
+}
+
+/// `-s`: gmon.sum, with arcs between the beginnings of source lines as the real tool writes them.
+fn write_sum(options: &Options, table: &Table, union: &Union, image: &Image) -> Result<()> {
+    let none = |_| graph::Wish::Any;
+    let choice = Choice { arc: &|_, _| true, static_arcs: &[], entry: &none, time: &none };
+    let graph = Graph::new(table, union, &vec![0.0; table.symbols.len()], &choice);
+    let mut sum = union.clone();
+    // By caller, and there the newest first.
+    let mut arcs: Vec<&graph::CallArc> = graph.arcs.iter().rev().collect();
+    arcs.sort_by_key(|arc| arc.caller);
+    let address = |index: usize| table.symbols[index].address;
+    sum.arcs = arcs
+        .into_iter()
+        .map(|arc| gmon::Arc { from: address(arc.caller), to: address(arc.callee), count: arc.calls })
+        .collect();
+    sum.blocks = union.blocks.iter().filter(|block| table.at(block.address).is_some()).copied().collect();
+    sum.blocks.sort_by_key(|block| block.address);
+    let form = options.form.unwrap_or(Form::Magic);
+    let written = sum.to_gmon(form, image.flavour).and_then(|gmon| gmon::write(&gmon));
+    let written = written.or_else(|error| message(format!("gmon.sum: {error}")))?;
+    std::fs::write("gmon.sum", written)?;
+    Ok(())
+}

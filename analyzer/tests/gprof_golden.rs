@@ -1,0 +1,219 @@
+//! The view of every sample against what GNU gprof 2.40 printed of it, byte for byte.
+
+use heaptape_analyzer::foreign::gprof::{self, Options, Whole};
+use std::path::{Path, PathBuf};
+
+fn golden() -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gmon");
+    // Names of files are printed as they were given, so all tests of this file run there.
+    std::env::set_current_dir(&folder).unwrap();
+    folder
+}
+
+/// What a run printed: listings, warnings, and whether all was there or why nothing was.
+fn view(words: &[&str]) -> (String, String, Result<Whole, String>) {
+    golden();
+    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    let options = Options::parse(&words).unwrap();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let whole = gprof::run(&options, &mut out, &mut err).map_err(|failure| failure.to_string());
+    (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap(), whole)
+}
+
+/// How each of a sample's texts was made.
+const KINDS: [(&str, &[&str]); 11] = [
+    ("flat", &["-b", "-p"]),
+    ("graph", &["-b", "-q"]),
+    ("brief", &["-b"]),
+    ("info", &["-i"]),
+    ("line", &["-b", "-p", "-l"]),
+    ("full", &[]),
+    ("linegraph", &["-b", "-q", "-l"]),
+    ("nodemangle", &["--no-demangle", "-b", "-p"]),
+    ("nodemangle-graph", &["--no-demangle", "-b", "-q"]),
+    ("exec", &["-b", "-l", "-C"]),
+    ("annot", &["-b", "-l", "-A", "-I", "src"]),
+];
+
+/// Where the real tool failed or printed no numbers; docs/gmon.md has the list, the tests below what we print.
+const DIFFERENT: [&str; 5] =
+    ["hand/arcs-only.graph", "hand/bb-32be.exec", "hand/bb-32be.info", "hand/bb-64be.exec", "hand/bb-64be.info"];
+
+/// The executable that a sample is of, told by its name.
+fn image(folder: &str, name: &str) -> String {
+    if folder == "alloc" {
+        return format!("alloc/{}", name.split('.').next().unwrap());
+    }
+    if name.starts_with("names64") || name == "huge" || name == "wrap" {
+        return if name.starts_with("names64") { "exe/names64" } else { "exe/huge64" }.to_owned();
+    }
+    let target = ["32be", "64be", "64pie", "32pie", "32"].iter().find(|target| name.ends_with(**target));
+    format!("exe/calls{}", target.unwrap_or(&"64"))
+}
+
+#[test]
+fn every_listing_is_gprofs() {
+    let (mut compared, mut wrong) = (0, Vec::new());
+    for folder in ["real", "hand", "bsd", "alloc"] {
+        for entry in std::fs::read_dir(golden().join(folder)).unwrap() {
+            let file = entry.unwrap().file_name().into_string().unwrap();
+            let Some(name) = file.strip_suffix(".gmon") else { continue };
+            for (kind, words) in KINDS {
+                let path = format!("{folder}/{name}.{kind}");
+                let Ok(want) = std::fs::read_to_string(golden().join(format!("{path}.txt"))) else { continue };
+                if DIFFERENT.contains(&&*path) {
+                    continue;
+                }
+                let (image, profile) = (image(folder, name), format!("{folder}/{file}"));
+                let form = if name.starts_with("bsd44") { "-O4.4bsd" } else { "-Obsd" };
+                let mut words = words.to_vec();
+                words.extend((folder == "bsd").then_some(form));
+                words.extend([&*image, &*profile]);
+                let (out, err, whole) = view(&words);
+                // Nothing was printed where the real tool failed as well.
+                if out != want {
+                    wrong.push(format!("{path}: {whole:?} {err}\n--- gprof\n{want}\n--- ours\n{out}"));
+                }
+                compared += 1;
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {compared} differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(compared >= 175, "only {compared} listings");
+}
+
+#[test]
+fn arcs_without_histogram_take_no_time() {
+    let (out, _, whole) = view(&["-b", "-q", "exe/calls64", "hand/arcs-only.gmon"]);
+    assert_eq!(whole, Ok(Whole::Yes));
+    let real = std::fs::read_to_string(golden().join("hand/arcs-only.graph.txt")).unwrap();
+    assert_eq!(out, real.replace("-nan", "0.00"));
+}
+
+#[test]
+fn basic_blocks_of_big_endian_files_are_read() {
+    let (out, ..) = view(&["-b", "-l", "-C", "exe/calls64be", "hand/bb-64be.gmon"]);
+    let same = view(&["-b", "-l", "-C", "exe/calls64pie", "hand/bb-64pie.gmon"]).0;
+    let counts = |text: &str| text.lines().map(|line| line.rsplit(") ").next().unwrap().to_owned()).collect::<Vec<_>>();
+    assert_eq!(counts(&out), counts(&same));
+    assert_eq!(counts(&out), ["70000 executions", "3 executions", "5 executions"]);
+    let (info, ..) = view(&["-i", "exe/calls32be", "hand/bb-32be.gmon"]);
+    assert!(info.contains("\t1 basic-block count record\n"), "{info}");
+}
+
+#[test]
+fn small_counts_can_be_left_out() {
+    let words = ["-b", "-l", "-C", "-m", "5", "exe/calls64", "hand/bb-hist-arc.gmon"];
+    let counts: Vec<String> = view(&words).0.lines().map(|line| line.rsplit(") ").next().unwrap().to_owned()).collect();
+    assert_eq!(counts, ["77 executions", "5 executions", "5 executions"]);
+}
+
+#[test]
+fn missing_data_is_a_message() {
+    let message = |words: &[&str]| view(words).2.unwrap_err();
+    assert_eq!(message(&["-p", "exe/calls64", "hand/arcs-only.gmon"]), "gmon.out file is missing histogram");
+    assert_eq!(message(&["-q", "exe/calls64", "hand/hist-only.gmon"]), "gmon.out file is missing call-graph data");
+    assert!(message(&["exe/none", "hand/hist-only.gmon"]).starts_with("exe/none: "));
+    assert!(message(&["exe/calls64", "hand/none.gmon"]).starts_with("hand/none.gmon: "));
+    assert!(message(&["README.md", "hand/hist-only.gmon"]).contains("not an ELF file"));
+    let mixed = message(&["exe/calls64", "hand/bytes.gmon", "real/calls64.gmon"]);
+    assert!(
+        mixed.contains("dimen: dimension unit changed between histogram records, from 'bytes' to 'seconds'"),
+        "{mixed}"
+    );
+    let order = message(&["exe/calls64", "real/calls32be.gmon"]);
+    assert!(order.contains("it reads as BE32, and exe/calls64 is LE64"), "{order}");
+}
+
+#[test]
+fn cut_files_show_what_they_hold() {
+    let (out, err, whole) = view(&["-b", "-p", "exe/calls64", "bad/cut-at-116.gmon"]);
+    assert_eq!(whole, Ok(Whole::Cut));
+    assert!(out.contains(" hot\n"), "{out}");
+    assert!(err.contains("gmon.out: offset 116: bins: the file ends here"), "{err}");
+}
+
+#[test]
+fn broken_files_are_named_and_end() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(golden().join("bad")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let profile = format!("bad/{name}");
+        for words in [&["-b"][..], &["-i"], &["-b", "-l", "-C"], &["-z"]] {
+            let words: Vec<&str> = words.iter().copied().chain(["exe/calls64", &profile]).collect();
+            match view(&words).2 {
+                Ok(_) => {}
+                Err(message) if message.starts_with("gmon.out file is missing") => {}
+                Err(message) => assert!(message.contains(": gmon.out: offset "), "{name}: {message}"),
+            }
+        }
+        seen += 1;
+    }
+    assert!(seen >= 48);
+}
+
+#[test]
+fn an_image_that_is_broken_is_a_message() {
+    let whole = std::fs::read(golden().join("exe/calls32be")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    let run = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let (path, profile) = (path.to_str().unwrap(), "real/calls32be.gmon");
+        let _ = view(&["-l", path, profile]);
+        let _ = view(&["-b", "-z", path, profile]);
+    };
+    for length in (0..whole.len()).step_by(611) {
+        run(&whole[..length]);
+    }
+    let mut random = 88_172_645_463_325_252u64;
+    for _ in 0..150 {
+        let mut bytes = whole.clone();
+        for _ in 0..20 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let place = (random >> 8) as usize % bytes.len();
+            bytes[place] = random as u8;
+        }
+        run(&bytes);
+    }
+}
+
+#[test]
+fn names_choose_symbols() {
+    let listed = |words: &[&str]| -> Vec<String> {
+        let words: Vec<&str> =
+            ["-b"].iter().chain(words).copied().chain(["exe/calls64", "real/calls64.gmon"]).collect();
+        view(&words).0.lines().skip(5).map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(listed(&["-phot"]), ["hot"]);
+    assert_eq!(listed(&["-pcalls.c:15"]), ["hot"]);
+    assert_eq!(listed(&["-p15", "-pfa"]), ["hot", "fa"]);
+    assert!(!listed(&["-p", "-Pcalls.c", "-z"]).iter().any(|name| ["hot", "fa", "main"].contains(&&**name)));
+    assert!(!listed(&["-p", "-P:hot"]).contains(&"hot".to_owned()));
+    assert_eq!(listed(&["-p", "-k", "main/"])[0], "hot");
+}
+
+#[test]
+fn options_are_gprofs() {
+    let parse = |words: &[&str]| Options::parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+    let options = parse(&["-bpmain", "a", "-w", "40", "b", "--graph=x", "--bri", "c", "--", "-d"]).unwrap();
+    assert_eq!(
+        (options.image.as_str(), options.profiles, options.width),
+        ("a", vec!["b".into(), "c".into(), "-d".into()], 40)
+    );
+    assert_eq!((options.names.flat, options.names.graph), (vec!["main".to_owned()], vec!["x".to_owned()]));
+    for (words, message) in [
+        (&["-X"][..], "invalid option -- 'X'"),
+        (&["--no"], "option '--no' is ambiguous"),
+        (&["--nothing"], "unrecognized option '--nothing'"),
+        (&["-k"], "option '-k' requires an argument"),
+        (&["-wx"], "option '--width' takes a number, not 'x'"),
+        (&["-Oprof"], "sorry, file format `prof' is not yet supported"),
+        (&["--sum=3"], "option '--sum' doesn't allow an argument"),
+    ] {
+        assert_eq!(parse(words).unwrap_err(), message);
+    }
+    assert!(view(&["--help"]).0.contains("-p, --flat-profile[=SYMSPEC]"));
+}

@@ -1,0 +1,25 @@
+//! `heaptape gprof`: profiles of gmon.out files, with gprof's options.
+
+use crate::Outcome;
+use heaptape_analyzer::foreign::gprof::{self, Options, Whole};
+use std::io::Write;
+
+/// gprof's own options and files; `heaptape gprof --help` lists them.
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Args {
+    /// Options, then the executable (a.out), then profiles (gmon.out).
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTION|FILE")]
+    words: Vec<String>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let options = Options::parse(&args.words).map_err(|text| anyhow::anyhow!("{text}\n{}", gprof::options::help()))?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let whole = gprof::run(&options, &mut out, &mut std::io::stderr().lock())?;
+    out.flush()?;
+    Ok(match whole {
+        Whole::Yes => Outcome::Done,
+        Whole::Cut => Outcome::Incomplete,
+    })
+}

@@ -1,0 +1,87 @@
+//! A file made of sums: amounts at addresses and along arcs, of any size, in a form that the real gprof reads without a
+//! warning and adds up to the same numbers.
+//!
+//! Each address has a histogram record of its own: one bin of the 2 bytes `[address & !1, +2)`, gprof's unit. So all records
+//! have the same scale and are equal or disjoint, which is all that gprof asks for. An amount above 65,535 repeats its
+//! record; one above 2^32 - 1, where gprof wraps, goes on in the following 2 bytes of the same function.
+
+use std::collections::BTreeMap;
+
+use super::layout::*;
+use super::union::{put_arc, split};
+use crate::{Error, Flavour, Format, Kind, Result};
+
+/// Collects sums.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    flavour: Flavour,
+    unit: Unit,
+    sites: BTreeMap<u64, Site>,
+    arcs: BTreeMap<(u64, u64), u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Site {
+    amount: u64,
+    end: u64,
+}
+
+impl Builder {
+    /// For sums of a dimension ([`Unit::counted`]).
+    pub fn new(flavour: Flavour, unit: Unit) -> Builder {
+        Builder { flavour, unit, sites: BTreeMap::new(), arcs: BTreeMap::new() }
+    }
+
+    /// Adds an amount at a link-time address: of a return address minus 1, or of a function. `end` is the end of the function
+    /// around it, or 0 when that is not known; it is needed only from 2^32 on.
+    pub fn sample(&mut self, address: u64, end: u64, amount: u64) {
+        let site = self.sites.entry(address & !1).or_default();
+        site.amount = site.amount.saturating_add(amount);
+        site.end = site.end.max(end);
+    }
+
+    /// Adds an amount to an arc from a return address to the entry of what was called. For gprof's inclusive columns to be
+    /// right it is in the same unit as the samples, and added once a stack.
+    pub fn arc(&mut self, from: u64, to: u64, amount: u64) {
+        let sum = self.arcs.entry((from, to)).or_default();
+        *sum = sum.saturating_add(amount);
+    }
+
+    /// The file: histograms by address, then arcs by addresses. Fails when an amount has no room: then a coarser dimension
+    /// is needed.
+    pub fn finish(mut self) -> Result<Gmon> {
+        let mut gmon = Gmon::new(self.flavour);
+        while let Some((low, site)) = self.sites.pop_first() {
+            let mut amount = site.amount;
+            let beyond = amount.saturating_sub(u64::from(u32::MAX));
+            let next = low.wrapping_add(2);
+            if beyond > 0 && next < site.end {
+                self.sample(next, site.end, beyond);
+                amount -= beyond;
+            }
+            let high = self.limit(low)?;
+            if amount > 0 {
+                split(&mut gmon, (low, high), self.unit, &[amount])?;
+            }
+        }
+        let mut arcs = Vec::with_capacity(self.arcs.len());
+        for (&(from, to), &count) in &self.arcs {
+            put_arc(&mut arcs, Arc { from, to, count }, u64::from(u32::MAX))?;
+        }
+        if !arcs.is_empty() {
+            gmon.records.push(Record::Arcs(arcs));
+        }
+        Ok(gmon)
+    }
+
+    /// The end of the 2 bytes at `low`, which must be an address of the target.
+    fn limit(&self, low: u64) -> Result<u64> {
+        let last = if self.flavour.word == 4 { u64::from(u32::MAX) } else { u64::MAX };
+        low.checked_add(2).filter(|&high| high <= last).ok_or(Error {
+            format: Format::Gmon,
+            offset: 0,
+            field: "low_pc",
+            kind: Kind::Bad(low, "an address within the target's pointer size belongs"),
+        })
+    }
+}

@@ -1,0 +1,256 @@
+//! Bytes -> [`Gmon`]. A cut file keeps every whole record, and of a cut histogram its bins; anything else that is wrong is
+//! an error with its place. Takes memory in proportion to the bytes, never to a number in them.
+
+use super::layout::*;
+use super::{bsd, detect};
+use crate::{Cursor, Ending, Error, Flavour, Format, Kind, Result};
+
+/// What the caller knows about a file; `None` is found out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hints {
+    /// The form, as by gprof's `-O`.
+    pub form: Option<Form>,
+    /// Byte order and pointer size, as the executable has them.
+    pub flavour: Option<Flavour>,
+}
+
+/// Reads a file of any form.
+pub fn read(bytes: &[u8], hints: Hints) -> Result<Gmon> {
+    let found = detect::detect(bytes, hints.form, hints.flavour);
+    let Some((form, flavour)) = found else {
+        let mut cursor = Cursor::new(Format::Gmon, bytes);
+        cursor.magic("cookie", COOKIE)?;
+        return Err(cursor.error("cookie", Kind::Magic));
+    };
+    match form {
+        Form::Magic => magic(bytes, flavour),
+        Form::LdProfile => ld_profile(bytes, flavour),
+        Form::Bsd | Form::Bsd44 => bsd::read(bytes, form, flavour),
+    }
+}
+
+fn header(cursor: &mut Cursor<'_>, flavour: Flavour) -> Result<Gmon> {
+    cursor.magic("cookie", COOKIE)?;
+    let place = cursor.clone();
+    let version = cursor.number("version", flavour, 4)? as u32;
+    if version > VERSION && version != LD_PROFILE_VERSION {
+        return Err(place.error("version", Kind::Version(u64::from(version))));
+    }
+    let spare = cursor.take("spare", 12)?.try_into().unwrap_or_default();
+    Ok(Gmon { version, spare, ..Gmon::new(flavour) })
+}
+
+fn magic(bytes: &[u8], flavour: Flavour) -> Result<Gmon> {
+    let mut cursor = Cursor::new(Format::Gmon, bytes);
+    let mut gmon = header(&mut cursor, flavour)?;
+    while let Some(tag) = cursor.peek() {
+        let start = cursor.clone();
+        let step = match tag {
+            TAG_HISTOGRAM => {
+                cursor.skip(1);
+                histogram(&mut cursor, &mut gmon, start.offset())
+            }
+            TAG_ARC => arcs(&mut cursor, &mut gmon),
+            TAG_BLOCKS => {
+                cursor.skip(1);
+                blocks(&mut cursor, flavour).map(|blocks| gmon.records.push(Record::Blocks(blocks)))
+            }
+            _ => return Err(start.bad("tag", u64::from(tag), "0 (histogram), 1 (arc) or 2 (basic blocks) belongs")),
+        };
+        match step {
+            Ok(()) => {}
+            Err(Error { kind: Kind::Cut, offset, field, .. }) => {
+                gmon.end_cut(start.rest(), offset, field);
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+        if gmon.cut_inside(&mut cursor) {
+            break;
+        }
+    }
+    Ok(gmon)
+}
+
+impl Gmon {
+    /// Takes a histogram over, noting what can hardly be meant.
+    pub(super) fn push_histogram(&mut self, histogram: Histogram<'_>) {
+        let mut note = |field, value, expected| {
+            if self.notes.len() < NOTES {
+                let (format, offset) = (Format::Gmon, histogram.offset);
+                self.notes.push(Error { format, offset, field, kind: Kind::Bad(value, expected) });
+            }
+        };
+        let Histogram { offset, low, high, unit, size, .. } = histogram;
+        if high <= low {
+            note("high_pc", high, "an address above low_pc belongs");
+        } else if size == 0 {
+            note("hist_size", 0, "at least one bin belongs");
+        } else if (high - low) / 2 < u64::from(size) {
+            note("hist_size", u64::from(size), "at most one bin for 2 bytes of code belongs");
+        }
+        if unit.rate == Some(0) {
+            note("prof_rate", 0, "a rate above zero belongs");
+        }
+        match self.records.last_mut() {
+            Some(Record::Histograms(run)) if run.unit == unit && run.size == size => {
+                run.ranges.push((low, high));
+                run.bins.extend_from_slice(histogram.bins);
+            }
+            _ => {
+                let (ranges, bins) = (vec![(low, high)], histogram.bins.to_vec());
+                self.records.push(Histograms { offset, unit, size, ranges, bins }.record());
+            }
+        }
+    }
+
+    /// Adds `size` bins, or the whole ones that remain, to the last histogram.
+    pub(super) fn push_bins(&mut self, cursor: &mut Cursor<'_>, size: u32) -> Result<()> {
+        let there = (cursor.remaining() / 2).min(size as usize);
+        let (pairs, _) = cursor.take("bins", 2 * there)?.as_chunks::<2>();
+        if let Some(Record::Histograms(run)) = self.records.last_mut() {
+            if self.flavour.big_endian {
+                run.bins.extend(pairs.iter().map(|&pair| u16::from_be_bytes(pair)));
+            } else {
+                run.bins.extend(pairs.iter().map(|&pair| u16::from_le_bytes(pair)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The file ends within a field; `rest` is what no record holds.
+    pub(super) fn end_cut(&mut self, rest: &[u8], offset: u64, field: &'static str) {
+        self.tail = rest.to_vec();
+        self.ending = Ending::Cut { offset, field };
+    }
+
+    /// Whether the last record has less than it announced: then the rest, less than a bin or block, is the tail.
+    pub(super) fn cut_inside(&mut self, cursor: &mut Cursor<'_>) -> bool {
+        let field = match self.records.last() {
+            Some(Record::Histograms(run)) if run.is_cut() => "bins",
+            Some(Record::Blocks(blocks)) if blocks.blocks.len() < blocks.size as usize => "address, count",
+            _ => return false,
+        };
+        self.end_cut(cursor.rest(), cursor.offset(), field);
+        true
+    }
+}
+
+/// A histogram record behind its tag; as many bins as there are. They go straight to the model.
+fn histogram(cursor: &mut Cursor<'_>, gmon: &mut Gmon, offset: u64) -> Result<()> {
+    let flavour = gmon.flavour;
+    let low = cursor.word("low_pc", flavour)?;
+    let high = cursor.word("high_pc", flavour)?;
+    let size = cursor.number("hist_size", flavour, 4)? as u32;
+    let rate = Some(cursor.number("prof_rate", flavour, 4)? as u32);
+    let dimen = cursor.take("dimen", 15)?.try_into().unwrap_or_default();
+    let abbrev = cursor.byte("dimen_abbrev")?;
+    let unit = Unit { rate, dimen, abbrev };
+    gmon.push_histogram(Histogram { offset, low, high, unit, size, bins: &[] });
+    gmon.push_bins(cursor, size)
+}
+
+/// All arcs up to another tag, at once: real files are mostly arcs.
+fn arcs(cursor: &mut Cursor<'_>, gmon: &mut Gmon) -> Result<()> {
+    let size = 1 + Sizes::of(gmon.flavour).arc;
+    let rest = cursor.rest();
+    let whole = rest.chunks_exact(size).take_while(|record| record[0] == TAG_ARC).count();
+    if whole == 0 {
+        // The bytes end within this one: say in which field.
+        cursor.skip(1);
+        cursor.word("from_pc", gmon.flavour)?;
+        cursor.word("self_pc", gmon.flavour)?;
+        cursor.take("count", 4)?;
+    }
+    let bytes = cursor.take("from_pc", whole * size)?;
+    gmon.records.push(Record::Arcs(match (gmon.flavour.word, gmon.flavour.big_endian) {
+        (4, false) => bytes.chunks_exact(size).map(|r| arc::<4, false>(&r[1..])).collect(),
+        (4, true) => bytes.chunks_exact(size).map(|r| arc::<4, true>(&r[1..])).collect(),
+        (_, false) => bytes.chunks_exact(size).map(|r| arc::<8, false>(&r[1..])).collect(),
+        (_, true) => bytes.chunks_exact(size).map(|r| arc::<8, true>(&r[1..])).collect(),
+    }));
+    Ok(())
+}
+
+/// One arc, its widths and order known to the compiler. `bytes` holds at least its two words and 4 bytes.
+fn arc<const WORD: usize, const BIG: bool>(bytes: &[u8]) -> Arc {
+    let (from, rest) = bytes.split_at(WORD);
+    let (to, count) = rest.split_at(WORD);
+    Arc { from: number::<BIG>(from), to: number::<BIG>(to), count: number::<BIG>(&count[..4]) }
+}
+
+fn number<const BIG: bool>(bytes: &[u8]) -> u64 {
+    let narrow = bytes.try_into().map(if BIG { u32::from_be_bytes } else { u32::from_le_bytes }).map(u64::from);
+    let wide = || bytes.try_into().map(if BIG { u64::from_be_bytes } else { u64::from_le_bytes });
+    narrow.or_else(|_| wide()).unwrap_or_default()
+}
+
+/// A record of basic blocks behind its tag; as many blocks as there are.
+fn blocks(cursor: &mut Cursor<'_>, flavour: Flavour) -> Result<Blocks> {
+    let announced = cursor.number("nblocks", flavour, 4)? as u32;
+    let each = Sizes::of(flavour).block;
+    let room = cursor.remaining() / each;
+    let foreign_count = announced as usize > room && announced.swap_bytes() as usize <= room;
+    let size = if foreign_count { announced.swap_bytes() } else { announced };
+    let bytes = cursor.take("address", each * room.min(size as usize))?;
+    let block = |bytes: &[u8]| {
+        let (address, count) = bytes.split_at(each / 2);
+        Block { address: flavour.number(address), count: flavour.number(count) }
+    };
+    Ok(Blocks { size, foreign_count, blocks: bytes.chunks_exact(each).map(block).collect() })
+}
+
+/// glibc's profile of one shared object: always one histogram and one table of arcs, in a file of fixed size.
+fn ld_profile(bytes: &[u8], flavour: Flavour) -> Result<Gmon> {
+    let mut cursor = Cursor::new(Format::Gmon, bytes);
+    let mut gmon = Gmon { form: Form::LdProfile, ..header(&mut cursor, flavour)? };
+    let start = cursor.clone();
+    match ld_profile_records(&mut cursor, &mut gmon) {
+        Ok(()) => {
+            if !gmon.cut_inside(&mut cursor) {
+                gmon.tail = cursor.rest().to_vec();
+            }
+        }
+        Err(Error { kind: Kind::Cut, offset, field, .. }) => {
+            let kept = gmon.records.first().map_or(start, |_| cursor);
+            gmon.end_cut(kept.rest(), offset, field);
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(gmon)
+}
+
+fn ld_profile_records(cursor: &mut Cursor<'_>, gmon: &mut Gmon) -> Result<()> {
+    let flavour = gmon.flavour;
+    tag(cursor, flavour, TAG_HISTOGRAM)?;
+    histogram(cursor, gmon, HEADER as u64)?;
+    if matches!(gmon.records.last(), Some(Record::Histograms(run)) if run.is_cut()) {
+        return Ok(());
+    }
+    let mut ahead = cursor.clone();
+    tag(&mut ahead, flavour, TAG_ARC)?;
+    let count = ahead.number("narcs", flavour, 4)?;
+    let sizes = Sizes::of(flavour);
+    let room = ahead.remaining() / sizes.arc;
+    if count > room as u64 {
+        return Err(ahead.error("from_pc", Kind::Cut));
+    }
+    let bytes = ahead.take("from_pc", count as usize * sizes.arc)?;
+    let arc = |bytes: &[u8]| {
+        let (from, rest) = bytes.split_at(sizes.word);
+        let (to, count) = rest.split_at(sizes.word);
+        Arc { from: flavour.number(from), to: flavour.number(to), count: flavour.number(count) }
+    };
+    gmon.records.push(Record::Arcs(bytes.chunks_exact(sizes.arc).map(arc).collect()));
+    *cursor = ahead;
+    Ok(())
+}
+
+/// A tag of `ld.so` profiles: 4 bytes.
+fn tag(cursor: &mut Cursor<'_>, flavour: Flavour, expected: u8) -> Result<()> {
+    let place = cursor.clone();
+    match cursor.number("tag", flavour, 4)? {
+        found if found == u64::from(expected) => Ok(()),
+        found => Err(place.bad("tag", found, "0 before the histogram and 1 before the arcs belongs")),
+    }
+}
