@@ -54,6 +54,14 @@ const FUNCTIONS: &[&str] = &[
     "mi_calloc", "mi_realloc", "mi_zalloc", "je_malloc", "tc_malloc", "tc_new", "scudo_malloc", "xmlMalloc", "xmlStrdup",
 ];
 
+/// Frames outside of a program's or thread's own first function.
+const OUTERMOST: &[&str] = &["_start", "start_thread", "clone", "clone3", "__clone", "__clone3", "__libc_start_main", "__libc_start_call_main"];
+
+/// Whether a frame lies outside of the program's or thread's own first function.
+pub fn is_outermost(frame: &Frame) -> bool {
+    frame.function.as_deref().is_some_and(|function| OUTERMOST.contains(&function))
+}
+
 /// Whether a function of that name only hands memory on.
 pub fn is_wrapper(function: &str) -> bool {
     let inner = function.trim_start_matches(['<', '&', '*', '[', '(']).trim_start_matches("mut ");
@@ -66,7 +74,7 @@ pub fn is_program(frame: &Frame) -> bool {
     if MODULES.iter().any(|name| module.starts_with(name)) {
         return false;
     }
-    frame.function.as_deref().is_none_or(|function| !is_wrapper(function))
+    frame.function.as_deref().is_none_or(|function| !is_wrapper(function) && !OUTERMOST.contains(&function))
 }
 
 #[cfg(test)]

@@ -332,7 +332,7 @@ fn print(
             screen.line(&format!("    {}", crate::text::shorten(&line, width)))?;
         }
         if more > 0 && leak.sites == 1 {
-            screen.line(&format!("    … {}", counted(more as u64, "frame more").replace("mores", "more")))?;
+            screen.line(&format!("    … {}", counted(more as u64, "outer frame")))?;
         }
         match &leak.evidence {
             Some(evidence) => explain(leak, evidence, screen)?,
@@ -365,6 +365,7 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
         born += &format!(", +{}/s", bytes(rate as u64));
     }
     let sizes = match (evidence.smallest, evidence.largest) {
+        (a, _) if leak.blocks == 1 => format!("{a} B"),
         (a, b) if a == b => format!("{a} B each"),
         (a, b) => format!("{a} to {b} B"),
     };

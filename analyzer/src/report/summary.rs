@@ -20,6 +20,8 @@ const ROWS: usize = 5;
 const CANDIDATES: usize = 200;
 /// Processes listed one by one.
 const PROCESSES: usize = 8;
+/// Notes about names that are printed.
+const NOTES: usize = 3;
 /// Frames of the program by which sites are grouped.
 const FRAMES: usize = 3;
 
@@ -147,6 +149,8 @@ pub struct Summary {
     pub not_traced: Vec<NotTraced>,
     /// What is missing of the recordings as a whole.
     pub missing: Vec<String>,
+    /// Files that were needed for names and are not there, or not what they were.
+    pub notes: Vec<String>,
     /// The rankings.
     pub top: Tops,
 }
@@ -291,6 +295,7 @@ pub fn summarize(recordings: &[Recording], detail: Detail, progress: &Progress) 
         peak: ranking(&images, &mut symbols, at_peak),
         allocs: ranking(&images, &mut symbols, allocated),
     };
+    summary.notes = symbols.notes().to_vec();
     summary
 }
 
@@ -386,6 +391,9 @@ fn print(summary: &Summary, recordings: &[Recording], screen: &mut Screen) -> io
             let of = if recording.images.len() > 1 { format!("{}: ", image.about.folder) } else { String::new() };
             say_missing(screen, &of, &image.missing)?;
         }
+    }
+    for note in summary.notes.iter().take(NOTES) {
+        screen.line(&format!("note: {note}"))?;
     }
     if let [recording] = recordings
         && recording.about.is_some()
