@@ -45,6 +45,10 @@ const FUNCTIONS: &[&str] = &[
     "_PyObject_Calloc", "_PyObject_Realloc", "_PyMem_DebugMalloc", "_PyMem_DebugRawMalloc", "_PyMem_DebugRawAlloc",
     "pymalloc_alloc", "new_arena", "_PyObject_GC_Alloc", "_PyObject_GC_New", "_PyObject_GC_NewVar", "_PyObject_GC_Malloc",
     "_PyObject_New", "_PyObject_NewVar", "PyType_GenericAlloc", "_PyType_AllocNoTrack", "gc_alloc", "_PyMem_Strdup",
+    // GCC and binutils
+    "ggc_internal_alloc", "ggc_internal_cleared_alloc", "ggc_realloc", "ggc_alloc_atomic", "_objalloc_alloc", "objalloc_create",
+    "bfd_alloc", "bfd_zalloc", "bfd_malloc", "bfd_realloc", "htab_create_alloc", "htab_expand", "htab_find_slot",
+    "htab_find_slot_with_hash",
     // Others
     "CRYPTO_malloc", "CRYPTO_zalloc", "CRYPTO_realloc", "CRYPTO_strdup", "OPENSSL_malloc", "av_malloc", "av_mallocz", "av_calloc",
     "av_realloc", "av_realloc_f", "av_strdup", "zmalloc", "zcalloc", "zrealloc", "ztrymalloc", "ztrycalloc", "ztryrealloc",

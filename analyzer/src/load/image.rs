@@ -15,7 +15,7 @@ use heaptape_formats::tape::{
 use heaptape_formats::{Ending, mtrc};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
 /// How ticks become time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -339,31 +339,39 @@ impl Image {
                 each(&events[from..to]);
             }
             progress.advance(1);
+            decoded.events
         };
         let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4).min(places.len() / 4);
         if workers < 2 {
-            places.iter().for_each(|place| take(chunk::decode(tape, trace, &head, place)));
+            let mut used = Vec::new();
+            for place in places {
+                used = take(chunk::decode(tape, trace, &head, place, used));
+            }
             return missing;
         }
         std::thread::scope(|scope| {
             // Worker k decodes chunks k, k + n, …; taking from them in turn gives the chunks in order.
-            let lanes: Vec<Receiver<Decoded>> = (0..workers)
+            let lanes: Vec<(Receiver<Decoded>, Sender<Vec<Event>>)> = (0..workers)
                 .map(|first| {
                     let (sender, receiver) = sync_channel(1);
+                    let (giver, used) = channel();
                     let (places, head) = (&places, &head);
                     scope.spawn(move || {
                         for place in places.iter().skip(first).step_by(workers) {
-                            if sender.send(chunk::decode(tape, trace, head, place)).is_err() {
+                            let used = used.try_recv().unwrap_or_default();
+                            if sender.send(chunk::decode(tape, trace, head, place, used)).is_err() {
                                 break;
                             }
                         }
                     });
-                    receiver
+                    (receiver, giver)
                 })
                 .collect();
             for at in 0..places.len() {
-                if let Ok(decoded) = lanes[at % workers].recv() {
-                    take(decoded);
+                let (receiver, giver) = &lanes[at % workers];
+                if let Ok(decoded) = receiver.recv() {
+                    // A worker that is done wants no memory.
+                    let _ = giver.send(take(decoded));
                 }
             }
         });
