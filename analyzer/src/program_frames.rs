@@ -4,6 +4,7 @@
 use crate::symbols::Frame;
 
 /// Modules whose functions are never the program's: file names that start so.
+#[rustfmt::skip]
 const MODULES: &[&str] = &[
     "libc.so", "libc-", "libc++", "libstdc++", "libgcc_s", "libpthread", "libm.so", "libdl.so", "librt.so", "ld-linux", "ld-2",
     "ld-musl", "ld.so", "libheaptape", "libasan", "libtsan", "libubsan", "libjemalloc", "libtcmalloc", "libmimalloc", "linux-vdso",
@@ -11,6 +12,7 @@ const MODULES: &[&str] = &[
 ];
 
 /// Name spaces of containers and run-times: names that start so, behind `<`, `&`, `*`, `[` and `(`.
+#[rustfmt::skip]
 const NAME_SPACES: &[&str] = &[
     // C++
     "std::", "__gnu_cxx::", "__cxxabiv1::", "__cxx11::", "operator new", "operator delete", "boost::container::",
@@ -20,6 +22,7 @@ const NAME_SPACES: &[&str] = &[
 ];
 
 /// Functions that hand memory on under their own name.
+#[rustfmt::skip]
 const FUNCTIONS: &[&str] = &[
     // C library
     "malloc", "calloc", "realloc", "reallocarray", "free", "cfree", "memalign", "aligned_alloc", "posix_memalign", "valloc",
@@ -59,7 +62,16 @@ const FUNCTIONS: &[&str] = &[
 ];
 
 /// Frames outside of a program's or thread's own first function.
-const OUTERMOST: &[&str] = &["_start", "start_thread", "clone", "clone3", "__clone", "__clone3", "__libc_start_main", "__libc_start_call_main"];
+const OUTERMOST: &[&str] = &[
+    "_start",
+    "start_thread",
+    "clone",
+    "clone3",
+    "__clone",
+    "__clone3",
+    "__libc_start_main",
+    "__libc_start_call_main",
+];
 
 /// Whether a frame lies outside of the program's or thread's own first function.
 pub fn is_outermost(frame: &Frame) -> bool {
@@ -99,7 +111,9 @@ mod tests {
         ] {
             assert!(is_wrapper(wrapper), "{wrapper}");
         }
-        for program in ["main", "stdio_buffer", "allocate_orders", "<shop::Order as core::clone::Clone>::clone", "mallocator"] {
+        for program in
+            ["main", "stdio_buffer", "allocate_orders", "<shop::Order as core::clone::Clone>::clone", "mallocator"]
+        {
             assert!(!is_wrapper(program), "{program}");
         }
         let frame = |function: Option<&str>, module: &str| Frame {

@@ -325,12 +325,8 @@ impl Columns {
     }
 
     fn finish(self, missing: &mut Vec<Missing>) {
-        let columns = [
-            (self.entries, "functions"),
-            (self.ticks, "times"),
-            (self.sites, "stacks"),
-            (self.weights, "weights"),
-        ];
+        let columns =
+            [(self.entries, "functions"), (self.ticks, "times"), (self.sites, "stacks"), (self.weights, "weights")];
         for (column, what) in columns {
             if let Some(why) = column.and_then(|column| column.complaint()) {
                 missing.push(Missing::Column { number: self.number, what, why: why.into() });

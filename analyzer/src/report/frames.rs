@@ -91,7 +91,9 @@ pub fn frame_line(frame: &Frame) -> String {
     match (&frame.file, frame.line) {
         (Some(file), Some(line)) => text += &format!(" {}:{line}", file.rsplit('/').next().unwrap_or(file)),
         (Some(file), None) => text += &format!(" {}", file.rsplit('/').next().unwrap_or(file)),
-        (None, _) if frame.function.is_some() && !frame.module.is_empty() => text += &format!(" ({})", frame.module_name()),
+        (None, _) if frame.function.is_some() && !frame.module.is_empty() => {
+            text += &format!(" ({})", frame.module_name())
+        }
         (None, _) => {}
     }
     if frame.inlined {

@@ -92,7 +92,9 @@ pub struct Numbers {
 
 impl Numbers {
     fn add(&mut self, other: &Numbers) {
-        let Numbers { allocs, resizes, frees, bytes_allocated, live_blocks, live_bytes, peak_bytes, peak_blocks, .. } = other;
+        let Numbers {
+            allocs, resizes, frees, bytes_allocated, live_blocks, live_bytes, peak_bytes, peak_blocks, ..
+        } = other;
         self.allocs += allocs;
         self.resizes += resizes;
         self.frees += frees;
@@ -157,7 +159,8 @@ pub struct Summary {
 
 impl Summary {
     fn outcome(&self) -> Outcome {
-        Outcome::of(self.missing.len()).and(Outcome::of(self.processes.iter().filter(|process| !process.complete).count()))
+        Outcome::of(self.missing.len())
+            .and(Outcome::of(self.processes.iter().filter(|process| !process.complete).count()))
     }
 }
 
@@ -354,7 +357,11 @@ fn print(summary: &Summary, recordings: &[Recording], screen: &mut Screen) -> io
             screen.heading(&head)?;
         }
         processes => {
-            screen.heading(&format!("{} of {}", counted(processes.len() as u64, "process image"), summary.command.join(" ")))?;
+            screen.heading(&format!(
+                "{} of {}",
+                counted(processes.len() as u64, "process image"),
+                summary.command.join(" ")
+            ))?;
             processes_table(processes, screen)?;
         }
     }
@@ -363,7 +370,8 @@ fn print(summary: &Summary, recordings: &[Recording], screen: &mut Screen) -> io
         lost => format!("{} LOST", count(lost)),
     };
     let events = format!("events     {} recorded, {lost}: ", count(n.recorded_events));
-    let kinds = format!("{}, {}, {}", counted(n.allocs, "allocation"), counted(n.resizes, "resize"), counted(n.frees, "free"));
+    let kinds =
+        format!("{}, {}, {}", counted(n.allocs, "allocation"), counted(n.resizes, "resize"), counted(n.frees, "free"));
     screen.line(&(events + &kinds))?;
     let has_peak = n.peak_bytes > 0 || n.bytes_allocated == 0;
     let of_one = if summary.processes.len() > 1 { " (largest process)" } else { "" };
@@ -371,14 +379,21 @@ fn print(summary: &Summary, recordings: &[Recording], screen: &mut Screen) -> io
     screen.line(&format!("bytes      {} allocated{peak}", bytes(n.bytes_allocated)))?;
     let mut left = format!("at the end {} in {} still live", bytes(n.live_bytes), counted(n.live_blocks, "block"));
     if n.inherited_blocks > 0 {
-        left += &format!("; {} in {} inherited from parents", bytes(n.inherited_bytes), counted(n.inherited_blocks, "block"));
+        left += &format!(
+            "; {} in {} inherited from parents",
+            bytes(n.inherited_bytes),
+            counted(n.inherited_blocks, "block")
+        );
     }
     if n.unknown_frees > 0 {
         left += &format!("; {} of unknown addresses", counted(n.unknown_frees, "free"));
     }
     screen.line(&left)?;
     if n.sampled_out_events > 0 {
-        screen.line(&format!("sampled    {} events were passed over: bytes are estimates", count(n.sampled_out_events)))?;
+        screen.line(&format!(
+            "sampled    {} events were passed over: bytes are estimates",
+            count(n.sampled_out_events)
+        ))?;
     }
     rankings(&summary.top, screen)?;
     for process in &summary.not_traced {

@@ -94,7 +94,12 @@ impl<'a> Reader<'a> {
         cursor.magic("file magic", &FILE_MAGIC)?;
         let version = cursor.u32("version")?;
         if version == 0 || version > FILE_VERSION {
-            return Err(Error { format: Format::Tape, offset: 8, field: "version", kind: Kind::Version(version.into()) });
+            return Err(Error {
+                format: Format::Tape,
+                offset: 8,
+                field: "version",
+                kind: Kind::Version(version.into()),
+            });
         }
         cursor.u32("reserved")?;
         Ok(Reader { bytes, at: FILE_HEAD })
