@@ -1,6 +1,7 @@
 //! `heaptape`: first word -> subcommand; outcome -> exit code; errors are printed here, once.
 #![forbid(unsafe_code)]
 
+mod library;
 mod words;
 
 use clap::Parser;

@@ -23,6 +23,8 @@ macro_rules! words {
 }
 
 words! {
+    /// Run a program and record what it does with its heap
+    record Record,
     /// What a recorded program did with its heap, on one screen
     report Report,
     /// What was never freed, by stack, with a verdict

@@ -4,7 +4,7 @@
 //! already have been taken for something that it cannot see yet; it is not needed while the process has one thread.
 
 use crate::guard::{self, Verdict};
-use crate::thread::{self, BEGUN, Block, COUNTED, NESTED, READY, Waiting};
+use crate::thread::{self, BEGUN, Block, COUNTED, NESTED, READY, UNTRACED, Waiting};
 use crate::unwind::memo;
 use crate::{attach, sample, stamp, sys, tls};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -21,12 +21,28 @@ const MOST_RESERVED: u64 = 8 * SECOND_HALF;
 /// With one thread each 16th event is stamped.
 const STAMP_EVERY: u32 = 15;
 
-/// The thread's block when its events go the fast way.
+/// How a call goes on.
+enum Way {
+    /// The thread's block, its gate ready.
+    Fast(*mut Block),
+    /// The process is not traced: measured 1 ns a call.
+    Untraced,
+    /// Everything else.
+    Slow,
+}
+
 #[inline(always)]
-fn ready_block() -> Option<*mut Block> {
+fn way() -> Way {
     let block = tls::get();
+    if block.is_null() {
+        return Way::Slow;
+    }
     // SAFETY: a block's memory stays mapped for ever once its address was stored in the slot; in a forked child it reads as zeros.
-    (!block.is_null() && unsafe { (&raw const (*block).gate).read_volatile() } & 0xff == READY).then_some(block)
+    match unsafe { (&raw const (*block).gate).read_volatile() } & 0xff {
+        READY => Way::Fast(block),
+        UNTRACED => Way::Untraced,
+        _ => Way::Slow,
+    }
 }
 
 /// The same for the slow way: attaches, judges. `None`: not traced, or not an event of its own.
@@ -49,25 +65,26 @@ fn odd_block(sp: usize, size: usize, address: usize) -> Option<(*mut Block, Verd
 /// An allocation: after the real call.
 #[inline(always)]
 pub fn allocated(op: Op, address: *mut u8, size: usize, sp: usize, bp: usize) {
-    match ready_block() {
+    match way() {
         // SAFETY: the thread's own block, its gate ready.
-        Some(block) if unsafe { sample::wants(block, false, address as u64, size as u64) } => {
+        Way::Fast(block) if unsafe { sample::wants(block, false, address as u64, size as u64) } => {
             record_with_stack(block, op, address as u64, size as u64, sp, bp);
         }
-        Some(_) => {}
-        None => odd(op, address as u64, size as u64, sp, bp, true),
+        Way::Fast(_) | Way::Untraced => {}
+        Way::Slow => odd(op, address as u64, size as u64, sp, bp, true),
     }
 }
 
 /// A free: before the real call.
 #[inline(always)]
 pub fn freed(op: Op, address: *mut u8, sp: usize, bp: usize) {
-    match ready_block() {
+    match way() {
+        Way::Untraced => {}
         // SAFETY: as above.
-        Some(block) if !unsafe { sample::wants(block, true, address as u64, 0) } => {}
-        Some(block) if !attach::frees_have_stacks() => record(block, op, address as u64, 0, sp, || 0),
-        Some(block) => record_with_stack(block, op, address as u64, 0, sp, bp),
-        None => odd(op, address as u64, 0, sp, bp, attach::frees_have_stacks()),
+        Way::Fast(block) if !unsafe { sample::wants(block, true, address as u64, 0) } => {}
+        Way::Fast(block) if !attach::frees_have_stacks() => record(block, op, address as u64, 0, sp, || 0),
+        Way::Fast(block) => record_with_stack(block, op, address as u64, 0, sp, bp),
+        Way::Slow => odd(op, address as u64, 0, sp, bp, attach::frees_have_stacks()),
     }
 }
 
@@ -122,9 +139,10 @@ pub struct Resize {
 /// The first half of a resize: before the real call. Gives what the second half needs.
 #[inline(never)]
 pub fn resize_begins(old: *mut u8, sp: usize, size: usize) -> Option<Resize> {
-    let (block, verdict) = match ready_block() {
-        Some(block) => (block, Verdict::Event),
-        None => odd_block(sp, size, old as usize)?,
+    let (block, verdict) = match way() {
+        Way::Fast(block) => (block, Verdict::Event),
+        Way::Untraced => return None,
+        Way::Slow => odd_block(sp, size, old as usize)?,
     };
     let mut resize = Resize { block, nested: verdict == Verdict::Nested, old: true, new: true };
     // SAFETY: the thread's own block with a gate that is not 0.
@@ -295,6 +313,7 @@ fn room(block: &mut Block) -> bool {
     let header = area.header();
     if header.state.load(Relaxed) == CLOSED {
         attach::close();
+        tls::set(thread::untraced());
         return false;
     }
     if header.overflow.load(Relaxed) == OVERFLOW_DROP || header.breaker.load(Relaxed) != 0 {

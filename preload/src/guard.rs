@@ -4,7 +4,7 @@
 //! * the same, but the hook is gone (the handler jumped out of it, the thread was cancelled): the mark is stale and is cleared;
 //! * `operator new` is under way and calls `malloc` for the same bytes: one event, recorded by the outer hook.
 
-use crate::thread::{BEGUN, BUSY, Block, COUNTED, FORWARDING};
+use crate::thread::{BEGUN, BUSY, Block, COUNTED, FORWARDING, READY};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
 
 /// Changes the gate in one instruction: a handler that comes between a load and a store of it would have its own count undone.
@@ -36,6 +36,13 @@ pub enum Verdict {
     Nested,
     /// The inner part of a forwarded call.
     Inner,
+}
+
+/// Whether a thread's block is one that events go to.
+#[inline(always)]
+pub fn is_traced(block: *mut Block) -> bool {
+    // SAFETY: blocks stay mapped for ever; a forked child reads zeros.
+    !block.is_null() && unsafe { (&raw const (*block).gate).read_volatile() } & READY != 0
 }
 
 /// Judges a call that found more than the plain gate. `size` and `block` are the call's own (0 when it has none).

@@ -17,6 +17,8 @@ pub const BUSY: u64 = 2;
 pub const FORWARDING: u64 = 4;
 /// `gate` bit, with [`BUSY`]: the hook's event is in the count.
 pub const COUNTED: u64 = 8;
+/// `gate`, low byte: the process is not traced, for good.
+pub const UNTRACED: u64 = 128;
 /// `gate`: events begun on this thread, above the bits. One store marks the hook busy and counts its event, so that a jump out of the
 /// hook at any instruction leaves a true count.
 pub const BEGUN: u64 = 1 << 8;
@@ -36,7 +38,7 @@ pub struct Waiting {
 /// The thread's state. Only its own thread reads or writes it, a signal handler on that thread included.
 #[repr(C, align(4096))]
 pub struct Block {
-    /// [`READY`] plus bits, and the count of events begun; 0 before the claim and in a forked child.
+    /// [`READY`] plus bits, and the count of events begun; 0 before the claim and in a forked child. First: [`OFF`] has nothing else.
     pub gate: u64,
     /// The published `head` as of the last event that was done: while it still is, the event of the hook at work is not published.
     pub event_head: u64,
@@ -84,6 +86,14 @@ pub struct Block {
     pub nested: [Waiting; NESTED],
 }
 
+/// The block of every thread of a process that is not traced: a gate that says so, and nothing else is looked at.
+static OFF: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(UNTRACED);
+
+/// The block of a thread that is not traced.
+pub fn untraced() -> *mut Block {
+    (&raw const OFF).cast_mut().cast()
+}
+
 /// Bytes of a block, a multiple of the page.
 pub const BLOCK_BYTES: usize = size_of::<Block>();
 
@@ -91,7 +101,12 @@ pub const BLOCK_BYTES: usize = size_of::<Block>();
 /// is not traced.
 #[cold]
 pub fn enter(sp: usize) -> *mut Block {
-    let Some(session) = attach::session() else { return core::ptr::null_mut() };
+    let Some(session) = attach::session() else {
+        if attach::is_off() {
+            tls::set(untraced());
+        }
+        return core::ptr::null_mut();
+    };
     let Some(slot) = claim(&session) else {
         session.area.header().lost_without_slot.fetch_add(1, Relaxed);
         return core::ptr::null_mut();

@@ -61,6 +61,8 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("mptl.tmp");
     let write = || {
         let mut file = std::fs::File::create(&beside)?;
+        // The new file is for the same eyes as the old one.
+        file.set_permissions(std::fs::metadata(path)?.permissions())?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&beside, path)

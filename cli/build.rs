@@ -1,0 +1,35 @@
+//! Builds the preload library and hands it to the command as bytes, so that one file is all that is installed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
+}
+
+/// A build of its own: other flags than the command's (whatever wrapper or flags that one is built with), in a folder of its own.
+fn build(root: &Path, folder: &Path, offline: bool) -> bool {
+    let mut cargo = Command::new(variable("CARGO"));
+    cargo.args(["rustc", "--quiet", "--profile", "preload", "-p", "heaptape-preload", "--lib", "--target"]);
+    cargo.arg(variable("TARGET")).arg("--manifest-path").arg(root.join("Cargo.toml")).arg("--target-dir").arg(folder);
+    if offline {
+        cargo.arg("--offline");
+    }
+    for name in ["CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_TARGET_DIR"]
+    {
+        cargo.env_remove(name);
+    }
+    cargo.status().is_ok_and(|status| status.success())
+}
+
+fn main() {
+    let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("..");
+    let folder = PathBuf::from(variable("OUT_DIR")).join("preload");
+    for source in ["preload", "wire", "Cargo.toml"] {
+        println!("cargo:rerun-if-changed={}", root.join(source).display());
+    }
+    // The packages are there already: the same lock file names them for the command's own build. Else they are fetched.
+    assert!(build(&root, &folder, true) || build(&root, &folder, false), "the preload library cannot be built");
+    let library = folder.join(variable("TARGET")).join("preload").join("libheaptape.so");
+    println!("cargo:rustc-env=HEAPTAPE_LIBRARY_FILE={}", library.display());
+}

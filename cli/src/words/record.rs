@@ -1,0 +1,172 @@
+//! `heaptape record`: runs a program recorded.
+
+use crate::{Outcome, library};
+use clap::ValueEnum;
+use heaptape_analyzer::{report, text::Style};
+use heaptape_formats::tape::Codec;
+use heaptape_recorder::launch::{Finished, Launch, record};
+use heaptape_recorder::options::{LEVEL, Options};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What a full ring does.
+#[derive(Clone, Copy, ValueEnum)]
+enum Overflow {
+    /// The program waits for room: nothing is lost
+    Wait,
+    /// The program goes on: what found no room is counted
+    Drop,
+}
+
+/// How much of the stack is recorded.
+#[derive(Clone, Copy, ValueEnum)]
+enum Stacks {
+    /// Every frame
+    Full,
+    /// The caller alone
+    None,
+}
+
+/// Options of `heaptape record`.
+#[derive(clap::Args)]
+#[command(after_help = "The exit status is the program's; 128+N when signal N ended it. HEAPTAPE_LOG=debug tells more.")]
+pub struct Args {
+    /// Print no summary at the end
+    #[arg(short, long)]
+    quiet: bool,
+    /// Folder of the recording [default: heaptape.PROG.PID]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// What a thread does when its ring is full
+    #[arg(long, value_enum, default_value = "wait")]
+    overflow: Overflow,
+    /// Frames of each stack
+    #[arg(long, value_enum, default_value = "full")]
+    stacks: Stacks,
+    /// Most frames of a stack
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    max_frames: u32,
+    /// Record the stacks of frees too
+    #[arg(long)]
+    free_stacks: bool,
+    /// Record one block in so many bytes (such as 512KiB) instead of every one
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    sample: Option<u64>,
+    /// Memory between each thread and the recorder, a power of two
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = ring)]
+    ring: u64,
+    /// How the files are stored: plain, lz4 or zstd, zstd with a level if wanted (zstd:3)
+    #[arg(long, value_name = "CODEC", default_value = "zstd", value_parser = codec)]
+    compress: (Codec, i32),
+    /// Text to keep with the recording
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    label: String,
+    /// Record the program alone, not what it starts
+    #[arg(long)]
+    no_children: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROG")]
+    command: Vec<OsString>,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err(format!("`{unit}` is no unit; KiB, MiB and GiB are")),
+    };
+    let number: u64 = number.parse().map_err(|_| "a number belongs here, such as 512KiB".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
+fn ring(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    let sound = bytes.is_power_of_two() && (4096..=1 << 30).contains(&bytes);
+    sound.then_some(bytes).ok_or_else(|| "a power of two from 4KiB to 1GiB belongs here".to_owned())
+}
+
+fn codec(text: &str) -> Result<(Codec, i32), String> {
+    match text.split_once(':').unwrap_or((text, "")) {
+        ("plain", "") => Ok((Codec::Plain, 0)),
+        ("lz4", "") => Ok((Codec::Lz4, 0)),
+        ("zstd", "") => Ok((Codec::Zstd, LEVEL)),
+        ("zstd", level) => match level.parse() {
+            Ok(level @ -7..=19) => Ok((Codec::Zstd, level)),
+            _ => Err("levels of zstd go from -7 to 19".to_owned()),
+        },
+        _ => Err("plain, lz4 or zstd[:LEVEL] belongs here".to_owned()),
+    }
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    log();
+    let mut command = args.command.into_iter();
+    let launch = Launch {
+        program: command.next().unwrap_or_default(),
+        arguments: command.collect(),
+        dir: args.output,
+        library: library::path()?,
+        options: Options {
+            overflow: args.overflow as u32,
+            stacks: args.stacks as u32,
+            max_frames: args.max_frames,
+            free_stacks: args.free_stacks,
+            sample_bytes: args.sample.unwrap_or(0),
+            ring_bytes: args.ring,
+            codec: args.compress.0,
+            level: args.compress.1,
+            label: args.label,
+            children: !args.no_children,
+        },
+    };
+    let program = launch.program.to_string_lossy().into_owned();
+    match record(launch) {
+        Ok(finished) => {
+            if let Some(why) = &finished.unrecorded {
+                eprintln!("heaptape: {program} ran unrecorded: {why}");
+            }
+            finished.outcome.errors.iter().for_each(|error| eprintln!("heaptape: {error}"));
+            finish(&finished, args.quiet);
+            Ok(Outcome::Status(finished.status))
+        }
+        Err(refused) => {
+            eprintln!("heaptape: {refused}");
+            Ok(Outcome::Status(refused.status))
+        }
+    }
+}
+
+/// Names the functions in the profiles and prints the summary. Neither is a reason to fail: the recording is there.
+fn finish(finished: &Finished, quiet: bool) {
+    if let Err(error) = report::name_profile(&finished.dir) {
+        eprintln!("heaptape: the profile's functions could not be named: {error}");
+    }
+    if !quiet && let Err(error) = report::after_record(&finished.dir, &mut std::io::stderr().lock(), Style::of_stderr()) {
+        eprintln!("heaptape: {error}; the recording: {}", finished.dir.display());
+    }
+}
+
+/// The recorder's log: warnings, or what HEAPTAPE_LOG asks for.
+fn log() {
+    let level = std::env::var("HEAPTAPE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(tracing::Level::WARN);
+    let _ = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).without_time().with_target(false).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_codecs_are_read() {
+        assert_eq!((size("0"), size("512KiB"), size("3m")), (Ok(0), Ok(512 << 10), Ok(3 << 20)));
+        assert!(size("").is_err() && size("x").is_err() && size("1TB").is_err() && size("99999999999G").is_err());
+        assert_eq!(ring("64KiB"), Ok(1 << 16));
+        assert!(ring("65537").is_err() && ring("1k").is_err());
+        assert_eq!((codec("plain"), codec("zstd:-3")), (Ok((Codec::Plain, 0)), Ok((Codec::Zstd, -3))));
+        assert!(codec("zstd:99").is_err() && codec("gzip").is_err() && codec("lz4:2").is_err());
+    }
+}

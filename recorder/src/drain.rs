@@ -1,0 +1,246 @@
+//! The first stage: one thread that looks into all rings of all sessions, again and again, and sends what is certain on in order.
+//!
+//! Busy rings are looked at again at once, quiet ones less and less often, so an idle program costs nothing. A queue that is full
+//! holds the drain up but not its heartbeat: programs wait for room then, and know that somebody is there.
+
+use crate::batch::Batch;
+use crate::clock::Clock;
+use crate::digest::Message;
+use crate::process;
+use crate::session::{End, Session, SessionId};
+use crate::slots::{News, Slots};
+use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::{Duration, Instant};
+use wire::area::{CLOSED, OVERFLOW_DROP};
+
+/// Time between looks while events come; a ring of 65,536 records lasts 6 ms at 10 M events a second.
+const BUSY: Duration = Duration::from_micros(200);
+/// The longest time between looks when programs wait for room, and when they do not.
+const IDLE: Duration = Duration::from_millis(10);
+const IDLE_DROPPING: Duration = Duration::from_millis(2);
+/// How often a full queue lets the heart beat.
+const BEAT: Duration = Duration::from_millis(5);
+/// How often threads are looked for that are gone, at most; each time that none was, twice as long, up to a second.
+const REAP: Duration = Duration::from_millis(100);
+const REAP_SLOWLY: Duration = Duration::from_secs(1);
+/// How often the digest learns what the control words say.
+const COUNTS: Duration = Duration::from_secs(5);
+
+/// What the drain is told.
+#[derive(Debug)]
+pub enum Command {
+    /// A session begins; its digest is this worker's.
+    Start(Arc<Session>, usize),
+    /// A session ends.
+    End(SessionId, End),
+}
+
+#[derive(Debug)]
+struct Source {
+    session: Arc<Session>,
+    slots: Slots,
+    worker: usize,
+    /// A forked child whose parent's events up to the fork were not all passed on yet.
+    waits: Option<(SessionId, u64)>,
+    reap: (Instant, Duration),
+    counted: (Instant, bool),
+}
+
+/// The thread's state.
+#[derive(Debug)]
+struct Drain {
+    clock: Clock,
+    sources: Vec<Source>,
+    workers: Vec<Sender<Message>>,
+    batches: Receiver<Batch>,
+}
+
+/// The stage's thread: runs until whoever commands is gone; what was not ended then ends as running.
+pub fn run(clock: Clock, commands: &Receiver<Command>, workers: Vec<Sender<Message>>, batches: Receiver<Batch>) {
+    let mut drain = Drain { clock, sources: Vec::new(), workers, batches };
+    let mut pause = IDLE;
+    loop {
+        let mut command = match commands.recv_timeout(pause) {
+            Ok(command) => Some(command),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        while let Some(next) = command.take() {
+            match next {
+                Command::Start(session, worker) => drain.start(session, worker),
+                Command::End(id, end) => drain.end(id, end),
+            }
+            command = commands.try_recv().ok();
+            pause = BUSY;
+        }
+        pause = drain.pass(pause);
+    }
+    while let Some(source) = drain.sources.first() {
+        let id = source.session.id;
+        drain.end(id, End::RUNNING);
+    }
+}
+
+impl Drain {
+    fn start(&mut self, session: Arc<Session>, worker: usize) {
+        self.send(worker, Message::Start(Arc::clone(&session)));
+        let now = Instant::now();
+        self.sources.push(Source {
+            slots: Slots::new(Arc::clone(&session.mapping), session.process.start_tick),
+            worker,
+            waits: session.forked.as_ref().map(|(parent, _, tick)| (*parent, *tick)),
+            reap: (now, REAP),
+            counted: (now, false),
+            session,
+        });
+    }
+
+    /// Sends, and lets the heart beat while the queue is full.
+    fn send(&self, worker: usize, message: Message) {
+        let Some(queue) = self.workers.get(worker) else { return };
+        let mut unsent = Some(message);
+        while let Some(message) = unsent.take() {
+            match queue.send_timeout(message, BEAT) {
+                Ok(()) | Err(SendTimeoutError::Disconnected(_)) => {}
+                Err(SendTimeoutError::Timeout(message)) => {
+                    self.beat();
+                    unsent = Some(message);
+                }
+            }
+        }
+    }
+
+    fn beat(&self) {
+        for source in &self.sources {
+            source.session.mapping.header().heartbeat.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Looks at everything once. Gives the time until the next look.
+    fn pass(&mut self, pause: Duration) -> Duration {
+        let cut = self.clock.now();
+        self.clock.grace();
+        self.beat();
+        let (mut records, mut fullest, mut more) = (0, 0, false);
+        for index in 0..self.sources.len() {
+            if !self.may_pass(index) {
+                continue;
+            }
+            let mut batch = self.batches.try_recv().unwrap_or_default();
+            let now = self.clock.now();
+            let found = self.sources[index].slots.pass(cut, now, &mut batch);
+            self.pass_on(index, batch);
+            records += found.records;
+            fullest = fullest.max(found.fullest);
+            more |= found.more;
+            self.sources[index].counted.1 |= found.records > 0;
+            self.housekeeping(index);
+        }
+        let dropping = |source: &Source| source.session.options.overflow == OVERFLOW_DROP;
+        let idle = if self.sources.iter().any(dropping) { IDLE_DROPPING } else { IDLE };
+        if more || fullest > 64 {
+            Duration::ZERO
+        } else if records > 0 {
+            BUSY
+        } else {
+            (pause + pause / 4).clamp(BUSY, idle)
+        }
+    }
+
+    /// A forked child waits until its parent's events up to the fork are in the digest.
+    fn may_pass(&mut self, index: usize) -> bool {
+        let Some((parent, tick)) = self.sources[index].waits else { return true };
+        let running = self.sources.iter().find(|source| source.session.id == parent);
+        if running.is_some_and(|parent| parent.slots.frontier() < tick) {
+            return false;
+        }
+        let (child, worker) = (self.sources[index].session.id, self.sources[index].worker);
+        self.sources[index].waits = None;
+        self.send(worker, Message::Inherit { child, parent, tick });
+        true
+    }
+
+    /// News and records of a source go on, news first: a thread is known before its records.
+    fn pass_on(&mut self, index: usize, batch: Batch) {
+        let source = &mut self.sources[index];
+        let (session, worker) = (Arc::clone(&source.session), source.worker);
+        let news: Vec<News> = source.slots.news().collect();
+        let (ended, begun): (Vec<News>, _) = news.into_iter().partition(|news| matches!(news, News::Ended(..)));
+        let id = session.id;
+        for news in begun {
+            match news {
+                News::Thread(number, tid) => {
+                    let name = process::thread_name(session.process.pid, tid).unwrap_or_default();
+                    self.send(worker, Message::Thread(id, number, tid, name, self.clock.now()));
+                }
+                News::Broken(thread, why) => {
+                    tracing::warn!(pid = session.process.pid, thread, "a ring is not read any further: {why}");
+                    self.send(
+                        worker,
+                        Message::Note(id, format!("the ring of thread {thread} is not read any further: {why}")),
+                    );
+                }
+                News::Ended(..) => {}
+            }
+        }
+        if !batch.records.is_empty() {
+            self.send(worker, Message::Batch(id, batch));
+        }
+        for news in ended {
+            if let News::Ended(thread, counts) = news {
+                self.send(worker, Message::ThreadEnded(id, thread, counts));
+            }
+        }
+    }
+
+    /// What is done now and then: looks for threads that are gone, reads new names, tells the counts.
+    fn housekeeping(&mut self, index: usize) {
+        let source = &mut self.sources[index];
+        if source.reap.0.elapsed() >= source.reap.1 {
+            let pid = source.session.process.pid;
+            let mut names = Vec::new();
+            for (thread, tid) in source.slots.unnamed() {
+                names.extend(process::thread_name(pid, tid).map(|name| (thread, tid, name)));
+            }
+            let quiet = source.slots.quiet();
+            let mut gone = Vec::new();
+            if !quiet.is_empty()
+                && let Some(alive) = process::threads(pid, source.session.is_namespaced)
+            {
+                gone = quiet.into_iter().filter(|tid| !alive.contains(tid)).collect();
+                source.slots.gone(&gone);
+            }
+            let next = if gone.is_empty() && names.is_empty() { (source.reap.1 * 2).min(REAP_SLOWLY) } else { REAP };
+            source.reap = (Instant::now(), next);
+            let (worker, id) = (source.worker, source.session.id);
+            for (thread, tid, name) in names {
+                self.send(worker, Message::Thread(id, thread, tid, name, self.clock.now()));
+            }
+        }
+        let source = &mut self.sources[index];
+        if source.counted.1 && source.counted.0.elapsed() >= COUNTS {
+            source.counted = (Instant::now(), false);
+            let (worker, message) = (source.worker, Message::Counts(source.session.id, source.slots.counts()));
+            self.send(worker, message);
+        }
+    }
+
+    fn end(&mut self, id: SessionId, end: End) {
+        let Some(index) = self.sources.iter().position(|source| source.session.id == id) else { return };
+        if let Some((parent, tick)) = self.sources[index].waits.take() {
+            self.send(self.sources[index].worker, Message::Inherit { child: id, parent, tick });
+        }
+        self.sources[index].session.mapping.header().state.store(CLOSED, Release);
+        let cut = self.clock.now();
+        self.clock.grace();
+        let mut batch = self.batches.try_recv().unwrap_or_default();
+        let now = self.clock.now();
+        self.sources[index].slots.finish(cut, now, &mut batch);
+        self.pass_on(index, batch);
+        let source = self.sources.swap_remove(index);
+        self.send(source.worker, Message::Counts(id, source.slots.counts()));
+        self.send(source.worker, Message::End(id, end));
+    }
+}

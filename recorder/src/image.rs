@@ -1,0 +1,389 @@
+//! The digest of one process image: ordered records in, pieces of trace, tape and profile out.
+
+use crate::batch::{Batch, Stamps};
+use crate::index::MAX_SIZE;
+use crate::live::{Call, Effect, Inheritance, Kind, Live};
+use crate::profile::Profile;
+use crate::session::{End, Session, SessionId};
+use crate::stacks::Stacks;
+use crate::store::{PLAIN_LIMIT, Piece, Sums};
+use crate::trace::{Chunk, Trace};
+use formats::tape::{self, Account, Codec, Ledger, Loss, Note, Record as TapeRecord, Summary};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use wire::{Op, Record};
+
+/// Calls that go through the stages together: their memory is asked for ahead, and what they need stays in the nearest cache.
+const GROUP: usize = 64;
+/// Events of a chunk.
+const CHUNK_EVENTS: u64 = 1 << 17;
+/// Longest time that an event waits for its chunk to be cut.
+const CHUNK_TIME: Duration = Duration::from_secs(1);
+/// Time between ledgers and summaries in the tape.
+const SUMMARY_TIME: Duration = Duration::from_secs(10);
+/// Time between profiles.
+const PROFILE_TIME: Duration = Duration::from_secs(30);
+
+/// The bytes that a sampled block stands for: its size over the chance that a block of this size holds a sampling point, so that sums are
+/// unbiased. Without sampling its size.
+fn weight_of(size: u64, mean: u64) -> u64 {
+    if mean == 0 {
+        return size;
+    }
+    let gaps = size.max(1) as f64 / mean as f64;
+    (size.max(1) as f64 / -(-gaps).exp_m1()).round() as u64
+}
+
+/// What the control words of a thread said: emitted, lost, sampled out.
+pub type Counts = (u64, u64, u64);
+
+#[derive(Clone, Debug, Default)]
+struct Thread {
+    recorded: u64,
+    counts: Counts,
+    /// Lost events that marks in the ring told of.
+    told: u64,
+    last_tick: u64,
+    /// A mark whose gap has no end yet: events, tick before it.
+    gap: Option<(u64, u64)>,
+}
+
+/// One image.
+#[derive(Debug)]
+pub struct Image {
+    session: Arc<Session>,
+    stacks: Stacks,
+    live: Live,
+    profile: Profile,
+    trace: Trace,
+    /// By thread number; 0 stands for events without a slot.
+    threads: Vec<Thread>,
+    calls: Vec<Call>,
+    effects: Vec<Effect>,
+    /// Tape records that come before the next chunk.
+    before: Vec<TapeRecord>,
+    last_tick: u64,
+    /// When the first event of the chunk was seen; `None` when there is none.
+    since: Option<Instant>,
+    clock_told: Option<Instant>,
+    summary_told: Instant,
+    profile_told: Instant,
+    /// Whether events came since the last summary, and the last profile.
+    news: (bool, bool),
+    size_now: (u64, u64),
+}
+
+impl Image {
+    /// Starts the digest of a session.
+    pub fn new(session: Arc<Session>) -> Image {
+        let (process, options) = (&session.process, &session.options);
+        let padded = if options.codec == Codec::Plain { u64::MAX } else { PLAIN_LIMIT };
+        Image {
+            stacks: Stacks::new(Arc::clone(&session.mapping), &process.exe.0, &process.cwd.0),
+            live: Live::default(),
+            profile: Profile::default(),
+            trace: Trace::new(options.sample_bytes != 0, options.free_stacks, padded),
+            threads: vec![Thread::default()],
+            calls: Vec::with_capacity(GROUP),
+            effects: Vec::with_capacity(2 * GROUP),
+            before: Vec::new(),
+            last_tick: process.start_tick,
+            since: None,
+            clock_told: None,
+            summary_told: Instant::now(),
+            profile_told: Instant::now(),
+            news: (false, false),
+            size_now: (0, 0),
+            session,
+        }
+    }
+
+    /// The session that this is the digest of.
+    pub fn id(&self) -> SessionId {
+        self.session.id
+    }
+
+    /// A thread was first seen, or its name became known.
+    pub fn thread(&mut self, number: u32, tid: u32, name: Vec<u8>, first_tick: u64) {
+        if self.threads.len() <= number as usize {
+            self.threads.resize(number as usize + 1, Thread::default());
+        }
+        self.before.push(TapeRecord::Thread(tape::Thread { number, tid, name: name.into(), first_tick }));
+    }
+
+    /// Ordered records. Gives the pieces that became ready, made in spare memory.
+    pub fn batch(&mut self, batch: &Batch, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(Piece)) {
+        let mut from = 0;
+        for run in &batch.runs {
+            let records = &batch.records[from..][..run.records as usize];
+            from += records.len();
+            if self.threads.len() <= run.thread as usize {
+                self.threads.resize(run.thread as usize + 1, Thread::default());
+            }
+            let mut stamps = Stamps { stamp: run.stamp };
+            let mut rest = records;
+            while !rest.is_empty() {
+                rest = self.read(rest, run.thread, &mut stamps, batch.limit);
+                if self.calls.len() >= GROUP {
+                    self.digest(batch.many_threads);
+                    if self.trace.events() >= CHUNK_EVENTS {
+                        self.cut(spare(), out);
+                    }
+                }
+            }
+        }
+        self.digest(batch.many_threads);
+        if self.since.is_none() && self.trace.events() > 0 {
+            self.since = Some(Instant::now());
+        }
+    }
+
+    /// Reads calls until a group is full; gives the records that are left.
+    fn read<'a>(&mut self, records: &'a [Record], thread: u32, stamps: &mut Stamps, limit: u64) -> &'a [Record] {
+        let mut wide = None;
+        let mut recorded = 0;
+        let mut at = 0;
+        while at < records.len() && self.calls.len() < GROUP {
+            let record = records[at];
+            at += 1;
+            stamps.step(record);
+            let op = record.op();
+            match op {
+                Op::STAMP => continue,
+                Op::WIDE => {
+                    wide = Some((record.body, record.wide_size().min(MAX_SIZE)));
+                    continue;
+                }
+                Op::LOST => {
+                    self.lost(thread, record.body);
+                    continue;
+                }
+                _ => {}
+            }
+            let tick = stamps.stamp.min(limit).max(self.last_tick);
+            self.last_tick = tick;
+            let (address, size) = wide.take().unwrap_or((record.address(), record.size()));
+            let has_site = op.is_alloc() || op.is_resize() || self.session.options.free_stacks;
+            let site = if has_site { self.stacks.site(record.stack(), &mut self.before) } else { 0 };
+            self.live.prefetch(address);
+            recorded += u64::from(op.is_event());
+            let weight = weight_of(size, self.session.options.sample_bytes);
+            self.calls.push(Call { op, thread, site, address, size, weight, tick });
+            let known = &mut self.threads[thread as usize];
+            if known.gap.is_some() {
+                self.end_gap(thread, tick);
+            }
+        }
+        let known = &mut self.threads[thread as usize];
+        known.recorded += recorded;
+        known.last_tick = self.last_tick;
+        &records[at..]
+    }
+
+    #[cold]
+    fn lost(&mut self, thread: u32, events: u64) {
+        let known = &mut self.threads[thread as usize];
+        known.told = known.told.saturating_add(events);
+        let (before, from) = known.gap.unwrap_or((0, known.last_tick));
+        known.gap = Some((before.saturating_add(events), from));
+    }
+
+    #[cold]
+    fn end_gap(&mut self, thread: u32, to_tick: u64) {
+        if let Some((events, from_tick)) = self.threads[thread as usize].gap.take() {
+            self.before.push(TapeRecord::Loss(Loss { thread, events, from_tick, to_tick }));
+        }
+    }
+
+    /// Takes the calls read so far through index, profile and trace.
+    fn digest(&mut self, many_threads: bool) {
+        self.effects.clear();
+        for call in &self.calls {
+            self.live.apply(call, many_threads, &mut self.effects);
+        }
+        self.calls.clear();
+        self.account();
+    }
+
+    /// Adds the effects to profile and trace.
+    fn account(&mut self) {
+        if self.effects.is_empty() {
+            return;
+        }
+        if self.trace.events() == 0 {
+            let totals = self.profile.totals();
+            self.size_now = (totals.live_blocks, totals.live_bytes);
+            self.profile.most_bytes = totals.live_bytes;
+        }
+        self.profile.grow(self.stacks.last());
+        for effect in &self.effects {
+            self.profile.prefetch(effect.old_site);
+        }
+        for effect in &self.effects {
+            let Effect { site, size, old_site, old_size, tick, .. } = *effect;
+            match effect.kind {
+                Kind::Alloc => self.profile.alloc(site, size, tick),
+                Kind::Free => self.profile.free(old_site, old_size),
+                Kind::Resize => self.profile.resize((old_site, old_size), site, size, tick),
+                Kind::ForeignResize => self.profile.resize_foreign(site, size, tick),
+                Kind::ForeignFree | Kind::Unmatched => self.profile.free_foreign(),
+                Kind::Implied => self.profile.free_implied(old_site, old_size),
+                Kind::Inherited => {}
+            }
+        }
+        for effect in &self.effects {
+            self.trace.put(effect);
+        }
+        self.effects.clear();
+        self.news = (true, true);
+    }
+
+    /// Hands the chunk on.
+    fn cut(&mut self, spare: Chunk, out: &mut dyn FnMut(Piece)) {
+        let mut piece = Piece::of(&self.session);
+        self.stacks.announce(&mut self.before);
+        self.stacks.flush(&mut self.before);
+        if self.clock_told.is_none_or(|told| told.elapsed() >= CHUNK_TIME) {
+            self.tell_clock();
+        }
+        piece.before = std::mem::take(&mut self.before);
+        if self.trace.events() > 0 || self.trace.is_new() {
+            let mut chunk = self.trace.cut(spare);
+            (chunk.commit.live_blocks, chunk.commit.live_bytes) = self.size_now;
+            chunk.commit.most_bytes = self.profile.most_bytes;
+            piece.chunk = Some(chunk);
+        }
+        self.since = None;
+        out(piece);
+    }
+
+    fn tell_clock(&mut self) {
+        let anchor = self.session.clock.anchor();
+        let (tick, unix_ns, monotonic_ns) = (anchor.tick, anchor.unix_ns, anchor.monotonic_ns);
+        self.before.push(TapeRecord::Clock(tape::Clock { tick, unix_ns, monotonic_ns }));
+        self.clock_told = Some(Instant::now());
+    }
+
+    /// Cuts what has waited long enough, and writes what is due. Nothing new: nothing is written.
+    pub fn tick(&mut self, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(Piece)) {
+        if self.since.is_some_and(|since| since.elapsed() >= CHUNK_TIME) {
+            self.cut(spare(), out);
+        }
+        if self.news.0 && self.summary_told.elapsed() >= SUMMARY_TIME {
+            self.cut(spare(), out);
+            let mut piece = Piece::of(&self.session);
+            piece.after = vec![self.ledger(), self.summary()];
+            out(piece);
+            (self.news.0, self.summary_told) = (false, Instant::now());
+        }
+        if self.news.1 && self.profile_told.elapsed() >= PROFILE_TIME {
+            let mut piece = Piece::of(&self.session);
+            piece.profile = Some(self.profile.to_mptl(self.stacks.sites()));
+            out(piece);
+            (self.news.1, self.profile_told) = (false, Instant::now());
+        }
+    }
+
+    /// What the control words of a thread say now.
+    pub fn counts(&mut self, thread: u32, counts: Counts) {
+        if let Some(known) = self.threads.get_mut(thread as usize) {
+            known.counts = counts;
+        }
+    }
+
+    /// A thread ended.
+    pub fn thread_ended(&mut self, thread: u32, counts: Counts) {
+        self.counts(thread, counts);
+        self.live.put_back(thread, self.last_tick, &mut self.effects);
+        self.account();
+    }
+
+    /// Something that readers should know.
+    pub fn note(&mut self, text: String) {
+        self.before.push(TapeRecord::Note(Note { tick: self.last_tick, text: text.into() }));
+    }
+
+    fn sums(&self) -> Sums {
+        let mut sums = Sums::default();
+        for Thread { recorded, counts: (emitted, lost, sampled_out), .. } in self.threads.iter().cloned() {
+            sums.add(Sums { emitted, recorded, lost, sampled_out });
+        }
+        sums
+    }
+
+    fn ledger(&self) -> TapeRecord {
+        let account = |(thread, known): (usize, &Thread)| {
+            let Thread { recorded, counts: (emitted, lost, sampled_out), .. } = *known;
+            Account { thread: thread as u32, emitted, recorded, lost, sampled_out }
+        };
+        let accounts = self.threads.iter().enumerate().map(account);
+        let accounts = accounts.filter(|account| account.thread != 0 || account.emitted != 0).collect();
+        TapeRecord::Ledger(Ledger { accounts })
+    }
+
+    fn summary(&self) -> TapeRecord {
+        let (excused, implied) = (self.live.excused, self.live.inherited_implied);
+        let mut totals = self.profile.totals().clone();
+        totals.unknown_frees = self.live.unknown;
+        totals.frees += excused;
+        totals.implied_frees = totals.implied_frees - excused + implied;
+        (totals.inherited_blocks, totals.inherited_bytes) = self.live.inherited();
+        TapeRecord::Summary(Summary { totals, sites: self.profile.site_sums() })
+    }
+
+    /// What a child forked at `tick` has from this image.
+    pub fn bequeath(&mut self, tick: u64) -> Inheritance {
+        self.live.bequeath(tick)
+    }
+
+    /// Starts as a forked child.
+    pub fn inherit(&mut self, inheritance: Inheritance) {
+        if let Some((_, parent, tick)) = &self.session.forked {
+            let (blocks, bytes) = (inheritance.blocks, inheritance.bytes);
+            let parent = parent.as_str().into();
+            self.before.push(TapeRecord::Inherited(tape::Inherited { parent, tick: *tick, blocks, bytes }));
+        }
+        if !inheritance.exact {
+            self.note("the parent had gone on too far: what was inherited at the fork is not exact".into());
+        }
+        self.live.inherit(inheritance);
+    }
+
+    /// The end: everything that is left.
+    pub fn finish(&mut self, end: End, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(Piece)) {
+        self.live.finish(self.last_tick, &mut self.effects);
+        self.account();
+        let now = self.session.clock.now();
+        for thread in 0..self.threads.len() as u32 {
+            let known = &mut self.threads[thread as usize];
+            // What was lost behind the last record has no mark in the ring.
+            let untold = known.counts.1.saturating_sub(known.told);
+            if untold > 0 {
+                let (before, from) = known.gap.unwrap_or((0, known.last_tick));
+                known.gap = Some((before + untold, from));
+            }
+            self.end_gap(thread, now);
+        }
+        for (count, what) in [
+            (self.stacks.bad(), "events named a stack that could not be read"),
+            (self.live.index().refused(), "blocks could not be kept apart"),
+            (
+                self.session.mapping.header().nodes_missing.load(std::sync::atomic::Ordering::Relaxed),
+                "stacks found no room",
+            ),
+        ] {
+            if count > 0 {
+                self.note(format!("{count} {what}"));
+            }
+        }
+        self.tell_clock();
+        self.cut(spare(), out);
+        let mut piece = Piece::of(&self.session);
+        let unix_ns = crate::clock::unix_ns();
+        let last = TapeRecord::End(tape::End { tick: now, unix_ns, reason: end.reason, status: end.status });
+        piece.after = vec![self.ledger(), self.summary(), last];
+        piece.profile = Some(self.profile.to_mptl(self.stacks.sites()));
+        piece.last = Some(self.sums());
+        out(piece);
+    }
+}

@@ -1,0 +1,279 @@
+//! `heaptape record -- PROG`: runs a program recorded. To whoever started it nothing changes: its input, output, terminal, signals and
+//! exit status are the program's own.
+
+use crate::options::Options;
+use crate::process::sanitised;
+use crate::recorder::{Outcome, Recorder};
+use crate::session::End;
+use crate::sys;
+use formats::tape::END_SIGNALLED;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use wire::limits::ENV_SOCKET;
+
+/// What to run, and how.
+#[derive(Debug)]
+pub struct Launch {
+    /// The program, as a shell would look for it.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Where the recording goes; by default `heaptape.PROG.PID` in the working directory.
+    pub dir: Option<PathBuf>,
+    /// The preload library.
+    pub library: PathBuf,
+    /// What was chosen.
+    pub options: Options,
+}
+
+/// A recorded run.
+#[derive(Debug)]
+pub struct Finished {
+    /// The recording.
+    pub dir: PathBuf,
+    /// What is in it.
+    pub outcome: Outcome,
+    /// The program's exit code, or 128 + N when signal N ended it.
+    pub status: u8,
+    /// Why the program itself is not in the recording.
+    pub unrecorded: Option<String>,
+}
+
+/// The program was not run.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Refused {
+    /// Why, in one line.
+    pub message: String,
+    /// The exit code that belongs to it: 127 no such program, 126 one that cannot be run, 2 anything else.
+    pub status: u8,
+}
+
+fn refuse(path: &Path, error: &io::Error) -> Refused {
+    Refused { message: format!("{}: {error}", path.display()), status: 2 }
+}
+
+/// A folder for the socket that nobody else can look into; goes away with its content.
+#[derive(Debug)]
+struct Nest(PathBuf);
+
+impl Nest {
+    fn make() -> Result<Nest, Refused> {
+        let places = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+        let mut last = None;
+        for place in places.chain([PathBuf::from("/tmp")]) {
+            let random = RandomState::new().hash_one(std::process::id());
+            let path = place.join(format!("heaptape-{:08x}", random as u32));
+            // The socket's address holds 107 bytes.
+            if !path.is_absolute() || path.as_os_str().len() > 96 {
+                continue;
+            }
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Nest(path)),
+                Err(error) => last = Some(refuse(&path, &error)),
+            }
+        }
+        Err(last.unwrap_or(Refused { message: "no folder for the socket".into(), status: 2 }))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("socket")
+    }
+}
+
+impl Drop for Nest {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The recording's folder. Until the program's number is known a default one has another name.
+fn make_dir(launch: &Launch, name: &str) -> Result<PathBuf, Refused> {
+    let path = match &launch.dir {
+        Some(dir) => dir.clone(),
+        None => PathBuf::from(format!("heaptape.{name}.starting-{}", std::process::id())),
+    };
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Ok(()) => Ok(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let message = format!("{} exists already; give another folder with -o", path.display());
+            Err(Refused { message, status: 2 })
+        }
+        Err(error) => Err(refuse(&path, &error)),
+    }
+}
+
+/// Gives a default folder its final name.
+fn name_dir(launch: &Launch, path: PathBuf, name: &str, pid: u32) -> PathBuf {
+    if launch.dir.is_some() {
+        return path;
+    }
+    for number in 1..100 {
+        let suffix = if number == 1 { String::new() } else { format!(".{number}") };
+        let wanted = PathBuf::from(format!("heaptape.{name}.{pid}{suffix}"));
+        if !wanted.exists() && std::fs::rename(&path, &wanted).is_ok() {
+            return wanted;
+        }
+    }
+    path
+}
+
+fn preload(library: &Path) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        value.push(":");
+        value.push(others);
+    }
+    value
+}
+
+/// Runs the program recorded.
+pub fn record(launch: Launch) -> Result<Finished, Refused> {
+    let name = Path::new(&launch.program).file_name().unwrap_or(OsStr::new("program"));
+    let name = sanitised(name.as_bytes());
+    let nest = Nest::make()?;
+    let dir = make_dir(&launch, &name)?;
+    // Signals that end programs are read, not suffered, in every thread that starts from here on.
+    let mut signals = SigSet::empty();
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGHUP, Signal::SIGXFSZ]
+        .iter()
+        .for_each(|s| signals.add(*s));
+    let _ = signals.thread_block();
+    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+    let signals = SignalFd::with_flags(&signals, flags).map_err(|error| refuse(&dir, &error.into()))?;
+    let command: Vec<String> = std::iter::once(&launch.program)
+        .chain(&launch.arguments)
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect();
+    let mut recorder =
+        Recorder::start(&dir, &nest.socket(), launch.options.clone(), command).map_err(|error| refuse(&dir, &error))?;
+    let child = Command::new(&launch.program)
+        .args(&launch.arguments)
+        .env("LD_PRELOAD", preload(&launch.library))
+        .env(ENV_SOCKET, nest.socket())
+        .spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => {
+            drop(recorder.finish());
+            let _ = std::fs::remove_dir_all(&dir);
+            let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+            return Err(Refused { message: format!("{}: {error}", launch.program.to_string_lossy()), status });
+        }
+    };
+    let pid = child.id();
+    let dir = name_dir(&launch, dir, &name, pid);
+    recorder.moved(&dir);
+    let process = sys::process(pid).map_err(|error| refuse(&dir, &error.into()))?;
+    let status = loop {
+        let ready = recorder.serve(&[sys::fd(&signals), sys::fd(&process)], Duration::from_secs(1));
+        let ready = ready.map_err(|error| refuse(&dir, &error))?;
+        while let Ok(Some(signal)) = signals.read_signal() {
+            // From the terminal it came to the program too; from another process it came to us in the program's place.
+            if signal.ssi_code <= 0 && signal.ssi_signo != Signal::SIGXFSZ as u32 {
+                sys::signal(sys::fd(&process), signal.ssi_signo as i32);
+            }
+        }
+        if ready.get(1) == Some(&true)
+            && let Ok(Some(status)) = child.try_wait()
+        {
+            break status.into_raw();
+        }
+    };
+    let end = End::of_status(status);
+    recorder.process_ended(pid, end);
+    let mut unrecorded = None;
+    if !recorder.images().iter().any(|image| image.pid == pid) {
+        let path = find(&launch.program);
+        let why = why_not(&path).unwrap_or_else(|| "it did not load the library".into());
+        if !recorder.knows_untraced(pid) {
+            recorder.not_traced(pid, path.to_string_lossy().into_owned(), why.clone());
+            unrecorded = Some(why);
+        }
+    }
+    let outcome = recorder.finish();
+    let status = if end.reason == END_SIGNALLED { 128 + end.status } else { end.status };
+    Ok(Finished { dir, outcome, status: status as u8, unrecorded })
+}
+
+/// The file that a shell would run.
+fn find(program: &OsStr) -> PathBuf {
+    if program.as_bytes().contains(&b'/') {
+        return program.into();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).map(|place| place.join(program));
+    let is_program = |place: &PathBuf| {
+        std::fs::metadata(place).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    places.into_iter().find(is_program).unwrap_or_else(|| program.into())
+}
+
+/// Why a program cannot load the library, from the head of its file.
+fn why_not(path: &Path) -> Option<String> {
+    const PT_INTERP: u32 = 3;
+    let mut file = File::open(path).ok()?;
+    let meta = file.metadata().ok()?;
+    if meta.mode() & 0o6000 != 0 && meta.uid() != nix::unistd::geteuid().as_raw() {
+        return Some("it runs with another user's rights (setuid), and then no library is preloaded".into());
+    }
+    let mut head = Vec::new();
+    file.by_ref().take(4096).read_to_end(&mut head).ok()?;
+    if let Some(line) = head.strip_prefix(b"#!") {
+        let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii();
+        let interpreter = line.split(|byte| *byte == b' ' || *byte == b'\t').next()?;
+        return why_not(Path::new(&OsString::from_vec(interpreter.to_vec())));
+    }
+    if !head.starts_with(b"\x7fELF") {
+        return None;
+    }
+    if head.get(4) != Some(&2) {
+        return Some("it is a 32-bit program".into());
+    }
+    let number = |at: usize, size: usize| {
+        let bytes = head.get(at..at.checked_add(size)?)?;
+        Some(bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte)))
+    };
+    let (table, size, count) = (number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize);
+    let is_static = (0..count).all(|row| number(table.saturating_add(row * size), 4) != Some(u64::from(PT_INTERP)));
+    is_static.then(|| "it is statically linked".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_and_judged() {
+        assert_eq!(find(OsStr::new("/a/b")), Path::new("/a/b"));
+        let shell = find(OsStr::new("sh"));
+        assert!(shell.is_absolute() && why_not(&shell).is_none());
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let path = folder.path().join("program");
+        let mut elf = vec![0u8; 120];
+        elf[..5].copy_from_slice(b"\x7fELF\x02");
+        (elf[32], elf[54], elf[56], elf[64]) = (64, 56, 1, 1);
+        for (bytes, why) in [(&elf[..], Some("statically")), (b"\x7fELF\x01", Some("32-bit")), (b"text", None)] {
+            std::fs::write(&path, bytes).unwrap_or_else(|error| panic!("{error}"));
+            let found = why_not(&path);
+            assert_eq!(found.is_some(), why.is_some());
+            assert!(found.unwrap_or_default().contains(why.unwrap_or_default()));
+        }
+        elf[64] = 3;
+        std::fs::write(&path, &elf).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(why_not(&path), None);
+        elf[32..40].fill(255);
+        std::fs::write(&path, &elf).unwrap_or_else(|error| panic!("{error}"));
+        assert!(why_not(&path).is_some());
+    }
+}

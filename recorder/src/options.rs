@@ -1,0 +1,58 @@
+//! What can be chosen about a recording.
+
+use formats::tape::Codec;
+use wire::area::{OVERFLOW_WAIT, Params, STACKS_FULL};
+use wire::limits;
+
+/// Everything that a person can choose.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// One of wire's `OVERFLOW_` values: what a thread does when its ring is full.
+    pub overflow: u32,
+    /// One of wire's `STACKS_` values.
+    pub stacks: u32,
+    /// Most frames of a stack.
+    pub max_frames: u32,
+    /// Whether frees carry stacks too.
+    pub free_stacks: bool,
+    /// Mean bytes between samples; 0 records every event.
+    pub sample_bytes: u64,
+    /// Bytes of a thread's ring.
+    pub ring_bytes: u64,
+    /// How trace and columns are stored.
+    pub codec: Codec,
+    /// The codec's level; 0 is its fast default.
+    pub level: i32,
+    /// Free text for the tape.
+    pub label: String,
+    /// Whether processes other than the first are recorded.
+    pub children: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            overflow: OVERFLOW_WAIT,
+            stacks: STACKS_FULL,
+            max_frames: limits::MAX_FRAMES as u32,
+            free_stacks: false,
+            sample_bytes: 0,
+            ring_bytes: limits::RING_BYTES,
+            codec: Codec::Zstd,
+            level: LEVEL,
+            label: String::new(),
+            children: true,
+        }
+    }
+}
+
+/// Default level of the compression. Chosen by `examples/stages.rs`: see there.
+pub const LEVEL: i32 = 1;
+
+impl Options {
+    /// Sizes of an area for a process with this limit on its address space.
+    pub fn params(&self, address_space: u64) -> Params {
+        let params = Params { ring_bytes: self.ring_bytes, ..Params::default() };
+        if address_space == u64::MAX { params } else { params.within(address_space / 8) }
+    }
+}

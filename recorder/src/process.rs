@@ -1,0 +1,162 @@
+//! What the kernel says about a process, read from `/proc`, each read bounded. The answer of another process may be anything.
+
+use crate::session::End;
+use crate::sys;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStringExt;
+
+/// The most bytes of a command line that are kept.
+const MOST: u64 = 64 << 10;
+
+/// A process as it was at its hello.
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    /// Parent's process id.
+    pub ppid: u32,
+    /// Path of the executable.
+    pub exe: Vec<u8>,
+    /// Arguments.
+    pub argv: Vec<Vec<u8>>,
+    /// Working directory.
+    pub cwd: Vec<u8>,
+    /// Short name.
+    pub comm: Vec<u8>,
+}
+
+fn read(path: &str, most: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(most).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+fn link(path: &str) -> Vec<u8> {
+    std::fs::read_link(path).map(|path| path.into_os_string().into_vec()).unwrap_or_default()
+}
+
+fn line(mut bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    bytes
+}
+
+/// The fields of `stat` behind the name, which may hold anything, blanks and brackets too.
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let bytes = read(&format!("/proc/{pid}/stat"), 4096)?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let (_, fields) = text.rsplit_once(')')?;
+    Some(fields.split_ascii_whitespace().map(str::to_owned).collect())
+}
+
+impl Process {
+    /// Reads it. What cannot be read is empty.
+    pub fn read(pid: u32) -> Process {
+        let command = read(&format!("/proc/{pid}/cmdline"), MOST).unwrap_or_default();
+        let mut argv: Vec<Vec<u8>> = command.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
+        argv.pop_if(|last| last.is_empty());
+        Process {
+            ppid: stat(pid).and_then(|fields| fields.get(1)?.parse().ok()).unwrap_or(0),
+            exe: link(&format!("/proc/{pid}/exe")),
+            argv,
+            cwd: link(&format!("/proc/{pid}/cwd")),
+            comm: line(read(&format!("/proc/{pid}/comm"), 64).unwrap_or_default()),
+        }
+    }
+}
+
+/// Name of a thread.
+pub fn thread_name(pid: u32, tid: u32) -> Option<Vec<u8>> {
+    read(&format!("/proc/{pid}/task/{tid}/comm"), 64).map(line)
+}
+
+/// The threads of a process by the ids that it knows itself; `None` when that cannot be said for sure.
+pub fn threads(pid: u32, is_namespaced: bool) -> Option<Vec<u32>> {
+    let folder = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let mut threads = Vec::new();
+    for entry in folder {
+        let tid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        if !is_namespaced {
+            threads.push(tid);
+            continue;
+        }
+        // A thread that ends between listing and reading is no thread any more.
+        if let Some(status) = read(&format!("/proc/{pid}/task/{tid}/status"), 8192) {
+            let status = String::from_utf8_lossy(&status).into_owned();
+            let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+            threads.push(ids.split_ascii_whitespace().last()?.parse().ok()?);
+        }
+    }
+    Some(threads)
+}
+
+/// How a process that has ended did: the kernel keeps it at its descriptor once somebody has waited for it (from 6.15 on), and in `/proc`
+/// until then.
+pub fn end(pid: u32, process: BorrowedFd<'_>) -> End {
+    let waited = || sys::exit_status(process);
+    let zombie = || {
+        let fields = stat(pid)?;
+        let status = fields.get(49)?.parse().ok()?;
+        (fields.first()? == "Z").then_some(status)
+    };
+    waited().or_else(zombie).or_else(waited).map_or(End::GONE, End::of_status)
+}
+
+/// A name that may stand in a path: `[A-Za-z0-9._-]`, no dot first, at most 64 bytes.
+pub fn sanitised(name: &[u8]) -> String {
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+    let clean = |byte: &u8| if allowed(byte) { char::from(*byte) } else { '_' };
+    let name: String = name.iter().take(64).map(clean).collect();
+    match name.as_bytes().first() {
+        None => "_".into(),
+        Some(b'.') => format!("_{}", &name[1..]),
+        Some(_) => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use formats::tape::{END_EXITED, END_SIGNALLED};
+    use std::process::Command;
+
+    #[test]
+    fn names_become_harmless() {
+        for (name, clean) in
+            [("sqlite3", "sqlite3"), ("../../etc", "_._.._etc"), ("", "_"), ("a b\n", "a_b_"), (".x", "_x")]
+        {
+            assert_eq!(sanitised(name.as_bytes()), clean);
+        }
+        assert_eq!(sanitised(&[b'x'; 500]).len(), 64);
+    }
+
+    #[test]
+    fn a_process_is_read_and_its_end_too() {
+        let me = Process::read(std::process::id());
+        assert!(!me.exe.is_empty() && !me.argv.is_empty() && me.ppid > 0 && !me.cwd.is_empty() && !me.comm.is_empty());
+        for (script, wanted) in [
+            ("exit 7", End { reason: END_EXITED, status: 7 }),
+            ("kill -9 $$", End { reason: END_SIGNALLED, status: 9 }),
+        ] {
+            let mut child =
+                Command::new("/bin/sh").args(["-c", script]).spawn().unwrap_or_else(|error| panic!("{error}"));
+            let process = sys::process(child.id()).unwrap_or_else(|error| panic!("{error}"));
+            let mut wait = [nix::poll::PollFd::new(sys::fd(&process), nix::poll::PollFlags::POLLIN)];
+            nix::poll::poll(&mut wait, nix::poll::PollTimeout::from(5000u16)).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(end(child.id(), sys::fd(&process)), wanted, "while it is a zombie");
+            let _ = child.wait();
+            let after = end(child.id(), sys::fd(&process));
+            assert!(after == wanted || after == End::GONE, "{after:?}");
+        }
+    }
+
+    #[test]
+    fn own_threads_are_found() {
+        let tid = nix::unistd::gettid().as_raw() as u32;
+        for is_namespaced in [false, true] {
+            assert!(threads(std::process::id(), is_namespaced).is_some_and(|threads| threads.contains(&tid)));
+        }
+        assert_eq!(threads(u32::MAX, false), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! A recorder in a folder of its own, a client that plays the traced process, and a reader of what was recorded.
+
+#![allow(dead_code, missing_docs)]
+
+pub mod back;
+pub mod fake;
+
+use heaptape_recorder::options::Options;
+use heaptape_recorder::recorder::{Outcome, Recorder};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// A recorder at work on a thread of its own.
+pub struct Rig {
+    folder: tempfile::TempDir,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<Outcome>>,
+}
+
+impl Rig {
+    pub fn new(options: Options) -> Rig {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path().join("recording");
+        std::fs::create_dir(&dir).expect("a folder");
+        let socket = folder.path().join("socket");
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut recorder = Recorder::start(&dir, &socket, options, vec!["fake".into()]).expect("a recorder");
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(SeqCst) {
+                recorder.serve(&[], Duration::from_millis(5)).expect("serves");
+            }
+            recorder.finish()
+        });
+        Rig { folder, stop, thread: Some(thread) }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.folder.path().join("recording")
+    }
+
+    /// Stops it and gives what it says, and all images read back.
+    pub fn finish(&mut self) -> (Outcome, Vec<back::Back>) {
+        self.stop.store(true, SeqCst);
+        let outcome = self.thread.take().expect("runs").join().expect("no panic");
+        let images = outcome.recording.images.iter().map(|image| back::read(&self.dir().join(&image.folder))).collect();
+        (outcome, images)
+    }
+}
+
+/// xorshift: the same steps in every run.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % sides
+    }
+}

@@ -1,0 +1,215 @@
+//! What only real processes can show: killed writers, forks, execs, ends.
+//!
+//! The test binary runs itself again as the traced process: `plays_a_part` is that process's main function.
+
+mod common;
+
+use common::Rig;
+use common::fake::{Process, Thread, hello};
+use heaptape_formats::recording::Exit;
+use heaptape_formats::tape::Entry;
+use heaptape_recorder::options::Options;
+use heaptape_wire::Op;
+use heaptape_wire::hello::{Hello, ORIGIN_FORK};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const PART: &str = "HEAPTAPE_TEST_PART";
+const SOCKET: &str = "HEAPTAPE_TEST_SOCKET";
+
+struct Actor {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Actor {
+    fn start(part: &str, socket: &Path) -> Actor {
+        let mut child = Command::new(std::env::current_exe().expect("a path"))
+            .args(["plays_a_part", "--exact", "--nocapture", "--test-threads=1"])
+            .envs([(PART, part.as_ref()), (SOCKET, socket.as_os_str())])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        Actor { child, lines }
+    }
+
+    /// The next word that it says.
+    fn hear(&mut self) -> String {
+        let said = |line: std::io::Result<String>| line.ok()?.split_once("SAYS ").map(|(_, word)| word.to_owned());
+        self.lines.by_ref().find_map(said).expect("says something")
+    }
+
+    fn tell(&mut self) {
+        self.child.stdin.as_mut().expect("piped").write_all(b"go\n").expect("writes");
+    }
+}
+
+fn says(word: impl std::fmt::Display) {
+    println!("SAYS {word}");
+}
+
+fn waits() {
+    std::io::stdin().read_line(&mut String::new()).expect("reads");
+}
+
+#[test]
+fn plays_a_part() {
+    let (Ok(part), Some(socket)) = (std::env::var(PART), std::env::var_os(SOCKET).map(PathBuf::from)) else { return };
+    match part.as_str() {
+        "writes" => {
+            let process = Process::attach(&socket, hello());
+            let mut thread = Thread::claim(&process);
+            for count in 1u64.. {
+                thread.event(Op::MALLOC, 0, 16 * count, count % 1000);
+                if count % 3 == 0 {
+                    thread.event(Op::FREE, 0, 16 * (count / 3), 0);
+                }
+                if count % 1000 == 0 {
+                    says(count);
+                }
+            }
+        }
+        "exits" => {
+            let process = Process::attach(&socket, hello());
+            Thread::claim(&process).event(Op::MALLOC, 0, 16, 1);
+            says("ready");
+            waits();
+            std::process::exit(7);
+        }
+        "stays" => {
+            let process = Process::attach(&socket, hello());
+            Thread::claim(&process).event(Op::MALLOC, 0, 16, 1);
+            says("ready");
+            waits();
+        }
+        "goes on as another" => {
+            let first = Process::attach(&socket, hello());
+            Thread::claim(&first).event(Op::MALLOC, 0, 16, 1);
+            let second = Process::attach(&socket, hello());
+            Thread::claim(&second).event(Op::MALLOC, 0, 16, 2);
+            says("ready");
+            waits();
+        }
+        "forks" => {
+            let process = Process::attach(&socket, hello());
+            let mut thread = Thread::claim(&process);
+            for block in 1..=100 {
+                thread.event(Op::MALLOC, 0, 16 * block, 1);
+            }
+            says(process.now());
+            // After the fork: some of the blocks go, others come.
+            for block in 1..=50 {
+                thread.event(Op::FREE, 0, 16 * block, 0);
+                thread.event(Op::MALLOC, 0, 0x10000 + 16 * block, 7);
+            }
+            says("ready");
+            waits();
+        }
+        child => {
+            let mut words = child.split(' ');
+            let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).expect("a number");
+            let (parent_pid, fork_tick) = (number() as u32, number());
+            let process = Process::attach(&socket, Hello { origin: ORIGIN_FORK, parent_pid, fork_tick, ..hello() });
+            let mut thread = Thread::claim(&process);
+            thread.event(Op::FREE, 0, 16, 0);
+            thread.event(Op::RESIZE_BEGIN, 0, 32, 0);
+            thread.event(Op::RESIZE, 0, 0x5000, 10);
+            thread.event(Op::MALLOC, 0, 0x6000, 20);
+            says("ready");
+            waits();
+        }
+    }
+}
+
+#[test]
+fn a_killed_writer_leaves_all_that_it_published() {
+    for round in 0..4 {
+        let mut rig = Rig::new(Options::default());
+        let mut writer = Actor::start("writes", &rig.socket());
+        let mut count = 0;
+        for _ in 0..20 + 30 * round {
+            count = writer.hear().parse::<u64>().expect("a number");
+        }
+        writer.child.kill().expect("kills");
+        writer.child.wait().expect("waits");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let (outcome, images) = rig.finish();
+        assert_eq!(outcome.recording.images[0].exit, Some(Exit::Signal(9)));
+        let back = &images[0];
+        back.check_laws();
+        let allocs: Vec<_> =
+            back.events.iter().filter(|event| event.letter == 'A').map(|event| event.address).collect();
+        assert!(allocs.len() as u64 >= count, "{} of {count}", allocs.len());
+        assert!(allocs.iter().zip(1..).all(|(address, count)| *address == 16 * count));
+        let account = &back.accounts[&1];
+        assert!(account.emitted - account.recorded <= 1 && account.lost == 0, "{account:?}");
+    }
+}
+
+#[test]
+fn ends_are_told_as_they_were() {
+    let mut rig = Rig::new(Options::default());
+    let (mut exits, mut stays) = (Actor::start("exits", &rig.socket()), Actor::start("stays", &rig.socket()));
+    let mut both = Actor::start("goes on as another", &rig.socket());
+    [&mut exits, &mut stays, &mut both].into_iter().for_each(|actor| drop(actor.hear()));
+    for actor in [&mut exits, &mut both] {
+        actor.tell();
+        actor.child.wait().expect("waits");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let (outcome, images) = rig.finish();
+    stays.tell();
+    stays.child.wait().expect("waits");
+    let ends = |actor: &Actor| {
+        let of = outcome.recording.images.iter().filter(|image| image.pid == actor.child.id());
+        of.map(|image| (image.exit, image.origin.as_str(), image.parent.is_some())).collect::<Vec<_>>()
+    };
+    assert_eq!(ends(&exits).iter().map(|end| end.0).collect::<Vec<_>>(), [Some(Exit::Code(7))]);
+    assert_eq!(ends(&stays).iter().map(|end| end.0).collect::<Vec<_>>(), [Some(Exit::Running)]);
+    let both = ends(&both);
+    assert_eq!(both.iter().map(|end| end.0).collect::<Vec<_>>(), [Some(Exit::Exec), Some(Exit::Code(0))]);
+    assert_eq!(both[1], (Some(Exit::Code(0)), "exec", true));
+    for (image, back) in outcome.recording.images.iter().zip(&images) {
+        back.check_laws();
+        assert_eq!(back.events.len(), 1);
+        assert_eq!((back.process.pid, &*back.process.exe.lossy()), (image.pid, image.exe.as_str()));
+        assert_eq!(back.process.argv.len(), image.argv.len());
+    }
+}
+
+#[test]
+fn a_forked_child_inherits_what_lived_at_the_fork() {
+    let mut rig = Rig::new(Options::default());
+    let mut parent = Actor::start("forks", &rig.socket());
+    let tick = parent.hear();
+    parent.hear();
+    let mut child = Actor::start(&format!("{} {tick}", parent.child.id()), &rig.socket());
+    child.hear();
+    for actor in [&mut child, &mut parent] {
+        actor.tell();
+        actor.child.wait().expect("waits");
+    }
+    let (outcome, images) = rig.finish();
+    let (mother, back) = (&images[0], &images[1]);
+    mother.check_laws();
+    back.check_laws();
+    assert_eq!(outcome.recording.images[1].origin, "fork");
+    assert_eq!(outcome.recording.images[1].parent.as_ref(), Some(&outcome.recording.images[0].folder));
+    let inherited = back.inherited.as_ref().expect("inherits");
+    assert_eq!((inherited.blocks, inherited.bytes, inherited.tick.to_string()), (100, 100, tick));
+    let found: Vec<_> = back.events.iter().map(|e| (e.letter, e.index, e.address, e.size, e.entry)).collect();
+    let expected = [
+        ('A', 1, 16, 1, Entry::Inherited),
+        ('F', 1, 0, 0, Entry::Free),
+        ('A', 2, 32, 1, Entry::Inherited),
+        ('R', 2, 0x5000, 10, Entry::Realloc),
+        ('A', 3, 0x6000, 20, Entry::Malloc),
+    ];
+    assert_eq!(found, expected);
+    let totals = back.totals();
+    assert_eq!((totals.inherited_blocks, totals.inherited_bytes), (98, 98));
+    assert_eq!((totals.allocs, totals.resizes, totals.frees, totals.live_blocks, totals.live_bytes), (1, 1, 1, 2, 30));
+}
