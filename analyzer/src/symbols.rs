@@ -96,6 +96,17 @@ impl Symbolizer {
         }
     }
 
+    /// How much is read.
+    pub const fn detail(&self) -> Detail {
+        self.detail
+    }
+
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
     /// What a reader should know: files that are not there or not what they were.
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -179,8 +190,8 @@ impl Symbolizer {
         let same = |elf: &Elf| build_id.is_empty() || elf.build_id == build_id;
         match own {
             Some(elf) if same(&elf) => files.push((PathBuf::from(path), elf)),
-            Some(_) => self.notes.push(format!("{path} is not the file that was recorded (another build-id)")),
-            None if path.starts_with('/') => self.notes.push(format!("{path} cannot be read; its functions have no names")),
+            Some(_) => self.note(format!("{path} is not the file that was recorded (another build-id)")),
+            None if path.starts_with('/') => self.note(format!("{path} cannot be read; its functions have no names")),
             None => {}
         }
         let link = files.first().and_then(|(_, elf)| elf.debug_link());

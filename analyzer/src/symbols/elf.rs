@@ -137,7 +137,8 @@ impl Elf {
     fn small_section(&self, name: &str) -> Option<Vec<u8>> {
         let (endian, sections) = self.sections()?;
         let (_, section) = sections.section_by_name(endian, name.as_bytes())?;
-        (section.sh_size(endian) <= MOST_NOTE_BYTES).then(|| section.data(endian, &self.cache).ok().map(<[u8]>::to_vec))?
+        (section.sh_size(endian) <= MOST_NOTE_BYTES)
+            .then(|| section.data(endian, &self.cache).ok().map(<[u8]>::to_vec))?
     }
 
     /// Size of a section as it lies in the file; 0 when there is none.
