@@ -1,5 +1,28 @@
 //! The reading side: load, replay, model, report, export.
+//!
+//! ```text
+//! load ──> Image ──> replay ──> model::*  ──> report::*   (text and JSON for people and scripts)
+//!            └─ stacks ──> symbols ──> program_frames ──┘
+//! ```
+//! Models know nothing of files; reports know nothing of replay. Whatever a recording lacks comes along as
+//! [`missing::Missing`], and every report says it.
 #![forbid(unsafe_code)]
 
+pub mod event;
 pub mod foreign;
+pub mod load;
+pub mod missing;
+pub mod model;
+pub mod program_frames;
+pub mod progress;
+pub mod replay;
+pub mod report;
+pub mod stacks;
+pub mod symbols;
+pub mod text;
 pub mod unpack;
+
+pub use load::{Image, Recording, open};
+pub use missing::Missing;
+pub use progress::Progress;
+pub use replay::replay;

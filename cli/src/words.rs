@@ -5,6 +5,8 @@ use crate::Outcome;
 
 pub use dcpiprof::spelled;
 
+mod asked;
+
 macro_rules! words {
     ($($(#[$meta:meta])* $name:ident $variant:ident,)*) => {
         $(mod $name;)*
@@ -23,6 +25,28 @@ macro_rules! words {
 words! {
     /// Run a program and record what it does with its heap
     record Record,
+    /// What a recorded program did with its heap, on one screen
+    report Report,
+    /// What was never freed, by stack, with a verdict
+    leaks Leaks,
+    /// Who holds the most live bytes
+    peak Peak,
+    /// Where memory is allocated
+    sites Sites,
+    /// How large blocks are
+    sizes Sizes,
+    /// How long blocks live
+    lifetimes Lifetimes,
+    /// Blocks freed with nothing between
+    temporary Temporary,
+    /// Live bytes and blocks over the run
+    timeline Timeline,
+    /// What each thread allocated and freed
+    threads Threads,
+    /// Any file of any format as plain text, one record a line
+    dump Dump,
+    /// Whether a recording is whole: 0 whole, 1 readable with gaps or cut, 2 unreadable
+    verify Verify,
     /// DCPI's profile by procedure or image
     dcpiprof Dcpiprof,
     /// DCPI's listing of a procedure with its samples
@@ -33,4 +57,10 @@ words! {
     dcpidiff Dcpidiff,
     /// Print the library's path, for preloading by hand
     library Library,
+    /// Show an mpatrol log's unfreed allocations, as mleak does
+    mleak Mleak,
+    /// Show a profile (MPTL) as mprof does
+    mprof Mprof,
+    /// Show a trace (MTRC) as mptrace does
+    mptrace Mptrace,
 }

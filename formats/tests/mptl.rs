@@ -203,3 +203,18 @@ fn random_tables_break_no_promise() {
         prop_assert!(text.is_ascii());
     });
 }
+
+/// `HEAPTAPE_BLESS=1` accepts what is printed now.
+#[test]
+fn dumps_stay_as_they_are() {
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/mpatrol");
+    for name in ["edge/tiny.mpt", "edge/tiny32be.mpt", "edge/ptrunc.mpt", "edge/pcycle.mpt", "recursion.mpt"] {
+        let mut text = Vec::new();
+        mptl::dump(&fs::read(golden.join(name)).unwrap(), &mut text).unwrap();
+        let expected = golden.join(format!("{name}.dump"));
+        if std::env::var_os("HEAPTAPE_BLESS").is_some() {
+            fs::write(&expected, &text).unwrap();
+        }
+        assert_eq!(String::from_utf8(text).unwrap(), fs::read_to_string(expected).unwrap(), "{name}");
+    }
+}

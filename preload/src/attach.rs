@@ -111,13 +111,21 @@ pub fn session() -> Option<Session> {
     }
 }
 
+/// Whether the process is not traced, for good.
+pub fn is_off() -> bool {
+    STATE.load(Acquire) == OFF
+}
+
 /// The recorder has closed the session: the process runs untraced from now on.
 pub fn close() {
     STATE.store(OFF, Release);
 }
 
 fn attach(is_child: bool) -> Option<Session> {
-    if sys::auxiliary(libc::AT_SECURE) != 0 {
+    if sys::auxiliary(libc::AT_SECURE) != 0
+        || sys::is_under_valgrind()
+        || sys::environment("RUNNING_UNDER_RR").is_some()
+    {
         return None;
     }
     // SAFETY: this thread alone is ATTACHING.

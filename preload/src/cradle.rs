@@ -57,7 +57,9 @@ mod tests {
     fn blocks_are_apart_aligned_and_sized() {
         let (a, b, c) = (take(3, 1), take(100, 64), take(0, 4096));
         assert!(owns(a) && owns(b) && owns(c) && !owns(&raw const NEXT as *const u8));
-        assert!(a as usize % 16 == 0 && b as usize % 64 == 0 && c as usize % 4096 == 0);
+        assert!(
+            (a as usize).is_multiple_of(16) && (b as usize).is_multiple_of(64) && (c as usize).is_multiple_of(4096)
+        );
         assert!(b as usize >= a as usize + 3);
         // SAFETY: both came from `take`.
         unsafe { assert_eq!((size(a), size(b)), (3, 100)) };

@@ -4,9 +4,9 @@
 //! already have been taken for something that it cannot see yet; it is not needed while the process has one thread.
 
 use crate::guard::{self, Verdict};
-use crate::thread::{self, BEGUN, Block, COUNTED, NESTED, READY, Waiting};
+use crate::thread::{self, BEGUN, Block, COUNTED, NESTED, READY, UNTRACED, Waiting};
 use crate::unwind::memo;
-use crate::{attach, stamp, sys, tls};
+use crate::{attach, sample, stamp, sys, tls};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use heaptape_wire::area::{CLOSED, OVERFLOW_DROP};
 use heaptape_wire::event::DELTA_LIMIT;
@@ -21,12 +21,28 @@ const MOST_RESERVED: u64 = 8 * SECOND_HALF;
 /// With one thread each 16th event is stamped.
 const STAMP_EVERY: u32 = 15;
 
-/// The thread's block when its events go the fast way.
+/// How a call goes on.
+enum Way {
+    /// The thread's block, its gate ready.
+    Fast(*mut Block),
+    /// The process is not traced: measured 1 ns a call.
+    Untraced,
+    /// Everything else.
+    Slow,
+}
+
 #[inline(always)]
-fn ready_block() -> Option<*mut Block> {
+fn way() -> Way {
     let block = tls::get();
+    if block.is_null() {
+        return Way::Slow;
+    }
     // SAFETY: a block's memory stays mapped for ever once its address was stored in the slot; in a forked child it reads as zeros.
-    (!block.is_null() && unsafe { (&raw const (*block).gate).read_volatile() } & 0xff == READY).then_some(block)
+    match unsafe { (&raw const (*block).gate).read_volatile() } & 0xff {
+        READY => Way::Fast(block),
+        UNTRACED => Way::Untraced,
+        _ => Way::Slow,
+    }
 }
 
 /// The same for the slow way: attaches, judges. `None`: not traced, or not an event of its own.
@@ -49,19 +65,26 @@ fn odd_block(sp: usize, size: usize, address: usize) -> Option<(*mut Block, Verd
 /// An allocation: after the real call.
 #[inline(always)]
 pub fn allocated(op: Op, address: *mut u8, size: usize, sp: usize, bp: usize) {
-    match ready_block() {
-        Some(block) => record_with_stack(block, op, address as u64, size as u64, sp, bp),
-        None => odd(op, address as u64, size as u64, sp, bp, true),
+    match way() {
+        // SAFETY: the thread's own block, its gate ready.
+        Way::Fast(block) if unsafe { sample::wants(block, false, address as u64, size as u64) } => {
+            record_with_stack(block, op, address as u64, size as u64, sp, bp);
+        }
+        Way::Fast(_) | Way::Untraced => {}
+        Way::Slow => odd(op, address as u64, size as u64, sp, bp, true),
     }
 }
 
 /// A free: before the real call.
 #[inline(always)]
 pub fn freed(op: Op, address: *mut u8, sp: usize, bp: usize) {
-    match ready_block() {
-        Some(block) if !attach::frees_have_stacks() => record(block, op, address as u64, 0, sp, || 0),
-        Some(block) => record_with_stack(block, op, address as u64, 0, sp, bp),
-        None => odd(op, address as u64, 0, sp, bp, attach::frees_have_stacks()),
+    match way() {
+        Way::Untraced => {}
+        // SAFETY: as above.
+        Way::Fast(block) if !unsafe { sample::wants(block, true, address as u64, 0) } => {}
+        Way::Fast(block) if !attach::frees_have_stacks() => record(block, op, address as u64, 0, sp, || 0),
+        Way::Fast(block) => record_with_stack(block, op, address as u64, 0, sp, bp),
+        Way::Slow => odd(op, address as u64, 0, sp, bp, attach::frees_have_stacks()),
     }
 }
 
@@ -92,6 +115,8 @@ fn odd(op: Op, address: u64, size: u64, sp: usize, bp: usize, with_stack: bool) 
     let named = if op.is_free() { address as usize } else { 0 };
     match odd_block(sp, size as usize, named) {
         None => {}
+        // SAFETY: the thread's own block with a gate that is not 0.
+        Some((block, _)) if !unsafe { sample::wants(block, op.is_free(), address, size) } => {}
         Some((block, Verdict::Nested)) => {
             let stack = if with_stack { nested_stack(block, sp, bp) } else { 0 };
             nest(block, Event { op, stack, address, size });
@@ -101,23 +126,37 @@ fn odd(op: Op, address: u64, size: u64, sp: usize, bp: usize, with_stack: bool) 
     }
 }
 
-/// A resize whose first half has been told.
+/// A resize whose first half has been told, or that is sampled and has none to tell.
 #[derive(Clone, Copy)]
 pub struct Resize {
     block: *mut Block,
     nested: bool,
+    /// With sampling: the old block was sampled, the new one is to be. Both hold for a resize that is recorded whole.
+    old: bool,
+    new: bool,
 }
 
 /// The first half of a resize: before the real call. Gives what the second half needs.
 #[inline(never)]
 pub fn resize_begins(old: *mut u8, sp: usize, size: usize) -> Option<Resize> {
-    let (block, verdict) = match ready_block() {
-        Some(block) => (block, Verdict::Event),
-        None => odd_block(sp, size, old as usize)?,
+    let (block, verdict) = match way() {
+        Way::Fast(block) => (block, Verdict::Event),
+        Way::Untraced => return None,
+        Way::Slow => odd_block(sp, size, old as usize)?,
     };
+    let mut resize = Resize { block, nested: verdict == Verdict::Nested, old: true, new: true };
+    // SAFETY: the thread's own block with a gate that is not 0.
+    unsafe {
+        if (*block).countdown.mean != 0 {
+            (resize.old, resize.new) = (sample::remove(old as u64), (*block).countdown.hits(size as u64));
+            if !resize.old {
+                return Some(resize);
+            }
+        }
+    }
     let event = Event { op: Op::RESIZE_BEGIN, stack: 0, address: old as u64, size: 0 };
-    if verdict == Verdict::Nested {
-        return nest(block, event).then_some(Resize { block, nested: true });
+    if resize.nested {
+        return nest(block, event).then_some(resize);
     }
     // SAFETY: the thread's own block, not busy.
     unsafe {
@@ -129,26 +168,32 @@ pub fn resize_begins(old: *mut u8, sp: usize, size: usize) -> Option<Resize> {
             (*block).reserved = reserved;
         }
         guard::end(block);
-        done.then_some(Resize { block, nested: false })
+        done.then_some(resize)
     }
 }
 
 /// The second half: after the real call.
 #[inline(never)]
 pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usize, sp: usize, bp: usize) {
-    let (op, address, size) = if !new.is_null() {
-        (op, new as u64, size as u64)
-    } else if size == 0 {
-        (Op::RESIZE_FREED, old as u64, 0)
-    } else {
-        (Op::RESIZE_FAILED, old as u64, 0)
-    };
     let block = resize.block;
     // SAFETY: the block that the first half was given.
     unsafe {
         if (*block).gate == 0 {
             return; // forked inside the real call: the child's first event of its own attaches it
         }
+        let failed = new.is_null() && size != 0;
+        let Some(op) =
+            (if (*block).countdown.mean == 0 { Some(op) } else { sampled_resize(resize, op, old, new, failed) })
+        else {
+            return;
+        };
+        let (op, address, size) = if failed {
+            (Op::RESIZE_FAILED, old as u64, 0)
+        } else if new.is_null() || op == Op::RESIZE_FREED {
+            (Op::RESIZE_FREED, old as u64, 0)
+        } else {
+            (op, new as u64, size as u64)
+        };
         if resize.nested {
             let stack = nested_stack(block, sp, bp);
             nest(block, Event { op, stack, address, size });
@@ -161,6 +206,29 @@ pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usi
         guard::end(block);
         if (&raw const (*block).nested_count).read_volatile() != 0 {
             tell_nested(block, sp);
+        }
+    }
+}
+
+/// What a resize is recorded as when blocks are sampled; `None`: not at all, and counted. The new block's chance is its own: sampled to
+/// not sampled is a free, not sampled to sampled an allocation.
+///
+/// # Safety
+/// The block is the calling thread's.
+#[cold]
+unsafe fn sampled_resize(resize: Resize, op: Op, old: *mut u8, new: *mut u8, failed: bool) -> Option<Op> {
+    if failed {
+        return (resize.old && sample::insert(old as u64)).then_some(Op::RESIZE_FAILED);
+    }
+    let new_sampled = resize.new && !new.is_null() && sample::insert(new as u64);
+    match (resize.old, new_sampled) {
+        (true, true) => Some(op),
+        (true, false) => Some(Op::RESIZE_FREED),
+        (false, true) => Some(if op == Op::RESIZE { Op::REALLOC } else { Op::REALLOCARRAY }),
+        (false, false) => {
+            // SAFETY: the caller's promise.
+            unsafe { sample::count_passed(resize.block) };
+            None
         }
     }
 }
@@ -245,6 +313,7 @@ fn room(block: &mut Block) -> bool {
     let header = area.header();
     if header.state.load(Relaxed) == CLOSED {
         attach::close();
+        tls::set(thread::untraced());
         return false;
     }
     if header.overflow.load(Relaxed) == OVERFLOW_DROP || header.breaker.load(Relaxed) != 0 {

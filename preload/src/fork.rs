@@ -2,7 +2,7 @@
 //! memory while the parent's thread stands still, so its events belong to the parent's ring.
 
 use crate::unwind::rules;
-use crate::{attach, intern, real, stamp, sys, thread, tls};
+use crate::{attach, guard, intern, real, stamp, sys, thread, tls};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -12,7 +12,7 @@ fn forking(real: impl FnOnce() -> c_int) -> c_int {
     attach::FORK_TICK.store(stamp::now(), Relaxed);
     let block = tls::get();
     // SAFETY: the thread's own block, mapped for ever.
-    let interrupts = !block.is_null() && unsafe { (*block).gate } & thread::BUSY != 0;
+    let interrupts = guard::is_traced(block) && unsafe { (*block).gate } & thread::BUSY != 0;
     let result = real();
     if result == 0 && interrupts {
         // A signal handler forked while a hook of this thread was at work. When the handler returns, the hook goes on in the child,

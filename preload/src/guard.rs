@@ -4,8 +4,15 @@
 //! * the same, but the hook is gone (the handler jumped out of it, the thread was cancelled): the mark is stale and is cleared;
 //! * `operator new` is under way and calls `malloc` for the same bytes: one event, recorded by the outer hook.
 
-use crate::thread::{BEGUN, BUSY, Block, COUNTED, FORWARDING};
+use crate::thread::{BEGUN, BUSY, Block, COUNTED, FORWARDING, READY};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
+
+/// Changes the gate in one instruction: a handler that comes between a load and a store of it would have its own count undone.
+macro_rules! gate {
+    ($op:literal, $block:expr, $value:expr) => {
+        core::arch::asm!(concat!($op, " qword ptr [{0}], {1}"), in(reg) &raw mut (*$block).gate, in(reg) $value, options(nostack))
+    };
+}
 
 /// The outer call whose inner calls are not events of their own.
 #[derive(Clone, Copy)]
@@ -31,6 +38,13 @@ pub enum Verdict {
     Inner,
 }
 
+/// Whether a thread's block is one that events go to.
+#[inline(always)]
+pub fn is_traced(block: *mut Block) -> bool {
+    // SAFETY: blocks stay mapped for ever; a forked child reads zeros.
+    !block.is_null() && unsafe { (&raw const (*block).gate).read_volatile() } & READY != 0
+}
+
 /// Judges a call that found more than the plain gate. `size` and `block` are the call's own (0 when it has none).
 ///
 /// # Safety
@@ -47,7 +61,7 @@ pub unsafe fn judge(block: *mut Block, sp: usize, size: usize, address: usize) -
         if (*block).gate & FORWARDING != 0 {
             let forward = (*block).forward;
             if !is_alive(block, sp, forward.sp, forward.word) {
-                (*block).gate &= !FORWARDING;
+                gate!("and", block, !FORWARDING);
             } else if (address != 0 && address == forward.block)
                 || (address == 0 && forward.block == 0 && size.max(1) == forward.size.max(1))
             {
@@ -96,7 +110,8 @@ unsafe fn abandon(block: *mut Block) {
         }
         (*block).head = published;
         producer.intent.store(published, Release);
-        (*block).gate &= !(BUSY | COUNTED);
+        (*block).event_head = published;
+        gate!("and", block, !(BUSY | COUNTED));
         (*block).memo.forget();
         (*block).nested_busy = 0;
         (*block).until_stamp = 0;
@@ -111,16 +126,21 @@ unsafe fn abandon(block: *mut Block) {
 /// `block` is the calling thread's, not busy, and `sp` the address of the hook's return address.
 #[inline(always)]
 pub unsafe fn begin(block: *mut Block, sp: usize, counted: u64) {
+    let count = if counted != 0 { BEGUN } else { 0 };
     // SAFETY: the caller's promise.
     unsafe {
-        (*block).busy_sp = sp;
-        (*block).busy_word = (sp as *const u64).read();
-        (*block).event_head = (*block).head;
-        compiler_fence(SeqCst);
-        let count = if counted != 0 { BEGUN } else { 0 };
-        (&raw mut (*block).gate).write_volatile(((*block).gate + count) | BUSY | counted);
-        compiler_fence(SeqCst);
+        let word = (sp as *const u64).read();
+        let mark = |block: *mut Block| {
+            (&raw mut (*block).busy_sp).write_volatile(sp);
+            (&raw mut (*block).busy_word).write_volatile(word);
+        };
+        // Before the gate, so that a handler that finds it busy finds these; behind it once more, for one that came just before it and
+        // left its own.
+        mark(block);
+        gate!("add", block, count | BUSY | counted);
+        mark(block);
     }
+    compiler_fence(SeqCst);
 }
 
 /// The hook is done.
@@ -131,8 +151,7 @@ pub unsafe fn begin(block: *mut Block, sp: usize, counted: u64) {
 pub unsafe fn end(block: *mut Block) {
     compiler_fence(SeqCst);
     // SAFETY: the caller's promise.
-    unsafe { (&raw mut (*block).gate).write_volatile((*block).gate & !(BUSY | COUNTED)) };
-    compiler_fence(SeqCst);
+    unsafe { gate!("and", block, !(BUSY | COUNTED)) };
 }
 
 /// Marks a forwarded call under way; false when it is itself inner to another.
@@ -150,7 +169,7 @@ pub unsafe fn forward(block: *mut Block, sp: usize, size: usize, address: usize)
         }
         (*block).forward = Forward { sp, size, block: address, word: (sp as *const u64).read() };
         compiler_fence(SeqCst);
-        (&raw mut (*block).gate).write_volatile((*block).gate | FORWARDING);
+        gate!("or", block, FORWARDING);
         true
     }
 }
@@ -163,7 +182,7 @@ pub unsafe fn forwarded(block: *mut Block, sp: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         if (*block).gate & FORWARDING != 0 && (*block).forward.sp == sp {
-            (&raw mut (*block).gate).write_volatile((*block).gate & !FORWARDING);
+            gate!("and", block, !FORWARDING);
         }
     }
 }

@@ -16,7 +16,7 @@ fn outer<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) ->
     }
     let state = tls::get();
     // SAFETY: the thread's own block, or null.
-    let marked = !state.is_null() && unsafe { (*state).gate != 0 && guard::forward(state, sp, size, block as usize) };
+    let marked = guard::is_traced(state) && unsafe { guard::forward(state, sp, size, block as usize) };
     let result = call();
     if marked {
         // SAFETY: as above.
@@ -168,9 +168,8 @@ pub unsafe extern "C" fn free_sized(block: *mut u8, size: usize, sp: usize, bp: 
 /// The body of `free_aligned_sized`.
 pub unsafe extern "C" fn free_aligned_sized(block: *mut u8, align: usize, size: usize, sp: usize, bp: usize) {
     // SAFETY: the program's own call.
-    free_by(Op::FREE_ALIGNED_SIZED, block, sp, bp, || {
-        outer(sp, 0, block, || unsafe { real::free_aligned_sized(block, align, size) })
-    });
+    let call = || unsafe { real::free_aligned_sized(block, align, size) };
+    free_by(Op::FREE_ALIGNED_SIZED, block, sp, bp, || outer(sp, 0, block, call));
 }
 
 /// The body of `malloc_usable_size`: passed through.
@@ -222,9 +221,9 @@ pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize) -> *mu
     let state = tls::get();
     // SAFETY: the thread's own block, or null; `sp` is the stub's.
     unsafe {
-        if !state.is_null() && (*state).gate != 0 {
+        if guard::is_traced(state) {
             guard::forward(state, sp, size, 0);
-        } else {
+        } else if state.is_null() || (*state).gate == 0 {
             let entered = crate::thread::enter(sp);
             if !entered.is_null() {
                 guard::forward(entered, sp, size, 0);
@@ -239,7 +238,7 @@ pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize) -> *mu
 pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, sp: usize, bp: usize) -> *mut u8 {
     let state = tls::get();
     // SAFETY: as above.
-    let is_outer = state.is_null()
+    let is_outer = !guard::is_traced(state)
         || unsafe {
             let is_outer = (*state).gate & crate::thread::FORWARDING == 0 || (*state).forward.sp == sp;
             guard::forwarded(state, sp);
@@ -260,7 +259,7 @@ pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, whi
         let next: unsafe extern "C" fn(*mut u8, usize, usize) = core::mem::transmute(next);
         free_by(OPERATOR_OPS[which], block, sp, bp, || {
             let state = tls::get();
-            let marked = !state.is_null() && (*state).gate != 0 && guard::forward(state, sp, 0, block as usize);
+            let marked = guard::is_traced(state) && guard::forward(state, sp, 0, block as usize);
             next(block, second, third);
             if marked {
                 guard::forwarded(state, sp);

@@ -61,6 +61,7 @@ pub fn start(area: &Area, reserved: *mut u8) -> bool {
     CAPACITY.store(area.layout().params.nodes.min(event::STACK_LIMIT), Relaxed);
     OPEN.store(0, Relaxed);
     GROWING.store(false, Relaxed);
+    forget_known();
     header.nodes_used.0.fetch_max(1, Relaxed);
     let first = (reserved as u64) + (8 << FIRST_LOG2);
     INDEX.store(first | u64::from(FIRST_LOG2), Release);
@@ -198,8 +199,20 @@ fn grow(nodes: u32, log2: u32) {
     GROWING.store(false, Release);
 }
 
+/// Objects that are known to the recorder, by a hash of their first address: a look at the whole table at each miss of a rule would be long
+/// after many plugins came and went. Emptied whenever one goes.
+static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+fn forget_known() {
+    KNOWN.iter().for_each(|place| place.store(0, Relaxed));
+}
+
 /// Makes an object known to the recorder, unless it is already.
 pub fn module(object: &Object) {
+    let place = &KNOWN[(object.start >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 58];
+    if place.load(Relaxed) == object.start {
+        return;
+    }
     let Some(area) = attach::area() else { return };
     let header = area.header();
     let known = header.modules_used.0.load(Acquire).min(MODULES);
@@ -211,6 +224,7 @@ pub fn module(object: &Object) {
         })
     };
     if (0..known).any(is_it) {
+        place.store(object.start, Relaxed);
         return;
     }
     let Some(entry) = area.module(header.modules_used.0.fetch_add(1, Relaxed)) else { return };
@@ -242,6 +256,7 @@ pub fn retire_gone_modules() -> bool {
         any = true;
     }
     if any {
+        forget_known();
         let (index, log2) = places();
         // SAFETY: all places of the index; a place that another thread fills meanwhile is at worst lost.
         (0..1usize << log2).for_each(|place| unsafe { (*index.add(place)).store(0, Relaxed) });

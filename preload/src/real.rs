@@ -14,11 +14,10 @@ macro_rules! next_functions {
             #[inline(always)]
             #[allow(non_snake_case)]
             pub unsafe fn $name($($arg: $kind),*) -> $result {
-                // SAFETY: the pointer is the boot function of the same type or what `dlsym` found under this name.
-                let function: unsafe extern "C" fn($($kind),*) -> $result =
-                    unsafe { core::mem::transmute(pointers::$name.load(Relaxed)) };
-                // SAFETY: the arguments are the program's own.
-                unsafe { function($($arg),*) }
+                let pointer = pointers::$name.load(Relaxed);
+                // SAFETY: the pointer is the boot function of the same type or what `dlsym` found under this name; the arguments are
+                // the program's own.
+                unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> $result>(pointer)($($arg),*) }
             }
         )*
         #[allow(non_upper_case_globals, non_snake_case)]

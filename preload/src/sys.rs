@@ -252,6 +252,19 @@ pub fn set_errno(value: i32) {
     unsafe { *libc::__errno_location() = value }
 }
 
+/// Whether valgrind runs this code: its documented client request, instructions that do nothing on a processor.
+pub fn is_under_valgrind() -> bool {
+    const RUNNING_ON_VALGRIND: u64 = 0x1001;
+    let arguments = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
+    let mut result = 0u64;
+    // SAFETY: rotations of rdi by 128 bits in all and an exchange of rbx with itself.
+    unsafe {
+        asm!("rol rdi, 3", "rol rdi, 13", "rol rdi, 61", "rol rdi, 51", "xchg rbx, rbx",
+            inout("rdx") result, in("rax") arguments.as_ptr(), inout("rdi") 0u64 => _, options(nostack));
+    }
+    result != 0
+}
+
 /// Ends the process as `abort` does, without calling it.
 #[cfg(not(test))]
 pub fn exit_by_abort() -> ! {

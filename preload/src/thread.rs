@@ -17,6 +17,8 @@ pub const BUSY: u64 = 2;
 pub const FORWARDING: u64 = 4;
 /// `gate` bit, with [`BUSY`]: the hook's event is in the count.
 pub const COUNTED: u64 = 8;
+/// `gate`, low byte: the process is not traced, for good.
+pub const UNTRACED: u64 = 128;
 /// `gate`: events begun on this thread, above the bits. One store marks the hook busy and counts its event, so that a jump out of the
 /// hook at any instruction leaves a true count.
 pub const BEGUN: u64 = 1 << 8;
@@ -36,9 +38,9 @@ pub struct Waiting {
 /// The thread's state. Only its own thread reads or writes it, a signal handler on that thread included.
 #[repr(C, align(4096))]
 pub struct Block {
-    /// [`READY`] plus bits, and the count of events begun; 0 before the claim and in a forked child.
+    /// [`READY`] plus bits, and the count of events begun; 0 before the claim and in a forked child. First: [`OFF`] has nothing else.
     pub gate: u64,
-    /// `head` when the hook at work began: still published means that its event is not.
+    /// The published `head` as of the last event that was done: while it still is, the event of the hook at work is not published.
     pub event_head: u64,
     /// Events still to go until the next stamp, while the process has one thread.
     pub until_stamp: u32,
@@ -66,6 +68,8 @@ pub struct Block {
     pub stack_low: usize,
     /// Behind the highest word of the thread's own stack that may be read; 0 when it is not known.
     pub stack_end: usize,
+    /// Bytes to the next sampling point.
+    pub countdown: crate::sample::Countdown,
     /// See [`crate::guard`].
     pub forward: crate::guard::Forward,
     /// Filled places of `nested`.
@@ -82,6 +86,14 @@ pub struct Block {
     pub nested: [Waiting; NESTED],
 }
 
+/// The block of every thread of a process that is not traced: a gate that says so, and nothing else is looked at.
+static OFF: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(UNTRACED);
+
+/// The block of a thread that is not traced.
+pub fn untraced() -> *mut Block {
+    (&raw const OFF).cast_mut().cast()
+}
+
 /// Bytes of a block, a multiple of the page.
 pub const BLOCK_BYTES: usize = size_of::<Block>();
 
@@ -89,7 +101,12 @@ pub const BLOCK_BYTES: usize = size_of::<Block>();
 /// is not traced.
 #[cold]
 pub fn enter(sp: usize) -> *mut Block {
-    let Some(session) = attach::session() else { return core::ptr::null_mut() };
+    let Some(session) = attach::session() else {
+        if attach::is_off() {
+            tls::set(untraced());
+        }
+        return core::ptr::null_mut();
+    };
     let Some(slot) = claim(&session) else {
         session.area.header().lost_without_slot.fetch_add(1, Relaxed);
         return core::ptr::null_mut();
@@ -122,6 +139,7 @@ pub fn enter(sp: usize) -> *mut Block {
         (*block).nested_busy = 0;
         (*block).nested_told = 0;
         (*block).memo.forget();
+        (*block).countdown = crate::sample::Countdown::new(session.area.header().sample_bytes.load(Relaxed));
         (*block).stack_low = sp & !4095;
         (*block).stack_end = own_stack_end(sp);
         (*block).gate = READY;
@@ -154,7 +172,7 @@ fn claim(session: &attach::Session) -> Option<u32> {
 
 /// The end of the stack that `sp` lies on: threads made by libc have their thread pointer at its top, the main thread has the kernel's
 /// random bytes above its first frame. 0 when the pages up to there are not all mapped (the first event came on another stack).
-fn own_stack_end(sp: usize) -> usize {
+pub fn own_stack_end(sp: usize) -> usize {
     /// 64 MiB: more than any stack in use at a thread's first event.
     const FARTHEST: usize = 64 << 20;
     let candidates = [tls::thread_pointer(), sys::auxiliary(libc::AT_RANDOM)];
@@ -209,6 +227,7 @@ impl Block {
         // SAFETY: the control words stay mapped as long as the session.
         let producer = unsafe { &(*self.control).producer.0 };
         producer.head.store(self.head, Release);
+        self.event_head = self.head;
     }
 
     /// Stores a record behind the published ones.

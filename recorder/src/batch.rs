@@ -66,7 +66,7 @@ const KINDS: [u8; 64] = {
         let op = Op(number as u8);
         kinds[number] = if op.is_event() || op.0 == Op::RESIZE_BEGIN.0 || op.0 == Op::RESIZE_FAILED.0 {
             EVENT
-        } else if op.0 == Op::STAMP.0 || op.0 == Op::WIDE.0 || op.0 == Op::WEIGHT.0 {
+        } else if op.0 == Op::STAMP.0 || op.0 == Op::WIDE.0 {
             PREFIX
         } else if op.0 == Op::LOST.0 {
             MARK

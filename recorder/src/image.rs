@@ -24,6 +24,16 @@ const SUMMARY_TIME: Duration = Duration::from_secs(10);
 /// Time between profiles.
 const PROFILE_TIME: Duration = Duration::from_secs(30);
 
+/// The bytes that a sampled block stands for: its size over the chance that a block of this size holds a sampling point, so that sums are
+/// unbiased. Without sampling its size.
+fn weight_of(size: u64, mean: u64) -> u64 {
+    if mean == 0 {
+        return size;
+    }
+    let gaps = size.max(1) as f64 / mean as f64;
+    (size.max(1) as f64 / -(-gaps).exp_m1()).round() as u64
+}
+
 /// What the control words of a thread said: emitted, lost, sampled out.
 pub type Counts = (u64, u64, u64);
 
@@ -130,7 +140,7 @@ impl Image {
 
     /// Reads calls until a group is full; gives the records that are left.
     fn read<'a>(&mut self, records: &'a [Record], thread: u32, stamps: &mut Stamps, limit: u64) -> &'a [Record] {
-        let (mut wide, mut weight) = (None, None);
+        let mut wide = None;
         let mut recorded = 0;
         let mut at = 0;
         while at < records.len() && self.calls.len() < GROUP {
@@ -142,10 +152,6 @@ impl Image {
                 Op::STAMP => continue,
                 Op::WIDE => {
                     wide = Some((record.body, record.wide_size().min(MAX_SIZE)));
-                    continue;
-                }
-                Op::WEIGHT => {
-                    weight = Some(record.body);
                     continue;
                 }
                 Op::LOST => {
@@ -162,7 +168,8 @@ impl Image {
             self.live.prefetch(address);
             self.profile.prefetch(site);
             recorded += u64::from(op.is_event());
-            self.calls.push(Call { op, thread, site, address, size, weight: weight.take().unwrap_or(size), tick });
+            let weight = weight_of(size, self.session.options.sample_bytes);
+            self.calls.push(Call { op, thread, site, address, size, weight, tick });
             let known = &mut self.threads[thread as usize];
             if known.gap.is_some() {
                 self.end_gap(thread, tick);

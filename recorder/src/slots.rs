@@ -240,7 +240,9 @@ impl Slots {
     fn words(&self, index: usize) -> (u64, u64, u64) {
         let words = |control: &SlotControl| {
             let producer = &control.producer.0;
-            (producer.emitted.load(Acquire), producer.lost.load(Relaxed), producer.sampled_out.load(Relaxed))
+            let (emitted, lost) = (producer.emitted.load(Acquire), producer.lost.load(Relaxed));
+            let (sampled_out, nested) = (producer.sampled_out.load(Relaxed), producer.nested_lost.load(Relaxed));
+            (emitted.saturating_add(sampled_out).saturating_add(nested), lost.saturating_add(nested), sampled_out)
         };
         self.mapping.slot(index as u32).map_or((0, 0, 0), words)
     }
@@ -304,7 +306,7 @@ impl Slots {
         }
         control.consumer.0.tail.store(head, Release);
         let producer = &control.producer.0;
-        [&producer.emitted, &producer.lost, &producer.sampled_out].iter().for_each(|word| word.store(0, Relaxed));
+        [&producer.emitted, &producer.lost, &producer.sampled_out, &producer.nested_lost].iter().for_each(|word| word.store(0, Relaxed));
         producer.intent.store(head, Relaxed);
         control.owner.0.tid.store(0, Relaxed);
         control.owner.0.epoch.fetch_add(1, Relaxed);

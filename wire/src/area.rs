@@ -206,7 +206,7 @@ pub struct ProducerWords {
     pub emitted: AtomicU64,
     /// Events that found no room.
     pub lost: AtomicU64,
-    /// Events passed over by sampling.
+    /// Events passed over by sampling; not in `emitted`, which grows by them in the ledger.
     pub sampled_out: AtomicU64,
     /// Events of signal handlers that found no room while they interrupted a hook: neither in `emitted` nor in `lost`, so both grow by
     /// it in the ledger.

@@ -5,7 +5,7 @@
 //! word 1:  bits 0..20 size | 20..64 address >> 3
 //! ```
 //! What does not fit goes into a prefix record: [`Op::STAMP`] (word 1: absolute ticks), [`Op::WIDE`] (word 0 bits 6..64: size,
-//! word 1: address; the event's own size and address are then 0), [`Op::WEIGHT`] (word 1: bytes that a sample stands for).
+//! word 1: address; the event's own size and address are then 0).
 //! A record of zeros is invalid: a hole punched into the ring is noticed.
 //!
 //! The stamp law: a give-back ([`Op::FREE`] family, [`Op::RESIZE_BEGIN`]) is stamped and published *before* the real call, a taking
@@ -76,8 +76,6 @@ impl Op {
     pub const WIDE: Op = Op(41);
     /// Word 1 events of this thread found no room between the record before and the one behind.
     pub const LOST: Op = Op(42);
-    /// Prefix: word 1 bytes that the sampled event stands for.
-    pub const WEIGHT: Op = Op(43);
 
     /// An allocation.
     pub const fn is_alloc(self) -> bool {
@@ -151,10 +149,6 @@ impl Record {
     /// The mark of a gap.
     pub const fn lost(events: u64) -> Record {
         Record { head: Op::LOST.0 as u64, body: events }
-    }
-    /// The prefix that gives a sample's weight.
-    pub const fn weight(bytes: u64) -> Record {
-        Record { head: Op::WEIGHT.0 as u64, body: bytes }
     }
     /// What the record says.
     #[inline(always)]

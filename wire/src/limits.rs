@@ -12,7 +12,7 @@ pub const RING_BYTES: u64 = 1 << 20;
 pub const SLOTS: u32 = 16_384;
 /// Default capacity of the stack-node table (16 bytes each, touched as they are used).
 pub const NODES: u32 = 1 << 24;
-/// Most modules of one process image.
-pub const MODULES: u32 = 4096;
+/// Most modules of one process image, each load of a plugin counted; a KiB of sparse memory each.
+pub const MODULES: u32 = 16_384;
 /// Longest wait for room in a ring while the recorder shows no sign of life, milliseconds, in all.
 pub const WAIT_MS: u64 = 2_000;

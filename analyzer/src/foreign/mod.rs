@@ -1,3 +1,6 @@
 //! The views of the foreign tools, as those print them. Each is a function over the format's own tables.
 
 pub mod dcpi;
+pub mod mleak;
+pub mod mprof;
+pub mod mptrace;

@@ -2,6 +2,7 @@
 
 use crate::{Outcome, library};
 use clap::ValueEnum;
+use heaptape_analyzer::{report, text::Style};
 use heaptape_formats::tape::Codec;
 use heaptape_recorder::launch::{Finished, Launch, record};
 use heaptape_recorder::options::{LEVEL, Options};
@@ -129,9 +130,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
                 eprintln!("heaptape: {program} ran unrecorded: {why}");
             }
             finished.outcome.errors.iter().for_each(|error| eprintln!("heaptape: {error}"));
-            if !args.quiet {
-                summary(&finished);
-            }
+            finish(&finished, args.quiet);
             Ok(Outcome::Status(finished.status))
         }
         Err(refused) => {
@@ -141,13 +140,14 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     }
 }
 
-/// What was recorded, and where it lies.
-fn summary(finished: &Finished) {
-    let (images, sums) = (finished.outcome.recording.images.len(), finished.outcome.sums);
-    let lost = sums.emitted.saturating_sub(sums.recorded + sums.sampled_out);
-    eprintln!("heaptape: {} events of {images} process image(s) recorded, {lost} lost", sums.recorded);
-    eprintln!("heaptape: recording: {}", finished.dir.display());
-    eprintln!("heaptape: next: heaptape report {}", finished.dir.display());
+/// Names the functions in the profiles and prints the summary. Neither is a reason to fail: the recording is there.
+fn finish(finished: &Finished, quiet: bool) {
+    if let Err(error) = report::name_profile(&finished.dir) {
+        eprintln!("heaptape: the profile's functions could not be named: {error}");
+    }
+    if !quiet && let Err(error) = report::after_record(&finished.dir, &mut std::io::stderr().lock(), Style::of_stderr()) {
+        eprintln!("heaptape: {error}; the recording: {}", finished.dir.display());
+    }
 }
 
 /// The recorder's log: warnings, or what HEAPTAPE_LOG asks for.

@@ -54,6 +54,15 @@ impl Codec {
         Ok(())
     }
 
+    /// The plain bytes of a whole file of frames, as they come.
+    pub fn reader<'a, R: Read + 'a>(self, stored: R) -> std::io::Result<Box<dyn Read + 'a>> {
+        Ok(match self {
+            Codec::Plain => Box::new(stored),
+            Codec::Lz4 => Box::new(Lz4Frames(Some(lz4_flex::frame::FrameDecoder::new(std::io::BufReader::new(stored))))),
+            Codec::Zstd => Box::new(zstd::stream::read::Decoder::new(stored)?),
+        })
+    }
+
     /// The plain bytes of one frame, which must be exactly `plain_length` (a bound the caller has checked).
     pub fn unpack(self, stored: &[u8], plain_length: usize) -> std::io::Result<Vec<u8>> {
         let mut plain = Vec::with_capacity(plain_length.min(stored.len().saturating_mul(256).max(1 << 16)));
@@ -67,5 +76,32 @@ impl Codec {
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "not the announced length"));
         }
         Ok(plain)
+    }
+}
+
+/// CRC-32 of a chunk's stored bytes, as [`super::Chunk`] names it.
+pub fn checksum(stored: &[u8]) -> u32 {
+    crc32fast::hash(stored)
+}
+
+/// LZ4 frames one behind the other: the decoder itself stops behind the first.
+struct Lz4Frames<R: Read>(Option<lz4_flex::frame::FrameDecoder<std::io::BufReader<R>>>);
+
+impl<R: Read> Read for Lz4Frames<R> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        while let Some(decoder) = &mut self.0 {
+            let read = decoder.read(into)?;
+            if read > 0 || into.is_empty() {
+                return Ok(read);
+            }
+            let mut rest = match self.0.take() {
+                Some(decoder) => decoder.into_inner(),
+                None => break,
+            };
+            if !std::io::BufRead::fill_buf(&mut rest)?.is_empty() {
+                self.0 = Some(lz4_flex::frame::FrameDecoder::new(rest));
+            }
+        }
+        Ok(0)
     }
 }

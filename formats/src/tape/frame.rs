@@ -49,6 +49,24 @@ impl Writer {
     }
 }
 
+/// The kind and payload of the record that starts `bytes`, which lie at `offset` in their file.
+pub(super) fn frame(bytes: &[u8], offset: u64) -> Result<(u16, &[u8])> {
+    let mut cursor = Cursor::at_offset(Format::Tape, bytes, offset);
+    cursor.magic("record magic", &MAGIC)?;
+    let head = cursor.take("record head", 8)?;
+    let kind = u16::from_le_bytes([head[0], head[1]]);
+    let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+    if length as usize > MAX_PAYLOAD {
+        return Err(cursor.bad("record length", length.into(), "at most 64 MiB belong"));
+    }
+    let sum = cursor.u32("record checksum")?;
+    let payload = cursor.take("record payload", length as usize)?;
+    if checksum(head, payload) != sum {
+        return Err(cursor.error("record checksum", Kind::Text("does not match the bytes".into())));
+    }
+    Ok((kind, payload))
+}
+
 /// What the reader found next.
 #[derive(Debug)]
 pub enum Step {
@@ -87,30 +105,13 @@ impl<'a> Reader<'a> {
         Ok(Reader { bytes, at: FILE_HEAD })
     }
 
-    fn frame(&self) -> Result<(u16, &'a [u8])> {
-        let mut cursor = Cursor::at_offset(Format::Tape, self.bytes.get(self.at..).unwrap_or_default(), self.at as u64);
-        cursor.magic("record magic", &MAGIC)?;
-        let head = cursor.take("record head", 8)?;
-        let kind = u16::from_le_bytes([head[0], head[1]]);
-        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
-        if length as usize > MAX_PAYLOAD {
-            return Err(cursor.bad("record length", length.into(), "at most 64 MiB belong"));
-        }
-        let sum = cursor.u32("record checksum")?;
-        let payload = cursor.take("record payload", length as usize)?;
-        if checksum(head, payload) != sum {
-            return Err(cursor.error("record checksum", Kind::Text("does not match the bytes".into())));
-        }
-        Ok((kind, payload))
-    }
-
     /// The next record, damage, or the end. Never fails: what cannot be read is passed over and named.
     pub fn step(&mut self) -> Step {
         let start = self.at;
         if start >= self.bytes.len() {
             return Step::End(Ending::Complete);
         }
-        match self.frame() {
+        match frame(&self.bytes[start..], start as u64) {
             Ok((kind, payload)) => {
                 self.at = start + HEAD + payload.len();
                 match Record::get(kind, payload, (start + HEAD) as u64) {

@@ -5,10 +5,14 @@
 //! `trace.mtrc` exist: it says where the bytes lie, their checksum, and holds the columns that MTRC lacks.
 
 pub mod codec;
+mod dump;
 pub mod field;
 pub mod frame;
 pub mod layout;
+pub mod stream;
 
 pub use codec::Codec;
+pub use dump::dump;
 pub use frame::{Reader, Step, Writer};
 pub use layout::*;
+pub use stream::{Source, Stream};

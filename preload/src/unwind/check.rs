@@ -96,7 +96,8 @@ unsafe fn by_backtrace(node: u32, addresses: &mut [*mut c_void; MAX_FRAMES]) {
         same &= value.address == *address as u64 || guessed;
         number = value.parent;
     }
-    same &= number == 0 || guessed;
+    // A full buffer ends before the stack does.
+    same &= number == 0 || guessed || found.len() == MAX_FRAMES;
     area.header().backtraced[0].fetch_add(1, Relaxed);
     area.header().backtraced[1].fetch_add(u64::from(!same), Relaxed);
 }

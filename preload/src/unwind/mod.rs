@@ -17,6 +17,8 @@ pub mod objects;
 pub mod rules;
 mod runs;
 pub mod tables;
+#[cfg(test)]
+mod tests;
 pub mod walk;
 
 use core::arch::x86_64::{__m128i, _mm_set_epi64x, _mm_store_si128};

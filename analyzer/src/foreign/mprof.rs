@@ -1,0 +1,100 @@
+//! mprof's view of a profile: allocation bins, direct allocations, memory leaks, and the call graph.
+//!
+//! Every line is as mprof 1.3 prints it, white space included. Where that prints numbers that wrapped below zero, this one
+//! prints the negative number; `docs/mpatrol.md` lists all differences.
+
+mod bins;
+mod call_graph;
+mod cells;
+mod direct;
+mod dot;
+mod graph;
+mod leaks;
+mod sites;
+
+use heaptape_formats::mptl::{Profile, layout::FIRST_KNOWN};
+use heaptape_formats::{Error, Kind};
+use sites::Sites;
+use std::io::{self, Write};
+
+/// What mprof says of a file that cannot be read.
+pub fn words(error: &Error) -> &'static str {
+    match error.kind {
+        Kind::Version(version) if version < FIRST_KNOWN => "Profiling file version too old",
+        Kind::Version(_) => "Profiling file version too new",
+        Kind::Cut => "Error reading file",
+        _ => "Invalid file format",
+    }
+}
+
+/// What to show, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Keep the call sites of one function apart, and show their distance from its start.
+    pub addresses: bool,
+    /// Sort and weigh by counts instead of bytes.
+    pub counts: bool,
+    /// Let the graph's edges show what was not freed.
+    pub leaks: bool,
+    /// Frames that tell stacks of the leak table apart; 0 is all.
+    pub stack_depth: usize,
+    /// Print the call graph too.
+    pub call_graph: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { addresses: false, counts: false, leaks: false, stack_depth: 1, call_graph: false }
+    }
+}
+
+/// Prints the tables.
+///
+/// # Errors
+/// When `out` fails.
+pub fn view(profile: &Profile, options: &Options, out: &mut dyn Write) -> io::Result<()> {
+    let sites = Sites::new(profile, options.addresses);
+    let totals = bins::totals(&profile.bins);
+    bins::print(&profile.bins, &totals, out)?;
+    out.write_all(b"\n\n")?;
+    direct::print(&sites, options.counts, &totals, out)?;
+    out.write_all(b"\n\n")?;
+    leaks::print(&sites, options, &totals, out)?;
+    if options.call_graph {
+        out.write_all(b"\n\n")?;
+        call_graph::print(&sites, options.counts, out)?;
+    }
+    Ok(())
+}
+
+/// Prints the call graph for Graphviz. `source` is the profile's name, for the comment in the first line.
+///
+/// # Errors
+/// When `out` fails.
+pub fn graph(profile: &Profile, options: &Options, source: &str, out: &mut dyn Write) -> io::Result<()> {
+    dot::print(&Sites::new(profile, options.addresses), options, source, out)
+}
+
+/// Blocks and bytes. Differences may be negative in profiles that contradict themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Amount {
+    count: i128,
+    bytes: i128,
+}
+
+impl Amount {
+    fn get(&self, counts: bool) -> i128 {
+        if counts { self.count } else { self.bytes }
+    }
+
+    fn minus(&self, other: &Amount) -> Amount {
+        Amount { count: self.count - other.count, bytes: self.bytes - other.bytes }
+    }
+}
+
+/// Allocated, and not freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Totals {
+    allocated: Amount,
+    unfreed: Amount,
+}

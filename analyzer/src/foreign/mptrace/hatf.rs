@@ -1,0 +1,34 @@
+//! The trace as HATF (Heap Allocation Trace Format) text: five lines of header, then a line for each event.
+
+use std::io::{self, Write};
+
+/// Writes HATF.
+pub struct Hatf<'a>(&'a mut dyn Write);
+
+impl<'a> Hatf<'a> {
+    /// Writes the header. `name` is that of the HATF file.
+    ///
+    /// # Errors
+    /// When `out` fails.
+    pub fn new(name: &str, out: &'a mut dyn Write) -> io::Result<Self> {
+        let name = name.replace('\n', " ");
+        write!(
+            out,
+            "## Tracename: {name}\n## Author: Unknown\n## Date: Unknown\n## DTDURL: hatf.dtd\n\
+            ## Description: Converted to HATF by mptrace 1.4.\n\n"
+        )?;
+        Ok(Hatf(out))
+    }
+
+    pub(super) fn alloc(&mut self, address: u64, size: u64) -> io::Result<()> {
+        writeln!(self.0, "1 {size} {address:#x}")
+    }
+
+    pub(super) fn free(&mut self, address: u64) -> io::Result<()> {
+        writeln!(self.0, "2 {address:#x}")
+    }
+
+    pub(super) fn resize(&mut self, old: u64, new: u64, size: u64) -> io::Result<()> {
+        writeln!(self.0, "4 {size} {old:#x} {new:#x}")
+    }
+}

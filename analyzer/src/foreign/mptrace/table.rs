@@ -1,0 +1,108 @@
+//! The table of events and the statistics, as mptrace prints them.
+
+use super::{Count, Totals};
+use heaptape_formats::mtrc::Place;
+use std::io::{self, Write};
+
+/// Digits of an address.
+fn digits(word: u8) -> usize {
+    if word == 4 { 8 } else { 16 }
+}
+
+pub fn head(word: u8, out: &mut dyn Write) -> io::Result<()> {
+    let width = digits(word) + 2;
+    writeln!(out, " event  type     index  {:^width$}      size    life   count     bytes", "allocation")?;
+    writeln!(out, "------  ------  ------  {:-<width$}  --------  ------  ------  --------", "")
+}
+
+pub fn system(word: u8, what: &str, address: u64, size: u64, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "        {what:16}0x{address:0digits$X}  {size:8}", digits = digits(word))
+}
+
+/// One event of a block.
+pub struct Row<'a> {
+    pub event: u64,
+    pub what: &'a str,
+    pub index: u64,
+    pub address: u64,
+    pub size: u64,
+    /// Events from its allocation to its end.
+    pub life: Option<u64>,
+}
+
+pub fn event(word: u8, row: &Row, live: Count, out: &mut dyn Write) -> io::Result<()> {
+    let Row { event, what, index, address, size, life } = *row;
+    write!(out, "{event:6}  {what:7} {index:6}  0x{address:0digits$X}  {size:8}  ", digits = digits(word))?;
+    match life {
+        Some(life) => write!(out, "{life:6}")?,
+        None => write!(out, "      ")?,
+    }
+    writeln!(out, "  {:6}  {:8}", live.blocks, live.bytes)
+}
+
+/// What is known of the caller, on a line of its own; nothing, if nothing is.
+pub fn source(place: &Place, out: &mut dyn Write) -> io::Result<()> {
+    if place.thread == 0 && place.function.is_none() && (place.file.is_none() || place.line == 0) {
+        return Ok(());
+    }
+    write!(out, "{:23}", "")?;
+    if place.thread != 0 {
+        write!(out, " thread {}", place.thread)?;
+    }
+    if let Some(function) = place.function {
+        out.write_all(b" in ")?;
+        out.write_all(function)?;
+    }
+    if let Some(file) = place.file.filter(|_| place.line != 0) {
+        out.write_all(b" at ")?;
+        out.write_all(file)?;
+        write!(out, " line {}", place.line)?;
+    }
+    writeln!(out)
+}
+
+pub fn statistics(totals: &Totals, out: &mut dyn Write) -> io::Result<()> {
+    let Totals { allocated, freed, peak, reserved, internal, smallest, largest } = *totals;
+    let total = Count { blocks: reserved.blocks + internal.blocks, bytes: reserved.bytes + internal.bytes };
+    out.write_all(b"memory allocation tracing statistics\n------------------------------------\n")?;
+    let rows = [
+        ("allocated", allocated),
+        ("freed", freed),
+        ("unfreed", totals.live()),
+        ("peak", peak),
+        ("reserved", reserved),
+        ("internal", internal),
+        ("total", total),
+    ];
+    for (name, Count { blocks, bytes }) in rows {
+        let name = format!("{name}:");
+        writeln!(out, "{name:10} {blocks} ({bytes} {})", unit(bytes))?;
+    }
+    let average = average(allocated);
+    writeln!(out, "\nsmallest size: {smallest} {}", unit(smallest.into()))?;
+    writeln!(out, "largest size:  {largest} {}", unit(largest.into()))?;
+    writeln!(out, "average size:  {average} {}", unit(average))
+}
+
+fn unit(bytes: u128) -> &'static str {
+    if bytes == 1 { "byte" } else { "bytes" }
+}
+
+/// Rounded to the nearest number, halves to the even one.
+fn average(allocated: Count) -> u128 {
+    let blocks = u128::from(allocated.blocks.max(1));
+    let (whole, twice) = (allocated.bytes / blocks, allocated.bytes % blocks * 2);
+    whole + u128::from(twice > blocks || twice == blocks && whole % 2 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_rounded_to_even() {
+        let average = |bytes, blocks| average(Count { blocks, bytes });
+        assert_eq!([average(1, 2), average(3, 2), average(5, 2), average(7, 2)], [0, 2, 2, 4]);
+        assert_eq!([average(5, 3), average(4, 3), average(0, 0)], [2, 1, 0]);
+    }
+}

@@ -1,0 +1,186 @@
+//! Opens what a person names: a recording, an image's folder, or a single file, and says what of it is missing.
+//! Nothing is refused because a part is torn; only what holds nothing readable is an error.
+
+pub mod bare;
+pub mod chunk;
+mod image;
+pub mod tape;
+
+pub use image::{Clock, Events, Image};
+
+use crate::missing::Missing;
+use heaptape_formats::recording::{self, PROFILE, RECORDING, TAPE, TRACE};
+use heaptape_formats::tape::{Codec, FILE_MAGIC, Source};
+use heaptape_formats::{Error, Format, sniff};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Why nothing can be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The path cannot be read.
+    #[error("{path}: {error}")]
+    Io {
+        /// The path.
+        path: String,
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+    /// The file is of a known format, and unreadable.
+    #[error("{path}: {error}")]
+    Format {
+        /// The path.
+        path: String,
+        /// Where and what.
+        #[source]
+        error: Error,
+    },
+    /// Not a recording and of no known format.
+    #[error("{path}: {why}")]
+    Unknown {
+        /// The path.
+        path: String,
+        /// What was found instead.
+        why: String,
+    },
+}
+
+/// A recording: what was run, and its process images.
+#[derive(Debug)]
+pub struct Recording {
+    /// What was opened.
+    pub path: PathBuf,
+    /// `recording.json`; none for an image or a file alone.
+    pub about: Option<recording::Recording>,
+    /// The images, in the order of their attach.
+    pub images: Vec<Image>,
+    /// What is missing of the recording as a whole; what the images lack stands with them.
+    pub missing: Vec<Missing>,
+}
+
+impl Recording {
+    /// Whether nothing is missing anywhere, as far as opening could tell.
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty() && self.images.iter().all(|image| image.missing.is_empty())
+    }
+}
+
+/// The trace file of an image's folder: plain or compressed.
+pub fn trace_file(folder: &Path) -> Option<(PathBuf, Codec)> {
+    [Codec::Plain, Codec::Zstd, Codec::Lz4]
+        .into_iter()
+        .map(|codec| (folder.join(format!("{TRACE}{}", codec.suffix())), codec))
+        .find(|(path, _)| path.is_file())
+}
+
+fn is_image(folder: &Path) -> bool {
+    folder.join(TAPE).is_file() || folder.join(PROFILE).is_file() || trace_file(folder).is_some()
+}
+
+/// Opens a recording, an image's folder or a file.
+///
+/// # Errors
+/// When nothing there can be read.
+pub fn open(path: &Path) -> Result<Recording, Failure> {
+    let about = std::fs::metadata(path).map_err(|error| io_failure(path, error))?;
+    if about.is_dir() {
+        return directory(path);
+    }
+    let file = File::open(path).map_err(|error| io_failure(path, error))?;
+    let mut start = Vec::new();
+    file.take_at(0, FILE_MAGIC.len(), &mut start).map_err(|error| io_failure(path, error))?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if start == FILE_MAGIC {
+        return image_alone(path, Image::open(folder, None)?);
+    }
+    if path.file_name().is_some_and(|name| name == RECORDING) {
+        return directory(folder);
+    }
+    // A packed file is told by what comes out of it.
+    let mut plain = Vec::new();
+    let unpacked = bare::open(path).and_then(|reader| reader.take(4).read_to_end(&mut plain));
+    unpacked.map_err(|error| io_failure(path, error))?;
+    match sniff::format(&plain) {
+        Some(Format::Mptl) => return image_alone(path, Image::profile(path)?),
+        Some(Format::Mtrc) => return image_alone(path, Image::trace(path)?),
+        _ => {}
+    }
+    let why = "not a recording, and no file of a known format (MTRC, MPTL, tape)".to_string();
+    Err(Failure::Unknown { path: path.display().to_string(), why })
+}
+
+fn image_alone(path: &Path, image: Image) -> Result<Recording, Failure> {
+    Ok(Recording { path: path.to_path_buf(), about: None, images: vec![image], missing: Vec::new() })
+}
+
+fn directory(path: &Path) -> Result<Recording, Failure> {
+    let json = path.join(RECORDING);
+    let mut missing = Vec::new();
+    let about: Option<recording::Recording> = match std::fs::read(&json) {
+        Ok(bytes) => match serde_json::from_slice(&bytes) {
+            Ok(about) => Some(about),
+            Err(error) => {
+                missing.push(Missing::File { name: RECORDING.into(), why: error.to_string() });
+                None
+            }
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_image(path) => {
+            return image_alone(path, Image::open(path, None)?);
+        }
+        Err(error) => {
+            missing.push(Missing::File { name: RECORDING.into(), why: error.to_string() });
+            None
+        }
+    };
+    let mut images = Vec::new();
+    let listed = about.iter().flat_map(|about| &about.images);
+    for image in listed {
+        // A folder name is one component: no recording can lead out of its directory.
+        let mut parts = Path::new(&image.folder).components();
+        let plain = matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(_)), None));
+        let folder = path.join(&image.folder);
+        match plain.then(|| Image::open(&folder, Some(image))) {
+            Some(Ok(image)) => images.push(image),
+            Some(Err(error)) => {
+                missing.push(Missing::File { name: image.folder.clone(), why: error.to_string() });
+                images.push(Image::empty(&folder, image));
+            }
+            None => missing.push(Missing::File { name: image.folder.clone(), why: "not a folder's name".into() }),
+        }
+    }
+    for folder in unlisted(path, about.as_ref()).map_err(|error| io_failure(path, error))? {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if about.is_some() {
+            missing.push(Missing::File { name, why: format!("it is not listed in {RECORDING}") });
+        }
+        if let Ok(image) = Image::open(&folder, None) {
+            images.push(image);
+        }
+    }
+    if about.is_none() && images.is_empty() {
+        let why = format!("no recording: neither {RECORDING} nor an image's folder is in it");
+        return Err(Failure::Unknown { path: path.display().to_string(), why });
+    }
+    Ok(Recording { path: path.to_path_buf(), about, images, missing })
+}
+
+/// Folders of images that `recording.json` does not name: it was torn, or not yet written.
+fn unlisted(path: &Path, about: Option<&recording::Recording>) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let listed = about.is_some_and(|about| about.images.iter().any(|image| *image.folder == *name));
+        if !listed && entry.file_type()?.is_dir() && is_image(&entry.path()) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn io_failure(path: &Path, error: io::Error) -> Failure {
+    Failure::Io { path: path.display().to_string(), error }
+}

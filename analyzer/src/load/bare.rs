@@ -1,0 +1,220 @@
+//! Traces and profiles without a tape: from mpatrol itself, or what is left of an image. Everything that such a file holds is
+//! there; stacks in a trace and order in a profile are not.
+
+use super::chunk::event_of;
+use crate::event::{Event, Span};
+use crate::missing::Missing;
+use crate::stacks::{Named, Site, Stacks};
+use crate::unpack::Packing;
+use heaptape_formats::mtrc::{self, Record};
+use heaptape_formats::tape::{Codec, SiteSums, Totals};
+use heaptape_formats::{Ending, Result, mptl};
+use rustc_hash::FxHashMap;
+use std::fs::File;
+use std::path::Path;
+
+/// Events handed on at once.
+const BATCH: usize = 16 * 1024;
+
+/// Thread numbers as reports show them: the trace's own when they are small, else counted from 1 (mpatrol's library writes
+/// `pthread_self()`, an address).
+#[derive(Debug, Default)]
+struct Threads(FxHashMap<u64, u32>);
+
+impl Threads {
+    fn number(&mut self, thread: u64) -> u32 {
+        match u32::try_from(thread) {
+            Ok(small) => small,
+            Err(_) => {
+                let next = self.0.len() as u32 + 1;
+                *self.0.entry(thread).or_insert(next)
+            }
+        }
+    }
+}
+
+/// Sites made from the names in a trace.
+#[derive(Debug, Default)]
+pub struct Names {
+    numbers: FxHashMap<Named, u32>,
+    /// The last place met, since most events come from the place of the one before.
+    last: (Named, u32),
+}
+
+impl Names {
+    fn site(&mut self, place: &mtrc::Place, stacks: &mut Stacks) -> u32 {
+        let (Some(function), file) = (place.function, place.file) else { return 0 };
+        let file = file.unwrap_or_default();
+        let (last, number) = &self.last;
+        if *number != 0 && last.function == function && last.file == file && last.line == place.line {
+            return *number;
+        }
+        let named = Named { function: function.to_vec(), file: file.to_vec(), line: place.line };
+        let number = *self.numbers.entry(named.clone()).or_insert_with(|| {
+            stacks.named.push(named.clone());
+            stacks.push(Site { named: stacks.named.len() as u32, ..Site::default() })
+        });
+        self.last = (named, number);
+        number
+    }
+}
+
+/// The sites that a trace names: a pass over it, made only when sites are asked for.
+pub fn named_sites(path: &Path) -> (Stacks, u64) {
+    let mut stacks = Stacks::default();
+    let (mut names, mut events) = (Names::default(), 0);
+    walk(path, |record| {
+        if let Some((place, _)) = place_of(record) {
+            names.site(place, &mut stacks);
+            events += 1;
+        }
+        true
+    });
+    (stacks, events)
+}
+
+fn place_of<'a, 'b>(record: &'a Record<'b>) -> Option<(&'a mtrc::Place<'b>, bool)> {
+    match record {
+        Record::Alloc { place, .. } | Record::Resize { place, .. } => Some((place, true)),
+        Record::Free { place, .. } => Some((place, false)),
+        _ => None,
+    }
+}
+
+/// Steps over the records of a trace file, stored plainly or compressed, until `each` says no; gives what is wrong with it.
+fn walk(path: &Path, mut each: impl FnMut(&Record) -> bool) -> Option<Missing> {
+    let name = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let file = |why: String| Some(Missing::File { name: name(), why });
+    let reader = match open(path) {
+        Ok(reader) => reader,
+        Err(error) => return file(error.to_string()),
+    };
+    let mut stream = match mtrc::Stream::new(reader) {
+        Ok(stream) => stream,
+        Err(failure) => return file(failure.to_string()),
+    };
+    loop {
+        match stream.next() {
+            Ok(Some(record)) => {
+                if !each(&record) {
+                    return None;
+                }
+            }
+            Ok(None) => break,
+            Err(failure) => return Some(Missing::Cut { name: name(), at: failure.to_string() }),
+        }
+    }
+    match stream.ending() {
+        Some(Ending::Cut { offset, field }) => Some(Missing::Cut { name: name(), at: format!("offset {offset} ({field})") }),
+        _ => None,
+    }
+}
+
+/// Opens a trace file; a compressed one is unpacked on the way.
+pub fn open(path: &Path) -> std::io::Result<Box<dyn std::io::Read>> {
+    let file = File::open(path)?;
+    let mut start = Vec::new();
+    heaptape_formats::tape::Source::take_at(&file, 0, 4, &mut start)?;
+    match Packing::of(&start) {
+        None => Ok(Box::new(file)),
+        Some(Packing::Gzip) => Ok(Box::new(flate2::read::MultiGzDecoder::new(std::io::BufReader::new(file)))),
+        Some(Packing::Zstd) => Codec::Zstd.reader(file),
+        Some(Packing::Lz4) => Codec::Lz4.reader(file),
+    }
+}
+
+/// Hands on the events of a trace file in order, in batches; gives what is wrong with it. Without a tape the site of an
+/// event is the place that the trace names, numbered as [`named_sites`] numbers; with `named` unset it is 0.
+pub fn events(path: &Path, span: Span, named: bool, each: &mut dyn FnMut(&[Event])) -> Vec<Missing> {
+    let (mut threads, mut names) = (Threads::default(), Names::default());
+    let mut stacks = Stacks::default();
+    let mut batch: Vec<Event> = Vec::with_capacity(BATCH);
+    let mut number = 0;
+    let missing = walk(path, |record| {
+        let Some((place, takes)) = place_of(record) else { return true };
+        let Some(mut event) = event_of(record) else { return true };
+        event.number = number;
+        event.thread = threads.number(place.thread);
+        let site = if named { names.site(place, &mut stacks) } else { 0 };
+        // A free's place is where it was freed; the models ask for it only where frees carry sites.
+        event.site = if takes { site } else { 0 };
+        number += 1;
+        if span.contains(event.moment()) {
+            batch.push(event);
+            if batch.len() == BATCH {
+                each(&batch);
+                batch.clear();
+            }
+        }
+        !span.is_past(event.moment())
+    });
+    if !batch.is_empty() {
+        each(&batch);
+    }
+    missing.into_iter().collect()
+}
+
+/// A profile as sites and sums. What it cannot say (peak, order, threads) is 0.
+///
+/// # Errors
+/// When the bytes are no profile.
+pub fn profile(bytes: &[u8]) -> Result<(Stacks, Totals, Vec<SiteSums>, Ending)> {
+    let (profile, ending) = mptl::Profile::read(bytes)?;
+    let mut stacks = Stacks::default();
+    let mut names: FxHashMap<(u64, u64), u32> = FxHashMap::default();
+    let (sites, data) = (profile.site_places(), profile.data_places());
+    let mut sums = Vec::new();
+    for (place, number) in sites.iter().zip(1u32..) {
+        let Some(site) = profile.sites.get(*place) else { continue };
+        let named = match profile.name(site.name) {
+            Some(function) => *names.entry((site.symbol, site.name)).or_insert_with(|| {
+                stacks.named.push(Named { function: function.to_vec(), ..Named::default() });
+                stacks.named.len() as u32
+            }),
+            None => 0,
+        };
+        let parent = u32::try_from(site.parent).unwrap_or(0);
+        stacks.push(Site { parent, module: 0, named, flags: 0, address: site.address });
+        let row = usize::try_from(site.data).ok().and_then(|data_index| data.get(data_index.wrapping_sub(1)));
+        if let Some(row) = row.and_then(|&place| profile.data.get(place)) {
+            sums.push(SiteSums {
+                site: number,
+                allocs: row.allocated.count(),
+                bytes: row.allocated.total(),
+                frees: row.freed.count(),
+                freed_bytes: row.freed.total(),
+                ..SiteSums::default()
+            });
+        }
+    }
+    Ok((stacks, totals(&profile), sums, ending))
+}
+
+/// Totals from the bins, which count also what has no stack; from the data records where a profile has no bins.
+fn totals(profile: &mptl::Profile) -> Totals {
+    let bins = &profile.bins;
+    let of = |counts: &[u64], big: u64| {
+        let all = counts.iter().fold(0u64, |sum, &count| sum.saturating_add(count));
+        let exact = counts.split_last().map_or(&[][..], |(_, exact)| exact);
+        let bytes = exact.iter().zip(1u64..).fold(big, |sum, (&count, size)| sum.saturating_add(count.saturating_mul(size)));
+        (all, bytes)
+    };
+    let (mut allocs, mut bytes) = of(&bins.allocated, bins.allocated_big);
+    let (mut frees, mut freed) = of(&bins.freed, bins.freed_big);
+    if bins.allocated.is_empty() {
+        for data in &profile.data {
+            allocs = allocs.saturating_add(data.allocated.count());
+            bytes = bytes.saturating_add(data.allocated.total());
+            frees = frees.saturating_add(data.freed.count());
+            freed = freed.saturating_add(data.freed.total());
+        }
+    }
+    Totals {
+        allocs,
+        frees,
+        bytes_allocated: bytes,
+        live_blocks: allocs.saturating_sub(frees),
+        live_bytes: bytes.saturating_sub(freed),
+        ..Totals::default()
+    }
+}

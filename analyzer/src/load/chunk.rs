@@ -1,0 +1,340 @@
+//! One chunk of a trace -> events: the trace bytes, zipped with the columns that the tape holds for them. A chunk needs
+//! nothing from any other, so chunks can be decoded in any order and at the same time.
+
+use super::tape::Place;
+use crate::event::{Event, Kind};
+use crate::missing::Missing;
+use heaptape_formats::mtrc::{self, Record};
+use heaptape_formats::tape::{self, Codec, Column, Source, Step, Stream, field::Field};
+use heaptape_formats::{Cursor, Format, leb128};
+
+/// The longest plain chunk or column that is unpacked; no writer makes one of a tenth of it.
+const LONGEST: u64 = 16 << 20;
+/// Bytes that one event takes at least in the trace, before its place: letter and index.
+const LEAST_EVENT: usize = 2;
+
+/// What decoding needs to know of the whole file.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    /// The header of the trace.
+    pub header: mtrc::Header,
+    /// Whether frees carry sites.
+    pub free_sites: bool,
+    /// Sites known; higher numbers are refused.
+    pub sites: u32,
+}
+
+/// A chunk's events.
+#[derive(Debug, Default)]
+pub struct Decoded {
+    /// In order, unmatched ones among them.
+    pub events: Vec<Event>,
+    /// What could not be read.
+    pub missing: Vec<Missing>,
+}
+
+/// Decodes what lies at a place. Never fails: what cannot be read is in [`Decoded::missing`].
+pub fn decode<T: Source + ?Sized, M: Source + ?Sized>(tape: &T, trace: &M, head: &Head, place: &Place) -> Decoded {
+    match place {
+        Place::Committed { offset, before, chunk } => {
+            let mut decoded = Decoded::default();
+            if let Err(why) = committed(tape, trace, head, *offset, *before, &mut decoded) {
+                decoded.events.clear();
+                decoded.missing.push(Missing::Chunk {
+                    number: chunk.number,
+                    events: chunk.events,
+                    first_tick: chunk.first_tick,
+                    last_tick: chunk.last_tick,
+                    why,
+                });
+            }
+            decoded
+        }
+        Place::Salvage { offset, before, length, codec, tick } => {
+            salvage(trace, head, (*offset, *length), *codec, *before, *tick)
+        }
+    }
+}
+
+fn committed<T: Source + ?Sized, M: Source + ?Sized>(
+    tape: &T,
+    trace: &M,
+    head: &Head,
+    offset: u64,
+    before: u64,
+    decoded: &mut Decoded,
+) -> Result<(), String> {
+    let chunk = match Stream::at(tape, offset).step().map_err(|error| error.to_string())? {
+        Step::Record(_, tape::Record::Chunk(chunk)) => chunk,
+        _ => return Err("its record cannot be read again".into()),
+    };
+    let plain = plain_bytes(trace, &chunk)?;
+    let (header, body) = match chunk.plain_offset {
+        0 => {
+            let header = mtrc::Header::read(&plain).map_err(|error| error.to_string())?;
+            (header, plain.get(header.len()..).unwrap_or_default())
+        }
+        _ => (head.header, &plain[..]),
+    };
+    let base = chunk.plain_offset + (plain.len() - body.len()) as u64;
+    let mut columns = Columns::new(&chunk, head, &mut decoded.missing);
+    let mut reader = mtrc::Reader::chunk(header, body, base);
+    let events = &mut decoded.events;
+    events.reserve(usize::try_from(chunk.events).unwrap_or(0).min(body.len() / LEAST_EVENT) + columns.unmatched.len());
+    let mut number = before;
+    loop {
+        columns.unmatched_before(number - before, chunk.first_tick, number, events);
+        match reader.next().map_err(|error| error.to_string())? {
+            Some(record) => {
+                let Some(mut event) = event_of(&record) else { continue };
+                event.number = number;
+                columns.fill(&mut event);
+                events.push(event);
+                number += 1;
+            }
+            None => break,
+        }
+    }
+    columns.unmatched_before(u64::MAX, chunk.first_tick, number, events);
+    columns.finish(&mut decoded.missing);
+    if number - before != chunk.events {
+        return Err(format!("{} events lie where {} belong", number - before, chunk.events));
+    }
+    Ok(())
+}
+
+/// The checked and unpacked bytes of a chunk.
+pub fn plain_bytes<M: Source + ?Sized>(trace: &M, chunk: &tape::Chunk) -> Result<Vec<u8>, String> {
+    if chunk.plain_length > LONGEST || chunk.stored_length > LONGEST {
+        return Err(format!("{} bytes are more than a chunk can have", chunk.plain_length.max(chunk.stored_length)));
+    }
+    let mut stored = Vec::new();
+    trace.take_at(chunk.stored_offset, chunk.stored_length as usize, &mut stored).map_err(|error| error.to_string())?;
+    if stored.len() as u64 != chunk.stored_length {
+        return Err(format!("the trace has only {} of its {} bytes", stored.len(), chunk.stored_length));
+    }
+    if tape::codec::checksum(&stored) != chunk.checksum {
+        return Err("the checksum does not match its bytes".into());
+    }
+    let codec = Codec::from_number(chunk.codec).ok_or_else(|| format!("codec {} is not known", chunk.codec))?;
+    if codec == Codec::Plain && stored.len() as u64 == chunk.plain_length {
+        return Ok(stored);
+    }
+    codec.unpack(&stored, chunk.plain_length as usize).map_err(|error| error.to_string())
+}
+
+/// An event from its trace record alone; none for `H` and `I`.
+pub fn event_of(record: &Record) -> Option<Event> {
+    let (kind, index, address, size, place) = match record {
+        Record::Alloc { index, address, size, place } => (Kind::Alloc, *index, *address, *size, place),
+        Record::Resize { index, address, size, place } => (Kind::Resize, *index, *address, *size, place),
+        Record::Free { index, place } => (Kind::Free, *index, 0, 0, place),
+        Record::Heap { .. } | Record::Internal { .. } => return None,
+    };
+    let thread = u32::try_from(place.thread).unwrap_or(u32::MAX);
+    Some(Event { kind, entry: 0, thread, site: 0, number: 0, index, address, size, weight: 0, tick: 0 })
+}
+
+/// Events from bytes that no commit names: as far as they can be read.
+fn salvage<M: Source + ?Sized>(
+    trace: &M,
+    head: &Head,
+    (offset, length): (u64, u64),
+    codec: Codec,
+    before: u64,
+    tick: u64,
+) -> Decoded {
+    let mut decoded = Decoded::default();
+    let mut stored = Vec::new();
+    if trace.take_at(offset, length.min(LONGEST) as usize, &mut stored).is_err() || stored.is_empty() {
+        return decoded;
+    }
+    let mut plain = Vec::new();
+    if let Ok(reader) = codec.reader(&stored[..]) {
+        // Bytes before the tear are good; the error at it is the expected end.
+        let _ = std::io::Read::read_to_end(&mut std::io::Read::take(reader, LONGEST), &mut plain);
+    }
+    let body = match mtrc::Header::read(&plain) {
+        Ok(header) if offset == 0 => &plain[header.len()..],
+        _ => &plain[..],
+    };
+    let mut reader = mtrc::Reader::chunk(head.header, body, 0);
+    while let Ok(Some(record)) = reader.next() {
+        if let Some(event) = event_of(&record) {
+            let number = before + decoded.events.len() as u64;
+            decoded.events.push(Event { number, tick, ..event });
+        }
+    }
+    if !decoded.events.is_empty() {
+        decoded.missing.push(Missing::Salvaged { events: decoded.events.len() as u64, offset });
+    }
+    let rest = reader.rest();
+    if !rest.is_empty() && rest != mtrc::layout::MAGIC {
+        decoded.missing.push(Missing::Tail { offset, bytes: rest.len() as u64 });
+    }
+    decoded
+}
+
+/// The columns of a chunk, read from front to back beside its records.
+struct Columns {
+    number: u32,
+    entries: Option<Numbers>,
+    ticks: Option<Numbers>,
+    sites: Option<Numbers>,
+    weights: Option<Numbers>,
+    unmatched: std::vec::IntoIter<tape::Unmatched>,
+    tick: u64,
+    free_sites: bool,
+    highest_site: u64,
+}
+
+/// Values one after another.
+struct Numbers {
+    bytes: Vec<u8>,
+    at: usize,
+    failed: bool,
+}
+
+impl Numbers {
+    #[inline]
+    fn byte(&mut self) -> u8 {
+        let byte = self.bytes.get(self.at).copied();
+        self.failed |= byte.is_none();
+        self.at += 1;
+        byte.unwrap_or(0)
+    }
+
+    #[inline]
+    fn number(&mut self) -> u64 {
+        match leb128::read(self.bytes.get(self.at..).unwrap_or_default()) {
+            Ok((value, size)) => {
+                self.at += size;
+                value
+            }
+            Err(_) => {
+                self.failed = true;
+                0
+            }
+        }
+    }
+
+    fn complaint(&self) -> Option<&'static str> {
+        match self.at.cmp(&self.bytes.len()) {
+            _ if self.failed => Some("it has fewer values than the chunk has events"),
+            std::cmp::Ordering::Equal => None,
+            _ => Some("it has more values than the chunk has events"),
+        }
+    }
+}
+
+impl Columns {
+    fn new(chunk: &tape::Chunk, head: &Head, missing: &mut Vec<Missing>) -> Self {
+        let mut lacks = |what, why: String| missing.push(Missing::Column { number: chunk.number, what, why });
+        let mut unpack = |kind, what| {
+            let column = chunk.columns.iter().find(|column| column.kind == kind)?;
+            match unpacked(column) {
+                Ok(bytes) => Some(bytes),
+                Err(why) => {
+                    lacks(what, why);
+                    None
+                }
+            }
+        };
+        let numbers = |bytes| Numbers { bytes, at: 0, failed: false };
+        let entries = unpack(tape::COLUMN_ENTRIES, "functions").map(numbers);
+        let ticks = unpack(tape::COLUMN_TICKS, "times").map(numbers);
+        let sites = unpack(tape::COLUMN_SITES, "stacks").map(numbers);
+        let weights = unpack(tape::COLUMN_WEIGHTS, "weights").map(numbers);
+        let mut items = Vec::new();
+        if let Some(bytes) = unpack(tape::COLUMN_UNMATCHED, "unmatched events") {
+            let mut cursor = Cursor::new(Format::Tape, &bytes);
+            while cursor.remaining() > 0 {
+                match tape::Unmatched::get(&mut cursor, "unmatched") {
+                    Ok(item) => items.push(item),
+                    Err(error) => {
+                        lacks("unmatched events", error.to_string());
+                        break;
+                    }
+                }
+            }
+        }
+        Columns {
+            number: chunk.number,
+            entries,
+            ticks,
+            sites,
+            weights,
+            unmatched: items.into_iter(),
+            tick: chunk.first_tick,
+            free_sites: head.free_sites,
+            highest_site: u64::from(head.sites),
+        }
+    }
+
+    #[inline]
+    fn fill(&mut self, event: &mut Event) {
+        if let Some(entries) = &mut self.entries {
+            event.entry = entries.byte();
+        }
+        if let Some(ticks) = &mut self.ticks {
+            self.tick = self.tick.saturating_add(ticks.number());
+        }
+        event.tick = self.tick;
+        let takes = event.kind != Kind::Free;
+        if let Some(sites) = &mut self.sites
+            && (takes || self.free_sites)
+        {
+            let site = sites.number();
+            event.site = if site <= self.highest_site { site as u32 } else { 0 };
+        }
+        if let Some(weights) = &mut self.weights
+            && takes
+        {
+            event.weight = weights.number();
+        }
+    }
+
+    /// The unmatched events that lie before event `place` of the chunk.
+    #[inline]
+    fn unmatched_before(&mut self, place: u64, first_tick: u64, number: u64, into: &mut Vec<Event>) {
+        while let Some(next) = self.unmatched.as_slice().first()
+            && u64::from(next.position) <= place
+        {
+            into.push(Event {
+                kind: Kind::Unmatched,
+                entry: next.entry,
+                thread: next.thread,
+                site: 0,
+                number,
+                index: 0,
+                address: next.address,
+                size: 0,
+                weight: 0,
+                tick: first_tick.saturating_add(next.tick),
+            });
+            self.unmatched.next();
+        }
+    }
+
+    fn finish(self, missing: &mut Vec<Missing>) {
+        let columns = [
+            (self.entries, "functions"),
+            (self.ticks, "times"),
+            (self.sites, "stacks"),
+            (self.weights, "weights"),
+        ];
+        for (column, what) in columns {
+            if let Some(why) = column.and_then(|column| column.complaint()) {
+                missing.push(Missing::Column { number: self.number, what, why: why.into() });
+            }
+        }
+    }
+}
+
+fn unpacked(column: &Column) -> Result<Vec<u8>, String> {
+    if u64::from(column.plain_length) > LONGEST {
+        return Err(format!("{} bytes are more than a column can have", column.plain_length));
+    }
+    let codec = Codec::from_number(column.codec).ok_or_else(|| format!("codec {} is not known", column.codec))?;
+    codec.unpack(&column.stored.0, column.plain_length as usize).map_err(|error| error.to_string())
+}

@@ -1,0 +1,401 @@
+//! One program in one process: its files, opened, and the way to its events.
+
+use super::chunk::{self, Decoded, Head};
+use super::tape::{self, Place, Tape};
+use super::{Failure, bare, io_failure, trace_file};
+use crate::event::{Bound, Event, Range, Span};
+use crate::missing::Missing;
+use crate::progress::Progress;
+use crate::stacks::Stacks;
+use crate::unpack;
+use heaptape_formats::recording::{self, Exit, PROFILE, TAPE};
+use heaptape_formats::tape::{
+    Codec, END_EXEC, END_EXITED, END_RUNNING, END_SIGNALLED, Process, SiteSums, Source, Step, Stream, Summary, Totals,
+};
+use heaptape_formats::{Ending, mtrc};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
+
+/// How ticks become time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clock {
+    /// Ticks in one second; 0 when there are no times.
+    pub ticks_per_second: u64,
+    /// Tick of the start.
+    pub start_tick: u64,
+    /// Wall clock at the start, nanoseconds since 1970.
+    pub start_unix_ns: u64,
+}
+
+impl Clock {
+    /// Nanoseconds from the start to a tick.
+    pub fn nanos(&self, tick: u64) -> u64 {
+        self.span_nanos(tick.saturating_sub(self.start_tick))
+    }
+
+    /// Nanoseconds of a number of ticks.
+    pub fn span_nanos(&self, ticks: u64) -> u64 {
+        match self.ticks_per_second {
+            0 => 0,
+            rate => (u128::from(ticks) * 1_000_000_000 / u128::from(rate)).min(u64::MAX.into()) as u64,
+        }
+    }
+
+    /// The tick so many nanoseconds after the start.
+    pub fn tick(&self, nanos: u64) -> u64 {
+        let ticks = u128::from(nanos) * u128::from(self.ticks_per_second) / 1_000_000_000;
+        self.start_tick.saturating_add(ticks.min(u64::MAX.into()) as u64)
+    }
+
+    /// Whether there are times at all.
+    pub const fn is_known(&self) -> bool {
+        self.ticks_per_second > 0
+    }
+}
+
+/// Where the events of an image come from.
+#[derive(Debug)]
+pub enum Events {
+    /// A trace with its tape.
+    Taped {
+        /// The tape's file.
+        tape: File,
+        /// The trace's file; none when it is missing, and then only the tape's sums are known.
+        trace: Option<File>,
+    },
+    /// A trace alone.
+    Trace(PathBuf),
+    /// No events: a profile's sums alone.
+    Profile,
+    /// Nothing at all.
+    None,
+}
+
+/// One process image.
+#[derive(Debug)]
+pub struct Image {
+    /// Who it was.
+    pub about: recording::Image,
+    /// Its folder, or the single file.
+    pub path: PathBuf,
+    /// Its clock.
+    pub clock: Clock,
+    /// What the tape says; empty where there is none.
+    pub tape: Tape,
+    /// Sums of a profile, when there is nothing better.
+    pub sums: Option<(Totals, Vec<SiteSums>)>,
+    /// Where its events come from.
+    pub events: Events,
+    /// What is missing, as far as opening could tell.
+    pub missing: Vec<Missing>,
+}
+
+impl Image {
+    /// Opens the folder of an image.
+    ///
+    /// # Errors
+    /// When none of its files can be read.
+    pub fn open(folder: &Path, about: Option<&recording::Image>) -> Result<Image, Failure> {
+        let about = about.cloned().unwrap_or_else(|| recording::Image {
+            folder: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            ..recording::Image::default()
+        });
+        let tape_path = folder.join(TAPE);
+        let (file, tape) = match File::open(&tape_path).map_err(|error| error.to_string()).and_then(|file| {
+            let tape = tape::read(&file).map_err(|error| error.to_string())?;
+            Ok((file, tape))
+        }) {
+            Ok(both) => both,
+            Err(why) => return Image::without_tape(folder, about, why),
+        };
+        let mut image = Image { about, path: folder.to_path_buf(), tape, ..Image::nothing() };
+        image.missing.append(&mut image.tape.missing);
+        let mut trace = None;
+        match trace_file(folder) {
+            Some((path, codec)) => match File::open(&path) {
+                Ok(file) => {
+                    image.salvage_behind(&file, codec);
+                    trace = Some(file);
+                }
+                Err(error) => image.lacks(&path, &error.to_string()),
+            },
+            None if image.tape.places.is_empty() => {}
+            None => image.lacks(&folder.join(recording::TRACE), "it is not there"),
+        }
+        image.events = Events::Taped { tape: file, trace };
+        image.fill_from_tape();
+        Ok(image)
+    }
+
+    fn nothing() -> Image {
+        Image {
+            about: recording::Image::default(),
+            path: PathBuf::new(),
+            clock: Clock::default(),
+            tape: Tape::default(),
+            sums: None,
+            events: Events::None,
+            missing: Vec::new(),
+        }
+    }
+
+    /// An image of which nothing but its entry in `recording.json` is there.
+    pub fn empty(folder: &Path, about: &recording::Image) -> Image {
+        let missing = vec![Missing::File { name: about.folder.clone(), why: "none of its files can be read".into() }];
+        Image { about: about.clone(), path: folder.to_path_buf(), missing, ..Image::nothing() }
+    }
+
+    /// What trace and profile say alone.
+    fn without_tape(folder: &Path, about: recording::Image, why: String) -> Result<Image, Failure> {
+        let (trace, profile) = (trace_file(folder).map(|(path, _)| path), folder.join(PROFILE));
+        let mut image = match trace {
+            Some(trace) => Image::trace(&trace)?,
+            None if profile.is_file() => Image::profile(&profile)?,
+            None => return Err(Failure::Unknown { path: folder.display().to_string(), why: format!("{TAPE}: {why}") }),
+        };
+        if matches!(image.events, Events::Trace(_))
+            && let Ok(sums) = Image::profile(&profile)
+        {
+            // The trace has the events and the profile the stacks; the profile's sums answer questions about sites.
+            image.sums = sums.sums;
+            image.tape.stacks = sums.tape.stacks;
+        }
+        image.missing.insert(0, Missing::File { name: TAPE.into(), why });
+        Ok(Image { about, path: folder.to_path_buf(), ..image })
+    }
+
+    /// A trace alone.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn trace(path: &Path) -> Result<Image, Failure> {
+        let reader = bare::open(path).map_err(|error| io_failure(path, error))?;
+        if let Err(failure) = mtrc::Stream::new(reader) {
+            return Err(Failure::Unknown { path: path.display().to_string(), why: failure.to_string() });
+        }
+        let mut image = Image { path: path.to_path_buf(), events: Events::Trace(path.to_path_buf()), ..Image::nothing() };
+        (image.tape.stacks, image.tape.events) = bare::named_sites(path);
+        image.about.folder = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(image)
+    }
+
+    /// A profile alone.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn profile(path: &Path) -> Result<Image, Failure> {
+        let unknown = |error: unpack::Error| Failure::Unknown { path: path.display().to_string(), why: error.to_string() };
+        let bytes = unpack::open(path).map_err(unknown)?.bytes;
+        let (stacks, totals, sums, ending) = bare::profile(&bytes)
+            .map_err(|error| Failure::Format { path: path.display().to_string(), error })?;
+        let mut image = Image { path: path.to_path_buf(), events: Events::Profile, ..Image::nothing() };
+        image.tape.stacks = stacks;
+        image.sums = Some((totals, sums));
+        image.about.folder = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if let Ending::Cut { offset, field } = ending {
+            let at = format!("offset {offset} ({field})");
+            image.missing.push(Missing::Cut { name: image.about.folder.clone(), at });
+        }
+        Ok(image)
+    }
+
+    fn lacks(&mut self, path: &Path, why: &str) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.missing.push(Missing::File { name, why: why.into() });
+    }
+
+    /// Bytes behind the last chunk that are not the trace's end mark become a place of their own.
+    fn salvage_behind(&mut self, trace: &File, codec: Codec) {
+        let offset = self.tape.stored_end();
+        let there = trace.length().unwrap_or(0);
+        let mut rest = Vec::new();
+        if there <= offset || trace.take_at(offset, 512, &mut rest).is_err() {
+            return;
+        }
+        // A process that made no event has a trace of header and end mark.
+        let is_end = |plain: &[u8]| match mtrc::Header::read(plain) {
+            Ok(header) if offset == 0 => plain.get(header.len()..) == Some(mtrc::layout::MAGIC),
+            _ => plain == mtrc::layout::MAGIC,
+        };
+        let mut plain = Vec::new();
+        let codec = self.tape.codec().unwrap_or(codec);
+        if codec != Codec::Plain && rest.len() < 512 {
+            let unpacked = codec.reader(&rest[..]).and_then(|reader| {
+                std::io::Read::read_to_end(&mut std::io::Read::take(reader, 64), &mut plain)
+            });
+            drop(unpacked);
+        }
+        if !is_end(&rest) && !is_end(&plain) {
+            let (before, tick) = (self.tape.events, self.tape.last_tick);
+            self.tape.places.push(Place::Salvage { offset, before, length: u64::MAX, codec, tick });
+        }
+    }
+
+    /// Fills what `recording.json` does not say from the tape.
+    fn fill_from_tape(&mut self) {
+        let Process { pid, ppid, exe, argv, ticks_per_second, start_tick, start_unix_ns, .. } = &self.tape.process;
+        let (ticks_per_second, start_tick, start_unix_ns) = (*ticks_per_second, *start_tick, *start_unix_ns);
+        self.clock = Clock { ticks_per_second, start_tick, start_unix_ns };
+        let about = &mut self.about;
+        if about.pid == 0 {
+            (about.pid, about.ppid) = (*pid, *ppid);
+        }
+        if about.exe.is_empty() {
+            about.exe = exe.lossy().into_owned();
+            about.argv = argv.iter().map(|argument| argument.lossy().into_owned()).collect();
+        }
+        if about.exit.is_none() {
+            about.exit = self.tape.end.as_ref().map(|end| match end.reason {
+                END_EXITED => Exit::Code(end.status),
+                END_SIGNALLED => Exit::Signal(end.status),
+                END_EXEC => Exit::Exec,
+                END_RUNNING => Exit::Running,
+                _ => Exit::Unknown,
+            });
+        }
+    }
+
+    /// The name that reports give to it.
+    pub fn name(&self) -> String {
+        let exe = Path::new(&self.about.exe).file_name().unwrap_or_default().to_string_lossy();
+        if exe.is_empty() { self.about.folder.clone() } else { exe.into_owned() }
+    }
+
+    /// The call sites.
+    pub const fn stacks(&self) -> &Stacks {
+        &self.tape.stacks
+    }
+
+    /// Totals and sums that need no pass over the events: the tape's own when they count every chunk and nothing is torn,
+    /// or those of a profile.
+    pub fn ready_sums(&self) -> Option<Summary> {
+        let salvage = self.tape.places.iter().any(|place| matches!(place, Place::Salvage { .. }));
+        let torn = self.missing.iter().any(|missing| matches!(missing, Missing::TornTape { .. }));
+        match &self.tape.summary {
+            Some(summary) if self.tape.summary_is_last && !salvage && !torn => Some(summary.clone()),
+            _ => match (&self.sums, &self.events) {
+                (Some((totals, sites)), Events::Profile) => Some(Summary { totals: totals.clone(), sites: sites.clone() }),
+                _ => None,
+            },
+        }
+    }
+
+    /// Whether its events can be read.
+    pub const fn has_events(&self) -> bool {
+        matches!(self.events, Events::Taped { trace: Some(_), .. } | Events::Trace(_))
+    }
+
+    /// Whether its events carry times.
+    pub const fn has_times(&self) -> bool {
+        self.clock.is_known()
+    }
+
+    /// A range in this image's own numbers. Times where none are known leave the range open.
+    pub fn span(&self, range: &Range) -> Span {
+        let mut span = Span::ALL;
+        let last = self.tape.last_tick.saturating_sub(self.clock.start_tick);
+        let place = |bound: Bound| match bound {
+            Bound::Number(number) => (Some(number), None),
+            Bound::Time(nanos) if self.has_times() => (None, Some(self.clock.tick(nanos))),
+            Bound::Time(_) => (None, None),
+            Bound::Share(share) if self.has_times() => {
+                (None, Some(self.clock.start_tick.saturating_add((last as f64 * share) as u64)))
+            }
+            Bound::Share(share) => (Some((self.tape.events as f64 * share) as u64), None),
+        };
+        if let Some(bound) = range.from {
+            let (number, tick) = place(bound);
+            span.first = number.unwrap_or(0);
+            span.first_tick = tick.unwrap_or(0);
+        }
+        if let Some(bound) = range.to {
+            let whole = bound == Bound::Share(1.0);
+            let (number, tick) = place(bound);
+            span.end = if whole { u64::MAX } else { number.unwrap_or(u64::MAX) };
+            span.end_tick = if whole { u64::MAX } else { tick.unwrap_or(u64::MAX) };
+        }
+        span
+    }
+
+    /// Hands the events of a span on, in order, in batches; chunks outside it are not even read. Gives what could not be
+    /// read. Chunks are decoded on threads of their own, a few ahead of the one that is being used.
+    pub fn for_each(&self, span: Span, progress: &Progress, each: &mut dyn FnMut(&[Event])) -> Vec<Missing> {
+        let (tape, trace) = match &self.events {
+            Events::Taped { tape, trace: Some(trace) } => (tape, trace),
+            Events::Trace(path) => return bare::events(path, span, self.sums.is_none(), each),
+            _ => return Vec::new(),
+        };
+        let places: Vec<&Place> = self.tape.places.iter().filter(|place| overlaps(place, span)).collect();
+        let head = self.head(trace);
+        progress.start(places.len() as u64);
+        let mut missing = Vec::new();
+        let mut take = |mut decoded: Decoded| {
+            missing.append(&mut decoded.missing);
+            let events = &decoded.events;
+            let from = events.partition_point(|event| span.is_before(event.moment()));
+            let to = events.partition_point(|event| !span.is_past(event.moment()));
+            if from < to {
+                each(&events[from..to]);
+            }
+            progress.advance(1);
+        };
+        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4).min(places.len() / 4);
+        if workers < 2 {
+            places.iter().for_each(|place| take(chunk::decode(tape, trace, &head, place)));
+            return missing;
+        }
+        std::thread::scope(|scope| {
+            // Worker k decodes chunks k, k + n, …; taking from them in turn gives the chunks in order.
+            let lanes: Vec<Receiver<Decoded>> = (0..workers)
+                .map(|first| {
+                    let (sender, receiver) = sync_channel(1);
+                    let (places, head) = (&places, &head);
+                    scope.spawn(move || {
+                        for place in places.iter().skip(first).step_by(workers) {
+                            if sender.send(chunk::decode(tape, trace, head, place)).is_err() {
+                                break;
+                            }
+                        }
+                    });
+                    receiver
+                })
+                .collect();
+            for at in 0..places.len() {
+                if let Ok(decoded) = lanes[at % workers].recv() {
+                    take(decoded);
+                }
+            }
+        });
+        missing
+    }
+
+    /// What decoding a chunk needs to know of the whole.
+    pub fn head(&self, trace: &File) -> Head {
+        let mut start = Vec::new();
+        let header = match trace.take_at(0, 20, &mut start) {
+            Ok(()) => mtrc::Header::read(&start).unwrap_or_default(),
+            Err(_) => mtrc::Header::default(),
+        };
+        Head { header, free_sites: self.tape.process.free_sites, sites: self.tape.stacks.len() as u32 }
+    }
+
+    /// The record of a chunk with its columns, read again.
+    pub fn chunk(&self, offset: u64) -> Option<heaptape_formats::tape::Chunk> {
+        let Events::Taped { tape, .. } = &self.events else { return None };
+        match Stream::at(tape, offset).step() {
+            Ok(Step::Record(_, heaptape_formats::tape::Record::Chunk(chunk))) => Some(chunk),
+            _ => None,
+        }
+    }
+}
+
+fn overlaps(place: &Place, span: Span) -> bool {
+    match place {
+        Place::Committed { before, chunk, .. } => {
+            let end = before.saturating_add(chunk.events);
+            end >= span.first && *before < span.end && chunk.last_tick >= span.first_tick && chunk.first_tick < span.end_tick
+        }
+        Place::Salvage { before, tick, .. } => *before < span.end && *tick < span.end_tick && span.first_tick <= *tick,
+    }
+}

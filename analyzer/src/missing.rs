@@ -1,0 +1,127 @@
+//! What a recording lacks. A cut or torn recording is read as far as it goes; what is missing is data, never silence.
+
+use std::fmt;
+
+/// One thing that is missing or damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Events that found no room in their thread's ring.
+    Lost {
+        /// Thread number.
+        thread: u32,
+        /// How many.
+        events: u64,
+        /// Tick of the thread's last event before them.
+        from_tick: u64,
+        /// Tick of its first event behind them.
+        to_tick: u64,
+    },
+    /// A part of the trace that cannot be used: its events are known to have happened and are not known themselves.
+    Chunk {
+        /// Chunk number.
+        number: u32,
+        /// How many events it had.
+        events: u64,
+        /// Tick of its first event.
+        first_tick: u64,
+        /// Tick of its last event.
+        last_tick: u64,
+        /// What is wrong.
+        why: String,
+    },
+    /// A column of a chunk that cannot be used: its events lack what the column holds.
+    Column {
+        /// Chunk number.
+        number: u32,
+        /// What it holds.
+        what: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// Bytes of the tape that are no whole record.
+    TornTape {
+        /// First byte.
+        from: u64,
+        /// First byte behind.
+        to: u64,
+        /// What is wrong.
+        why: String,
+    },
+    /// The tape stops without saying how the process ended: the recorder was killed, or is still at work.
+    NoEnd,
+    /// Events were found behind the last commit and are used, without stacks and times.
+    Salvaged {
+        /// How many.
+        events: u64,
+        /// Where they lie in the trace file.
+        offset: u64,
+    },
+    /// Bytes behind the last commit that are no whole record.
+    Tail {
+        /// Where they start in the trace file.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// A file that belongs to the recording is not there, or cannot be read.
+    File {
+        /// Its name.
+        name: String,
+        /// Why.
+        why: String,
+    },
+    /// A file without its end mark.
+    Cut {
+        /// Its name.
+        name: String,
+        /// Where it stops and in what.
+        at: String,
+    },
+    /// Events that cannot be: of unknown or doubled allocations.
+    Strange {
+        /// How many.
+        events: u64,
+    },
+}
+
+impl Missing {
+    /// Whether it means that events of the program are unknown, so that sums may be wrong.
+    pub const fn hides_events(&self) -> bool {
+        matches!(
+            self,
+            Missing::Lost { .. }
+                | Missing::Chunk { .. }
+                | Missing::TornTape { .. }
+                | Missing::Tail { .. }
+                | Missing::Strange { .. }
+        )
+    }
+
+    /// The ticks between which events are unknown, where that is known.
+    pub const fn ticks(&self) -> Option<(u64, u64)> {
+        match self {
+            Missing::Lost { from_tick, to_tick, .. } => Some((*from_tick, *to_tick)),
+            Missing::Chunk { first_tick, last_tick, .. } => Some((*first_tick, *last_tick)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Missing::Lost { thread, events, .. } => write!(f, "{events} events of thread {thread} found no room and are lost"),
+            Missing::Chunk { number, events, why, .. } => write!(f, "chunk {number} with {events} events is unusable: {why}"),
+            Missing::Column { number, what, why } => write!(f, "chunk {number} lacks its {what}: {why}"),
+            Missing::TornTape { from, to, why } => write!(f, "bytes {from} to {to} of the tape are damaged: {why}"),
+            Missing::NoEnd => f.write_str("the recording was cut: how the process ended is not in it"),
+            Missing::Salvaged { events, offset } => {
+                write!(f, "{events} events behind the last commit (offset {offset}) were salvaged, without stacks and times")
+            }
+            Missing::Tail { offset, bytes } => write!(f, "{bytes} bytes at offset {offset} of the trace are no whole event"),
+            Missing::File { name, why } => write!(f, "{name}: {why}"),
+            Missing::Cut { name, at } => write!(f, "{name} is cut at {at}"),
+            Missing::Strange { events } => write!(f, "{events} events are of allocations that are not known to live"),
+        }
+    }
+}

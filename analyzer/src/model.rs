@@ -1,0 +1,22 @@
+//! What reports ask: each model learns one thing from the events that [`crate::replay()`] gives it, and knows nothing of files.
+
+pub mod call_sites;
+pub mod leaks;
+pub mod lifetimes;
+pub mod live_set;
+pub mod peak;
+pub mod sizes;
+pub mod temporary;
+pub mod threads;
+pub mod timeline;
+pub mod totals;
+pub mod verdict;
+
+/// The row of a dense number, made when it is first asked for.
+pub(crate) fn row<T: Default + Clone>(rows: &mut Vec<T>, number: u32) -> &mut T {
+    let place = number as usize;
+    if place >= rows.len() {
+        rows.resize(place + 1, T::default());
+    }
+    &mut rows[place]
+}

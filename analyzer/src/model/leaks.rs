@@ -1,0 +1,274 @@
+//! What is alive at the end, by site, with the evidence that a verdict needs: how the site's live bytes went over the run,
+//! when the survivors were born, how long their freed siblings lived and where those were freed.
+
+use super::live_set::{Block, LiveSet};
+use super::row;
+use crate::event::{Event, Kind, Moment, Span};
+use crate::replay::Model;
+use rustc_hash::FxHashMap;
+
+/// Slices of the run in which live bytes and births are kept.
+pub const SLICES: usize = 16;
+/// Example blocks and threads kept of each site.
+pub const EXAMPLES: usize = 4;
+
+/// A site over the run. 250 bytes each.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// Allocations and resizes here.
+    pub allocs: u64,
+    /// Of these, freed or resized away.
+    pub frees: u64,
+    /// Of these, resized away.
+    pub resized: u64,
+    /// Live blocks now.
+    pub live_blocks: u64,
+    /// Live bytes now.
+    pub live_bytes: u64,
+    /// The most live bytes ever.
+    pub most_bytes: u64,
+    /// The most live blocks ever.
+    pub most_blocks: u64,
+    /// The largest block ever.
+    pub largest: u64,
+    /// Blocks that were freed: sum of their lifetimes, in the run's unit.
+    pub lived: u64,
+    /// The longest lifetime of a freed block.
+    pub longest_life: u64,
+    /// Blocks that were freed (not resized away).
+    pub died: u64,
+    /// Of these, in the last slice and born in the first half of the run: freed at exit, as it seems.
+    pub freed_late: u64,
+    /// Their bytes.
+    pub freed_late_bytes: u64,
+    /// Live bytes at the end of each slice.
+    pub series: [u64; SLICES],
+    filled: u8,
+}
+
+/// The survivors of a site.
+#[derive(Clone, Debug, Default)]
+pub struct Survivors {
+    /// How many.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Birth of the oldest: tick and number.
+    pub first: (u64, u64),
+    /// Birth of the youngest.
+    pub last: (u64, u64),
+    /// The smallest.
+    pub smallest: u64,
+    /// The largest.
+    pub largest: u64,
+    /// Survivors that were resized at least once.
+    pub resized: u64,
+    /// Births in each slice.
+    pub births: [u64; SLICES],
+    /// The first threads met, by number.
+    pub threads: Vec<u32>,
+    /// The oldest: birth number, address, size.
+    pub examples: Vec<(u64, u64, u64)>,
+    /// Inherited from the parent by fork.
+    pub inherited: bool,
+}
+
+/// Gathers evidence.
+#[derive(Debug)]
+pub struct Leaks {
+    by_tick: bool,
+    start: u64,
+    width: u64,
+    free_sites: bool,
+    /// By site number.
+    pub rows: Vec<History>,
+    /// How often a block of the first site was freed at the second, where frees carry sites.
+    pub freed_at: FxHashMap<(u32, u32), u64>,
+}
+
+impl Leaks {
+    /// For a run from one tick (or event number) to another.
+    pub fn new(by_tick: bool, start: u64, end: u64, free_sites: bool) -> Self {
+        let width = (end.saturating_sub(start) / SLICES as u64).saturating_add(1);
+        Leaks { by_tick, start, width, free_sites, rows: Vec::new(), freed_at: FxHashMap::default() }
+    }
+
+    fn slice(&self, at: u64) -> usize {
+        usize::try_from(at.saturating_sub(self.start) / self.width).map_or(SLICES - 1, |slice| slice.min(SLICES - 1))
+    }
+
+    const fn when(&self, event: &Event) -> u64 {
+        if self.by_tick { event.tick } else { event.number }
+    }
+
+    const fn birth(&self, block: &Block) -> u64 {
+        if self.by_tick { block.tick } else { block.number }
+    }
+
+    #[inline]
+    fn row(&mut self, site: u32, slice: usize) -> &mut History {
+        let row = row(&mut self.rows, site);
+        if usize::from(row.filled) < slice {
+            row.fill(slice);
+        }
+        row
+    }
+
+    #[inline]
+    fn taken(&mut self, event: &Event, block: &Block) {
+        let slice = self.slice(self.when(event));
+        let row = self.row(block.site, slice);
+        row.allocs += 1;
+        row.live_blocks += 1;
+        row.live_bytes = row.live_bytes.saturating_add(block.size);
+        row.most_blocks = row.most_blocks.max(row.live_blocks);
+        row.most_bytes = row.most_bytes.max(row.live_bytes);
+        row.largest = row.largest.max(block.size);
+    }
+
+    #[inline]
+    fn given(&mut self, event: &Event, old: &Block) {
+        let slice = self.slice(self.when(event));
+        let age = self.when(event).saturating_sub(self.birth(old));
+        let late = slice == SLICES - 1 && self.slice(self.birth(old)) < SLICES / 2;
+        let row = self.row(old.site, slice);
+        row.frees += 1;
+        row.live_blocks = row.live_blocks.saturating_sub(1);
+        row.live_bytes = row.live_bytes.saturating_sub(old.size);
+        if event.is_implied() {
+            row.resized += u64::from(event.kind == Kind::Resize);
+            return;
+        }
+        row.died += 1;
+        row.lived = row.lived.saturating_add(age);
+        row.longest_life = row.longest_life.max(age);
+        if late {
+            row.freed_late += 1;
+            row.freed_late_bytes = row.freed_late_bytes.saturating_add(old.size);
+        }
+        if self.free_sites && event.site != 0 {
+            *self.freed_at.entry((old.site, event.site)).or_default() += 1;
+        }
+    }
+
+    /// The survivors born in a span, by site, own ones and inherited ones apart; completes the series.
+    pub fn survivors(&mut self, live: &LiveSet, born: Span) -> FxHashMap<(u32, bool), Survivors> {
+        self.rows.iter_mut().for_each(|row| row.fill(SLICES));
+        let mut sites: FxHashMap<(u32, bool), Survivors> = FxHashMap::default();
+        for (_, block) in live.iter() {
+            if !born.contains(Moment { number: block.number, tick: block.tick }) {
+                continue;
+            }
+            let slice = self.slice(self.birth(block));
+            let row = sites.entry((block.site, block.inherited)).or_default();
+            row.add(block, slice);
+        }
+        sites
+    }
+
+    /// Where blocks of a site were freed, most often first.
+    pub fn freed_at(&self, site: u32) -> Vec<(u32, u64)> {
+        let mut places: Vec<(u32, u64)> =
+            self.freed_at.iter().filter(|((from, _), _)| *from == site).map(|((_, at), count)| (*at, *count)).collect();
+        places.sort_by_key(|&(site, count)| (std::cmp::Reverse(count), site));
+        places
+    }
+}
+
+impl History {
+    /// Both sites together.
+    pub fn merge(&mut self, other: &History) {
+        self.allocs += other.allocs;
+        self.frees += other.frees;
+        self.resized += other.resized;
+        self.live_blocks += other.live_blocks;
+        self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
+        // Their own maxima need not have been at the same time: an upper bound.
+        self.most_blocks += other.most_blocks;
+        self.most_bytes = self.most_bytes.saturating_add(other.most_bytes);
+        self.largest = self.largest.max(other.largest);
+        self.lived = self.lived.saturating_add(other.lived);
+        self.longest_life = self.longest_life.max(other.longest_life);
+        self.died += other.died;
+        self.freed_late += other.freed_late;
+        self.freed_late_bytes = self.freed_late_bytes.saturating_add(other.freed_late_bytes);
+        for (sum, bytes) in self.series.iter_mut().zip(other.series) {
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+
+    fn fill(&mut self, until: usize) {
+        let from = usize::from(self.filled).min(until);
+        self.series[from..until].fill(self.live_bytes);
+        self.filled = until as u8;
+    }
+}
+
+impl Survivors {
+    /// Both sites together.
+    pub fn merge(&mut self, other: &Survivors) {
+        if self.blocks == 0 {
+            *self = other.clone();
+            return;
+        }
+        self.blocks += other.blocks;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
+        self.smallest = self.smallest.min(other.smallest);
+        self.largest = self.largest.max(other.largest);
+        self.resized += other.resized;
+        self.births.iter_mut().zip(other.births).for_each(|(sum, births)| *sum += births);
+        other.threads.iter().for_each(|thread| keep(&mut self.threads, *thread));
+        other.examples.iter().for_each(|example| keep(&mut self.examples, *example));
+    }
+
+    fn add(&mut self, block: &Block, slice: usize) {
+        let birth = (block.tick, block.number);
+        if self.blocks == 0 {
+            (self.first, self.last, self.smallest, self.inherited) = (birth, birth, block.size, block.inherited);
+        }
+        self.blocks += 1;
+        self.bytes = self.bytes.saturating_add(block.size);
+        self.first = self.first.min(birth);
+        self.last = self.last.max(birth);
+        self.smallest = self.smallest.min(block.size);
+        self.largest = self.largest.max(block.size);
+        self.resized += u64::from(block.resizes > 0);
+        self.births[slice] += 1;
+        keep(&mut self.threads, block.thread);
+        keep(&mut self.examples, (block.number, block.address, block.size));
+    }
+}
+
+/// Keeps the smallest few, in order, whatever order they come in.
+fn keep<T: Ord + Copy>(kept: &mut Vec<T>, new: T) {
+    if let Err(place) = kept.binary_search(&new)
+        && place < EXAMPLES
+    {
+        kept.truncate(EXAMPLES - 1);
+        kept.insert(place, new);
+    }
+}
+
+impl Model for Leaks {
+    #[inline]
+    fn alloc(&mut self, event: &Event, block: &Block) {
+        self.taken(event, block);
+    }
+
+    #[inline]
+    fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
+        if let Some(old) = old {
+            self.given(event, old);
+        }
+        self.taken(event, block);
+    }
+
+    #[inline]
+    fn free(&mut self, event: &Event, old: Option<&Block>) {
+        if let Some(old) = old {
+            self.given(event, old);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What each thread did, and whose blocks it freed.
+
+use super::live_set::Block;
+use crate::event::Event;
+use crate::replay::Model;
+use rustc_hash::FxHashMap;
+
+/// One thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    /// Allocations.
+    pub allocs: u64,
+    /// Resizes.
+    pub resizes: u64,
+    /// Frees.
+    pub frees: u64,
+    /// Frees and resizes of unknown addresses.
+    pub unknown_frees: u64,
+    /// Bytes of its allocations and resizes.
+    pub bytes: u64,
+    /// Blocks that it allocated or resized last and that live on.
+    pub live_blocks: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Frees of blocks that another thread allocated.
+    pub frees_of_others: u64,
+    /// Tick of its first event.
+    pub first_tick: u64,
+    /// Tick of its last event.
+    pub last_tick: u64,
+}
+
+/// Rows by thread number.
+#[derive(Debug, Default)]
+pub struct Threads {
+    /// The rows. Threads are few and their numbers come from a file, so a map.
+    pub rows: FxHashMap<u32, Row>,
+}
+
+impl Threads {
+    #[inline]
+    fn row(&mut self, event: &Event) -> &mut Row {
+        let row = self.rows.entry(event.thread).or_insert_with(|| Row { first_tick: event.tick, ..Row::default() });
+        row.last_tick = event.tick;
+        row
+    }
+
+    #[inline]
+    fn given(&mut self, old: Option<&Block>) {
+        if let Some(old) = old {
+            let owner = self.rows.entry(old.thread).or_default();
+            owner.live_blocks = owner.live_blocks.saturating_sub(1);
+            owner.live_bytes = owner.live_bytes.saturating_sub(old.size);
+        }
+    }
+
+    #[inline]
+    fn taken(&mut self, event: &Event, block: &Block) {
+        let row = self.row(event);
+        row.bytes = row.bytes.saturating_add(block.size);
+        row.live_blocks += 1;
+        row.live_bytes = row.live_bytes.saturating_add(block.size);
+    }
+}
+
+impl Model for Threads {
+    fn alloc(&mut self, event: &Event, block: &Block) {
+        self.row(event).allocs += 1;
+        self.taken(event, block);
+    }
+
+    fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
+        self.row(event).resizes += 1;
+        self.given(old);
+        self.taken(event, block);
+    }
+
+    fn free(&mut self, event: &Event, old: Option<&Block>) {
+        if !event.is_implied() {
+            let row = self.row(event);
+            row.frees += 1;
+            row.frees_of_others += u64::from(old.is_some_and(|old| old.thread != event.thread));
+        }
+        self.given(old);
+    }
+
+    fn unmatched(&mut self, event: &Event) {
+        self.row(event).unknown_frees += 1;
+    }
+}

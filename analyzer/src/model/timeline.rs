@@ -1,0 +1,111 @@
+//! Live bytes and blocks over a run, in so many equal slices of its time (of its events where there are no times).
+
+use super::live_set::Block;
+use crate::event::{Event, Kind, Moment};
+use crate::replay::Model;
+
+/// One slice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slice {
+    /// Live blocks at its end.
+    pub live_blocks: u64,
+    /// Live bytes at its end.
+    pub live_bytes: u64,
+    /// The most live bytes in it.
+    pub most_bytes: u64,
+    /// Allocations and resizes in it.
+    pub allocs: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frees in it.
+    pub frees: u64,
+}
+
+/// Fills slices in order.
+#[derive(Debug)]
+pub struct Timeline {
+    by_tick: bool,
+    start: u64,
+    width: u64,
+    /// The slices; those behind the last event hold what the last one left.
+    pub slices: Vec<Slice>,
+    current: usize,
+    live: (u64, u64),
+}
+
+impl Timeline {
+    /// Slices from one moment to another. Events before are the history that says what is live at the start.
+    pub fn new(from: Moment, to: Moment, by_tick: bool, slices: usize) -> Self {
+        let (start, end) = if by_tick { (from.tick, to.tick) } else { (from.number, to.number) };
+        let slices = slices.max(1);
+        let width = end.saturating_sub(start).div_ceil(slices as u64).max(1);
+        Timeline { by_tick, start, width, slices: vec![Slice::default(); slices], current: 0, live: (0, 0) }
+    }
+
+    /// Start of a slice, in ticks or events.
+    pub const fn start_of(&self, slice: usize) -> u64 {
+        self.start.saturating_add(self.width.saturating_mul(slice as u64))
+    }
+
+    /// Whether slices are made of time.
+    pub const fn is_by_tick(&self) -> bool {
+        self.by_tick
+    }
+
+    /// Gives slices behind the last event what is live.
+    pub fn finish(&mut self) {
+        self.advance(self.slices.len() - 1);
+    }
+
+    fn advance(&mut self, to: usize) {
+        while self.current < to {
+            self.current += 1;
+            let (live_blocks, live_bytes) = self.live;
+            self.slices[self.current] = Slice { live_blocks, live_bytes, most_bytes: live_bytes, ..Slice::default() };
+        }
+    }
+
+    #[inline]
+    fn change(&mut self, event: &Event, old: Option<&Block>, new: Option<&Block>) {
+        let at = if self.by_tick { event.tick } else { event.number };
+        let slice = usize::try_from(at.saturating_sub(self.start) / self.width).unwrap_or(usize::MAX);
+        self.advance(slice.min(self.slices.len() - 1));
+        let (mut blocks, mut bytes) = self.live;
+        if let Some(new) = new {
+            (blocks, bytes) = (blocks + 1, bytes.saturating_add(new.size));
+        }
+        if let Some(old) = old {
+            (blocks, bytes) = (blocks.saturating_sub(1), bytes.saturating_sub(old.size));
+        }
+        self.live = (blocks, bytes);
+        let slice = &mut self.slices[self.current];
+        (slice.live_blocks, slice.live_bytes) = (blocks, bytes);
+        if at < self.start {
+            slice.most_bytes = bytes;
+            return;
+        }
+        slice.most_bytes = slice.most_bytes.max(bytes);
+        slice.frees += u64::from(event.kind == Kind::Free);
+        if let Some(new) = new {
+            slice.allocs += 1;
+            slice.bytes = slice.bytes.saturating_add(new.size);
+        }
+    }
+}
+
+impl Model for Timeline {
+    #[inline]
+    fn alloc(&mut self, event: &Event, block: &Block) {
+        self.change(event, None, Some(block));
+    }
+
+    #[inline]
+    fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
+        self.change(event, old, Some(block));
+    }
+
+    #[inline]
+    fn free(&mut self, event: &Event, old: Option<&Block>) {
+        self.change(event, old, None);
+    }
+}

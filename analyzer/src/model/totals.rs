@@ -1,0 +1,88 @@
+//! Totals of an image.
+
+use super::live_set::Block;
+use crate::event::{Event, Kind};
+use crate::replay::Model;
+use heaptape_formats::tape::Inherited;
+
+/// Counts everything once; the same numbers as the tape's own totals.
+#[derive(Debug, Default)]
+pub struct Totals {
+    /// The numbers.
+    pub sums: heaptape_formats::tape::Totals,
+    /// Inherited blocks and bytes seen in the trace, and of these those that are gone.
+    seen: (u64, u64),
+    gone: (u64, u64),
+}
+
+impl Totals {
+    /// Totals that start with something live, for a span in the middle of a run.
+    pub fn starting_with(blocks: u64, bytes: u64) -> Self {
+        let mut totals = Totals::default();
+        let sums = &mut totals.sums;
+        (sums.live_blocks, sums.live_bytes, sums.peak_blocks, sums.peak_bytes) = (blocks, bytes, blocks, bytes);
+        totals
+    }
+
+    /// The end: what a fork child inherited and never touched is known from the tape's record alone.
+    pub fn finish(mut self, inherited: Option<&Inherited>) -> heaptape_formats::tape::Totals {
+        let (blocks, bytes) = inherited.map_or((0, 0), |record| (record.blocks, record.bytes));
+        self.sums.inherited_blocks = self.seen.0.max(blocks).saturating_sub(self.gone.0);
+        self.sums.inherited_bytes = self.seen.1.max(bytes).saturating_sub(self.gone.1);
+        self.sums
+    }
+
+    #[inline]
+    fn taken(&mut self, event: &Event, was: u64) {
+        let sums = &mut self.sums;
+        sums.bytes_allocated = sums.bytes_allocated.saturating_add(event.bytes());
+        sums.live_bytes = sums.live_bytes.saturating_add(event.bytes()).saturating_sub(was);
+        sums.peak_blocks = sums.peak_blocks.max(sums.live_blocks);
+        if sums.live_bytes > sums.peak_bytes {
+            (sums.peak_bytes, sums.peak_tick) = (sums.live_bytes, event.tick);
+        }
+    }
+}
+
+impl Model for Totals {
+    #[inline]
+    fn alloc(&mut self, event: &Event, _: &Block) {
+        self.sums.allocs += 1;
+        self.sums.live_blocks += 1;
+        self.taken(event, 0);
+    }
+
+    #[inline]
+    fn resize(&mut self, event: &Event, old: Option<&Block>, _: &Block) {
+        self.sums.resizes += 1;
+        self.sums.live_blocks += u64::from(old.is_none());
+        self.taken(event, old.map_or(0, |old| old.size));
+    }
+
+    #[inline]
+    fn free(&mut self, event: &Event, old: Option<&Block>) {
+        let implied = event.is_implied();
+        self.sums.implied_frees += u64::from(implied);
+        self.sums.frees += u64::from(!implied);
+        if let Some(old) = old {
+            self.sums.live_blocks = self.sums.live_blocks.saturating_sub(1);
+            self.sums.live_bytes = self.sums.live_bytes.saturating_sub(old.size);
+        }
+    }
+
+    #[inline]
+    fn unmatched(&mut self, _: &Event) {
+        self.sums.unknown_frees += 1;
+    }
+
+    fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
+        if gone == Some(Kind::Resize) && block.size == 0 {
+            self.sums.unknown_frees += 1;
+            self.seen.0 = self.seen.0.saturating_sub(1);
+            return;
+        }
+        let (blocks, bytes) = if gone.is_some() { &mut self.gone } else { &mut self.seen };
+        *blocks += 1;
+        *bytes = bytes.saturating_add(block.size);
+    }
+}

@@ -1,0 +1,78 @@
+//! The reports: text and JSON for people and scripts. One file each; what they share stands here.
+//!
+//! Text goes through a [`crate::text::Screen`]; JSON goes through [`json::print`], which escapes what could steer a terminal.
+
+mod frames;
+pub mod json;
+pub mod leaks;
+pub mod lifetimes;
+pub mod peak;
+pub mod profile_names;
+mod questions;
+pub mod sites;
+pub mod sizes;
+pub mod summary;
+pub mod sums;
+pub mod temporary;
+pub mod threads;
+pub mod timeline;
+pub mod verify;
+
+pub use frames::{FrameJson, Place, place, stack_json, text_stack};
+pub use profile_names::name_profile;
+pub use questions::{Asked, Head};
+pub use summary::after_record;
+
+use crate::missing::Missing;
+use crate::text::Screen;
+use std::io;
+
+/// Why a report could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing can be read.
+    #[error(transparent)]
+    Load(#[from] crate::load::Failure),
+    /// It could not be printed, or a file not be written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The question cannot be asked of this file.
+    #[error("{0}")]
+    Unanswerable(String),
+}
+
+/// How a report came out, for the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing is missing.
+    Complete,
+    /// Something is.
+    Incomplete,
+}
+
+impl Outcome {
+    /// Incomplete when something is missing.
+    pub fn of(missing: usize) -> Self {
+        if missing == 0 { Outcome::Complete } else { Outcome::Incomplete }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Outcome) -> Self {
+        if self == Outcome::Complete { other } else { Outcome::Incomplete }
+    }
+}
+
+/// How many missing things are printed one by one.
+const SHOWN: usize = 5;
+
+/// Says what is missing, the first few things one by one.
+pub(crate) fn say_missing(screen: &mut Screen, of: &str, missing: &[Missing]) -> io::Result<()> {
+    for one in missing.iter().take(SHOWN) {
+        screen.warning(&format!("! {of}{one}"))?;
+    }
+    if missing.len() > SHOWN {
+        screen.warning(&format!("! {of}{} things more are missing; heaptape verify lists them", missing.len() - SHOWN))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! `heaptape lifetimes`: how long blocks live, in all and by site.
+
+use super::questions::{Answer, Asked, Shown, ask, group};
+use super::{Error, Outcome};
+use crate::model::lifetimes::{CLASSES, Lifetimes, Lives};
+use crate::replay::replay;
+use crate::text::{Screen, Style, count, duration, percent};
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+struct Class {
+    below: u64,
+    died: u64,
+}
+
+#[derive(Serialize)]
+struct Row {
+    died: u64,
+    mean: u64,
+    longest: u64,
+    #[serde(flatten)]
+    shown: Shown,
+}
+
+#[derive(Serialize)]
+struct LifetimesAnswer {
+    unit: &'static str,
+    died: u64,
+    live: u64,
+    mean: u64,
+    shortest: u64,
+    longest: u64,
+    classes: Vec<Class>,
+    sites: Vec<Row>,
+}
+
+/// `heaptape lifetimes`. In a range: of blocks born in it, as far as they died in it.
+///
+/// # Errors
+/// When nothing can be read, or `out` fails.
+pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(asked, out, style, true, |image, symbols, progress| {
+        let mut model = Lifetimes::new(image.clock.ticks_per_second);
+        let outcome = replay(image, image.span(&asked.range), progress, &mut model);
+        let rows = model.sites.iter().zip(0u32..).map(|(lives, site)| (site, [lives.died, lives.sum, lives.longest]));
+        let groups = group(image, symbols, rows);
+        let sites = groups.iter().take(asked.top).map(|group| {
+            let [died, sum, _] = group.values;
+            // The longest of all sites of the group is not a sum: the greatest site's stands for it.
+            let longest = model.sites.get(group.site as usize).map_or(0, |lives| lives.longest);
+            Row { died, mean: sum / died.max(1), longest, shown: group.shown(image, symbols) }
+        });
+        let Lives { classes, died, longest, shortest, .. } = model.all;
+        let used = classes.iter().rposition(|&died| died > 0).map_or(0, |last| last + 1);
+        let below = |class: usize| if class == CLASSES - 1 { u64::MAX } else { 10u64.pow(class as u32) };
+        let answer = LifetimesAnswer {
+            unit: model.unit(),
+            died,
+            live: outcome.live.iter().count() as u64,
+            mean: model.all.mean(),
+            shortest,
+            longest,
+            classes: classes[..used].iter().enumerate().map(|(at, &died)| Class { below: below(at), died }).collect(),
+            sites: sites.collect(),
+        };
+        Ok((answer, outcome.missing))
+    })
+}
+
+impl Answer for LifetimesAnswer {
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        let time = |value: u64| if self.unit == "ns" { duration(value) } else { format!("{} events", count(value)) };
+        screen.line(&format!(
+            "{} blocks died after {} on average (shortest {}, longest {}); {} live on",
+            count(self.died),
+            time(self.mean),
+            time(self.shortest),
+            time(self.longest),
+            count(self.live),
+        ))?;
+        let bar = |died: u64| "#".repeat((died as f64 * 40.0 / self.died.max(1) as f64).ceil() as usize);
+        let rows: Vec<Vec<String>> = self
+            .classes
+            .iter()
+            .filter(|class| class.died > 0)
+            .map(|class| {
+                let below = if class.below == u64::MAX { "longer".into() } else { time(class.below) };
+                vec![below, count(class.died), percent(class.died, self.died), bar(class.died)]
+            })
+            .collect();
+        screen.table(&["lived less than", "blocks", "share", ""], &rows)?;
+        let rows: Vec<Vec<String>> = self
+            .sites
+            .iter()
+            .map(|row| vec![count(row.died), time(row.mean), time(row.longest), row.shown.place.clone()])
+            .collect();
+        screen.table(&["died", "mean", "longest", "allocated at"], &rows)
+    }
+}

@@ -1,0 +1,102 @@
+//! `heaptape peak`: who holds the greatest live bytes, and whose own peak lies elsewhere.
+
+use super::questions::{Answer, Asked, Shown, When, ask, group};
+use super::sums::sums;
+use super::{Error, Outcome};
+use crate::model::peak::Peak;
+use crate::replay::replay;
+use crate::text::{Screen, Style, bytes, count, counted, percent};
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+struct Row {
+    bytes: u64,
+    blocks: u64,
+    own_peak_bytes: Option<u64>,
+    #[serde(flatten)]
+    shown: Shown,
+}
+
+#[derive(Serialize)]
+struct PeakAnswer {
+    peak_bytes: u64,
+    peak_blocks: u64,
+    at: When,
+    most_blocks: u64,
+    holders: Vec<Row>,
+}
+
+/// `heaptape peak`. Own peaks need a pass over the events; without them the recorder's sums answer the rest.
+///
+/// # Errors
+/// When nothing can be read, or `out` fails.
+pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(asked, out, style, false, |image, symbols, progress| {
+        if asked.range.is_all() && !image.has_events() {
+            let sums = sums(image, progress);
+            if !sums.has_peak {
+                return Err(Error::Unanswerable("the peak needs events, and there are none: a profile holds only sums".into()));
+            }
+            let rows = sums.sites.iter().map(|row| (row.site, [row.peak_bytes, row.peak_blocks]));
+            let holders = group(image, symbols, rows);
+            let holders = holders.iter().take(asked.top).map(|group| Row {
+                bytes: group.values[0],
+                blocks: group.values[1],
+                own_peak_bytes: None,
+                shown: group.shown(image, symbols),
+            });
+            let totals = &sums.totals;
+            let answer = PeakAnswer {
+                peak_bytes: totals.peak_bytes,
+                peak_blocks: sums.sites.iter().map(|row| row.peak_blocks).sum(),
+                at: When::at(image, totals.peak_tick, None),
+                most_blocks: totals.peak_blocks,
+                holders: holders.collect(),
+            };
+            return Ok((answer, Vec::new()));
+        }
+        let span = image.span(&asked.range);
+        let mut model = Peak::within(span);
+        let outcome = replay(image, span.with_history(), progress, &mut model);
+        let (held, at) = model.peak();
+        let rows = model.shares().map(|share| (share.site, [share.at_peak.bytes, share.at_peak.blocks, share.own_peak]));
+        let holders = group(image, symbols, rows);
+        let holders = holders.iter().take(asked.top).map(|group| Row {
+            bytes: group.values[0],
+            blocks: group.values[1],
+            own_peak_bytes: Some(group.values[2]),
+            shown: group.shown(image, symbols),
+        });
+        let answer = PeakAnswer {
+            peak_bytes: held.bytes,
+            peak_blocks: held.blocks,
+            at: When::at(image, at.tick, Some(at.number)),
+            most_blocks: model.most_blocks(),
+            holders: holders.collect(),
+        };
+        Ok((answer, outcome.missing))
+    })
+}
+
+impl Answer for PeakAnswer {
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        screen.line(&format!(
+            "peak of {} in {}, {}; at most {} at any moment",
+            bytes(self.peak_bytes),
+            counted(self.peak_blocks, "block"),
+            self.at.text(),
+            counted(self.most_blocks, "block"),
+        ))?;
+        let own = |row: &Row| row.own_peak_bytes.map_or_else(|| "-".into(), bytes);
+        let rows: Vec<Vec<String>> = self
+            .holders
+            .iter()
+            .map(|row| {
+                let share = percent(row.bytes, self.peak_bytes);
+                vec![bytes(row.bytes), share, count(row.blocks), own(row), row.shown.place.clone()]
+            })
+            .collect();
+        screen.table(&["bytes", "share", "blocks", "own peak", "held by"], &rows)
+    }
+}

@@ -1,0 +1,243 @@
+//! What the one-question reports have in common: what was asked, of which images, and how sites are grouped and shown.
+
+use super::frames::{FrameJson, Place, place, place_line, stack_json};
+use super::{Error, Outcome, json, say_missing};
+use crate::event::Range;
+use crate::load::{self, Image, Recording};
+use crate::missing::Missing;
+use crate::progress::Progress;
+use crate::symbols::{Detail, Symbolizer};
+use crate::text::{Screen, Style, duration};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Frames of the program by which sites are grouped.
+const FRAMES: usize = 3;
+
+/// What was asked.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Recordings and files.
+    pub paths: Vec<PathBuf>,
+    /// JSON instead of text.
+    pub json: bool,
+    /// Which part of the run.
+    pub range: Range,
+    /// How many rows of a table.
+    pub top: usize,
+    /// Only this process (its pid or folder).
+    pub process: Option<String>,
+}
+
+impl Asked {
+    /// Opens what was named.
+    ///
+    /// # Errors
+    /// When one of the paths cannot be read.
+    pub fn open(&self) -> Result<Vec<Recording>, Error> {
+        Ok(self.paths.iter().map(|path| load::open(path)).collect::<Result<_, _>>()?)
+    }
+
+    /// The images that were asked for.
+    ///
+    /// # Errors
+    /// When no image is the process that was named.
+    pub fn images<'a>(&self, recordings: &'a [Recording]) -> Result<Vec<&'a Image>, Error> {
+        let all = recordings.iter().flat_map(|recording| &recording.images);
+        let Some(process) = &self.process else { return Ok(all.collect()) };
+        let chosen: Vec<&Image> =
+            all.filter(|image| image.about.folder == *process || image.about.pid.to_string() == *process).collect();
+        if chosen.is_empty() {
+            return Err(Error::Unanswerable(format!("no process image {process} in the recording")));
+        }
+        Ok(chosen)
+    }
+}
+
+/// What an answer in `--json` begins with.
+#[derive(Clone, Debug, Serialize)]
+pub struct Head {
+    /// Process id.
+    pub pid: u32,
+    /// Path of the executable.
+    pub exe: String,
+    /// Folder in the recording.
+    pub folder: String,
+    /// Whether nothing is missing.
+    pub complete: bool,
+    /// What is missing, in words.
+    pub missing: Vec<String>,
+}
+
+impl Head {
+    /// The head of an image's answer.
+    pub fn of(image: &Image, missing: &[Missing]) -> Self {
+        Head {
+            pid: image.about.pid,
+            exe: image.about.exe.clone(),
+            folder: image.about.folder.clone(),
+            complete: missing.is_empty(),
+            missing: missing.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+/// An answer about one image.
+pub(super) trait Answer: Serialize {
+    /// The text.
+    fn print(&self, screen: &mut Screen) -> io::Result<()>;
+}
+
+#[derive(Serialize)]
+struct One<'a, A> {
+    #[serde(flatten)]
+    head: Head,
+    #[serde(flatten)]
+    answer: &'a A,
+}
+
+#[derive(Serialize)]
+struct All<'a, A> {
+    processes: Vec<One<'a, A>>,
+}
+
+/// Asks each image and prints the answers. `needs_events`: whether a profile alone cannot answer.
+pub(super) fn ask<A: Answer>(
+    asked: &Asked,
+    out: &mut dyn Write,
+    style: Style,
+    needs_events: bool,
+    mut answer: impl FnMut(&Image, &mut Symbolizer, &Progress) -> Result<(A, Vec<Missing>), Error>,
+) -> Result<Outcome, Error> {
+    let recordings = asked.open()?;
+    let images = asked.images(&recordings)?;
+    if needs_events && !images.is_empty() && !images.iter().any(|image| image.has_events()) {
+        return Err(Error::Unanswerable("this needs events, and there are none: a profile holds only sums".into()));
+    }
+    let mut symbols = Symbolizer::new(Detail::Full);
+    let progress = Progress::new("reading events");
+    let mut answers = Vec::new();
+    for image in images {
+        let (answer, mut missing) = answer(image, &mut symbols, &progress)?;
+        for found in &image.missing {
+            if !missing.contains(found) {
+                missing.push(found.clone());
+            }
+        }
+        answers.push((image, answer, missing));
+    }
+    drop(progress);
+    let lacking = answers.iter().filter(|(_, _, missing)| !missing.is_empty()).count();
+    let lacking = lacking + recordings.iter().map(|recording| recording.missing.len()).sum::<usize>();
+    if asked.json {
+        let processes =
+            answers.iter().map(|(image, answer, missing)| One { head: Head::of(image, missing), answer }).collect();
+        json::print(out, &All { processes })?;
+        return Ok(Outcome::of(lacking));
+    }
+    let mut screen = Screen::new(out, style);
+    let several = answers.len() > 1;
+    for (number, (image, answer, missing)) in answers.iter().enumerate() {
+        if several {
+            if number > 0 {
+                screen.blank()?;
+            }
+            screen.heading(&format!("{} (pid {})", image.name(), image.about.pid))?;
+        }
+        answer.print(&mut screen)?;
+        say_missing(&mut screen, "", missing)?;
+    }
+    for recording in &recordings {
+        say_missing(&mut screen, "", &recording.missing)?;
+    }
+    Ok(Outcome::of(lacking))
+}
+
+/// Sites that share their innermost frames of the program.
+#[derive(Clone, Debug)]
+pub(super) struct Group<const N: usize> {
+    place: Place,
+    /// The site that counts most.
+    pub site: u32,
+    /// How many sites were put together.
+    pub sites: u64,
+    /// Sums of what the caller counts.
+    pub values: [u64; N],
+    best: u64,
+}
+
+/// Groups rows of sites by the innermost frames of the program; greatest first value first.
+pub(super) fn group<const N: usize>(
+    image: &Image,
+    symbols: &mut Symbolizer,
+    rows: impl Iterator<Item = (u32, [u64; N])>,
+) -> Vec<Group<N>> {
+    let mut groups: Vec<Group<N>> = Vec::new();
+    let mut known: FxHashMap<Vec<String>, usize> = FxHashMap::default();
+    for (site, values) in rows.filter(|(_, values)| values[0] > 0) {
+        let place = place(symbols, image.stacks(), site, FRAMES);
+        let at = *known.entry(place.names.clone()).or_insert_with(|| {
+            groups.push(Group { place: place.clone(), site, sites: 0, values: [0; N], best: 0 });
+            groups.len() - 1
+        });
+        let group = &mut groups[at];
+        if values[0] > group.best {
+            (group.best, group.site, group.place) = (values[0], site, place);
+        }
+        group.sites += 1;
+        for (sum, value) in group.values.iter_mut().zip(values) {
+            *sum = sum.saturating_add(value);
+        }
+    }
+    groups.sort_by(|a, b| b.values[0].cmp(&a.values[0]).then_with(|| a.site.cmp(&b.site)));
+    groups
+}
+
+/// How a group's place is shown: one line, and the whole stack of its greatest site.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shown {
+    /// The innermost frame of the program and its callers.
+    pub place: String,
+    /// How many sites were put together.
+    pub sites: u64,
+    /// The stack of the one that counts most, innermost first.
+    pub stack: Vec<FrameJson>,
+}
+
+impl<const N: usize> Group<N> {
+    /// Names the frames.
+    pub fn shown(&self, image: &Image, symbols: &mut Symbolizer) -> Shown {
+        Shown {
+            place: place_line(symbols, image.stacks(), &self.place),
+            sites: self.sites,
+            stack: stack_json(symbols, image.stacks(), self.site),
+        }
+    }
+}
+
+/// A moment of an image: nanoseconds after the start where times are known, and the events before it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct When {
+    /// Nanoseconds after the start.
+    pub time_ns: Option<u64>,
+    /// Events before it.
+    pub event: Option<u64>,
+}
+
+impl When {
+    /// A moment by tick and, where known, by event.
+    pub fn at(image: &Image, tick: u64, event: Option<u64>) -> Self {
+        When { time_ns: image.has_times().then(|| image.clock.nanos(tick)), event }
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        match (self.time_ns, self.event) {
+            (Some(nanos), _) => format!("{} after the start", duration(nanos)),
+            (None, Some(event)) => format!("event {event}"),
+            (None, None) => "a moment that is not known".into(),
+        }
+    }
+}

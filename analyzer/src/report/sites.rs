@@ -1,0 +1,66 @@
+//! `heaptape sites`: where memory is allocated, how much, and how much of it is gone.
+
+use super::questions::{Answer, Asked, Shown, ask, group};
+use super::sums::{sums, within};
+use super::{Error, Outcome};
+use crate::text::{Screen, Style, bytes, count};
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+struct Row {
+    bytes: u64,
+    allocs: u64,
+    frees: u64,
+    freed_bytes: u64,
+    live_blocks: u64,
+    live_bytes: u64,
+    #[serde(flatten)]
+    shown: Shown,
+}
+
+#[derive(Serialize)]
+struct SitesAnswer {
+    stacks: u64,
+    sites: Vec<Row>,
+}
+
+/// `heaptape sites`. In a range: what was allocated in it, and how much of that was freed in it.
+///
+/// # Errors
+/// When nothing can be read, or `out` fails.
+pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(asked, out, style, !asked.range.is_all(), |image, symbols, progress| {
+        let sums = if asked.range.is_all() { sums(image, progress) } else { within(image, &asked.range, progress) };
+        let rows = sums.sites.iter().map(|row| (row.site, [row.bytes, row.allocs, row.frees, row.freed_bytes]));
+        let groups = group(image, symbols, rows);
+        let sites = groups.iter().take(asked.top).map(|group| {
+            let [bytes, allocs, frees, freed_bytes] = group.values;
+            Row {
+                bytes,
+                allocs,
+                frees,
+                freed_bytes,
+                live_blocks: allocs.saturating_sub(frees),
+                live_bytes: bytes.saturating_sub(freed_bytes),
+                shown: group.shown(image, symbols),
+            }
+        });
+        Ok((SitesAnswer { sites: sites.collect(), stacks: sums.sites.len() as u64 }, sums.missing))
+    })
+}
+
+impl Answer for SitesAnswer {
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        screen.line(&format!("{} stacks allocated; by the innermost frames of the program:", count(self.stacks)))?;
+        let rows: Vec<Vec<String>> = self
+            .sites
+            .iter()
+            .map(|row| {
+                let live = bytes(row.live_bytes);
+                vec![bytes(row.bytes), count(row.allocs), count(row.frees), live, row.shown.place.clone()]
+            })
+            .collect();
+        screen.table(&["allocated", "allocations", "frees", "live", "site"], &rows)
+    }
+}

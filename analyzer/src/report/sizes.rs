@@ -1,0 +1,79 @@
+//! `heaptape sizes`: how large blocks are, and what rounding costs.
+
+use super::questions::{Answer, Asked, ask};
+use super::{Error, Outcome};
+use crate::model::sizes::{self, Sizes};
+use crate::replay::replay;
+use crate::text::{Screen, Style, bytes, count, percent};
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+struct Row {
+    from: u64,
+    to: u64,
+    allocs: u64,
+    bytes: u64,
+    live_blocks: u64,
+    live_bytes: u64,
+    rounding_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct SizesAnswer {
+    allocs: u64,
+    bytes: u64,
+    rounding_bytes: u64,
+    classes: Vec<Row>,
+    common: Vec<Row>,
+}
+
+fn row(row: &sizes::Row, (from, to): (u64, u64)) -> Row {
+    let &sizes::Row { allocs, bytes, live_blocks, live_bytes, waste } = row;
+    Row { from, to, allocs, bytes, live_blocks, live_bytes, rounding_bytes: waste }
+}
+
+/// `heaptape sizes`.
+///
+/// # Errors
+/// When nothing can be read, or `out` fails.
+pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(asked, out, style, true, |image, _, progress| {
+        let mut model = Sizes::default();
+        let outcome = replay(image, image.span(&asked.range), progress, &mut model);
+        let classes = model.classes.iter().enumerate().filter(|(_, row)| row.allocs > 0);
+        let classes: Vec<Row> = classes.map(|(class, counted)| row(counted, sizes::bounds(class))).collect();
+        let mut common: Vec<Row> = (0u64..)
+            .zip(&model.exact)
+            .filter(|(_, row)| row.allocs > 0)
+            .map(|(size, counted)| row(counted, (size, size)))
+            .collect();
+        common.sort_by_key(|row| (std::cmp::Reverse(row.allocs), row.from));
+        common.truncate(asked.top);
+        let sum = |of: fn(&Row) -> u64| classes.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)));
+        let (allocs, bytes, rounding_bytes) = (sum(|r| r.allocs), sum(|r| r.bytes), sum(|r| r.rounding_bytes));
+        Ok((SizesAnswer { allocs, bytes, rounding_bytes, classes, common }, outcome.missing))
+    })
+}
+
+impl Answer for SizesAnswer {
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        let waste = bytes(self.rounding_bytes);
+        screen.line(&format!(
+            "{} allocations of {}; glibc's rounding adds {waste} ({})",
+            count(self.allocs),
+            bytes(self.bytes),
+            percent(self.rounding_bytes, self.bytes),
+        ))?;
+        let bar = |allocs: u64| "#".repeat((allocs as f64 * 40.0 / self.allocs.max(1) as f64).ceil() as usize);
+        let cells = |row: &Row| {
+            let size = if row.from == row.to { row.from.to_string() } else { format!("{}-{}", row.from, row.to) };
+            let live = bytes(row.live_bytes);
+            vec![size, count(row.allocs), percent(row.allocs, self.allocs), bytes(row.bytes), live, bar(row.allocs)]
+        };
+        let head = ["size", "allocations", "share", "bytes", "live", ""];
+        screen.table(&head, &self.classes.iter().map(cells).collect::<Vec<_>>())?;
+        screen.line("commonest exact sizes")?;
+        screen.table(&head, &self.common.iter().map(cells).collect::<Vec<_>>())
+    }
+}

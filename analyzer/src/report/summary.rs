@@ -1,0 +1,440 @@
+//! The summary: what a run did with its heap, on one screen. `heaptape record` prints it, and `heaptape report`.
+
+use super::frames::{Place, place, place_line};
+use super::sums::{Sums, sums};
+use super::{Error, Outcome, json, say_missing};
+use crate::load::{self, Image, Recording};
+use crate::progress::Progress;
+use crate::symbols::{Detail, Symbolizer};
+use crate::text::{Screen, Style, bytes, count, counted, duration};
+use heaptape_formats::recording::{Exit, NotTraced};
+use heaptape_formats::tape::{Account, SiteSums};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Rows of each ranking.
+const ROWS: usize = 5;
+/// Sites of a ranking that are named and grouped; those behind them are too small to get into the first rows.
+const CANDIDATES: usize = 200;
+/// Processes listed one by one.
+const PROCESSES: usize = 8;
+/// Frames of the program by which sites are grouped.
+const FRAMES: usize = 3;
+
+/// One process image in `--json`. Names are stable; fields are only ever added.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Parent's process id.
+    pub ppid: u32,
+    /// Path of the executable.
+    pub exe: String,
+    /// Folder in the recording.
+    pub folder: String,
+    /// `start`, `fork`, `exec` or `attach`.
+    pub origin: String,
+    /// Folder of the image that it was forked or exec'd from.
+    pub parent: Option<String>,
+    /// Whether nothing is missing.
+    pub complete: bool,
+    /// How it ended.
+    pub exit: Option<Exit>,
+    /// Nanoseconds from attach to the last thing known.
+    pub duration_ns: u64,
+    /// The numbers.
+    #[serde(flatten)]
+    pub numbers: Numbers,
+    /// What is missing, in words.
+    pub missing: Vec<String>,
+}
+
+/// The numbers of a process, and of all together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Numbers {
+    /// Allocations.
+    pub allocs: u64,
+    /// Resizes.
+    pub resizes: u64,
+    /// Frees.
+    pub frees: u64,
+    /// Requested bytes of allocations and new bytes of resizes.
+    pub bytes_allocated: u64,
+    /// Own blocks live at the end.
+    pub live_blocks: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// The most live bytes; in the totals, of any one process.
+    pub peak_bytes: u64,
+    /// The most live blocks; likewise.
+    pub peak_blocks: u64,
+    /// Events that the traced process counted.
+    pub emitted_events: u64,
+    /// Events that are recorded.
+    pub recorded_events: u64,
+    /// Events that found no room.
+    pub lost_events: u64,
+    /// Events passed over by sampling.
+    pub sampled_out_events: u64,
+    /// Blocks got from the parent by fork and not freed.
+    pub inherited_blocks: u64,
+    /// Their bytes.
+    pub inherited_bytes: u64,
+    /// Frees and resizes of unknown addresses.
+    pub unknown_frees: u64,
+    /// Frees that were not seen, known because their address was allocated again.
+    pub implied_frees: u64,
+}
+
+impl Numbers {
+    fn add(&mut self, other: &Numbers) {
+        let Numbers { allocs, resizes, frees, bytes_allocated, live_blocks, live_bytes, peak_bytes, peak_blocks, .. } = other;
+        self.allocs += allocs;
+        self.resizes += resizes;
+        self.frees += frees;
+        self.bytes_allocated = self.bytes_allocated.saturating_add(*bytes_allocated);
+        self.live_blocks += live_blocks;
+        self.live_bytes = self.live_bytes.saturating_add(*live_bytes);
+        self.peak_bytes = self.peak_bytes.max(*peak_bytes);
+        self.peak_blocks = self.peak_blocks.max(*peak_blocks);
+        self.emitted_events += other.emitted_events;
+        self.recorded_events += other.recorded_events;
+        self.lost_events += other.lost_events;
+        self.sampled_out_events += other.sampled_out_events;
+        self.inherited_blocks += other.inherited_blocks;
+        self.inherited_bytes = self.inherited_bytes.saturating_add(other.inherited_bytes);
+        self.unknown_frees += other.unknown_frees;
+        self.implied_frees += other.implied_frees;
+    }
+}
+
+/// A row of a ranking.
+#[derive(Clone, Debug, Serialize)]
+pub struct Top {
+    /// The innermost frames of the program, innermost first.
+    pub functions: Vec<String>,
+    /// The first of them with its line, and its callers, as text reports show it.
+    pub place: String,
+    /// Blocks: live, live at the peak, or allocated.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// The three rankings.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Tops {
+    /// Most bytes live at the end.
+    pub live: Vec<Top>,
+    /// Most bytes live at the peak (of each process).
+    pub peak: Vec<Top>,
+    /// Most allocations.
+    pub allocs: Vec<Top>,
+}
+
+/// What `report --json` prints.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// Every process image.
+    pub processes: Vec<Process>,
+    /// All together.
+    pub totals: Numbers,
+    /// The command line that was recorded.
+    pub command: Vec<String>,
+    /// Processes of the tree that could not be recorded.
+    pub not_traced: Vec<NotTraced>,
+    /// What is missing of the recordings as a whole.
+    pub missing: Vec<String>,
+    /// The rankings.
+    pub top: Tops,
+}
+
+impl Summary {
+    fn outcome(&self) -> Outcome {
+        Outcome::of(self.missing.len()).and(Outcome::of(self.processes.iter().filter(|process| !process.complete).count()))
+    }
+}
+
+/// Ledger sums of an image; of a file without a ledger, what the file holds.
+fn ledger(image: &Image, sums: &Sums) -> (u64, u64, u64, u64) {
+    let accounts = &image.tape.accounts;
+    let add = |of: fn(&Account) -> u64| accounts.iter().fold(0u64, |sum, account| sum.saturating_add(of(account)));
+    if accounts.is_empty() {
+        let totals = &sums.totals;
+        let held = totals.allocs + totals.resizes + totals.frees + totals.unknown_frees;
+        let lost = image.tape.losses.iter().fold(0u64, |sum, loss| sum.saturating_add(loss.events));
+        return (held.saturating_add(lost), held, lost, 0);
+    }
+    (add(|a| a.emitted), add(|a| a.recorded), add(|a| a.lost), add(|a| a.sampled_out))
+}
+
+fn process(image: &Image, sums: &Sums) -> Process {
+    let (emitted_events, recorded_events, lost_events, sampled_out_events) = ledger(image, sums);
+    let totals = &sums.totals;
+    let about = &image.about;
+    Process {
+        pid: about.pid,
+        ppid: about.ppid,
+        exe: about.exe.clone(),
+        folder: about.folder.clone(),
+        origin: about.origin.clone(),
+        parent: about.parent.clone(),
+        complete: sums.missing.is_empty(),
+        exit: about.exit,
+        duration_ns: image.clock.nanos(image.tape.last_tick),
+        numbers: Numbers {
+            allocs: totals.allocs,
+            resizes: totals.resizes,
+            frees: totals.frees,
+            bytes_allocated: totals.bytes_allocated,
+            live_blocks: totals.live_blocks,
+            live_bytes: totals.live_bytes,
+            peak_bytes: totals.peak_bytes,
+            peak_blocks: totals.peak_blocks,
+            emitted_events,
+            recorded_events,
+            lost_events,
+            sampled_out_events,
+            inherited_blocks: totals.inherited_blocks,
+            inherited_bytes: totals.inherited_bytes,
+            unknown_frees: totals.unknown_frees,
+            implied_frees: totals.implied_frees,
+        },
+        missing: sums.missing.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// What a site counts for in a ranking: blocks, bytes, and what it is ranked by.
+type Weigh = fn(&SiteSums) -> (u64, u64, u64);
+
+fn live(row: &SiteSums) -> (u64, u64, u64) {
+    let bytes = row.bytes.saturating_sub(row.freed_bytes);
+    (row.allocs.saturating_sub(row.frees), bytes, bytes)
+}
+
+fn at_peak(row: &SiteSums) -> (u64, u64, u64) {
+    (row.peak_blocks, row.peak_bytes, row.peak_bytes)
+}
+
+fn allocated(row: &SiteSums) -> (u64, u64, u64) {
+    (row.allocs, row.bytes, row.allocs)
+}
+
+fn ranking(images: &[(&Image, &Sums)], symbols: &mut Symbolizer, weigh: Weigh) -> Vec<Top> {
+    struct Group<'a> {
+        image: &'a Image,
+        place: Place,
+        blocks: u64,
+        bytes: u64,
+        rank: u64,
+    }
+    let mut rows: Vec<(u64, usize, &SiteSums)> = Vec::new();
+    for (number, (_, sums)) in images.iter().enumerate() {
+        rows.extend(sums.sites.iter().map(|row| (weigh(row).2, number, row)).filter(|row| row.0 > 0));
+    }
+    if rows.len() > CANDIDATES {
+        rows.select_nth_unstable_by_key(CANDIDATES, |row| std::cmp::Reverse(row.0));
+        rows.truncate(CANDIDATES);
+    }
+    rows.sort_by_key(|&(rank, number, row)| (std::cmp::Reverse(rank), number, row.site));
+    let mut groups: Vec<Group> = Vec::new();
+    let mut known: FxHashMap<Vec<String>, usize> = FxHashMap::default();
+    for (rank, number, row) in rows {
+        let image = images[number].0;
+        let place = place(symbols, image.stacks(), row.site, FRAMES);
+        let (blocks, bytes, _) = weigh(row);
+        let at = *known.entry(place.names.clone()).or_insert_with(|| {
+            groups.push(Group { image, place, blocks: 0, bytes: 0, rank: 0 });
+            groups.len() - 1
+        });
+        let group = &mut groups[at];
+        group.blocks += blocks;
+        group.bytes = group.bytes.saturating_add(bytes);
+        group.rank = group.rank.saturating_add(rank);
+    }
+    groups.sort_by_key(|group| std::cmp::Reverse(group.rank));
+    groups
+        .into_iter()
+        .take(ROWS)
+        .map(|group| Top {
+            place: place_line(symbols, group.image.stacks(), &group.place),
+            functions: group.place.names,
+            blocks: group.blocks,
+            bytes: group.bytes,
+        })
+        .collect()
+}
+
+/// Makes the summary of recordings, as `detail` allows.
+pub fn summarize(recordings: &[Recording], detail: Detail, progress: &Progress) -> Summary {
+    let mut summary = Summary::default();
+    let mut symbols = Symbolizer::new(detail);
+    let mut all: Vec<(&Image, Sums)> = Vec::new();
+    for recording in recordings {
+        if let Some(about) = &recording.about {
+            summary.command.clone_from(&about.command);
+            summary.not_traced.extend(about.not_traced.iter().cloned());
+        }
+        summary.missing.extend(recording.missing.iter().map(ToString::to_string));
+        all.extend(recording.images.iter().map(|image| (image, sums(image, progress))));
+    }
+    for (image, sums) in &all {
+        let process = process(image, sums);
+        summary.totals.add(&process.numbers);
+        summary.processes.push(process);
+    }
+    let images: Vec<(&Image, &Sums)> = all.iter().map(|(image, sums)| (*image, sums)).collect();
+    summary.top = Tops {
+        live: ranking(&images, &mut symbols, live),
+        peak: ranking(&images, &mut symbols, at_peak),
+        allocs: ranking(&images, &mut symbols, allocated),
+    };
+    summary
+}
+
+/// `heaptape report`.
+///
+/// # Errors
+/// When nothing can be read, or `out` fails.
+pub fn report(paths: &[&Path], as_json: bool, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    let recordings = paths.iter().map(|path| load::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let progress = Progress::new("reading events");
+    let summary = summarize(&recordings, Detail::Full, &progress);
+    drop(progress);
+    match as_json {
+        true => json::print(out, &summary)?,
+        false => print(&summary, &recordings, &mut Screen::new(out, style))?,
+    }
+    Ok(summary.outcome())
+}
+
+/// What `heaptape record` prints at the end: the same, without anything that takes long.
+///
+/// # Errors
+/// When nothing can be read, or `out` fails.
+pub fn after_record(dir: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    let recordings = [load::open(dir)?];
+    let summary = summarize(&recordings, Detail::Quick, &Progress::new("reading events"));
+    print(&summary, &recordings, &mut Screen::new(out, style))?;
+    Ok(summary.outcome())
+}
+
+fn ending(process: &Process) -> String {
+    match process.exit {
+        Some(Exit::Code(code)) => format!("exit {code}"),
+        Some(Exit::Signal(signal)) => format!("ended by signal {signal}"),
+        Some(Exit::Exec) => "went on with another program".into(),
+        Some(Exit::Running) => "still running when the recording ended".into(),
+        Some(Exit::Unknown) => "ended, how is not known".into(),
+        None => "end not recorded".into(),
+    }
+}
+
+fn name(process: &Process) -> &str {
+    let exe = process.exe.rsplit('/').next().unwrap_or_default();
+    if exe.is_empty() { &process.folder } else { exe }
+}
+
+fn print(summary: &Summary, recordings: &[Recording], screen: &mut Screen) -> io::Result<()> {
+    let n = &summary.totals;
+    match &summary.processes[..] {
+        [] => screen.heading("no process was recorded")?,
+        [process] => {
+            let mut head = name(process).to_string();
+            if process.pid != 0 {
+                head += &format!(" (pid {}), {} after {}", process.pid, ending(process), duration(process.duration_ns));
+            }
+            screen.heading(&head)?;
+        }
+        processes => {
+            screen.heading(&format!("{} of {}", counted(processes.len() as u64, "process image"), summary.command.join(" ")))?;
+            processes_table(processes, screen)?;
+        }
+    }
+    let lost = match n.lost_events {
+        0 => "none lost".to_string(),
+        lost => format!("{} LOST", count(lost)),
+    };
+    let events = format!("events     {} recorded, {lost}: ", count(n.recorded_events));
+    let kinds = format!("{}, {}, {}", counted(n.allocs, "allocation"), counted(n.resizes, "resize"), counted(n.frees, "free"));
+    screen.line(&(events + &kinds))?;
+    let has_peak = n.peak_bytes > 0 || n.bytes_allocated == 0;
+    let of_one = if summary.processes.len() > 1 { " (largest process)" } else { "" };
+    let peak = if has_peak { format!(", peak {}{of_one}", bytes(n.peak_bytes)) } else { String::new() };
+    screen.line(&format!("bytes      {} allocated{peak}", bytes(n.bytes_allocated)))?;
+    let mut left = format!("at the end {} in {} still live", bytes(n.live_bytes), counted(n.live_blocks, "block"));
+    if n.inherited_blocks > 0 {
+        left += &format!("; {} in {} inherited from parents", bytes(n.inherited_bytes), counted(n.inherited_blocks, "block"));
+    }
+    if n.unknown_frees > 0 {
+        left += &format!("; {} of unknown addresses", counted(n.unknown_frees, "free"));
+    }
+    screen.line(&left)?;
+    if n.sampled_out_events > 0 {
+        screen.line(&format!("sampled    {} events were passed over: bytes are estimates", count(n.sampled_out_events)))?;
+    }
+    rankings(&summary.top, screen)?;
+    for process in &summary.not_traced {
+        let name = process.exe.rsplit('/').next().unwrap_or_default();
+        screen.warning(&format!("! {name} (pid {}) was not recorded: {}", process.pid, process.why))?;
+    }
+    for recording in recordings {
+        say_missing(screen, "", &recording.missing)?;
+        for image in &recording.images {
+            let of = if recording.images.len() > 1 { format!("{}: ", image.about.folder) } else { String::new() };
+            say_missing(screen, &of, &image.missing)?;
+        }
+    }
+    if let [recording] = recordings
+        && recording.about.is_some()
+    {
+        let path = recording.path.display();
+        screen.line(&format!("recorded in {path}   next: heaptape leaks {path}"))?;
+    }
+    Ok(())
+}
+
+fn processes_table(processes: &[Process], screen: &mut Screen) -> io::Result<()> {
+    let mut order: Vec<&Process> = processes.iter().collect();
+    order.sort_by_key(|process| std::cmp::Reverse(process.numbers.recorded_events));
+    let rows: Vec<Vec<String>> = order
+        .iter()
+        .take(PROCESSES)
+        .map(|process| {
+            let n = &process.numbers;
+            vec![
+                process.pid.to_string(),
+                count(n.recorded_events),
+                count(n.lost_events),
+                bytes(n.bytes_allocated),
+                bytes(n.peak_bytes),
+                bytes(n.live_bytes),
+                format!("{}, {}", name(process), ending(process)),
+            ]
+        })
+        .collect();
+    screen.table(&["pid", "events", "lost", "allocated", "peak", "live at end", "program"], &rows)?;
+    if processes.len() > PROCESSES {
+        screen.line(&format!("  and {} more", processes.len() - PROCESSES))?;
+    }
+    Ok(())
+}
+
+fn rankings(top: &Tops, screen: &mut Screen) -> io::Result<()> {
+    let lists = [
+        ("live at the end", "blocks", &top.live),
+        ("live at the peak", "blocks", &top.peak),
+        ("most allocations", "allocations", &top.allocs),
+    ];
+    for (heading, blocks, rows) in lists {
+        if rows.is_empty() {
+            continue;
+        }
+        let rows: Vec<Vec<String>> =
+            rows.iter().map(|row| vec![bytes(row.bytes), count(row.blocks), row.place.clone()]).collect();
+        screen.table(&["bytes", blocks, heading], &rows)?;
+    }
+    Ok(())
+}

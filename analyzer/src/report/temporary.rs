@@ -1,0 +1,71 @@
+//! `heaptape temporary`: blocks freed with nothing, or little, between.
+
+use super::questions::{Answer, Asked, Shown, ask, group};
+use super::{Error, Outcome};
+use crate::model::temporary::Temporary;
+use crate::replay::replay;
+use crate::text::{Screen, Style, bytes, count, percent};
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+struct Row {
+    temporary: u64,
+    bytes: u64,
+    allocs: u64,
+    ended_by_resize: u64,
+    #[serde(flatten)]
+    shown: Shown,
+}
+
+#[derive(Serialize)]
+struct TemporaryAnswer {
+    between: usize,
+    allocs: u64,
+    temporary: u64,
+    bytes: u64,
+    sites: Vec<Row>,
+}
+
+/// `heaptape temporary`: freed with at most `between` events of the same thread between.
+///
+/// # Errors
+/// When nothing can be read, or `out` fails.
+pub fn run(asked: &Asked, between: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(asked, out, style, true, |image, symbols, progress| {
+        let mut model = Temporary::within(between);
+        let outcome = replay(image, image.span(&asked.range), progress, &mut model);
+        let rows = &model.rows;
+        let sum = |of: fn(&crate::model::temporary::Row) -> u64| rows.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)));
+        let (allocs, temporary, bytes) = (sum(|row| row.allocs), sum(|row| row.blocks), sum(|row| row.bytes));
+        let rows = rows.iter().zip(0u32..).map(|(row, site)| (site, [row.blocks, row.bytes, row.allocs, row.resized]));
+        let groups = group(image, symbols, rows);
+        let sites = groups.iter().take(asked.top).map(|group| {
+            let [temporary, bytes, allocs, ended_by_resize] = group.values;
+            Row { temporary, bytes, allocs, ended_by_resize, shown: group.shown(image, symbols) }
+        });
+        Ok((TemporaryAnswer { between, allocs, temporary, bytes, sites: sites.collect() }, outcome.missing))
+    })
+}
+
+impl Answer for TemporaryAnswer {
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        let between = if self.between == 0 { "nothing".into() } else { format!("at most {} events", self.between) };
+        screen.line(&format!(
+            "{} of {} allocations ({}) were freed or resized with {between} of their thread between: {}",
+            count(self.temporary),
+            count(self.allocs),
+            percent(self.temporary, self.allocs),
+            bytes(self.bytes),
+        ))?;
+        let rows: Vec<Vec<String>> = self
+            .sites
+            .iter()
+            .map(|row| {
+                let share = percent(row.temporary, row.allocs);
+                vec![count(row.temporary), share, bytes(row.bytes), row.shown.place.clone()]
+            })
+            .collect();
+        screen.table(&["temporary", "of its own", "bytes", "site"], &rows)
+    }
+}

@@ -1,0 +1,99 @@
+//! `heaptape threads`: what each thread allocated and freed.
+
+use super::questions::{Answer, Asked, When, ask};
+use super::{Error, Outcome};
+use crate::model::threads::Threads;
+use crate::replay::replay;
+use crate::text::{Screen, Style, bytes, count};
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+struct Row {
+    number: u32,
+    tid: Option<u32>,
+    name: String,
+    allocs: u64,
+    resizes: u64,
+    frees: u64,
+    frees_of_others: u64,
+    unknown_frees: u64,
+    bytes: u64,
+    live_blocks: u64,
+    live_bytes: u64,
+    emitted_events: Option<u64>,
+    lost_events: Option<u64>,
+    first: When,
+    last: When,
+}
+
+#[derive(Serialize)]
+struct ThreadsAnswer {
+    threads: Vec<Row>,
+}
+
+/// `heaptape threads`.
+///
+/// # Errors
+/// When nothing can be read, or `out` fails.
+pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(asked, out, style, true, |image, _, progress| {
+        let mut model = Threads::default();
+        let outcome = replay(image, image.span(&asked.range), progress, &mut model);
+        let mut threads: Vec<Row> = model
+            .rows
+            .iter()
+            .map(|(&number, row)| {
+                let known = image.tape.threads.get(&number);
+                let account = image.tape.accounts.iter().find(|account| account.thread == number);
+                Row {
+                    number,
+                    tid: known.map(|thread| thread.tid),
+                    name: known.map(|thread| thread.name.lossy().into_owned()).unwrap_or_default(),
+                    allocs: row.allocs,
+                    resizes: row.resizes,
+                    frees: row.frees,
+                    frees_of_others: row.frees_of_others,
+                    unknown_frees: row.unknown_frees,
+                    bytes: row.bytes,
+                    live_blocks: row.live_blocks,
+                    live_bytes: row.live_bytes,
+                    emitted_events: account.map(|account| account.emitted),
+                    lost_events: account.map(|account| account.lost),
+                    first: When::at(image, row.first_tick, None),
+                    last: When::at(image, row.last_tick, None),
+                }
+            })
+            .collect();
+        threads.sort_by_key(|row| (std::cmp::Reverse(row.bytes), row.number));
+        if !asked.json {
+            threads.truncate(asked.top);
+        }
+        Ok((ThreadsAnswer { threads }, outcome.missing))
+    })
+}
+
+impl Answer for ThreadsAnswer {
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        let rows: Vec<Vec<String>> = self
+            .threads
+            .iter()
+            .map(|row| {
+                let tid = row.tid.map_or_else(String::new, |tid| format!(" (tid {tid})"));
+                vec![
+                    row.number.to_string(),
+                    bytes(row.bytes),
+                    count(row.allocs),
+                    count(row.resizes),
+                    count(row.frees),
+                    count(row.frees_of_others),
+                    bytes(row.live_bytes),
+                    row.lost_events.map_or_else(|| "-".into(), count),
+                    format!("{}{tid}", row.name),
+                ]
+            })
+            .collect();
+        let head = ["thread", "allocated", "allocs", "resizes", "frees", "of others", "live", "lost", "name"];
+        screen.table(&head, &rows)
+    }
+}

@@ -1,0 +1,259 @@
+//! Address -> function, file and line; the only place that knows ELF and DWARF.
+//!
+//! Two levels: [`Symbolizer::name`] gives the function from symbol tables alone, [`Symbolizer::frames`] adds lines and inlined
+//! functions from debug information, which is read only for modules of which such a frame is asked. A file that is not the
+//! one that was recorded (its build-id differs) names nothing; what cannot be named is `module+0xoffset`.
+
+mod demangle;
+mod dwarf;
+mod elf;
+
+pub use demangle::demangle;
+
+use crate::stacks::{Module, Site, Stacks};
+use dwarf::Debug;
+use elf::{Elf, Functions};
+use heaptape_formats::tape::SITE_SIGNAL;
+use rustc_hash::FxHashMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Where distributions put separate debug files.
+const DEBUG_ROOT: &str = "/usr/lib/debug";
+
+/// How much is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Lines and inlined functions whatever it costs (up to 2 GiB of debug information a module).
+    Full,
+    /// Only of modules with little debug information: for the summary behind a recording, which must not keep anybody
+    /// waiting (64 MiB take about 0.2 s).
+    Quick,
+}
+
+/// A frame as reports show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// Function; none when it cannot be named.
+    pub function: Option<String>,
+    /// Source file.
+    pub file: Option<String>,
+    /// Line.
+    pub line: Option<u32>,
+    /// Path of the module; empty when the address lies in none.
+    pub module: Rc<str>,
+    /// Link-time address in the module, or the address itself.
+    pub offset: u64,
+    /// Whether the function was inlined into the next frame's.
+    pub inlined: bool,
+}
+
+impl Frame {
+    /// The module's file name.
+    pub fn module_name(&self) -> &str {
+        self.module.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The function, or `module+0xoffset`.
+    pub fn title(&self) -> String {
+        match (&self.function, self.module_name()) {
+            (Some(function), _) => function.clone(),
+            (None, "") => format!("{:#x}", self.offset),
+            (None, module) => format!("{module}+{:#x}", self.offset),
+        }
+    }
+}
+
+/// What is known of one module's file.
+struct Object {
+    path: Rc<str>,
+    /// Files to look into, the module's own first: all have the recorded build-id.
+    files: Vec<(PathBuf, Elf)>,
+    functions: Option<Functions>,
+    debug: Option<Option<Debug>>,
+}
+
+/// Names addresses, and remembers what it found.
+pub struct Symbolizer {
+    detail: Detail,
+    objects: Vec<Object>,
+    by_module: FxHashMap<(Vec<u8>, Vec<u8>), usize>,
+    names: FxHashMap<(usize, u64), Rc<Frame>>,
+    frames: FxHashMap<(usize, u64), Rc<[Frame]>>,
+    notes: Vec<String>,
+}
+
+impl Symbolizer {
+    /// Reads nothing yet.
+    pub fn new(detail: Detail) -> Self {
+        Symbolizer {
+            detail,
+            objects: Vec::new(),
+            by_module: FxHashMap::default(),
+            names: FxHashMap::default(),
+            frames: FxHashMap::default(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// What a reader should know: files that are not there or not what they were.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The function of a site, from symbol tables alone. Inlined functions are not seen.
+    pub fn name(&mut self, stacks: &Stacks, site: &Site) -> Rc<Frame> {
+        let Some(module) = module_of(stacks, site) else { return Rc::new(unplaced(stacks, site)) };
+        let (object, address) = (self.object(module), link_address(module, site));
+        if let Some(known) = self.names.get(&(object, address)) {
+            return known.clone();
+        }
+        let function = self.functions(object).find(address).map(|(_, symbol)| demangle(symbol));
+        let offset = site.address.wrapping_sub(module.bias);
+        let frame = Rc::new(Frame { function, module: self.objects[object].path.clone(), offset, ..Frame::default() });
+        self.names.insert((object, address), frame.clone());
+        frame
+    }
+
+    /// The frames of a site, innermost first: several where functions were inlined.
+    pub fn frames(&mut self, stacks: &Stacks, site: &Site) -> Rc<[Frame]> {
+        let Some(module) = module_of(stacks, site) else { return Rc::from([unplaced(stacks, site)]) };
+        let (object, address) = (self.object(module), link_address(module, site));
+        if let Some(known) = self.frames.get(&(object, address)) {
+            return known.clone();
+        }
+        let name = self.name(stacks, site);
+        let mut frames: Vec<Frame> = match self.debug(object) {
+            Some(debug) => debug.find(address),
+            None => Vec::new(),
+        }
+        .into_iter()
+        .map(|source| Frame {
+            function: source.symbol.map(|symbol| demangle(symbol.as_bytes())),
+            file: source.file,
+            line: source.line,
+            inlined: true,
+            ..Frame::clone(&name)
+        })
+        .collect();
+        match frames.last_mut() {
+            Some(outermost) => {
+                outermost.inlined = false;
+                // The symbol table knows namespaces that DWARF may leave out.
+                if name.function.is_some() {
+                    outermost.function.clone_from(&name.function);
+                }
+            }
+            None => frames.push(Frame::clone(&name)),
+        }
+        let frames: Rc<[Frame]> = frames.into();
+        self.frames.insert((object, address), frames.clone());
+        frames
+    }
+
+    /// Run-time start address and symbol of a site's function, for profiles.
+    pub fn function(&mut self, stacks: &Stacks, site: &Site) -> Option<(u64, String)> {
+        let module = module_of(stacks, site)?;
+        let (object, address) = (self.object(module), link_address(module, site));
+        let (start, symbol) = self.functions(object).find(address)?;
+        Some((start.wrapping_add(module.bias), demangle(symbol)))
+    }
+
+    fn object(&mut self, module: &Module) -> usize {
+        let key = (module.path.clone(), module.build_id.clone());
+        if let Some(&known) = self.by_module.get(&key) {
+            return known;
+        }
+        let path = String::from_utf8_lossy(&module.path).into_owned();
+        let files = self.files(&path, &module.build_id);
+        self.objects.push(Object { path: path.into(), files, functions: None, debug: None });
+        self.by_module.insert(key, self.objects.len() - 1);
+        self.objects.len() - 1
+    }
+
+    /// The module's file if it is still the one that was recorded, and its separate debug file.
+    fn files(&mut self, path: &str, build_id: &[u8]) -> Vec<(PathBuf, Elf)> {
+        let mut files = Vec::new();
+        // Names in brackets ([vdso]) are no files.
+        let own = if path.starts_with('/') { Elf::open(Path::new(path)) } else { None };
+        let same = |elf: &Elf| build_id.is_empty() || elf.build_id == build_id;
+        match own {
+            Some(elf) if same(&elf) => files.push((PathBuf::from(path), elf)),
+            Some(_) => self.notes.push(format!("{path} is not the file that was recorded (another build-id)")),
+            None if path.starts_with('/') => self.notes.push(format!("{path} cannot be read; its functions have no names")),
+            None => {}
+        }
+        let link = files.first().and_then(|(_, elf)| elf.debug_link());
+        for candidate in debug_files(path, build_id, link.as_deref()) {
+            if let Some(elf) = Elf::open(&candidate)
+                && same(&elf)
+                && files.first().is_none_or(|(own, _)| *own != candidate)
+            {
+                files.push((candidate, elf));
+                break;
+            }
+        }
+        files
+    }
+
+    fn functions(&mut self, object: usize) -> &Functions {
+        let object = &mut self.objects[object];
+        object.functions.get_or_insert_with(|| {
+            let tables = object.files.iter().map(|(_, elf)| elf.functions(false));
+            let full = tables.into_iter().find(|functions| !functions.is_empty());
+            full.or_else(|| object.files.first().map(|(_, elf)| elf.functions(true))).unwrap_or_default()
+        })
+    }
+
+    fn debug(&mut self, object: usize) -> Option<&Debug> {
+        let most = match self.detail {
+            Detail::Full => 2 << 30,
+            Detail::Quick => 64 << 20,
+        };
+        let object = &mut self.objects[object];
+        let read = || object.files.iter().find_map(|(path, elf)| Debug::read(elf, path, most));
+        object.debug.get_or_insert_with(read).as_ref()
+    }
+}
+
+fn module_of<'a>(stacks: &'a Stacks, site: &Site) -> Option<&'a Module> {
+    if site.named != 0 {
+        return None;
+    }
+    stacks.modules.get((site.module as usize).wrapping_sub(1))
+}
+
+/// The address to look up: of the call, not of what follows it, since the call may be the last of its line or function.
+fn link_address(module: &Module, site: &Site) -> u64 {
+    let back = u64::from(site.flags & SITE_SIGNAL == 0);
+    site.address.wrapping_sub(module.bias).wrapping_sub(back)
+}
+
+/// A frame in no module: named by the file itself, or an address.
+fn unplaced(stacks: &Stacks, site: &Site) -> Frame {
+    let text = |bytes: &[u8]| (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned());
+    let mut frame = Frame { offset: site.address, ..Frame::default() };
+    if let Some(named) = stacks.named.get((site.named as usize).wrapping_sub(1)) {
+        frame.function = Some(demangle(&named.function)).filter(|name| !name.is_empty());
+        frame.file = text(&named.file);
+        frame.line = u32::try_from(named.line).ok().filter(|&line| line > 0);
+    }
+    frame
+}
+
+/// Where the separate debug file may lie.
+fn debug_files(path: &str, build_id: &[u8], link: Option<&str>) -> Vec<PathBuf> {
+    let mut candidates = Vec::new();
+    if let [first, rest @ ..] = build_id
+        && !rest.is_empty()
+    {
+        let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+        candidates.push(PathBuf::from(format!("{DEBUG_ROOT}/.build-id/{first:02x}/{rest}.debug")));
+    }
+    if let (Some(link), Some(folder)) = (link, Path::new(path).parent()) {
+        candidates.push(folder.join(link));
+        candidates.push(folder.join(".debug").join(link));
+        candidates.push(Path::new(DEBUG_ROOT).join(folder.strip_prefix("/").unwrap_or(folder)).join(link));
+    }
+    candidates
+}

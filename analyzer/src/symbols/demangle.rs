@@ -1,0 +1,97 @@
+//! Names as people know them: C++ and Rust, in bounded time and memory whatever the symbol says.
+
+use std::fmt::{self, Write};
+
+/// Longer symbols are shown as they are.
+const LONGEST_SYMBOL: usize = 4096;
+/// A demangled name ends here.
+const LONGEST_NAME: usize = 16 * 1024;
+/// Depth of nesting that is followed; deeper names are shown as they are. 96 frames of the demangler stay below 100 KB of stack.
+const DEEPEST: u32 = 96;
+/// What compilers append to the name of a part or copy of a function.
+const CLONES: &[&str] = &[".cold", ".part", ".constprop", ".isra", ".lto_priv", ".localalias", ".llvm"];
+
+/// Refuses what would make a name too long.
+struct Bounded(String);
+
+impl Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > LONGEST_NAME {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+/// The function's name. C++ names come without parameters and return type, Rust names without their hash.
+pub fn demangle(symbol: &[u8]) -> String {
+    let text = String::from_utf8_lossy(symbol);
+    let symbol = whole_function(&text);
+    if symbol.len() > LONGEST_SYMBOL {
+        return symbol.chars().take(LONGEST_SYMBOL).collect();
+    }
+    rust(symbol).or_else(|| cpp(symbol)).unwrap_or_else(|| symbol.to_string())
+}
+
+/// The symbol without marks of a part or copy of the function, and without a version.
+fn whole_function(symbol: &str) -> &str {
+    let end = CLONES.iter().filter_map(|mark| symbol.find(mark)).min().unwrap_or(symbol.len());
+    let symbol = &symbol[..end];
+    match symbol.find('@') {
+        Some(version) if version > 0 => &symbol[..version],
+        _ => symbol,
+    }
+}
+
+fn rust(symbol: &str) -> Option<String> {
+    let name = rustc_demangle::try_demangle(symbol).ok()?;
+    let mut out = Bounded(String::new());
+    write!(out, "{name:#}").ok()?;
+    Some(out.0)
+}
+
+fn cpp(symbol: &str) -> Option<String> {
+    if !symbol.starts_with("_Z") && !symbol.starts_with("___Z") {
+        return None;
+    }
+    let parse = cpp_demangle::ParseOptions::default().recursion_limit(DEEPEST);
+    let symbol = cpp_demangle::BorrowedSymbol::with_tail_and_options(symbol.as_bytes(), &parse).ok()?.0;
+    let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type().recursion_limit(DEEPEST);
+    let mut out = Bounded(String::new());
+    symbol.structured_demangle(&mut out, &options).ok()?;
+    Some(out.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shown_as_people_know_them() {
+        for (symbol, name) in [
+            ("main", "main"),
+            ("_ZN4shop5order3addEi", "shop::order::add"),
+            ("_ZN4shop5order3addEi.part.0.cold", "shop::order::add"),
+            ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back"),
+            ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
+            ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
+            ("parse.constprop.0", "parse"),
+            ("memcpy@@GLIBC_2.14", "memcpy"),
+            ("_Z", "_Z"),
+        ] {
+            assert_eq!(demangle(symbol.as_bytes()), name);
+        }
+    }
+
+    #[test]
+    fn hostile_names_are_bounded() {
+        let deep = format!("_Z{}i", "P".repeat(4000));
+        let wide = format!("_Z1fI{}E", "S_".repeat(1500));
+        let bomb = "_ZN1aIS_S_S_S_S_S_S_S_S_EIS0_S0_S0_S0_S0_S0_S0_EIS1_S1_S1_S1_S1_S1_S1_EIS2_S2_S2_S2_S2_S2_EE1bEv";
+        let long = "x".repeat(1 << 20);
+        for symbol in [deep.as_str(), &wide, bomb, &long, "_ZN\u{1b}[31mE", "_RNvNvNvNvNv"] {
+            assert!(demangle(symbol.as_bytes()).len() <= LONGEST_NAME);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! An ELF file on disk: build-id, function symbols and sections, each read only when asked for. Whatever is wrong with a
+//! file, the answer is "nothing found": names are a help, never a condition.
+
+use flate2::read::ZlibDecoder;
+use heaptape_formats::tape::Codec;
+use object::elf::{self, FileHeader64, SectionHeader64, Sym64};
+use object::read::elf::{CompressionHeader, FileHeader, SectionHeader, Sym};
+use object::{Endianness, ReadCache, ReadRef};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Symbol tables and names beyond this are not read.
+const MOST_SYMBOL_BYTES: u64 = 1 << 30;
+/// One uncompressed debug section at most.
+const MOST_SECTION_BYTES: u64 = 2 << 30;
+/// Longest build-id and debug link.
+const MOST_NOTE_BYTES: u64 = 64 * 1024;
+
+type Header = FileHeader64<Endianness>;
+
+/// An open ELF file.
+pub struct Elf {
+    cache: ReadCache<File>,
+    /// Build-id; empty when it has none.
+    pub build_id: Vec<u8>,
+}
+
+/// A function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Function {
+    start: u64,
+    end: u64,
+    name: u32,
+}
+
+/// Functions in order of their addresses.
+#[derive(Debug, Default)]
+pub struct Functions {
+    rows: Vec<Function>,
+    names: Vec<u8>,
+}
+
+impl Functions {
+    /// Start and symbol of the function that holds a link-time address.
+    pub fn find(&self, address: u64) -> Option<(u64, &[u8])> {
+        let behind = self.rows.partition_point(|row| row.start <= address);
+        let row = self.rows.get(behind.checked_sub(1)?)?;
+        (address < row.end).then(|| self.names.get(row.name as usize..).map(|rest| (row.start, until_nul(rest))))?
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+impl Elf {
+    /// Opens a file; none when it is no regular 64-bit ELF file.
+    pub fn open(path: &Path) -> Option<Elf> {
+        // Never a pipe or device: opening one could hang.
+        if !std::fs::metadata(path).ok()?.is_file() {
+            return None;
+        }
+        let mut elf = Elf { cache: ReadCache::new(File::open(path).ok()?), build_id: Vec::new() };
+        elf.build_id = elf.find_build_id()?;
+        Some(elf)
+    }
+
+    fn sections(&self) -> Option<(Endianness, object::read::elf::SectionTable<'_, Header, &ReadCache<File>>)> {
+        let header = Header::parse(&self.cache).ok()?;
+        let endian = header.endian().ok()?;
+        Some((endian, header.sections(endian, &self.cache).ok()?))
+    }
+
+    /// The build-id; an empty one when the file has none, nothing when it is no ELF file.
+    fn find_build_id(&self) -> Option<Vec<u8>> {
+        let (endian, sections) = self.sections()?;
+        for section in sections.iter().filter(|section| section.sh_size(endian) <= MOST_NOTE_BYTES) {
+            let Ok(Some(mut notes)) = section.notes(endian, &self.cache) else { continue };
+            while let Ok(Some(note)) = notes.next() {
+                if note.name() == elf::ELF_NOTE_GNU && note.n_type(endian) == elf::NT_GNU_BUILD_ID {
+                    return Some(note.desc().to_vec());
+                }
+            }
+        }
+        Some(Vec::new())
+    }
+
+    /// The functions of `.symtab`, or of `.dynsym` when that is asked for.
+    pub fn functions(&self, dynamic: bool) -> Functions {
+        self.read_functions(if dynamic { elf::SHT_DYNSYM } else { elf::SHT_SYMTAB }).unwrap_or_default()
+    }
+
+    fn read_functions(&self, kind: elf::SectionType) -> Option<Functions> {
+        let (endian, sections) = self.sections()?;
+        let section = sections.iter().find(|section| section.sh_type(endian) == kind)?;
+        let strings = sections.section(section.link(endian)).ok()?;
+        if section.sh_size(endian) > MOST_SYMBOL_BYTES || strings.sh_size(endian) > MOST_SYMBOL_BYTES {
+            return None;
+        }
+        let symbols: &[Sym64<Endianness>] = section.data_as_array(endian, &self.cache).ok()?;
+        let names = strings.data(endian, &self.cache).ok()?.to_vec();
+        let mut rows: Vec<(Function, u8)> = symbols.iter().filter_map(|symbol| function(endian, symbol)).collect();
+        // Of several names of one address: global before weak before local, then the one without leading underscores.
+        rows.sort_by(|(a, rank), (b, other)| {
+            let plain = |row: &Function| names.get(row.name as usize).is_some_and(|&byte| byte == b'_');
+            (a.start, rank, plain(a), a.name).cmp(&(b.start, other, plain(b), b.name))
+        });
+        rows.dedup_by_key(|(row, _)| row.start);
+        let mut rows: Vec<Function> = rows.into_iter().map(|(row, _)| row).collect();
+        // Functions written by hand have no size: they reach to the next one.
+        for at in 0..rows.len() {
+            if rows[at].end == rows[at].start {
+                rows[at].end = rows.get(at + 1).map_or(rows[at].start + 1, |next| next.start);
+            }
+        }
+        Some(Functions { rows, names })
+    }
+
+    /// Name of the separate debug file that `.gnu_debuglink` names.
+    pub fn debug_link(&self) -> Option<String> {
+        let bytes = self.small_section(".gnu_debuglink")?;
+        let name = String::from_utf8(until_nul(&bytes).to_vec()).ok()?;
+        (!name.is_empty() && !name.contains('/')).then_some(name)
+    }
+
+    /// Path of the file with shared debug information that `.gnu_debugaltlink` names.
+    pub fn alternative_link(&self) -> Option<String> {
+        String::from_utf8(until_nul(&self.small_section(".gnu_debugaltlink")?).to_vec()).ok()
+    }
+
+    fn small_section(&self, name: &str) -> Option<Vec<u8>> {
+        let (endian, sections) = self.sections()?;
+        let (_, section) = sections.section_by_name(endian, name.as_bytes())?;
+        (section.sh_size(endian) <= MOST_NOTE_BYTES).then(|| section.data(endian, &self.cache).ok().map(<[u8]>::to_vec))?
+    }
+
+    /// Size of a section as it lies in the file; 0 when there is none.
+    pub fn section_size(&self, name: &str) -> u64 {
+        let size = |elf: &Elf| {
+            let (endian, sections) = elf.sections()?;
+            let (_, section) = sections.section_by_name(endian, name.as_bytes())?;
+            (section.sh_type(endian) != elf::SHT_NOBITS).then(|| section.sh_size(endian))
+        };
+        size(self).unwrap_or(0)
+    }
+
+    /// Byte order of the file.
+    pub fn is_little_endian(&self) -> bool {
+        self.sections().is_none_or(|(endian, _)| endian == Endianness::Little)
+    }
+
+    /// A section's bytes, uncompressed; empty when there is none, or when it is not what it says.
+    pub fn section(&self, name: &str) -> Vec<u8> {
+        self.read_section(name).unwrap_or_default()
+    }
+
+    fn read_section(&self, name: &str) -> Option<Vec<u8>> {
+        let (endian, sections) = self.sections()?;
+        let (_, section): (_, &SectionHeader64<Endianness>) = sections.section_by_name(endian, name.as_bytes())?;
+        if section.sh_type(endian) == elf::SHT_NOBITS {
+            return None;
+        }
+        let (offset, size) = (section.sh_offset(endian), section.sh_size(endian));
+        if size > MOST_SECTION_BYTES {
+            return None;
+        }
+        let read = |offset: u64, size: u64| (&self.cache).read_bytes_at(offset, size).ok();
+        let Some((header, header_offset, stored)) = section.compression(endian, &self.cache).ok()? else {
+            return read(offset, size).map(<[u8]>::to_vec);
+        };
+        let plain = header.ch_size(endian);
+        if plain > MOST_SECTION_BYTES || plain / 1024 > stored {
+            return None;
+        }
+        let bytes = read(header_offset, stored)?;
+        match header.ch_type(endian) {
+            elf::ELFCOMPRESS_ZLIB => {
+                let mut out = Vec::new();
+                ZlibDecoder::new(bytes).take(plain).read_to_end(&mut out).ok()?;
+                Some(out)
+            }
+            elf::ELFCOMPRESS_ZSTD => Codec::Zstd.unpack(bytes, usize::try_from(plain).ok()?).ok(),
+            _ => None,
+        }
+    }
+}
+
+/// A defined function symbol with its rank among others of the same address.
+fn function(endian: Endianness, symbol: &Sym64<Endianness>) -> Option<(Function, u8)> {
+    let is_code = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC);
+    if !is_code || symbol.st_shndx(endian) == elf::SHN_UNDEF || symbol.st_name(endian) == 0 {
+        return None;
+    }
+    let start = symbol.st_value(endian);
+    let rank = match symbol.st_bind() {
+        elf::STB_GLOBAL => 0,
+        elf::STB_WEAK => 1,
+        _ => 2,
+    };
+    let end = start.saturating_add(symbol.st_size(endian));
+    Some((Function { start, end, name: symbol.st_name(endian) }, rank))
+}

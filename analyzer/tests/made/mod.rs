@@ -1,0 +1,442 @@
+//! Recordings made in code: a list of steps becomes the files that the recorder would write, chunk by chunk.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use heaptape_formats::mptl::{self, Bins, Builder};
+use heaptape_formats::mtrc::{self, Place};
+use heaptape_formats::recording::{self, Exit, Recording};
+use heaptape_formats::tape::{self, Codec, Column, Entry, Record, field::Field};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// One thing that a program does, or that the recorder writes in hindsight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Alloc { index: u64, size: u64, site: u32, thread: u32, tick: u64 },
+    Resize { index: u64, size: u64, site: u32, thread: u32, tick: u64 },
+    Free { index: u64, thread: u32, tick: u64 },
+    Implied { index: u64, thread: u32, tick: u64 },
+    Inherited { index: u64, size: u64, thread: u32, tick: u64 },
+    Unmatched { address: u64, thread: u32, tick: u64 },
+}
+
+impl Step {
+    pub fn tick(&self) -> u64 {
+        match self {
+            Step::Alloc { tick, .. }
+            | Step::Resize { tick, .. }
+            | Step::Free { tick, .. }
+            | Step::Implied { tick, .. }
+            | Step::Inherited { tick, .. }
+            | Step::Unmatched { tick, .. } => *tick,
+        }
+    }
+
+    pub fn thread(&self) -> u32 {
+        match self {
+            Step::Alloc { thread, .. }
+            | Step::Resize { thread, .. }
+            | Step::Free { thread, .. }
+            | Step::Implied { thread, .. }
+            | Step::Inherited { thread, .. }
+            | Step::Unmatched { thread, .. } => *thread,
+        }
+    }
+}
+
+/// Where the block of an index lies.
+pub fn address(index: u64) -> u64 {
+    0x5555_0000_0000 + index * 0x40
+}
+
+/// How to write.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub chunk_events: usize,
+    pub codec: Codec,
+    pub summary: bool,
+    pub end: bool,
+    pub ticks_per_second: u64,
+    pub sites: Vec<tape::Site>,
+    pub modules: Vec<tape::Module>,
+    pub losses: Vec<tape::Loss>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            chunk_events: 16,
+            codec: Codec::Plain,
+            summary: true,
+            end: true,
+            ticks_per_second: 1_000_000_000,
+            sites: plain_sites(8),
+            modules: Vec::new(),
+            losses: Vec::new(),
+        }
+    }
+}
+
+/// Sites 1..=count: site 1 is the outermost frame, each other one is called from the site of half its number.
+pub fn plain_sites(count: u32) -> Vec<tape::Site> {
+    (1..=count).map(|number| tape::Site { parent: number / 2, address: 0x1000 * u64::from(number), flags: 0 }).collect()
+}
+
+/// The bytes of an image's files.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    pub trace: Vec<u8>,
+    pub tape: Vec<u8>,
+    pub profile: Vec<u8>,
+}
+
+/// What a replay of the steps as a plain map gives: the numbers that every model must give, too.
+#[derive(Clone, Debug, Default)]
+pub struct Truth {
+    pub totals: tape::Totals,
+    pub sites: Vec<tape::SiteSums>,
+    /// Index -> size, site, thread, birth tick, birth event.
+    pub live: HashMap<u64, (u64, u32, u32, u64, u64)>,
+    pub inherited: HashMap<u64, u64>,
+    /// Totals at the time of each step, before it.
+    pub before: Vec<(u64, u64)>,
+}
+
+pub fn truth(steps: &[Step]) -> Truth {
+    let mut t = Truth::default();
+    let mut sums: HashMap<u32, tape::SiteSums> = HashMap::new();
+    let mut at_peak: HashMap<u32, (u64, u64)> = HashMap::new();
+    let mut number = 0;
+    for step in steps {
+        t.before.push((t.totals.live_blocks, t.totals.live_bytes));
+        match *step {
+            Step::Alloc { index, size, site, thread, tick } => {
+                t.totals.allocs += 1;
+                t.totals.bytes_allocated += size;
+                let row = sums.entry(site).or_default();
+                row.allocs += 1;
+                row.bytes += size;
+                t.live.insert(index, (size, site, thread, tick, number));
+            }
+            Step::Resize { index, size, site, thread, tick } => {
+                t.totals.resizes += 1;
+                t.totals.bytes_allocated += size;
+                let mut birth = (tick, number);
+                if t.inherited.remove(&index).is_none() {
+                    let (old, old_site, _, born, event) = t.live[&index];
+                    birth = (born, event);
+                    let row = sums.entry(old_site).or_default();
+                    row.frees += 1;
+                    row.freed_bytes += old;
+                }
+                let row = sums.entry(site).or_default();
+                row.allocs += 1;
+                row.bytes += size;
+                // A block that was inherited keeps the birth of the record that introduced it.
+                if let Some(Step::Inherited { tick, .. }) = steps.iter().find(|s| matches!(s, Step::Inherited { index: i, .. } if *i == index))
+                    && !t.live.contains_key(&index)
+                {
+                    birth.0 = *tick;
+                }
+                t.live.insert(index, (size, site, thread, birth.0, birth.1));
+            }
+            Step::Free { index, .. } | Step::Implied { index, .. } => {
+                match step {
+                    Step::Implied { .. } => t.totals.implied_frees += 1,
+                    _ => t.totals.frees += 1,
+                }
+                if t.inherited.remove(&index).is_none() {
+                    let (old, site, ..) = t.live.remove(&index).unwrap();
+                    let row = sums.entry(site).or_default();
+                    row.frees += 1;
+                    row.freed_bytes += old;
+                }
+            }
+            Step::Inherited { index, size, .. } => drop(t.inherited.insert(index, size)),
+            Step::Unmatched { .. } => t.totals.unknown_frees += 1,
+        }
+        number += u64::from(!matches!(step, Step::Unmatched { .. }));
+        let live: u64 = t.live.values().map(|block| block.0).sum();
+        (t.totals.live_blocks, t.totals.live_bytes) = (t.live.len() as u64, live);
+        t.totals.peak_blocks = t.totals.peak_blocks.max(t.totals.live_blocks);
+        if live > t.totals.peak_bytes {
+            (t.totals.peak_bytes, t.totals.peak_tick) = (live, step.tick());
+            at_peak.clear();
+            for (size, site, ..) in t.live.values() {
+                let held = at_peak.entry(*site).or_default();
+                *held = (held.0 + 1, held.1 + size);
+            }
+        }
+    }
+    for (site, (blocks, bytes)) in at_peak {
+        let row = sums.entry(site).or_default();
+        (row.peak_blocks, row.peak_bytes) = (blocks, bytes);
+    }
+    t.sites = sums.into_iter().map(|(site, row)| tape::SiteSums { site, ..row }).collect();
+    t.sites.sort_by_key(|row| row.site);
+    t
+}
+
+/// Writes the files of one image.
+pub fn files(steps: &[Step], options: &Options) -> Files {
+    let truth = truth(steps);
+    let mut files = Files::default();
+    let mut writer = tape::Writer::default();
+    let mut put = |record: Record, tape: &mut Vec<u8>| writer.record(&record, tape);
+    tape::Writer::file_head(&mut files.tape);
+    let start_tick = 100;
+    let process = tape::Process {
+        pid: 4711,
+        ppid: 1,
+        ticks_per_second: options.ticks_per_second,
+        start_tick,
+        start_unix_ns: 1_700_000_000_000_000_000,
+        page_size: 4096,
+        exe: "/usr/bin/made".into(),
+        argv: vec!["made".into()],
+        ..tape::Process::default()
+    };
+    put(Record::Process(process), &mut files.tape);
+    for module in &options.modules {
+        put(Record::Module(module.clone()), &mut files.tape);
+    }
+    put(Record::Sites(tape::Sites { first: 1, sites: options.sites.clone() }), &mut files.tape);
+    let mut threads: Vec<u32> = steps.iter().map(Step::thread).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    for &number in &threads {
+        let thread = tape::Thread { number, tid: 4710 + number, name: format!("t{number}").into(), first_tick: start_tick };
+        put(Record::Thread(thread), &mut files.tape);
+    }
+    let mut mtrc = mtrc::Writer::new(mtrc::Options::default());
+    let (mut plain_offset, mut next_index) = (0u64, 1u64);
+    for (number, part) in steps.chunks(options.chunk_events.max(1)).enumerate() {
+        let mut plain = Vec::new();
+        if number == 0 {
+            mtrc.header(&mut plain);
+        }
+        mtrc.new_chunk();
+        let (mut entries, mut ticks, mut sites, mut unmatched) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (first_tick, mut last) = (part[0].tick(), part[0].tick());
+        let (first_index, mut events, mut allocations) = (next_index, 0u64, 0u64);
+        for step in part {
+            let place = Place::thread(step.thread().into());
+            let entry = match *step {
+                Step::Alloc { index, size, site, .. } => {
+                    mtrc.alloc(&mut plain, index, address(index), size, &place);
+                    site.put(&mut sites);
+                    Entry::Malloc
+                }
+                Step::Resize { index, size, site, .. } => {
+                    mtrc.resize(&mut plain, index, address(index) + 8, size, &place);
+                    site.put(&mut sites);
+                    Entry::Realloc
+                }
+                Step::Free { index, .. } => {
+                    mtrc.free(&mut plain, index, &place);
+                    Entry::Free
+                }
+                Step::Implied { index, .. } => {
+                    mtrc.free(&mut plain, index, &place);
+                    Entry::Implied
+                }
+                Step::Inherited { index, size, .. } => {
+                    mtrc.alloc(&mut plain, index, address(index), size, &place);
+                    0u32.put(&mut sites);
+                    Entry::Inherited
+                }
+                Step::Unmatched { address, thread, tick } => {
+                    let position = events as u32;
+                    let entry = Entry::Free as u8;
+                    tape::Unmatched { position, address, thread, entry, tick: tick - first_tick }.put(&mut unmatched);
+                    continue;
+                }
+            };
+            if matches!(step, Step::Alloc { .. } | Step::Inherited { .. }) {
+                allocations += 1;
+                next_index += 1;
+            }
+            entries.push(entry as u8);
+            (step.tick() - last).put(&mut ticks);
+            last = step.tick();
+            events += 1;
+        }
+        let pack = |kind: u8, plain: &[u8]| {
+            let mut stored = Vec::new();
+            options.codec.pack(plain, 1, &mut stored).unwrap();
+            let codec = options.codec as u8;
+            Column { kind, codec, plain_length: plain.len() as u32, stored: tape::field::Text(stored) }
+        };
+        let mut columns = vec![
+            pack(tape::COLUMN_ENTRIES, &entries),
+            pack(tape::COLUMN_TICKS, &ticks),
+            pack(tape::COLUMN_SITES, &sites),
+        ];
+        if !unmatched.is_empty() {
+            columns.push(pack(tape::COLUMN_UNMATCHED, &unmatched));
+        }
+        let mut stored = Vec::new();
+        options.codec.pack(&plain, 1, &mut stored).unwrap();
+        let before = number * options.chunk_events.max(1);
+        let most = truth.before[before..].iter().take(part.len() + 1).map(|(_, bytes)| *bytes).max().unwrap_or(0);
+        let chunk = tape::Chunk {
+            number: number as u32 + 1,
+            codec: options.codec as u8,
+            stored_offset: files.trace.len() as u64,
+            stored_length: stored.len() as u64,
+            plain_offset,
+            plain_length: plain.len() as u64,
+            checksum: tape::codec::checksum(&stored),
+            events,
+            allocations,
+            first_index,
+            first_tick,
+            last_tick: part.last().unwrap().tick(),
+            live_blocks: truth.before[before].0,
+            live_bytes: truth.before[before].1,
+            most_bytes: most,
+            columns,
+        };
+        files.trace.extend_from_slice(&stored);
+        plain_offset += plain.len() as u64;
+        put(Record::Chunk(chunk), &mut files.tape);
+    }
+    for loss in &options.losses {
+        put(Record::Loss(loss.clone()), &mut files.tape);
+    }
+    let lost = |thread: u32| options.losses.iter().filter(|loss| loss.thread == thread).map(|loss| loss.events).sum::<u64>();
+    let accounts = threads
+        .iter()
+        .map(|&thread| {
+            let own = |step: &&Step| step.thread() == thread && !matches!(step, Step::Implied { .. } | Step::Inherited { .. });
+            let recorded = steps.iter().filter(own).count() as u64;
+            tape::Account { thread, emitted: recorded + lost(thread), recorded, lost: lost(thread), sampled_out: 0 }
+        })
+        .collect();
+    put(Record::Ledger(tape::Ledger { accounts }), &mut files.tape);
+    if options.summary {
+        let summary = tape::Summary { totals: truth.totals.clone(), sites: truth.sites.clone() };
+        put(Record::Summary(summary), &mut files.tape);
+    }
+    if options.end {
+        let tick = steps.last().map_or(start_tick, Step::tick);
+        let end = tape::End { tick, unix_ns: 1_700_000_001_000_000_000, reason: tape::END_EXITED, status: 3 };
+        put(Record::End(end), &mut files.tape);
+        let mut end = Vec::new();
+        if steps.is_empty() {
+            mtrc.header(&mut end);
+        }
+        mtrc.end(&mut end);
+        options.codec.pack(&end, 1, &mut files.trace).unwrap();
+    }
+    files.profile = profile(steps, &options.sites);
+    files
+}
+
+fn profile(steps: &[Step], sites: &[tape::Site]) -> Vec<u8> {
+    let mut builder = Builder::new(mptl::layout::BOUNDS, Bins::new(mptl::layout::BINS));
+    for site in sites {
+        builder.site(site.parent.into(), site.address, None);
+    }
+    let mut live: HashMap<u64, (u32, u64)> = HashMap::new();
+    for step in steps {
+        match *step {
+            Step::Alloc { index, size, site, .. } => {
+                builder.alloc(site.into(), size);
+                live.insert(index, (site, size));
+            }
+            Step::Resize { index, size, site, .. } => {
+                if let Some((site, size)) = live.insert(index, (site, size)) {
+                    builder.free(site.into(), size);
+                }
+                builder.alloc(site.into(), size);
+            }
+            Step::Free { index, .. } | Step::Implied { index, .. } => {
+                if let Some((site, size)) = live.remove(&index) {
+                    builder.free(site.into(), size);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut out = Vec::new();
+    builder.build().write(&mut out);
+    out
+}
+
+/// Writes a recording with one image; gives the image's folder.
+pub fn write(dir: &Path, files: &Files, codec: Codec) -> PathBuf {
+    let folder = dir.join("4711.made");
+    std::fs::create_dir_all(&folder).unwrap();
+    let image = recording::Image {
+        folder: "4711.made".into(),
+        pid: 4711,
+        ppid: 1,
+        origin: "start".into(),
+        exe: "/usr/bin/made".into(),
+        argv: vec!["made".into()],
+        exit: Some(Exit::Code(3)),
+        ..recording::Image::default()
+    };
+    let about = Recording {
+        format: "heaptape recording".into(),
+        version: 1,
+        command: vec!["made".into(), "it".into()],
+        images: vec![image],
+        ..Recording::default()
+    };
+    std::fs::write(dir.join(recording::RECORDING), serde_json::to_vec_pretty(&about).unwrap()).unwrap();
+    std::fs::write(folder.join(format!("{}{}", recording::TRACE, codec.suffix())), &files.trace).unwrap();
+    std::fs::write(folder.join(recording::TAPE), &files.tape).unwrap();
+    std::fs::write(folder.join(recording::PROFILE), &files.profile).unwrap();
+    folder
+}
+
+/// A recording of these steps in a directory of its own.
+pub fn recording(steps: &[Step], options: &Options) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &files(steps, options), options.codec);
+    let path = dir.path().to_path_buf();
+    (dir, path)
+}
+
+/// A legal program from random numbers: (what, size, site, thread, wait).
+pub fn program(rolls: &[(u8, u16, u8, u8, u8)]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let (mut live, mut next, mut tick): (Vec<u64>, u64, u64) = (Vec::new(), 1, 100);
+    for &(what, size, site, thread, wait) in rolls {
+        tick += u64::from(wait);
+        let (thread, site, size) = (u32::from(thread % 3) + 1, u32::from(site % 9), u64::from(size));
+        let pick = |live: &[u64]| live[(usize::from(wait) * 31 + usize::from(what)) % live.len()];
+        match what % 16 {
+            0..7 => {
+                steps.push(Step::Alloc { index: next, size, site, thread, tick });
+                live.push(next);
+                next += 1;
+            }
+            7..9 if !live.is_empty() => {
+                steps.push(Step::Resize { index: pick(&live), size, site, thread, tick });
+            }
+            9..14 if !live.is_empty() => {
+                let index = pick(&live);
+                live.retain(|known| *known != index);
+                steps.push(match what {
+                    200.. => Step::Implied { index, thread, tick },
+                    _ => Step::Free { index, thread, tick },
+                });
+            }
+            14 => {
+                steps.push(Step::Inherited { index: next, size: size + 1, thread, tick });
+                steps.push(match what {
+                    0..100 => Step::Free { index: next, thread, tick },
+                    _ => {
+                        live.push(next);
+                        Step::Resize { index: next, size, site, thread, tick }
+                    }
+                });
+                next += 1;
+            }
+            _ => steps.push(Step::Unmatched { address: 0xdead_0000 + size, thread, tick }),
+        }
+    }
+    steps
+}

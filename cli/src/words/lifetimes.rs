@@ -1,0 +1,17 @@
+//! `heaptape lifetimes`: how long blocks live.
+
+use super::asked::{Common, print};
+use crate::Outcome;
+use heaptape_analyzer::report::lifetimes;
+
+/// Its options.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let asked = args.common.asked(16);
+    print(|out, style| lifetimes::run(&asked, out, style))
+}

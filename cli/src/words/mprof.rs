@@ -1,0 +1,84 @@
+//! `heaptape mprof`: a profile as mprof shows it.
+
+use crate::Outcome;
+use anyhow::Context;
+use heaptape_analyzer::foreign::mprof::{self, Options};
+use heaptape_formats::{Ending, mptl::Profile};
+use std::io::{self, BufWriter, Read, Write};
+use std::{fs, fs::File};
+
+/// The options of the real mprof.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Keep the call sites of a function apart
+    #[arg(short, long)]
+    addresses: bool,
+    /// Sort and weigh by counts instead of bytes
+    #[arg(short, long)]
+    counts: bool,
+    /// Also write the call graph for Graphviz (stdout and stderr are possible)
+    #[arg(short, long, value_name = "FILE")]
+    graph_file: Option<String>,
+    /// Let the edges of the graph show what was not freed
+    #[arg(short, long)]
+    leaks: bool,
+    /// Frames that tell stacks apart in the leak table; 0 is all
+    #[arg(short = 'n', long, value_name = "DEPTH", default_value_t = 1)]
+    stack_depth: usize,
+    /// Also print the call graph
+    #[arg(short = 'v', long)]
+    call_graph: bool,
+    /// Print the version
+    #[arg(short = 'V', long)]
+    version: bool,
+    /// Profile; - is the standard input
+    #[arg(default_value = "mpatrol.out")]
+    file: String,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    if args.version {
+        writeln!(out, "mprof 1.3, as shown by heaptape {}", env!("CARGO_PKG_VERSION"))?;
+        return Ok(Outcome::Done);
+    }
+    let mut bytes = Vec::new();
+    let read = match args.file.as_str() {
+        "-" => io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes),
+        file => fs::read(file),
+    };
+    let read = match read {
+        Ok(bytes) => Profile::read(&bytes),
+        Err(error) => {
+            eprintln!("mprof: {}: {error}", args.file);
+            return Ok(Outcome::Incomplete);
+        }
+    };
+    let (profile, ending) = match read {
+        Ok(read) => read,
+        Err(error) => {
+            eprintln!("mprof: {}\nmprof: {error}", mprof::words(&error));
+            return Ok(Outcome::Incomplete);
+        }
+    };
+    let Args { addresses, counts, leaks, stack_depth, call_graph, .. } = args;
+    let options = Options { addresses, counts, leaks, stack_depth, call_graph };
+    mprof::view(&profile, &options, &mut out)?;
+    if let Some(file) = &args.graph_file {
+        match file.as_str() {
+            "stdout" => mprof::graph(&profile, &options, &args.file, &mut out)?,
+            "stderr" => mprof::graph(&profile, &options, &args.file, &mut io::stderr().lock())?,
+            file => {
+                let mut graph = BufWriter::new(File::create(file).with_context(|| file.to_owned())?);
+                mprof::graph(&profile, &options, &args.file, &mut graph)?;
+                graph.flush().with_context(|| file.to_owned())?;
+            }
+        }
+    }
+    out.flush()?;
+    if let Ending::Cut { offset, field } = ending {
+        eprintln!("mprof: Error reading file\nmprof: the file is cut at byte {offset}, in its {field}; shown is what is there");
+        return Ok(Outcome::Incomplete);
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,144 @@
+//! `heaptape mptrace`: a trace as mptrace shows it.
+
+use crate::Outcome;
+use anyhow::Context;
+use clap::{Arg, ArgMatches, Command, FromArgMatches};
+use heaptape_analyzer::foreign::mptrace::{self, Hatf, Options, Simulation, View};
+use heaptape_formats::mtrc::{Failure, Stream};
+use heaptape_formats::Ending;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+
+/// The options of the real mptrace.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print the table of events
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print thread, function, file and line under each event
+    #[arg(short, long)]
+    source: bool,
+    /// Also write the trace in Heap Allocation Trace Format
+    #[arg(short = 'H', long, value_name = "FILE")]
+    hatf_file: Option<String>,
+    /// Also write a C program that replays the trace
+    #[arg(short = 'S', long, value_name = "FILE")]
+    sim_file: Option<String>,
+    /// The real tool's window, which is not built here
+    #[arg(short = 'w', long)]
+    gui: bool,
+    #[command(flatten)]
+    _window: Window,
+    /// Print the version
+    #[arg(short = 'V', long)]
+    version: bool,
+    /// Trace; - is the standard input
+    #[arg(default_value = "mpatrol.trace")]
+    file: String,
+}
+
+/// The window's own options: taken, so that scripts run, and without effect.
+struct Window;
+
+impl Window {
+    const OPTIONS: [&str; 11] = [
+        "alloc", "base", "delay", "free", "height", "internal", "space", "unalloc", "view-height", "view-width", "width",
+    ];
+}
+
+impl clap::Args for Window {
+    fn augment_args(command: Command) -> Command {
+        command.args(Window::OPTIONS.map(|name| Arg::new(name).long(name).hide(true)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Window::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Window {
+    fn from_arg_matches(_: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Window)
+    }
+
+    fn update_from_arg_matches(&mut self, _: &ArgMatches) -> Result<(), clap::Error> {
+        Ok(())
+    }
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    if args.version {
+        println!("mptrace 1.4, as shown by heaptape {}", env!("CARGO_PKG_VERSION"));
+        return Ok(Outcome::Done);
+    }
+    if args.gui {
+        eprintln!("mptrace: the window is not built; the trace is shown as text");
+    }
+    match args.file.as_str() {
+        "-" => show(&args, io::stdin().lock()),
+        file => match File::open(file) {
+            Ok(open) => show(&args, open),
+            Err(error) => {
+                eprintln!("mptrace: {file}: {error}");
+                Ok(Outcome::Incomplete)
+            }
+        },
+    }
+}
+
+fn show(args: &Args, input: impl Read) -> anyhow::Result<Outcome> {
+    let mut stream = match Stream::new(input) {
+        Ok(stream) => stream,
+        Err(failure) => return Ok(complain(&failure)),
+    };
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut complaints = io::stderr();
+    let (mut hatf, mut simulation) = (open(args.hatf_file.as_deref())?, open(args.sim_file.as_deref())?);
+    let options = Options { verbose: args.verbose, source: args.source, word: stream.header().flavour.word };
+    let mut view = View::new(options, &mut out, &mut complaints)?;
+    if let (Some(name), Some(file)) = (&args.hatf_file, &mut hatf) {
+        view.hatf(Hatf::new(name, file)?);
+    }
+    if let Some(file) = &mut simulation {
+        view.simulation(Simulation::new(&args.file, file)?);
+    }
+    let failure = loop {
+        match stream.next() {
+            Ok(Some(record)) => view.record(&record)?,
+            Ok(None) => break None,
+            Err(failure) => break Some(failure),
+        }
+    };
+    view.finish()?;
+    out.flush()?;
+    for file in [hatf, simulation].iter_mut().flatten() {
+        file.flush()?;
+    }
+    if let Some(failure) = failure {
+        return Ok(complain(&failure));
+    }
+    if let Some(Ending::Cut { offset, field }) = stream.ending() {
+        eprintln!("mptrace: Error reading file\nmptrace: the file is cut at byte {offset}, in its {field}; shown is what is there");
+        return Ok(Outcome::Incomplete);
+    }
+    Ok(Outcome::Done)
+}
+
+fn open(name: Option<&str>) -> anyhow::Result<Option<Box<dyn Write>>> {
+    let Some(name) = name else { return Ok(None) };
+    Ok(Some(match name {
+        "stdout" => Box::new(BufWriter::new(io::stdout())),
+        "stderr" => Box::new(io::stderr()),
+        _ => Box::new(BufWriter::new(File::create(name).with_context(|| name.to_owned())?)),
+    }))
+}
+
+/// Says what is wrong, first as the real tool says it.
+fn complain(failure: &Failure) -> Outcome {
+    let words = match failure {
+        Failure::Io(_) => "Error reading file",
+        Failure::Format(error) => mptrace::words(error),
+    };
+    eprintln!("mptrace: {words}\nmptrace: {failure}");
+    Outcome::Incomplete
+}

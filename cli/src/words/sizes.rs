@@ -1,0 +1,17 @@
+//! `heaptape sizes`: how large blocks are.
+
+use super::asked::{Common, print};
+use crate::Outcome;
+use heaptape_analyzer::report::sizes;
+
+/// Its options.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let asked = args.common.asked(16);
+    print(|out, style| sizes::run(&asked, out, style))
+}

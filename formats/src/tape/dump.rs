@@ -1,0 +1,148 @@
+//! A tape as plain text: one record a line, items of a record's list indented below it.
+
+use super::codec::Codec;
+use super::field::Text;
+use super::layout::*;
+use super::{Source, Step, Stream};
+use crate::Ending;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+/// Prints every record, what is damaged, and how the file ended.
+///
+/// # Errors
+/// When `out` fails. What is wrong with the bytes is printed where it stands.
+pub fn dump<S: Source + ?Sized>(source: &S, out: &mut dyn Write) -> io::Result<()> {
+    let mut stream = match Stream::new(source) {
+        Ok(stream) => stream,
+        Err(error) => return writeln!(out, "error {error}"),
+    };
+    writeln!(out, "tape version {FILE_VERSION}")?;
+    loop {
+        match stream.step() {
+            Ok(Step::Record(offset, record)) => writeln!(out, "{offset} {}", line(&record))?,
+            Ok(Step::Unknown(offset, kind)) => writeln!(out, "{offset} unknown kind {kind}")?,
+            Ok(Step::Damage(from, to, error)) => writeln!(out, "{from} damage until {to}: {error}")?,
+            Ok(Step::End(Ending::Complete)) => return writeln!(out, "end"),
+            Ok(Step::End(Ending::Cut { offset, field })) => return writeln!(out, "cut at {offset} in {field}"),
+            Err(error) => return writeln!(out, "error {error}"),
+        }
+    }
+}
+
+fn hex(bytes: &Text) -> String {
+    bytes.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn codec(number: u8) -> String {
+    Codec::from_number(number).map_or_else(|| format!("codec {number}"), |codec| format!("{codec:?}").to_lowercase())
+}
+
+const fn column(kind: u8) -> &'static str {
+    match kind {
+        COLUMN_ENTRIES => "entries",
+        COLUMN_TICKS => "ticks",
+        COLUMN_SITES => "sites",
+        COLUMN_WEIGHTS => "weights",
+        COLUMN_UNMATCHED => "unmatched",
+        _ => "unknown",
+    }
+}
+
+const fn reason(number: u8) -> &'static str {
+    match number {
+        END_EXITED => "exited",
+        END_SIGNALLED => "signalled",
+        END_EXEC => "exec",
+        END_GONE => "gone",
+        END_RUNNING => "running",
+        _ => "unknown",
+    }
+}
+
+/// Writing to a string cannot fail: results are dropped.
+fn line(record: &Record) -> String {
+    let mut text;
+    match record {
+        Record::Process(r) => {
+            let Process { pid, ppid, uid, origin, ticks_per_second, start_tick, start_unix_ns, page_size, .. } = r;
+            text = format!(
+                "process pid {pid} ppid {ppid} uid {uid} origin {origin} ticks/s {ticks_per_second} start {start_tick} unix \
+                 {start_unix_ns} page {page_size} sample {} free sites {} exe {:?} cwd {:?} argv {:?} label {:?} recorder {:?}",
+                r.sample_bytes, r.free_sites, r.exe, r.cwd, r.argv, r.label, r.recorder
+            );
+        }
+        Record::Module(r) => {
+            let Module { number, start, end, bias, path, build_id } = r;
+            text = format!("module {number} {start:#x}-{end:#x} bias {bias:#x} build-id {} {path:?}", hex(build_id));
+        }
+        Record::ModuleGone(r) => text = format!("module gone {}", r.number),
+        Record::Sites(r) => {
+            text = format!("sites {} from {}", r.sites.len(), r.first);
+            for (number, site) in (u64::from(r.first)..).zip(&r.sites) {
+                let _ = write!(text, "\n  site {number} parent {} {:#x} flags {}", site.parent, site.address, site.flags);
+            }
+        }
+        Record::Thread(r) => {
+            text = format!("thread {} tid {} first {} {:?}", r.number, r.tid, r.first_tick, r.name);
+        }
+        Record::Chunk(r) => {
+            text = format!(
+                "chunk {} {} stored {}+{} plain {}+{} checksum {:#010x} events {} allocations {} from index {} ticks {}-{} live \
+                 {} blocks {} bytes most {}",
+                r.number,
+                codec(r.codec),
+                r.stored_offset,
+                r.stored_length,
+                r.plain_offset,
+                r.plain_length,
+                r.checksum,
+                r.events,
+                r.allocations,
+                r.first_index,
+                r.first_tick,
+                r.last_tick,
+                r.live_blocks,
+                r.live_bytes,
+                r.most_bytes
+            );
+            for c in &r.columns {
+                let (kind, stored) = (column(c.kind), c.stored.0.len());
+                let _ = write!(text, "\n  column {kind} {} stored {stored} plain {}", codec(c.codec), c.plain_length);
+            }
+        }
+        Record::Ledger(r) => {
+            text = format!("ledger of {} threads", r.accounts.len());
+            for Account { thread, emitted, recorded, lost, sampled_out } in &r.accounts {
+                let _ = write!(
+                    text,
+                    "\n  thread {thread} emitted {emitted} recorded {recorded} lost {lost} sampled out {sampled_out}"
+                );
+            }
+        }
+        Record::Loss(r) => {
+            text = format!("loss thread {} events {} ticks {}-{}", r.thread, r.events, r.from_tick, r.to_tick);
+        }
+        Record::Clock(r) => {
+            text = format!("clock tick {} unix {} monotonic {}", r.tick, r.unix_ns, r.monotonic_ns);
+        }
+        Record::Summary(r) => {
+            text = format!("summary {:?}", r.totals).replace("Totals ", "").replace(['{', '}', ':', ','], "");
+            for SiteSums { site, allocs, bytes, frees, freed_bytes, peak_blocks, peak_bytes } in &r.sites {
+                let _ = write!(
+                    text,
+                    "\n  site {site} allocs {allocs} bytes {bytes} frees {frees} freed {freed_bytes} at peak {peak_blocks} blocks \
+                     {peak_bytes} bytes"
+                );
+            }
+        }
+        Record::End(r) => {
+            text = format!("end tick {} unix {} {} {}", r.tick, r.unix_ns, reason(r.reason), r.status);
+        }
+        Record::Note(r) => text = format!("note tick {} {:?}", r.tick, r.text),
+        Record::Inherited(r) => {
+            text = format!("inherited from {:?} tick {} blocks {} bytes {}", r.parent, r.tick, r.blocks, r.bytes);
+        }
+    }
+    text
+}
