@@ -19,10 +19,13 @@ fn allocators_preloaded_besides() {
     let libraries = libraries();
     assert!(!libraries.is_empty(), "no other allocator is installed: run scripts/install-tools");
     for library in &libraries {
-        for (name, arguments) in [("each_resize", vec![]), ("pairs", vec!["50000", "4"]), ("threads", vec!["4", "5000"])] {
+        for (name, arguments) in
+            [("each_resize", vec![]), ("pairs", vec!["50000", "4"]), ("threads", vec!["4", "5000"])]
+        {
             let folder = workshop::folder();
             let file = folder.path().join("own");
-            let program = Program::new(target::c(name)).args(arguments).env("OWN_FILE", &file).env("LD_PRELOAD", library);
+            let program =
+                Program::new(target::c(name)).args(arguments).env("OWN_FILE", &file).env("LD_PRELOAD", library);
             let plain = program.plain().success();
             std::fs::remove_file(&file).expect("own figures");
             let recording = program.recorded();
@@ -71,7 +74,12 @@ fn an_allocator_inside_the_program() {
     let plain = program.plain().success();
     same(&plain, &program.preloaded());
     let recording = program.recorded();
-    assert_eq!((recording.outcome.code(), &recording.outcome.stdout), (plain.code(), &plain.stdout), "{}", recording.outcome);
+    assert_eq!(
+        (recording.outcome.code(), &recording.outcome.stdout),
+        (plain.code(), &plain.stdout),
+        "{}",
+        recording.outcome
+    );
     recording.report().processes.iter().for_each(heaptape_tests::Process::ledger);
     torture::passed(29, "a program with an allocator of its own, unharmed", 1);
 }

@@ -26,7 +26,12 @@ fn no_recorder_there() {
     for name in names {
         let outcome = program.preloaded_with(at(name));
         same(&plain, &outcome);
-        assert!(outcome.wall < plain.wall + Duration::from_millis(500), "{name}: {:?} against {:?}", outcome.wall, plain.wall);
+        assert!(
+            outcome.wall < plain.wall + Duration::from_millis(500),
+            "{name}: {:?} against {:?}",
+            outcome.wall,
+            plain.wall
+        );
     }
     same(&plain, &program.preloaded_with(""));
     drop(stream);
@@ -73,7 +78,8 @@ fn strangers_on_the_socket() {
     // The program tells where the socket is: a shell behind the command writes its environment down.
     let note = workshop::folder();
     let file = note.path().join("socket");
-    let told = program.after(&format!("printf %s \"$HEAPTAPE_SOCKET\" > {0}.part; mv {0}.part {0}; sleep 0.2", file.display()));
+    let told = program
+        .after(&format!("printf %s \"$HEAPTAPE_SOCKET\" > {0}.part; mv {0}.part {0}; sleep 0.2", file.display()));
     let recording = told.recorded_while(|_, _| {
         let start = Instant::now();
         let path = loop {
@@ -90,7 +96,9 @@ fn strangers_on_the_socket() {
             if let Ok(mut stream) = UnixStream::connect(&path) {
                 stream.write_all(b"MTRC and nothing behind it").ok();
             }
-            let Ok(socket) = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_NONBLOCK, None) else { continue };
+            let Ok(socket) = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_NONBLOCK, None) else {
+                continue;
+            };
             if connect(socket.as_raw_fd(), &UnixAddr::new(path.as_str()).expect("a path")).is_ok() {
                 let bytes: Vec<u8> = (0..index * 7).map(|i| (i * 31) as u8).collect();
                 send(socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL).ok();

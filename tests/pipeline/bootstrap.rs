@@ -16,9 +16,10 @@ fn before_main_and_after_it() {
     let (recording, report, _) = program.recorded_like_counted(Depth::Live);
     same(&plain, &recording.outcome);
     let recording = recording.whole();
-    // By size: what the preinit array, the constructors, the exit handlers, the destructors and the library's destructor left behind.
+    // By size: what the library's constructor, the exit handler, the destructors of program and library left behind. The preinit array's
+    // block is not among them: libc has not yet set up the environment, so nobody knows the recorder then.
     let leaks = recording.leaks();
-    for bytes in [1423, 1451, 1481, 1487, 1433] {
+    for bytes in [1423, 1481, 1487, 1433] {
         assert!(leaks.iter().any(|leak| leak.bytes == bytes), "{bytes} bytes: {leaks:#?}");
     }
     assert!(report.only("early_and_late").frees >= 10);
@@ -52,7 +53,11 @@ fn lazily_and_eagerly_bound() {
         let built = flags.iter().fold(Target::program("known_stacks.c"), |target, flag| target.flag(*flag)).build();
         let recording = Program::new(built).recorded().whole();
         let leaks = recording.leaks();
-        let names = leaks.iter().find(|leak| leak.bytes == 3001).map(heaptape_tests::recording::Leak::functions).unwrap_or_default();
+        let names = leaks
+            .iter()
+            .find(|leak| leak.bytes == 3001)
+            .map(heaptape_tests::recording::Leak::functions)
+            .unwrap_or_default();
         assert_eq!(names[..5], ["leaf", "plain_c", "plain_b", "plain_a", "main"], "{flags:?}");
     }
 }

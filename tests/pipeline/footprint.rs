@@ -110,7 +110,9 @@ fn system_calls_of_the_attach_and_no_more() {
         let recording = program.recorded().success();
         assert!(recording.report().all("pairs").count() == 1);
         let text = std::fs::read_to_string(file).expect("strace's output");
-        text.lines().filter(|line| !line.contains(" futex(") && !line.contains(" brk(") && !line.contains(" mprotect(")).count()
+        text.lines()
+            .filter(|line| !line.contains(" futex(") && !line.contains(" brk(") && !line.contains(" mprotect("))
+            .count()
     };
     let (few, many) = (recorded("1000"), recorded("200000"));
     assert!(many <= few + 3, "{few} system calls for 1,000 pairs, {many} for 200,000");

@@ -70,7 +70,8 @@ fn forks_in_a_program_with_threads() {
     same(&plain, &recording.outcome);
     let recording = recording.whole();
     let report = recording.report();
-    let children: Vec<_> = report.processes.iter().filter(|process| process.allocs == 100 && process.frees == 100).collect();
+    let children: Vec<_> =
+        report.processes.iter().filter(|process| process.allocs == 100 && process.frees == 100).collect();
     assert_eq!(children.len() as u64, forks, "each child has its own image");
     torture::passed(15, "forks while 7 threads allocated", forks);
 }

@@ -31,8 +31,7 @@ fn drop_mode_counts_every_loss() {
 fn a_small_ring_loses_nothing_by_default() {
     let folder = workshop::folder();
     let file = folder.path().join("own");
-    let program =
-        Program::new(target::c("pairs")).args(["200000", "4"]).env("OWN_FILE", &file).option("--ring=4KiB");
+    let program = Program::new(target::c("pairs")).args(["200000", "4"]).env("OWN_FILE", &file).option("--ring=4KiB");
     let plain = program.plain().success();
     std::fs::remove_file(&file).expect("own figures");
     let recording = program.recorded();

@@ -7,7 +7,7 @@ fn limits_of_memory_files_and_stack() {
     let limits = [
         "ulimit -v 300000",
         "ulimit -v 100000",
-        "ulimit -v 40000",
+        "ulimit -v 60000",
         "ulimit -d 60000",
         "ulimit -d 10000",
         "ulimit -f 1",
@@ -65,7 +65,8 @@ fn a_full_disk() {
     let recorder = Program::new(heaptape_tests::workshop::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
     let outcome = recorder.arg(target::c("pairs")).args(["3000000", "1"]).plain();
     let verdict = heaptape_tests::recording::heaptape([std::ffi::OsStr::new("verify"), place.as_ref()]);
-    let report = heaptape_tests::recording::heaptape([std::ffi::OsStr::new("report"), "--json".as_ref(), place.as_ref()]);
+    let report =
+        heaptape_tests::recording::heaptape([std::ffi::OsStr::new("report"), "--json".as_ref(), place.as_ref()]);
     Program::new("umount").arg(&at).plain();
     assert_eq!(outcome.stdout, plain.stdout, "{outcome}");
     assert_eq!(outcome.code(), plain.code(), "{outcome}");

@@ -6,7 +6,11 @@ use heaptape_tests::{Program, Target, is_full, same, target, torture, workshop};
 #[test]
 fn two_libraries_in_turn_at_one_address() {
     let library = |name: &str, frame: &str| {
-        Target::library("plugin_place.c").flag(format!("-DNAME={name}")).flag(format!("-DFRAME={frame}")).named(&format!("lib{name}.so")).build()
+        Target::library("plugin_place.c")
+            .flag(format!("-DNAME={name}"))
+            .flag(format!("-DFRAME={frame}"))
+            .named(&format!("lib{name}.so"))
+            .build()
     };
     let (a, b) = (library("plugin_a_takes", "200"), library("plugin_b_takes", "600"));
     let rounds = if is_full() { 1_000 } else { 200 };
@@ -16,7 +20,8 @@ fn two_libraries_in_turn_at_one_address() {
     let recording = program.recorded().whole();
     same(&plain, &recording.outcome);
     let leaks = recording.leaks();
-    for (size, right, wrong) in [(1601, "plugin_a_takes", "plugin_b_takes"), (1607, "plugin_b_takes", "plugin_a_takes")] {
+    for (size, right, wrong) in [(1601, "plugin_a_takes", "plugin_b_takes"), (1607, "plugin_b_takes", "plugin_a_takes")]
+    {
         let mine: Vec<_> = leaks.iter().filter(|leak| leak.bytes == leak.blocks * size).collect();
         assert_eq!(mine.iter().map(|leak| leak.blocks).sum::<u64>(), rounds, "blocks of {size} bytes");
         for leak in mine {

@@ -106,7 +106,9 @@ fn shells_with_their_children() {
 /// The library changes nothing in what the program itself does: a run that is counted alone makes the same events as one that is recorded.
 #[test]
 fn recorded_alone_like_counted_alone() {
-    let program = Program::new("sqlite3").arg(":memory:").stdin("create table t(a); insert into t values (randomblob(100)); select count(*) from t;");
+    let program = Program::new("sqlite3")
+        .arg(":memory:")
+        .stdin("create table t(a); insert into t values (randomblob(100)); select count(*) from t;");
     let folder = workshop::folder();
     let fixed = program.clone().behind(&["setarch", "-R"]);
     fixed.clone().counted(folder.path()).plain().success();
@@ -115,6 +117,10 @@ fn recorded_alone_like_counted_alone() {
     let recording = fixed.recorded().whole();
     let report = recording.report();
     let process = report.only("sqlite3");
-    assert_eq!((process.allocs, process.resizes, process.frees), (counted.allocs, counted.resizes, counted.frees), "{process:#?}");
+    assert_eq!(
+        (process.allocs, process.resizes, process.frees),
+        (counted.allocs, counted.resizes, counted.frees),
+        "{process:#?}"
+    );
     assert_eq!(process.bytes_allocated, counted.bytes, "{process:#?}");
 }

@@ -16,7 +16,14 @@ fn lines(text: &str) -> Vec<&str> {
 fn a_missing_program() {
     let folder = workshop::folder();
     let place = folder.path().join("r");
-    let outcome = heaptape([OsStr::new("record"), "-q".as_ref(), "-o".as_ref(), place.as_ref(), "--".as_ref(), "no-such-program-here".as_ref()]);
+    let outcome = heaptape([
+        OsStr::new("record"),
+        "-q".as_ref(),
+        "-o".as_ref(),
+        place.as_ref(),
+        "--".as_ref(),
+        "no-such-program-here".as_ref(),
+    ]);
     assert!([2, 127].contains(&outcome.code()), "{outcome}");
     assert_eq!(lines(&outcome.error()).len(), 1, "{outcome}");
     assert!(outcome.error().contains("no-such-program-here"), "{outcome}");
@@ -30,7 +37,8 @@ fn a_program_without_the_right_to_run() {
     fs::write(&file, "#!/bin/sh\necho ran\n").expect("a file");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("its mode");
     let place = folder.path().join("r");
-    let outcome = heaptape([OsStr::new("record"), "-q".as_ref(), "-o".as_ref(), place.as_ref(), "--".as_ref(), file.as_ref()]);
+    let outcome =
+        heaptape([OsStr::new("record"), "-q".as_ref(), "-o".as_ref(), place.as_ref(), "--".as_ref(), file.as_ref()]);
     assert!([2, 126].contains(&outcome.code()), "{outcome}");
     assert_eq!(lines(&outcome.error()).len(), 1, "{outcome}");
 }
@@ -57,7 +65,10 @@ fn a_static_child() {
     let file = recording.folder.join("recording.json");
     let text: serde_json::Value = serde_json::from_slice(&fs::read(file).expect("recording.json")).expect("JSON");
     let missed = text["not_traced"].as_array().cloned().unwrap_or_default();
-    assert!(missed.iter().any(|entry| entry["exe"].as_str().is_some_and(|exe| exe.ends_with("small-static"))), "{text:#}");
+    assert!(
+        missed.iter().any(|entry| entry["exe"].as_str().is_some_and(|exe| exe.ends_with("small-static"))),
+        "{text:#}"
+    );
 }
 
 #[test]
@@ -75,7 +86,10 @@ fn a_setuid_program() {
     fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).expect("its mode");
     let place = folder.path().join("r");
     let program = Program::new(&command).args(["record", "-q", "-o"]).arg(&place).arg("--").arg(&copy).arg("9");
-    let outcome = program.behind(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]).env("HOME", folder.path()).plain();
+    let outcome = program
+        .behind(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"])
+        .env("HOME", folder.path())
+        .plain();
     assert_eq!((outcome.code(), outcome.text().as_str()), (9, "small\n"), "{outcome}");
     let error = outcome.error();
     assert_eq!(lines(&error).len(), 1, "one line says that nothing was recorded: {error}");
@@ -98,7 +112,12 @@ fn a_process_with_more_rights_than_its_caller() {
     let program = Program::new("strace")
         .args(["-u", "nobody", "-f", "-o"])
         .arg(&calls)
-        .args(["-E", &format!("LD_PRELOAD={}", workshop::library().display()), "-E", "HEAPTAPE_SOCKET=/nonexistent/socket"])
+        .args([
+            "-E",
+            &format!("LD_PRELOAD={}", workshop::library().display()),
+            "-E",
+            "HEAPTAPE_SOCKET=/nonexistent/socket",
+        ])
         .arg(&copy);
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).expect("setuid");
     let outcome = program.plain();
@@ -112,7 +131,9 @@ fn a_process_with_more_rights_than_its_caller() {
 
 #[test]
 fn an_unwritable_folder() {
-    let program = |place: &Path| heaptape([OsStr::new("record"), "-q".as_ref(), "-o".as_ref(), place.as_ref(), "--".as_ref(), "true".as_ref()]);
+    let program = |place: &Path| {
+        heaptape([OsStr::new("record"), "-q".as_ref(), "-o".as_ref(), place.as_ref(), "--".as_ref(), "true".as_ref()])
+    };
     for place in ["/proc/heaptape-cannot-be-here", "/nonexistent/folder/r"] {
         let outcome = program(Path::new(place));
         if Path::new("/nonexistent").exists() {
@@ -129,7 +150,14 @@ fn an_unwritable_folder() {
 fn an_existing_folder() {
     let folder = workshop::folder();
     fs::write(folder.path().join("precious"), "data").expect("a file");
-    let outcome = heaptape([OsStr::new("record"), "-q".as_ref(), "-o".as_ref(), folder.path().as_ref(), "--".as_ref(), "true".as_ref()]);
+    let outcome = heaptape([
+        OsStr::new("record"),
+        "-q".as_ref(),
+        "-o".as_ref(),
+        folder.path().as_ref(),
+        "--".as_ref(),
+        "true".as_ref(),
+    ]);
     assert_eq!(outcome.code(), 2, "{outcome}");
     assert_eq!(lines(&outcome.error()).len(), 1, "{outcome}");
     assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 1, "nothing is touched");
@@ -142,7 +170,12 @@ fn no_memory_for_the_rings() {
     let plain = program.plain().exits(4);
     let folder = workshop::folder();
     let place = folder.path().join("r");
-    let recorder = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(&place).arg("--").arg(target::c("small")).arg("4");
+    let recorder = Program::new(workshop::command())
+        .args(["record", "-q", "-o"])
+        .arg(&place)
+        .arg("--")
+        .arg(target::c("small"))
+        .arg("4");
     let outcome = recorder.after("ulimit -v 200000").plain();
     assert_eq!((outcome.code(), &outcome.stdout), (4, &plain.stdout), "{outcome}");
     assert!(lines(&outcome.error()).len() <= 1, "at most one line: {outcome}");

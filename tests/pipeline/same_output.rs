@@ -1,7 +1,7 @@
 //! Real programs behave the same: bare, recorded, and with the library but no recorder.
 
-use heaptape_tests::{Program, torture, workshop};
 use heaptape_tests::same;
+use heaptape_tests::{Program, torture, workshop};
 
 /// Programs of a base system (and what `scripts/install-tools` installs), as lines of a shell whose output does not depend on time or
 /// process ids.
@@ -44,7 +44,12 @@ const LINES: &[&str] = &[
 fn thirty_programs() {
     let mut tried = 0;
     for line in LINES {
-        let program = Program::new("bash").arg("-c").arg(line).env("LC_ALL", "C").env("PYTHONHASHSEED", "0").env("PERL_HASH_SEED", "0");
+        let program = Program::new("bash")
+            .arg("-c")
+            .arg(line)
+            .env("LC_ALL", "C")
+            .env("PYTHONHASHSEED", "0")
+            .env("PERL_HASH_SEED", "0");
         let plain = program.plain();
         if plain.code() == 127 {
             continue; // not installed

@@ -9,7 +9,10 @@ fn chain(leaks: &[heaptape_tests::recording::Leak], bytes: u64, functions: &[&st
     let found: Vec<_> = leaks.iter().filter(|leak| leak.bytes == bytes).collect();
     assert_eq!(found.len(), 1, "one leak of {bytes} bytes in {leaks:#?}");
     let names = found[0].functions();
-    assert!(names.windows(functions.len()).any(|window| window == functions), "{bytes} bytes: {functions:?} in {names:?}");
+    assert!(
+        names.windows(functions.len()).any(|window| window == functions),
+        "{bytes} bytes: {functions:?} in {names:?}"
+    );
     assert!(names.contains(&outermost), "{bytes} bytes: {names:?} reaches {outermost}");
 }
 
@@ -35,7 +38,11 @@ fn chains_known_by_name() {
     chain(&leaks, 3083 * 3, &["leaf", "by_pointer", "main"], "main");
     chain(&leaks, 3089, &["twin_leaf", "twin_b", "twin_one", "main"], "main");
     chain(&leaks, 3109, &["twin_leaf", "twin_b", "twin_two", "main"], "main");
-    let recursion = leaks.iter().find(|leak| leak.bytes == 3079).map(heaptape_tests::recording::Leak::functions).unwrap_or_default();
+    let recursion = leaks
+        .iter()
+        .find(|leak| leak.bytes == 3079)
+        .map(heaptape_tests::recording::Leak::functions)
+        .unwrap_or_default();
     assert_eq!(recursion.iter().filter(|name| **name == "recurses").count(), 301, "all frames of the recursion");
 }
 

@@ -4,7 +4,10 @@ use heaptape_tests::{Program, Target, same, target, torture, workshop};
 
 #[test]
 fn under_strace_and_gdb() {
-    for words in [vec!["strace", "-f", "-o", "/dev/null"], vec!["gdb", "-q", "-batch", "-return-child-result", "-ex", "run", "--args"]] {
+    for words in [
+        vec!["strace", "-f", "-o", "/dev/null"],
+        vec!["gdb", "-q", "-batch", "-return-child-result", "-ex", "run", "--args"],
+    ] {
         let program = Program::new(target::c("pairs")).args(["2000", "2"]).behind(&words);
         let plain = program.plain();
         if plain.code() != 0 {
@@ -34,7 +37,8 @@ fn under_valgrind() {
 
 #[test]
 fn with_the_address_sanitizer() {
-    let built = Target::program("small.c").flag("-fsanitize=address").flag("-U_FORTIFY_SOURCE").named("small-asan").build();
+    let built =
+        Target::program("small.c").flag("-fsanitize=address").flag("-U_FORTIFY_SOURCE").named("small-asan").build();
     let program = Program::new(built).arg("5").env("ASAN_OPTIONS", "detect_leaks=0");
     let plain = program.plain().exits(5);
     let recording = program.recorded();

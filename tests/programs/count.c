@@ -6,7 +6,7 @@
  * COUNT_DIR names a folder; every process image makes one file of `struct counts` there, PID-N. Without it nothing is counted.
  * Meaning, as the project's design has it: realloc(NULL, n) is an allocation, realloc(p, 0) that frees is a free, failures and free(NULL)
  * are no events, a C++ operator is the malloc that it calls; bytes are requested ones, of allocations and the new sizes of resizes.
- * A forked child counts from zero; blocks of its parent are `inherited` until it frees them.
+ * The peak of blocks is the most blocks at any time, whatever the bytes were then. A forked child counts from zero; blocks of its parent are `inherited` until it frees them.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -171,9 +171,10 @@ static struct counts *counts(void) {
 }
 
 static void peak(struct counts *c) {
-    uint64_t now = atomic_load(&c->live_bytes), blocks = atomic_load(&c->live_blocks), most = atomic_load(&c->peak_bytes);
-    while (now > most)
-        if (atomic_compare_exchange_weak(&c->peak_bytes, &most, now)) { atomic_store(&c->peak_blocks, blocks); break; }
+    uint64_t now = atomic_load(&c->live_bytes), blocks = atomic_load(&c->live_blocks);
+    uint64_t most = atomic_load(&c->peak_bytes), most_blocks = atomic_load(&c->peak_blocks);
+    while (now > most && !atomic_compare_exchange_weak(&c->peak_bytes, &most, now)) ;
+    while (blocks > most_blocks && !atomic_compare_exchange_weak(&c->peak_blocks, &most_blocks, blocks)) ;
 }
 
 static void *born(void *block, size_t size) {

@@ -15,7 +15,7 @@ TAKES(takes_by_valloc, valloc(1049))
 TAKES(takes_by_pvalloc, pvalloc(1051))
 TAKES(resizes_by_realloc, realloc(malloc(11), 1061))
 TAKES(resizes_by_reallocarray, reallocarray(malloc(13), 5, 613)) /* 3065 */
-TAKES(takes_by_strdup, strdup("eleven bytes and some more to be found by their number, 71 bytes long"))
+TAKES(takes_by_strdup, strdup("eleven bytes and some more to be found by their number, 70 bytes long"))
 int main(void) {
     void *p[] = { takes_by_malloc(), takes_by_calloc(), takes_by_realloc(), takes_by_reallocarray(), takes_by_posix_memalign(),
         takes_by_aligned_alloc(), takes_by_memalign(), takes_by_valloc(), takes_by_pvalloc(), resizes_by_realloc(),

@@ -23,7 +23,7 @@ fn sum(node: &Node) -> usize {
 
 #[inline(never)]
 fn leaves_something_behind() {
-    std::mem::forget(vec![0u8; 4441]);
+    std::mem::forget(std::hint::black_box(vec![0u8; 4441]));
 }
 
 fn main() {

@@ -25,7 +25,7 @@ pub struct Counts {
     pub live_bytes: u64,
     /// Greatest sum of live bytes.
     pub peak_bytes: u64,
-    /// Blocks at that point.
+    /// Most live blocks at any time.
     pub peak_blocks: u64,
     /// Blocks of the parent that are not freed.
     pub inherited_blocks: u64,
@@ -114,7 +114,8 @@ pub enum Depth {
 impl Program {
     /// The same program with the counting preload behind whatever is preloaded. Counts go to `folder`.
     pub fn counted(self, folder: &Path) -> Program {
-        const LINE: &str = "export LD_PRELOAD=\"${LD_PRELOAD:+$LD_PRELOAD:}$COUNT_LIBRARY\"; unset COUNT_LIBRARY; exec \"$@\"";
+        const LINE: &str =
+            "export LD_PRELOAD=\"${LD_PRELOAD:+$LD_PRELOAD:}$COUNT_LIBRARY\"; unset COUNT_LIBRARY; exec \"$@\"";
         self.behind(&["sh", "-c", LINE, "sh"]).env("COUNT_DIR", folder).env("COUNT_LIBRARY", library())
     }
 
@@ -166,8 +167,12 @@ pub fn equal(report: &Report, counts: &[Counts], depth: Depth, recording: &Recor
         match recorded.iter().position(same) {
             Some(index) => drop(recorded.swap_remove(index)),
             None => {
-                let near: Vec<_> = report.processes.iter().filter(|found| u64::from(found.pid) == counted.pid).collect();
-                panic!("the counts and the recording differ\n======== counted: {counted:#?}\n======== recorded: {near:#?}\n{}", recording.outcome);
+                let near: Vec<_> =
+                    report.processes.iter().filter(|found| u64::from(found.pid) == counted.pid).collect();
+                panic!(
+                    "the counts and the recording differ\n======== counted: {counted:#?}\n======== recorded: {near:#?}\n{}",
+                    recording.outcome
+                );
             }
         }
     }

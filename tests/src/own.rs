@@ -41,6 +41,12 @@ pub const fn mix(op: u64, address: u64, size: u64) -> u64 {
     x ^ x >> 32
 }
 
+/// Whether the target has begun to count itself.
+pub fn has_begun(path: &Path) -> bool {
+    let mut bytes = [0; 16];
+    File::open(path).and_then(|mut file| file.read_exact(&mut bytes)).is_ok() && bytes[0] != 0 && bytes[8] != 0
+}
+
 /// Reads `struct own_file`: the threads that counted, in the order of their first event.
 pub fn read(path: &Path) -> Vec<Thread> {
     const MAGIC: u64 = u64::from_le_bytes(*b"OWN1\0\0\0\0");
@@ -96,7 +102,8 @@ pub fn recorded(recording: &Recording) -> Vec<Thread> {
             }
             Record::Resize { index, address, size, place } => {
                 threads.entry(place.thread).or_default().add(2, address, size);
-                let old = live.insert(index, address).unwrap_or_else(|| panic!("resize of the unknown allocation {index}"));
+                let old =
+                    live.insert(index, address).unwrap_or_else(|| panic!("resize of the unknown allocation {index}"));
                 owners.remove(&old);
                 let before = owners.insert(address, index);
                 assert!(before.is_none(), "{address:#x} handed out twice: allocations {before:?} and {index}");
@@ -120,7 +127,9 @@ pub fn equal(own: &[Thread], recorded: &[Thread]) {
     for thread in own.iter().filter(|thread| thread.allocs + thread.frees != 0) {
         match left.iter().position(|found| found == thread) {
             Some(index) => drop(left.swap_remove(index)),
-            None => panic!("a thread's own figures are not in the recording\n======== own: {own:#?}\n======== recorded: {recorded:#?}"),
+            None => panic!(
+                "a thread's own figures are not in the recording\n======== own: {own:#?}\n======== recorded: {recorded:#?}"
+            ),
         }
     }
 }

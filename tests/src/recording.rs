@@ -55,7 +55,7 @@ pub struct Process {
     pub live_bytes: u64,
     /// Greatest sum of live bytes.
     pub peak_bytes: u64,
-    /// Blocks at that point.
+    /// Most live blocks at any time.
     pub peak_blocks: u64,
     /// Events that happened.
     pub emitted_events: u64,
@@ -88,8 +88,16 @@ impl Process {
     /// The ledger: what happened is recorded or counted as lost.
     #[track_caller]
     pub fn ledger(&self) {
-        assert_eq!(self.emitted_events, self.recorded_events + self.lost_events, "the ledger does not balance: {self:#?}");
-        assert_eq!(self.recorded_events, self.events(), "recorded events are allocations, resizes and frees: {self:#?}");
+        assert_eq!(
+            self.emitted_events,
+            self.recorded_events + self.lost_events,
+            "the ledger does not balance: {self:#?}"
+        );
+        assert_eq!(
+            self.recorded_events,
+            self.events(),
+            "recorded events are allocations, resizes and frees: {self:#?}"
+        );
     }
 }
 
@@ -170,7 +178,9 @@ impl Recording {
         }
         let said = self.heaptape(&["leaks", "--json", "--depth", "2000"]);
         assert!(said.code() < 2, "heaptape leaks: {said}\nof {}", self.outcome);
-        serde_json::from_slice::<Leaks>(&said.stdout).unwrap_or_else(|error| panic!("heaptape leaks --json: {error}\n{said}")).leaks
+        serde_json::from_slice::<Leaks>(&said.stdout)
+            .unwrap_or_else(|error| panic!("heaptape leaks --json: {error}\n{said}"))
+            .leaks
     }
 
     /// Insists that `heaptape verify` calls the recording whole, and that every ledger balances with nothing lost.

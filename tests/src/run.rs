@@ -157,7 +157,11 @@ impl Program {
     }
 
     fn command(&self, before: &[OsString]) -> Command {
-        let mut words = before.iter().chain(std::iter::once(self.path.as_os_str().to_owned()).collect::<Vec<_>>().iter()).cloned().collect::<Vec<_>>();
+        let mut words = before
+            .iter()
+            .chain(std::iter::once(self.path.as_os_str().to_owned()).collect::<Vec<_>>().iter())
+            .cloned()
+            .collect::<Vec<_>>();
         words.extend(self.arguments.iter().cloned());
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).envs(self.environment.iter().cloned());
@@ -190,7 +194,8 @@ impl Program {
 
     /// The words that record it into `folder`.
     fn recording_words(&self, folder: &Path) -> Vec<OsString> {
-        let mut words: Vec<OsString> = vec![workshop::command().into(), "record".into(), "-q".into(), "-o".into(), folder.into()];
+        let mut words: Vec<OsString> =
+            vec![workshop::command().into(), "record".into(), "-q".into(), "-o".into(), folder.into()];
         words.extend(self.options.iter().cloned());
         words.push("--".into());
         words
@@ -208,7 +213,8 @@ impl Program {
     pub fn recorded_while(&self, meanwhile: impl FnOnce(&mut Child, &Path)) -> Recording {
         let place = workshop::folder();
         let folder = place.path().join("r");
-        let outcome = finish_while(self.command(&self.recording_words(&folder)), &self.stdin, |child| meanwhile(child, &folder));
+        let outcome =
+            finish_while(self.command(&self.recording_words(&folder)), &self.stdin, |child| meanwhile(child, &folder));
         Recording { outcome, folder, place }
     }
 }
@@ -258,7 +264,10 @@ pub fn finish_while(mut command: Command, stdin: &[u8], meanwhile: impl FnOnce(&
     });
     let wall = start.elapsed();
     let Some(status) = status else {
-        panic!("{command:?} did not end in {LONGEST:?} and was killed; standard error:\n{}", String::from_utf8_lossy(&stderr));
+        panic!(
+            "{command:?} did not end in {LONGEST:?} and was killed; standard error:\n{}",
+            String::from_utf8_lossy(&stderr)
+        );
     };
     Outcome { status, stdout, stderr, wall }
 }

@@ -15,10 +15,6 @@ pub enum Place {
     Both,
     /// By `scripts/dev torture` only.
     Long,
-    /// In the unit tests of the crate named.
-    Unit(&'static str),
-    /// Not yet, for this reason.
-    Not(&'static str),
 }
 
 /// A row of the suite.
@@ -52,7 +48,8 @@ pub const ROWS: &[Row] = &[
     row(15, "fork storm in a program with threads", Place::Both),
     row(16, "all kinds of fork", Place::Both),
     row(17, "fork in a handler that interrupts a hook", Place::Both),
-    row(19, "exec chains", Place::Both),
+    row(18, "servers that fork", Place::Long),
+    row(19, "exec chains and many short processes", Place::Both),
     row(20, "setuid: the library is inert", Place::Quick),
     row(21, "programs that close all descriptors", Place::Quick),
     row(22, "name spaces and other roots", Place::Quick),
@@ -65,7 +62,7 @@ pub const ROWS: &[Row] = &[
     row(29, "other allocators, musl, static programs", Place::Quick),
     row(31, "valgrind, gdb, strace, ASan", Place::Quick),
     row(33, "a full disk", Place::Quick),
-    row(37, "cut and flipped recordings", Place::Both),
+    row(37, "cut and flipped recordings", Place::Long),
     row(40, "a flooded socket", Place::Quick),
     row(46, "100,000,000 events through 8 threads, every one in a checksum", Place::Both),
     row(56, "the library's imports, exports, sizes", Place::Quick),
@@ -105,8 +102,6 @@ pub fn table() -> String {
             Place::Quick => "every submission".to_owned(),
             Place::Both => "short in every submission, long by `scripts/dev torture`".to_owned(),
             Place::Long => "`scripts/dev torture`".to_owned(),
-            Place::Unit(place) => format!("unit tests of {place}"),
-            Place::Not(why) => format!("not: {why}"),
         };
         let mut lines: Vec<(String, u64)> = Vec::new();
         for line in fs::read_to_string(notes().join(row.number.to_string())).unwrap_or_default().lines() {
