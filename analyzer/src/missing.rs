@@ -110,15 +110,24 @@ impl Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Missing::Lost { thread, events, .. } => write!(f, "{events} events of thread {thread} found no room and are lost"),
-            Missing::Chunk { number, events, why, .. } => write!(f, "chunk {number} with {events} events is unusable: {why}"),
+            Missing::Lost { thread, events, .. } => {
+                write!(f, "{events} events of thread {thread} found no room and are lost")
+            }
+            Missing::Chunk { number, events, why, .. } => {
+                write!(f, "chunk {number} with {events} events is unusable: {why}")
+            }
             Missing::Column { number, what, why } => write!(f, "chunk {number} lacks its {what}: {why}"),
             Missing::TornTape { from, to, why } => write!(f, "bytes {from} to {to} of the tape are damaged: {why}"),
             Missing::NoEnd => f.write_str("the recording was cut: how the process ended is not in it"),
             Missing::Salvaged { events, offset } => {
-                write!(f, "{events} events behind the last commit (offset {offset}) were salvaged, without stacks and times")
+                write!(
+                    f,
+                    "{events} events behind the last commit (offset {offset}) were salvaged, without stacks and times"
+                )
             }
-            Missing::Tail { offset, bytes } => write!(f, "{bytes} bytes at offset {offset} of the trace are no whole event"),
+            Missing::Tail { offset, bytes } => {
+                write!(f, "{bytes} bytes at offset {offset} of the trace are no whole event")
+            }
             Missing::File { name, why } => write!(f, "{name}: {why}"),
             Missing::Cut { name, at } => write!(f, "{name} is cut at {at}"),
             Missing::Strange { events } => write!(f, "{events} events are of allocations that are not known to live"),

@@ -4,6 +4,7 @@
 use crate::symbols::Frame;
 
 /// Modules whose functions are never the program's: file names that start so.
+#[rustfmt::skip]
 const MODULES: &[&str] = &[
     "libc.so", "libc-", "libc++", "libstdc++", "libgcc_s", "libpthread", "libm.so", "libdl.so", "librt.so", "ld-linux", "ld-2",
     "ld-musl", "ld.so", "libheaptape", "libasan", "libtsan", "libubsan", "libjemalloc", "libtcmalloc", "libmimalloc", "linux-vdso",
@@ -11,6 +12,7 @@ const MODULES: &[&str] = &[
 ];
 
 /// Name spaces of containers and run-times: names that start so, behind `<`, `&`, `*`, `[` and `(`.
+#[rustfmt::skip]
 const NAME_SPACES: &[&str] = &[
     // C++
     "std::", "__gnu_cxx::", "__cxxabiv1::", "__cxx11::", "operator new", "operator delete", "boost::container::",
@@ -20,6 +22,7 @@ const NAME_SPACES: &[&str] = &[
 ];
 
 /// Functions that hand memory on under their own name.
+#[rustfmt::skip]
 const FUNCTIONS: &[&str] = &[
     // C library
     "malloc", "calloc", "realloc", "reallocarray", "free", "cfree", "memalign", "aligned_alloc", "posix_memalign", "valloc",
@@ -45,6 +48,10 @@ const FUNCTIONS: &[&str] = &[
     "_PyObject_Calloc", "_PyObject_Realloc", "_PyMem_DebugMalloc", "_PyMem_DebugRawMalloc", "_PyMem_DebugRawAlloc",
     "pymalloc_alloc", "new_arena", "_PyObject_GC_Alloc", "_PyObject_GC_New", "_PyObject_GC_NewVar", "_PyObject_GC_Malloc",
     "_PyObject_New", "_PyObject_NewVar", "PyType_GenericAlloc", "_PyType_AllocNoTrack", "gc_alloc", "_PyMem_Strdup",
+    // GCC and binutils
+    "ggc_internal_alloc", "ggc_internal_cleared_alloc", "ggc_realloc", "ggc_alloc_atomic", "_objalloc_alloc", "objalloc_create",
+    "bfd_alloc", "bfd_zalloc", "bfd_malloc", "bfd_realloc", "htab_create_alloc", "htab_expand", "htab_find_slot",
+    "htab_find_slot_with_hash",
     // Others
     "CRYPTO_malloc", "CRYPTO_zalloc", "CRYPTO_realloc", "CRYPTO_strdup", "OPENSSL_malloc", "av_malloc", "av_mallocz", "av_calloc",
     "av_realloc", "av_realloc_f", "av_strdup", "zmalloc", "zcalloc", "zrealloc", "ztrymalloc", "ztrycalloc", "ztryrealloc",
@@ -53,6 +60,23 @@ const FUNCTIONS: &[&str] = &[
     "_safe_emalloc", "_estrdup", "_estrndup", "ruby_xmalloc", "ruby_xcalloc", "ruby_xrealloc", "objspace_xmalloc0", "mi_malloc",
     "mi_calloc", "mi_realloc", "mi_zalloc", "je_malloc", "tc_malloc", "tc_new", "scudo_malloc", "xmlMalloc", "xmlStrdup",
 ];
+
+/// Frames outside of a program's or thread's own first function.
+const OUTERMOST: &[&str] = &[
+    "_start",
+    "start_thread",
+    "clone",
+    "clone3",
+    "__clone",
+    "__clone3",
+    "__libc_start_main",
+    "__libc_start_call_main",
+];
+
+/// Whether a frame lies outside of the program's or thread's own first function.
+pub fn is_outermost(frame: &Frame) -> bool {
+    frame.function.as_deref().is_some_and(|function| OUTERMOST.contains(&function))
+}
 
 /// Whether a function of that name only hands memory on.
 pub fn is_wrapper(function: &str) -> bool {
@@ -66,7 +90,7 @@ pub fn is_program(frame: &Frame) -> bool {
     if MODULES.iter().any(|name| module.starts_with(name)) {
         return false;
     }
-    frame.function.as_deref().is_none_or(|function| !is_wrapper(function))
+    frame.function.as_deref().is_none_or(|function| !is_wrapper(function) && !OUTERMOST.contains(&function))
 }
 
 #[cfg(test)]
@@ -87,7 +111,9 @@ mod tests {
         ] {
             assert!(is_wrapper(wrapper), "{wrapper}");
         }
-        for program in ["main", "stdio_buffer", "allocate_orders", "<shop::Order as core::clone::Clone>::clone", "mallocator"] {
+        for program in
+            ["main", "stdio_buffer", "allocate_orders", "<shop::Order as core::clone::Clone>::clone", "mallocator"]
+        {
             assert!(!is_wrapper(program), "{program}");
         }
         let frame = |function: Option<&str>, module: &str| Frame {

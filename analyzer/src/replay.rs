@@ -96,7 +96,9 @@ pub fn replay(image: &Image, span: Span, progress: &Progress, models: &mut impl 
     });
     outcome.missing = missing;
     // Behind the start of a span, or behind a tear, allocations are unknown by nature.
-    let explained = span.first > 0 || span.first_tick > 0 || image.missing.iter().chain(&outcome.missing).any(Missing::hides_events);
+    let explained = span.first > 0
+        || span.first_tick > 0
+        || image.missing.iter().chain(&outcome.missing).any(Missing::hides_events);
     if outcome.strange > 0 && !explained {
         outcome.missing.push(Missing::Strange { events: outcome.strange });
     }

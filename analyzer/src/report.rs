@@ -72,7 +72,8 @@ pub(crate) fn say_missing(screen: &mut Screen, of: &str, missing: &[Missing]) ->
         screen.warning(&format!("! {of}{one}"))?;
     }
     if missing.len() > SHOWN {
-        screen.warning(&format!("! {of}{} things more are missing; heaptape verify lists them", missing.len() - SHOWN))?;
+        screen
+            .warning(&format!("! {of}{} things more are missing; heaptape verify lists them", missing.len() - SHOWN))?;
     }
     Ok(())
 }

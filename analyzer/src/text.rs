@@ -85,7 +85,10 @@ impl<W: Write> Write for Harmless<W> {
             self.put(chunk.valid())?;
             let invalid = chunk.invalid();
             // Cut characters stand only at the end, and have at most three bytes.
-            if !invalid.is_empty() && part.ends_with(invalid) && std::str::from_utf8(invalid).is_err_and(|e| e.error_len().is_none()) {
+            if !invalid.is_empty()
+                && part.ends_with(invalid)
+                && std::str::from_utf8(invalid).is_err_and(|e| e.error_len().is_none())
+            {
                 self.part.extend_from_slice(invalid);
             } else if !invalid.is_empty() {
                 self.put("\u{fffd}")?;

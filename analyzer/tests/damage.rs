@@ -41,8 +41,7 @@ fn read(path: &Path) -> Option<Read> {
     let mut missing = recording.missing.clone();
     missing.extend(image.missing.clone());
     missing.extend(outcome.missing);
-    let asked =
-        Asked { paths: vec![path.to_path_buf()], json: true, range: Default::default(), top: 5, process: None };
+    let asked = Asked { paths: vec![path.to_path_buf()], json: true, range: Default::default(), top: 5, process: None };
     let mut out = Vec::new();
     let _ = leaks::run(&asked, leaks::Options::default(), &mut out, Style::PLAIN);
     let _ = report::summary::report(&[path], false, &mut out, Style::PLAIN);
@@ -160,7 +159,11 @@ fn folder_names_stay_inside() {
     let (_dir, path) = written(&files, Codec::Plain);
     let text = std::fs::read_to_string(path.join(RECORDING)).unwrap();
     for name in ["../4711.made", "/etc", "..", "4711.made/../4711.made", ""] {
-        std::fs::write(path.join(RECORDING), text.replace("\"folder\": \"4711.made\"", &format!("\"folder\": \"{name}\""))).unwrap();
+        std::fs::write(
+            path.join(RECORDING),
+            text.replace("\"folder\": \"4711.made\"", &format!("\"folder\": \"{name}\"")),
+        )
+        .unwrap();
         let recording = open(&path).unwrap();
         let refused = |missing: &Missing| matches!(missing, Missing::File { why, .. } if why == "not a folder's name");
         assert!(recording.missing.iter().any(refused), "{name}");

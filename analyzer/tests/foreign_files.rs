@@ -39,7 +39,8 @@ fn totals_of_traces_and_profiles() {
         for kind in ["mtrc", "mpt"] {
             let file = format!("{name}.{kind}");
             let totals = totals(&file);
-            let found = ["allocs", "bytes_allocated", "live_blocks", "live_bytes"].map(|field| totals[field].as_u64().unwrap());
+            let found =
+                ["allocs", "bytes_allocated", "live_blocks", "live_bytes"].map(|field| totals[field].as_u64().unwrap());
             assert_eq!(found, [allocs, bytes, left, left_bytes], "{file}");
         }
     }

@@ -114,7 +114,9 @@ proptest! {
         let mut classes: HashMap<usize, (u64, u64)> = HashMap::new();
         let mut by_thread: HashMap<u32, (u64, u64, u64, u64)> = HashMap::new();
         let (mut died, mut sum, mut longest) = (0u64, 0u64, 0u64);
-        let (mut temporaries, mut born, mut made): (u64, HashMap<u64, (u64, u32, bool)>, HashMap<u32, u64>) = Default::default();
+        let mut temporaries = 0;
+        let mut born: HashMap<u64, (u64, u32, bool)> = HashMap::new();
+        let mut made: HashMap<u32, u64> = HashMap::new();
         let mut owner: HashMap<u64, (u32, u64)> = HashMap::new();
         for step in &steps {
             let mut end = |index: u64, thread: u32, now: u64| {

@@ -42,7 +42,13 @@ fn steps() -> Vec<Step> {
         let index = alloc(&mut steps, 100 + round % 3, 3, 2, tick + 30);
         steps.push(Step::Free { index, thread: 2, tick: tick + 1_000_030 });
         if round % 40 == 39 {
-            steps.push(Step::Resize { index: buffer, size: 16 << (round / 40 + 1), site: 7, thread: 1, tick: tick + 2_000_000 });
+            steps.push(Step::Resize {
+                index: buffer,
+                size: 16 << (round / 40 + 1),
+                site: 7,
+                thread: 1,
+                tick: tick + 2_000_000,
+            });
         }
     }
     steps.push(Step::Unmatched { address: 0xdead_beef, thread: 2, tick: 10 * second });
@@ -155,7 +161,10 @@ fn verdicts_of_plain_cases() {
     assert_eq!(leaks[0]["stack"][0]["function"], "0x5000");
     assert_eq!(leaks[0]["process"], 4711);
     let truth = made::truth(&steps()).totals;
-    assert_eq!((&value["total"]["bytes"], &value["total"]["blocks"]), (&truth.live_bytes.into(), &truth.live_blocks.into()));
+    assert_eq!(
+        (&value["total"]["bytes"], &value["total"]["blocks"]),
+        (&truth.live_bytes.into(), &truth.live_blocks.into())
+    );
 }
 
 /// When more events are lost than a stack has survivors, their frees may be among them.
@@ -190,7 +199,8 @@ fn parts_of_a_run_are_counted_alone() {
     let value = json(&questions[4].1, &asked);
     assert_eq!(value["processes"][0]["allocs"], allocs);
     let value = json(&questions[3].1, &asked);
-    let sum: u64 = value["processes"][0]["sites"].as_array().unwrap().iter().map(|row| row["allocs"].as_u64().unwrap()).sum();
+    let sum: u64 =
+        value["processes"][0]["sites"].as_array().unwrap().iter().map(|row| row["allocs"].as_u64().unwrap()).sum();
     assert_eq!(sum, allocs);
     let value = json(&questions[7].1, &asked);
     let slices = value["processes"][0]["slices"].as_array().unwrap();

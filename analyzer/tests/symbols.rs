@@ -196,7 +196,9 @@ fn cpp_and_rust_names() {
         let scheme = format!("-Csymbol-mangling-version={mangling}");
         // The legacy scheme can only be asked for together with unstable options; where it is refused v0 must do.
         let args = ["-g", "-Copt-level=1", &scheme, "-o", "rust", "rust.rs"];
-        if mangling == "legacy" && !Command::new("rustc").args(args).current_dir(&dir).output().is_ok_and(|out| out.status.success()) {
+        if mangling == "legacy"
+            && !Command::new("rustc").args(args).current_dir(&dir).output().is_ok_and(|out| out.status.success())
+        {
             continue;
         }
         if !compile("rustc", &args, &dir) {

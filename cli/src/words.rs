@@ -43,6 +43,10 @@ words! {
     timeline Timeline,
     /// What each thread allocated and freed
     threads Threads,
+    /// A recording as files for other tools
+    export Export,
+    /// Files of one format as files of another
+    convert Convert,
     /// Any file of any format as plain text, one record a line
     dump Dump,
     /// Whether a recording is whole: 0 whole, 1 readable with gaps or cut, 2 unreadable
@@ -57,12 +61,12 @@ words! {
     dcpidiff Dcpidiff,
     /// Print the library's path, for preloading by hand
     library Library,
+    /// View gmon.out files as GNU gprof prints them
+    gprof Gprof,
     /// Show an mpatrol log's unfreed allocations, as mleak does
     mleak Mleak,
     /// Show a profile (MPTL) as mprof does
     mprof Mprof,
     /// Show a trace (MTRC) as mptrace does
     mptrace Mptrace,
-    /// View gmon.out files as GNU gprof prints them
-    gprof Gprof,
 }

@@ -166,6 +166,7 @@ impl Image {
             let has_site = op.is_alloc() || op.is_resize() || self.session.options.free_stacks;
             let site = if has_site { self.stacks.site(record.stack(), &mut self.before) } else { 0 };
             self.live.prefetch(address);
+            self.profile.prefetch(site);
             recorded += u64::from(op.is_event());
             let weight = weight_of(size, self.session.options.sample_bytes);
             self.calls.push(Call { op, thread, site, address, size, weight, tick });
@@ -200,6 +201,10 @@ impl Image {
         self.effects.clear();
         for call in &self.calls {
             self.live.apply(call, many_threads, &mut self.effects);
+            // A free tells only now which site is to be charged.
+            if let Some(effect) = self.effects.last() {
+                self.profile.prefetch(effect.old_site);
+            }
         }
         self.calls.clear();
         self.account();
@@ -216,9 +221,6 @@ impl Image {
             self.profile.most_bytes = totals.live_bytes;
         }
         self.profile.grow(self.stacks.last());
-        for effect in &self.effects {
-            self.profile.prefetch(effect.old_site);
-        }
         for effect in &self.effects {
             let Effect { site, size, old_site, old_size, tick, .. } = *effect;
             match effect.kind {

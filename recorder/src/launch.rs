@@ -7,7 +7,7 @@ use crate::recorder::{Outcome, Recorder};
 use crate::session::End;
 use crate::sys;
 use formats::tape::END_SIGNALLED;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
@@ -148,7 +148,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGHUP, Signal::SIGXFSZ]
         .iter()
         .for_each(|s| signals.add(*s));
-    let _ = signals.thread_block();
+    let mask = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK).unwrap_or(SigSet::empty());
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let signals = SignalFd::with_flags(&signals, flags).map_err(|error| refuse(&dir, &error.into()))?;
     let command: Vec<String> = std::iter::once(&launch.program)
@@ -157,12 +157,11 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         .collect();
     let mut recorder =
         Recorder::start(&dir, &nest.socket(), launch.options.clone(), command).map_err(|error| refuse(&dir, &error))?;
-    let child = Command::new(&launch.program)
-        .args(&launch.arguments)
-        .env("LD_PRELOAD", preload(&launch.library))
-        .env(ENV_SOCKET, nest.socket())
-        .spawn();
-    let mut child = match child {
+    let mut command = Command::new(&launch.program);
+    command.args(&launch.arguments);
+    command.env("LD_PRELOAD", preload(&launch.library)).env(ENV_SOCKET, nest.socket());
+    sys::with_mask(&mut command, mask);
+    let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
             drop(recorder.finish());

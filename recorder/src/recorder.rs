@@ -279,8 +279,11 @@ impl Recorder {
                 None => past().map(|(id, _, folder, worker)| (*id, folder.clone(), *worker)),
             };
         }
+        // Its process had another image before, or was forked and has called nothing of ours in between.
         let before = self.ended.iter().rev().find(|(_, pid, _, _)| *pid == client.pid);
-        before.map(|(id, _, folder, worker)| (*id, folder.clone(), *worker))
+        let maker = || self.running.iter().find(|running| running.session.process.pid == ppid);
+        let before = before.map(|(id, _, folder, worker)| (*id, folder.clone(), *worker));
+        before.or_else(|| maker().map(|running| (running.session.id, folder(running), running.worker)))
     }
 
     fn begin(&mut self, client: Client, process: &Process, folder: String, mapping: Mapping, start_tick: u64) {

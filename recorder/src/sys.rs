@@ -1,6 +1,7 @@
 //! Every unsafe line of this crate, behind owned types and functions that cannot be misused: the area's memory, handing over its
 //! descriptor, who is at the other end, the processor's counter, waking a writer, prefetching.
 
+use nix::sys::signal::SigSet;
 use nix::sys::{memfd, mman, socket};
 use nix::{errno::Errno, fcntl, libc, unistd};
 use std::ffi::c_void;
@@ -198,6 +199,14 @@ pub fn signal(process: BorrowedFd<'_>, number: i32) {
     let null = std::ptr::null_mut::<c_void>();
     // SAFETY: plain numbers and no signal information. Failing means that it is gone.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), number, null, 0) };
+}
+
+/// Lets a program start with this signal mask; ours blocks what is read from a descriptor.
+pub fn with_mask(command: &mut std::process::Command, mask: SigSet) {
+    // SAFETY: between fork and exec only `sigprocmask` is called, which may be called there, and nothing is allocated.
+    unsafe {
+        std::os::unix::process::CommandExt::pre_exec(command, move || mask.thread_set_mask().map_err(io));
+    }
 }
 
 /// Wakes the thread of a traced process that waits for room: a futex on the low half of the tail's word.

@@ -1,1 +1,28 @@
-//! (being built)
+//! The harness: builds target programs, runs them plain, recorded, and with the library but without a recorder, and holds one side against
+//! the other. A failure prints both.
+//!
+//! What is tested is used as a person would: the command, the library, the files. `HEAPTAPE` and `HEAPTAPE_LIBRARY` name them; without these
+//! the harness builds the release of both, once a run.
+#![forbid(unsafe_code)]
+
+pub mod oracle;
+pub mod own;
+pub mod recording;
+pub mod run;
+pub mod target;
+pub mod torture;
+pub mod workshop;
+
+pub use recording::{Process, Recording, Report};
+pub use run::{Outcome, Program, same};
+pub use target::Target;
+
+/// Whether the long forms of the tests were asked for (`scripts/dev test --full`).
+pub fn is_full() -> bool {
+    std::env::var_os("HEAPTAPE_FULL").is_some_and(|value| value != "0")
+}
+
+/// Whether this is the superuser, whom some targets need.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}

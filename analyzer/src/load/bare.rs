@@ -105,7 +105,9 @@ fn walk(path: &Path, mut each: impl FnMut(&Record) -> bool) -> Option<Missing> {
         }
     }
     match stream.ending() {
-        Some(Ending::Cut { offset, field }) => Some(Missing::Cut { name: name(), at: format!("offset {offset} ({field})") }),
+        Some(Ending::Cut { offset, field }) => {
+            Some(Missing::Cut { name: name(), at: format!("offset {offset} ({field})") })
+        }
         _ => None,
     }
 }
@@ -196,7 +198,8 @@ fn totals(profile: &mptl::Profile) -> Totals {
     let of = |counts: &[u64], big: u64| {
         let all = counts.iter().fold(0u64, |sum, &count| sum.saturating_add(count));
         let exact = counts.split_last().map_or(&[][..], |(_, exact)| exact);
-        let bytes = exact.iter().zip(1u64..).fold(big, |sum, (&count, size)| sum.saturating_add(count.saturating_mul(size)));
+        let bytes =
+            exact.iter().zip(1u64..).fold(big, |sum, (&count, size)| sum.saturating_add(count.saturating_mul(size)));
         (all, bytes)
     };
     let (mut allocs, mut bytes) = of(&bins.allocated, bins.allocated_big);

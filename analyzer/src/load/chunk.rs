@@ -33,11 +33,19 @@ pub struct Decoded {
     pub missing: Vec<Missing>,
 }
 
-/// Decodes what lies at a place. Never fails: what cannot be read is in [`Decoded::missing`].
-pub fn decode<T: Source + ?Sized, M: Source + ?Sized>(tape: &T, trace: &M, head: &Head, place: &Place) -> Decoded {
+/// Decodes what lies at a place. Never fails: what cannot be read is in [`Decoded::missing`]. `used` is memory that may be
+/// used again: a chunk's events take 8 MiB and more.
+pub fn decode<T: Source + ?Sized, M: Source + ?Sized>(
+    tape: &T,
+    trace: &M,
+    head: &Head,
+    place: &Place,
+    mut used: Vec<Event>,
+) -> Decoded {
     match place {
         Place::Committed { offset, before, chunk } => {
-            let mut decoded = Decoded::default();
+            used.clear();
+            let mut decoded = Decoded { events: used, missing: Vec::new() };
             if let Err(why) = committed(tape, trace, head, *offset, *before, &mut decoded) {
                 decoded.events.clear();
                 decoded.missing.push(Missing::Chunk {
@@ -317,12 +325,8 @@ impl Columns {
     }
 
     fn finish(self, missing: &mut Vec<Missing>) {
-        let columns = [
-            (self.entries, "functions"),
-            (self.ticks, "times"),
-            (self.sites, "stacks"),
-            (self.weights, "weights"),
-        ];
+        let columns =
+            [(self.entries, "functions"), (self.ticks, "times"), (self.sites, "stacks"), (self.weights, "weights")];
         for (column, what) in columns {
             if let Some(why) = column.and_then(|column| column.complaint()) {
                 missing.push(Missing::Column { number: self.number, what, why: why.into() });

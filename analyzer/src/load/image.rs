@@ -15,7 +15,7 @@ use heaptape_formats::tape::{
 use heaptape_formats::{Ending, mtrc};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
 /// How ticks become time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,7 +174,8 @@ impl Image {
         if let Err(failure) = mtrc::Stream::new(reader) {
             return Err(Failure::Unknown { path: path.display().to_string(), why: failure.to_string() });
         }
-        let mut image = Image { path: path.to_path_buf(), events: Events::Trace(path.to_path_buf()), ..Image::nothing() };
+        let mut image =
+            Image { path: path.to_path_buf(), events: Events::Trace(path.to_path_buf()), ..Image::nothing() };
         (image.tape.stacks, image.tape.events) = bare::named_sites(path);
         image.about.folder = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(image)
@@ -185,10 +186,11 @@ impl Image {
     /// # Errors
     /// When it cannot be read.
     pub fn profile(path: &Path) -> Result<Image, Failure> {
-        let unknown = |error: unpack::Error| Failure::Unknown { path: path.display().to_string(), why: error.to_string() };
+        let unknown =
+            |error: unpack::Error| Failure::Unknown { path: path.display().to_string(), why: error.to_string() };
         let bytes = unpack::open(path).map_err(unknown)?.bytes;
-        let (stacks, totals, sums, ending) = bare::profile(&bytes)
-            .map_err(|error| Failure::Format { path: path.display().to_string(), error })?;
+        let (stacks, totals, sums, ending) =
+            bare::profile(&bytes).map_err(|error| Failure::Format { path: path.display().to_string(), error })?;
         let mut image = Image { path: path.to_path_buf(), events: Events::Profile, ..Image::nothing() };
         image.tape.stacks = stacks;
         image.sums = Some((totals, sums));
@@ -221,9 +223,9 @@ impl Image {
         let mut plain = Vec::new();
         let codec = self.tape.codec().unwrap_or(codec);
         if codec != Codec::Plain && rest.len() < 512 {
-            let unpacked = codec.reader(&rest[..]).and_then(|reader| {
-                std::io::Read::read_to_end(&mut std::io::Read::take(reader, 64), &mut plain)
-            });
+            let unpacked = codec
+                .reader(&rest[..])
+                .and_then(|reader| std::io::Read::read_to_end(&mut std::io::Read::take(reader, 64), &mut plain));
             drop(unpacked);
         }
         if !is_end(&rest) && !is_end(&plain) {
@@ -262,6 +264,16 @@ impl Image {
         if exe.is_empty() { self.about.folder.clone() } else { exe.into_owned() }
     }
 
+    /// Whether it is the process that a person names: by pid or by folder.
+    pub fn is(&self, process: &str) -> bool {
+        self.about.folder == process || self.about.pid.to_string() == process
+    }
+
+    /// Whether its process is known to be over: what was still alive then is a leak.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.about.exit, Some(Exit::Code(_) | Exit::Signal(_) | Exit::Exec))
+    }
+
     /// The call sites.
     pub const fn stacks(&self) -> &Stacks {
         &self.tape.stacks
@@ -275,7 +287,9 @@ impl Image {
         match &self.tape.summary {
             Some(summary) if self.tape.summary_is_last && !salvage && !torn => Some(summary.clone()),
             _ => match (&self.sums, &self.events) {
-                (Some((totals, sites)), Events::Profile) => Some(Summary { totals: totals.clone(), sites: sites.clone() }),
+                (Some((totals, sites)), Events::Profile) => {
+                    Some(Summary { totals: totals.clone(), sites: sites.clone() })
+                }
                 _ => None,
             },
         }
@@ -339,31 +353,39 @@ impl Image {
                 each(&events[from..to]);
             }
             progress.advance(1);
+            decoded.events
         };
         let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4).min(places.len() / 4);
         if workers < 2 {
-            places.iter().for_each(|place| take(chunk::decode(tape, trace, &head, place)));
+            let mut used = Vec::new();
+            for place in places {
+                used = take(chunk::decode(tape, trace, &head, place, used));
+            }
             return missing;
         }
         std::thread::scope(|scope| {
             // Worker k decodes chunks k, k + n, …; taking from them in turn gives the chunks in order.
-            let lanes: Vec<Receiver<Decoded>> = (0..workers)
+            let lanes: Vec<(Receiver<Decoded>, Sender<Vec<Event>>)> = (0..workers)
                 .map(|first| {
                     let (sender, receiver) = sync_channel(1);
+                    let (giver, used) = channel();
                     let (places, head) = (&places, &head);
                     scope.spawn(move || {
                         for place in places.iter().skip(first).step_by(workers) {
-                            if sender.send(chunk::decode(tape, trace, head, place)).is_err() {
+                            let used = used.try_recv().unwrap_or_default();
+                            if sender.send(chunk::decode(tape, trace, head, place, used)).is_err() {
                                 break;
                             }
                         }
                     });
-                    receiver
+                    (receiver, giver)
                 })
                 .collect();
             for at in 0..places.len() {
-                if let Ok(decoded) = lanes[at % workers].recv() {
-                    take(decoded);
+                let (receiver, giver) = &lanes[at % workers];
+                if let Ok(decoded) = receiver.recv() {
+                    // A worker that is done wants no memory.
+                    let _ = giver.send(take(decoded));
                 }
             }
         });
@@ -394,7 +416,10 @@ fn overlaps(place: &Place, span: Span) -> bool {
     match place {
         Place::Committed { before, chunk, .. } => {
             let end = before.saturating_add(chunk.events);
-            end >= span.first && *before < span.end && chunk.last_tick >= span.first_tick && chunk.first_tick < span.end_tick
+            end >= span.first
+                && *before < span.end
+                && chunk.last_tick >= span.first_tick
+                && chunk.first_tick < span.end_tick
         }
         Place::Salvage { before, tick, .. } => *before < span.end && *tick < span.end_tick && span.first_tick <= *tick,
     }

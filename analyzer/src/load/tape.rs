@@ -3,10 +3,10 @@
 
 use crate::missing::Missing;
 use crate::stacks::{Mapped, Module, Site, Stacks};
+use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
     Account, Chunk, Codec, End, Inherited, Loss, Note, Process, Record, Source, Step, Stream, Summary, Thread,
 };
-use heaptape_formats::tape::field::Text;
 use heaptape_formats::{Ending, Result};
 use std::collections::BTreeMap;
 
@@ -87,7 +87,8 @@ pub fn read<S: Source + ?Sized>(source: &S) -> Result<Tape> {
             Step::Damage(from, to, error) => tape.missing.push(Missing::TornTape { from, to, why: error.to_string() }),
             Step::End(ending) => {
                 if let Ending::Cut { offset, field } = ending {
-                    tape.missing.push(Missing::Cut { name: "events.tape".into(), at: format!("offset {offset} ({field})") });
+                    tape.missing
+                        .push(Missing::Cut { name: "events.tape".into(), at: format!("offset {offset} ({field})") });
                 }
                 break;
             }
@@ -113,7 +114,9 @@ impl Tape {
             }
             Record::Module(module) => {
                 mapped.add(&module, self.stacks.modules.len());
-                let heaptape_formats::tape::Module { start, end, bias, path: Text(path), build_id: Text(build_id), .. } = module;
+                let heaptape_formats::tape::Module {
+                    start, end, bias, path: Text(path), build_id: Text(build_id), ..
+                } = module;
                 self.stacks.modules.push(Module { start, end, bias, path, build_id });
             }
             Record::ModuleGone(gone) => mapped.remove(gone.number),

@@ -118,13 +118,16 @@ fn is_plateau(history: &History, survivors: &Survivors) -> bool {
     let half = &history.series[SLICES / 2 - 1..];
     let (least, most) = (half.iter().min().copied().unwrap_or(0), half.iter().max().copied().unwrap_or(0));
     let flat = least > 0 && least >= most - most / 10;
-    flat && history.died >= survivors.blocks && history.died > 4 && survivors.births[SLICES / 2..].iter().any(|&births| births > 0)
+    flat && history.died >= survivors.blocks
+        && history.died > 4
+        && survivors.births[SLICES / 2..].iter().any(|&births| births > 0)
 }
 
 /// Few blocks that were resized, or replaced by larger ones, again and again, and the last is the largest.
 fn is_container(history: &History, survivors: &Survivors) -> bool {
     let resized = survivors.resized * 2 > survivors.blocks && history.resized >= survivors.blocks;
-    let replaced = survivors.blocks == 1 && history.most_blocks <= 2 && history.died >= 3 && history.allocs == history.died + 1;
+    let replaced =
+        survivors.blocks == 1 && history.most_blocks <= 2 && history.died >= 3 && history.allocs == history.died + 1;
     (resized || replaced) && survivors.largest == history.largest
 }
 

@@ -60,29 +60,29 @@ pub struct Place {
     pub site: u32,
 }
 
-/// The innermost `count` frames of the program. Where no frame is the program's, the innermost ones stand for it.
+/// The innermost `count` frames of the program. Where no frame is the program's, the innermost one stands for it.
 pub fn place(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, count: usize) -> Place {
     let mut place = Place::default();
-    let mut innermost = Place::default();
+    let mut innermost = None;
     for (number, site) in stacks.stack(site).take(DEEPEST) {
         let frame = symbols.name(stacks, &site);
-        let own = !place.names.is_empty() || is_program(&frame);
-        let into = if own { &mut place } else { &mut innermost };
-        if into.names.is_empty() {
-            into.site = number;
+        if !is_program(&frame) {
+            innermost.get_or_insert((number, frame.title()));
+            continue;
         }
-        if into.names.len() < count {
-            into.names.push(frame.title());
+        if place.names.is_empty() {
+            place.site = number;
         }
+        place.names.push(frame.title());
         if place.names.len() == count {
             break;
         }
     }
-    let mut found = if place.names.is_empty() { innermost } else { place };
-    if found.names.is_empty() {
-        found.names.push("(no stack)".into());
+    if place.names.is_empty() {
+        let (site, name) = innermost.unwrap_or((0, "(no stack)".into()));
+        (place.site, place.names) = (site, vec![name]);
     }
-    found
+    place
 }
 
 /// `function file:line` or `function (module)`.
@@ -91,7 +91,9 @@ pub fn frame_line(frame: &Frame) -> String {
     match (&frame.file, frame.line) {
         (Some(file), Some(line)) => text += &format!(" {}:{line}", file.rsplit('/').next().unwrap_or(file)),
         (Some(file), None) => text += &format!(" {}", file.rsplit('/').next().unwrap_or(file)),
-        (None, _) if frame.function.is_some() && !frame.module.is_empty() => text += &format!(" ({})", frame.module_name()),
+        (None, _) if frame.function.is_some() && !frame.module.is_empty() => {
+            text += &format!(" ({})", frame.module_name())
+        }
         (None, _) => {}
     }
     if frame.inlined {
@@ -110,21 +112,27 @@ pub fn text_stack(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, count: u
         return (vec!["(no stack)".into()], 0);
     }
     let first = all.iter().position(|(_, program)| *program).unwrap_or(0);
-    let lines: Vec<String> = all.drain(first..).map(|(line, _)| line).collect();
+    let last = all.iter().rposition(|(_, program)| *program).map_or(all.len(), |last| last + 1);
+    let lines: Vec<String> = all.drain(first..last).map(|(line, _)| line).collect();
     let more = lines.len().saturating_sub(count);
     (lines.into_iter().take(count).collect(), more)
 }
 
+/// Frames in one line for a place.
+const IN_LINE: usize = 3;
+
 /// One line for a place: the innermost own frame with its line, then who called it.
 pub fn place_line(symbols: &mut Symbolizer, stacks: &Stacks, place: &Place) -> String {
+    if place.site == 0 {
+        return place.names.join(" < ");
+    }
     let frames = symbols.frames(stacks, &stacks.site(place.site));
     let inner = frames.iter().position(is_program).unwrap_or(0);
-    let mut parts: Vec<String> = frames[inner..].iter().take(2).map(frame_line).map(|line| line.replace(" [inlined]", "")).collect();
-    if place.site == 0 {
-        parts.clear();
-        parts.extend(place.names.first().cloned());
-    }
-    parts.extend(place.names.iter().skip(1).cloned());
-    parts.truncate(3);
-    parts.join(" < ")
+    let mut parts = vec![(frames[inner].title(), frame_line(&frames[inner]).replace(" [inlined]", ""))];
+    parts.extend(frames[inner + 1..].iter().map(Frame::title).map(|title| (title.clone(), title)));
+    parts.extend(place.names.iter().skip(1).map(|title| (title.clone(), title.clone())));
+    // A function that was inlined into itself, or calls itself, is told once.
+    parts.dedup_by(|next, before| before.0 == next.0);
+    parts.truncate(IN_LINE);
+    parts.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(" < ")
 }

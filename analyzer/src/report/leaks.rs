@@ -169,7 +169,8 @@ pub fn run(asked: &Asked, options: Options, out: &mut dyn Write, style: Style) -
         total.blocks += leak.blocks;
         total.stacks += leak.sites;
     }
-    let lacking = missing.iter().map(|(_, missing)| missing.len()).chain(recordings.iter().map(|r| r.missing.len())).sum();
+    let lacking =
+        missing.iter().map(|(_, missing)| missing.len()).chain(recordings.iter().map(|r| r.missing.len())).sum();
     if asked.json {
         let shown = &leaks[..options.top.unwrap_or(leaks.len()).min(leaks.len())];
         let processes = missing.iter().map(|(image, missing)| Head::of(image, missing)).collect();
@@ -246,7 +247,15 @@ fn of_sums<'a>(image: &'a Image, progress: &Progress, leaks: &mut Vec<Leak<'a>>)
     for row in &sums.sites {
         let (blocks, bytes) = (row.allocs.saturating_sub(row.frees), row.bytes.saturating_sub(row.freed_bytes));
         if blocks > 0 {
-            leaks.push(Leak { image, verdict: Verdict::Uncertain, site: row.site, sites: 1, blocks, bytes, evidence: None });
+            leaks.push(Leak {
+                image,
+                verdict: Verdict::Uncertain,
+                site: row.site,
+                sites: 1,
+                blocks,
+                bytes,
+                evidence: None,
+            });
         }
     }
     sums.missing
@@ -268,10 +277,10 @@ fn run_of(by_tick: bool, start: u64, end: u64, missing: &[Missing]) -> Run {
 
 fn freed_at(image: &Image, model: &Leaks, site: u32, symbols: &mut Symbolizer) -> Vec<FreedAt> {
     let places = model.freed_at(site);
-    let named = places.into_iter().take(3).map(|(at, blocks)| FreedAt {
-        blocks,
-        functions: place(symbols, image.stacks(), at, 2).names,
-    });
+    let named = places
+        .into_iter()
+        .take(3)
+        .map(|(at, blocks)| FreedAt { blocks, functions: place(symbols, image.stacks(), at, 2).names });
     named.collect()
 }
 
@@ -332,7 +341,7 @@ fn print(
             screen.line(&format!("    {}", crate::text::shorten(&line, width)))?;
         }
         if more > 0 && leak.sites == 1 {
-            screen.line(&format!("    … {}", counted(more as u64, "frame more").replace("mores", "more")))?;
+            screen.line(&format!("    … {}", counted(more as u64, "outer frame")))?;
         }
         match &leak.evidence {
             Some(evidence) => explain(leak, evidence, screen)?,
@@ -342,7 +351,12 @@ fn print(
     if leaks.len() > top {
         let rest = &leaks[top..];
         let (sum, blocks) = rest.iter().fold((0u64, 0), |(a, b), leak| (a.saturating_add(leak.bytes), b + leak.blocks));
-        screen.line(&format!("and {} more with {} in {} (--top N)", rest.len(), bytes(sum), counted(blocks, "block")))?;
+        screen.line(&format!(
+            "and {} more with {} in {} (--top N)",
+            rest.len(),
+            bytes(sum),
+            counted(blocks, "block")
+        ))?;
     }
     for (image, missing) in missing {
         let of = if several { format!("{}: ", image.about.folder) } else { String::new() };
@@ -365,6 +379,7 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
         born += &format!(", +{}/s", bytes(rate as u64));
     }
     let sizes = match (evidence.smallest, evidence.largest) {
+        (a, _) if leak.blocks == 1 => format!("{a} B"),
         (a, b) if a == b => format!("{a} B each"),
         (a, b) => format!("{a} to {b} B"),
     };

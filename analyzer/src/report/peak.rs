@@ -36,7 +36,9 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         if asked.range.is_all() && !image.has_events() {
             let sums = sums(image, progress);
             if !sums.has_peak {
-                return Err(Error::Unanswerable("the peak needs events, and there are none: a profile holds only sums".into()));
+                return Err(Error::Unanswerable(
+                    "the peak needs events, and there are none: a profile holds only sums".into(),
+                ));
             }
             let rows = sums.sites.iter().map(|row| (row.site, [row.peak_bytes, row.peak_blocks]));
             let holders = group(image, symbols, rows);
@@ -60,7 +62,8 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         let mut model = Peak::within(span);
         let outcome = replay(image, span.with_history(), progress, &mut model);
         let (held, at) = model.peak();
-        let rows = model.shares().map(|share| (share.site, [share.at_peak.bytes, share.at_peak.blocks, share.own_peak]));
+        let rows =
+            model.shares().map(|share| (share.site, [share.at_peak.bytes, share.at_peak.blocks, share.own_peak]));
         let holders = group(image, symbols, rows);
         let holders = holders.iter().take(asked.top).map(|group| Row {
             bytes: group.values[0],

@@ -36,7 +36,9 @@ pub fn run(asked: &Asked, between: usize, out: &mut dyn Write, style: Style) -> 
         let mut model = Temporary::within(between);
         let outcome = replay(image, image.span(&asked.range), progress, &mut model);
         let rows = &model.rows;
-        let sum = |of: fn(&crate::model::temporary::Row) -> u64| rows.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)));
+        let sum = |of: fn(&crate::model::temporary::Row) -> u64| {
+            rows.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)))
+        };
         let (allocs, temporary, bytes) = (sum(|row| row.allocs), sum(|row| row.blocks), sum(|row| row.bytes));
         let rows = rows.iter().zip(0u32..).map(|(row, site)| (site, [row.blocks, row.bytes, row.allocs, row.resized]));
         let groups = group(image, symbols, rows);

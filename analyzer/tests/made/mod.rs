@@ -132,7 +132,8 @@ pub fn truth(steps: &[Step]) -> Truth {
                 row.allocs += 1;
                 row.bytes += size;
                 // A block that was inherited keeps the birth of the record that introduced it.
-                if let Some(Step::Inherited { tick, .. }) = steps.iter().find(|s| matches!(s, Step::Inherited { index: i, .. } if *i == index))
+                if let Some(Step::Inherited { tick, .. }) =
+                    steps.iter().find(|s| matches!(s, Step::Inherited { index: i, .. } if *i == index))
                     && !t.live.contains_key(&index)
                 {
                     birth.0 = *tick;
@@ -204,7 +205,8 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
     threads.sort_unstable();
     threads.dedup();
     for &number in &threads {
-        let thread = tape::Thread { number, tid: 4710 + number, name: format!("t{number}").into(), first_tick: start_tick };
+        let thread =
+            tape::Thread { number, tid: 4710 + number, name: format!("t{number}").into(), first_tick: start_tick };
         put(Record::Thread(thread), &mut files.tape);
     }
     let mut mtrc = mtrc::Writer::new(mtrc::Options::default());
@@ -303,11 +305,14 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
     for loss in &options.losses {
         put(Record::Loss(loss.clone()), &mut files.tape);
     }
-    let lost = |thread: u32| options.losses.iter().filter(|loss| loss.thread == thread).map(|loss| loss.events).sum::<u64>();
+    let lost =
+        |thread: u32| options.losses.iter().filter(|loss| loss.thread == thread).map(|loss| loss.events).sum::<u64>();
     let accounts = threads
         .iter()
         .map(|&thread| {
-            let own = |step: &&Step| step.thread() == thread && !matches!(step, Step::Implied { .. } | Step::Inherited { .. });
+            let own = |step: &&Step| {
+                step.thread() == thread && !matches!(step, Step::Implied { .. } | Step::Inherited { .. })
+            };
             let recorded = steps.iter().filter(own).count() as u64;
             tape::Account { thread, emitted: recorded + lost(thread), recorded, lost: lost(thread), sampled_out: 0 }
         })

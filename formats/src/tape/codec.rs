@@ -58,7 +58,9 @@ impl Codec {
     pub fn reader<'a, R: Read + 'a>(self, stored: R) -> std::io::Result<Box<dyn Read + 'a>> {
         Ok(match self {
             Codec::Plain => Box::new(stored),
-            Codec::Lz4 => Box::new(Lz4Frames(Some(lz4_flex::frame::FrameDecoder::new(std::io::BufReader::new(stored))))),
+            Codec::Lz4 => {
+                Box::new(Lz4Frames(Some(lz4_flex::frame::FrameDecoder::new(std::io::BufReader::new(stored)))))
+            }
             Codec::Zstd => Box::new(zstd::stream::read::Decoder::new(stored)?),
         })
     }

@@ -80,7 +80,8 @@ fn line(record: &Record) -> String {
         Record::Sites(r) => {
             text = format!("sites {} from {}", r.sites.len(), r.first);
             for (number, site) in (u64::from(r.first)..).zip(&r.sites) {
-                let _ = write!(text, "\n  site {number} parent {} {:#x} flags {}", site.parent, site.address, site.flags);
+                let _ =
+                    write!(text, "\n  site {number} parent {} {:#x} flags {}", site.parent, site.address, site.flags);
             }
         }
         Record::Thread(r) => {

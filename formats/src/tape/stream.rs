@@ -121,7 +121,9 @@ impl<'a, S: Source + ?Sized> Stream<'a, S> {
     /// Reads the record at `start`, as far as it is there.
     fn fill(&mut self, start: u64) -> io::Result<()> {
         self.source.take_at(start, HEAD, &mut self.buffer)?;
-        let Some(&[a, b, c, d]) = self.buffer.get(8..12).and_then(|bytes| bytes.first_chunk::<4>()) else { return Ok(()) };
+        let Some(&[a, b, c, d]) = self.buffer.get(8..12).and_then(|bytes| bytes.first_chunk::<4>()) else {
+            return Ok(());
+        };
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
         if self.buffer.starts_with(&MAGIC) && length <= MAX_PAYLOAD {
             self.source.take_at(start, HEAD + length, &mut self.buffer)?;

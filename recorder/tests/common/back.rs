@@ -1,11 +1,12 @@
 //! Reads an image back through formats: every event with its columns, and the tape's other records.
+#![allow(dead_code, missing_docs)]
 
 use heaptape_formats::mtrc::{self, Record as Mtrc};
 use heaptape_formats::tape::{
     self, COLUMN_ENTRIES, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WEIGHTS, Codec, Entry, Record, Step,
 };
 use heaptape_formats::{Cursor, Format, leb128, mptl};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// One event.
@@ -204,13 +205,16 @@ impl Back {
         let (mut live, mut at, mut tick) = (HashMap::new(), HashMap::new(), 0);
         let mut totals = tape::Totals::default();
         let mut own = HashMap::new();
+        // A resize gives its old address back before it is recorded: others may take the address meanwhile, and the resize must follow.
+        let mut moving = HashSet::new();
         for event in &self.events {
             assert!(event.tick >= tick || event.letter == 'U', "ticks go back");
             tick = tick.max(event.tick);
+            assert!(!moving.remove(&event.index) || event.letter == 'R', "an address twice: {event:?}");
             match event.letter {
                 'A' => {
                     assert_eq!(live.insert(event.index, (event.address, event.size)), None, "an index twice");
-                    assert_eq!(at.insert(event.address, event.index), None, "an address twice: {event:?}");
+                    moving.extend(at.insert(event.address, event.index));
                     if event.entry != Entry::Inherited {
                         totals.live_bytes += event.size;
                         own.insert(event.index, event.size);
@@ -221,8 +225,10 @@ impl Back {
                 'R' => {
                     let (old, _) =
                         live.insert(event.index, (event.address, event.size)).expect("a resize of the living");
-                    at.remove(&old);
-                    assert_eq!(at.insert(event.address, event.index), None, "an address twice: {event:?}");
+                    if at.get(&old) == Some(&event.index) {
+                        at.remove(&old);
+                    }
+                    moving.extend(at.insert(event.address, event.index));
                     totals.live_bytes += event.size;
                     totals.live_bytes -= own.insert(event.index, event.size).unwrap_or(0);
                     totals.resizes += 1;
@@ -230,7 +236,9 @@ impl Back {
                 }
                 'F' => {
                     let (old, _) = live.remove(&event.index).expect("a free of the living");
-                    at.remove(&old);
+                    if at.get(&old) == Some(&event.index) {
+                        at.remove(&old);
+                    }
                     totals.live_bytes -= own.remove(&event.index).unwrap_or(0);
                     if event.entry == Entry::Implied { totals.implied_frees += 1 } else { totals.frees += 1 }
                 }
@@ -242,6 +250,7 @@ impl Back {
                 (totals.peak_bytes, totals.peak_tick) = (totals.live_bytes, event.tick);
             }
         }
+        assert!(moving.is_empty(), "addresses twice");
         let told = self.totals();
         let mine = (totals.allocs, totals.resizes, totals.frees, totals.bytes_allocated, own.len() as u64);
         assert_eq!((told.allocs, told.resizes, told.frees, told.bytes_allocated, told.live_blocks), mine);

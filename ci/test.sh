@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Builds the command (which carries the library), then runs unit tests, format tests and the pipeline. Arguments go to the pipeline.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo build --release -p heaptape
+folder=${CARGO_TARGET_DIR:-target}
+HEAPTAPE=$(cd "$folder/release" && pwd)/heaptape
+export HEAPTAPE
+# Backtraces of a failing test's own process say nothing about the program that it ran.
+unset RUST_BACKTRACE
+cargo test --workspace --exclude heaptape-tests
+cargo test -p heaptape-tests --lib
+cargo test -p heaptape-tests --test pipeline -- --test-threads="${HEAPTAPE_TEST_THREADS:-$(nproc)}" "$@"

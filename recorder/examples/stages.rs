@@ -1,0 +1,211 @@
+//! Nanoseconds an event of each stage of the pipeline, on synthetic traces: `cargo run --release -p heaptape-recorder --example stages`.
+//!
+//! *random*: sizes and freed blocks at random among 10,000 live ones, 200 stacks. *bulk*: a database loading rows: short-lived blocks freed in the
+//! reverse order, few sizes, a growing set of pages. *large*: 4 million live blocks, freed at random.
+
+use heaptape_formats::tape::{self, Codec};
+use heaptape_recorder::batch::Batch;
+use heaptape_recorder::clock::Clock;
+use heaptape_recorder::image::Image;
+use heaptape_recorder::merge::{Lane, merge};
+use heaptape_recorder::options::Options;
+use heaptape_recorder::session::Session;
+use heaptape_recorder::store::Piece;
+use heaptape_recorder::sys::Mapping;
+use heaptape_recorder::trace::Chunk;
+use heaptape_wire::nodes::Value;
+use heaptape_wire::{Event, Op, Params, Record};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Processor time of this thread: other programs on the machine count less.
+#[derive(Clone, Copy)]
+struct Instant(Duration);
+
+impl Instant {
+    fn now() -> Instant {
+        Instant(nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a clock").into())
+    }
+
+    fn elapsed(self) -> Duration {
+        Instant::now().0 - self.0
+    }
+}
+
+const EVENTS: usize = 4_000_000;
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % sides
+    }
+}
+
+/// A bump-and-free-list allocator, so that addresses come again as glibc's do.
+#[derive(Default)]
+struct Heap {
+    free: HashMap<u64, Vec<u64>>,
+    top: u64,
+}
+
+impl Heap {
+    fn alloc(&mut self, size: u64) -> u64 {
+        let class = (size + 23) / 16 * 16;
+        self.free.entry(class).or_default().pop().unwrap_or_else(|| {
+            self.top += class;
+            0x5555_5575_0000 + self.top - class
+        })
+    }
+
+    fn free(&mut self, address: u64, size: u64) {
+        self.free.entry((size + 23) / 16 * 16).or_default().push(address);
+    }
+}
+
+fn record(dice: &mut Dice, op: Op, stack: u32, address: u64, size: u64) -> Record {
+    Event { op, stack, address, size }.narrow(90 + dice.roll(120))
+}
+
+fn random(live: usize, stacks: u64) -> Vec<Record> {
+    let (mut dice, mut heap, mut out) = (Dice(88_172_645_463_325_252), Heap::default(), Vec::new());
+    let mut blocks: Vec<(u64, u64)> = Vec::new();
+    while out.len() < EVENTS {
+        let size = (16 << dice.roll(8)) + dice.roll(16);
+        if blocks.len() == live {
+            let place = dice.roll(live as u64) as usize;
+            let (address, old) = blocks.swap_remove(place);
+            heap.free(address, old);
+            out.push(record(&mut dice, Op::FREE, 0, address, 0));
+        }
+        let address = heap.alloc(size);
+        blocks.push((address, size));
+        let stack = 10 + dice.roll(stacks) as u32;
+        out.push(record(&mut dice, Op::MALLOC, stack, address, size));
+    }
+    out
+}
+
+fn bulk() -> Vec<Record> {
+    let (mut dice, mut heap, mut out) = (Dice(7), Heap::default(), Vec::new());
+    while out.len() < EVENTS {
+        let sizes = [40 + dice.roll(4) * 8, 120, 27 + dice.roll(40), 500];
+        let depth = 1 + dice.roll(4) as usize;
+        let mut open = Vec::new();
+        for (level, size) in sizes.into_iter().take(depth).enumerate() {
+            let address = heap.alloc(size);
+            let stack = 20 + level as u32 * 7 + dice.roll(3) as u32;
+            out.push(record(&mut dice, Op::MALLOC, stack, address, size));
+            open.push((address, size));
+        }
+        while let Some((address, size)) = open.pop() {
+            heap.free(address, size);
+            out.push(record(&mut dice, Op::FREE, 0, address, 0));
+        }
+        if dice.roll(40) == 0 {
+            let address = heap.alloc(4360);
+            out.push(record(&mut dice, Op::MALLOC, 60, address, 4360));
+        }
+    }
+    out
+}
+
+fn session(options: Options) -> Arc<Session> {
+    let params = Params { ring_bytes: 1 << 20, slots: 4, nodes: 1 << 20 };
+    let (mapping, _file) = Mapping::create(params).expect("an area");
+    for node in 1..300_000 {
+        // Depth 8 or so, as a prefix tree.
+        let value = Value { parent: node / 3, address: 0x5555_5555_4000 + u64::from(node) * 37, flags: 0 };
+        mapping.node_cell(node).expect("room").write(value);
+    }
+    Arc::new(Session {
+        id: 1,
+        mapping: Arc::new(mapping),
+        process: tape::Process { ticks_per_second: 2_800_000_000, ..tape::Process::default() },
+        folder: std::env::temp_dir(),
+        clock: Clock::choose(),
+        options: Arc::new(options),
+        forked: None,
+        is_namespaced: false,
+    })
+}
+
+fn main() {
+    let (only, level) = (std::env::args().nth(1), std::env::args().nth(2).and_then(|level| level.parse().ok()));
+    println!("{:8} {:>12} {:>22} {:>22}", "ns/event", "parse+merge", "index+profile+encode", "plain bytes/event");
+    let traces: [(&str, fn() -> Vec<Record>); 3] =
+        [("random", || random(10_000, 200)), ("bulk", bulk), ("large", || random(1_500_000, 200_000))];
+    for (name, make) in traces {
+        if only.as_ref().is_some_and(|only| only != name && only != "all") {
+            continue;
+        }
+        let records = make();
+        let ns = |begun: Instant| begun.elapsed().as_nanos() as f64 / records.len() as f64;
+        let (mut batches, begun) = (Vec::new(), Instant::now());
+        let mut lane = Lane::default();
+        for piece in records.chunks(1 << 14) {
+            let mut batch = Batch::default();
+            lane.records().extend_from_slice(piece);
+            merge(&mut [(1, &mut lane)], u64::MAX >> 1, u64::MAX >> 1, &mut batch);
+            batch.limit = u64::MAX >> 1;
+            batches.push(batch);
+        }
+        let merged = ns(begun);
+        // Once with chunks that are used again, as in a recorder at work; once to have them all.
+        let mut spare = Vec::new();
+        let mut image = Image::new(session(Options::default()));
+        image.thread(1, 1, b"main".to_vec(), 0);
+        let begun = Instant::now();
+        for batch in &batches {
+            let mut next = spare.pop();
+            image.batch(batch, &mut || next.take().unwrap_or_default(), &mut |piece: Piece| spare.extend(piece.chunk));
+            spare.extend(next);
+        }
+        let digested = ns(begun);
+        let mut chunks = Vec::new();
+        let mut image = Image::new(session(Options::default()));
+        image.thread(1, 1, b"main".to_vec(), 0);
+        for batch in &batches {
+            image.batch(batch, &mut Chunk::default, &mut |piece: Piece| chunks.extend(piece.chunk));
+        }
+        image.finish(heaptape_recorder::session::End::GONE, &mut Chunk::default, &mut |piece| {
+            chunks.extend(piece.chunk)
+        });
+        let plain: usize = chunks.iter().map(|chunk| chunk.plain.len()).sum();
+        let columns: usize = chunks.iter().flat_map(|chunk| &chunk.columns).map(|column| column.1.len()).sum();
+        let per = |bytes: usize| bytes as f64 / records.len() as f64;
+        println!("{name:8} {merged:12.1} {digested:22.1} {:15.1} + {:4.1}", per(plain), per(columns));
+        let codecs: Vec<(Codec, i32)> = match level {
+            Some(level) => vec![(Codec::Zstd, level)],
+            None => [-7, -5, -3, -1, 1, 2, 3]
+                .into_iter()
+                .map(|level| (Codec::Zstd, level))
+                .chain([(Codec::Lz4, 0)])
+                .collect(),
+        };
+        for (codec, level) in codecs {
+            let pack = |part: &dyn Fn(&Chunk) -> Vec<&Vec<u8>>| {
+                let (begun, mut size, mut packed) = (Instant::now(), 0, Vec::new());
+                for bytes in chunks.iter().flat_map(part) {
+                    packed.clear();
+                    codec.pack(bytes, level, &mut packed).expect("packs");
+                    size += packed.len();
+                }
+                (ns(begun), per(size))
+            };
+            let (trace_ns, trace) = pack(&|chunk| vec![&chunk.plain]);
+            let mut line = format!("   {codec:?} {level:2}: trace {trace_ns:5.1} ns {trace:5.2} B");
+            let (mut all_ns, mut all) = (trace_ns, trace);
+            for kind in 0..5 {
+                let (column_ns, column) = pack(&|chunk| vec![&chunk.columns[kind].1]);
+                line += &format!(", c{} {column_ns:4.1} ns {column:5.2} B", kind + 1);
+                (all_ns, all) = (all_ns + column_ns, all + column);
+            }
+            println!("{line}; all {all_ns:5.1} ns {all:5.2} B");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Other allocators than libc's, other libcs, other preloads.
+
+use heaptape_tests::{Program, Target, own, same, target, torture, workshop};
+use std::path::PathBuf;
+
+/// Allocators of the distribution that are installed.
+fn libraries() -> Vec<PathBuf> {
+    let names = ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2", "libmimalloc.so.2.0"];
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib"];
+    let paths = folders.iter().flat_map(|folder| names.iter().map(move |name| PathBuf::from(folder).join(name)));
+    let mut found: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
+    found.dedup_by(|a, b| std::fs::canonicalize(a).ok() == std::fs::canonicalize(b).ok());
+    found
+}
+
+/// Preloaded besides: the library stands before it, so that its calls are seen, and its own inner ones are not events.
+#[test]
+fn allocators_preloaded_besides() {
+    let libraries = libraries();
+    assert!(!libraries.is_empty(), "no other allocator is installed: run scripts/install-tools");
+    for library in &libraries {
+        for (name, arguments) in
+            [("each_resize", vec![]), ("pairs", vec!["50000", "4"]), ("threads", vec!["4", "5000"])]
+        {
+            let folder = workshop::folder();
+            let file = folder.path().join("own");
+            let program =
+                Program::new(target::c(name)).args(arguments).env("OWN_FILE", &file).env("LD_PRELOAD", library);
+            let plain = program.plain().success();
+            std::fs::remove_file(&file).expect("own figures");
+            let recording = program.recorded();
+            same(&plain, &recording.outcome);
+            let recording = recording.whole();
+            own::equal(&own::read(&file), &own::recorded(&recording));
+        }
+        let cpp = Program::new(Target::program("each_operator.cpp").build()).env("LD_PRELOAD", library);
+        let plain = cpp.plain().success();
+        let recording = cpp.recorded().whole();
+        same(&plain, &recording.outcome);
+        let leaks = recording.leaks();
+        for bytes in [5003, 5009, 5011, 5021, 5023, 5039, 5051, 5059] {
+            let found = leaks.iter().filter(|leak| leak.bytes == bytes && leak.blocks == 1).count();
+            assert_eq!(found, 1, "{}: {bytes} bytes by new, once: {leaks:#?}", library.display());
+        }
+    }
+    torture::passed(29, "allocators preloaded besides", libraries.len() as u64);
+}
+
+/// Linked into the program as a shared library.
+#[test]
+fn allocators_linked_by_the_program() {
+    let libraries = libraries();
+    for library in &libraries {
+        let folder = workshop::folder();
+        let file = folder.path().join("own");
+        let built = Target::program("pairs.c").with(library).build();
+        let program = Program::new(built).args(["50000", "2"]).env("OWN_FILE", &file);
+        let plain = program.plain().success();
+        std::fs::remove_file(&file).expect("own figures");
+        let recording = program.recorded();
+        same(&plain, &recording.outcome);
+        let recording = recording.whole();
+        own::equal(&own::read(&file), &own::recorded(&recording));
+    }
+    torture::passed(29, "allocators linked by the program", libraries.len() as u64);
+}
+
+/// A program that defines malloc itself: it runs, and what is seen of it balances.
+#[test]
+fn an_allocator_inside_the_program() {
+    let object = Target::program("signal_safe_allocator.c").flag("-c").named("own_allocator.o").build();
+    let built = Target::program("pairs.c").flag(object).flag("-rdynamic").named("own-allocator").build();
+    let program = Program::new(built).args(["20000", "2"]);
+    let plain = program.plain().success();
+    same(&plain, &program.preloaded());
+    let recording = program.recorded();
+    assert_eq!(
+        (recording.outcome.code(), &recording.outcome.stdout),
+        (plain.code(), &plain.stdout),
+        "{}",
+        recording.outcome
+    );
+    recording.report().processes.iter().for_each(heaptape_tests::Process::ledger);
+    torture::passed(29, "a program with an allocator of its own, unharmed", 1);
+}
+
+#[test]
+fn a_program_of_another_libc() {
+    if workshop::find("musl-gcc").is_none() {
+        return; // musl-tools is not installed
+    }
+    let built = Target::program("small.c").by("musl-gcc").named("small-musl").build();
+    let program = Program::new(built).arg("12");
+    let plain = program.plain().exits(12);
+    let preloaded = program.preloaded();
+    assert_eq!((preloaded.code(), &preloaded.stdout), (12, &plain.stdout), "{preloaded}");
+    let recording = program.recorded();
+    assert_eq!((recording.outcome.code(), &recording.outcome.stdout), (12, &plain.stdout), "{}", recording.outcome);
+    if let Some(process) = recording.report().processes.first() {
+        process.ledger();
+    }
+    torture::passed(29, "a program of musl, unharmed", 1);
+}

@@ -1,0 +1,63 @@
+//! Events before constructors and after destructors.
+
+use heaptape_tests::oracle::Depth;
+use heaptape_tests::{Program, Target, same, torture};
+
+fn program(flag: &str) -> Program {
+    let library = Target::library("early_library.c").flag(flag).named("libearly.so").build();
+    Program::new(Target::program("early_and_late.c").with(&library).build())
+}
+
+#[test]
+fn before_main_and_after_it() {
+    let program = program("-DPLAIN");
+    let plain = program.plain().success();
+    same(&plain, &program.preloaded());
+    let (recording, report, _) = program.recorded_like_counted(Depth::Live);
+    same(&plain, &recording.outcome);
+    let recording = recording.whole();
+    // By size: what the library's constructor, the exit handler, the destructors of program and library left behind. The preinit array's
+    // block is not among them: libc has not yet set up the environment, so nobody knows the recorder then.
+    let leaks = recording.leaks();
+    for bytes in [1423, 1481, 1487, 1433] {
+        assert!(leaks.iter().any(|leak| leak.bytes == bytes), "{bytes} bytes: {leaks:#?}");
+    }
+    assert!(report.only("early_and_late").frees >= 10);
+    torture::passed(26, "places before main and after it", 9);
+}
+
+/// A resolver runs while relocations are still being made, perhaps before libc's own are: it may not crash.
+#[test]
+fn in_an_ifunc_resolver() {
+    let program = program("-DIFUNC");
+    let plain = program.plain();
+    let preloaded = program.preloaded();
+    same(&plain, &preloaded);
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    recording.report().only("early_and_late").ledger();
+    torture::passed(26, "an allocation in an IFUNC resolver", 1);
+}
+
+#[test]
+fn lazily_and_eagerly_bound() {
+    for binding in ["-Wl,-z,lazy", "-Wl,-z,now"] {
+        let program = Program::new(Target::program("pairs.c").flag(binding).build()).args(["20000", "2"]);
+        let plain = program.plain().success();
+        let recording = program.recorded().whole();
+        same(&plain, &recording.outcome);
+        assert!(recording.report().only("pairs").allocs >= 40_000);
+    }
+    // Not position-independent, and without a PLT.
+    for flags in [["-no-pie", "-fno-pie"], ["-fno-plt", "-pie"]] {
+        let built = flags.iter().fold(Target::program("known_stacks.c"), |target, flag| target.flag(*flag)).build();
+        let recording = Program::new(built).recorded().whole();
+        let leaks = recording.leaks();
+        let names = leaks
+            .iter()
+            .find(|leak| leak.bytes == 3001)
+            .map(heaptape_tests::recording::Leak::functions)
+            .unwrap_or_default();
+        assert_eq!(names[..5], ["leaf", "plain_c", "plain_b", "plain_a", "main"], "{flags:?}");
+    }
+}

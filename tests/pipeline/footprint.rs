@@ -1,0 +1,121 @@
+//! What a program can see of us: nothing.
+
+use heaptape_tests::{Program, is_root, same, target, torture, workshop};
+
+#[test]
+fn no_descriptor_no_thread_no_handler() {
+    let program = Program::new(target::c("footprint"));
+    let plain = program.plain().success();
+    same(&plain, &program.preloaded());
+    let recording = program.recorded().whole();
+    same(&plain, &recording.outcome);
+}
+
+#[test]
+fn a_program_that_closes_all_descriptors() {
+    for how in ["closefrom", "close_range", "loop", "dup2", "proc"] {
+        let program = Program::new(target::c("closes_all")).arg(how);
+        let plain = program.plain().success();
+        same(&plain, &program.preloaded());
+        let recording = program.recorded().whole();
+        same(&plain, &recording.outcome);
+        assert!(recording.report().only("closes_all").allocs >= 20_001, "{how}");
+    }
+    torture::passed(21, "ways to close all descriptors", 5);
+}
+
+#[test]
+fn another_root_and_other_rights() {
+    if !is_root() {
+        return;
+    }
+    let root = workshop::folder();
+    let program = Program::new(target::c("changes_root")).arg(root.path());
+    let plain = program.plain().success();
+    same(&plain, &program.preloaded());
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let report = recording.report();
+    let parent = report.processes.iter().find(|process| process.allocs >= 200).expect("the parent is recorded on");
+    assert_eq!(parent.lost_events, 0, "{parent:#?}");
+    assert_eq!(std::fs::read_dir(root.path()).expect("the root").count(), 0, "nothing appears in the program's root");
+    torture::passed(22, "changes of the root, with rights given up", 1);
+}
+
+#[test]
+fn name_spaces() {
+    let flags = ["-Urn", "-Urmp --fork", "-Uru --fork"];
+    let mut tried = 0;
+    for flag in flags {
+        let words: Vec<&str> = std::iter::once("unshare").chain(flag.split(' ')).collect();
+        let program = Program::new(target::c("fork_inherited")).behind(&words);
+        let plain = program.plain();
+        if plain.code() != 0 {
+            continue; // not permitted here
+        }
+        same(&plain, &program.preloaded());
+        let recording = program.recorded();
+        same(&plain, &recording.outcome);
+        assert!(recording.report().all("fork_inherited").any(|process| process.allocs >= 10), "{flag}");
+        tried += 1;
+    }
+    torture::passed(22, "kinds of name space", tried);
+}
+
+/// After the attach there is no system call of ours: in a sandbox that kills on any that an allocator does not need, recording goes on.
+#[test]
+fn a_sandbox_that_kills_on_our_calls() {
+    let program = Program::new(target::c("sandbox")).arg("15000");
+    let plain = program.plain().success();
+    same(&plain, &program.preloaded());
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let report = recording.report();
+    let process = report.only("sandbox");
+    process.ledger();
+    assert!(process.allocs >= 15_100 && process.lost_events == 0, "{process:#?}");
+    torture::passed(23, "pairs in a sandbox without a system call", 15_000);
+}
+
+/// Needs exactly one thread: a guest's helper thread makes it fail.
+#[test]
+fn a_user_name_space_needs_a_single_thread() {
+    let program = Program::new("unshare").args(["-U", "true"]);
+    let plain = program.plain();
+    same(&plain, &program.preloaded());
+    same(&plain, &program.recorded().outcome);
+    torture::passed(23, "programs that may have one thread only", 1);
+}
+
+/// The library's system calls are those of the attach, whatever the program does.
+#[test]
+fn system_calls_of_the_attach_and_no_more() {
+    let calls = |pairs: &str, words: &[(&str, std::path::PathBuf)]| {
+        let folder = workshop::folder();
+        let file = folder.path().join("calls");
+        let mut program = Program::new("strace").args(["-f", "-o"]).arg(&file);
+        for (name, value) in words {
+            program = program.arg("-E").arg(format!("{name}={}", value.display()));
+        }
+        program.arg(target::c("pairs")).args([pairs, "1"]).plain().success();
+        std::fs::read_to_string(file).expect("strace's output").lines().count()
+    };
+    let guest = [("LD_PRELOAD", workshop::library().to_owned()), ("HEAPTAPE_SOCKET", "/nonexistent/socket".into())];
+    let (plain, inert) = (calls("1000", &[]), calls("1000", &guest));
+    assert!(inert <= plain + 25, "{plain} system calls plain, {inert} with the library");
+    let recorded = |pairs: &str| {
+        let folder = workshop::folder();
+        let file = folder.path().join("calls");
+        let program = Program::new("strace").args(["-f", "-o"]).arg(&file).arg(target::c("pairs")).args([pairs, "1"]);
+        let recording = program.recorded().success();
+        assert!(recording.report().all("pairs").count() == 1);
+        let text = std::fs::read_to_string(file).expect("strace's output");
+        text.lines()
+            .filter(|line| !line.contains(" futex(") && !line.contains(" brk(") && !line.contains(" mprotect("))
+            .count()
+    };
+    let (few, many) = (recorded("1000"), recorded("200000"));
+    assert!(many <= few + 3, "{few} system calls for 1,000 pairs, {many} for 200,000");
+    assert!(few <= plain + 80, "{plain} system calls plain, {few} recorded");
+    torture::passed(57, "system calls at most, beyond the program's own", few.saturating_sub(plain) as u64);
+}

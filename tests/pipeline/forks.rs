@@ -1,0 +1,77 @@
+//! Children of every kind attach by themselves; who forked whom is known; blocks of the parent are inherited.
+
+use heaptape_tests::oracle::Depth;
+use heaptape_tests::{Program, is_full, same, target, torture};
+
+/// Children that are images of their own.
+#[test]
+fn each_kind_of_fork() {
+    let count = if is_full() { 300 } else { 3 };
+    for kind in ["fork", "_Fork", "raw", "clone", "clone3"] {
+        let program = Program::new(target::c("fork_kinds")).arg(kind).arg(count.to_string());
+        let plain = program.plain().success();
+        same(&plain, &program.preloaded());
+        let (recording, report, _) = program.recorded_like_counted(Depth::Live);
+        same(&plain, &recording.outcome);
+        let recording = recording.whole();
+        let all: Vec<_> = report.all("fork_kinds").collect();
+        assert_eq!(all.len(), 1 + count, "{kind}: {report:#?}");
+        let parent = all.iter().find(|process| process.live_blocks == 2 * count as u64).expect("the parent");
+        for child in all.iter().filter(|process| process.pid != parent.pid) {
+            assert_eq!((child.allocs, child.frees, child.live_bytes), (5, 2, 3 * 401), "{kind}: {child:#?}");
+            assert_eq!(child.ppid, parent.pid, "{kind}");
+        }
+        drop(recording);
+    }
+    torture::passed(16, "children of each of 5 kinds of fork", count as u64);
+}
+
+/// Children that run in the parent's memory are the parent's events; those that exec are images of their own.
+#[test]
+fn each_kind_of_spawn() {
+    let count = if is_full() { 300 } else { 3 };
+    for kind in ["vfork", "vfork-exec", "posix_spawn", "system", "popen"] {
+        let program = Program::new(target::c("fork_kinds")).arg(kind).arg(count.to_string());
+        let plain = program.plain().success();
+        same(&plain, &program.preloaded());
+        let (recording, report, _) = program.recorded_like_counted(Depth::Live);
+        same(&plain, &recording.outcome);
+        recording.whole();
+        let images = report.all("fork_kinds").count();
+        assert_eq!(images, if kind == "vfork" { 1 } else { 1 + count }, "{kind}: {report:#?}");
+    }
+    torture::passed(16, "children of each of 5 kinds of spawn", count as u64);
+}
+
+#[test]
+fn inherited_blocks_are_nobodys_leak() {
+    let program = Program::new(target::c("fork_inherited"));
+    let plain = program.plain().success();
+    let (recording, report, _) = program.recorded_like_counted(Depth::Live);
+    same(&plain, &recording.outcome);
+    let recording = recording.whole();
+    let parent = report.processes.iter().find(|process| process.live_blocks == 8).expect("the parent");
+    let child = report.processes.iter().find(|process| process.ppid == parent.pid).expect("the child");
+    assert_eq!(parent.live_bytes, 8 * 601, "{parent:#?}");
+    assert_eq!((child.inherited_blocks, child.inherited_bytes), (5, 5 * 601), "{child:#?}");
+    assert_eq!((child.live_blocks, child.live_bytes), (3, 607 + 2 * 613), "{child:#?}");
+    assert_eq!(child.unknown_frees, 0, "{child:#?}");
+    let leaked: u64 = recording.leaks().iter().filter(|leak| leak.bytes % 601 == 0).map(|leak| leak.blocks).sum();
+    assert_eq!(leaked, 8, "what the child inherited is not leaked twice: {:#?}", recording.leaks());
+}
+
+#[test]
+fn forks_in_a_program_with_threads() {
+    let forks: u64 = if is_full() { 10_000 } else { 100 };
+    let program = Program::new(target::c("fork_in_threads")).arg(forks.to_string());
+    let plain = program.plain().success();
+    same(&plain, &program.preloaded());
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let recording = recording.whole();
+    let report = recording.report();
+    let children: Vec<_> =
+        report.processes.iter().filter(|process| process.allocs == 100 && process.frees == 100).collect();
+    assert_eq!(children.len() as u64, forks, "each child has its own image");
+    torture::passed(15, "forks while 7 threads allocated", forks);
+}

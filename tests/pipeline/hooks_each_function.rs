@@ -1,0 +1,129 @@
+//! Each function of the allocator family is seen once, with the bytes that were asked for, from the function that called it.
+
+use heaptape_tests::oracle::{Counts, Depth};
+use heaptape_tests::{Program, Recording, Target, same, target, workshop};
+
+/// Insists that exactly one leak of `bytes` bytes was taken in the function `name`.
+#[track_caller]
+fn one_leak(recording: &Recording, expected: &[(&str, u64)]) {
+    let leaks = recording.leaks();
+    for &(function, bytes) in expected {
+        let found: Vec<_> = leaks.iter().filter(|leak| leak.bytes == bytes && leak.blocks == 1).collect();
+        assert_eq!(found.len(), 1, "one leak of {bytes} bytes: {leaks:#?}");
+        let names = found[0].functions();
+        assert!(
+            names.iter().take(3).any(|name| *name == function),
+            "{bytes} bytes are taken by {function}, not by {names:?}"
+        );
+        assert!(names.contains(&"main"), "the stack of {function} reaches main: {names:?}");
+    }
+}
+
+#[test]
+fn the_c_family() {
+    let program = Program::new(target::c("each_function"));
+    let plain = program.plain().success();
+    let recording = program.recorded().whole();
+    same(&plain, &recording.outcome);
+    let expected = [
+        ("takes_by_malloc", 1009),
+        ("takes_by_calloc", 2023),
+        ("takes_by_realloc", 1013),
+        ("takes_by_reallocarray", 2019),
+        ("aligned_by_posix", 1033),
+        ("takes_by_aligned_alloc", 1056),
+        ("takes_by_memalign", 1039),
+        ("takes_by_valloc", 1049),
+        ("takes_by_pvalloc", 1051),
+        ("resizes_by_realloc", 1061),
+        ("resizes_by_reallocarray", 3065),
+        ("takes_by_strdup", 70),
+    ];
+    one_leak(&recording, &expected);
+    let report = recording.report();
+    let process = report.only("each_function");
+    assert_eq!((process.allocs, process.resizes, process.frees), (12, 2, 0), "{process:#?}");
+    let sum: u64 = expected.iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!(process.bytes_allocated, sum + 11 + 13, "and the two blocks that were resized: {process:#?}");
+    assert_eq!((process.live_blocks, process.live_bytes), (12, sum), "{process:#?}");
+}
+
+#[test]
+fn the_ways_back() {
+    let program = Program::new(target::c("each_free"));
+    let (recording, report, counts) = program.recorded_like_counted(Depth::Peak);
+    recording.whole();
+    let process = report.only("each_free");
+    assert_eq!((process.allocs, process.frees, process.live_blocks), (100, 83, 17), "{process:#?}");
+    assert_eq!(counts[0].resizes, 0);
+}
+
+/// The operators for aligned types round the size up before they call the allocator; recorded is what the program asked for, once.
+#[test]
+fn the_operators() {
+    let program = Program::new(Target::program("each_operator.cpp").build());
+    let plain = program.plain().success();
+    let recording = program.recorded().whole();
+    same(&plain, &recording.outcome);
+    let expected = [
+        ("takes_new", 5003),
+        ("takes_new_array", 5009),
+        ("takes_new_nothrow", 5011),
+        ("takes_new_array_nothrow", 5021),
+        ("takes_new_aligned", 5023),
+        ("takes_new_array_aligned", 5039),
+        ("takes_new_aligned_nothrow", 5051),
+        ("takes_new_array_aligned_nothrow", 5059),
+    ];
+    one_leak(&recording, &expected);
+    let folder = workshop::folder();
+    let alone = program.counted(folder.path()).recorded();
+    let counts = Counts::read_all(folder.path());
+    let report = alone.report();
+    let counted = counts.iter().find(|counts| counts.name() == "each_operator").expect("the counts");
+    let process = report.only("each_operator");
+    assert_eq!((process.allocs, process.frees, process.resizes), (counted.allocs, counted.frees, 0), "{process:#?}");
+    assert_eq!(process.live_blocks, counted.live_blocks, "{process:#?}");
+}
+
+/// Guards against an operator's inner `malloc` being recorded instead of the operator: the innermost frame must be the program's.
+#[test]
+fn an_operator_is_recorded_as_itself() {
+    let recording = Program::new(Target::program("each_operator.cpp").build()).recorded().whole();
+    for leak in recording.leaks().iter().filter(|leak| leak.blocks == 1 && (5003..=5059).contains(&leak.bytes)) {
+        let names = leak.functions();
+        assert!(names[0].starts_with("takes_new"), "the innermost frame is the caller of new: {names:?}");
+    }
+}
+
+#[test]
+fn an_operator_that_throws() {
+    let program = Program::new(Target::program("bad_alloc.cpp").build());
+    let plain = program.plain().success();
+    let (recording, report, _) = program.recorded_like_counted(Depth::Peak);
+    same(&plain, &recording.outcome);
+    recording.whole();
+    assert!(report.only("bad_alloc").allocs >= 1000);
+}
+
+#[test]
+fn an_operator_of_a_library_opened_later() {
+    let library = Target::library("plugin_new.cpp").build();
+    let program = Program::new(target::c("opens_cpp_library")).arg(&library);
+    let plain = program.plain().success();
+    let recording = program.recorded().whole();
+    same(&plain, &recording.outcome);
+    one_leak(&recording, &[("plugin_takes", 7013)]);
+}
+
+#[test]
+fn nothing_is_recorded_as_nothing() {
+    let program = Program::new(target::c("allocates_nothing"));
+    let plain = program.plain().exits(4);
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    for process in recording.report().processes {
+        assert_eq!(process.events(), 0, "{process:#?}");
+    }
+    assert_eq!(recording.heaptape(&["verify"]).code(), 0, "{}", recording.heaptape(&["verify"]));
+}

@@ -1,0 +1,33 @@
+//! Hooks that are left by a jump: the recording goes on, and what was lost is counted.
+
+use heaptape_tests::{Program, is_full, same, target, torture};
+
+#[test]
+fn siglongjmp_out_of_hooks() {
+    let jumps: u64 = if is_full() { 200_000 } else { 5_000 };
+    let program = Program::new(target::signal_safe("jumps_out")).arg(jumps.to_string());
+    let plain = program.plain().success();
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let report = recording.report();
+    let process = report.only("jumps_out");
+    process.ledger();
+    // At most one event a jump may be lost, and the 100,000 pairs behind them are undisturbed.
+    assert!(process.lost_events <= jumps * 2, "{process:#?}");
+    assert!(process.allocs >= 100_000 && process.frees >= 100_000, "{process:#?}");
+    torture::passed(14, "jumps out of hooks by siglongjmp", jumps);
+}
+
+#[test]
+fn asynchronous_cancellation() {
+    let threads: u64 = if is_full() { 20_000 } else { 300 };
+    let program = Program::new(target::signal_safe("cancels")).arg(threads.to_string());
+    let plain = program.plain().success();
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let report = recording.report();
+    let process = report.only("cancels");
+    process.ledger();
+    assert!(process.allocs >= 10_000 && process.frees >= 10_000, "{process:#?}");
+    torture::passed(14, "threads cancelled at any instruction", threads);
+}

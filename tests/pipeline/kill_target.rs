@@ -1,0 +1,154 @@
+//! SIGKILL at random moments, of the program and of the recorder.
+
+use heaptape_tests::{Process, Program, is_full, own, target, torture, workshop};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// The process that the command started.
+fn traced(command: &Child) -> Option<i32> {
+    let id = command.id();
+    let text = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
+    let mut children = text.split_whitespace().filter_map(|word| word.parse::<i32>().ok());
+    children.find(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("writes_on")))
+}
+
+/// Waits until the program counts itself, and a moment more.
+fn wait_for(file: &Path, moment: Duration) {
+    let start = Instant::now();
+    while !own::has_begun(file) {
+        assert!(start.elapsed() < Duration::from_secs(20), "the program does not start");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    std::thread::sleep(moment);
+}
+
+/// What the program had counted when its calls had returned is in the recording; and at most one call a thread beyond it.
+#[track_caller]
+fn published(own: &own::Thread, process: &Process, threads: u64) {
+    let beyond = |name: &str, recorded: u64, counted: u64, more: u64| {
+        assert!(
+            (counted..=counted + threads + more).contains(&recorded),
+            "{name}: {counted} had returned, {recorded} are recorded\n{own:#?}\n{process:#?}"
+        );
+    };
+    // A thread's birth allocates once or twice besides.
+    beyond("allocations", process.allocs, own.allocs, if threads > 1 { 2 * threads } else { 0 });
+    beyond("resizes", process.resizes, own.resizes, 0);
+    beyond("frees", process.frees, own.frees, 0);
+}
+
+#[test]
+fn killed_at_a_random_moment() {
+    let rounds = if is_full() { 1_000 } else { 25 };
+    for round in 0..rounds {
+        let threads = [1, 1, 2, 4][round % 4];
+        let folder = workshop::folder();
+        let file = folder.path().join("own");
+        let program = Program::new(target::c("writes_on")).arg(threads.to_string()).env("OWN_FILE", &file);
+        let moment = Duration::from_micros((round as u64 * 7919) % 60_000);
+        let recording = program.recorded_while(|command, _| {
+            wait_for(&file, moment);
+            let pid = traced(command).expect("the traced process");
+            kill(Pid::from_raw(pid), Signal::SIGKILL).expect("SIGKILL");
+        });
+        assert_eq!(recording.outcome.code(), 128 + 9, "{}", recording.outcome);
+        let report = recording.report();
+        let process = report.only("writes_on");
+        process.ledger();
+        assert_eq!(process.lost_events, 0, "{process:#?}");
+        assert_eq!(process.exit.get("signal").and_then(serde_json::Value::as_u64), Some(9), "{process:#?}");
+        published(&own::sum(&own::read(&file)), process, threads);
+        let leaks = recording.heaptape(&["leaks", "--json"]);
+        assert!(leaks.code() < 2, "{leaks}");
+        let verdict = recording.heaptape(&["verify"]);
+        assert!(verdict.code() < 2, "{verdict}");
+    }
+    torture::passed(3, "SIGKILLs of the program, everything published recorded", rounds as u64);
+}
+
+/// The recorder dies: the program goes on unharmed, and what the recorder had written is read, and said to be cut.
+#[test]
+fn the_recorder_is_killed() {
+    let rounds = if is_full() { 100 } else { 6 };
+    for round in 0..rounds {
+        let folder = workshop::folder();
+        let file = folder.path().join("own");
+        let said = folder.path().join("said");
+        // Detached, so that it outlives the command; it says how it ended.
+        let line = format!("{} 700000 2 >/dev/null; echo $? > {}", target::c("pairs").display(), said.display());
+        let program = Program::shell(&line).env("OWN_FILE", &file);
+        let moment = Duration::from_micros((round as u64 * 104_729) % 200_000);
+        let recording = program.recorded_while(|command, _| {
+            wait_for(&file, moment);
+            command.kill().expect("SIGKILL");
+        });
+        let start = Instant::now();
+        while std::fs::read_to_string(&said).unwrap_or_default().is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(60), "the program hangs without its recorder");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(std::fs::read_to_string(&said).expect("its status").trim(), "0");
+        let own = own::sum(&own::read(&file));
+        assert!(own.allocs >= 1_400_000);
+        let verdict = recording.heaptape(&["verify"]);
+        assert_eq!(verdict.code(), 1, "readable and cut: {verdict}");
+        let report = recording.report();
+        for process in report.all("pairs") {
+            assert!(!process.complete && process.allocs <= own.allocs + 10, "{process:#?}");
+        }
+    }
+    torture::passed(4, "SIGKILLs of the recorder, the program unharmed, the rest read", rounds as u64);
+}
+
+/// A recorder that is stopped holds a program for a bounded time only.
+#[test]
+fn the_recorder_is_stopped() {
+    let folder = workshop::folder();
+    let file = folder.path().join("own");
+    let program = Program::new(target::c("pairs")).args(["500000", "1"]).env("OWN_FILE", &file);
+    let mut waited = Duration::ZERO;
+    let recording = program.recorded_while(|command, _| {
+        wait_for(&file, Duration::from_millis(3));
+        let id = Pid::from_raw(i32::try_from(command.id()).expect("a process id"));
+        kill(id, Signal::SIGSTOP).expect("SIGSTOP");
+        let start = Instant::now();
+        // The program ends although nobody takes its events: its descriptors close, its own figures stand still.
+        let expected = 500_000;
+        while own::sum(&own::read(&file)).allocs < expected {
+            assert!(start.elapsed() < Duration::from_secs(40), "the program is held by a stopped recorder");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        waited = start.elapsed();
+        kill(id, Signal::SIGCONT).expect("SIGCONT");
+    });
+    assert_eq!(recording.outcome.code(), 0, "{}", recording.outcome);
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
+    let report = recording.report();
+    let process = report.only("pairs");
+    let own = own::sum(&own::read(&file));
+    assert_eq!(process.emitted_events, own.allocs + own.resizes + own.frees, "{process:#?}");
+    process.ledger();
+    torture::passed(7, "a recorder stopped under load", 1);
+}
+
+/// Both die: what was written before is read.
+#[test]
+fn both_are_killed() {
+    let folder = workshop::folder();
+    let file = folder.path().join("own");
+    let program = Program::new(target::c("writes_on")).arg("2").env("OWN_FILE", &file);
+    let recording = program.recorded_while(|command, _| {
+        wait_for(&file, Duration::from_millis(700));
+        let pid = traced(command).expect("the traced process");
+        command.kill().expect("SIGKILL");
+        kill(Pid::from_raw(pid), Signal::SIGKILL).expect("SIGKILL");
+    });
+    let verdict = recording.heaptape(&["verify"]);
+    assert_eq!(verdict.code(), 1, "readable and cut: {verdict}");
+    let report = recording.report();
+    assert!(report.only("writes_on").allocs > 10_000, "{report:#?}");
+    torture::passed(5, "SIGKILL of both", 1);
+}

@@ -1,0 +1,49 @@
+//! Libraries that come and go while the program runs.
+
+use heaptape_tests::{Program, Target, is_full, same, target, torture, workshop};
+
+/// Guards the generation of rules, memos and nodes: what was learnt of a library must not be believed of another at its place.
+#[test]
+fn two_libraries_in_turn_at_one_address() {
+    let library = |name: &str, frame: &str| {
+        Target::library("plugin_place.c")
+            .flag(format!("-DNAME={name}"))
+            .flag(format!("-DFRAME={frame}"))
+            .named(&format!("lib{name}.so"))
+            .build()
+    };
+    let (a, b) = (library("plugin_a_takes", "200"), library("plugin_b_takes", "600"));
+    let rounds = if is_full() { 1_000 } else { 200 };
+    let program = Program::new(target::c("same_place")).arg(a).arg(b).arg(rounds.to_string());
+    let plain = program.plain().success();
+    assert_eq!(plain.text(), "same place\n", "the loader puts them at one place, or nothing is tried here");
+    let recording = program.recorded().whole();
+    same(&plain, &recording.outcome);
+    let leaks = recording.leaks();
+    for (size, right, wrong) in [(1601, "plugin_a_takes", "plugin_b_takes"), (1607, "plugin_b_takes", "plugin_a_takes")]
+    {
+        let mine: Vec<_> = leaks.iter().filter(|leak| leak.bytes == leak.blocks * size).collect();
+        assert_eq!(mine.iter().map(|leak| leak.blocks).sum::<u64>(), rounds, "blocks of {size} bytes");
+        for leak in mine {
+            let names = leak.functions();
+            assert!(names.contains(&right) && !names.contains(&wrong), "{size} bytes: {names:?}");
+            assert!(names.contains(&"main"), "{size} bytes: {names:?}");
+        }
+    }
+    torture::passed(28, "libraries opened at another's place, all stacks right", 2 * rounds);
+}
+
+#[test]
+fn two_hundred_libraries_with_thread_variables() {
+    let plugin = Target::library("plugin_tls.c").build();
+    let folder = workshop::folder();
+    for index in 0..200 {
+        std::fs::copy(&plugin, folder.path().join(format!("libplugin{index}.so"))).expect("a copy");
+    }
+    let program = Program::new(target::c("opens_many")).arg(folder.path());
+    let plain = program.plain().success();
+    assert_eq!(plain.text(), "200 libraries\n");
+    let recording = program.recorded().whole();
+    same(&plain, &recording.outcome);
+    torture::passed(27, "libraries, touched by 20 threads", 200);
+}

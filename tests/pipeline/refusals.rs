@@ -1,0 +1,192 @@
+//! What cannot be recorded: one clear line, the right exit code, the program itself unharmed.
+
+use heaptape_tests::recording::heaptape;
+use heaptape_tests::{Program, Target, is_root, target, workshop};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// The lines of the command itself on standard error.
+fn lines(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| line.starts_with("heaptape:")).collect()
+}
+
+#[test]
+fn a_missing_program() {
+    let folder = workshop::folder();
+    let place = folder.path().join("r");
+    let outcome = heaptape([
+        OsStr::new("record"),
+        "-q".as_ref(),
+        "-o".as_ref(),
+        place.as_ref(),
+        "--".as_ref(),
+        "no-such-program-here".as_ref(),
+    ]);
+    assert!([2, 127].contains(&outcome.code()), "{outcome}");
+    assert_eq!(lines(&outcome.error()).len(), 1, "{outcome}");
+    assert!(outcome.error().contains("no-such-program-here"), "{outcome}");
+    assert!(!place.exists(), "nothing is left behind");
+}
+
+#[test]
+fn a_program_without_the_right_to_run() {
+    let folder = workshop::folder();
+    let file = folder.path().join("plain-file");
+    fs::write(&file, "#!/bin/sh\necho ran\n").expect("a file");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("its mode");
+    let place = folder.path().join("r");
+    let outcome =
+        heaptape([OsStr::new("record"), "-q".as_ref(), "-o".as_ref(), place.as_ref(), "--".as_ref(), file.as_ref()]);
+    assert!([2, 126].contains(&outcome.code()), "{outcome}");
+    assert_eq!(lines(&outcome.error()).len(), 1, "{outcome}");
+}
+
+#[test]
+fn a_static_program() {
+    let program = Program::new(Target::program("small.c").flag("-static").named("small-static").build()).arg("6");
+    let plain = program.plain().exits(6);
+    let recording = program.recorded();
+    assert_eq!((recording.outcome.code(), &recording.outcome.stdout), (6, &plain.stdout), "{}", recording.outcome);
+    let error = recording.outcome.error();
+    assert_eq!(lines(&error).len(), 1, "one line says that nothing was recorded: {error}");
+    assert!(error.contains("static"), "and why: {error}");
+}
+
+/// A static child of a program that is recorded: the recording says that it was not seen.
+#[test]
+fn a_static_child() {
+    let child = Target::program("small.c").flag("-static").named("small-static").build();
+    let program = Program::shell(&format!("{} 5; echo $?", child.display()));
+    let plain = program.plain().success();
+    let recording = program.recorded();
+    assert_eq!(recording.outcome.stdout, plain.stdout);
+    let file = recording.folder.join("recording.json");
+    let text: serde_json::Value = serde_json::from_slice(&fs::read(file).expect("recording.json")).expect("JSON");
+    let missed = text["not_traced"].as_array().cloned().unwrap_or_default();
+    assert!(
+        missed.iter().any(|entry| entry["exe"].as_str().is_some_and(|exe| exe.ends_with("small-static"))),
+        "{text:#}"
+    );
+}
+
+#[test]
+fn a_setuid_program() {
+    if !is_root() {
+        return;
+    }
+    let folder = workshop::folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("a folder for everybody");
+    let copy = folder.path().join("setuid-small");
+    fs::copy(target::c("small"), &copy).expect("a copy");
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).expect("setuid");
+    let command = folder.path().join("heaptape");
+    fs::copy(workshop::command(), &command).expect("a copy of the command for another user");
+    fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).expect("its mode");
+    let place = folder.path().join("r");
+    let program = Program::new(&command).args(["record", "-q", "-o"]).arg(&place).arg("--").arg(&copy).arg("9");
+    let outcome = program
+        .behind(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"])
+        .env("HOME", folder.path())
+        .plain();
+    assert_eq!((outcome.code(), outcome.text().as_str()), (9, "small\n"), "{outcome}");
+    let error = outcome.error();
+    assert_eq!(lines(&error).len(), 1, "one line says that nothing was recorded: {error}");
+    assert!(error.contains("setuid"), "and why: {error}");
+    heaptape_tests::torture::passed(20, "a setuid program, unharmed and said", 1);
+}
+
+/// The library preloaded into a process with more rights than its caller is inert: it reads no environment and asks nobody.
+#[test]
+fn a_process_with_more_rights_than_its_caller() {
+    if !is_root() {
+        return;
+    }
+    let folder = workshop::folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("a folder for everybody");
+    let copy = folder.path().join("small");
+    fs::copy(target::c("small"), &copy).expect("a copy");
+    let calls = folder.path().join("calls");
+    // File capabilities make AT_SECURE as setuid does; strace as root keeps them.
+    let program = Program::new("strace")
+        .args(["-u", "nobody", "-f", "-o"])
+        .arg(&calls)
+        .args([
+            "-E",
+            &format!("LD_PRELOAD={}", workshop::library().display()),
+            "-E",
+            "HEAPTAPE_SOCKET=/nonexistent/socket",
+        ])
+        .arg(&copy);
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).expect("setuid");
+    let outcome = program.plain();
+    if outcome.code() != 0 {
+        return; // strace may not trace here
+    }
+    let text = fs::read_to_string(&calls).expect("strace's output");
+    assert!(!text.contains("/nonexistent/socket"), "an inert library does not connect:\n{text}");
+    heaptape_tests::torture::passed(20, "a process with more rights, no call of ours", 1);
+}
+
+#[test]
+fn an_unwritable_folder() {
+    let program = |place: &Path| {
+        heaptape([OsStr::new("record"), "-q".as_ref(), "-o".as_ref(), place.as_ref(), "--".as_ref(), "true".as_ref()])
+    };
+    for place in ["/proc/heaptape-cannot-be-here", "/nonexistent/folder/r"] {
+        let outcome = program(Path::new(place));
+        if Path::new("/nonexistent").exists() {
+            fs::remove_dir_all("/nonexistent").expect("what the command made");
+            continue;
+        }
+        assert_eq!(outcome.code(), 2, "{outcome}");
+        assert_eq!(lines(&outcome.error()).len(), 1, "{outcome}");
+        assert!(outcome.error().contains(place), "{outcome}");
+    }
+}
+
+#[test]
+fn an_existing_folder() {
+    let folder = workshop::folder();
+    fs::write(folder.path().join("precious"), "data").expect("a file");
+    let outcome = heaptape([
+        OsStr::new("record"),
+        "-q".as_ref(),
+        "-o".as_ref(),
+        folder.path().as_ref(),
+        "--".as_ref(),
+        "true".as_ref(),
+    ]);
+    assert_eq!(outcome.code(), 2, "{outcome}");
+    assert_eq!(lines(&outcome.error()).len(), 1, "{outcome}");
+    assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 1, "nothing is touched");
+}
+
+#[test]
+fn no_memory_for_the_rings() {
+    // The command has no address space for an area: the program runs all the same.
+    let program = Program::new(target::c("small")).arg("4");
+    let plain = program.plain().exits(4);
+    let folder = workshop::folder();
+    let place = folder.path().join("r");
+    let recorder = Program::new(workshop::command())
+        .args(["record", "-q", "-o"])
+        .arg(&place)
+        .arg("--")
+        .arg(target::c("small"))
+        .arg("4");
+    let outcome = recorder.after("ulimit -v 200000").plain();
+    assert_eq!((outcome.code(), &outcome.stdout), (4, &plain.stdout), "{outcome}");
+    assert!(lines(&outcome.error()).len() <= 1, "at most one line: {outcome}");
+}
+
+#[test]
+fn no_words_at_all() {
+    assert_eq!(heaptape(["record"]).code(), 2);
+    assert_eq!(heaptape(["report"]).code(), 2);
+    assert_eq!(heaptape(["report", "/nonexistent/recording"]).code(), 2);
+    assert_eq!(heaptape(["verify", "/nonexistent/recording"]).code(), 2);
+    assert_eq!(heaptape(["leaks", "/dev/null"]).code(), 2);
+    assert_eq!(heaptape(["no-such-word"]).code(), 2);
+}

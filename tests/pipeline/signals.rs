@@ -1,0 +1,38 @@
+//! Signal handlers that allocate whatever they interrupt, and fork there.
+
+use heaptape_tests::{Program, is_full, same, target, torture};
+
+#[test]
+fn handlers_allocate_in_the_middle_of_a_hook() {
+    let rounds: u64 = if is_full() { 5_000_000 } else { 200_000 };
+    let program = Program::new(target::signal_safe("signal_storm")).arg(rounds.to_string());
+    program.plain().success();
+    let recording = program.recorded().success();
+    let handled: u64 = recording.outcome.text().trim().parse().expect("how often the handler ran");
+    let report = recording.report();
+    let process = report.only("signal_storm");
+    process.ledger();
+    assert_eq!(process.lost_events, 0, "{process:#?}");
+    // A resize of a block into a block; pthread_create allocates a little besides.
+    let (allocs, resizes) = (4 * rounds + handled, rounds + handled);
+    assert!((allocs..allocs + 20).contains(&process.allocs), "{allocs} allocations: {process:#?}");
+    assert_eq!(process.resizes, resizes, "{process:#?}");
+    assert!((allocs..allocs + 20).contains(&process.frees), "{allocs} frees: {process:#?}");
+    assert_eq!(process.unknown_frees, 0, "{process:#?}");
+    torture::passed(13, "signals whose handlers allocated", handled);
+}
+
+#[test]
+fn a_handler_forks_in_the_middle_of_a_hook() {
+    let forks: u64 = if is_full() { 10_000 } else { 100 };
+    let program = Program::new(target::signal_safe("fork_in_handler")).arg(forks.to_string());
+    let plain = program.plain().success();
+    same(&plain, &program.preloaded());
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let report = recording.report();
+    let parents = report.all("fork_in_handler").filter(|process| process.allocs > 1_000).count();
+    assert_eq!(parents, 1, "{report:#?}");
+    report.processes.iter().for_each(heaptape_tests::Process::ledger);
+    torture::passed(17, "forks in handlers", forks);
+}

@@ -1,0 +1,28 @@
+/* Two threads hand a block over by plain store and load, without a locked instruction between: what a clock that is read too early turns
+ * around. HANDOVERS times (1,000,000). */
+#include "own.h"
+#include <pthread.h>
+static _Atomic(void *) place;
+static unsigned long handovers;
+static void *frees(void *none) {
+    for (unsigned long i = 0; i < handovers; i++) {
+        void *p;
+        while (!(p = atomic_load_explicit(&place, memory_order_acquire))) __builtin_ia32_pause();
+        atomic_store_explicit(&place, 0, memory_order_release);
+        own_free(p);
+    }
+    return none;
+}
+int main(int argc, char **argv) {
+    handovers = number(argc, argv, 1, 1000000);
+    pthread_t id;
+    must(!pthread_create(&id, 0, frees, 0), "a thread");
+    for (unsigned long i = 0; i < handovers; i++) {
+        void *p = own_malloc(24 + i % 3);
+        while (atomic_load_explicit(&place, memory_order_acquire)) __builtin_ia32_pause();
+        atomic_store_explicit(&place, p, memory_order_release);
+    }
+    pthread_join(id, 0);
+    say("%lu\n", handovers);
+    return 0;
+}

@@ -1,0 +1,12 @@
+/* Allocates under whatever limits it was started with: 1,000 blocks of 1,000 bytes, a block of 16 MiB that it touches when there is room. */
+#include "own.h"
+int main(void) {
+    void *p[1000];
+    for (int i = 0; i < 1000; i++) must((p[i] = own_malloc(1000)) != 0, "a small block");
+    char *big = own_malloc(16 << 20);
+    if (big) memset(big, 1, 16 << 20);
+    say("big %s\n", big ? "yes" : "no");
+    own_free(big);
+    for (int i = 0; i < 1000; i++) own_free(p[i]);
+    return 0;
+}

@@ -1,0 +1,135 @@
+//! What a target counted of itself (`programs/own.h`), and the same figures from a recording's own bytes.
+
+use crate::Recording;
+use heaptape_formats::mtrc::{Record, Stream};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+/// The events of one thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Thread {
+    /// Allocations.
+    pub allocs: u64,
+    /// Resizes.
+    pub resizes: u64,
+    /// Frees.
+    pub frees: u64,
+    /// Requested bytes.
+    pub bytes: u64,
+    /// Sum of [`mix`] over the events.
+    pub hash: u64,
+}
+
+impl Thread {
+    fn add(&mut self, op: u64, address: u64, size: u64) {
+        match op {
+            1 => self.allocs += 1,
+            2 => self.resizes += 1,
+            _ => self.frees += 1,
+        }
+        self.bytes += size;
+        self.hash = self.hash.wrapping_add(mix(op, address, size));
+    }
+}
+
+/// `own_mix` of `own.h`: operation 1 allocation, 2 resize (new address and size), 3 free.
+pub const fn mix(op: u64, address: u64, size: u64) -> u64 {
+    let x = (address ^ op << 60).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(size);
+    let x = (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^ x >> 32
+}
+
+/// Whether the target has begun to count itself.
+pub fn has_begun(path: &Path) -> bool {
+    let mut bytes = [0; 16];
+    File::open(path).and_then(|mut file| file.read_exact(&mut bytes)).is_ok() && bytes[0] != 0 && bytes[8] != 0
+}
+
+/// Reads `struct own_file`: the threads that counted, in the order of their first event.
+pub fn read(path: &Path) -> Vec<Thread> {
+    const MAGIC: u64 = u64::from_le_bytes(*b"OWN1\0\0\0\0");
+    let mut file = BufReader::new(File::open(path).expect("the target's own figures"));
+    let mut word = || {
+        let mut bytes = [0; 8];
+        file.read_exact(&mut bytes).expect("a whole file");
+        u64::from_le_bytes(bytes)
+    };
+    assert_eq!(word(), MAGIC, "{}: not a file of own figures", path.display());
+    let used = word();
+    (0..used)
+        .map(|_| {
+            let _tid = word();
+            Thread { allocs: word(), resizes: word(), frees: word(), bytes: word(), hash: word() }
+        })
+        .collect()
+}
+
+/// Sum over all threads.
+pub fn sum(threads: &[Thread]) -> Thread {
+    threads.iter().fold(Thread::default(), |sum, thread| Thread {
+        allocs: sum.allocs + thread.allocs,
+        resizes: sum.resizes + thread.resizes,
+        frees: sum.frees + thread.frees,
+        bytes: sum.bytes + thread.bytes,
+        hash: sum.hash.wrapping_add(thread.hash),
+    })
+}
+
+/// The same figures of each thread from `trace.mtrc`, for a recording of one process image. Insists that the history is possible: no block
+/// is handed out while it is live, none freed that is not.
+#[track_caller]
+pub fn recorded(recording: &Recording) -> Vec<Thread> {
+    let traces = recording.files("trace.mtrc");
+    assert_eq!(traces.len(), 1, "one image was expected: {traces:?}");
+    let file = File::open(&traces[0]).expect("the trace");
+    let bytes: Box<dyn Read> = match traces[0].extension().and_then(|text| text.to_str()) {
+        Some("zst") => Box::new(zstd::Decoder::new(file).expect("a zstd stream")),
+        _ => Box::new(file),
+    };
+    let mut stream = Stream::new(bytes).expect("an MTRC header");
+    let mut threads: HashMap<u64, Thread> = HashMap::new();
+    let mut live: HashMap<u64, u64> = HashMap::new();
+    let mut owners: HashMap<u64, u64> = HashMap::new();
+    while let Some(record) = stream.next().expect("a record") {
+        match record {
+            Record::Alloc { index, address, size, place } => {
+                threads.entry(place.thread).or_default().add(1, address, size);
+                live.insert(index, address);
+                let before = owners.insert(address, index);
+                assert!(before.is_none(), "{address:#x} handed out twice: allocations {before:?} and {index}");
+            }
+            Record::Resize { index, address, size, place } => {
+                threads.entry(place.thread).or_default().add(2, address, size);
+                let old =
+                    live.insert(index, address).unwrap_or_else(|| panic!("resize of the unknown allocation {index}"));
+                owners.remove(&old);
+                let before = owners.insert(address, index);
+                assert!(before.is_none(), "{address:#x} handed out twice: allocations {before:?} and {index}");
+            }
+            Record::Free { index, place } => {
+                let old = live.remove(&index).unwrap_or_else(|| panic!("free of the unknown allocation {index}"));
+                owners.remove(&old);
+                threads.entry(place.thread).or_default().add(3, old, 0);
+            }
+            Record::Heap { .. } | Record::Internal { .. } => {}
+        }
+    }
+    threads.into_values().collect()
+}
+
+/// Insists that every thread that counted itself stands in the recording with the same events. Threads that counted nothing (a main thread
+/// that only starts others) may stand there besides.
+#[track_caller]
+pub fn equal(own: &[Thread], recorded: &[Thread]) {
+    let mut left = recorded.to_vec();
+    for thread in own.iter().filter(|thread| thread.allocs + thread.frees != 0) {
+        match left.iter().position(|found| found == thread) {
+            Some(index) => drop(left.swap_remove(index)),
+            None => panic!(
+                "a thread's own figures are not in the recording\n======== own: {own:#?}\n======== recorded: {recorded:#?}"
+            ),
+        }
+    }
+}

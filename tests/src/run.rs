@@ -1,0 +1,280 @@
+//! Running a program and what came of it.
+
+use crate::recording::Recording;
+use crate::workshop;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::{Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Nothing that a test starts takes longer, on a machine that has other work too.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// What a program left behind.
+#[derive(Clone)]
+pub struct Outcome {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+    /// Time from start to end.
+    pub wall: Duration,
+}
+
+impl Outcome {
+    /// The exit status as a shell gives it: 128 and the signal's number for a death by signal.
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
+    }
+
+    /// Standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Standard error as text.
+    pub fn error(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+
+    /// Insists on exit status 0.
+    #[track_caller]
+    pub fn success(self) -> Outcome {
+        self.exits(0)
+    }
+
+    /// Insists on this exit status.
+    #[track_caller]
+    pub fn exits(self, code: i32) -> Outcome {
+        assert_eq!(self.code(), code, "{self}");
+        self
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MOST: usize = 4000;
+        writeln!(out, "exit {} after {:?}", self.code(), self.wall)?;
+        for (name, bytes) in [("standard output", &self.stdout), ("standard error", &self.stderr)] {
+            let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(MOST)..]);
+            writeln!(out, "--- {name}, {} bytes\n{text}", bytes.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// A program, how it is called, and what surrounds it.
+#[derive(Clone)]
+pub struct Program {
+    path: PathBuf,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    stdin: Vec<u8>,
+    folder: Option<PathBuf>,
+    options: Vec<OsString>,
+}
+
+impl Program {
+    /// A program by path, or by its name in the search path.
+    pub fn new(path: impl AsRef<Path>) -> Program {
+        let path = path.as_ref();
+        let path = match path.to_str() {
+            Some(name) if !name.contains('/') => workshop::need(name),
+            _ => path.to_owned(),
+        };
+        Program {
+            path,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            stdin: Vec::new(),
+            folder: None,
+            options: Vec::new(),
+        }
+    }
+
+    /// A line of a shell.
+    pub fn shell(line: &str) -> Program {
+        Program::new("sh").arg("-c").arg(line)
+    }
+
+    /// One more argument.
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Program {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    /// More arguments.
+    pub fn args(mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Program {
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
+    /// A variable of its environment.
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Program {
+        self.environment.push((name.into(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// What it reads.
+    pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Program {
+        self.stdin = bytes.into();
+        self
+    }
+
+    /// Its working folder.
+    pub fn folder(mut self, folder: impl AsRef<Path>) -> Program {
+        self.folder = Some(folder.as_ref().to_owned());
+        self
+    }
+
+    /// An option of `heaptape record` for it.
+    pub fn option(mut self, option: impl AsRef<OsStr>) -> Program {
+        self.options.push(option.as_ref().to_owned());
+        self
+    }
+
+    /// The same program, started by `words` (`setarch -R`, `sh -c '…' sh`).
+    pub fn behind(mut self, words: &[&str]) -> Program {
+        let first = std::mem::replace(&mut self.path, workshop::need(words[0]));
+        let mut arguments: Vec<OsString> = words[1..].iter().map(OsString::from).collect();
+        arguments.push(first.into());
+        arguments.append(&mut self.arguments);
+        self.arguments = arguments;
+        self
+    }
+
+    /// Behind a shell that first does `line` (sets limits, closes descriptors).
+    pub fn after(self, line: &str) -> Program {
+        let line = format!("{line}; exec \"$@\"");
+        self.behind(&["bash", "-c", &line, "bash"])
+    }
+
+    fn command(&self, before: &[OsString]) -> Command {
+        let mut words = before
+            .iter()
+            .chain(std::iter::once(self.path.as_os_str().to_owned()).collect::<Vec<_>>().iter())
+            .cloned()
+            .collect::<Vec<_>>();
+        words.extend(self.arguments.iter().cloned());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).envs(self.environment.iter().cloned());
+        command.env_remove("LD_PRELOAD").env_remove("HEAPTAPE_SOCKET");
+        for (name, value) in &self.environment {
+            command.env(name, value);
+        }
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder);
+        }
+        command
+    }
+
+    /// Runs it as it is.
+    pub fn plain(&self) -> Outcome {
+        finish(self.command(&[]), &self.stdin)
+    }
+
+    /// Runs it with the library and no recorder: the socket does not exist.
+    pub fn preloaded(&self) -> Outcome {
+        self.preloaded_with("/nonexistent/heaptape.socket")
+    }
+
+    /// Runs it with the library and this socket.
+    pub fn preloaded_with(&self, socket: impl AsRef<OsStr>) -> Outcome {
+        let mut command = self.command(&[]);
+        command.env("LD_PRELOAD", workshop::library()).env("HEAPTAPE_SOCKET", socket);
+        finish(command, &self.stdin)
+    }
+
+    /// The words that record it into `folder`.
+    fn recording_words(&self, folder: &Path) -> Vec<OsString> {
+        let mut words: Vec<OsString> =
+            vec![workshop::command().into(), "record".into(), "-q".into(), "-o".into(), folder.into()];
+        words.extend(self.options.iter().cloned());
+        words.push("--".into());
+        words
+    }
+
+    /// Runs it recorded.
+    pub fn recorded(&self) -> Recording {
+        let place = workshop::folder();
+        let folder = place.path().join("r");
+        let outcome = finish(self.command(&self.recording_words(&folder)), &self.stdin);
+        Recording { outcome, folder, place }
+    }
+
+    /// Starts it recorded and lets `meanwhile` do something to it, given the command's process and the folder.
+    pub fn recorded_while(&self, meanwhile: impl FnOnce(&mut Child, &Path)) -> Recording {
+        let place = workshop::folder();
+        let folder = place.path().join("r");
+        let outcome =
+            finish_while(self.command(&self.recording_words(&folder)), &self.stdin, |child| meanwhile(child, &folder));
+        Recording { outcome, folder, place }
+    }
+}
+
+/// Runs a command to its end.
+pub fn finish(command: Command, stdin: &[u8]) -> Outcome {
+    finish_while(command, stdin, |_| {})
+}
+
+/// Runs a command to its end while something is done to it. A command that does not end is killed with all that it started, and the test
+/// fails.
+pub fn finish_while(mut command: Command, stdin: &[u8], meanwhile: impl FnOnce(&mut Child)) -> Outcome {
+    let start = Instant::now();
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    command.stdin(if stdin.is_empty() { Stdio::null() } else { Stdio::piped() });
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let group = Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
+    let pipe_in = child.stdin.take();
+    let (pipe_out, pipe_error) = (child.stdout.take(), child.stderr.take());
+    let (status, stdout, stderr) = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // A program may end without reading all.
+            pipe_in.map(|mut pipe| pipe.write_all(stdin)).transpose().ok();
+        });
+        let read = |pipe: Option<Box<dyn Read + Send>>| {
+            let mut bytes = Vec::new();
+            pipe.map(|mut pipe| pipe.read_to_end(&mut bytes)).transpose().ok();
+            bytes
+        };
+        let out = scope.spawn(move || read(pipe_out.map(|pipe| Box::new(pipe) as Box<dyn Read + Send>)));
+        let error = scope.spawn(move || read(pipe_error.map(|pipe| Box::new(pipe) as Box<dyn Read + Send>)));
+        meanwhile(&mut child);
+        let mut nap = Duration::from_micros(200);
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("the child can be waited for") {
+                break Some(status);
+            }
+            if start.elapsed() > LONGEST {
+                killpg(group, Signal::SIGKILL).ok();
+                child.wait().ok();
+                break None;
+            }
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(Duration::from_millis(5));
+        };
+        (status, out.join().unwrap_or_default(), error.join().unwrap_or_default())
+    });
+    let wall = start.elapsed();
+    let Some(status) = status else {
+        panic!(
+            "{command:?} did not end in {LONGEST:?} and was killed; standard error:\n{}",
+            String::from_utf8_lossy(&stderr)
+        );
+    };
+    Outcome { status, stdout, stderr, wall }
+}
+
+/// Insists that the two ended alike: exit status, standard output and standard error, byte for byte.
+#[track_caller]
+pub fn same(plain: &Outcome, other: &Outcome) {
+    let alike = plain.code() == other.code() && plain.stdout == other.stdout && plain.stderr == other.stderr;
+    assert!(alike, "the two runs differ\n======== plain: {plain}\n======== other: {other}");
+}

@@ -1,0 +1,137 @@
+//! Target programs: sources of `tests/programs`, built once and kept by the hash of everything that they are made of.
+
+use crate::workshop;
+use std::collections::hash_map::DefaultHasher;
+use std::ffi::OsString;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+/// How all targets are compiled: as a distribution does (no frame pointers), but nothing that the source allocates may be optimised away.
+const FLAGS: [&str; 10] = [
+    "-O2",
+    "-g",
+    "-fomit-frame-pointer",
+    "-fno-builtin",
+    "-fno-optimize-sibling-calls",
+    "-D_GNU_SOURCE",
+    "-pthread",
+    "-Wall",
+    "-Wextra",
+    "-Wno-alloc-size-larger-than",
+];
+
+/// A target to be built.
+pub struct Target {
+    source: PathBuf,
+    name: String,
+    compiler: String,
+    flags: Vec<OsString>,
+    needs: Vec<PathBuf>,
+}
+
+impl Target {
+    /// A program of `tests/programs`, by its file name: C by `gcc`, C++ by `g++`, Rust by `rustc`.
+    pub fn program(file: &str) -> Target {
+        let source = workshop::programs().join(file);
+        let extension = source.extension().and_then(|text| text.to_str()).unwrap_or_default();
+        let (compiler, flags): (&str, Vec<&str>) = match extension {
+            "c" => ("gcc", [&FLAGS[..], &["-std=gnu11"]].concat()),
+            "cpp" => ("g++", [&FLAGS[..], &["-std=c++17"]].concat()),
+            "rs" => ("rustc", vec!["--edition=2024", "-O", "-g", "-Cforce-frame-pointers=no"]),
+            _ => panic!("{file}: no compiler is known for it"),
+        };
+        let name = source.file_stem().and_then(|text| text.to_str()).expect("a name").to_owned();
+        Target {
+            source,
+            name,
+            compiler: compiler.to_owned(),
+            flags: flags.into_iter().map(OsString::from).collect(),
+            needs: Vec::new(),
+        }
+    }
+
+    /// A shared library.
+    pub fn library(file: &str) -> Target {
+        let mut target = Target::program(file).flag("-shared").flag("-fPIC");
+        target.name = format!("lib{}.so", target.name);
+        target
+    }
+
+    /// Built under another name.
+    pub fn named(mut self, name: &str) -> Target {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// Built by another compiler.
+    pub fn by(mut self, compiler: &str) -> Target {
+        compiler.clone_into(&mut self.compiler);
+        self
+    }
+
+    /// One more flag.
+    pub fn flag(mut self, flag: impl Into<OsString>) -> Target {
+        self.flags.push(flag.into());
+        self
+    }
+
+    /// Linked with a shared library that was built here, which it finds at run time.
+    pub fn with(mut self, library: &Path) -> Target {
+        let folder = library.parent().expect("a built library has a folder").as_os_str();
+        let mut search = OsString::from("-Wl,--no-as-needed,-rpath,");
+        search.push(folder);
+        self.needs.push(library.to_owned());
+        self.flag(search)
+    }
+
+    /// The built file.
+    pub fn build(self) -> PathBuf {
+        /// One at a time: two tests may want the same.
+        static BUILDING: Mutex<()> = Mutex::new(());
+        let _one = BUILDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut hash = DefaultHasher::new();
+        (&self.name, &self.compiler, &self.flags, &self.needs).hash(&mut hash);
+        for file in [&self.source, &workshop::programs().join("own.h")] {
+            fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display())).hash(&mut hash);
+        }
+        let folder = workshop::kept().join(format!("{}-{:016x}", self.name, hash.finish()));
+        let built = folder.join(&self.name);
+        if built.exists() {
+            return built;
+        }
+        fs::create_dir_all(&folder).expect("a folder for the target");
+        let part = folder.join(format!("part-{}", std::process::id()));
+        let result = Command::new(&self.compiler)
+            .args(&self.flags)
+            .arg("-o")
+            .arg(&part)
+            .arg(&self.source)
+            .args(&self.needs)
+            .output()
+            .unwrap_or_else(|error| panic!("{}: {error}; run scripts/install-tools", self.compiler));
+        assert!(
+            result.status.success(),
+            "{} {}: {}\n{}",
+            self.compiler,
+            self.source.display(),
+            result.status,
+            String::from_utf8_lossy(&result.stderr)
+        );
+        fs::rename(&part, &built).expect("the built file gets its name");
+        built
+    }
+}
+
+/// A built C program without flags of its own.
+pub fn c(name: &str) -> PathBuf {
+    Target::program(&format!("{name}.c")).build()
+}
+
+/// A built C program that may allocate in handlers and be jumped out of.
+pub fn signal_safe(name: &str) -> PathBuf {
+    let allocator = Target::library("signal_safe_allocator.c").build();
+    Target::program(&format!("{name}.c")).with(&allocator).build()
+}

@@ -1,0 +1,64 @@
+//! Servers and interpreters under load.
+
+use heaptape_tests::{Program, torture, workshop};
+use std::time::{Duration, Instant};
+
+/// A server under its own benchmark, forking for snapshots meanwhile; the answers are checked by the client.
+#[test]
+fn redis_under_its_benchmark() {
+    let (Some(_), Some(_)) = (workshop::find("redis-server"), workshop::find("redis-benchmark")) else { return };
+    let folder = workshop::folder();
+    let socket = folder.path().join("redis.socket");
+    let line = format!(
+        "cd {0}; redis-server --port 0 --unixsocket {1} --save '' --dir {0} >/dev/null & server=$!; \
+         while ! redis-cli -s {1} ping >/dev/null 2>&1; do sleep 0.05; done; \
+         redis-benchmark -s {1} -q -n 20000 -r 5000 -t set,get,lpush,hset >/dev/null || exit 3; \
+         for i in 1 2 3 4 5; do redis-cli -s {1} bgsave >/dev/null; sleep 0.2; done; \
+         redis-cli -s {1} set answer 42 >/dev/null; redis-cli -s {1} get answer; \
+         redis-cli -s {1} shutdown nosave; wait $server; echo $?",
+        folder.path().display(),
+        socket.display()
+    );
+    let recording = Program::shell(&line).recorded().success();
+    assert_eq!(recording.outcome.text(), "42\n0\n", "{}", recording.outcome);
+    let report = recording.report();
+    report.processes.iter().for_each(heaptape_tests::Process::ledger);
+    let servers = report.processes.iter().filter(|process| process.name().starts_with("redis-")).count();
+    assert!(servers >= 6, "the server, its children for snapshots, the clients: {report:#?}");
+    torture::passed(18, "snapshots of redis under load", 5);
+}
+
+/// 1,000 short processes: each is an image of its own, and nothing is left behind.
+#[test]
+fn a_thousand_short_processes() {
+    let start = Instant::now();
+    let recording = Program::shell("for i in $(seq 1000); do /bin/true; done; echo done").recorded().success();
+    let took = start.elapsed();
+    let report = recording.report();
+    // `true` allocates a little before its main; each has its own image.
+    assert_eq!(report.all("true").count(), 1_000);
+    report.processes.iter().for_each(heaptape_tests::Process::ledger);
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    torture::passed(19, "short processes in one recording", 1_000);
+}
+
+/// make -j with a real compiler.
+#[test]
+fn a_parallel_build() {
+    let folder = workshop::folder();
+    for index in 0..12 {
+        let text = format!(
+            "#include <map>\n#include <string>\nstd::map<std::string, int> m{index};\nint f{index}() {{ return m{index}[\"x\"]++; }}\n"
+        );
+        std::fs::write(folder.path().join(format!("f{index}.cpp")), text).expect("a source");
+    }
+    std::fs::write(
+        folder.path().join("Makefile"),
+        "all: $(patsubst %.cpp,%.o,$(wildcard *.cpp))\n%.o: %.cpp\n\tg++ -O1 -c $< -o $@\n",
+    )
+    .expect("a makefile");
+    let recording = Program::new("make").args(["-s", "-j2"]).folder(folder.path()).recorded().success().whole();
+    let report = recording.report();
+    assert_eq!(report.all("cc1plus").count(), 12, "{report:#?}");
+    torture::passed(1, "compilers of a parallel build", 12);
+}
