@@ -65,18 +65,10 @@ pub fn run(to: &str, paths: &[PathBuf], wish: &Wish, target: Option<&Path>) -> R
         }
         return export::run(exporter, paths, &wish.options, target, wish.verify);
     };
-    let made = match (format, to) {
-        (Format::Mptl, "mptl") => mptl::to_mptl(&opened, wish),
-        (Format::Mptl, "gmon") => mptl::to_gmon(&opened, wish),
-        (Format::Mptl, "dcpi") => mptl::to_dcpi(&opened, wish),
-        (Format::Gmon, "gmon") => gmon::to_gmon(&opened, wish),
-        (Format::Gmon, "dcpi") => gmon::to_dcpi(&opened, wish),
-        (Format::Dcpi, "gmon") => dcpi::to_gmon(&opened, wish),
-        (Format::Dcpi, "dcpi") => dcpi::to_dcpi(&opened, wish),
-        (_, "mtrc") => Err(Error::Impossible(format!("{format} holds sums, and a trace consists of events"))),
-        (_, "mptl") => Err(Error::Impossible(format!("{format} holds no sizes of blocks, of which MPTL's sums consist"))),
-        _ => Err(Error::Impossible(format!("{format} cannot become {to}"))),
-    }?;
+    let made = match target_format(to) {
+        Some(target) => make(format, target, &opened, wish)?,
+        None => return Err(Error::Impossible(format!("{format} cannot become {to}"))),
+    };
     let folder = to == "dcpi" || made.files.len() > 1;
     let mut out = Out::new(Target::named(to, exporter.extension(), paths, target, folder)?);
     for (name, bytes) in &made.files {
@@ -93,6 +85,38 @@ pub fn run(to: &str, paths: &[PathBuf], wish: &Wish, target: Option<&Path>) -> R
     }
     written.files = out.files;
     Ok(written)
+}
+
+/// The format that a value of `--to` names, where files of other formats can become one.
+fn target_format(to: &str) -> Option<Format> {
+    match to {
+        "mtrc" => Some(Format::Mtrc),
+        "mptl" => Some(Format::Mptl),
+        "gmon" => Some(Format::Gmon),
+        "dcpi" => Some(Format::Dcpi),
+        _ => None,
+    }
+}
+
+/// Converts files of one format that lie in memory.
+///
+/// # Errors
+/// When one cannot be read, or the target cannot hold what they do.
+pub fn make(from: Format, to: Format, files: &[Opened], wish: &Wish) -> Result<Made, Error> {
+    match (from, to) {
+        (Format::Mptl, Format::Mptl) => mptl::to_mptl(files, wish),
+        (Format::Mptl, Format::Gmon) => mptl::to_gmon(files, wish),
+        (Format::Mptl, Format::Dcpi) => mptl::to_dcpi(files, wish),
+        (Format::Gmon, Format::Gmon) => gmon::to_gmon(files, wish),
+        (Format::Gmon, Format::Dcpi) => gmon::to_dcpi(files, wish),
+        (Format::Dcpi, Format::Gmon) => dcpi::to_gmon(files, wish),
+        (Format::Dcpi, Format::Dcpi) => dcpi::to_dcpi(files, wish),
+        (_, Format::Mtrc) => Err(Error::Impossible(format!("{from} holds sums, and a trace consists of events"))),
+        (_, Format::Mptl) => {
+            Err(Error::Impossible(format!("{from} holds no sizes of blocks, of which MPTL's sums consist")))
+        }
+        _ => Err(Error::Impossible(format!("{from} cannot become {to}"))),
+    }
 }
 
 /// The files' bytes and their common format; none when they are what only the exporters read: recordings, tapes, traces.

@@ -40,12 +40,12 @@ impl Exporter for Export {
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
         let profiles = profiles(source)?;
         for profile in &profiles.files {
-            let Profile { object, measure, built } = profile;
+            let Profile { object, label, measure, built } = profile;
             if built.period > 1 {
                 let (path, event, period) = (&object.path, measure.name(), built.period);
                 out.note(format!("{path}: {event} in units of {period}, as counts have 32 bits; {} addresses vanished", built.vanished));
             }
-            let mut file = out.file(&format!("{}.{}.{}", object.file_name(), measure.name(), self.extension()))?;
+            let mut file = out.file(&format!("{label}.{}.{}", measure.name(), self.extension()))?;
             file.put(&built.bytes)?;
             file.finish()?;
         }
@@ -78,6 +78,8 @@ fn measures(source: &Source<'_>) -> Vec<Measure> {
 pub struct Profile {
     /// Whose.
     pub object: Object,
+    /// A name for its file.
+    pub label: String,
     /// Of what.
     pub measure: Measure,
     /// Its bytes, and how they were scaled.
@@ -116,6 +118,7 @@ pub fn profiles(source: &mut Source<'_>) -> Result<Profiles, Error> {
         }
     }
     let mut files = Vec::new();
+    let labels = objects.labels();
     for (place, object) in objects.list.iter().enumerate() {
         let own = || rows.range((place, 0)..=(place, u64::MAX));
         for (column, &measure) in measures.iter().enumerate() {
@@ -129,7 +132,8 @@ pub fn profiles(source: &mut Source<'_>) -> Result<Profiles, Error> {
             let failed = |error| Error::Format(object.path.clone(), error);
             let mut builder = builder(source, object, measure, start, object.code.end.max(last + 1)).map_err(failed)?;
             own().for_each(|((_, address), row)| builder.add(*address, row[column]));
-            files.push(Profile { object: object.clone(), measure, built: builder.finish().map_err(failed)? });
+            let label = labels.get(place).cloned().unwrap_or_default();
+            files.push(Profile { object: object.clone(), label, measure, built: builder.finish().map_err(failed)? });
         }
     }
     let outside = measures.into_iter().zip(outside).filter(|(_, amount)| *amount > 0).collect();

@@ -39,7 +39,7 @@ impl Exporter for Export {
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
         for measure in measures(source) {
             let tables = tables(source, measure);
-            for (object, table) in &tables.objects {
+            for ((object, table), label) in tables.objects.iter().zip(&tables.labels) {
                 if table.is_empty() {
                     continue;
                 }
@@ -48,7 +48,7 @@ impl Exporter for Export {
                     out.note(format!("{}: sums of 2^32 and more; counted in {scale}", object.path));
                 }
                 let bytes = gmon::write(&gmon.0).map_err(|error| Error::Format(object.path.clone(), error))?;
-                let mut file = out.file(&format!("{}.{}.{}", object.file_name(), measure.name(), self.extension()))?;
+                let mut file = out.file(&format!("{label}.{}.{}", measure.name(), self.extension()))?;
                 file.put(&bytes)?;
                 file.finish()?;
             }
@@ -89,6 +89,8 @@ fn measures(source: &Source<'_>) -> Vec<Measure> {
 pub struct Tables {
     /// Each object with its sums.
     pub objects: Vec<(Object, Table)>,
+    /// Names for their files.
+    pub labels: Vec<String>,
     /// What has no stack, or begins in no object.
     pub outside: u64,
 }
@@ -118,12 +120,13 @@ pub fn tables(source: &mut Source<'_>, measure: Measure) -> Tables {
         tables.image(image, &frames, &sums.sites, measure);
     }
     let Gathering { mut tables, outside, .. } = tables;
+    let labels = objects.labels();
     tables.resize_with(objects.list.len(), Table::default);
     let mut objects: Vec<(Object, Table)> = objects.list.into_iter().zip(tables).collect();
     for (object, table) in &mut objects {
         table.enter(object.unused(&mut source.symbols, |start| table.met.contains(&start)));
     }
-    Tables { objects, outside }
+    Tables { objects, labels, outside }
 }
 
 /// Samples and arcs in the making.

@@ -15,6 +15,8 @@ pub struct Object {
     pub build_id: Vec<u8>,
     /// Link-time addresses of its code; those of its mapping where the file cannot be read.
     pub code: Range<u64>,
+    /// Whether its file is there, and still the one that was recorded.
+    pub is_there: bool,
     module: Module,
 }
 
@@ -77,14 +79,32 @@ impl Objects {
         (1..=stacks.len() as u32).map(&mut frame).collect()
     }
 
+    /// A name for each object's files: the file's, with the beginning of the build-id where others have the same.
+    pub fn labels(&self) -> Vec<String> {
+        let label = |(place, object): (usize, &Object)| {
+            let same = |other: &&Object| other.file_name() == object.file_name();
+            let rank = |object: &Object| !object.is_there;
+            let first = self.list.iter().filter(same).min_by_key(|other| rank(other));
+            let is_first = first.is_some_and(|first| std::ptr::eq(first, object));
+            match object.identity().get(..8) {
+                _ if is_first => object.file_name().to_string(),
+                Some(id) => format!("{}-{id}", object.file_name()),
+                None => format!("{}-{place}", object.file_name()),
+            }
+        };
+        self.list.iter().enumerate().map(label).collect()
+    }
+
     fn place(&mut self, symbols: &mut Symbolizer, module: &Module) -> usize {
         let list = &mut self.list;
         *self.known.entry((module.path.clone(), module.build_id.clone())).or_insert_with(|| {
             let mapping = module.start.wrapping_sub(module.bias)..module.end.wrapping_sub(module.bias);
+            let code = symbols.code(module);
             list.push(Object {
                 path: String::from_utf8_lossy(&module.path).into_owned(),
                 build_id: module.build_id.clone(),
-                code: symbols.code(module).unwrap_or(mapping),
+                is_there: code.is_some(),
+                code: code.unwrap_or(mapping),
                 module: module.clone(),
             });
             list.len() - 1
