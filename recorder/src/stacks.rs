@@ -229,6 +229,6 @@ mod tests {
             })
             .collect();
         // Node 2 had no event yet: it still belongs to the first module.
-        assert_eq!(names, ["module 1 /home/lib/one.so", "sites 1+2", "gone 1", "module 2 /bin/prog", "sites 3+1"]);
+        assert_eq!(names, ["module 1 /opt/lib/one.so", "sites 1+2", "gone 1", "module 2 /bin/prog", "sites 3+1"]);
     }
 }
