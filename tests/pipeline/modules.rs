@@ -24,7 +24,11 @@ fn two_libraries_in_turn_at_one_address() {
     {
         let mine: Vec<_> = leaks.iter().filter(|leak| leak.bytes == leak.blocks * size).collect();
         let odd: Vec<_> = leaks.iter().filter(|leak| leak.bytes % 1601 != 0 && leak.bytes % 1607 != 0).collect();
-        assert_eq!(mine.iter().map(|leak| leak.blocks).sum::<u64>(), rounds, "blocks of {size} bytes; others: {odd:#?}");
+        assert_eq!(
+            mine.iter().map(|leak| leak.blocks).sum::<u64>(),
+            rounds,
+            "blocks of {size} bytes; others: {odd:#?}"
+        );
         for leak in mine {
             let names = leak.functions();
             assert!(names.contains(&right) && !names.contains(&wrong), "{size} bytes: {names:?}");
