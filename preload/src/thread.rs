@@ -114,6 +114,9 @@ pub fn block(sp: usize) -> *mut Block {
 /// is not traced.
 #[cold]
 pub fn enter(sp: usize) -> *mut Block {
+    if !crate::real::is_resolved() {
+        return core::ptr::null_mut();
+    }
     tls::set((&raw const ARRIVING).cast_mut().cast());
     let block = attach::session().map(|session| given(&session, sp));
     match block {

@@ -156,7 +156,7 @@ mod tests {
         let params = Params { ring_bytes: 4096, slots: 1, nodes: 1024 };
         let (mapping, _file) = Mapping::create(params).unwrap_or_else(|error| panic!("no area: {error}"));
         let mapping = Arc::new(mapping);
-        (Arc::clone(&mapping), Stacks::new(mapping, b"/bin/prog", b"/home"))
+        (Arc::clone(&mapping), Stacks::new(mapping, b"/bin/prog", b"/opt"))
     }
 
     fn write(mapping: &Mapping, number: u32, value: Value) {

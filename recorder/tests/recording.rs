@@ -234,7 +234,8 @@ fn threads_that_hand_blocks_over_make_a_legal_trace() {
     assert_eq!((back.totals().unknown_frees, back.totals().implied_frees), (0, 0));
     let mut live: Vec<u64> = back.live().into_keys().collect();
     let mut rest = rest;
-    (live.sort_unstable(), rest.sort_unstable());
+    live.sort_unstable();
+    rest.sort_unstable();
     assert_eq!(live, rest);
     assert_eq!(back.threads.iter().map(|thread| thread.number).collect::<std::collections::HashSet<_>>().len(), 5);
 }
