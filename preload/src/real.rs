@@ -8,7 +8,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 macro_rules! next_functions {
-    ($($name:ident $symbol:literal ($($arg:ident: $kind:ty),*) -> $result:ty, $boot:expr;)*) => {
+    ($($when:ident $name:ident $symbol:literal ($($arg:ident: $kind:ty),*) -> $result:ty, $body:expr;)*) => {
         $(
             #[doc = concat!("The next `", stringify!($name), "`.")]
             #[inline(always)]
@@ -32,78 +32,101 @@ macro_rules! next_functions {
             use super::*;
             $(
                 pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
-                    if resolve() && pointers::$name.load(Relaxed) != boot::$name as *mut c_void {
+                    if resolve() {
+                        let place = &pointers::$name;
+                        if place.load(Relaxed) == boot::$name as *mut c_void {
+                            let found = sys::keeping_errno(|| sys::next_symbol($symbol));
+                            place.store(if found.is_null() { missing::$name as *mut c_void } else { found }, Relaxed);
+                        }
                         // SAFETY: resolved now: not this function again.
                         return unsafe { super::$name($($arg),*) };
                     }
-                    $boot
+                    // SAFETY: the program's own call.
+                    unsafe { missing::$name($($arg),*) }
+                }
+            )*
+        }
+        /// What is done where there is no next definition, or not yet.
+        #[allow(non_snake_case)]
+        mod missing {
+            use super::*;
+            $(
+                pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
+                    $body
                 }
             )*
         }
         fn find_all() {
-            $(
-                let found = sys::next_symbol($symbol);
-                if !found.is_null() {
-                    pointers::$name.store(found, Relaxed);
-                }
-            )*
+            $(find!($when $name $symbol);)*
         }
     };
 }
 
+/// A function that every libc has is looked up at once. One that may be missing is looked up when it is called: a search that fails
+/// allocates its message.
+macro_rules! find {
+    (now $name:ident $symbol:literal) => {
+        let found = sys::next_symbol($symbol);
+        if !found.is_null() {
+            pointers::$name.store(found, Relaxed);
+        }
+    };
+    (late $name:ident $symbol:literal) => {};
+}
+
 // `free` and `realloc` first: what `dlsym` allocates with the old ones must find its way back.
 next_functions! {
-    free c"free" (block: *mut u8) -> (), { let _ = block; };
-    realloc c"realloc" (block: *mut u8, size: usize) -> *mut u8, move_out(block, size);
-    malloc c"malloc" (size: usize) -> *mut u8, cradle::take(size, 16);
-    calloc c"calloc" (count: usize, size: usize) -> *mut u8, {
+    now free c"free" (block: *mut u8) -> (), { let _ = block; };
+    now realloc c"realloc" (block: *mut u8, size: usize) -> *mut u8, move_out(block, size);
+    now malloc c"malloc" (size: usize) -> *mut u8, cradle::take(size, 16);
+    now calloc c"calloc" (count: usize, size: usize) -> *mut u8, {
         count.checked_mul(size).map_or(core::ptr::null_mut(), |bytes| cradle::take(bytes, 16))
     };
-    reallocarray c"reallocarray" (block: *mut u8, count: usize, size: usize) -> *mut u8, {
+    late reallocarray c"reallocarray" (block: *mut u8, count: usize, size: usize) -> *mut u8, {
         match count.checked_mul(size) {
             // SAFETY: the program's own arguments, with the product checked as `reallocarray` does.
             Some(bytes) => unsafe { super::realloc(block, bytes) },
             None => { sys::set_errno(libc::ENOMEM); core::ptr::null_mut() }
         }
     };
-    memalign c"memalign" (align: usize, size: usize) -> *mut u8, cradle::take(size, align);
-    aligned_alloc c"aligned_alloc" (align: usize, size: usize) -> *mut u8, {
+    now memalign c"memalign" (align: usize, size: usize) -> *mut u8, cradle::take(size, align);
+    now aligned_alloc c"aligned_alloc" (align: usize, size: usize) -> *mut u8, {
         // SAFETY: an allocator without `aligned_alloc` gets the older call of the same meaning.
         unsafe { super::memalign(align, size) }
     };
-    posix_memalign c"posix_memalign" (out: *mut *mut u8, align: usize, size: usize) -> c_int, {
+    now posix_memalign c"posix_memalign" (out: *mut *mut u8, align: usize, size: usize) -> c_int, {
         // SAFETY: as above; `out` is the program's.
         unsafe {
             let block = super::memalign(align, size);
             if block.is_null() { libc::ENOMEM } else { *out = block; 0 }
         }
     };
-    valloc c"valloc" (size: usize) -> *mut u8, {
+    now valloc c"valloc" (size: usize) -> *mut u8, {
         // SAFETY: as above.
         unsafe { super::memalign(4096, size) }
     };
-    pvalloc c"pvalloc" (size: usize) -> *mut u8, {
+    now pvalloc c"pvalloc" (size: usize) -> *mut u8, {
         // SAFETY: as above.
         unsafe { super::memalign(4096, size.next_multiple_of(4096)) }
     };
-    cfree c"cfree" (block: *mut u8) -> (), {
+    late cfree c"cfree" (block: *mut u8) -> (), {
         // SAFETY: as above.
         unsafe { super::free(block) }
     };
-    free_sized c"free_sized" (block: *mut u8, size: usize) -> (), {
+    late free_sized c"free_sized" (block: *mut u8, size: usize) -> (), {
         let _ = size;
         // SAFETY: C23 defines it as `free` with a promise.
         unsafe { super::free(block) }
     };
-    free_aligned_sized c"free_aligned_sized" (block: *mut u8, align: usize, size: usize) -> (), {
+    late free_aligned_sized c"free_aligned_sized" (block: *mut u8, align: usize, size: usize) -> (), {
         let _ = (align, size);
         // SAFETY: as above.
         unsafe { super::free(block) }
     };
-    malloc_usable_size c"malloc_usable_size" (block: *mut u8) -> usize, { let _ = block; 0 };
-    dlclose c"dlclose" (handle: *mut c_void) -> c_int, { let _ = handle; -1 };
-    fork c"fork" () -> c_int, raw_fork();
-    _Fork c"_Fork" () -> c_int, raw_fork();
+    now malloc_usable_size c"malloc_usable_size" (block: *mut u8) -> usize, { let _ = block; 0 };
+    now dlclose c"dlclose" (handle: *mut c_void) -> c_int, { let _ = handle; -1 };
+    now fork c"fork" () -> c_int, raw_fork();
+    late _Fork c"_Fork" () -> c_int, raw_fork();
 }
 
 fn raw_fork() -> c_int {
