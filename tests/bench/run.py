@@ -45,7 +45,7 @@ def build(place):
         ("micro, 8 threads", [micro, pairs, "8", "8"], None, {}, False),
         ("micro, 2 threads, cross", [micro, pairs, "8", "2", "cross"], None, {}, False),
         ("sqlite3", ["sqlite3", ":memory:"], bulk, {}, False),
-        ("python3 json", ["/usr/bin/python3", os.path.join(HERE, "json.py"), str(300_000 // scale)], None,
+        ("python3 json", ["/usr/bin/python3", os.path.join(HERE, "objects.py"), str(300_000 // scale)], None,
          {"PYTHONMALLOC": "malloc", "PYTHONHASHSEED": "0"}, False),
         ("Rust json", [program, "read", data], None, {}, False),
         ("g++ with children", ["g++", "-O1", "-c", heavy, "-o", os.path.join(place, "heavy.o")], None, {}, True),
@@ -68,10 +68,10 @@ def tree(pid):
     return found
 
 
-def watch(pids, stop, peaks):
-    """Largest resident sets, in KiB, of the recorder's own processes."""
+def watch(roots, below, stop, peaks):
+    """Largest resident sets, in KiB, of the recorder's own processes: the roots, and what they started where that is theirs."""
     while not stop.is_set():
-        for pid in pids:
+        for pid in [one for root in roots for one in (tree(root) if below else [root])]:
             try:
                 with open(f"/proc/{pid}/status") as file:
                     for line in file:
@@ -112,8 +112,8 @@ def run(tool, workload, place):
         process = subprocess.Popen(command, stdin=given, stdout=subprocess.DEVNULL, stderr=error, env=environment, cwd=place)
         peaks, stop = {}, threading.Event()
         # What /proc says costs time itself: only the recorder's own processes are watched.
-        pids = [process.pid] if tool == "heaptape" else [pid for helper in helpers for pid in tree(helper.pid)]
-        watcher = threading.Thread(target=watch, args=(pids, stop, peaks))
+        roots = [process.pid] if tool == "heaptape" else [helper.pid for helper in helpers]
+        watcher = threading.Thread(target=watch, args=(roots, tool != "heaptape", stop, peaks))
         if tool != "plain":
             watcher.start()
         status = process.wait()
