@@ -167,7 +167,9 @@ fn main() {
             let begun = Instant::now();
             for batch in &batches {
                 let mut next = spare.pop();
-                image.batch(batch, &mut || next.take().unwrap_or_default(), &mut |piece: Piece| spare.extend(piece.chunk));
+                image.batch(batch, &mut || next.take().unwrap_or_default(), &mut |piece: Piece| {
+                    spare.extend(piece.chunk)
+                });
                 spare.extend(next);
             }
             digested = digested.min(ns(begun));
