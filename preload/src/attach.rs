@@ -107,6 +107,9 @@ pub fn session() -> Option<Session> {
         // SAFETY: this thread alone is ATTACHING.
         unsafe { *SESSION.0.get() = session };
         STATE.store(if session.is_some() { LIVE } else { OFF }, Release);
+        session.inspect(|session| {
+            session.area.header().lost_without_slot.fetch_add(MISSED.swap(0, Relaxed), Relaxed);
+        });
         return session;
     }
 }
@@ -114,6 +117,19 @@ pub fn session() -> Option<Session> {
 /// Whether the process is not traced, for good.
 pub fn is_off() -> bool {
     STATE.load(Acquire) == OFF
+}
+
+/// Events that found a session being made by another thread; told once it is.
+static MISSED: AtomicU64 = AtomicU64::new(0);
+
+/// Counts an event of a thread that has no slot.
+#[cold]
+pub fn missed() {
+    match area() {
+        Some(area) => area.header().lost_without_slot.fetch_add(1, Relaxed),
+        None if STATE.load(Acquire) == ATTACHING => MISSED.fetch_add(1, Relaxed),
+        None => 0,
+    };
 }
 
 /// The recorder has closed the session: the process runs untraced from now on.

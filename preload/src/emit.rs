@@ -55,6 +55,11 @@ fn odd_block(sp: usize, size: usize, address: usize) -> Option<(*mut Block, Verd
         block = thread::enter(sp);
         return (!block.is_null()).then_some((block, Verdict::Event));
     }
+    // SAFETY: as above.
+    if unsafe { (*block).gate } == thread::ENTERING {
+        attach::missed();
+        return None;
+    }
     // SAFETY: the thread's own block with a gate that is not 0.
     match unsafe { guard::judge(block, sp, size, address) } {
         Verdict::Inner => None,

@@ -134,17 +134,22 @@ pub fn resolve() -> bool {
     match STATE.compare_exchange(UNRESOLVED, RESOLVING, Acquire, Acquire) {
         Ok(_) => {
             sys::keeping_errno(|| {
+                crate::unwind::objects::find_loader();
                 find_all();
                 let libc_malloc = sys::any_symbol(c"__libc_malloc");
                 IS_GLIBC.store(!libc_malloc.is_null() && libc_malloc == pointers::malloc.load(Relaxed), Relaxed);
                 crate::stamp::watch_threads();
-                crate::unwind::objects::find_loader();
             });
             STATE.store(RESOLVED, Release);
             true
         }
         Err(state) => state == RESOLVED,
     }
+}
+
+/// Whether the next definitions are known. What is allocated before is `dlsym`'s for this library, not the program's.
+pub fn is_resolved() -> bool {
+    STATE.load(Acquire) == RESOLVED
 }
 
 /// Whether the allocator behind us is glibc's own, whose functions do not call each other through their public names.

@@ -19,6 +19,8 @@ pub const FORWARDING: u64 = 4;
 pub const COUNTED: u64 = 8;
 /// `gate`, low byte: the process is not traced, for good.
 pub const UNTRACED: u64 = 128;
+/// `gate`, low byte: the thread is being given its block.
+pub const ENTERING: u64 = 64;
 /// `gate`: events begun on this thread, above the bits. One store marks the hook busy and counts its event, so that a jump out of the
 /// hook at any instruction leaves a true count.
 pub const BEGUN: u64 = 1 << 8;
@@ -89,6 +91,9 @@ pub struct Block {
 /// The block of every thread of a process that is not traced: a gate that says so, and nothing else is looked at.
 static OFF: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(UNTRACED);
 
+/// Stands in the slot while a thread is given its block, so that a handler that interrupts it does not claim a second one.
+static ARRIVING: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(ENTERING);
+
 /// The block of a thread that is not traced.
 pub fn untraced() -> *mut Block {
     (&raw const OFF).cast_mut().cast()
@@ -109,29 +114,47 @@ pub fn block(sp: usize) -> *mut Block {
 /// is not traced.
 #[cold]
 pub fn enter(sp: usize) -> *mut Block {
-    let Some(session) = attach::session() else {
-        if attach::is_off() {
-            tls::set(untraced());
-        }
-        return core::ptr::null_mut();
-    };
-    let Some(slot) = claim(&session) else {
-        session.area.header().lost_without_slot.fetch_add(1, Relaxed);
-        return core::ptr::null_mut();
-    };
-    let block = session.block(slot);
-    let ring_bytes = session.area.layout().params.ring_bytes as usize;
-    let (Some(control), Some(ring)) = (session.area.slot(slot), session.area.ring(slot)) else {
-        return core::ptr::null_mut();
-    };
-    if !sys::open_memory(block.cast(), BLOCK_BYTES) || !sys::open_memory(ring.start().cast(), ring_bytes) {
-        control.owner.0.state.store(SLOT_FREE, Release);
-        session.area.header().lost_without_slot.fetch_add(1, Relaxed);
+    if !crate::real::is_resolved() {
         return core::ptr::null_mut();
     }
+    tls::set((&raw const ARRIVING).cast_mut().cast());
+    let block = attach::session().map(|session| given(&session, sp));
+    match block {
+        Some(Some(block)) => {
+            tls::set(block);
+            return block;
+        }
+        None if attach::is_off() => tls::set(untraced()),
+        _ => {
+            tls::set(core::ptr::null_mut());
+            attach::missed();
+        }
+    }
+    core::ptr::null_mut()
+}
+
+/// A block for the calling thread; `None` when there is no slot or no memory for it.
+fn given(session: &attach::Session, sp: usize) -> Option<*mut Block> {
+    claim(session).and_then(|slot| {
+        let (control, ring) = (session.area.slot(slot)?, session.area.ring(slot)?);
+        let (block, ring_bytes) = (session.block(slot), session.area.layout().params.ring_bytes as usize);
+        if !sys::open_memory(block.cast(), BLOCK_BYTES) || !sys::open_memory(ring.start().cast(), ring_bytes) {
+            control.owner.0.state.store(SLOT_FREE, Release);
+            return None;
+        }
+        // SAFETY: the slot was claimed by this thread alone and its block is open.
+        unsafe { prepare(block, control, ring, sp, session.area.header().sample_bytes.load(Relaxed)) };
+        Some(block)
+    })
+}
+
+/// Fills a block for its new owner.
+///
+/// # Safety
+/// The block is open and the caller's alone; the memory of an earlier owner is whole, so that plain writes of the fields suffice.
+unsafe fn prepare(block: *mut Block, control: &SlotControl, ring: Ring, sp: usize, sample_bytes: u64) {
     let head = control.producer.0.head.load(Relaxed);
-    // SAFETY: the slot was claimed by this thread alone and its block is open; the memory of an earlier owner is whole, so that plain
-    // writes of the fields suffice.
+    // SAFETY: the caller's promise.
     unsafe {
         (*block).control = control;
         (*block).ring = ring;
@@ -147,13 +170,11 @@ pub fn enter(sp: usize) -> *mut Block {
         (*block).nested_busy = 0;
         (*block).nested_told = 0;
         (*block).memo.forget();
-        (*block).countdown = crate::sample::Countdown::new(session.area.header().sample_bytes.load(Relaxed));
+        (*block).countdown = crate::sample::Countdown::new(sample_bytes);
         (*block).stack_low = sp & !4095;
         (*block).stack_end = own_stack_end(sp);
         (*block).gate = READY;
     }
-    tls::set(block);
-    block
 }
 
 /// Takes the lowest free slot. Lock-free: a compare-and-swap on the slot's own word decides.

@@ -139,7 +139,8 @@ fn session(options: Options) -> Arc<Session> {
 fn main() {
     let (only, level) = (std::env::args().nth(1), std::env::args().nth(2).and_then(|level| level.parse().ok()));
     println!("{:8} {:>12} {:>22} {:>22}", "ns/event", "parse+merge", "index+profile+encode", "plain bytes/event");
-    let traces: [(&str, fn() -> Vec<Record>); 3] =
+    type Trace = (&'static str, fn() -> Vec<Record>);
+    let traces: [Trace; 3] =
         [("random", || random(10_000, 200)), ("bulk", bulk), ("large", || random(1_500_000, 200_000))];
     for (name, make) in traces {
         if only.as_ref().is_some_and(|only| only != name && only != "all") {

@@ -4,7 +4,7 @@ use crate::Outcome;
 use heaptape_analyzer::text::Harmless;
 use heaptape_analyzer::unpack;
 use heaptape_formats::tape::FILE_MAGIC;
-use heaptape_formats::{Format, mptl, mtrc, tape};
+use heaptape_formats::{Format, gmon, mptl, mtrc, tape};
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::PathBuf;
@@ -33,8 +33,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Some(Format::Mptl) => mptl::dump(&opened.bytes, &mut out)?,
         Some(Format::Dcpi) => drop(heaptape_formats::dcpi::dump(&opened.bytes, None, &mut out)?),
         Some(Format::Tape) => tape::dump(&opened.bytes[..], &mut out)?,
+        Some(Format::Gmon) => gmon::dump(&gmon::read(&opened.bytes, gmon::Hints::default())?, &mut out)?,
         Some(Format::Recording) => out.write_all(&opened.bytes)?,
-        Some(format) => anyhow::bail!("{}: {format} has no dump yet", opened.name),
         None => anyhow::bail!("{}: not a file of a known format", opened.name),
     }
     out.flush()?;

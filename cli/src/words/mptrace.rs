@@ -4,8 +4,8 @@ use crate::Outcome;
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use heaptape_analyzer::foreign::mptrace::{self, Hatf, Options, Simulation, View};
-use heaptape_formats::mtrc::{Failure, Stream};
 use heaptape_formats::Ending;
+use heaptape_formats::mtrc::{Failure, Stream};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 
@@ -42,7 +42,17 @@ struct Window;
 
 impl Window {
     const OPTIONS: [&str; 11] = [
-        "alloc", "base", "delay", "free", "height", "internal", "space", "unalloc", "view-height", "view-width", "width",
+        "alloc",
+        "base",
+        "delay",
+        "free",
+        "height",
+        "internal",
+        "space",
+        "unalloc",
+        "view-height",
+        "view-width",
+        "width",
     ];
 }
 
@@ -118,7 +128,9 @@ fn show(args: &Args, input: impl Read) -> anyhow::Result<Outcome> {
         return Ok(complain(&failure));
     }
     if let Some(Ending::Cut { offset, field }) = stream.ending() {
-        eprintln!("mptrace: Error reading file\nmptrace: the file is cut at byte {offset}, in its {field}; shown is what is there");
+        eprintln!(
+            "mptrace: Error reading file\nmptrace: the file is cut at byte {offset}, in its {field}; shown is what is there"
+        );
         return Ok(Outcome::Incomplete);
     }
     Ok(Outcome::Done)
