@@ -13,6 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
@@ -97,6 +98,40 @@ impl Drop for Nest {
     }
 }
 
+/// Signals that end programs are read, not suffered, in this thread and all that it starts; as before when this goes.
+struct Signals {
+    file: SignalFd,
+    /// The mask that we were started with, and the program is to be.
+    mask: SigSet,
+}
+
+impl Signals {
+    fn hold() -> io::Result<Signals> {
+        let mut held = SigSet::empty();
+        let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGHUP, Signal::SIGXFSZ];
+        ends.into_iter().for_each(|signal| held.add(signal));
+        let mask = held.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let file = SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Ok(Signals { file, mask })
+    }
+
+    /// From the terminal a signal came to the program too; from another process it came to us in the program's place.
+    fn pass_on(&self, program: BorrowedFd<'_>) {
+        while let Ok(Some(signal)) = self.file.read_signal() {
+            if signal.ssi_code <= 0 && signal.ssi_signo != Signal::SIGXFSZ as u32 {
+                sys::signal(program, signal.ssi_signo as i32);
+            }
+        }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        while let Ok(Some(_)) = self.file.read_signal() {}
+        let _ = self.mask.thread_set_mask();
+    }
+}
+
 /// The recording's folder. Until the program's number is known a default one has another name.
 fn make_dir(launch: &Launch, name: &str) -> Result<PathBuf, Refused> {
     let path = match &launch.dir {
@@ -143,14 +178,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let name = sanitised(name.as_bytes());
     let nest = Nest::make()?;
     let dir = make_dir(&launch, &name)?;
-    // Signals that end programs are read, not suffered, in every thread that starts from here on.
-    let mut signals = SigSet::empty();
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGHUP, Signal::SIGXFSZ]
-        .iter()
-        .for_each(|s| signals.add(*s));
-    let mask = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK).unwrap_or(SigSet::empty());
-    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-    let signals = SignalFd::with_flags(&signals, flags).map_err(|error| refuse(&dir, &error.into()))?;
+    let signals = Signals::hold().map_err(|error| refuse(&dir, &error))?;
     let command: Vec<String> = std::iter::once(&launch.program)
         .chain(&launch.arguments)
         .map(|argument| argument.to_string_lossy().into_owned())
@@ -160,7 +188,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let mut command = Command::new(&launch.program);
     command.args(&launch.arguments);
     command.env("LD_PRELOAD", preload(&launch.library)).env(ENV_SOCKET, nest.socket());
-    sys::with_mask(&mut command, mask);
+    sys::with_mask(&mut command, signals.mask);
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -175,14 +203,9 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     recorder.moved(&dir);
     let process = sys::process(pid).map_err(|error| refuse(&dir, &error.into()))?;
     let status = loop {
-        let ready = recorder.serve(&[sys::fd(&signals), sys::fd(&process)], Duration::from_secs(1));
+        let ready = recorder.serve(&[sys::fd(&signals.file), sys::fd(&process)], Duration::from_secs(1));
         let ready = ready.map_err(|error| refuse(&dir, &error))?;
-        while let Ok(Some(signal)) = signals.read_signal() {
-            // From the terminal it came to the program too; from another process it came to us in the program's place.
-            if signal.ssi_code <= 0 && signal.ssi_signo != Signal::SIGXFSZ as u32 {
-                sys::signal(sys::fd(&process), signal.ssi_signo as i32);
-            }
-        }
+        signals.pass_on(sys::fd(&process));
         if ready.get(1) == Some(&true)
             && let Ok(Some(status)) = child.try_wait()
         {
