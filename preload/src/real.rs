@@ -5,7 +5,9 @@
 
 use crate::{cradle, sys};
 use core::ffi::{CStr, c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 macro_rules! next_functions {
     ($($when:ident $name:ident $symbol:literal ($($arg:ident: $kind:ty),*) -> $result:ty, $body:expr;)*) => {
@@ -35,7 +37,7 @@ macro_rules! next_functions {
                     if resolve() {
                         let place = &pointers::$name;
                         if place.load(Relaxed) == boot::$name as *mut c_void {
-                            let found = sys::keeping_errno(|| sys::next_symbol($symbol));
+                            let found = quietly(|| sys::next_symbol($symbol));
                             place.store(if found.is_null() { missing::$name as *mut c_void } else { found }, Relaxed);
                         }
                         // SAFETY: resolved now: not this function again.
@@ -195,16 +197,40 @@ pub fn operator(which: usize, caller: usize) -> *mut c_void {
 
 #[cold]
 fn find_operator(which: usize, caller: usize) -> *mut c_void {
+    /// The last caller that was not this library. An operator that jumps to another one shows our own stub as that one's caller.
+    static CALLER: AtomicUsize = AtomicUsize::new(0);
     let name: &CStr = crate::hooks::OPERATORS[which];
-    sys::keeping_errno(|| {
+    quietly(|| {
+        let object_of = crate::unwind::objects::find;
+        let is_ours = |address: usize| {
+            object_of(address)
+                .is_some_and(|object| (object.start..object.end).contains(&(find_operator as *const () as u64)))
+        };
+        if !is_ours(caller) {
+            CALLER.store(caller, Relaxed);
+        }
         let mut found = sys::next_symbol(name);
         if found.is_null()
-            && let Some(object) = crate::unwind::objects::find(caller)
+            && let Some(object) = object_of(CALLER.load(Relaxed))
         {
-            // SAFETY: the loader named the object of the caller, which is running.
-            found = unsafe { sys::symbol_of(object.link_map, name) };
+            // SAFETY: the loader named the object of the caller, which is running and so stays loaded.
+            found = unsafe { sys::symbol_near(crate::unwind::objects::name(&object), name) };
         }
         OPERATORS[which].store(found, Relaxed);
         found
     })
+}
+
+/// After a module went: an operator that was found in it is found again.
+pub fn forget_operators() {
+    OPERATORS.iter().for_each(|place| place.store(core::ptr::null_mut(), Relaxed));
+}
+
+/// Runs `body`, which may allocate for this library's own sake: that is not the program's event. `errno` stays as it was.
+fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    let block = crate::tls::get();
+    crate::tls::set(crate::thread::untraced());
+    let result = sys::keeping_errno(body);
+    crate::tls::set(block);
+    result
 }
