@@ -48,7 +48,7 @@ impl Asked {
         let all = recordings.iter().flat_map(|recording| &recording.images);
         let Some(process) = &self.process else { return Ok(all.collect()) };
         let chosen: Vec<&Image> =
-            all.filter(|image| image.about.folder == *process || image.about.pid.to_string() == *process).collect();
+            all.filter(|image| image.is(process)).collect();
         if chosen.is_empty() {
             return Err(Error::Unanswerable(format!("no process image {process} in the recording")));
         }
