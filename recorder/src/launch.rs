@@ -225,7 +225,11 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let mut unrecorded = None;
     if !recorder.images().iter().any(|image| image.pid == pid) {
         let path = find(&launch.program);
-        let why = if sanitized { Some("it has a sanitizer, which takes no library before it".into()) } else { why_not(&path) };
+        let why = if sanitized {
+            Some("it has a sanitizer, which takes no library before it".into())
+        } else {
+            why_not(&path)
+        };
         let why = why.unwrap_or_else(|| "it did not load the library".into());
         if !recorder.knows_untraced(pid) {
             recorder.not_traced(pid, path.to_string_lossy().into_owned(), why.clone());
@@ -289,7 +293,9 @@ fn is_sanitized(path: &Path) -> bool {
     let read = File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
     read.is_ok()
         && bytes.starts_with(b"\x7fELF")
-        && [&b"__asan_init"[..], b"__tsan_init", b"__msan_init", b"__hwasan_init"].iter().any(|name| holds(&bytes, name))
+        && [&b"__asan_init"[..], b"__tsan_init", b"__msan_init", b"__hwasan_init"]
+            .iter()
+            .any(|name| holds(&bytes, name))
 }
 
 /// Whether a name stands in a string table.

@@ -5,12 +5,8 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use heaptape_analyzer::export;
 use heaptape_analyzer::foreign::mptrace::{self, Hatf, Options, Simulation, View};
-<<<<<<< HEAD
-=======
 use heaptape_analyzer::foreign::recorded::{self, Recorded};
 use heaptape_analyzer::load::bare;
-use heaptape_formats::mtrc::{Failure, Stream};
->>>>>>> refs/heads/export
 use heaptape_formats::Ending;
 use heaptape_formats::mtrc::{Failure, Stream};
 use std::fs::File;

@@ -203,7 +203,8 @@ fn symbols<E: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, E>, size: usiz
     let budget = Cell::new(Some(size.saturating_mul(NAME_BUDGET)));
     let endian = file.endian();
     // gprof refuses a stripped file; its dynamic symbols still name what others may call.
-    let table = if file.elf_symbol_table().is_empty() { file.elf_dynamic_symbol_table() } else { file.elf_symbol_table() };
+    let table =
+        if file.elf_symbol_table().is_empty() { file.elf_dynamic_symbol_table() } else { file.elf_symbol_table() };
     let strings = table.strings();
     let mut found = Vec::new();
     for (index, symbol) in table.enumerate() {
