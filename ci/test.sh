@@ -11,4 +11,7 @@ export HEAPTAPE
 unset RUST_BACKTRACE
 cargo test --workspace --exclude heaptape-tests
 cargo test -p heaptape-tests --lib
-cargo test -p heaptape-tests --test pipeline -- --test-threads="${HEAPTAPE_TEST_THREADS:-$(nproc)}" "$@"
+# The long forms read back a hundred million events: optimised.
+profile=()
+[ "${HEAPTAPE_FULL:-0}" = 0 ] || profile=(--release)
+cargo test "${profile[@]}" -p heaptape-tests --test pipeline -- --test-threads="${HEAPTAPE_TEST_THREADS:-$(nproc)}" "$@"

@@ -195,7 +195,8 @@ impl Symbolizer {
         let object = self.object(module);
         let functions = self.functions(object);
         let init = functions.iter().find(|(_, symbol)| *symbol == b"_init").map(|(start, _)| start);
-        init.filter(|&start| !taken(start)).or_else(|| functions.iter().map(|(start, _)| start).find(|&start| !taken(start)))
+        init.filter(|&start| !taken(start))
+            .or_else(|| functions.iter().map(|(start, _)| start).find(|&start| !taken(start)))
     }
 
     fn object(&mut self, module: &Module) -> usize {

@@ -44,7 +44,7 @@ pub fn write(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// The bytes that [`write`] appends for `value`.
+/// The bytes that [`write()`] appends for `value`.
 pub const fn len(value: u64) -> usize {
     let bits = 64 - value.leading_zeros() as usize;
     if bits == 0 { 1 } else { bits.div_ceil(7) }

@@ -119,6 +119,14 @@ pub fn is_off() -> bool {
     STATE.load(Acquire) == OFF
 }
 
+/// The next attach takes new memory for blocks and index: a hook of the parent still goes on in the old.
+static LEAVE_OLD: AtomicBool = AtomicBool::new(false);
+
+/// See [`LEAVE_OLD`].
+pub fn leave_old_memory() {
+    LEAVE_OLD.store(true, Relaxed);
+}
+
 /// Events that found a session being made by another thread; told once it is.
 static MISSED: AtomicU64 = AtomicU64::new(0);
 
@@ -168,7 +176,7 @@ fn attach(is_child: bool) -> Option<Session> {
     sys::close(descriptor);
     let area = area?;
     // SAFETY: as above; the session of the parent process, whose private memory this child inherited as zeros.
-    let old = unsafe { *SESSION.0.get() }.filter(|_| is_child);
+    let old = unsafe { *SESSION.0.get() }.filter(|_| is_child && !LEAVE_OLD.swap(false, Relaxed));
     let Some(session) = start(area, old) else {
         sys::unmap(area.base(), area.layout().total as usize);
         return None;

@@ -246,8 +246,8 @@ unsafe fn sampled_resize(resize: Resize, op: Op, old: *mut u8, new: *mut u8, fai
 unsafe fn push(block: &mut Block, event: Event) -> bool {
     // SAFETY: the slot's control words stay mapped as long as the session.
     let producer = unsafe { &(*block.control).producer.0 };
-    producer.emitted.store(block.gate / BEGUN, Relaxed);
     if block.head + ROOM + block.reserved > block.limit && !room(block) {
+        producer.emitted.store(block.gate / BEGUN, Relaxed);
         if event.op == Op::RESIZE_BEGIN {
             block.gate += BEGUN;
             producer.emitted.store(block.gate / BEGUN, Relaxed);
@@ -285,6 +285,8 @@ unsafe fn push(block: &mut Block, event: Event) -> bool {
     } else {
         event.wide(delta).into_iter().for_each(|record| block.put(record));
     }
+    // Right before the event is published: a thread killed between the two leaves the least doubt.
+    producer.emitted.store(block.gate / BEGUN, Relaxed);
     // SAFETY: as above.
     unsafe { block.publish() };
     true

@@ -1,6 +1,7 @@
 //! Fork and `dlclose`, whose moments must be known. `vfork`, `posix_spawn` and `clone` are never wrapped: their child runs in the parent's
 //! memory while the parent's thread stands still, so its events belong to the parent's ring.
 
+use crate::thread::Block;
 use crate::unwind::rules;
 use crate::{attach, guard, intern, real, stamp, sys, thread, tls};
 use core::ffi::{c_int, c_void};
@@ -13,20 +14,47 @@ fn forking(real: impl FnOnce() -> c_int) -> c_int {
     let block = tls::get();
     // SAFETY: the thread's own block, mapped for ever.
     let interrupts = guard::is_traced(block) && unsafe { (*block).gate } & thread::BUSY != 0;
+    let copy = if interrupts { copied(block) } else { None };
     let result = real();
-    if result > 0 && guard::is_traced(block) {
-        // What the parent does from here on must not look as if it had been done before the fork: stamp the next event.
-        // SAFETY: as above; only this thread uses the word.
-        unsafe { (&raw mut (*block).until_stamp).write_volatile(0) };
+    if result == 0 {
+        if let Some(copy) = copy {
+            let_the_hook_finish(&area, block, copy);
+        }
+    } else {
+        // A fork that does not come through here must not take this time for its own.
+        attach::FORK_TICK.store(0, Relaxed);
+        if guard::is_traced(block) {
+            // What the parent does from here on must not look as if it had been done before the fork: stamp the next event.
+            // SAFETY: as above; only this thread uses the word.
+            unsafe { (&raw mut (*block).until_stamp).write_volatile(0) };
+        }
     }
-    if result == 0 && interrupts {
-        // A signal handler forked while a hook of this thread was at work. When the handler returns, the hook goes on in the child,
-        // where the area is not mapped: give it pages to write to that nobody reads.
-        let (rights, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-        sys::map(area.base(), area.layout().total as usize, rights, flags | libc::MAP_FIXED, -1);
-    }
+    copy.into_iter().for_each(|copy| sys::unmap(copy.cast(), thread::BLOCK_BYTES));
     result
+}
+
+/// A copy of a block that a child does not see as zeros.
+#[cold]
+fn copied(block: *mut Block) -> Option<*mut Block> {
+    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let copy = sys::map(core::ptr::null_mut(), thread::BLOCK_BYTES, rights, flags, -1)?;
+    // SAFETY: both are as long as a block; the hook that uses the block stands still below this call.
+    unsafe { core::ptr::copy_nonoverlapping(block.cast::<u8>(), copy, thread::BLOCK_BYTES) };
+    Some(copy.cast())
+}
+
+/// A signal handler forked while a hook of this thread was at work. When the handler returns, that hook goes on in the child, where the area is
+/// not mapped and its block reads as zeros: give it both, as pages that nobody reads. The child's own events go to a session with
+/// memory of its own.
+#[cold]
+fn let_the_hook_finish(area: &heaptape_wire::Area, block: *mut Block, copy: *mut Block) {
+    let (rights, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+    sys::map(area.base(), area.layout().total as usize, rights, flags | libc::MAP_FIXED, -1);
+    // SAFETY: as in `copied`; the block's pages are open in the child too.
+    unsafe { core::ptr::copy_nonoverlapping(copy.cast::<u8>(), block.cast::<u8>(), thread::BLOCK_BYTES) };
+    attach::leave_old_memory();
+    tls::set(core::ptr::null_mut());
 }
 
 /// `fork`.
@@ -51,6 +79,9 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     // SAFETY: the program's own call.
     let result = unsafe { real::dlclose(handle) };
     let gone = sys::keeping_errno(intern::retire_gone_modules);
+    if gone {
+        real::forget_operators();
+    }
     rules::closed(gone);
     result
 }

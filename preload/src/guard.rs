@@ -110,7 +110,6 @@ unsafe fn abandon(block: *mut Block) {
         }
         (*block).head = published;
         producer.intent.store(published, Release);
-        (*block).event_head = published;
         gate!("and", block, !(BUSY | COUNTED));
         (*block).memo.forget();
         (*block).nested_busy = 0;
@@ -133,6 +132,7 @@ pub unsafe fn begin(block: *mut Block, sp: usize, counted: u64) {
         let mark = |block: *mut Block| {
             (&raw mut (*block).busy_sp).write_volatile(sp);
             (&raw mut (*block).busy_word).write_volatile(word);
+            (&raw mut (*block).event_head).write_volatile((*block).head);
         };
         // Before the gate, so that a handler that finds it busy finds these; behind it once more, for one that came just before it and
         // left its own.

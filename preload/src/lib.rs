@@ -2,7 +2,7 @@
 //!
 //! The rules of this crate:
 //! 1. Do no harm. When in doubt stop tracing, not the program: no abort, no message, no changed result, no changed `errno`.
-//! 2. No `std`, no `alloc`: allocating inside the allocator cannot even be written. System calls are raw ([`sys`]), so that they are no
+//! 2. No `std`, no `alloc`: allocating inside the allocator cannot even be written. System calls are raw (`sys.rs`), so that they are no
 //!    cancellation points and never touch `errno`.
 //! 3. After the attach: no descriptor, no thread, no signal handler, no lock, and no system call on the steady path.
 //! 4. Calls are forwarded to the next definition (`RTLD_NEXT`), never to one libc's own; blocks are the allocator's, untouched.

@@ -5,10 +5,12 @@
 
 use crate::{cradle, sys};
 use core::ffi::{CStr, c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 macro_rules! next_functions {
-    ($($name:ident $symbol:literal ($($arg:ident: $kind:ty),*) -> $result:ty, $boot:expr;)*) => {
+    ($($when:ident $name:ident $symbol:literal ($($arg:ident: $kind:ty),*) -> $result:ty, $body:expr;)*) => {
         $(
             #[doc = concat!("The next `", stringify!($name), "`.")]
             #[inline(always)]
@@ -32,78 +34,101 @@ macro_rules! next_functions {
             use super::*;
             $(
                 pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
-                    if resolve() && pointers::$name.load(Relaxed) != boot::$name as *mut c_void {
+                    if resolve() {
+                        let place = &pointers::$name;
+                        if place.load(Relaxed) == boot::$name as *mut c_void {
+                            let found = quietly(|| sys::next_symbol($symbol));
+                            place.store(if found.is_null() { missing::$name as *mut c_void } else { found }, Relaxed);
+                        }
                         // SAFETY: resolved now: not this function again.
                         return unsafe { super::$name($($arg),*) };
                     }
-                    $boot
+                    // SAFETY: the program's own call.
+                    unsafe { missing::$name($($arg),*) }
+                }
+            )*
+        }
+        /// What is done where there is no next definition, or not yet.
+        #[allow(non_snake_case)]
+        mod missing {
+            use super::*;
+            $(
+                pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
+                    $body
                 }
             )*
         }
         fn find_all() {
-            $(
-                let found = sys::next_symbol($symbol);
-                if !found.is_null() {
-                    pointers::$name.store(found, Relaxed);
-                }
-            )*
+            $(find!($when $name $symbol);)*
         }
     };
 }
 
+/// A function that every libc has is looked up at once. One that may be missing is looked up when it is called: a search that fails
+/// allocates its message.
+macro_rules! find {
+    (now $name:ident $symbol:literal) => {
+        let found = sys::next_symbol($symbol);
+        if !found.is_null() {
+            pointers::$name.store(found, Relaxed);
+        }
+    };
+    (late $name:ident $symbol:literal) => {};
+}
+
 // `free` and `realloc` first: what `dlsym` allocates with the old ones must find its way back.
 next_functions! {
-    free c"free" (block: *mut u8) -> (), { let _ = block; };
-    realloc c"realloc" (block: *mut u8, size: usize) -> *mut u8, move_out(block, size);
-    malloc c"malloc" (size: usize) -> *mut u8, cradle::take(size, 16);
-    calloc c"calloc" (count: usize, size: usize) -> *mut u8, {
+    now free c"free" (block: *mut u8) -> (), { let _ = block; };
+    now realloc c"realloc" (block: *mut u8, size: usize) -> *mut u8, move_out(block, size);
+    now malloc c"malloc" (size: usize) -> *mut u8, cradle::take(size, 16);
+    now calloc c"calloc" (count: usize, size: usize) -> *mut u8, {
         count.checked_mul(size).map_or(core::ptr::null_mut(), |bytes| cradle::take(bytes, 16))
     };
-    reallocarray c"reallocarray" (block: *mut u8, count: usize, size: usize) -> *mut u8, {
+    late reallocarray c"reallocarray" (block: *mut u8, count: usize, size: usize) -> *mut u8, {
         match count.checked_mul(size) {
             // SAFETY: the program's own arguments, with the product checked as `reallocarray` does.
             Some(bytes) => unsafe { super::realloc(block, bytes) },
             None => { sys::set_errno(libc::ENOMEM); core::ptr::null_mut() }
         }
     };
-    memalign c"memalign" (align: usize, size: usize) -> *mut u8, cradle::take(size, align);
-    aligned_alloc c"aligned_alloc" (align: usize, size: usize) -> *mut u8, {
+    now memalign c"memalign" (align: usize, size: usize) -> *mut u8, cradle::take(size, align);
+    now aligned_alloc c"aligned_alloc" (align: usize, size: usize) -> *mut u8, {
         // SAFETY: an allocator without `aligned_alloc` gets the older call of the same meaning.
         unsafe { super::memalign(align, size) }
     };
-    posix_memalign c"posix_memalign" (out: *mut *mut u8, align: usize, size: usize) -> c_int, {
+    now posix_memalign c"posix_memalign" (out: *mut *mut u8, align: usize, size: usize) -> c_int, {
         // SAFETY: as above; `out` is the program's.
         unsafe {
             let block = super::memalign(align, size);
             if block.is_null() { libc::ENOMEM } else { *out = block; 0 }
         }
     };
-    valloc c"valloc" (size: usize) -> *mut u8, {
+    now valloc c"valloc" (size: usize) -> *mut u8, {
         // SAFETY: as above.
         unsafe { super::memalign(4096, size) }
     };
-    pvalloc c"pvalloc" (size: usize) -> *mut u8, {
+    now pvalloc c"pvalloc" (size: usize) -> *mut u8, {
         // SAFETY: as above.
         unsafe { super::memalign(4096, size.next_multiple_of(4096)) }
     };
-    cfree c"cfree" (block: *mut u8) -> (), {
+    late cfree c"cfree" (block: *mut u8) -> (), {
         // SAFETY: as above.
         unsafe { super::free(block) }
     };
-    free_sized c"free_sized" (block: *mut u8, size: usize) -> (), {
+    late free_sized c"free_sized" (block: *mut u8, size: usize) -> (), {
         let _ = size;
         // SAFETY: C23 defines it as `free` with a promise.
         unsafe { super::free(block) }
     };
-    free_aligned_sized c"free_aligned_sized" (block: *mut u8, align: usize, size: usize) -> (), {
+    late free_aligned_sized c"free_aligned_sized" (block: *mut u8, align: usize, size: usize) -> (), {
         let _ = (align, size);
         // SAFETY: as above.
         unsafe { super::free(block) }
     };
-    malloc_usable_size c"malloc_usable_size" (block: *mut u8) -> usize, { let _ = block; 0 };
-    dlclose c"dlclose" (handle: *mut c_void) -> c_int, { let _ = handle; -1 };
-    fork c"fork" () -> c_int, raw_fork();
-    _Fork c"_Fork" () -> c_int, raw_fork();
+    now malloc_usable_size c"malloc_usable_size" (block: *mut u8) -> usize, { let _ = block; 0 };
+    now dlclose c"dlclose" (handle: *mut c_void) -> c_int, { let _ = handle; -1 };
+    now fork c"fork" () -> c_int, raw_fork();
+    late _Fork c"_Fork" () -> c_int, raw_fork();
 }
 
 fn raw_fork() -> c_int {
@@ -134,17 +159,22 @@ pub fn resolve() -> bool {
     match STATE.compare_exchange(UNRESOLVED, RESOLVING, Acquire, Acquire) {
         Ok(_) => {
             sys::keeping_errno(|| {
+                crate::unwind::objects::find_loader();
                 find_all();
                 let libc_malloc = sys::any_symbol(c"__libc_malloc");
                 IS_GLIBC.store(!libc_malloc.is_null() && libc_malloc == pointers::malloc.load(Relaxed), Relaxed);
                 crate::stamp::watch_threads();
-                crate::unwind::objects::find_loader();
             });
             STATE.store(RESOLVED, Release);
             true
         }
         Err(state) => state == RESOLVED,
     }
+}
+
+/// Whether the next definitions are known. What is allocated before is `dlsym`'s for this library, not the program's.
+pub fn is_resolved() -> bool {
+    STATE.load(Acquire) == RESOLVED
 }
 
 /// Whether the allocator behind us is glibc's own, whose functions do not call each other through their public names.
@@ -167,16 +197,40 @@ pub fn operator(which: usize, caller: usize) -> *mut c_void {
 
 #[cold]
 fn find_operator(which: usize, caller: usize) -> *mut c_void {
+    /// The last caller that was not this library. An operator that jumps to another one shows our own stub as that one's caller.
+    static CALLER: AtomicUsize = AtomicUsize::new(0);
     let name: &CStr = crate::hooks::OPERATORS[which];
-    sys::keeping_errno(|| {
+    quietly(|| {
+        let object_of = crate::unwind::objects::find;
+        let is_ours = |address: usize| {
+            object_of(address)
+                .is_some_and(|object| (object.start..object.end).contains(&(find_operator as *const () as u64)))
+        };
+        if !is_ours(caller) {
+            CALLER.store(caller, Relaxed);
+        }
         let mut found = sys::next_symbol(name);
         if found.is_null()
-            && let Some(object) = crate::unwind::objects::find(caller)
+            && let Some(object) = object_of(CALLER.load(Relaxed))
         {
-            // SAFETY: the loader named the object of the caller, which is running.
-            found = unsafe { sys::symbol_of(object.link_map, name) };
+            // SAFETY: the loader named the object of the caller, which is running and so stays loaded.
+            found = unsafe { sys::symbol_near(crate::unwind::objects::name(&object), name) };
         }
         OPERATORS[which].store(found, Relaxed);
         found
     })
+}
+
+/// After a module went: an operator that was found in it is found again.
+pub fn forget_operators() {
+    OPERATORS.iter().for_each(|place| place.store(core::ptr::null_mut(), Relaxed));
+}
+
+/// Runs `body`, which may allocate for this library's own sake: that is not the program's event. `errno` stays as it was.
+fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    let block = crate::tls::get();
+    crate::tls::set(crate::thread::untraced());
+    let result = sys::keeping_errno(body);
+    crate::tls::set(block);
+    result
 }

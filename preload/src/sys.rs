@@ -195,13 +195,25 @@ pub fn any_symbol(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// A symbol in the scope of a loaded object, or null. As [`next_symbol`].
+/// A symbol in the scope of a loaded object and what it needs, or null. As [`next_symbol`]. The object is opened once more by its name, since
+/// one that was loaded for another's sake has no scope of its own until then, and closed again.
 ///
 /// # Safety
-/// `handle` must be the loader's record of an object that is mapped.
-pub unsafe fn symbol_of(handle: *mut c_void, name: &CStr) -> *mut c_void {
-    // SAFETY: the caller vouches for the handle.
-    unsafe { libc::dlsym(handle, name.as_ptr()) }
+/// `object` must be the loader's own name of an object that stays loaded meanwhile.
+pub unsafe fn symbol_near(object: *const c_char, name: &CStr) -> *mut c_void {
+    // SAFETY: the caller vouches for the name; the handle is closed by the function that is next to ours.
+    unsafe {
+        if object.is_null() {
+            return core::ptr::null_mut();
+        }
+        let handle = libc::dlopen(object, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if handle.is_null() {
+            return handle;
+        }
+        let found = libc::dlsym(handle, name.as_ptr());
+        crate::real::dlclose(handle);
+        found
+    }
 }
 
 /// The value of an environment variable; `None` too while libc has not set up the environment.

@@ -42,7 +42,7 @@ pub struct Waiting {
 pub struct Block {
     /// [`READY`] plus bits, and the count of events begun; 0 before the claim and in a forked child. First: [`OFF`] has nothing else.
     pub gate: u64,
-    /// The published `head` as of the last event that was done: while it still is, the event of the hook at work is not published.
+    /// The published `head` when the hook at work began: while it still is, the event of that hook is not published.
     pub event_head: u64,
     /// Events still to go until the next stamp, while the process has one thread.
     pub until_stamp: u32,
@@ -114,6 +114,9 @@ pub fn block(sp: usize) -> *mut Block {
 /// is not traced.
 #[cold]
 pub fn enter(sp: usize) -> *mut Block {
+    if !crate::real::is_resolved() {
+        return core::ptr::null_mut();
+    }
     tls::set((&raw const ARRIVING).cast_mut().cast());
     let block = attach::session().map(|session| given(&session, sp));
     match block {
@@ -197,13 +200,16 @@ fn claim(session: &attach::Session) -> Option<u32> {
 }
 
 /// The end of the stack that `sp` lies on: threads made by libc have their thread pointer at its top, the main thread has the kernel's
-/// random bytes above its first frame. 0 when the pages up to there are not all mapped (the first event came on another stack).
+/// random bytes above its first frame. 0 when the pages up to there are not all mapped: the first event came on another stack, or this is
+/// the child of a thread that forked, whose stacks are then walked word by word.
 pub fn own_stack_end(sp: usize) -> usize {
     /// 64 MiB: more than any stack in use at a thread's first event.
     const FARTHEST: usize = 64 << 20;
-    let candidates = [tls::thread_pointer(), sys::auxiliary(libc::AT_RANDOM)];
-    let Some(end) = candidates.into_iter().filter(|&end| end > sp && end - sp < FARTHEST).min() else { return 0 };
-    let end = end & !7;
+    let is_main = sys::tid() == sys::pid();
+    let end = if is_main { sys::auxiliary(libc::AT_RANDOM) } else { tls::thread_pointer() } & !7;
+    if end <= sp || end - sp > FARTHEST {
+        return 0;
+    }
     let mut page = sp & !4095;
     while page < end {
         if !sys::is_readable(page) {
@@ -253,7 +259,6 @@ impl Block {
         // SAFETY: the control words stay mapped as long as the session.
         let producer = unsafe { &(*self.control).producer.0 };
         producer.head.store(self.head, Release);
-        self.event_head = self.head;
     }
 
     /// Stores a record behind the published ones.

@@ -32,6 +32,11 @@ fn nanoseconds(clock: ClockId) -> u64 {
     clock_gettime(clock).map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }
 
+/// Processor time of the calling thread.
+pub fn thread_time() -> Duration {
+    Duration::from_nanos(nanoseconds(ClockId::CLOCK_THREAD_CPUTIME_ID))
+}
+
 /// Nanoseconds since 1970.
 pub fn unix_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_REALTIME)

@@ -25,6 +25,8 @@ const BEAT: Duration = Duration::from_millis(5);
 /// How often threads are looked for that are gone, at most; each time that none was, twice as long, up to a second.
 const REAP: Duration = Duration::from_millis(100);
 const REAP_SLOWLY: Duration = Duration::from_secs(1);
+/// How long the end of a forked child may be held up by its parent's rings.
+const INHERITS: Duration = Duration::from_millis(1200);
 /// How often the digest learns what the control words say.
 const COUNTS: Duration = Duration::from_secs(5);
 
@@ -229,6 +231,11 @@ impl Drain {
 
     fn end(&mut self, id: SessionId, end: End) {
         let Some(index) = self.sources.iter().position(|source| source.session.id == id) else { return };
+        // A child that ends before it got its inheritance still gets it: a pass a generation.
+        let begun = Instant::now();
+        while self.sources[index].waits.is_some() && begun.elapsed() < INHERITS {
+            self.pass(BUSY);
+        }
         if let Some((parent, tick)) = self.sources[index].waits.take() {
             self.send(self.sources[index].worker, Message::Inherit { child: id, parent, tick });
         }

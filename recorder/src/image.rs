@@ -73,6 +73,30 @@ pub struct Image {
     size_now: (u64, u64),
 }
 
+/// The kinds that few programs have.
+#[cold]
+fn account_rarely(profile: &mut Profile, trace: &mut Trace, effect: &Effect) {
+    match effect.kind {
+        Kind::ForeignResize => {
+            profile.resize_foreign(effect.site, effect.size, effect.tick);
+            trace.resize(effect);
+        }
+        Kind::ForeignFree => {
+            profile.free_foreign();
+            trace.free(effect);
+        }
+        Kind::Implied => {
+            profile.free_implied(effect.old_site, effect.old_size);
+            trace.free(effect);
+        }
+        Kind::Inherited => trace.alloc(effect),
+        _ => {
+            profile.free_foreign();
+            trace.unmatched(effect);
+        }
+    }
+}
+
 impl Image {
     /// Starts the digest of a session.
     pub fn new(session: Arc<Session>) -> Image {
@@ -223,18 +247,22 @@ impl Image {
         self.profile.grow(self.stacks.last());
         for effect in &self.effects {
             let Effect { site, size, old_site, old_size, tick, .. } = *effect;
+            // One branch on what happened, for profile and trace: it cannot be foreseen.
             match effect.kind {
-                Kind::Alloc => self.profile.alloc(site, size, tick),
-                Kind::Free => self.profile.free(old_site, old_size),
-                Kind::Resize => self.profile.resize((old_site, old_size), site, size, tick),
-                Kind::ForeignResize => self.profile.resize_foreign(site, size, tick),
-                Kind::ForeignFree | Kind::Unmatched => self.profile.free_foreign(),
-                Kind::Implied => self.profile.free_implied(old_site, old_size),
-                Kind::Inherited => {}
+                Kind::Alloc => {
+                    self.profile.alloc(site, size, tick);
+                    self.trace.alloc(effect);
+                }
+                Kind::Free => {
+                    self.profile.free(old_site, old_size);
+                    self.trace.free(effect);
+                }
+                Kind::Resize => {
+                    self.profile.resize((old_site, old_size), site, size, tick);
+                    self.trace.resize(effect);
+                }
+                _ => account_rarely(&mut self.profile, &mut self.trace, effect),
             }
-        }
-        for effect in &self.effects {
-            self.trace.put(effect);
         }
         self.effects.clear();
         self.news = (true, true);
@@ -296,8 +324,17 @@ impl Image {
     /// A thread ended.
     pub fn thread_ended(&mut self, thread: u32, counts: Counts) {
         self.counts(thread, counts);
+        self.settle(thread);
         self.live.put_back(thread, self.last_tick, &mut self.effects);
         self.account();
+    }
+
+    /// A thread that was ended in the middle of a call (killed, cancelled) had counted an event that it could not publish: lost.
+    fn settle(&mut self, thread: u32) {
+        if let Some(known) = self.threads.get_mut(thread as usize) {
+            let (emitted, lost, sampled_out) = &mut known.counts;
+            *lost = (*lost).max(emitted.saturating_sub(known.recorded.saturating_add(*sampled_out)));
+        }
     }
 
     /// Something that readers should know.
@@ -357,6 +394,7 @@ impl Image {
         self.account();
         let now = self.session.clock.now();
         for thread in 0..self.threads.len() as u32 {
+            self.settle(thread);
             let known = &mut self.threads[thread as usize];
             // What was lost behind the last record has no mark in the ring.
             let untold = known.counts.1.saturating_sub(known.told);

@@ -93,7 +93,7 @@ impl Key {
     /// Places that may hold it: the top bit of their bytes. Others may be among them.
     #[inline(always)]
     fn candidates(self, tags: u64) -> u64 {
-        let differ = tags ^ LOW * self.tag();
+        let differ = tags ^ (LOW * self.tag());
         differ.wrapping_sub(LOW) & !differ & HIGH
     }
 }
@@ -173,6 +173,8 @@ impl Groups {
     }
 }
 
+// The box within: to share what is owned must not copy it.
+#[allow(clippy::redundant_allocation)]
 #[derive(Debug)]
 enum Held {
     Own(Box<Groups>),
@@ -203,7 +205,7 @@ impl Segment {
         }
         match &mut self.groups {
             Held::Own(groups) => groups,
-            Held::Shared(groups) => &mut **Arc::make_mut(groups),
+            Held::Shared(groups) => Arc::make_mut(groups).as_mut(),
         }
     }
 }

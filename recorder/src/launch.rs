@@ -13,6 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
@@ -97,6 +98,40 @@ impl Drop for Nest {
     }
 }
 
+/// Signals that end programs are read, not suffered, in this thread and all that it starts; as before when this goes.
+struct Signals {
+    file: SignalFd,
+    /// The mask that we were started with, and the program is to be.
+    mask: SigSet,
+}
+
+impl Signals {
+    fn hold() -> io::Result<Signals> {
+        let mut held = SigSet::empty();
+        let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGHUP, Signal::SIGXFSZ];
+        ends.into_iter().for_each(|signal| held.add(signal));
+        let mask = held.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let file = SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Ok(Signals { file, mask })
+    }
+
+    /// From the terminal a signal came to the program too; from another process it came to us in the program's place.
+    fn pass_on(&self, program: BorrowedFd<'_>) {
+        while let Ok(Some(signal)) = self.file.read_signal() {
+            if signal.ssi_code <= 0 && signal.ssi_signo != Signal::SIGXFSZ as u32 {
+                sys::signal(program, signal.ssi_signo as i32);
+            }
+        }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        while let Ok(Some(_)) = self.file.read_signal() {}
+        let _ = self.mask.thread_set_mask();
+    }
+}
+
 /// The recording's folder. Until the program's number is known a default one has another name.
 fn make_dir(launch: &Launch, name: &str) -> Result<PathBuf, Refused> {
     let path = match &launch.dir {
@@ -143,14 +178,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let name = sanitised(name.as_bytes());
     let nest = Nest::make()?;
     let dir = make_dir(&launch, &name)?;
-    // Signals that end programs are read, not suffered, in every thread that starts from here on.
-    let mut signals = SigSet::empty();
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGHUP, Signal::SIGXFSZ]
-        .iter()
-        .for_each(|s| signals.add(*s));
-    let mask = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK).unwrap_or(SigSet::empty());
-    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-    let signals = SignalFd::with_flags(&signals, flags).map_err(|error| refuse(&dir, &error.into()))?;
+    let signals = Signals::hold().map_err(|error| refuse(&dir, &error))?;
     let command: Vec<String> = std::iter::once(&launch.program)
         .chain(&launch.arguments)
         .map(|argument| argument.to_string_lossy().into_owned())
@@ -159,8 +187,11 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         Recorder::start(&dir, &nest.socket(), launch.options.clone(), command).map_err(|error| refuse(&dir, &error))?;
     let mut command = Command::new(&launch.program);
     command.args(&launch.arguments);
-    command.env("LD_PRELOAD", preload(&launch.library)).env(ENV_SOCKET, nest.socket());
-    sys::with_mask(&mut command, mask);
+    let sanitized = is_sanitized(&find(&launch.program));
+    if !sanitized {
+        command.env("LD_PRELOAD", preload(&launch.library)).env(ENV_SOCKET, nest.socket());
+    }
+    sys::with_mask(&mut command, signals.mask);
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -174,16 +205,16 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let dir = name_dir(&launch, dir, &name, pid);
     recorder.moved(&dir);
     let process = sys::process(pid).map_err(|error| refuse(&dir, &error.into()))?;
+    let mut failed = None;
     let status = loop {
-        let ready = recorder.serve(&[sys::fd(&signals), sys::fd(&process)], Duration::from_secs(1));
-        let ready = ready.map_err(|error| refuse(&dir, &error))?;
-        while let Ok(Some(signal)) = signals.read_signal() {
-            // From the terminal it came to the program too; from another process it came to us in the program's place.
-            if signal.ssi_code <= 0 && signal.ssi_signo != Signal::SIGXFSZ as u32 {
-                sys::signal(sys::fd(&process), signal.ssi_signo as i32);
-            }
+        let ready = recorder.serve(&[sys::fd(&signals.file), sys::fd(&process)], Duration::from_secs(1));
+        signals.pass_on(sys::fd(&process));
+        // Whatever fails here (a full disk above all), the program runs on and its status is ours.
+        if let Err(error) = &ready {
+            failed.get_or_insert_with(|| format!("{}: {error}", dir.display()));
+            std::thread::sleep(Duration::from_millis(20));
         }
-        if ready.get(1) == Some(&true)
+        if ready.map_or(true, |ready| ready.get(1) == Some(&true))
             && let Ok(Some(status)) = child.try_wait()
         {
             break status.into_raw();
@@ -194,13 +225,19 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let mut unrecorded = None;
     if !recorder.images().iter().any(|image| image.pid == pid) {
         let path = find(&launch.program);
-        let why = why_not(&path).unwrap_or_else(|| "it did not load the library".into());
+        let why = if sanitized {
+            Some("it has a sanitizer, which takes no library before it".into())
+        } else {
+            why_not(&path)
+        };
+        let why = why.unwrap_or_else(|| "it did not load the library".into());
         if !recorder.knows_untraced(pid) {
             recorder.not_traced(pid, path.to_string_lossy().into_owned(), why.clone());
             unrecorded = Some(why);
         }
     }
-    let outcome = recorder.finish();
+    let mut outcome = recorder.finish();
+    outcome.errors.extend(failed);
     let status = if end.reason == END_SIGNALLED { 128 + end.status } else { end.status };
     Ok(Finished { dir, outcome, status: status as u8, unrecorded })
 }
@@ -246,6 +283,26 @@ fn why_not(path: &Path) -> Option<String> {
     let (table, size, count) = (number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize);
     let is_static = (0..count).all(|row| number(table.saturating_add(row * size), 4) != Some(u64::from(PT_INTERP)));
     is_static.then(|| "it is statically linked".into())
+}
+
+/// Whether a program carries or needs a sanitizer's run-time, which ends the program when another library stands before it.
+fn is_sanitized(path: &Path) -> bool {
+    /// Names are looked for in this much of the file; string tables of programs lie in front.
+    const MOST: u64 = 64 << 20;
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
+    read.is_ok()
+        && bytes.starts_with(b"\x7fELF")
+        && [&b"__asan_init"[..], b"__tsan_init", b"__msan_init", b"__hwasan_init"]
+            .iter()
+            .any(|name| holds(&bytes, name))
+}
+
+/// Whether a name stands in a string table.
+fn holds(bytes: &[u8], name: &[u8]) -> bool {
+    let (first, rest) = (name[0], &name[1..]);
+    let mut places = bytes.iter().enumerate().filter(|(_, byte)| **byte == first).map(|(place, _)| place + 1);
+    places.any(|place| bytes[place..].starts_with(rest) && bytes.get(place + rest.len()) == Some(&0))
 }
 
 #[cfg(test)]

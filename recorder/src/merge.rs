@@ -100,15 +100,32 @@ impl Lane {
         }
     }
 
-    /// Passes everything stamped at or before `limit` on.
+    /// Passes everything stamped at or before `limit` on, and finds the event behind it.
     fn pass(&mut self, limit: u64, now: u64, thread: u32, batch: &mut Batch) {
         let (from, stamp) = (self.at, self.stamps.stamp);
-        while let Some((next, stamps, end)) = self.next
-            && next <= limit
-        {
-            (self.highest, self.stamps, self.at, self.next) = (next, stamps, end, None);
-            self.look(now);
+        let (mut stamps, mut highest, mut prefixes) = (self.stamps, self.highest, 0);
+        let (mut place, latest) = (from, now.saturating_add(SLACK));
+        self.next = None;
+        while let Some(record) = self.records.get(place) {
+            place += 1;
+            match stamps.step(*record) {
+                Step::Whole => {
+                    let next = if stamps.stamp > latest { now } else { stamps.stamp }.max(highest);
+                    if next > limit {
+                        self.next = Some((next, stamps, place));
+                        break;
+                    }
+                    (highest, self.stamps, self.at, prefixes) = (next, stamps, place, 0);
+                }
+                Step::Prefix if prefixes < MOST_PREFIXES => prefixes += 1,
+                _ => {
+                    self.broken = true;
+                    self.records.truncate(self.at);
+                    break;
+                }
+            }
         }
+        self.highest = highest;
         let records = (self.at - from) as u32;
         if records == 0 {
             return;

@@ -399,5 +399,10 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let told = name.to_owned();
+    let body = move || {
+        body();
+        tracing::debug!("{told}: {:.3} s of processor time", clock::thread_time().as_secs_f64());
+    };
     std::thread::Builder::new().name(name.into()).spawn(body)
 }

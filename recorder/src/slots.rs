@@ -306,7 +306,9 @@ impl Slots {
         }
         control.consumer.0.tail.store(head, Release);
         let producer = &control.producer.0;
-        [&producer.emitted, &producer.lost, &producer.sampled_out, &producer.nested_lost].iter().for_each(|word| word.store(0, Relaxed));
+        [&producer.emitted, &producer.lost, &producer.sampled_out, &producer.nested_lost]
+            .iter()
+            .for_each(|word| word.store(0, Relaxed));
         producer.intent.store(head, Relaxed);
         control.owner.0.tid.store(0, Relaxed);
         control.owner.0.epoch.fetch_add(1, Relaxed);

@@ -156,7 +156,7 @@ mod tests {
         let params = Params { ring_bytes: 4096, slots: 1, nodes: 1024 };
         let (mapping, _file) = Mapping::create(params).unwrap_or_else(|error| panic!("no area: {error}"));
         let mapping = Arc::new(mapping);
-        (Arc::clone(&mapping), Stacks::new(mapping, b"/bin/prog", b"/home"))
+        (Arc::clone(&mapping), Stacks::new(mapping, b"/bin/prog", b"/opt"))
     }
 
     fn write(mapping: &Mapping, number: u32, value: Value) {
@@ -229,6 +229,6 @@ mod tests {
             })
             .collect();
         // Node 2 had no event yet: it still belongs to the first module.
-        assert_eq!(names, ["module 1 /home/lib/one.so", "sites 1+2", "gone 1", "module 2 /bin/prog", "sites 3+1"]);
+        assert_eq!(names, ["module 1 /opt/lib/one.so", "sites 1+2", "gone 1", "module 2 /bin/prog", "sites 3+1"]);
     }
 }

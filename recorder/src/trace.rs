@@ -1,6 +1,6 @@
 //! Effects -> the bytes of a chunk: MTRC records, and the tape's columns beside them.
 
-use crate::live::{Effect, Kind};
+use crate::live::Effect;
 use formats::leb128;
 use formats::mtrc::{self, Place};
 use formats::tape::field::Field;
@@ -46,9 +46,20 @@ pub struct Trace {
     last_tick: u64,
 }
 
+/// Appends a number: four bytes at once, of which those that count are kept.
 #[inline(always)]
 fn put(out: &mut Vec<u8>, value: u64) {
-    if value < 0x80 { out.push(value as u8) } else { leb128::write(out, value) }
+    if value >= 1 << 28 {
+        return leb128::write(out, value);
+    }
+    let size = (38 - (value as u32 | 1).leading_zeros()) / 7;
+    let word = value as u32;
+    let word = (word & 0x0000_3fff) | (word & 0x0fff_c000) << 2;
+    let word = (word & 0x007f_007f) | (word & 0x3f80_3f80) << 1;
+    let word = word | (0x0080_8080 & ((1 << (8 * (size - 1))) - 1));
+    let end = out.len() + size as usize;
+    out.extend_from_slice(&word.to_le_bytes());
+    out.truncate(end);
 }
 
 impl Trace {
@@ -83,51 +94,68 @@ impl Trace {
         self.number == 0
     }
 
-    /// Appends one effect.
+    /// What is alike for all records: entry and tick.
     #[inline(always)]
-    pub fn put(&mut self, effect: &Effect) {
+    fn begin(&mut self, effect: &Effect) {
         let commit = &mut self.chunk.commit;
         if commit.events == 0 && self.unmatched == 0 {
             commit.first_tick = effect.tick;
             self.last_tick = effect.tick;
         }
-        if effect.kind == Kind::Unmatched {
-            self.put_unmatched(effect);
-            return;
-        }
-        let place = Place::thread(effect.thread.into());
-        let [entries, ticks, sites, weights, _] = &mut self.chunk.columns;
-        let plain = &mut self.chunk.plain;
-        let is_free = match effect.kind {
-            Kind::Alloc | Kind::Inherited => {
-                commit.allocations += 1;
-                self.writer.alloc(plain, effect.index, effect.address, effect.size, &place);
-                false
-            }
-            Kind::Resize | Kind::ForeignResize => {
-                self.writer.resize(plain, effect.index, effect.address, effect.size, &place);
-                false
-            }
-            _ => {
-                self.writer.free(plain, effect.index, &place);
-                true
-            }
-        };
         commit.events += 1;
+        let [entries, ticks, ..] = &mut self.chunk.columns;
         entries.1.push(effect.entry);
         let tick = effect.tick.max(self.last_tick);
         put(&mut ticks.1, tick - self.last_tick);
         self.last_tick = tick;
-        if !is_free || self.free_sites {
-            put(&mut sites.1, effect.site.into());
-        }
-        if self.has_weights && !is_free {
+    }
+
+    #[inline(always)]
+    fn taking(&mut self, effect: &Effect) {
+        let [_, _, sites, weights, _] = &mut self.chunk.columns;
+        put(&mut sites.1, effect.site.into());
+        if self.has_weights {
             put(&mut weights.1, effect.weight);
         }
     }
 
+    /// Appends an `A`.
+    #[inline(always)]
+    pub fn alloc(&mut self, effect: &Effect) {
+        self.begin(effect);
+        self.chunk.commit.allocations += 1;
+        let place = Place::thread(effect.thread.into());
+        self.writer.alloc(&mut self.chunk.plain, effect.index, effect.address, effect.size, &place);
+        self.taking(effect);
+    }
+
+    /// Appends an `R`.
+    #[inline(always)]
+    pub fn resize(&mut self, effect: &Effect) {
+        self.begin(effect);
+        let place = Place::thread(effect.thread.into());
+        self.writer.resize(&mut self.chunk.plain, effect.index, effect.address, effect.size, &place);
+        self.taking(effect);
+    }
+
+    /// Appends an `F`.
+    #[inline(always)]
+    pub fn free(&mut self, effect: &Effect) {
+        self.begin(effect);
+        let place = Place::thread(effect.thread.into());
+        self.writer.free(&mut self.chunk.plain, effect.index, &place);
+        if self.free_sites {
+            put(&mut self.chunk.columns[2].1, effect.site.into());
+        }
+    }
+
+    /// Appends a free that has no record.
     #[cold]
-    fn put_unmatched(&mut self, effect: &Effect) {
+    pub fn unmatched(&mut self, effect: &Effect) {
+        if self.events() == 0 {
+            self.chunk.commit.first_tick = effect.tick;
+            self.last_tick = effect.tick;
+        }
         let unmatched = Unmatched {
             position: self.chunk.commit.events as u32,
             address: effect.address,

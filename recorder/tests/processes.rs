@@ -108,6 +108,16 @@ fn plays_a_part() {
             says("ready");
             waits();
         }
+        grandchild if grandchild.starts_with("goes on at once ") => {
+            let mut words = grandchild.split(' ').skip(4);
+            let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).expect("a number");
+            let (parent_pid, fork_tick) = (number() as u32, number());
+            let first = Process::attach(&socket, Hello { origin: ORIGIN_FORK, parent_pid, fork_tick, ..hello() });
+            let second = Process::attach(&socket, hello());
+            drop((first, second));
+            says("ready");
+            waits();
+        }
         child => {
             let mut words = child.split(' ');
             let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).expect("a number");
@@ -118,7 +128,7 @@ fn plays_a_part() {
             thread.event(Op::RESIZE_BEGIN, 0, 32, 0);
             thread.event(Op::RESIZE, 0, 0x5000, 10);
             thread.event(Op::MALLOC, 0, 0x6000, 20);
-            says("ready");
+            says(process.now());
             waits();
         }
     }
@@ -187,13 +197,20 @@ fn a_forked_child_inherits_what_lived_at_the_fork() {
     let tick = parent.hear();
     parent.hear();
     let mut child = Actor::start(&format!("{} {tick}", parent.child.id()), &rig.socket());
-    child.hear();
-    for actor in [&mut child, &mut parent] {
+    // A grandchild that goes on with another program before anybody has looked into the rings of either.
+    let tick_of_child = child.hear();
+    let mut grandchild = Actor::start(&format!("goes on at once {} {tick_of_child}", child.child.id()), &rig.socket());
+    grandchild.hear();
+    for actor in [&mut grandchild, &mut child, &mut parent] {
         actor.tell();
         actor.child.wait().expect("waits");
     }
     let (outcome, images) = rig.finish();
     let (mother, back) = (&images[0], &images[1]);
+    let left = images[2].inherited.as_ref().expect("inherits");
+    assert_eq!((left.blocks, left.bytes), (100, 98 + 30));
+    assert_eq!(outcome.recording.images[3].origin, "exec");
+    images[2].check_laws();
     mother.check_laws();
     back.check_laws();
     assert_eq!(outcome.recording.images[1].origin, "fork");

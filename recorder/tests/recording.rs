@@ -234,7 +234,8 @@ fn threads_that_hand_blocks_over_make_a_legal_trace() {
     assert_eq!((back.totals().unknown_frees, back.totals().implied_frees), (0, 0));
     let mut live: Vec<u64> = back.live().into_keys().collect();
     let mut rest = rest;
-    (live.sort_unstable(), rest.sort_unstable());
+    live.sort_unstable();
+    rest.sort_unstable();
     assert_eq!(live, rest);
     assert_eq!(back.threads.iter().map(|thread| thread.number).collect::<std::collections::HashSet<_>>().len(), 5);
 }
@@ -308,7 +309,7 @@ fn a_hostile_ring_is_closed_and_the_others_go_on() {
             thread.publish();
         },
         |thread| {
-            (0..9).for_each(|_| thread.put(Record::weight(1)));
+            (0..9).for_each(|_| thread.put(Record::stamp(1)));
             thread.publish();
         },
         |thread| {
@@ -420,15 +421,16 @@ fn stacks_of_frees_and_weights_of_samples_come_back() {
     let process = Process::attach(&rig.socket(), hello());
     let mut thread = Thread::claim(&process);
     let (here, there) = (process.node(0, 0x10, 0), process.node(0, 0x20, 0));
-    thread.put(Record::weight(5000));
     thread.event(Op::MALLOC, here, 16, 100);
     thread.event(Op::FREE, there, 16, 0);
     thread.control().producer.0.sampled_out.store(40, Relaxed);
-    thread.control().producer.0.emitted.store(42, Relaxed);
+    thread.control().producer.0.emitted.store(2, Relaxed);
     let (_, images) = rig.finish();
     let events = &images[0].events;
-    assert_eq!((events[0].weight, images[0].stack(events[0].site)), (5000, vec![0x10]));
+    // 100 bytes are sampled with the chance 1 - exp(-100 / 4096).
+    let weight = (100.0 / (1.0 - (-100.0 / 4096.0f64).exp())).round() as u64;
+    assert_eq!((events[0].weight, images[0].stack(events[0].site)), (weight, vec![0x10]));
     assert_eq!((events[1].entry, images[0].stack(events[1].site)), (Entry::Free, vec![0x20]));
     let account = &images[0].accounts[&1];
-    assert_eq!(account.emitted, account.recorded + account.lost + account.sampled_out);
+    assert_eq!((account.emitted, account.recorded, account.sampled_out), (42, 2, 40));
 }

@@ -109,7 +109,15 @@ fn strangers_on_the_socket() {
             }
         }
     });
-    same(&plain, &recording.outcome);
+    assert_eq!(
+        (plain.code(), &plain.stdout),
+        (recording.outcome.code(), &recording.outcome.stdout),
+        "{}",
+        recording.outcome
+    );
+    let said = &recording.outcome.stderr;
+    assert!(said.len() < 4_000, "a flood of strangers is no flood of messages: {}", recording.outcome);
+    assert!(!said.contains(&0x1b), "no colours where nobody looks: {}", recording.outcome);
     let recording = recording.whole();
     assert!(recording.report().only("pairs").allocs >= 800_000);
     assert!(strangers > 100, "{strangers}");

@@ -24,7 +24,10 @@ fn drop_mode_counts_every_loss() {
     assert!(!process.complete, "a recording with a gap is not complete: {process:#?}");
     let verdict = recording.heaptape(&["verify"]);
     assert_eq!(verdict.code(), 1, "readable, with gaps: {verdict}");
-    assert!(verdict.text().contains(&process.lost_events.to_string()), "verify tells the ledger: {verdict}");
+    assert!(
+        verdict.text().replace(',', "").contains(&process.lost_events.to_string()),
+        "verify tells the ledger: {verdict}"
+    );
 }
 
 #[test]

@@ -58,7 +58,8 @@ fn killed_at_a_random_moment() {
         let report = recording.report();
         let process = report.only("writes_on");
         process.ledger();
-        assert_eq!(process.lost_events, 0, "{process:#?}");
+        // What a thread was at when it was killed was not yet published.
+        assert!(process.lost_events <= threads, "{process:#?}");
         assert_eq!(process.exit.get("signal").and_then(serde_json::Value::as_u64), Some(9), "{process:#?}");
         published(&own::sum(&own::read(&file)), process, threads);
         let leaks = recording.heaptape(&["leaks", "--json"]);
@@ -94,7 +95,7 @@ fn the_recorder_is_killed() {
         let own = own::sum(&own::read(&file));
         assert!(own.allocs >= 1_400_000);
         let verdict = recording.heaptape(&["verify"]);
-        assert_eq!(verdict.code(), 1, "readable and cut: {verdict}");
+        assert_eq!(verdict.code(), 1, "round {round}, after {moment:?}: readable and cut: {verdict}");
         let report = recording.report();
         for process in report.all("pairs") {
             assert!(!process.complete && process.allocs <= own.allocs + 10, "{process:#?}");

@@ -12,7 +12,6 @@ fn limits_of_memory_files_and_stack() {
         "ulimit -d 10000",
         "ulimit -f 1",
         "ulimit -f 0",
-        "ulimit -n 3",
         "ulimit -n 4",
         "ulimit -n 16",
         "ulimit -s 64",

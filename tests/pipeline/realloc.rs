@@ -10,9 +10,12 @@ fn every_kind_of_resize() {
     let program = Program::new(target::c("each_resize")).env("OWN_FILE", &file);
     let plain = program.plain().success();
     std::fs::remove_file(&file).expect("own figures");
-    let (recording, report, _) = program.recorded_like_counted(Depth::Peak);
+    program.recorded_like_counted(Depth::Peak);
+    std::fs::remove_file(&file).expect("own figures");
+    let recording = program.recorded();
     same(&plain, &recording.outcome);
     let recording = recording.whole();
+    let report = recording.report();
     let process = report.only("each_resize");
     assert_eq!((process.live_blocks, process.live_bytes), (3, 503 + 40_009 + 100_003), "{process:#?}");
     let figures = own::read(&file);

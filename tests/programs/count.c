@@ -247,6 +247,10 @@ void *reallocarray(void *block, size_t n, size_t size) {
 }
 void free(void *block) { dies(block); __libc_free(block); }
 void cfree(void *block) { dies(block); __libc_free(block); }
+/* C23's, which this libc may not have. Whoever looks for the next definition of one finds it here, where a search in vain would allocate its
+ * message. */
+void free_sized(void *block, size_t size) { (void)size; free(block); }
+void free_aligned_sized(void *block, size_t align, size_t size) { (void)align; (void)size; free(block); }
 void *memalign(size_t align, size_t size) { return born(__libc_memalign(align, size), size); }
 void *aligned_alloc(size_t align, size_t size) { return born(__libc_memalign(align, size), size); }
 void *valloc(size_t size) { return born(__libc_valloc(size), size); }

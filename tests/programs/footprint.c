@@ -24,9 +24,16 @@ int main(void) {
     for (char line[256]; fgets(line, sizeof line, status);)
         if (!strncmp(line, "Threads:", 8) || !strncmp(line, "Sig", 3) || !strncmp(line, "Shd", 3) || !strncmp(line, "Seccomp", 7) ||
             !strncmp(line, "NoNewPrivs", 10) || !strncmp(line, "Umask", 5) || !strncmp(line, "CoreDumping", 11))
-            if (strncmp(line, "SigQ", 4)) say("%s", line);
+        {
+            /* Signals 32 and 33 are libc's own; whoever started this program may have left them in any state. */
+            char *colon = strchr(line, ':');
+            if (!strncmp(line, "SigQ", 4)) continue;
+            if (!strncmp(line, "Sig", 3)) say("%.7s %016lx\n", line, strtoul(colon + 1, 0, 16) & ~0x180000000ul);
+            else say("%s", line);
+        }
     fclose(status);
     for (int i = 1; i < NSIG; i++) {
+        if (i == 32 || i == 33) continue;
         struct sigaction action;
         if (!sigaction(i, 0, &action) && action.sa_handler != SIG_DFL) say("signal %d %s\n", i, action.sa_handler == SIG_IGN ? "ignored" : "handled");
     }

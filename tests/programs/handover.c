@@ -13,16 +13,20 @@ static void *frees(void *none) {
     }
     return none;
 }
-int main(int argc, char **argv) {
-    handovers = number(argc, argv, 1, 1000000);
-    pthread_t id;
-    must(!pthread_create(&id, 0, frees, 0), "a thread");
+static void *takes(void *none) {
     for (unsigned long i = 0; i < handovers; i++) {
         void *p = own_malloc(24 + i % 3);
         while (atomic_load_explicit(&place, memory_order_acquire)) __builtin_ia32_pause();
         atomic_store_explicit(&place, p, memory_order_release);
     }
-    pthread_join(id, 0);
+    return none;
+}
+int main(int argc, char **argv) {
+    handovers = number(argc, argv, 1, 1000000);
+    pthread_t id[2];
+    must(!pthread_create(&id[0], 0, frees, 0) && !pthread_create(&id[1], 0, takes, 0), "two threads");
+    pthread_join(id[0], 0);
+    pthread_join(id[1], 0);
     say("%lu\n", handovers);
     return 0;
 }

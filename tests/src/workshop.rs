@@ -39,30 +39,32 @@ pub fn folder() -> TempDir {
 /// The command, `heaptape`.
 pub fn command() -> &'static Path {
     static COMMAND: OnceLock<PathBuf> = OnceLock::new();
-    COMMAND.get_or_init(|| built("HEAPTAPE", &["--release", "-p", "heaptape"], "release/heaptape"))
+    COMMAND.get_or_init(|| std::env::var_os("HEAPTAPE").map_or_else(built, |path| root().join(path)))
 }
 
-/// The library, `libheaptape.so`.
+/// The library, `libheaptape.so`: the very one that the command carries.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        built("HEAPTAPE_LIBRARY", &["--profile", "preload", "-p", "heaptape-preload"], "preload/libheaptape.so")
+        if let Some(path) = std::env::var_os("HEAPTAPE_LIBRARY") {
+            return root().join(path);
+        }
+        let said = Command::new(command()).arg("library").output().expect("the command can be started");
+        assert!(said.status.success(), "heaptape library: {}", String::from_utf8_lossy(&said.stderr));
+        PathBuf::from(String::from_utf8_lossy(&said.stdout).trim())
     })
 }
 
-fn built(variable: &str, arguments: &[&str], place: &str) -> PathBuf {
-    if let Some(path) = std::env::var_os(variable) {
-        return root().join(path);
-    }
+/// The release build of the command.
+fn built() -> PathBuf {
     let status = Command::new(env!("CARGO"))
-        .arg("build")
-        .args(arguments)
+        .args(["build", "--release", "-p", "heaptape"])
         .current_dir(root())
         .env_remove("RUSTFLAGS")
         .status()
         .expect("cargo can be started");
-    assert!(status.success(), "cargo build {arguments:?}: {status}");
-    cargo_target().join(place)
+    assert!(status.success(), "cargo build: {status}");
+    cargo_target().join("release/heaptape")
 }
 
 /// Where a command lies, by the search path.

@@ -22,7 +22,8 @@ fn read<'f>(files: &'f [Opened], wish: &Wish, made: &mut Made) -> Result<Vec<Gro
         if !profile.is_documented() {
             return Err(Error::Impossible(format!("{}: the body of this version is not documented", file.name)));
         }
-        let faults = profile.faults.iter().map(|fault| Missing::File { name: file.name.clone(), why: fault.to_string() });
+        let faults =
+            profile.faults.iter().map(|fault| Missing::File { name: file.name.clone(), why: fault.to_string() });
         made.missing.extend(faults);
         made.totals.dcpi(&profile);
         let same = |other: &Profile<'_>| {
@@ -93,7 +94,9 @@ pub fn to_dcpi(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
         builder = builder.stride(wish.stride.unwrap_or(first.stride));
         for profile in &group.profiles {
             let weight = if kept { 1 } else { profile.header.period };
-            profile.samples().for_each(|(address, count)| builder.add(address, u64::from(count).saturating_mul(weight)));
+            profile
+                .samples()
+                .for_each(|(address, count)| builder.add(address, u64::from(count).saturating_mul(weight)));
         }
         let built = builder.finish().map_err(failed)?;
         if !kept && built.period > 1 {

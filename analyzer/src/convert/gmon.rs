@@ -81,7 +81,13 @@ pub fn to_dcpi(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
     made.totals.add(&event, samples);
     let rate = union.rate().to_string();
     let further = [("heaptape-rate", rate.as_str())];
-    addresses::profiles(&event, &amounts, if union.rate() == 1 { &[] } else { &further }, wish.stride.unwrap_or(1), &mut made)?;
+    addresses::profiles(
+        &event,
+        &amounts,
+        if union.rate() == 1 { &[] } else { &further },
+        wish.stride.unwrap_or(1),
+        &mut made,
+    )?;
     if made.files.is_empty() {
         return Err(Error::Impossible("the histograms are empty".into()));
     }

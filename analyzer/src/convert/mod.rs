@@ -61,7 +61,9 @@ pub fn run(to: &str, paths: &[PathBuf], wish: &Wish, target: Option<&Path>) -> R
         // Recordings, tapes, and traces, which may be larger than memory.
         refuse_traces(to, paths)?;
         if to == "mtrc" && paths.len() > 1 {
-            return Err(Error::Impossible("traces of several runs have no common order: convert them one by one".into()));
+            return Err(Error::Impossible(
+                "traces of several runs have no common order: convert them one by one".into(),
+            ));
         }
         return export::run(exporter, paths, &wish.options, target, wish.verify);
     };
@@ -139,7 +141,10 @@ fn open(paths: &[PathBuf]) -> Result<Option<(Format, Vec<Opened>)>, Error> {
             None => return Err(Error::Impossible(format!("{}: not a file of a known format", file.name))),
         };
         if let Some(other) = common.filter(|&other| other != format) {
-            return Err(Error::Impossible(format!("{}: {format}, and others are {other}: only files of one format add up", file.name)));
+            return Err(Error::Impossible(format!(
+                "{}: {format}, and others are {other}: only files of one format add up",
+                file.name
+            )));
         }
         common = Some(format);
         opened.push(file);
@@ -180,7 +185,9 @@ fn refuse_traces(to: &str, paths: &[PathBuf]) -> Result<(), Error> {
 fn cut(name: &str, ending: Ending) -> Option<Missing> {
     match ending {
         Ending::Complete => None,
-        Ending::Cut { offset, field } => Some(Missing::Cut { name: name.into(), at: format!("offset {offset} ({field})") }),
+        Ending::Cut { offset, field } => {
+            Some(Missing::Cut { name: name.into(), at: format!("offset {offset} ({field})") })
+        }
     }
 }
 

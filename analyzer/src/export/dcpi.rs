@@ -43,14 +43,20 @@ impl Exporter for Export {
             let Profile { object, label, measure, built } = profile;
             if built.period > 1 {
                 let (path, event, period) = (&object.path, measure.name(), built.period);
-                out.note(format!("{path}: {event} in units of {period}, as counts have 32 bits; {} addresses vanished", built.vanished));
+                out.note(format!(
+                    "{path}: {event} in units of {period}, as counts have 32 bits; {} addresses vanished",
+                    built.vanished
+                ));
             }
             let mut file = out.file(&format!("{label}.{}.{}", measure.name(), self.extension()))?;
             file.put(&built.bytes)?;
             file.finish()?;
         }
         for (measure, amount) in profiles.outside {
-            out.note(format!("{}: {amount} have no stack, or one that begins in no object: no file holds them", measure.name()));
+            out.note(format!(
+                "{}: {amount} have no stack, or one that begins in no object: no file holds them",
+                measure.name()
+            ));
         }
         Ok(())
     }

@@ -54,7 +54,10 @@ impl Exporter for Export {
             }
             if tables.outside > 0 {
                 let unit = if measure.is_bytes() { "bytes" } else { "blocks" };
-                out.note(format!("{} {unit} have no stack, or one that begins in no object: no file holds them", tables.outside));
+                out.note(format!(
+                    "{} {unit} have no stack, or one that begins in no object: no file holds them",
+                    tables.outside
+                ));
             }
         }
         Ok(())
@@ -62,7 +65,8 @@ impl Exporter for Export {
 
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
         if source.options.through {
-            let why = "--through counts a stack once in each object that it passes through: there is no sum to compare with";
+            let why =
+                "--through counts a stack once in each object that it passes through: there is no sum to compare with";
             return Err(Error::Impossible(why.into()));
         }
         let mut totals = Totals::default();

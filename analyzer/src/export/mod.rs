@@ -182,7 +182,11 @@ impl<'a> Source<'a> {
     /// An image's totals and sums by site.
     pub fn sums(&mut self, image: &Image) -> Sums {
         let range = self.range();
-        let sums = if range.is_all() { sums::sums(image, &self.progress) } else { sums::within(image, &range, &self.progress) };
+        let sums = if range.is_all() {
+            sums::sums(image, &self.progress)
+        } else {
+            sums::within(image, &range, &self.progress)
+        };
         self.found(&sums.missing);
         sums
     }

@@ -84,7 +84,10 @@ impl Exporter for Export {
 }
 
 fn header_of(path: &std::path::Path) -> Header {
-    bare::open(path).ok().and_then(|reader| Stream::new(reader).ok()).map_or(Header::default(), |stream| stream.header())
+    bare::open(path)
+        .ok()
+        .and_then(|reader| Stream::new(reader).ok())
+        .map_or(Header::default(), |stream| stream.header())
 }
 
 /// Thread numbers as small ones.
@@ -184,7 +187,9 @@ fn bare_records(
         }
     }
     match stream.ending() {
-        Some(Ending::Cut { offset, field }) => Some(Missing::Cut { name: name(), at: format!("offset {offset} ({field})") }),
+        Some(Ending::Cut { offset, field }) => {
+            Some(Missing::Cut { name: name(), at: format!("offset {offset} ({field})") })
+        }
         _ => None,
     }
 }
@@ -227,8 +232,12 @@ impl Named {
 }
 
 fn record<'n>(event: &Event, name: &'n Name) -> Option<Record<'n>> {
-    let place =
-        Place { thread: event.thread.into(), function: name.function.as_deref(), file: name.file.as_deref(), line: name.line };
+    let place = Place {
+        thread: event.thread.into(),
+        function: name.function.as_deref(),
+        file: name.file.as_deref(),
+        line: name.line,
+    };
     let &Event { index, address, size, .. } = event;
     match event.kind {
         Kind::Alloc => Some(Record::Alloc { index, address, size, place }),

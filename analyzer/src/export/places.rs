@@ -24,7 +24,12 @@ impl Target {
     ///
     /// # Errors
     /// When several files cannot go where was asked.
-    pub fn of(exporter: &dyn Exporter, paths: &[PathBuf], asked: Option<&Path>, several: bool) -> Result<Target, Error> {
+    pub fn of(
+        exporter: &dyn Exporter,
+        paths: &[PathBuf],
+        asked: Option<&Path>,
+        several: bool,
+    ) -> Result<Target, Error> {
         Target::named(exporter.name(), exporter.extension(), paths, asked, several)
     }
 

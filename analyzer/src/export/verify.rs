@@ -50,7 +50,10 @@ pub fn compare(source: &Totals, held: &Totals) -> Vec<Verdict> {
     names.sort();
     names.dedup();
     let of = |totals: &Totals, name: &String| totals.0.get(name).copied().unwrap_or(0);
-    names.into_iter().map(|name| Verdict { name: name.clone(), source: of(source, name), held: of(held, name) }).collect()
+    names
+        .into_iter()
+        .map(|name| Verdict { name: name.clone(), source: of(source, name), held: of(held, name) })
+        .collect()
 }
 
 impl Totals {
@@ -145,7 +148,9 @@ pub fn read(files: &[PathBuf]) -> Result<Totals, Error> {
             Some(Format::Gmon) => {
                 totals.gmon(&gmon::read(&opened.bytes, gmon::Hints::default()).map_err(failed)?);
             }
-            Some(Format::Dcpi) => totals.dcpi(&dcpi::read(&opened.bytes).and_then(dcpi::Profile::strict).map_err(failed)?),
+            Some(Format::Dcpi) => {
+                totals.dcpi(&dcpi::read(&opened.bytes).and_then(dcpi::Profile::strict).map_err(failed)?)
+            }
             other => {
                 let what = other.map_or("no known format", Format::name);
                 return Err(Error::Impossible(format!("{} was read back as {what}", opened.name)));

@@ -170,7 +170,6 @@ impl Scan {
         }
         self.within = Within::Nothing;
     }
-
 }
 
 fn print(blocks: &[&Block], options: &Options, out: &mut dyn Write) -> io::Result<()> {

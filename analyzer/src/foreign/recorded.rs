@@ -20,7 +20,11 @@ pub fn is_recording(path: &Path) -> bool {
     if path.is_dir() {
         let holds = |name: &str| path.join(name).is_file();
         use heaptape_formats::recording::{PROFILE, RECORDING, TAPE};
-        return holds(RECORDING) || holds(TAPE) || holds(PROFILE) || load::trace_file(path).is_some() || has_images(path);
+        return holds(RECORDING)
+            || holds(TAPE)
+            || holds(PROFILE)
+            || load::trace_file(path).is_some()
+            || has_images(path);
     }
     let mut start = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(4096).read_to_end(&mut start));
@@ -77,7 +81,8 @@ impl Recorded {
     /// # Errors
     /// When none has events.
     pub fn greatest(&self) -> Result<(&Image, Vec<String>), Error> {
-        let mut images: Vec<&Image> = self.source()?.images.iter().copied().filter(|image| image.has_events()).collect();
+        let mut images: Vec<&Image> =
+            self.source()?.images.iter().copied().filter(|image| image.has_events()).collect();
         // Of equals the first.
         images.sort_by_key(|image| std::cmp::Reverse(image.tape.events));
         let mut images = images.into_iter();

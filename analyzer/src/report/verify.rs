@@ -77,6 +77,10 @@ impl Model for Checks {
 /// When nothing can be read, or `out` fails.
 pub fn run(path: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let recording = load::open(path)?;
+    let readable = |image: &Image| !matches!(image.events, Events::None);
+    if !recording.images.is_empty() && !recording.images.iter().any(readable) {
+        return Err(Error::Unanswerable(format!("{}: none of its images can be read", path.display())));
+    }
     let progress = Progress::new("verifying");
     let mut screen = Screen::new(out, style);
     let mut wrong: Vec<String> = recording.missing.iter().map(ToString::to_string).collect();

@@ -95,9 +95,9 @@ impl Elf {
         let header = Header::parse(&self.cache).ok()?;
         let endian = header.endian().ok()?;
         let segments = header.program_headers(endian, &self.cache).ok()?;
-        let code = segments.iter().filter(|segment| {
-            segment.p_type(endian) == elf::PT_LOAD && segment.p_flags(endian).contains(elf::PF_X)
-        });
+        let code = segments
+            .iter()
+            .filter(|segment| segment.p_type(endian) == elf::PT_LOAD && segment.p_flags(endian).contains(elf::PF_X));
         let range = |segment: &ProgramHeader64<Endianness>| {
             let start = segment.p_vaddr(endian);
             start..start.saturating_add(segment.p_memsz(endian))

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Its options.
 #[derive(clap::Args)]
 pub struct Args {
-    /// [PROCEDURE] FIRST SECOND, or just [PROCEDURE] where --first and --second name the sets
+    /// `[PROCEDURE] FIRST SECOND`, or just `[PROCEDURE]` where --first and --second name the sets
     inputs: Vec<PathBuf>,
     /// Profiles, directories and ELF files of the first set
     #[arg(short = 'a', long, num_args = 1.., value_name = "FILE")]

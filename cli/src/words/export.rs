@@ -88,7 +88,10 @@ fn measures() -> impl TypedValueParser<Value = Measure> {
 
 fn flavours() -> impl TypedValueParser<Value = Flavour> {
     PossibleValuesParser::new(Flavour::ALL.map(Flavour::name)).try_map(|name| {
-        Flavour::ALL.into_iter().find(|flavour| flavour.name().eq_ignore_ascii_case(&name)).ok_or_else(|| format!("'{name}' is no flavour"))
+        Flavour::ALL
+            .into_iter()
+            .find(|flavour| flavour.name().eq_ignore_ascii_case(&name))
+            .ok_or_else(|| format!("'{name}' is no flavour"))
     })
 }
 

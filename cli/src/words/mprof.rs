@@ -81,7 +81,9 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     }
     out.flush()?;
     if let Ending::Cut { offset, field } = ending {
-        eprintln!("mprof: Error reading file\nmprof: the file is cut at byte {offset}, in its {field}; shown is what is there");
+        eprintln!(
+            "mprof: Error reading file\nmprof: the file is cut at byte {offset}, in its {field}; shown is what is there"
+        );
         return Ok(Outcome::Incomplete);
     }
     Ok(Outcome::Done)

@@ -7,8 +7,8 @@ use heaptape_analyzer::export;
 use heaptape_analyzer::foreign::mptrace::{self, Hatf, Options, Simulation, View};
 use heaptape_analyzer::foreign::recorded::{self, Recorded};
 use heaptape_analyzer::load::bare;
-use heaptape_formats::mtrc::{Failure, Stream};
 use heaptape_formats::Ending;
+use heaptape_formats::mtrc::{Failure, Stream};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
@@ -49,7 +49,17 @@ struct Window;
 
 impl Window {
     const OPTIONS: [&str; 11] = [
-        "alloc", "base", "delay", "free", "height", "internal", "space", "unalloc", "view-height", "view-width", "width",
+        "alloc",
+        "base",
+        "delay",
+        "free",
+        "height",
+        "internal",
+        "space",
+        "unalloc",
+        "view-height",
+        "view-width",
+        "width",
     ];
 }
 
@@ -164,7 +174,9 @@ fn show(args: &Args, input: impl Read) -> anyhow::Result<Outcome> {
         return Ok(complain(&failure));
     }
     if let Some(Ending::Cut { offset, field }) = stream.ending() {
-        eprintln!("mptrace: Error reading file\nmptrace: the file is cut at byte {offset}, in its {field}; shown is what is there");
+        eprintln!(
+            "mptrace: Error reading file\nmptrace: the file is cut at byte {offset}, in its {field}; shown is what is there"
+        );
         return Ok(Outcome::Incomplete);
     }
     Ok(Outcome::Done)

@@ -29,7 +29,9 @@ enum Stacks {
 
 /// Options of `heaptape record`.
 #[derive(clap::Args)]
-#[command(after_help = "The exit status is the program's; 128+N when signal N ended it. HEAPTAPE_LOG=debug tells more.")]
+#[command(
+    after_help = "The exit status is the program's; 128+N when signal N ended it. HEAPTAPE_LOG=debug tells more."
+)]
 pub struct Args {
     /// Print no summary at the end
     #[arg(short, long)]
@@ -145,7 +147,8 @@ fn finish(finished: &Finished, quiet: bool) {
     if let Err(error) = report::name_profile(&finished.dir) {
         eprintln!("heaptape: the profile's functions could not be named: {error}");
     }
-    if !quiet && let Err(error) = report::after_record(&finished.dir, &mut std::io::stderr().lock(), Style::of_stderr()) {
+    if !quiet && let Err(error) = report::after_record(&finished.dir, &mut std::io::stderr().lock(), Style::of_stderr())
+    {
         eprintln!("heaptape: {error}; the recording: {}", finished.dir.display());
     }
 }
@@ -153,7 +156,12 @@ fn finish(finished: &Finished, quiet: bool) {
 /// The recorder's log: warnings, or what HEAPTAPE_LOG asks for.
 fn log() {
     let level = std::env::var("HEAPTAPE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(tracing::Level::WARN);
-    let _ = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).without_time().with_target(false).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .try_init();
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! gprof's gmon.out: histograms of where samples (or bytes) fell, arcs of the call graph, counts of basic blocks.
 //!
-//! [`read`] keeps the file as it is, [`write`] gives the same bytes again; [`Union`] is what several records and files mean
-//! together, in 64 bits; [`Builder`] makes a file of sums that are larger than its fields; [`dump`] prints one.
+//! [`read`] keeps the file as it is, [`write()`] gives the same bytes again; [`Union`] is what several records and files mean
+//! together, in 64 bits; [`Builder`] makes a file of sums that are larger than its fields; [`dump()`] prints one.
 
 mod bsd;
 mod builder;

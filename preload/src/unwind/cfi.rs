@@ -7,20 +7,28 @@ use super::objects::Object;
 use super::rules::{Kind, Rule};
 use super::tables::Tables;
 
-/// A place of bytes in the tables.
+/// A place of bytes in the tables. Small, as all of [`Row`]: this runs on stacks of two KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// First byte.
-    pub at: u64,
+    /// First byte, from the object's start.
+    pub offset: u32,
     /// Length.
-    pub bytes: u64,
+    pub bytes: u32,
+}
+
+impl Span {
+    /// The bytes.
+    pub fn tables(self, object: &Object) -> Tables {
+        let at = object.start + u64::from(self.offset);
+        Tables::new(object, at).until(at + u64::from(self.bytes))
+    }
 }
 
 /// Where the caller's stack pointer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cfa {
     /// Register plus offset.
-    Register(u64, i64),
+    Register(u8, i32),
     /// What the expression gives.
     Expression(Span),
 }
@@ -33,7 +41,7 @@ pub enum Saved {
     /// Nowhere: for the return address, the outermost frame.
     Undefined,
     /// In memory at CFA plus offset.
-    AtCfa(i64),
+    AtCfa(i32),
     /// In memory where the expression says.
     AtExpression(Span),
     /// Something that is not followed.
@@ -78,12 +86,12 @@ pub fn compile(object: &Object, address: u64) -> Option<Rule> {
     let bp_words = match row.bp {
         Saved::Same | Saved::Undefined => Some(0),
         // In words below the return address, which lies at CFA - 8.
-        Saved::AtCfa(offset) if offset <= -16 && offset % 8 == 0 => Some(offset.unsigned_abs() / 8 - 1),
+        Saved::AtCfa(offset) if offset <= -16 && offset % 8 == 0 => Some(u64::from(offset.unsigned_abs()) / 8 - 1),
         _ => None,
     };
     let rule = match (row.cfa, bp_words) {
-        (Cfa::Register(SP, offset), Some(words)) => Rule::new(Kind::FromSp, offset, words),
-        (Cfa::Register(BP, offset), Some(words)) => Rule::new(Kind::FromBp, offset, words),
+        (Cfa::Register(SP, offset), Some(words)) => Rule::new(Kind::FromSp, offset.into(), words),
+        (Cfa::Register(BP, offset), Some(words)) => Rule::new(Kind::FromBp, offset.into(), words),
         (Cfa::Expression(span), _) => special(object, span, row.bp),
         _ => None,
     };
@@ -94,7 +102,7 @@ pub fn compile(object: &Object, address: u64) -> Option<Rule> {
 fn special(object: &Object, span: Span, bp: Saved) -> Option<Rule> {
     let mut bytes = [0u8; 16];
     let read = |span: Span, bytes: &mut [u8; 16]| {
-        let mut tables = Tables::new(object, span.at);
+        let mut tables = span.tables(object);
         let length = span.bytes.min(16) as usize;
         bytes[..length].iter_mut().try_for_each(|byte| tables.byte().map(|found| *byte = found)).map(|()| length)
     };
@@ -135,8 +143,16 @@ pub fn row(object: &Object, address: u64) -> Option<Row> {
         let bytes = tables.uleb()?;
         tables.at = tables.at.checked_add(bytes)?;
     }
-    let mut machine =
-        Machine { cie: &cie, row: START, first_row: START, saved: [START; 8], depth: 0, location: first, address };
+    let mut machine = Machine {
+        cie: &cie,
+        object,
+        row: START,
+        first_row: START,
+        saved: [START; DEPTH],
+        depth: 0,
+        location: first,
+        address,
+    };
     machine.row.signal = cie.signal;
     machine.run(cie.instructions, true)?;
     machine.first_row = machine.row;
@@ -234,11 +250,15 @@ fn read_cie(object: &Object, at: u64) -> Option<Cie> {
 
 const START: Row = Row { cfa: Cfa::Register(SP, 8), bp: Saved::Same, ra: Saved::AtCfa(-8), signal: false };
 
+/// Nested `DW_CFA_remember_state`; compilers write one.
+const DEPTH: usize = 4;
+
 struct Machine<'a> {
     cie: &'a Cie,
+    object: &'a Object,
     row: Row,
     first_row: Row,
-    saved: [Row; 8],
+    saved: [Row; DEPTH],
     depth: usize,
     location: u64,
     address: u64,
@@ -246,7 +266,8 @@ struct Machine<'a> {
 
 impl Machine<'_> {
     fn set(&mut self, register: u64, saved: Saved) {
-        match register {
+        match register as u8 {
+            _ if register > 255 => {}
             BP => self.row.bp = saved,
             RA => self.row.ra = saved,
             _ => {}
@@ -254,31 +275,37 @@ impl Machine<'_> {
     }
 
     fn initial(&self, register: u64) -> Saved {
-        match register {
+        match register as u8 {
             BP => self.first_row.bp,
             _ => self.first_row.ra,
         }
     }
 
-    fn span(tables: &mut Tables) -> Option<Span> {
+    fn span(&self, tables: &mut Tables) -> Option<Span> {
         let bytes = tables.uleb()?;
-        let span = Span { at: tables.at, bytes };
+        let offset = u32::try_from(tables.at.checked_sub(self.object.start)?).ok()?;
         tables.at = tables.at.checked_add(bytes)?;
-        Some(span)
+        Some(Span { offset, bytes: u32::try_from(bytes).ok()? })
     }
 
-    fn cfa_register(&self) -> u64 {
+    fn register(&mut self, register: u64, offset: i64) -> Option<()> {
+        self.row.cfa = Cfa::Register(u8::try_from(register).ok()?, i32::try_from(offset).ok()?);
+        Some(())
+    }
+
+    fn cfa_register(&self) -> u8 {
         if let Cfa::Register(register, _) = self.row.cfa { register } else { SP }
     }
 
-    fn cfa_offset(&self) -> i64 {
+    fn cfa_offset(&self) -> i32 {
         if let Cfa::Register(_, offset) = self.row.cfa { offset } else { 0 }
     }
 
     /// Runs instructions up to the address; the CIE's (`initial`) all of them.
     fn run(&mut self, mut code: Tables, initial: bool) -> Option<()> {
         let align = self.cie.data_align;
-        let factored = |value: u64| Saved::AtCfa((value as i64).wrapping_mul(align));
+        let factored =
+            |value: u64| i32::try_from((value as i64).wrapping_mul(align)).map_or(Saved::Other, Saved::AtCfa);
         while !code.is_done() {
             let byte = code.byte()?;
             let low = u64::from(byte & 0x3f);
@@ -326,13 +353,23 @@ impl Machine<'_> {
                         self.depth = self.depth.checked_sub(1)?;
                         self.row = self.saved[self.depth];
                     }
-                    0x0c => self.row.cfa = Cfa::Register(code.uleb()?, code.uleb()? as i64),
-                    0x0d => self.row.cfa = Cfa::Register(code.uleb()?, self.cfa_offset()),
-                    0x0e => self.row.cfa = Cfa::Register(self.cfa_register(), code.uleb()? as i64),
-                    0x0f => self.row.cfa = Cfa::Expression(Self::span(&mut code)?),
+                    0x0c => {
+                        let register = code.uleb()?;
+                        let offset = code.uleb()? as i64;
+                        self.register(register, offset)?;
+                    }
+                    0x0d => {
+                        let register = code.uleb()?;
+                        self.register(register, self.cfa_offset().into())?;
+                    }
+                    0x0e => {
+                        let offset = code.uleb()? as i64;
+                        self.register(self.cfa_register().into(), offset)?;
+                    }
+                    0x0f => self.row.cfa = Cfa::Expression(self.span(&mut code)?),
                     0x10 => {
                         let register = code.uleb()?;
-                        let span = Self::span(&mut code)?;
+                        let span = self.span(&mut code)?;
                         self.set(register, Saved::AtExpression(span));
                     }
                     0x11 => {
@@ -340,8 +377,15 @@ impl Machine<'_> {
                         let saved = factored(code.sleb()? as u64);
                         self.set(register, saved);
                     }
-                    0x12 => self.row.cfa = Cfa::Register(code.uleb()?, code.sleb()?.wrapping_mul(align)),
-                    0x13 => self.row.cfa = Cfa::Register(self.cfa_register(), code.sleb()?.wrapping_mul(align)),
+                    0x12 => {
+                        let register = code.uleb()?;
+                        let offset = code.sleb()?.wrapping_mul(align);
+                        self.register(register, offset)?;
+                    }
+                    0x13 => {
+                        let offset = code.sleb()?.wrapping_mul(align);
+                        self.register(self.cfa_register().into(), offset)?;
+                    }
                     0x14 | 0x15 => {
                         let register = code.uleb()?;
                         code.uleb()?;
@@ -349,7 +393,7 @@ impl Machine<'_> {
                     }
                     0x16 => {
                         let register = code.uleb()?;
-                        Self::span(&mut code)?;
+                        self.span(&mut code)?;
                         self.set(register, Saved::Other);
                     }
                     0x2e => drop(code.uleb()?),

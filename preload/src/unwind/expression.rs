@@ -3,7 +3,6 @@
 use super::cfi::{self, Cfa, Saved, Span};
 use super::machine::{BP, RA, Registers, SP};
 use super::objects::{self, Object};
-use super::tables::Tables;
 use super::walk::Memory;
 
 /// The caller's state: CFA, return address, frame pointer.
@@ -23,13 +22,13 @@ pub fn step(registers: Registers, memory: &mut impl Memory) -> Option<Stepped> {
     let object = objects::find(registers.lookup as usize)?;
     let row = cfi::row(&object, registers.lookup)?;
     let cfa = match row.cfa {
-        Cfa::Register(SP, offset) => registers.sp.wrapping_add_signed(offset),
-        Cfa::Register(BP, offset) => registers.bp.wrapping_add_signed(offset),
+        Cfa::Register(SP, offset) => registers.sp.wrapping_add_signed(offset.into()),
+        Cfa::Register(BP, offset) => registers.bp.wrapping_add_signed(offset.into()),
         Cfa::Register(..) => return None,
         Cfa::Expression(span) => evaluate(&object, span, registers, None, memory)?,
     };
     let mut place = |saved: Saved| match saved {
-        Saved::AtCfa(offset) => Some(cfa.wrapping_add_signed(offset)),
+        Saved::AtCfa(offset) => Some(cfa.wrapping_add_signed(offset.into())),
         Saved::AtExpression(span) => evaluate(&object, span, registers, Some(cfa), memory),
         _ => None,
     };
@@ -59,7 +58,7 @@ fn evaluate(
     const MOST: usize = 256;
     let mut stack = [0u64; DEPTH];
     let mut depth = 0;
-    let mut code = Tables::new(object, span.at).until(span.at.checked_add(span.bytes)?);
+    let mut code = span.tables(object);
     macro_rules! push {
         ($value:expr) => {{
             let value = $value;
@@ -73,7 +72,8 @@ fn evaluate(
             stack[depth]
         }};
     }
-    let register = |number: u64| match number {
+    let register = |number: u64| match number as u8 {
+        _ if number > 255 => None,
         SP => Some(registers.sp),
         BP => Some(registers.bp),
         RA => Some(registers.lookup),

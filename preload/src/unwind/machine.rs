@@ -1,11 +1,11 @@
 //! x86-64: DWARF register numbers, the signal frame, the compact rule's meaning.
 
 /// DWARF number of rbp.
-pub const BP: u64 = 6;
+pub const BP: u8 = 6;
 /// DWARF number of rsp.
-pub const SP: u64 = 7;
+pub const SP: u8 = 7;
 /// DWARF number of the return address.
-pub const RA: u64 = 16;
+pub const RA: u8 = 16;
 
 /// Registers that the walk follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

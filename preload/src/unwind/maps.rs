@@ -6,7 +6,9 @@ use super::objects::Object;
 use super::tables::Tables;
 use crate::sys;
 
-/// The object of an address.
+/// The object of an address. Apart: its buffer must not lie on the small stacks of those who do not need it.
+#[cold]
+#[inline(never)]
 pub fn find(address: usize) -> Option<Object> {
     let descriptor = sys::open(c"/proc/self/maps")?;
     let found = scan(address as u64, &mut |bytes| sys::read(descriptor, bytes));

@@ -89,6 +89,12 @@ pub unsafe fn bias_and_name(object: &Object) -> (u64, &'static [u8]) {
     }
 }
 
+/// The loader's own name of an object; null when it is not known.
+pub fn name(object: &Object) -> *const c_char {
+    // SAFETY: the loader keeps its record as long as the object is mapped.
+    if object.link_map.is_null() { core::ptr::null() } else { unsafe { (*object.link_map.cast::<LinkMap>()).name } }
+}
+
 /// The build-id note of an object, found through its program headers; empty when it has none or its headers are not mapped.
 ///
 /// # Safety

@@ -3,11 +3,14 @@
 //!
 //! Which symbols count, and the names of lines, follow what GNU gprof 2.40 was seen to do.
 
+use crate::text::clean;
 use gimli::{EndianArcSlice, RunTimeEndian};
 use heaptape_formats::Flavour;
+use heaptape_formats::tape::Codec;
 use object::read::elf::{ElfFile, FileHeader, SectionHeader, Sym};
-use object::{Architecture, Endianness, File, Object, ObjectSection, elf};
+use object::{Architecture, CompressedData, CompressionFormat, Endianness, File, Object, ObjectSection, elf};
 use std::cell::Cell;
+use std::io::Read;
 use std::ops::Range;
 
 type Reader = EndianArcSlice<RunTimeEndian>;
@@ -122,7 +125,7 @@ impl Image {
     pub fn place(&self, address: u64) -> Option<Place> {
         let lines = self.lines.as_ref()?;
         let location = lines.find_location(address).ok()??;
-        Some(Place { file: location.file?.to_owned(), line: location.line?, function: self.function(address) })
+        Some(Place { file: clean(location.file?).into_owned(), line: location.line?, function: self.function(address) })
     }
 
     /// The name of the innermost function at an address, as the debug information has it.
@@ -135,7 +138,7 @@ impl Image {
         let plain = function.language.is_none_or(|language| PLAIN_LANGUAGES.contains(&language));
         let left = self.names.get().checked_sub(name.len()).filter(|_| linked || plain)?;
         self.names.set(left);
-        Some(name.into_owned())
+        Some(clean(&name).into_owned())
     }
 
     /// The places in `.text` with the address where each begins, in order; `None` where no line is known.
@@ -146,7 +149,7 @@ impl Image {
         for (start, _, location) in ranges {
             let start = start.max(self.text.start);
             if let (Some(file), Some(line)) = (location.file, location.line) {
-                places.push((start, Place { file: file.to_owned(), line, function: self.function(start) }));
+                places.push((start, Place { file: clean(file).into_owned(), line, function: self.function(start) }));
             }
         }
         places
@@ -171,15 +174,28 @@ const PLAIN_LANGUAGES: [gimli::DwLang; 10] = [
 fn lines(file: &File<'_>) -> Option<addr2line::Context<Reader>> {
     let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     let section = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
-        let section = file.section_by_name(id.name());
-        // A section may claim any size once unpacked; real ones unpack to a few times theirs.
-        let sane = |section: &object::Section<'_, '_>| {
-            section.compressed_data().is_ok_and(|data| data.uncompressed_size / 256 <= data.data.len() as u64)
-        };
-        let bytes = section.filter(sane).and_then(|section| section.uncompressed_data().ok());
-        Ok(EndianArcSlice::new(bytes.unwrap_or_default().into_owned().into(), endian))
+        let bytes = file.section_by_name(id.name()).and_then(|section| unpacked(section.compressed_data().ok()?));
+        Ok(EndianArcSlice::new(bytes.unwrap_or_default().into(), endian))
     };
     addr2line::Context::from_dwarf(gimli::Dwarf::load(section).ok()?).ok()
+}
+
+/// A section's bytes. One that claims to be more than 256 times as large as it is stored is none: real ones are a few times.
+fn unpacked(data: CompressedData<'_>) -> Option<Vec<u8>> {
+    let size = data.uncompressed_size;
+    if size / 256 > data.data.len() as u64 {
+        return None;
+    }
+    match data.format {
+        CompressionFormat::None => Some(data.data.to_vec()),
+        CompressionFormat::Zlib => {
+            let mut bytes = Vec::new();
+            flate2::read::ZlibDecoder::new(data.data).take(size).read_to_end(&mut bytes).ok()?;
+            Some(bytes)
+        }
+        CompressionFormat::Zstandard => Codec::Zstd.unpack(data.data, usize::try_from(size).ok()?).ok(),
+        _ => None,
+    }
 }
 
 /// The symbols that gprof takes for functions, in the order of the symbol table.
@@ -187,7 +203,8 @@ fn symbols<E: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, E>, size: usiz
     let budget = Cell::new(Some(size.saturating_mul(NAME_BUDGET)));
     let endian = file.endian();
     // gprof refuses a stripped file; its dynamic symbols still name what others may call.
-    let table = if file.elf_symbol_table().is_empty() { file.elf_dynamic_symbol_table() } else { file.elf_symbol_table() };
+    let table =
+        if file.elf_symbol_table().is_empty() { file.elf_dynamic_symbol_table() } else { file.elf_symbol_table() };
     let strings = table.strings();
     let mut found = Vec::new();
     for (index, symbol) in table.enumerate() {
@@ -224,7 +241,7 @@ fn symbols<E: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, E>, size: usiz
         }
         found.push(ImageSymbol {
             address: symbol.st_value(endian).into(),
-            name: String::from_utf8_lossy(name).into_owned(),
+            name: clean(&String::from_utf8_lossy(name)).into_owned(),
             function: kind == elf::STT_FUNC,
             local,
         });

@@ -12,10 +12,10 @@ mod specs;
 mod symbols;
 mod view;
 
-use graph::{Choice, Graph};
 use crate::export::Measure;
 use crate::foreign::recorded::{self, Recorded, is_recording};
 use crate::unpack;
+use graph::{Choice, Graph};
 use heaptape_formats::gmon::{self, Form, Gmon, Hints, Union};
 use image::Image;
 pub use options::Options;
@@ -177,7 +177,8 @@ impl Input {
 /// The options with the program of the recording that stands where gprof has the program.
 fn with_program(options: &Options) -> Result<Options> {
     let recording = options.image.clone();
-    let opened = Recorded::open(Path::new(&recording), options.process.as_deref()).or_else(|error| message(chain(&error)))?;
+    let opened =
+        Recorded::open(Path::new(&recording), options.process.as_deref()).or_else(|error| message(chain(&error)))?;
     let program = opened.program().map(|path| path.display().to_string());
     let Some(image) = program else { return message(format!("{recording}: it does not say of which program it is")) };
     Ok(Options { image, profiles: vec![recording], ..options.clone() })

@@ -6,6 +6,7 @@ use super::options::Options;
 use super::samples::{Samples, units_per_bin};
 use super::specs::Selection;
 use super::symbols::Table;
+use crate::text::clean;
 use heaptape_formats::gmon::Union;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -71,14 +72,15 @@ impl View<'_> {
     /// The dimension, `seconds` without histogram.
     pub fn dimension(&self) -> String {
         match &self.union.unit {
-            Some(unit) => String::from_utf8_lossy(unit.dimension()).into_owned(),
+            Some(unit) => clean(&String::from_utf8_lossy(unit.dimension())).into_owned(),
             None => "seconds".to_owned(),
         }
     }
 
     /// Its abbreviation.
     pub fn abbreviation(&self) -> char {
-        self.union.unit.map_or('s', |unit| char::from(unit.abbrev))
+        let abbrev = self.union.unit.map_or('s', |unit| char::from(unit.abbrev));
+        if abbrev.is_control() { char::REPLACEMENT_CHARACTER } else { abbrev }
     }
 
     /// Bytes that a sample covers, as gprof says it: whole units of 2.

@@ -6,8 +6,8 @@ use crate::export::Error;
 use crate::foreign::recorded::Recorded;
 use crate::load::Image;
 use crate::model::live_set;
-use crate::progress::Progress;
 use crate::program_frames::is_program;
+use crate::progress::Progress;
 use crate::replay::replay;
 use crate::symbols::{Detail, Frame, Symbolizer};
 use heaptape_formats::tape::Entry;
@@ -42,7 +42,8 @@ fn described(symbols: &mut Symbolizer, image: &Image, index: u64, block: &live_s
     for (_, site) in image.stacks().stack(block.site) {
         let frames = symbols.frames(image.stacks(), &site);
         if place.as_ref().is_none_or(|known: &Frame| !is_program(known)) {
-            place = frames.iter().find(|frame| is_program(frame)).cloned().or(place).or_else(|| frames.first().cloned());
+            place =
+                frames.iter().find(|frame| is_program(frame)).cloned().or(place).or_else(|| frames.first().cloned());
         }
         // A trace alone names places, and has no stacks.
         if site.address == 0 {

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""Plain, heaptape and (where it is installed) heaptrack in turn, workload by workload, round by round; medians with least and most.
+
+The traced process is measured from outside (measure.c): its CPU is that of the process and the children that it waited for, its end a
+moment of the monotonic clock. Of the recorder's side the largest resident set is read from /proc while it runs. heaptrack runs as its
+own script runs it: library, pipe, interpreter, compressor; it does not follow children.
+
+usage: run.py [--rounds N] [--quick] [--only NAME,…] [--json FILE] [--no-heaptrack]"""
+import argparse, json, os, shutil, statistics, subprocess, sys, tempfile, threading, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
+HEAPTAPE = os.environ.get("HEAPTAPE", os.path.join(TARGET, "release/heaptape"))
+HEAPTRACK = {
+    "library": "/usr/lib/heaptrack/libheaptrack_preload.so",
+    "interpreter": "/usr/lib/heaptrack/libexec/heaptrack_interpret",
+}
+
+
+def build(place):
+    """The workloads, as (name, words, file to read, variables, whether it has children)."""
+    micro = os.path.join(place, "micro")
+    flags = ["-O2", "-g", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread"]
+    subprocess.run(["gcc", *flags, os.path.join(HERE, "micro.c"), "-o", micro], check=True)
+    subprocess.run(["gcc", "-O2", os.path.join(HERE, "measure.c"), "-o", os.path.join(place, "measure")], check=True)
+    cargo = ["cargo", "build", "--quiet", "--release"]
+    subprocess.run([*cargo, "-p", "heaptape"], cwd=ROOT, check=True)
+    subprocess.run([*cargo, "-p", "heaptape-tests", "--bin", "json-program"], cwd=ROOT, check=True)
+    program = os.path.join(TARGET, "release/json-program")
+    scale = 10 if ARGS.quick else 1
+    data = os.path.join(place, "data.json")
+    subprocess.run([program, "make", str(600_000 // scale), data], check=True)
+    with open(os.path.join(HERE, "bulk.sql")) as file:
+        sql = file.read().replace("500000", str(500_000 // scale))
+    bulk = os.path.join(place, "bulk.sql")
+    with open(bulk, "w") as file:
+        file.write(sql)
+    pairs = str(2_000_000 // scale)
+    heavy = os.path.join(ROOT, "tests/programs/heavy.cpp")
+    return [
+        ("micro, depth 8", [micro, pairs, "8", "1"], None, {}, False),
+        ("micro, depth 40", [micro, pairs, "40", "1"], None, {}, False),
+        ("micro, 2 threads", [micro, pairs, "8", "2"], None, {}, False),
+        ("micro, 8 threads", [micro, pairs, "8", "8"], None, {}, False),
+        ("micro, 2 threads, cross", [micro, pairs, "8", "2", "cross"], None, {}, False),
+        ("sqlite3", ["sqlite3", ":memory:"], bulk, {}, False),
+        ("python3 json", ["/usr/bin/python3", os.path.join(HERE, "objects.py"), str(300_000 // scale)], None,
+         {"PYTHONMALLOC": "malloc", "PYTHONHASHSEED": "0"}, False),
+        ("Rust json", [program, "read", data], None, {}, False),
+        ("g++ with children", ["g++", "-O1", "-c", heavy, "-o", os.path.join(place, "heavy.o")], None, {}, True),
+        ("ls", ["ls", "/"], None, {}, False),
+    ]
+
+
+def tree(pid):
+    """The process and all below it."""
+    found, left = [], [pid]
+    while left:
+        one = left.pop()
+        found.append(one)
+        try:
+            for task in os.listdir(f"/proc/{one}/task"):
+                with open(f"/proc/{one}/task/{task}/children") as file:
+                    left += [int(word) for word in file.read().split()]
+        except OSError:
+            pass
+    return found
+
+
+def watch(roots, below, stop, peaks):
+    """Largest resident sets, in KiB, of the recorder's own processes: the roots, and what they started where that is theirs."""
+    while not stop.is_set():
+        for pid in [one for root in roots for one in (tree(root) if below else [root])]:
+            try:
+                with open(f"/proc/{pid}/status") as file:
+                    for line in file:
+                        if line.startswith("VmHWM"):
+                            peaks[pid] = int(line.split()[1])
+            except OSError:
+                pass
+        stop.wait(0.005)
+
+
+def size(path):
+    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
+
+
+def run(tool, workload, place):
+    name, words, stdin, variables, _ = workload
+    record = os.path.join(place, "recording")
+    shutil.rmtree(record, ignore_errors=True)
+    note = os.path.join(place, "note.json")
+    if os.path.exists(note):
+        os.unlink(note)
+    measured = [os.path.join(place, "measure"), note]
+    environment = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "HEAPTAPE_SOCKET")} | variables
+    helpers = []
+    if tool == "plain":
+        command = measured + words
+    elif tool == "heaptape":
+        command = [HEAPTAPE, "record", "-o", record, "--"] + measured + words
+    else:
+        os.makedirs(record)
+        pipe = os.path.join(record, "pipe")
+        os.mkfifo(pipe)
+        shell = f'"{HEAPTRACK["interpreter"]}" < "{pipe}" | {COMPRESSOR} > "{record}/data"'
+        helpers.append(subprocess.Popen(["sh", "-c", shell], stderr=subprocess.DEVNULL))
+        command = measured + ["env", f'LD_PRELOAD={HEAPTRACK["library"]}', f"DUMP_HEAPTRACK_OUTPUT={pipe}"] + words
+    with open(stdin or os.devnull, "rb") as given, open(os.path.join(place, "error"), "w+b") as error:
+        start = time.monotonic()
+        process = subprocess.Popen(command, stdin=given, stdout=subprocess.DEVNULL, stderr=error, env=environment, cwd=place)
+        peaks, stop = {}, threading.Event()
+        # What /proc says costs time itself: only the recorder's own processes are watched.
+        roots = [process.pid] if tool == "heaptape" else [helper.pid for helper in helpers]
+        watcher = threading.Thread(target=watch, args=(roots, tool != "heaptape", stop, peaks))
+        if tool != "plain":
+            watcher.start()
+        status = process.wait()
+        for helper in helpers:
+            helper.wait()
+        end = time.monotonic()
+        stop.set()
+        if tool != "plain":
+            watcher.join()
+        error.seek(0)
+        said = error.read().decode(errors="replace")
+    if status != 0:
+        raise SystemExit(f"{tool}, {name}: exit status {status}\n{said}")
+    with open(note) as file:
+        used = json.load(file)
+    out = {
+        "wall": end - start, "program_wall": used["wall"], "cpu": used["user"] + used["system"], "rss_kib": used["rss_kib"],
+        "return_after": end - used["end"], "recorder_kib": sum(peaks.values()), "bytes": size(record),
+    }
+    if tool == "heaptrack":
+        out["bytes"] = os.path.getsize(os.path.join(record, "data"))
+    if tool == "heaptape":
+        said = subprocess.run([HEAPTAPE, "report", "--json", record], capture_output=True, check=True).stdout
+        images = [p for p in json.loads(said)["processes"] if not p["exe"].endswith("/measure")]
+        out["events"] = sum(p["emitted_events"] for p in images)
+        out["lost"] = sum(p["lost_events"] for p in images)
+    shutil.rmtree(record, ignore_errors=True)
+    return out
+
+
+def middle(runs, key):
+    values = [run[key] for run in runs]
+    return statistics.median(values), min(values), max(values)
+
+
+def spread(values, digits):
+    return "{:.{d}f} ({:.{d}f}-{:.{d}f})".format(*values, d=digits)
+
+
+def row(name, tool, runs, plain, events):
+    """Ratios are of one round each: the runs of a round stood next to each other."""
+    cpu = [(run["cpu"] - base["cpu"]) * 1e9 / events for run, base in zip(runs, plain)]
+    wall = [run["wall"] / base["wall"] for run, base in zip(runs, plain)]
+    ratio = [run["cpu"] / base["cpu"] for run, base in zip(runs, plain)]
+    three = lambda values: (statistics.median(values), min(values), max(values))
+    return {
+        "workload": name, "tool": tool, "events": events,
+        "ns_an_event": three(cpu), "wall_ratio": three(wall), "cpu_ratio": three(ratio),
+        "plain_seconds": middle(plain, "wall"), "seconds": middle(runs, "wall"),
+        "events_a_second": events / statistics.median([run["wall"] for run in runs]),
+        "bytes_an_event": statistics.median([run["bytes"] for run in runs]) / events,
+        "program_mib": statistics.median([run["rss_kib"] for run in runs]) / 1024,
+        "plain_mib": statistics.median([run["rss_kib"] for run in plain]) / 1024,
+        "recorder_mib": statistics.median([run["recorder_kib"] for run in runs]) / 1024,
+        "return_after": middle(runs, "return_after"),
+        "lost": max((run.get("lost", 0) for run in runs)),
+    }
+
+
+def table(rows):
+    lines = [
+        "| workload | tool | events | ns an event | wall ratio | CPU ratio | M events/s | bytes/event | program MiB (plain) | recorder MiB | return after, s | lost |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        lines.append("| {} | {} | {:,} | {} | {} | {} | {:.2f} | {:.2f} | {:.0f} ({:.0f}) | {:.0f} | {} | {} |".format(
+            r["workload"], r["tool"], r["events"], spread(r["ns_an_event"], 1), spread(r["wall_ratio"], 2), spread(r["cpu_ratio"], 2),
+            r["events_a_second"] / 1e6, r["bytes_an_event"], r["program_mib"], r["plain_mib"], r["recorder_mib"],
+            spread(r["return_after"], 3), r["lost"]))
+    return "\n".join(lines)
+
+
+def main():
+    place = tempfile.mkdtemp(prefix="heaptape-bench-")
+    try:
+        workloads = build(place)
+        if ARGS.only:
+            wanted = ARGS.only.split(",")
+            workloads = [w for w in workloads if any(word in w[0] for word in wanted)]
+        rows = []
+        for workload in workloads:
+            tools = ["plain", "heaptape"]
+            if not ARGS.no_heaptrack and not workload[4] and all(os.path.exists(path) for path in HEAPTRACK.values()):
+                tools.append("heaptrack")
+            runs = {tool: [] for tool in tools}
+            for turn in range(ARGS.rounds):
+                # Each round begins with another tool, so that none has always the warmest machine.
+                for tool in tools[turn % len(tools):] + tools[:turn % len(tools)]:
+                    runs[tool].append(run(tool, workload, place))
+                print(f"{workload[0]}: round {turn + 1} of {ARGS.rounds}", file=sys.stderr)
+            events = int(statistics.median([r["events"] for r in runs["heaptape"]]))
+            rows += [row(workload[0], tool, runs[tool], runs["plain"], events) for tool in tools[1:]]
+        print(f"{ARGS.rounds} rounds, {os.cpu_count()} processors, medians (least-most); load {os.getloadavg()[0]:.1f} at the end\n")
+        print(table(rows))
+        if ARGS.json:
+            with open(ARGS.json, "w") as file:
+                json.dump({"rounds": ARGS.rounds, "processors": os.cpu_count(), "rows": rows}, file, indent=1)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser.add_argument("--only", help="workloads whose names contain one of these words, by commas")
+    parser.add_argument("--json", metavar="FILE", help="the same figures as JSON")
+    parser.add_argument("--no-heaptrack", action="store_true")
+    ARGS = parser.parse_args()
+    COMPRESSOR = "zstd -c" if shutil.which("zstd") else "gzip -c"
+    main()
