@@ -2,7 +2,7 @@
 
 use crate::batch::{Batch, Stamps};
 use crate::index::MAX_SIZE;
-use crate::live::{Call, Effect, Inheritance, Kind, Live};
+use crate::live::{Call, Done, Effect, Inheritance, Kind, Live, entry};
 use crate::profile::Profile;
 use crate::session::{End, Session, SessionId};
 use crate::stacks::Stacks;
@@ -71,30 +71,6 @@ pub struct Image {
     /// Whether events came since the last summary, and the last profile.
     news: (bool, bool),
     size_now: (u64, u64),
-}
-
-/// The kinds that few programs have.
-#[cold]
-fn account_rarely(profile: &mut Profile, trace: &mut Trace, effect: &Effect) {
-    match effect.kind {
-        Kind::ForeignResize => {
-            profile.resize_foreign(effect.site, effect.size, effect.tick);
-            trace.resize(effect);
-        }
-        Kind::ForeignFree => {
-            profile.free_foreign();
-            trace.free(effect);
-        }
-        Kind::Implied => {
-            profile.free_implied(effect.old_site, effect.old_size);
-            trace.free(effect);
-        }
-        Kind::Inherited => trace.alloc(effect),
-        _ => {
-            profile.free_foreign();
-            trace.unmatched(effect);
-        }
-    }
 }
 
 impl Image {
@@ -222,50 +198,64 @@ impl Image {
 
     /// Takes the calls read so far through index, profile and trace.
     fn digest(&mut self, many_threads: bool) {
-        self.effects.clear();
-        for call in &self.calls {
-            self.live.apply(call, many_threads, &mut self.effects);
-            // A free tells only now which site is to be charged.
-            if let Some(effect) = self.effects.last() {
-                self.profile.prefetch(effect.old_site);
-            }
-        }
-        self.calls.clear();
-        self.account();
-    }
-
-    /// Adds the effects to profile and trace.
-    fn account(&mut self) {
-        if self.effects.is_empty() {
+        if self.calls.is_empty() {
             return;
         }
+        self.begin();
+        let calls = std::mem::take(&mut self.calls);
+        for call in &calls {
+            match self.live.apply(call, many_threads, &mut self.effects) {
+                Done::Alloc(index) => {
+                    self.profile.alloc(call.site, call.size, call.tick);
+                    self.trace.alloc(call, entry(call.op), index);
+                }
+                Done::Free(old) => {
+                    self.profile.free(old.site, old.size);
+                    self.trace.free(call, entry(call.op), old.index);
+                }
+                Done::Resize(old) => {
+                    self.profile.resize((old.site, old.size), call.site, call.size, call.tick);
+                    self.trace.resize(call, entry(call.op), old.index);
+                }
+                Done::Else => self.account(),
+            }
+        }
+        self.calls = calls;
+        self.calls.clear();
+    }
+
+    /// Before events are added: the sums at the start of a chunk, and room for their sites.
+    fn begin(&mut self) {
         if self.trace.events() == 0 {
             let totals = self.profile.totals();
             self.size_now = (totals.live_blocks, totals.live_bytes);
             self.profile.most_bytes = totals.live_bytes;
         }
         self.profile.grow(self.stacks.last());
-        for effect in &self.effects {
-            let Effect { site, size, old_site, old_size, tick, .. } = *effect;
-            // One branch on what happened, for profile and trace: it cannot be foreseen.
-            match effect.kind {
-                Kind::Alloc => {
-                    self.profile.alloc(site, size, tick);
-                    self.trace.alloc(effect);
-                }
-                Kind::Free => {
-                    self.profile.free(old_site, old_size);
-                    self.trace.free(effect);
-                }
-                Kind::Resize => {
-                    self.profile.resize((old_site, old_size), site, size, tick);
-                    self.trace.resize(effect);
-                }
-                _ => account_rarely(&mut self.profile, &mut self.trace, effect),
+        self.news = (true, true);
+    }
+
+    /// Adds what is not the usual to profile and trace.
+    fn account(&mut self) {
+        for effect in self.effects.drain(..) {
+            let Effect { kind, entry, index, old, call } = effect;
+            let (profile, trace) = (&mut self.profile, &mut self.trace);
+            match kind {
+                Kind::Alloc => profile.alloc(call.site, call.size, call.tick),
+                Kind::Free => profile.free(old.site, old.size),
+                Kind::Resize => profile.resize((old.site, old.size), call.site, call.size, call.tick),
+                Kind::ForeignResize => profile.resize_foreign(call.site, call.size, call.tick),
+                Kind::ForeignFree | Kind::Unmatched => profile.free_foreign(),
+                Kind::Implied => profile.free_implied(old.site, old.size),
+                Kind::Inherited => {}
+            }
+            match kind {
+                Kind::Alloc | Kind::Inherited => trace.alloc(&call, entry, index),
+                Kind::Resize | Kind::ForeignResize => trace.resize(&call, entry, index),
+                Kind::Free | Kind::ForeignFree | Kind::Implied => trace.free(&call, entry, index),
+                Kind::Unmatched => trace.unmatched(&call, entry),
             }
         }
-        self.effects.clear();
-        self.news = (true, true);
     }
 
     /// Hands the chunk on.
@@ -324,6 +314,7 @@ impl Image {
     /// A thread ended.
     pub fn thread_ended(&mut self, thread: u32, counts: Counts) {
         self.counts(thread, counts);
+        self.begin();
         self.live.put_back(thread, self.last_tick, &mut self.effects);
         self.account();
     }
@@ -381,6 +372,7 @@ impl Image {
 
     /// The end: everything that is left.
     pub fn finish(&mut self, end: End, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(Piece)) {
+        self.begin();
         self.live.finish(self.last_tick, &mut self.effects);
         self.account();
         let now = self.session.clock.now();
