@@ -1,6 +1,6 @@
 //! The digest of one process image: ordered records in, pieces of trace, tape and profile out.
 
-use crate::batch::{Batch, Stamps};
+use crate::batch::{Batch, Stamps, Step};
 use crate::index::MAX_SIZE;
 use crate::live::{Call, Done, Effect, Inheritance, Kind, Live, entry};
 use crate::profile::Profile;
@@ -140,52 +140,55 @@ impl Image {
 
     /// Reads calls until a group is full; gives the records that are left.
     fn read<'a>(&mut self, records: &'a [Record], thread: u32, stamps: &mut Stamps, limit: u64) -> &'a [Record] {
-        let mut wide = None;
-        let mut recorded = 0;
-        let mut at = 0;
-        while at < records.len() && self.calls.len() < GROUP {
-            let record = records[at];
-            at += 1;
-            stamps.step(record);
+        let (free_stacks, sample_bytes) = (self.session.options.free_stacks, self.session.options.sample_bytes);
+        let (mut wide, mut recorded, mut last_tick) = (None, 0, self.last_tick);
+        let mut rest = records.iter();
+        let (mut has_gap, mut own_tick) = {
+            let known = &self.threads[thread as usize];
+            (known.gap.is_some(), known.last_tick)
+        };
+        while self.calls.len() < GROUP
+            && let Some(record) = rest.next()
+        {
             let op = record.op();
-            match op {
-                Op::STAMP => continue,
-                Op::WIDE => {
+            if stamps.step(*record) == Step::Prefix {
+                if op == Op::WIDE {
                     wide = Some((record.body, record.wide_size().min(MAX_SIZE)));
-                    continue;
                 }
-                Op::LOST => {
-                    self.lost(thread, record.body);
-                    continue;
-                }
-                _ => {}
+                continue;
             }
-            let tick = stamps.stamp.min(limit).max(self.last_tick);
-            self.last_tick = tick;
+            if op == Op::LOST {
+                self.lost(thread, record.body, own_tick);
+                has_gap = true;
+                continue;
+            }
+            let tick = stamps.stamp.min(limit).max(last_tick);
+            (last_tick, own_tick) = (tick, tick);
             let (address, size) = wide.take().unwrap_or((record.address(), record.size()));
-            let has_site = op.is_alloc() || op.is_resize() || self.session.options.free_stacks;
-            let site = if has_site { self.stacks.site(record.stack(), &mut self.before) } else { 0 };
             self.live.prefetch(address);
+            let has_site = op.is_alloc() || op.is_resize() || free_stacks;
+            let site = if has_site { self.stacks.site(record.stack(), &mut self.before) } else { 0 };
             self.profile.prefetch(site);
             recorded += u64::from(op.is_event());
-            let weight = weight_of(size, self.session.options.sample_bytes);
+            let weight = weight_of(size, sample_bytes);
             self.calls.push(Call { op, thread, site, address, size, weight, tick });
-            let known = &mut self.threads[thread as usize];
-            if known.gap.is_some() {
+            if has_gap {
+                has_gap = false;
                 self.end_gap(thread, tick);
             }
         }
+        self.last_tick = last_tick;
         let known = &mut self.threads[thread as usize];
         known.recorded += recorded;
-        known.last_tick = self.last_tick;
-        &records[at..]
+        known.last_tick = own_tick;
+        rest.as_slice()
     }
 
     #[cold]
-    fn lost(&mut self, thread: u32, events: u64) {
+    fn lost(&mut self, thread: u32, events: u64, last_tick: u64) {
         let known = &mut self.threads[thread as usize];
         known.told = known.told.saturating_add(events);
-        let (before, from) = known.gap.unwrap_or((0, known.last_tick));
+        let (before, from) = known.gap.unwrap_or((0, last_tick));
         known.gap = Some((before.saturating_add(events), from));
     }
 
