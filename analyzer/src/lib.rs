@@ -8,7 +8,9 @@
 //! [`missing::Missing`], and every report says it.
 #![forbid(unsafe_code)]
 
+pub mod convert;
 pub mod event;
+pub mod export;
 pub mod foreign;
 pub mod load;
 pub mod missing;

@@ -134,6 +134,9 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
             None
         }
     };
+    if about.as_ref().is_some_and(|about| about.ended_unix_ns.is_none()) {
+        missing.push(Missing::Unfinished);
+    }
     let mut images = Vec::new();
     let listed = about.iter().flat_map(|about| &about.images);
     for image in listed {

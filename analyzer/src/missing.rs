@@ -49,6 +49,8 @@ pub enum Missing {
     },
     /// The tape stops without saying how the process ended: the recorder was killed, or is still at work.
     NoEnd,
+    /// The recording has no end: the recorder was killed, or is still at work.
+    Unfinished,
     /// Events were found behind the last commit and are used, without stacks and times.
     Salvaged {
         /// How many.
@@ -119,6 +121,7 @@ impl fmt::Display for Missing {
             Missing::Column { number, what, why } => write!(f, "chunk {number} lacks its {what}: {why}"),
             Missing::TornTape { from, to, why } => write!(f, "bytes {from} to {to} of the tape are damaged: {why}"),
             Missing::NoEnd => f.write_str("the recording was cut: how the process ended is not in it"),
+            Missing::Unfinished => f.write_str("the recording was cut: the recorder did not end it"),
             Missing::Salvaged { events, offset } => {
                 write!(
                     f,

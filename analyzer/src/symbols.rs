@@ -15,6 +15,7 @@ use dwarf::Debug;
 use elf::{Elf, Functions};
 use heaptape_formats::tape::SITE_SIGNAL;
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -170,6 +171,27 @@ impl Symbolizer {
         Some((start.wrapping_add(module.bias), demangle(symbol)))
     }
 
+    /// Link-time start and end of the function around a link-time address of a module.
+    pub fn extent(&mut self, module: &Module, address: u64) -> Option<(u64, u64)> {
+        let object = self.object(module);
+        self.functions(object).extent(address)
+    }
+
+    /// Link-time addresses of a module's code; none when its file cannot be read.
+    pub fn code(&mut self, module: &Module) -> Option<Range<u64>> {
+        let object = self.object(module);
+        self.objects[object].files.first()?.1.code()
+    }
+
+    /// Link-time start of a function of the module that is not `taken`: `_init`, which no stack passes through, or the first.
+    pub fn unused(&mut self, module: &Module, taken: impl Fn(u64) -> bool) -> Option<u64> {
+        let object = self.object(module);
+        let functions = self.functions(object);
+        let init = functions.iter().find(|(_, symbol)| *symbol == b"_init").map(|(start, _)| start);
+        init.filter(|&start| !taken(start))
+            .or_else(|| functions.iter().map(|(start, _)| start).find(|&start| !taken(start)))
+    }
+
     fn object(&mut self, module: &Module) -> usize {
         let key = (module.path.clone(), module.build_id.clone());
         if let Some(&known) = self.by_module.get(&key) {
@@ -227,7 +249,8 @@ impl Symbolizer {
     }
 }
 
-fn module_of<'a>(stacks: &'a Stacks, site: &Site) -> Option<&'a Module> {
+/// The module that a site's address lies in.
+pub fn module_of<'a>(stacks: &'a Stacks, site: &Site) -> Option<&'a Module> {
     if site.named != 0 {
         return None;
     }
@@ -235,7 +258,7 @@ fn module_of<'a>(stacks: &'a Stacks, site: &Site) -> Option<&'a Module> {
 }
 
 /// The address to look up: of the call, not of what follows it, since the call may be the last of its line or function.
-fn link_address(module: &Module, site: &Site) -> u64 {
+pub fn link_address(module: &Module, site: &Site) -> u64 {
     let back = u64::from(site.flags & SITE_SIGNAL == 0);
     site.address.wrapping_sub(module.bias).wrapping_sub(back)
 }

@@ -43,6 +43,10 @@ words! {
     timeline Timeline,
     /// What each thread allocated and freed
     threads Threads,
+    /// A recording as files for other tools
+    export Export,
+    /// Files of one format as files of another
+    convert Convert,
     /// Any file of any format as plain text, one record a line
     dump Dump,
     /// Whether a recording is whole: 0 whole, 1 readable with gaps or cut, 2 unreadable

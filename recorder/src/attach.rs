@@ -107,7 +107,8 @@ impl Drop for Door {
 impl Caller {
     fn introduce(self, bytes: &[u8]) -> Option<Client> {
         let Some(hello) = Hello::decode(bytes) else {
-            tracing::warn!("a client said something that is no hello of this version");
+            // Not the program's doing, and nothing that its standard error should show.
+            tracing::debug!("a client said something that is no hello of this version");
             let reply = Reply { status: wire::hello::REFUSED_VERSION, area_bytes: 0 };
             let _ = sys::send_with(sys::fd(&self.socket), &reply.encode(), None);
             return None;

@@ -317,9 +317,18 @@ impl Image {
     /// A thread ended.
     pub fn thread_ended(&mut self, thread: u32, counts: Counts) {
         self.counts(thread, counts);
+        self.settle(thread);
         self.begin();
         self.live.put_back(thread, self.last_tick, &mut self.effects);
         self.account();
+    }
+
+    /// A thread that was ended in the middle of a call (killed, cancelled) had counted an event that it could not publish: lost.
+    fn settle(&mut self, thread: u32) {
+        if let Some(known) = self.threads.get_mut(thread as usize) {
+            let (emitted, lost, sampled_out) = &mut known.counts;
+            *lost = (*lost).max(emitted.saturating_sub(known.recorded.saturating_add(*sampled_out)));
+        }
     }
 
     /// Something that readers should know.
@@ -380,6 +389,7 @@ impl Image {
         self.account();
         let now = self.session.clock.now();
         for thread in 0..self.threads.len() as u32 {
+            self.settle(thread);
             let known = &mut self.threads[thread as usize];
             // What was lost behind the last record has no mark in the ring.
             let untold = known.counts.1.saturating_sub(known.told);

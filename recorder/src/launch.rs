@@ -187,7 +187,10 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         Recorder::start(&dir, &nest.socket(), launch.options.clone(), command).map_err(|error| refuse(&dir, &error))?;
     let mut command = Command::new(&launch.program);
     command.args(&launch.arguments);
-    command.env("LD_PRELOAD", preload(&launch.library)).env(ENV_SOCKET, nest.socket());
+    let sanitized = is_sanitized(&find(&launch.program));
+    if !sanitized {
+        command.env("LD_PRELOAD", preload(&launch.library)).env(ENV_SOCKET, nest.socket());
+    }
     sys::with_mask(&mut command, signals.mask);
     let mut child = match command.spawn() {
         Ok(child) => child,
@@ -202,11 +205,16 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let dir = name_dir(&launch, dir, &name, pid);
     recorder.moved(&dir);
     let process = sys::process(pid).map_err(|error| refuse(&dir, &error.into()))?;
+    let mut failed = None;
     let status = loop {
         let ready = recorder.serve(&[sys::fd(&signals.file), sys::fd(&process)], Duration::from_secs(1));
-        let ready = ready.map_err(|error| refuse(&dir, &error))?;
         signals.pass_on(sys::fd(&process));
-        if ready.get(1) == Some(&true)
+        // Whatever fails here (a full disk above all), the program runs on and its status is ours.
+        if let Err(error) = &ready {
+            failed.get_or_insert_with(|| format!("{}: {error}", dir.display()));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if ready.map_or(true, |ready| ready.get(1) == Some(&true))
             && let Ok(Some(status)) = child.try_wait()
         {
             break status.into_raw();
@@ -217,13 +225,19 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let mut unrecorded = None;
     if !recorder.images().iter().any(|image| image.pid == pid) {
         let path = find(&launch.program);
-        let why = why_not(&path).unwrap_or_else(|| "it did not load the library".into());
+        let why = if sanitized {
+            Some("it has a sanitizer, which takes no library before it".into())
+        } else {
+            why_not(&path)
+        };
+        let why = why.unwrap_or_else(|| "it did not load the library".into());
         if !recorder.knows_untraced(pid) {
             recorder.not_traced(pid, path.to_string_lossy().into_owned(), why.clone());
             unrecorded = Some(why);
         }
     }
-    let outcome = recorder.finish();
+    let mut outcome = recorder.finish();
+    outcome.errors.extend(failed);
     let status = if end.reason == END_SIGNALLED { 128 + end.status } else { end.status };
     Ok(Finished { dir, outcome, status: status as u8, unrecorded })
 }
@@ -269,6 +283,26 @@ fn why_not(path: &Path) -> Option<String> {
     let (table, size, count) = (number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize);
     let is_static = (0..count).all(|row| number(table.saturating_add(row * size), 4) != Some(u64::from(PT_INTERP)));
     is_static.then(|| "it is statically linked".into())
+}
+
+/// Whether a program carries or needs a sanitizer's run-time, which ends the program when another library stands before it.
+fn is_sanitized(path: &Path) -> bool {
+    /// Names are looked for in this much of the file; string tables of programs lie in front.
+    const MOST: u64 = 64 << 20;
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
+    read.is_ok()
+        && bytes.starts_with(b"\x7fELF")
+        && [&b"__asan_init"[..], b"__tsan_init", b"__msan_init", b"__hwasan_init"]
+            .iter()
+            .any(|name| holds(&bytes, name))
+}
+
+/// Whether a name stands in a string table.
+fn holds(bytes: &[u8], name: &[u8]) -> bool {
+    let (first, rest) = (name[0], &name[1..]);
+    let mut places = bytes.iter().enumerate().filter(|(_, byte)| **byte == first).map(|(place, _)| place + 1);
+    places.any(|place| bytes[place..].starts_with(rest) && bytes.get(place + rest.len()) == Some(&0))
 }
 
 #[cfg(test)]

@@ -20,6 +20,10 @@
 //! ```
 //! Resizes are not followed, as mleak does not: a block is shown with its first address and size.
 
+mod recorded;
+
+pub use recorded::view_recorded;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead, Write};
 
@@ -45,7 +49,7 @@ pub fn view(mut log: impl BufRead, options: &Options, out: &mut dyn Write) -> io
         line.clear();
     }
     scan.end_free();
-    scan.print(out)
+    print(&scan.blocks.values().collect::<Vec<_>>(), options, out)
 }
 
 /// A block, in the words of the log.
@@ -166,27 +170,27 @@ impl Scan {
         }
         self.within = Within::Nothing;
     }
+}
 
-    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let bytes: u128 = self.blocks.values().map(|block| u128::from(block.size)).sum();
-        writeln!(out, "unfreed allocations: {} ({bytes} {})", self.blocks.len(), unit(bytes))?;
-        let frames = if self.options.max_stack == 0 { usize::MAX } else { self.options.max_stack };
-        for (at, block) in self.blocks.values().enumerate() {
-            if at > 0 {
-                writeln!(out)?;
-            }
-            out.write_all(b"    ")?;
-            out.write_all(&block.address)?;
-            write!(out, " ({} {}) ", block.size, unit(block.size.into()))?;
-            out.write_all(&block.origin)?;
+fn print(blocks: &[&Block], options: &Options, out: &mut dyn Write) -> io::Result<()> {
+    let bytes: u128 = blocks.iter().map(|block| u128::from(block.size)).sum();
+    writeln!(out, "unfreed allocations: {} ({bytes} {})", blocks.len(), unit(bytes))?;
+    let frames = if options.max_stack == 0 { usize::MAX } else { options.max_stack };
+    for (at, block) in blocks.iter().enumerate() {
+        if at > 0 {
             writeln!(out)?;
-            for frame in block.stack.iter().take(frames) {
-                out.write_all(frame)?;
-                writeln!(out)?;
-            }
         }
-        Ok(())
+        out.write_all(b"    ")?;
+        out.write_all(&block.address)?;
+        write!(out, " ({} {}) ", block.size, unit(block.size.into()))?;
+        out.write_all(&block.origin)?;
+        writeln!(out)?;
+        for frame in block.stack.iter().take(frames) {
+            out.write_all(frame)?;
+            writeln!(out)?;
+        }
     }
+    Ok(())
 }
 
 fn unit(bytes: u128) -> &'static str {

@@ -5,3 +5,4 @@ pub mod gprof;
 pub mod mleak;
 pub mod mprof;
 pub mod mptrace;
+pub mod recorded;

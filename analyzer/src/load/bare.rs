@@ -11,6 +11,7 @@ use heaptape_formats::tape::{Codec, SiteSums, Totals};
 use heaptape_formats::{Ending, Result, mptl};
 use rustc_hash::FxHashMap;
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 /// Events handed on at once.
@@ -113,15 +114,21 @@ fn walk(path: &Path, mut each: impl FnMut(&Record) -> bool) -> Option<Missing> {
 }
 
 /// Opens a trace file; a compressed one is unpacked on the way.
-pub fn open(path: &Path) -> std::io::Result<Box<dyn std::io::Read>> {
-    let file = File::open(path)?;
+pub fn open(path: &Path) -> std::io::Result<Box<dyn Read>> {
+    unpacking(File::open(path)?)
+}
+
+/// The bytes of a trace; compressed ones are unpacked on the way.
+pub fn unpacking(mut from: impl Read + 'static) -> std::io::Result<Box<dyn Read>> {
     let mut start = Vec::new();
-    heaptape_formats::tape::Source::take_at(&file, 0, 4, &mut start)?;
-    match Packing::of(&start) {
-        None => Ok(Box::new(file)),
-        Some(Packing::Gzip) => Ok(Box::new(flate2::read::MultiGzDecoder::new(std::io::BufReader::new(file)))),
-        Some(Packing::Zstd) => Codec::Zstd.reader(file),
-        Some(Packing::Lz4) => Codec::Lz4.reader(file),
+    from.by_ref().take(4).read_to_end(&mut start)?;
+    let packing = Packing::of(&start);
+    let whole = std::io::Cursor::new(start).chain(from);
+    match packing {
+        None => Ok(Box::new(whole)),
+        Some(Packing::Gzip) => Ok(Box::new(flate2::read::MultiGzDecoder::new(std::io::BufReader::new(whole)))),
+        Some(Packing::Zstd) => Codec::Zstd.reader(whole),
+        Some(Packing::Lz4) => Codec::Lz4.reader(whole),
     }
 }
 

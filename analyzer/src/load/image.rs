@@ -264,6 +264,16 @@ impl Image {
         if exe.is_empty() { self.about.folder.clone() } else { exe.into_owned() }
     }
 
+    /// Whether it is the process that a person names: by pid or by folder.
+    pub fn is(&self, process: &str) -> bool {
+        self.about.folder == process || self.about.pid.to_string() == process
+    }
+
+    /// Whether its process is known to be over: what was still alive then is a leak.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.about.exit, Some(Exit::Code(_) | Exit::Signal(_) | Exit::Exec))
+    }
+
     /// The call sites.
     pub const fn stacks(&self) -> &Stacks {
         &self.tape.stacks

@@ -21,14 +21,16 @@ pub fn name_profile(dir: &Path) -> Result<(), Error> {
         let Ok(bytes) = std::fs::read(&path) else { continue };
         let Ok((profile, ending)) = Profile::read(&bytes) else { continue };
         if ending.is_complete() {
-            replace(&path, &named(&profile, image, &mut symbols))?;
+            let mut out = Vec::new();
+            named(&profile, image, &mut symbols).write(&mut out);
+            replace(&path, &out)?;
         }
     }
     Ok(())
 }
 
 /// The same profile with names. Its sites have the numbers of the tape's.
-fn named(profile: &Profile, image: &Image, symbols: &mut Symbolizer) -> Vec<u8> {
+pub(crate) fn named(profile: &Profile, image: &Image, symbols: &mut Symbolizer) -> Profile {
     let mut builder = Builder::new(profile.bounds, profile.bins.clone());
     let mut functions: FxHashMap<(u32, u64), Symbol> = FxHashMap::default();
     let (places, data) = (profile.site_places(), profile.data_places());
@@ -51,9 +53,7 @@ fn named(profile: &Profile, image: &Image, symbols: &mut Symbolizer) -> Vec<u8> 
             builder.sums(site, row.allocated, row.freed);
         }
     }
-    let mut out = Vec::new();
-    builder.build().write(&mut out);
-    out
+    builder.build()
 }
 
 /// Writes beside the file and renames: a reader sees the old one or the new one.

@@ -3,11 +3,12 @@
 
 use flate2::read::ZlibDecoder;
 use heaptape_formats::tape::Codec;
-use object::elf::{self, FileHeader64, SectionHeader64, Sym64};
-use object::read::elf::{CompressionHeader, FileHeader, SectionHeader, Sym};
+use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
+use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, ReadCache, ReadRef};
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 
 /// Symbol tables and names beyond this are not read.
@@ -49,6 +50,18 @@ impl Functions {
         (address < row.end).then(|| self.names.get(row.name as usize..).map(|rest| (row.start, until_nul(rest))))?
     }
 
+    /// Start and end of the function that holds a link-time address.
+    pub fn extent(&self, address: u64) -> Option<(u64, u64)> {
+        let behind = self.rows.partition_point(|row| row.start <= address);
+        let row = self.rows.get(behind.checked_sub(1)?)?;
+        (address < row.end).then_some((row.start, row.end))
+    }
+
+    /// Start and symbol of each, in order of their addresses.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.rows.iter().filter_map(|row| Some((row.start, until_nul(self.names.get(row.name as usize..)?))))
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
@@ -75,6 +88,21 @@ impl Elf {
         let header = Header::parse(&self.cache).ok()?;
         let endian = header.endian().ok()?;
         Some((endian, header.sections(endian, &self.cache).ok()?))
+    }
+
+    /// Link-time addresses of what is mapped as code: from the first executable segment's start to the last one's end.
+    pub fn code(&self) -> Option<Range<u64>> {
+        let header = Header::parse(&self.cache).ok()?;
+        let endian = header.endian().ok()?;
+        let segments = header.program_headers(endian, &self.cache).ok()?;
+        let code = segments
+            .iter()
+            .filter(|segment| segment.p_type(endian) == elf::PT_LOAD && segment.p_flags(endian).contains(elf::PF_X));
+        let range = |segment: &ProgramHeader64<Endianness>| {
+            let start = segment.p_vaddr(endian);
+            start..start.saturating_add(segment.p_memsz(endian))
+        };
+        code.map(range).reduce(|all, one| all.start.min(one.start)..all.end.max(one.end))
     }
 
     /// The build-id; an empty one when the file has none, nothing when it is no ELF file.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Its options.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Profiles and directories of profiles; - is standard input
+    /// Recordings, profiles and directories of profiles; - is standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Each file by itself, every header line and chunk

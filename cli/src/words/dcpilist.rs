@@ -12,7 +12,7 @@ use std::path::PathBuf;
 pub struct Args {
     /// A procedure's name, or an address in it (0x…)
     procedure: String,
-    /// Profiles, directories of profiles, ELF files; - is standard input
+    /// Recordings, profiles, directories of profiles, ELF files; - is standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Source lines where the source can be read, else instructions (the default)

@@ -15,6 +15,9 @@ pub struct Source {
     /// Bytes between successive counts; else what a file says, else 4, the instructions of an Alpha
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub stride: Option<u32>,
+    /// Of a recording, only this process: its pid, or its folder
+    #[arg(long, value_name = "PID|FOLDER")]
+    pub process: Option<String>,
     /// Show events, samples times period, instead of samples
     #[arg(long)]
     pub events: bool,
@@ -26,7 +29,13 @@ pub struct Source {
 impl Source {
     /// Reads and sums files; prints what was wrong with them.
     pub fn load(&self, files: Vec<PathBuf>) -> anyhow::Result<Set> {
-        let inputs = dcpi::Inputs { files, images: self.image.clone(), stride: self.stride, in_events: self.events };
+        let inputs = dcpi::Inputs {
+            files,
+            images: self.image.clone(),
+            stride: self.stride,
+            process: self.process.clone(),
+            in_events: self.events,
+        };
         let set = Set::load(&inputs)?;
         let notes = set.notes.iter().filter(|_| self.verbose);
         for line in set.faults.iter().chain(notes) {
@@ -44,7 +53,7 @@ pub fn outcome(sets: &[&Set]) -> Outcome {
 /// Its options.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Profiles, directories of profiles, ELF files; - is standard input
+    /// Recordings, profiles, directories of profiles, ELF files; - is standard input
     files: Vec<PathBuf>,
     /// A line for each image instead of for each procedure
     #[arg(short = 'i', long)]

@@ -4,7 +4,7 @@ use crate::Outcome;
 use heaptape_analyzer::text::Harmless;
 use heaptape_analyzer::unpack;
 use heaptape_formats::tape::FILE_MAGIC;
-use heaptape_formats::{Format, gmon, mptl, mtrc, tape};
+use heaptape_formats::{Format, dcpi, gmon, mptl, mtrc, tape};
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::PathBuf;
@@ -28,13 +28,17 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         }
     }
     let opened = unpack::open(&args.file)?;
+    let bytes = &opened.bytes[..];
     match opened.format {
-        Some(Format::Mtrc) => mtrc::dump(&opened.bytes, &mut out)?,
-        Some(Format::Mptl) => mptl::dump(&opened.bytes, &mut out)?,
-        Some(Format::Dcpi) => drop(heaptape_formats::dcpi::dump(&opened.bytes, None, &mut out)?),
-        Some(Format::Tape) => tape::dump(&opened.bytes[..], &mut out)?,
-        Some(Format::Gmon) => gmon::dump(&gmon::read(&opened.bytes, gmon::Hints::default())?, &mut out)?,
-        Some(Format::Recording) => out.write_all(&opened.bytes)?,
+        Some(Format::Mtrc) => mtrc::dump(bytes, &mut out)?,
+        Some(Format::Mptl) => mptl::dump(bytes, &mut out)?,
+        Some(Format::Gmon) => match gmon::read(bytes, gmon::Hints::default()) {
+            Ok(gmon) => gmon::dump(&gmon, &mut out)?,
+            Err(error) => writeln!(out, "error {error}")?,
+        },
+        Some(Format::Dcpi) => drop(dcpi::dump(bytes, None, &mut out)?),
+        Some(Format::Tape) => tape::dump(bytes, &mut out)?,
+        Some(Format::Recording) => out.write_all(bytes)?,
         None => anyhow::bail!("{}: not a file of a known format", opened.name),
     }
     out.flush()?;

@@ -1,9 +1,12 @@
-//! `heaptape mleak`: what an mpatrol log shows as unfreed.
+//! `heaptape mleak`: unfreed allocations as mleak shows them.
 
 use crate::Outcome;
 use heaptape_analyzer::foreign::mleak::{self, Options};
-use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Write};
+use heaptape_analyzer::foreign::recorded::{Recorded, is_recording};
+use heaptape_analyzer::load::bare;
+use heaptape_formats::{Format, sniff};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::Path;
 
 /// The options of the real mleak.
 #[derive(clap::Args)]
@@ -17,7 +20,10 @@ pub struct Args {
     /// Print the version
     #[arg(short = 'V', long)]
     version: bool,
-    /// Log; - is the standard input
+    /// Of a recording, this process: its pid, or its folder
+    #[arg(long, value_name = "PID|FOLDER")]
+    process: Option<String>,
+    /// Log, packed or not, recording, or trace; - is the standard input
     #[arg(default_value = "mpatrol.log")]
     file: String,
 }
@@ -29,16 +35,28 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     let options = Options { ignore: args.ignore, max_stack: args.max_stack };
-    match args.file.as_str() {
-        "-" => mleak::view(io::stdin().lock(), &options, &mut out)?,
-        file => match File::open(file) {
-            Ok(log) => mleak::view(BufReader::new(log), &options, &mut out)?,
-            Err(error) => {
-                eprintln!("mleak: {file}: {error}");
-                return Ok(Outcome::Incomplete);
-            }
-        },
+    let path = Path::new(&args.file);
+    if is_recording(path) || is_trace(path) {
+        let recorded = Recorded::open(path, args.process.as_deref())?;
+        let notes = mleak::view_recorded(&recorded, &options, &mut out)?;
+        out.flush()?;
+        notes.iter().for_each(|note| eprintln!("mleak: {note}"));
+        return Ok(if notes.is_empty() { Outcome::Done } else { Outcome::Incomplete });
+    }
+    let opened = if args.file == "-" { bare::unpacking(io::stdin()) } else { bare::open(path) };
+    match opened {
+        Ok(log) => mleak::view(BufReader::new(log), &options, &mut out)?,
+        Err(error) => {
+            eprintln!("mleak: {}: {error}", args.file);
+            return Ok(Outcome::Incomplete);
+        }
     }
     out.flush()?;
     Ok(Outcome::Done)
+}
+
+fn is_trace(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = bare::open(path).and_then(|reader| reader.take(4).read_to_end(&mut start));
+    read.is_ok() && sniff::format(&start) == Some(Format::Mtrc)
 }

@@ -3,9 +3,11 @@
 use crate::Outcome;
 use anyhow::Context;
 use heaptape_analyzer::foreign::mprof::{self, Options};
+use heaptape_analyzer::foreign::recorded;
 use heaptape_formats::{Ending, mptl::Profile};
-use std::io::{self, BufWriter, Read, Write};
-use std::{fs, fs::File};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
 
 /// The options of the real mprof.
 #[derive(clap::Args)]
@@ -31,7 +33,10 @@ pub struct Args {
     /// Print the version
     #[arg(short = 'V', long)]
     version: bool,
-    /// Profile; - is the standard input
+    /// Of a recording, only this process: its pid, or its folder
+    #[arg(long, value_name = "PID|FOLDER")]
+    process: Option<String>,
+    /// Profile, packed or not, recording, or trace; - is the standard input
     #[arg(default_value = "mpatrol.out")]
     file: String,
 }
@@ -42,17 +47,16 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         writeln!(out, "mprof 1.3, as shown by heaptape {}", env!("CARGO_PKG_VERSION"))?;
         return Ok(Outcome::Done);
     }
-    let mut bytes = Vec::new();
-    let read = match args.file.as_str() {
-        "-" => io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes),
-        file => fs::read(file),
-    };
-    let read = match read {
-        Ok(bytes) => Profile::read(&bytes),
-        Err(error) => {
-            eprintln!("mprof: {}: {error}", args.file);
-            return Ok(Outcome::Incomplete);
-        }
+    let path = Path::new(&args.file);
+    let read = match recorded::profile(path, args.process.as_deref())? {
+        Some(profile) => Ok((profile, Ending::Complete)),
+        None => match recorded::bytes(path) {
+            Ok(bytes) => Profile::read(&bytes),
+            Err(error) => {
+                eprintln!("mprof: {:#}", anyhow::Error::new(error));
+                return Ok(Outcome::Incomplete);
+            }
+        },
     };
     let (profile, ending) = match read {
         Ok(read) => read,

@@ -3,11 +3,15 @@
 use crate::Outcome;
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
+use heaptape_analyzer::export;
 use heaptape_analyzer::foreign::mptrace::{self, Hatf, Options, Simulation, View};
+use heaptape_analyzer::foreign::recorded::{self, Recorded};
+use heaptape_analyzer::load::bare;
 use heaptape_formats::Ending;
 use heaptape_formats::mtrc::{Failure, Stream};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
+use std::path::Path;
 
 /// The options of the real mptrace.
 #[derive(clap::Args)]
@@ -32,7 +36,10 @@ pub struct Args {
     /// Print the version
     #[arg(short = 'V', long)]
     version: bool,
-    /// Trace; - is the standard input
+    /// Of a recording, this process: its pid, or its folder
+    #[arg(long, value_name = "PID|FOLDER")]
+    process: Option<String>,
+    /// Trace, packed or not, or recording; - is the standard input
     #[arg(default_value = "mpatrol.trace")]
     file: String,
 }
@@ -84,27 +91,51 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if args.gui {
         eprintln!("mptrace: the window is not built; the trace is shown as text");
     }
-    match args.file.as_str() {
-        "-" => show(&args, io::stdin().lock()),
-        file => match File::open(file) {
-            Ok(open) => show(&args, open),
-            Err(error) => {
-                eprintln!("mptrace: {file}: {error}");
-                Ok(Outcome::Incomplete)
-            }
-        },
+    let opened = match args.file.as_str() {
+        file if recorded::is_recording(Path::new(file)) => return show_recording(&args),
+        "-" => bare::unpacking(io::stdin()),
+        file => bare::open(Path::new(file)),
+    };
+    match opened {
+        Ok(input) => show(&args, input),
+        Err(error) => {
+            eprintln!("mptrace: {}: {error}", args.file);
+            Ok(Outcome::Incomplete)
+        }
     }
 }
 
-fn show(args: &Args, input: impl Read) -> anyhow::Result<Outcome> {
-    let mut stream = match Stream::new(input) {
-        Ok(stream) => stream,
-        Err(failure) => return Ok(complain(&failure)),
-    };
+/// A recording's greatest process, or the one that was named.
+fn show_recording(args: &Args) -> anyhow::Result<Outcome> {
+    let recorded = Recorded::open(Path::new(&args.file), args.process.as_deref())?;
+    let (image, others) = recorded.greatest()?;
+    if !others.is_empty() {
+        eprintln!("mptrace: this is {}; --process shows {}", image.about.folder, others.join(", "));
+    }
+    let mut source = recorded.source()?;
+    let mut missing = Vec::new();
+    shown(args, 8, |view| {
+        let mut result = Ok(());
+        export::mtrc::each_record(&mut source, image, args.source, &mut |record| {
+            if result.is_ok() {
+                result = view.record(record);
+            }
+        });
+        missing.append(&mut source.missing);
+        result
+    })?;
+    for missing in &missing {
+        eprintln!("mptrace: {missing}");
+    }
+    Ok(if missing.is_empty() { Outcome::Done } else { Outcome::Incomplete })
+}
+
+/// Makes a view with the outputs that were asked for, has it fed, and ends it.
+fn shown(args: &Args, word: u8, feed: impl FnOnce(&mut View<'_>) -> io::Result<()>) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut complaints = io::stderr();
     let (mut hatf, mut simulation) = (open(args.hatf_file.as_deref())?, open(args.sim_file.as_deref())?);
-    let options = Options { verbose: args.verbose, source: args.source, word: stream.header().flavour.word };
+    let options = Options { verbose: args.verbose, source: args.source, word };
     let mut view = View::new(options, &mut out, &mut complaints)?;
     if let (Some(name), Some(file)) = (&args.hatf_file, &mut hatf) {
         view.hatf(Hatf::new(name, file)?);
@@ -112,18 +143,33 @@ fn show(args: &Args, input: impl Read) -> anyhow::Result<Outcome> {
     if let Some(file) = &mut simulation {
         view.simulation(Simulation::new(&args.file, file)?);
     }
-    let failure = loop {
-        match stream.next() {
-            Ok(Some(record)) => view.record(&record)?,
-            Ok(None) => break None,
-            Err(failure) => break Some(failure),
-        }
-    };
+    feed(&mut view)?;
     view.finish()?;
     out.flush()?;
     for file in [hatf, simulation].iter_mut().flatten() {
         file.flush()?;
     }
+    Ok(())
+}
+
+fn show(args: &Args, input: impl Read) -> anyhow::Result<Outcome> {
+    let mut stream = match Stream::new(input) {
+        Ok(stream) => stream,
+        Err(failure) => return Ok(complain(&failure)),
+    };
+    let mut failure = None;
+    shown(args, stream.header().flavour.word, |view| {
+        loop {
+            match stream.next() {
+                Ok(Some(record)) => view.record(&record)?,
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    failure = Some(error);
+                    return Ok(());
+                }
+            }
+        }
+    })?;
     if let Some(failure) = failure {
         return Ok(complain(&failure));
     }

@@ -2,6 +2,8 @@
 
 use super::elf::{Elf, Procedure};
 use super::{Error, Result};
+use crate::export;
+use crate::foreign::recorded::{self, Recorded};
 use crate::unpack;
 use heaptape_formats::dcpi::{self, Header};
 use heaptape_formats::{Format, sniff};
@@ -22,6 +24,8 @@ pub struct Inputs {
     pub images: Vec<PathBuf>,
     /// Bytes between successive counts, instead of what each file says.
     pub stride: Option<u32>,
+    /// Of a recording, only this process (its pid or folder).
+    pub process: Option<String>,
     /// Show events (samples times period) even where all files have one period.
     pub in_events: bool,
 }
@@ -107,7 +111,11 @@ impl Set {
             }
         }
         for path in &inputs.files {
-            set.read(path, inputs.stride, &mut parts, &mut elfs);
+            if recorded::is_recording(path) {
+                set.read_recording(path, inputs.process.as_deref(), &mut parts);
+            } else {
+                set.read(path, inputs.stride, &mut parts, &mut elfs);
+            }
         }
         if parts.is_empty() {
             return Err(Error::Nothing(set.faults.iter().map(|fault| format!("\n  {fault}")).collect()));
@@ -132,13 +140,42 @@ impl Set {
             }
             return;
         }
-        if let Some(format) = opened.format.filter(|&format| format != Format::Dcpi) {
-            return self.faults.push(format!("{}: a file of {format}, not a DCPI profile", opened.name));
+        match recorded::converted(&opened, Format::Dcpi, &[]) {
+            Ok(None) => {}
+            Ok(Some(made)) => {
+                self.notes.extend(made.notes.into_iter().map(|note| format!("{}: {note}", opened.name)));
+                for (name, bytes) in &made.files {
+                    self.add(&format!("{} as {name}", opened.name), bytes, stride, parts);
+                }
+                return;
+            }
+            Err(error) => return self.faults.push(format!("{}: {}", opened.name, chain(&error))),
         }
         if let Some(cut) = &opened.cut {
             self.faults.push(format!("{}: {cut}", opened.name));
         }
         self.add(&opened.name, &opened.bytes, stride, parts);
+    }
+
+    /// The profiles that an export of a recording would write.
+    fn read_recording(&mut self, path: &Path, process: Option<&str>, parts: &mut Vec<Part>) {
+        let made = Recorded::open(path, process).and_then(|recorded| {
+            let mut source = recorded.source()?;
+            let profiles = export::dcpi::profiles(&mut source)?;
+            Ok((profiles, source.missing))
+        });
+        let (profiles, missing) = match made {
+            Ok(made) => made,
+            Err(error) => return self.faults.push(chain(&error)),
+        };
+        let name = path.display();
+        self.faults.extend(missing.iter().map(|missing| format!("{name}: {missing}")));
+        for (measure, amount) in profiles.outside {
+            self.notes.push(format!("{name}: {}: {amount} begin in no image", measure.name()));
+        }
+        for profile in &profiles.files {
+            self.add(&format!("{name}: {}", profile.object.path), &profile.built.bytes, None, parts);
+        }
     }
 
     /// All profiles below a directory, as a daemon's database holds them: a folder for each epoch and platform.

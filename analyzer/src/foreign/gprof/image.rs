@@ -19,6 +19,8 @@ type Reader = EndianArcSlice<RunTimeEndian>;
 pub struct Image {
     /// Byte order and pointer size of its target.
     pub flavour: Flavour,
+    /// Its build-id, if it has one.
+    pub build_id: Option<Vec<u8>>,
     /// The addresses of `.text`.
     pub text: Range<u64>,
     /// Function symbols in the order of the symbol table.
@@ -89,7 +91,8 @@ impl Image {
         let code = section.and_then(|text| text.data().ok()).zip(machine);
         let code = code.map(|(bytes, machine)| Code { machine, bytes: bytes.to_vec() });
         let names = Cell::new(bytes.len().saturating_mul(NAME_BUDGET));
-        Ok(Image { flavour, text, symbols, lines: lines(&file), names, code })
+        let build_id = file.build_id().ok().flatten().map(<[u8]>::to_vec);
+        Ok(Image { flavour, build_id, text, symbols, lines: lines(&file), names, code })
     }
 
     /// The targets of the direct calls between two addresses (the last one included), as the bytes read; what is no
@@ -199,7 +202,9 @@ fn unpacked(data: CompressedData<'_>) -> Option<Vec<u8>> {
 fn symbols<E: FileHeader<Endian = Endianness>>(file: &ElfFile<'_, E>, size: usize) -> Result<Vec<ImageSymbol>, String> {
     let budget = Cell::new(Some(size.saturating_mul(NAME_BUDGET)));
     let endian = file.endian();
-    let table = file.elf_symbol_table();
+    // gprof refuses a stripped file; its dynamic symbols still name what others may call.
+    let table =
+        if file.elf_symbol_table().is_empty() { file.elf_dynamic_symbol_table() } else { file.elf_symbol_table() };
     let strings = table.strings();
     let mut found = Vec::new();
     for (index, symbol) in table.enumerate() {

@@ -12,12 +12,16 @@ mod specs;
 mod symbols;
 mod view;
 
+use crate::export::Measure;
+use crate::foreign::recorded::{self, Recorded, is_recording};
+use crate::unpack;
 use graph::{Choice, Graph};
 use heaptape_formats::gmon::{self, Form, Gmon, Hints, Union};
 use image::Image;
 pub use options::Options;
 use specs::{ArcSelection, Selection, wish};
 use std::io::Write;
+use std::path::Path;
 use symbols::{Rules, Table};
 use view::{Names, View};
 
@@ -83,6 +87,10 @@ pub fn run(options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Resul
         writeln!(out, "heaptape gprof {} (output of GNU gprof 2.40)", env!("CARGO_PKG_VERSION"))?;
         return Ok(Whole::Yes);
     }
+    // A recording alone is shown for the program that it is of.
+    let alone = is_recording(Path::new(&options.image));
+    let named = if alone { with_program(options)? } else { options.clone() };
+    let options = &named;
     let image = Image::read(&read_file(&options.image)?);
     let image = image.or_else(|error| message(format!("{}: {error}", options.image)))?;
     if image.symbols.is_empty() {
@@ -113,8 +121,16 @@ impl Input {
         out: &mut dyn Write,
         err: &mut dyn Write,
     ) -> Result<()> {
-        let bytes = read_file(path)?;
         let hints = Hints { form: options.form, flavour: Some(image.flavour) };
+        if is_recording(Path::new(path)) {
+            return self.read_recording(path, image, options, err);
+        }
+        let opened = unpack::open(Path::new(path)).or_else(|error| message(chain(&error)))?;
+        let what: Vec<Measure> = options.what.into_iter().collect();
+        let (bytes, notes) = recorded::gmon_of(opened, hints, &what).or_else(|error| message(chain(&error)))?;
+        for note in &notes {
+            writeln!(err, "gprof: {path}: {note}")?;
+        }
         let read = gmon::read(&bytes, hints).or_else(|error| {
             let other = gmon::read(&bytes, Hints { flavour: None, ..hints });
             let fits = other.ok().filter(|other| other.ending.is_complete() && other.flavour != image.flavour);
@@ -142,6 +158,35 @@ impl Input {
         }
         self.union.add(&read).or_else(|error| message(format!("{path}: {error}")))
     }
+
+    fn read_recording(&mut self, path: &str, image: &Image, options: &Options, err: &mut dyn Write) -> Result<()> {
+        let recorded = Recorded::open(Path::new(path), options.process.as_deref()).map(|recorded| match options.what {
+            Some(what) => recorded.counting(&[what]),
+            None => recorded,
+        });
+        let made = recorded.and_then(|recorded| recorded.gmon(Path::new(&options.image), image.build_id.as_deref()));
+        let (gmon, notes) = made.or_else(|error| message(format!("{path}: {}", chain(&error))))?;
+        for note in &notes {
+            writeln!(err, "gprof: {path}: {note}")?;
+            self.whole = Whole::Cut;
+        }
+        self.union.add(&gmon).or_else(|error| message(format!("{path}: {error}")))
+    }
+}
+
+/// The options with the program of the recording that stands where gprof has the program.
+fn with_program(options: &Options) -> Result<Options> {
+    let recording = options.image.clone();
+    let opened =
+        Recorded::open(Path::new(&recording), options.process.as_deref()).or_else(|error| message(chain(&error)))?;
+    let program = opened.program().map(|path| path.display().to_string());
+    let Some(image) = program else { return message(format!("{recording}: it does not say of which program it is")) };
+    Ok(Options { image, profiles: vec![recording], ..options.clone() })
+}
+
+/// An error and its cause.
+fn chain(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
 /// `-i`.

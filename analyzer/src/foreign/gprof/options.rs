@@ -1,5 +1,6 @@
 //! gprof's options, in its own words. One table is the truth for parsing and for the help text.
 
+use crate::export::Measure;
 use heaptape_formats::gmon::Form;
 
 /// Whether an option takes an argument.
@@ -65,6 +66,8 @@ words! {
     '\0' "demangle" Maybe "STYLE" "print names of C++ and Rust as written (the default)";
     '\0' "no-demangle" Nothing "" "print names as the linker has them";
     '\0' "inline-file-names" Nothing "" "print the file behind each name";
+    '\0' "process" Argument "PID|FOLDER" "of a recording, this process only";
+    '\0' "what" Argument "MEASURE" "of a recording or MPTL, count this: alloc-bytes (the default), live-bytes, leak-bytes, peak-bytes, alloc-count, ...";
     'h' "help" Nothing "" "print this";
     'v' "version" Nothing "" "print the version";
 }
@@ -129,6 +132,10 @@ pub struct Options {
     pub file_names: bool,
     pub help: bool,
     pub version: bool,
+    /// Of a recording, one process.
+    pub process: Option<String>,
+    /// Of a recording, what is counted.
+    pub what: Option<Measure>,
     /// The executable; `a.out` when not given.
     pub image: String,
     /// The profiles; `gmon.out` when not given.
@@ -162,6 +169,8 @@ impl Default for Options {
             file_names: false,
             help: false,
             version: false,
+            process: None,
+            what: None,
             image: "a.out".to_owned(),
             profiles: vec!["gmon.out".to_owned()],
         }
@@ -258,6 +267,8 @@ impl Options {
             ('v', _) => self.version = true,
             ('I', _) => self.directories.extend(value.iter().flat_map(|dirs| dirs.split(':')).map(str::to_owned)),
             ('O', _) => self.form = form(value.as_deref().unwrap_or_default())?,
+            (_, "process") => self.process.clone_from(&value),
+            (_, "what") => self.what = Some(value.as_deref().unwrap_or_default().parse()?),
             (_, "demangle") => self.demangle = true,
             (_, "no-demangle") => self.demangle = false,
             (_, "inline-file-names") => self.file_names = true,
@@ -312,7 +323,7 @@ fn form(name: &str) -> Result<Option<Form>, String> {
 
 /// The help text.
 pub fn help() -> String {
-    let mut text = "Usage: heaptape gprof [options] [image-file [profile-file...]]\n\n".to_owned();
+    let mut text = "Usage: heaptape gprof [options] [image-file [profile-file...]]\n       heaptape gprof [options] [image-file] recording\n\n".to_owned();
     for word in WORDS {
         let mut left = match word.short {
             '\0' => "    ".to_owned(),

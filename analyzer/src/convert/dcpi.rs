@@ -1,0 +1,144 @@
+//! From DCPI profiles.
+
+use super::{Made, Wish, failed};
+use crate::export::Error;
+use crate::missing::Missing;
+use crate::unpack::Opened;
+use heaptape_formats::Flavour;
+use heaptape_formats::dcpi::{self, Builder, Head, Header, Profile};
+use heaptape_formats::gmon::{self, Unit};
+use std::collections::BTreeMap;
+
+/// Files that add up: those of one image and event.
+struct Group<'f> {
+    profiles: Vec<Profile<'f>>,
+    event: String,
+}
+
+fn read<'f>(files: &'f [Opened], wish: &Wish, made: &mut Made) -> Result<Vec<Group<'f>>, Error> {
+    let mut groups: Vec<Group<'f>> = Vec::new();
+    for file in files {
+        let profile = dcpi::read_at(&file.bytes, wish.stride).map_err(failed(file))?;
+        if !profile.is_documented() {
+            return Err(Error::Impossible(format!("{}: the body of this version is not documented", file.name)));
+        }
+        let faults =
+            profile.faults.iter().map(|fault| Missing::File { name: file.name.clone(), why: fault.to_string() });
+        made.missing.extend(faults);
+        made.totals.dcpi(&profile);
+        let same = |other: &Profile<'_>| {
+            let (a, b) = (&other.header, &profile.header);
+            (a.image, a.event, a.path, a.tstart) == (b.image, b.event, b.path, b.tstart)
+        };
+        match groups.iter_mut().find(|group| group.profiles.first().is_some_and(same)) {
+            Some(group) => group.profiles.push(profile),
+            None => {
+                let event = Header::text(profile.header.event).into_owned();
+                groups.push(Group { profiles: vec![profile], event });
+            }
+        }
+    }
+    Ok(groups)
+}
+
+/// A histogram for each image and event.
+///
+/// # Errors
+/// When a file cannot be read, or a sum is too large for gprof.
+pub fn to_gmon(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
+    let mut made = Made::default();
+    let groups = read(files, wish, &mut made)?;
+    let totals = std::mem::take(&mut made.totals);
+    for group in &groups {
+        let mut amounts: BTreeMap<u64, u64> = BTreeMap::new();
+        for profile in &group.profiles {
+            for (address, count) in profile.samples() {
+                let sum = amounts.entry(address).or_default();
+                *sum = sum.saturating_add(u64::from(count).saturating_mul(profile.header.period));
+            }
+        }
+        let wide = amounts.keys().next_back().is_some_and(|&last| last > u64::from(u32::MAX) - 2);
+        let flavour = wish.options.flavour.unwrap_or(Flavour::LE64);
+        if wide && flavour.word == 4 {
+            return Err(Error::Impossible("addresses of more than 32 bits have no place in a 32-bit file".into()));
+        }
+        let abbreviation = group.event.bytes().next().unwrap_or(b'e');
+        let mut builder = gmon::Builder::new(flavour, Unit::counted(&group.event, abbreviation));
+        amounts.iter().for_each(|(&address, &amount)| builder.sample(address, 0, amount));
+        let written = builder.finish().and_then(|gmon| gmon::write(&gmon));
+        let bytes = written.map_err(|error| Error::Format(group.event.clone(), error))?;
+        made.files.push((format!("{}.gmon", group.name()), bytes));
+    }
+    let mut events: Vec<&str> = groups.iter().map(|group| group.event.as_str()).collect();
+    events.sort_unstable();
+    events.dedup();
+    events.into_iter().for_each(|event| made.totals.add("samples", totals.get(event)));
+    Ok(made)
+}
+
+/// The sums of files of one image and event; or another stride.
+///
+/// # Errors
+/// When a file cannot be read, or addresses lie more than 4 GiB apart.
+pub fn to_dcpi(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
+    let mut made = Made::default();
+    for group in read(files, wish, &mut made)? {
+        let Some(first) = group.profiles.first() else { continue };
+        let header = &first.header;
+        let same_period = group.profiles.iter().all(|profile| profile.header.period == header.period);
+        let samples: u128 = group.profiles.iter().map(|profile| u128::from(profile.total_samples)).sum();
+        // Samples of one weight stay samples, as long as they fit.
+        let kept = same_period && samples <= u128::from(u32::MAX);
+        let failed = |error| Error::Format(group.event.clone(), error);
+        let mut builder = if kept { Builder::like(header) } else { fitted(header).map_err(failed)? };
+        builder = builder.stride(wish.stride.unwrap_or(first.stride));
+        for profile in &group.profiles {
+            let weight = if kept { 1 } else { profile.header.period };
+            profile
+                .samples()
+                .for_each(|(address, count)| builder.add(address, u64::from(count).saturating_mul(weight)));
+        }
+        let built = builder.finish().map_err(failed)?;
+        if !kept && built.period > 1 {
+            made.notes.push(format!("{}: in units of {}, as counts have 32 bits", group.event, built.period));
+        }
+        made.files.push((format!("{}.dcpi", group.name()), built.bytes));
+    }
+    Ok(made)
+}
+
+/// A header like this one, with the period to be chosen.
+fn fitted(header: &Header<'_>) -> heaptape_formats::Result<Builder> {
+    let text = |value| Header::text(value).into_owned();
+    let (image, platform, event) = (text(header.image), text(header.platform), text(header.event));
+    let path = header.path.map(text);
+    let known = |word: &[u8]| dcpi::layout::place(word).is_some() || word == dcpi::layout::STRIDE_WORD.as_bytes();
+    let lines = header.lines().filter(|line| !line.is_terminator() && !known(line.word()));
+    let further: Vec<(String, String)> = lines.map(|line| (text(line.word()), text(line.value()))).collect();
+    let further: Vec<(&str, &str)> = further.iter().map(|(word, value)| (word.as_str(), value.as_str())).collect();
+    let head = Head {
+        image: &image,
+        platform: &platform,
+        event: &event,
+        tstart: header.tstart,
+        tsize: header.tsize,
+        cpuspeed: header.cpuspeed,
+        cpucount: header.cpucount,
+        path: path.as_deref(),
+        further: &further,
+        ..Head::default()
+    };
+    let mut builder = Builder::new(&head)?;
+    builder.lines().set("epoch", header.epoch);
+    Ok(builder)
+}
+
+impl Group<'_> {
+    /// A name for its file: image and event.
+    fn name(&self) -> String {
+        let header = self.profiles.first().map(|profile| &profile.header);
+        let path = header.and_then(|header| header.path).map(|path| Header::text(path).into_owned());
+        let image = path.as_deref().and_then(|path| path.rsplit('/').next()).unwrap_or("image");
+        format!("{image}.{}", self.event)
+    }
+}

@@ -1,0 +1,159 @@
+//! From MPTL: its sites are addresses in the memory of the process, so the results are, too.
+
+use super::{Made, Wish, addresses, cut, failed, merge};
+use crate::export::gmon::Gathering;
+use crate::export::objects::Frame;
+use crate::export::{Error, Measure, Totals};
+use crate::unpack::Opened;
+use heaptape_formats::Flavour;
+use heaptape_formats::gmon;
+use heaptape_formats::mptl::{Data, Profile, Site};
+use std::collections::BTreeMap;
+
+fn read(files: &[Opened], made: &mut Made) -> Result<(Profile, Totals), Error> {
+    let mut profiles = Vec::new();
+    let mut totals = Totals::default();
+    for file in files {
+        let (profile, ending) = Profile::read(&file.bytes).map_err(failed(file))?;
+        made.missing.extend(cut(&file.name, ending));
+        totals.profile(&profile);
+        profiles.push(profile);
+    }
+    Ok((merge::profiles(profiles)?, totals))
+}
+
+/// Another flavour, or the sum.
+///
+/// # Errors
+/// When a file cannot be read or does not fit the others.
+pub fn to_mptl(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
+    let mut made = Made::default();
+    let (mut profile, totals) = read(files, &mut made)?;
+    made.totals = totals;
+    profile.flavour = wish.options.flavour.unwrap_or(profile.flavour);
+    profile.version = wish.options.version.unwrap_or(profile.version);
+    if profile.flavour.word == 4 && merge::is_wide(&profile) {
+        made.notes.push("numbers of more than 32 bits lost their high bits".into());
+    }
+    let mut bytes = Vec::new();
+    profile.write(&mut bytes);
+    made.files.push(("profile.mptl".into(), bytes));
+    Ok(made)
+}
+
+/// What of a measure a site's record holds; a profile does not know peaks, nor whether the process ended.
+fn amount(measure: Measure, data: &Data) -> Result<u64, Error> {
+    let (allocated, freed) = (&data.allocated, &data.freed);
+    Ok(match measure {
+        Measure::AllocBytes => allocated.total(),
+        Measure::AllocCount => allocated.count(),
+        Measure::FreeBytes => freed.total(),
+        Measure::FreeCount => freed.count(),
+        // mpatrol writes its profile when the process ends.
+        Measure::LiveBytes | Measure::LeakBytes => allocated.total().saturating_sub(freed.total()),
+        Measure::LiveCount | Measure::LeakCount => allocated.count().saturating_sub(freed.count()),
+        Measure::PeakBytes | Measure::PeakCount => {
+            return Err(Error::Impossible("MPTL knows nothing of the peak".into()));
+        }
+    })
+}
+
+/// Sites in stacks, with what each allocated.
+fn stacks(profile: &Profile, mut each: impl FnMut(&[&Site], &Data)) {
+    let (places, data) = (profile.site_places(), profile.data_places());
+    let site = |number: u64| {
+        let place = places.get(usize::try_from(number).ok()?.checked_sub(1)?)?;
+        profile.sites.get(*place)
+    };
+    let mut stack = Vec::new();
+    for leaf in &profile.sites {
+        let row = usize::try_from(leaf.data).ok().and_then(|index| data.get(index.wrapping_sub(1)));
+        let Some(row) = row.and_then(|&place| profile.data.get(place)) else { continue };
+        stack.clear();
+        stack.push(leaf);
+        // Parents form no loop: the reader has seen to it.
+        while let Some(parent) = stack.last().and_then(|last| site(last.parent)) {
+            stack.push(parent);
+        }
+        each(&stack, row);
+    }
+}
+
+/// Samples and arcs at the addresses of the process: right for programs that are not position-independent.
+///
+/// # Errors
+/// When a file cannot be read, or sums are too large.
+pub fn to_gmon(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
+    let mut made = Made::default();
+    let (profile, _) = read(files, &mut made)?;
+    let measures = if wish.options.what.is_empty() { vec![Measure::AllocBytes] } else { wish.options.what.clone() };
+    let flavour = wish.options.flavour.unwrap_or(profile.flavour);
+    for measure in measures {
+        let mut gathering = Gathering::default();
+        let mut result = Ok(());
+        stacks(&profile, |stack, data| match amount(measure, data) {
+            Ok(0) => {}
+            Ok(amount) => {
+                made.totals.add("samples", amount.into());
+                let frame = |site: &&Site| {
+                    let address = site.address.wrapping_sub(1);
+                    let start = profile.symbol(site.symbol).filter(|&start| start != 0);
+                    Some(Frame { object: 0, address, start: start.unwrap_or(address), end: 0 })
+                };
+                gathering.stack(stack.iter().map(frame), amount);
+            }
+            Err(error) => result = Err(error),
+        });
+        result?;
+        let table = gathering.finish().pop().unwrap_or_default();
+        let (made_of, unit) = table.gmon(measure, "MPTL", flavour)?;
+        made.notes.extend(unit.map(|unit| format!("sums of 2^32 and more; counted in {unit}")));
+        let bytes = gmon::write(&made_of).map_err(|error| Error::Format("gmon".into(), error))?;
+        made.files.push((format!("{}.gmon", measure.name()), bytes));
+    }
+    if flavour != Flavour::LE64 {
+        made.notes.push(format!("pointers are written as {}", flavour.name()));
+    }
+    Ok(made)
+}
+
+/// Counts at the addresses of the process, without stacks.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn to_dcpi(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
+    /// What a profile knows.
+    const USUAL: [Measure; 6] = [
+        Measure::AllocBytes,
+        Measure::AllocCount,
+        Measure::FreeBytes,
+        Measure::FreeCount,
+        Measure::LiveBytes,
+        Measure::LiveCount,
+    ];
+    let mut made = Made::default();
+    let (profile, _) = read(files, &mut made)?;
+    let measures = if wish.options.what.is_empty() { USUAL.to_vec() } else { wish.options.what.clone() };
+    for measure in measures {
+        let mut amounts: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut result = Ok(());
+        stacks(&profile, |stack, data| match amount(measure, data) {
+            Ok(amount) => {
+                let sum = amounts.entry(stack.first().map_or(0, |site| site.address.wrapping_sub(1))).or_default();
+                *sum = sum.saturating_add(amount);
+            }
+            Err(error) => result = Err(error),
+        });
+        result?;
+        amounts.retain(|_, amount| *amount > 0);
+        for &amount in amounts.values() {
+            made.totals.add(measure.name(), amount.into());
+        }
+        addresses::profiles(measure.name(), &amounts, &[], wish.stride.unwrap_or(1), &mut made)?;
+    }
+    if made.files.is_empty() {
+        return Err(Error::Impossible("the profile counts nothing of that".into()));
+    }
+    made.notes.push("a DCPI profile holds no callers".into());
+    Ok(made)
+}

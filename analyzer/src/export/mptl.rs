@@ -1,0 +1,213 @@
+//! mpatrol's profile: sums of all images by size and by call stack, with the names of functions.
+
+use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, verify};
+use crate::convert::merge;
+use crate::event::Event;
+use crate::load::{Events, Image};
+use crate::model::{live_set::Block, row};
+use crate::replay::{Model, replay};
+use crate::report::profile_names;
+use crate::unpack;
+use heaptape_formats::mptl::layout::{BINS, BOUNDS};
+use heaptape_formats::mptl::{Bins, Builder, Profile, Sums, Symbol};
+use heaptape_formats::recording::PROFILE;
+use rustc_hash::FxHashMap;
+use std::path::Path;
+
+/// The exporter.
+pub struct Export;
+
+impl Exporter for Export {
+    fn name(&self) -> &'static str {
+        "mptl"
+    }
+
+    fn extension(&self) -> &'static str {
+        "mptl"
+    }
+
+    fn summary(&self) -> &'static str {
+        "mpatrol's profile: sums by size and call stack, for mprof"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { events: false, shape: Shape::One }
+    }
+
+    fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
+        let mut merged = all(source)?;
+        merged.flavour = source.options.flavour.unwrap_or(merged.flavour);
+        merged.version = source.options.version.unwrap_or(merged.version);
+        for image in &source.images {
+            if image.stacks().is_empty() || matches!(image.events, Events::Trace(_)) && image.sums.is_none() {
+                out.note(format!("{}: a trace has no stacks, so its profile has bins only", image.about.folder));
+            }
+        }
+        if merged.flavour.word == 4 && merge::is_wide(&merged) {
+            out.note("numbers of more than 32 bits lost their high bits");
+        }
+        let mut bytes = Vec::new();
+        merged.write(&mut bytes);
+        let mut file = out.stream()?;
+        file.put(&bytes)?;
+        file.finish()
+    }
+
+    fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
+        let mut totals = Totals::default();
+        for image in source.images.clone() {
+            if verify::is_profile(image) {
+                totals.profile(&read(&image.path)?);
+                continue;
+            }
+            let mut counted = Counted::default();
+            replay(image, image.span(&source.range()), source.progress(), &mut counted);
+            let Counted { of: [alloc, free], with_stack: [by_alloc, by_free] } = counted;
+            for (name, (count, bytes)) in
+                [("alloc", alloc), ("free", free)].map(|(name, sums)| (name.to_string(), sums))
+            {
+                totals.add(&format!("{name}-count"), count);
+                totals.add(&format!("{name}-bytes"), bytes);
+            }
+            for (name, (count, bytes)) in [("alloc", by_alloc), ("free", by_free)] {
+                if !image.stacks().is_empty() && count > 0 {
+                    totals.add(&format!("{name}-count by stack"), count);
+                    totals.add(&format!("{name}-bytes by stack"), bytes);
+                }
+            }
+        }
+        Ok(totals)
+    }
+}
+
+/// The profile of all images together.
+///
+/// # Errors
+/// When one of them cannot be read.
+pub fn all(source: &mut Source<'_>) -> Result<Profile, Error> {
+    let profiles: Vec<Profile> =
+        source.images.clone().into_iter().map(|image| of(source, image)).collect::<Result<_, _>>()?;
+    merge::profiles(profiles)
+}
+
+fn read(path: &Path) -> Result<Profile, Error> {
+    let opened = unpack::open(path)?;
+    Ok(Profile::read(&opened.bytes).map_err(|error| Error::Format(opened.name, error))?.0)
+}
+
+/// An image's profile: the recorded one where it counts everything, else made of the events; with names.
+fn of(source: &mut Source<'_>, image: &Image) -> Result<Profile, Error> {
+    let stored = || read(&image.path.join(PROFILE));
+    match &image.events {
+        Events::Profile if image.path.is_dir() => stored(),
+        Events::Profile => read(&image.path),
+        // A trace whose tape is gone: only the profile knows stacks.
+        Events::Trace(_) if image.sums.is_some() && image.path.is_dir() && source.range().is_all() => stored(),
+        Events::Taped { .. } if source.range().is_all() && image.ready_sums().is_some() => match stored() {
+            Ok(profile) if profile.sites.len() == image.stacks().len() => {
+                Ok(profile_names::named(&profile, image, &mut source.symbols))
+            }
+            _ => Ok(replayed(source, image)),
+        },
+        _ => Ok(replayed(source, image)),
+    }
+}
+
+fn replayed(source: &mut Source<'_>, image: &Image) -> Profile {
+    let mut classes = Classes::default();
+    let outcome = replay(image, image.span(&source.range()), source.progress(), &mut classes);
+    source.found(&outcome.missing);
+    let mut builder = Builder::new(BOUNDS, classes.bins);
+    let stacks = image.stacks();
+    let mut functions: FxHashMap<(u32, u64), Symbol> = FxHashMap::default();
+    // Names without addresses are no sites: mprof tells stacks apart by address.
+    let sites = if matches!(image.events, Events::Trace(_)) { 0 } else { stacks.len() as u32 };
+    for number in 1..=sites {
+        let site = stacks.site(number);
+        let symbol = source.symbols.function(stacks, &site).map(|(start, name)| {
+            *functions.entry((site.module, start)).or_insert_with(|| builder.symbol(start, name.as_bytes()))
+        });
+        let parent = if site.parent < number { site.parent } else { 0 };
+        builder.site(parent.into(), site.address, symbol);
+        if let Some([allocated, freed]) = classes.rows.get(number as usize).filter(|row| row[0].count() > 0) {
+            builder.sums(number.into(), *allocated, *freed);
+        }
+    }
+    builder.build()
+}
+
+/// Sums by size class and site, as MPTL counts: a block of 0 bytes is one of 1.
+struct Classes {
+    bins: Bins,
+    rows: Vec<[Sums; 2]>,
+}
+
+impl Default for Classes {
+    fn default() -> Self {
+        Classes { bins: Bins::new(BINS), rows: Vec::new() }
+    }
+}
+
+impl Classes {
+    fn take(&mut self, block: &Block) {
+        self.bins.alloc(block.size.max(1));
+        row(&mut self.rows, block.site)[0].add(&BOUNDS, block.size.max(1));
+    }
+
+    fn give(&mut self, old: Option<&Block>) {
+        if let Some(old) = old {
+            self.bins.free(old.size.max(1));
+            row(&mut self.rows, old.site)[1].add(&BOUNDS, old.size.max(1));
+        }
+    }
+}
+
+impl Model for Classes {
+    fn alloc(&mut self, _: &Event, block: &Block) {
+        self.take(block);
+    }
+
+    fn resize(&mut self, _: &Event, old: Option<&Block>, block: &Block) {
+        self.give(old);
+        self.take(block);
+    }
+
+    fn free(&mut self, _: &Event, old: Option<&Block>) {
+        self.give(old);
+    }
+}
+
+/// Plain totals, for the proof: allocated and freed blocks and bytes.
+#[derive(Default)]
+struct Counted {
+    of: [(u128, u128); 2],
+    with_stack: [(u128, u128); 2],
+}
+
+impl Counted {
+    fn count(&mut self, which: usize, block: &Block) {
+        let has_stack = block.site != 0;
+        let sums = [Some(&mut self.of[which]), has_stack.then_some(&mut self.with_stack[which])];
+        for sum in sums.into_iter().flatten() {
+            sum.0 += 1;
+            sum.1 += u128::from(block.size.max(1));
+        }
+    }
+}
+
+impl Model for Counted {
+    fn alloc(&mut self, _: &Event, block: &Block) {
+        self.count(0, block);
+    }
+
+    fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
+        self.free(event, old);
+        self.count(0, block);
+    }
+
+    fn free(&mut self, _: &Event, old: Option<&Block>) {
+        if let Some(old) = old {
+            self.count(1, old);
+        }
+    }
+}

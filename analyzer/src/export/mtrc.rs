@@ -1,0 +1,249 @@
+//! mpatrol's trace: the events of an image as one plain file with its end mark.
+
+use super::rebase::{Fit, Learner, Rebase};
+use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
+use crate::event::{Event, Kind};
+use crate::load::{Events, Image, bare};
+use crate::missing::Missing;
+use crate::program_frames::is_program;
+use heaptape_formats::Ending;
+use heaptape_formats::mtrc::{Header, Options, Place, Record, Stream, Writer};
+use rustc_hash::FxHashMap;
+
+/// Bytes that are gathered before they are handed on.
+const GATHERED: usize = 1 << 20;
+
+/// The exporter.
+pub struct Export;
+
+impl Exporter for Export {
+    fn name(&self) -> &'static str {
+        "mtrc"
+    }
+
+    fn extension(&self) -> &'static str {
+        "mtrc"
+    }
+
+    fn summary(&self) -> &'static str {
+        "mpatrol's trace of every event, for mptrace"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { events: true, shape: Shape::OneAnImage }
+    }
+
+    fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
+        let Some(&image) = source.images.first() else { return Ok(()) };
+        let options = source.options;
+        let rebase = options.for_mptrace.then(|| learn(source, image));
+        if let Some(note) = rebase.as_ref().and_then(note) {
+            out.note(note);
+        }
+        let mut header = match &image.events {
+            Events::Trace(path) => header_of(path),
+            _ => Header::default(),
+        };
+        header.flavour = options.flavour.unwrap_or(header.flavour);
+        header.version = options.version.unwrap_or(header.version);
+        if options.names && !header.has_place() {
+            return Err(Error::Impossible(format!("traces of version {} hold no names", header.version)));
+        }
+        let mut file = out.stream()?;
+        let mut buffer = Vec::with_capacity(GATHERED + 4096);
+        let mut writer = Writer::new(Options { header, padding: true });
+        writer.header(&mut buffer);
+        let mut threads = Threads::default();
+        let mut failed = None;
+        each_record(source, image, options.names, &mut |record| {
+            let record = match &rebase {
+                Some(rebase) => moved(record, rebase, &mut threads),
+                None => *record,
+            };
+            writer.record(&mut buffer, &record);
+            if buffer.len() >= GATHERED && failed.is_none() {
+                failed = file.put(&buffer).err();
+                buffer.clear();
+            }
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        writer.end(&mut buffer);
+        file.put(&buffer)?;
+        file.finish()
+    }
+
+    fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
+        let mut totals = Totals::default();
+        for image in source.images.clone() {
+            each_record(source, image, false, &mut |record| totals.record(record));
+        }
+        Ok(totals)
+    }
+}
+
+fn header_of(path: &std::path::Path) -> Header {
+    bare::open(path)
+        .ok()
+        .and_then(|reader| Stream::new(reader).ok())
+        .map_or(Header::default(), |stream| stream.header())
+}
+
+/// Thread numbers as small ones.
+#[derive(Default)]
+struct Threads(FxHashMap<u64, u64>);
+
+impl Threads {
+    fn of(&mut self, thread: u64) -> u64 {
+        if thread < 1 << 20 {
+            return thread;
+        }
+        let next = self.0.len() as u64 + 1;
+        *self.0.entry(thread).or_insert(next)
+    }
+}
+
+fn moved<'r>(record: &Record<'r>, rebase: &Rebase, threads: &mut Threads) -> Record<'r> {
+    let mut record = *record;
+    match &mut record {
+        Record::Heap { address, .. } | Record::Internal { address, .. } => *address = rebase.of(*address),
+        Record::Alloc { address, place, .. } | Record::Resize { address, place, .. } => {
+            *address = rebase.of(*address);
+            place.thread = threads.of(place.thread);
+        }
+        Record::Free { place, .. } => place.thread = threads.of(place.thread),
+    }
+    record
+}
+
+fn learn(source: &mut Source<'_>, image: &Image) -> Rebase {
+    let mut learner = Learner::default();
+    each_record(source, image, false, &mut |record| match *record {
+        Record::Heap { address, size }
+        | Record::Internal { address, size }
+        | Record::Alloc { address, size, .. }
+        | Record::Resize { address, size, .. } => learner.block(address, size),
+        Record::Free { .. } => {}
+    });
+    learner.finish()
+}
+
+fn note(rebase: &Rebase) -> Option<&'static str> {
+    match rebase.fit {
+        Fit::Whole => None,
+        Fit::Starts => Some("more than 2 GiB of addresses: large blocks seem to reach into others"),
+        Fit::Folded => Some("more than 2 GiB of addresses: some stand for several"),
+    }
+}
+
+/// Hands on the records of an image, as they lie in a bare trace, else made of its events; with the names of functions and
+/// lines where that is asked for.
+pub fn each_record(source: &mut Source<'_>, image: &Image, names: bool, each: &mut dyn FnMut(&Record)) {
+    if let Events::Trace(path) = &image.events {
+        if let Some(missing) = bare_records(source, image, path, each) {
+            source.found(&[missing]);
+        }
+        return;
+    }
+    let mut named = Named::default();
+    let span = image.span(&source.range());
+    let symbols = std::cell::RefCell::new(&mut source.symbols);
+    let progress = crate::Progress::new("exporting events");
+    let missing = image.for_each(span, &progress, &mut |events| {
+        for event in events {
+            let name = if names { named.of(&mut symbols.borrow_mut(), image, event.site) } else { &NONE };
+            if let Some(record) = record(event, name) {
+                each(&record);
+            }
+        }
+    });
+    source.found(&missing);
+}
+
+fn bare_records(
+    source: &Source<'_>,
+    image: &Image,
+    path: &std::path::Path,
+    each: &mut dyn FnMut(&Record),
+) -> Option<Missing> {
+    let name = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let span = image.span(&source.range());
+    let mut stream = match bare::open(path).map_err(Into::into).and_then(Stream::new) {
+        Ok(stream) => stream,
+        Err(error) => return Some(Missing::File { name: name(), why: error.to_string() }),
+    };
+    let mut number = 0;
+    loop {
+        match stream.next() {
+            Ok(Some(record)) => {
+                if (span.first..span.end).contains(&number) {
+                    each(&record);
+                }
+                number += u64::from(!matches!(record, Record::Heap { .. } | Record::Internal { .. }));
+            }
+            Ok(None) => break,
+            Err(failure) => return Some(Missing::Cut { name: name(), at: failure.to_string() }),
+        }
+    }
+    match stream.ending() {
+        Some(Ending::Cut { offset, field }) => {
+            Some(Missing::Cut { name: name(), at: format!("offset {offset} ({field})") })
+        }
+        _ => None,
+    }
+}
+
+/// Function, file and line of a site.
+#[derive(Default)]
+struct Name {
+    function: Option<Vec<u8>>,
+    file: Option<Vec<u8>>,
+    line: u64,
+}
+
+const NONE: Name = Name { function: None, file: None, line: 0 };
+
+/// The names of sites that were met.
+#[derive(Default)]
+struct Named(FxHashMap<u32, Name>);
+
+impl Named {
+    /// The innermost frame of the program, as reports name it; else the innermost one.
+    fn of(&mut self, symbols: &mut crate::symbols::Symbolizer, image: &Image, site: u32) -> &Name {
+        self.0.entry(site).or_insert_with(|| {
+            let mut first = None;
+            for (_, site) in image.stacks().stack(site) {
+                let frames = symbols.frames(image.stacks(), &site);
+                let program = frames.iter().find(|frame| is_program(frame));
+                let found = program.is_some();
+                first = program.cloned().or(first).or_else(|| frames.first().cloned());
+                if found {
+                    break;
+                }
+            }
+            first.map_or(NONE, |frame| Name {
+                function: Some(frame.title().into_bytes()),
+                line: frame.line.map_or(0, u64::from),
+                file: frame.file.map(String::into_bytes),
+            })
+        })
+    }
+}
+
+fn record<'n>(event: &Event, name: &'n Name) -> Option<Record<'n>> {
+    let place = Place {
+        thread: event.thread.into(),
+        function: name.function.as_deref(),
+        file: name.file.as_deref(),
+        line: name.line,
+    };
+    let &Event { index, address, size, .. } = event;
+    match event.kind {
+        Kind::Alloc => Some(Record::Alloc { index, address, size, place }),
+        Kind::Resize => Some(Record::Resize { index, address, size, place }),
+        Kind::Free => Some(Record::Free { index, place }),
+        // It has no index, and the format no record for it.
+        Kind::Unmatched => None,
+    }
+}

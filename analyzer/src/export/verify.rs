@@ -1,0 +1,166 @@
+//! Proof that an export holds what the recording does: the written files are read again and added up.
+
+use super::Error;
+use crate::load::{Events, Image};
+use crate::unpack;
+use heaptape_formats::mptl::Profile;
+use heaptape_formats::mtrc::Record;
+use heaptape_formats::{Format, dcpi, gmon, mtrc};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Sums by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals(BTreeMap<String, u128>);
+
+/// One comparison.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Which sum.
+    pub name: String,
+    /// What the source adds up to.
+    pub source: u128,
+    /// What the files do.
+    pub held: u128,
+}
+
+impl Verdict {
+    /// Whether nothing was lost or made up.
+    pub const fn holds(&self) -> bool {
+        self.source == self.held
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Verdict { name, source, held } = self;
+        if source == held {
+            write!(f, "{name}: {held}, conserved")
+        } else if held < source {
+            write!(f, "{name}: {held} of {source}; {} cannot be held", source - held)
+        } else {
+            write!(f, "{name}: {held} for {source}; {} more than there were", held - source)
+        }
+    }
+}
+
+/// Compares sums, each name of either side once.
+pub fn compare(source: &Totals, held: &Totals) -> Vec<Verdict> {
+    let mut names: Vec<&String> = source.0.keys().chain(held.0.keys()).collect();
+    names.sort();
+    names.dedup();
+    let of = |totals: &Totals, name: &String| totals.0.get(name).copied().unwrap_or(0);
+    names
+        .into_iter()
+        .map(|name| Verdict { name: name.clone(), source: of(source, name), held: of(held, name) })
+        .collect()
+}
+
+impl Totals {
+    /// Adds to a sum.
+    pub fn add(&mut self, name: &str, amount: u128) {
+        match self.0.get_mut(name) {
+            Some(sum) => *sum += amount,
+            None => drop(self.0.insert(name.to_string(), amount)),
+        }
+    }
+
+    /// A sum; 0 when there is none.
+    pub fn get(&self, name: &str) -> u128 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    /// A record of a trace.
+    pub fn record(&mut self, record: &Record) {
+        match *record {
+            Record::Alloc { size, .. } => {
+                self.add("allocations", 1);
+                self.add("bytes allocated", size.into());
+            }
+            Record::Resize { size, .. } => {
+                self.add("resizes", 1);
+                self.add("bytes allocated", size.into());
+            }
+            Record::Free { .. } => self.add("frees", 1),
+            Record::Heap { size, .. } => self.add("bytes of heap", size.into()),
+            Record::Internal { size, .. } => self.add("bytes of the library", size.into()),
+        }
+    }
+
+    /// The bins of a profile, and the sums of its sites.
+    pub fn profile(&mut self, profile: &Profile) {
+        let bins = &profile.bins;
+        for (what, counts, big) in
+            [("alloc", &bins.allocated, bins.allocated_big), ("free", &bins.freed, bins.freed_big)]
+        {
+            let count: u128 = counts.iter().map(|&count| u128::from(count)).sum();
+            let exact = counts.split_last().map_or(&[][..], |(_, exact)| exact);
+            let bytes: u128 = exact.iter().zip(1u128..).map(|(&count, size)| u128::from(count) * size).sum();
+            self.add(&format!("{what}-count"), count);
+            self.add(&format!("{what}-bytes"), bytes + u128::from(big));
+        }
+        for data in &profile.data {
+            for (what, sums) in [("alloc", &data.allocated), ("free", &data.freed)] {
+                self.add(&format!("{what}-count by stack"), sums.counts.iter().map(|&n| u128::from(n)).sum());
+                self.add(&format!("{what}-bytes by stack"), sums.totals.iter().map(|&n| u128::from(n)).sum());
+            }
+        }
+    }
+
+    /// The histograms of a gmon.out file. Files of ours in KiB or MiB count so many bytes.
+    pub fn gmon(&mut self, gmon: &gmon::Gmon) {
+        for histogram in gmon.histograms() {
+            let scale = match histogram.unit.dimension() {
+                b"KiB" | b"1024 blocks" => 1 << 10,
+                b"MiB" => 1 << 20,
+                _ => 1,
+            };
+            let sum: u128 = histogram.bins.iter().map(|&bin| u128::from(bin)).sum();
+            self.add("samples", sum * scale);
+        }
+    }
+
+    /// A DCPI profile: events, by name.
+    pub fn dcpi(&mut self, profile: &dcpi::Profile<'_>) {
+        let samples: u128 = profile.samples().map(|(_, count)| u128::from(count)).sum();
+        let event = dcpi::Header::text(profile.header.event).into_owned();
+        self.add(&event, samples * u128::from(profile.header.period));
+    }
+}
+
+/// Adds up files of any format.
+///
+/// # Errors
+/// When one cannot be read.
+pub fn read(files: &[PathBuf]) -> Result<Totals, Error> {
+    let mut totals = Totals::default();
+    for path in files {
+        let opened = unpack::open(path)?;
+        let failed = |error| Error::Format(opened.name.clone(), error);
+        match opened.format {
+            Some(Format::Mtrc) => {
+                let mut reader = mtrc::Reader::new(&opened.bytes).map_err(failed)?;
+                while let Some(record) = reader.next().map_err(failed)? {
+                    totals.record(&record);
+                }
+            }
+            Some(Format::Mptl) => totals.profile(&Profile::read(&opened.bytes).map_err(failed)?.0),
+            Some(Format::Gmon) => {
+                totals.gmon(&gmon::read(&opened.bytes, gmon::Hints::default()).map_err(failed)?);
+            }
+            Some(Format::Dcpi) => {
+                totals.dcpi(&dcpi::read(&opened.bytes).and_then(dcpi::Profile::strict).map_err(failed)?)
+            }
+            other => {
+                let what = other.map_or("no known format", Format::name);
+                return Err(Error::Impossible(format!("{} was read back as {what}", opened.name)));
+            }
+        }
+    }
+    Ok(totals)
+}
+
+/// Whether an image is a profile alone, without events.
+pub fn is_profile(image: &Image) -> bool {
+    matches!(image.events, Events::Profile)
+}

@@ -1,0 +1,76 @@
+//! mleak's view of a recording or a trace: what is alive at its end. Unlike in a log, resizes are followed.
+
+use super::{Block, Options, print};
+use crate::event::Span;
+use crate::export::Error;
+use crate::foreign::recorded::Recorded;
+use crate::load::Image;
+use crate::model::live_set;
+use crate::program_frames::is_program;
+use crate::progress::Progress;
+use crate::replay::replay;
+use crate::symbols::{Detail, Frame, Symbolizer};
+use heaptape_formats::tape::Entry;
+use std::io::Write;
+
+/// Prints the blocks of a recording's greatest process, or of the one that was named, that are alive at its end. Gives what
+/// a reader should know.
+///
+/// # Errors
+/// When the recording has no events, or `out` fails.
+pub fn view_recorded(recorded: &Recorded, options: &Options, out: &mut dyn Write) -> Result<Vec<String>, Error> {
+    let (image, others) = recorded.greatest()?;
+    let mut notes = Vec::new();
+    if !others.is_empty() {
+        notes.push(format!("this is {}; --process shows {}", image.about.folder, others.join(", ")));
+    }
+    let outcome = replay(image, Span::ALL, &Progress::new("reading events"), &mut ());
+    notes.extend(image.missing.iter().chain(&outcome.missing).map(ToString::to_string));
+    let mut live: Vec<(u64, live_set::Block)> =
+        outcome.live.iter().filter(|(_, block)| !block.inherited).map(|(index, block)| (index, *block)).collect();
+    live.sort_unstable_by_key(|(index, _)| *index);
+    let mut symbols = Symbolizer::new(Detail::Full);
+    let blocks: Vec<Block> = live.iter().map(|(index, block)| described(&mut symbols, image, *index, block)).collect();
+    print(&blocks.iter().collect::<Vec<_>>(), options, out).map_err(|error| Error::Write("mleak".into(), error))?;
+    Ok(notes)
+}
+
+/// A block in the words of a log.
+fn described(symbols: &mut Symbolizer, image: &Image, index: u64, block: &live_set::Block) -> Block {
+    let mut place = None;
+    let mut stack = Vec::new();
+    for (_, site) in image.stacks().stack(block.site) {
+        let frames = symbols.frames(image.stacks(), &site);
+        if place.as_ref().is_none_or(|known: &Frame| !is_program(known)) {
+            place =
+                frames.iter().find(|frame| is_program(frame)).cloned().or(place).or_else(|| frames.first().cloned());
+        }
+        // A trace alone names places, and has no stacks.
+        if site.address == 0 {
+            continue;
+        }
+        let start = symbols.function(image.stacks(), &site);
+        let shown = match start {
+            Some((start, name)) => format!("\t0x{:016X} {name}+{}", site.address, site.address.wrapping_sub(start)),
+            None => format!("\t0x{:016X} {}", site.address, frames.last().map_or_else(|| "???".into(), Frame::title)),
+        };
+        stack.push(clean(&shown).into_bytes());
+    }
+    let entry = Entry::from_number(block.entry).map_or("malloc", Entry::name);
+    let place = place.unwrap_or_default();
+    let or_dash = |text: Option<&str>| text.filter(|text| !text.is_empty()).unwrap_or("-").to_string();
+    let (function, file) = (or_dash(place.function.as_deref()), or_dash(place.file.as_deref()));
+    let line = place.line.map_or_else(|| "-".into(), |line| line.to_string());
+    let origin = format!("{{{entry}:{index}:{}}} [{function}|{file}|{line}]", block.resizes);
+    Block {
+        address: format!("0x{:016X}", block.address).into_bytes(),
+        size: block.size,
+        origin: clean(&origin).into_bytes(),
+        stack,
+    }
+}
+
+/// One line, whatever a name holds.
+fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\t' { '?' } else { c }).collect()
+}
