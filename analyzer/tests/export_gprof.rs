@@ -125,7 +125,10 @@ fn stacks(random: &mut Random, objects: &[Built], recursion: bool) -> Vec<(Vec<F
         frames.reverse();
         frames
     };
-    (0..60).map(|_| (stack(random), 1 + random.below(200_000) as u64)).filter(|(frames, _)| !frames.is_empty()).collect()
+    (0..60)
+        .map(|_| (stack(random), 1 + random.below(200_000) as u64))
+        .filter(|(frames, _)| !frames.is_empty())
+        .collect()
 }
 
 /// The recording of a program that allocates at these stacks.
@@ -209,7 +212,9 @@ fn graph_lines(listing: &str) -> Vec<(String, u64)> {
         let own: f64 = words.next()?.parse().ok()?;
         let children: f64 = words.next()?.parse().ok()?;
         let name: Vec<&str> = words.filter(|word| !word.starts_with('[')).collect();
-        let name = name.into_iter().skip_while(|word| word.trim_end_matches(|c: char| c.is_ascii_digit() || c == '+').is_empty());
+        let name = name
+            .into_iter()
+            .skip_while(|word| word.trim_end_matches(|c: char| c.is_ascii_digit() || c == '+').is_empty());
         Some((name.collect::<Vec<_>>().join(" "), (own + children) as u64))
     };
     listing.lines().filter_map(line).collect()

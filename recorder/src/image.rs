@@ -1,8 +1,8 @@
 //! The digest of one process image: ordered records in, pieces of trace, tape and profile out.
 
-use crate::batch::{Batch, Stamps};
+use crate::batch::{Batch, Stamps, Step};
 use crate::index::MAX_SIZE;
-use crate::live::{Call, Effect, Inheritance, Kind, Live};
+use crate::live::{Call, Done, Effect, Inheritance, Kind, Live, entry};
 use crate::profile::Profile;
 use crate::session::{End, Session, SessionId};
 use crate::stacks::Stacks;
@@ -73,30 +73,6 @@ pub struct Image {
     size_now: (u64, u64),
 }
 
-/// The kinds that few programs have.
-#[cold]
-fn account_rarely(profile: &mut Profile, trace: &mut Trace, effect: &Effect) {
-    match effect.kind {
-        Kind::ForeignResize => {
-            profile.resize_foreign(effect.site, effect.size, effect.tick);
-            trace.resize(effect);
-        }
-        Kind::ForeignFree => {
-            profile.free_foreign();
-            trace.free(effect);
-        }
-        Kind::Implied => {
-            profile.free_implied(effect.old_site, effect.old_size);
-            trace.free(effect);
-        }
-        Kind::Inherited => trace.alloc(effect),
-        _ => {
-            profile.free_foreign();
-            trace.unmatched(effect);
-        }
-    }
-}
-
 impl Image {
     /// Starts the digest of a session.
     pub fn new(session: Arc<Session>) -> Image {
@@ -164,52 +140,55 @@ impl Image {
 
     /// Reads calls until a group is full; gives the records that are left.
     fn read<'a>(&mut self, records: &'a [Record], thread: u32, stamps: &mut Stamps, limit: u64) -> &'a [Record] {
-        let mut wide = None;
-        let mut recorded = 0;
-        let mut at = 0;
-        while at < records.len() && self.calls.len() < GROUP {
-            let record = records[at];
-            at += 1;
-            stamps.step(record);
+        let (free_stacks, sample_bytes) = (self.session.options.free_stacks, self.session.options.sample_bytes);
+        let (mut wide, mut recorded, mut last_tick) = (None, 0, self.last_tick);
+        let mut rest = records.iter();
+        let (mut has_gap, mut own_tick) = {
+            let known = &self.threads[thread as usize];
+            (known.gap.is_some(), known.last_tick)
+        };
+        while self.calls.len() < GROUP
+            && let Some(record) = rest.next()
+        {
             let op = record.op();
-            match op {
-                Op::STAMP => continue,
-                Op::WIDE => {
+            if stamps.step(*record) == Step::Prefix {
+                if op == Op::WIDE {
                     wide = Some((record.body, record.wide_size().min(MAX_SIZE)));
-                    continue;
                 }
-                Op::LOST => {
-                    self.lost(thread, record.body);
-                    continue;
-                }
-                _ => {}
+                continue;
             }
-            let tick = stamps.stamp.min(limit).max(self.last_tick);
-            self.last_tick = tick;
+            if op == Op::LOST {
+                self.lost(thread, record.body, own_tick);
+                has_gap = true;
+                continue;
+            }
+            let tick = stamps.stamp.min(limit).max(last_tick);
+            (last_tick, own_tick) = (tick, tick);
             let (address, size) = wide.take().unwrap_or((record.address(), record.size()));
-            let has_site = op.is_alloc() || op.is_resize() || self.session.options.free_stacks;
-            let site = if has_site { self.stacks.site(record.stack(), &mut self.before) } else { 0 };
             self.live.prefetch(address);
+            let has_site = op.is_alloc() || op.is_resize() || free_stacks;
+            let site = if has_site { self.stacks.site(record.stack(), &mut self.before) } else { 0 };
             self.profile.prefetch(site);
             recorded += u64::from(op.is_event());
-            let weight = weight_of(size, self.session.options.sample_bytes);
+            let weight = weight_of(size, sample_bytes);
             self.calls.push(Call { op, thread, site, address, size, weight, tick });
-            let known = &mut self.threads[thread as usize];
-            if known.gap.is_some() {
+            if has_gap {
+                has_gap = false;
                 self.end_gap(thread, tick);
             }
         }
+        self.last_tick = last_tick;
         let known = &mut self.threads[thread as usize];
         known.recorded += recorded;
-        known.last_tick = self.last_tick;
-        &records[at..]
+        known.last_tick = own_tick;
+        rest.as_slice()
     }
 
     #[cold]
-    fn lost(&mut self, thread: u32, events: u64) {
+    fn lost(&mut self, thread: u32, events: u64, last_tick: u64) {
         let known = &mut self.threads[thread as usize];
         known.told = known.told.saturating_add(events);
-        let (before, from) = known.gap.unwrap_or((0, known.last_tick));
+        let (before, from) = known.gap.unwrap_or((0, last_tick));
         known.gap = Some((before.saturating_add(events), from));
     }
 
@@ -222,50 +201,64 @@ impl Image {
 
     /// Takes the calls read so far through index, profile and trace.
     fn digest(&mut self, many_threads: bool) {
-        self.effects.clear();
-        for call in &self.calls {
-            self.live.apply(call, many_threads, &mut self.effects);
-            // A free tells only now which site is to be charged.
-            if let Some(effect) = self.effects.last() {
-                self.profile.prefetch(effect.old_site);
-            }
-        }
-        self.calls.clear();
-        self.account();
-    }
-
-    /// Adds the effects to profile and trace.
-    fn account(&mut self) {
-        if self.effects.is_empty() {
+        if self.calls.is_empty() {
             return;
         }
+        self.begin();
+        let calls = std::mem::take(&mut self.calls);
+        for call in &calls {
+            match self.live.apply(call, many_threads, &mut self.effects) {
+                Done::Alloc(index) => {
+                    self.profile.alloc(call.site, call.size, call.tick);
+                    self.trace.alloc(call, entry(call.op), index);
+                }
+                Done::Free(old) => {
+                    self.profile.free(old.site, old.size);
+                    self.trace.free(call, entry(call.op), old.index);
+                }
+                Done::Resize(old) => {
+                    self.profile.resize((old.site, old.size), call.site, call.size, call.tick);
+                    self.trace.resize(call, entry(call.op), old.index);
+                }
+                Done::Else => self.account(),
+            }
+        }
+        self.calls = calls;
+        self.calls.clear();
+    }
+
+    /// Before events are added: the sums at the start of a chunk, and room for their sites.
+    fn begin(&mut self) {
         if self.trace.events() == 0 {
             let totals = self.profile.totals();
             self.size_now = (totals.live_blocks, totals.live_bytes);
             self.profile.most_bytes = totals.live_bytes;
         }
         self.profile.grow(self.stacks.last());
-        for effect in &self.effects {
-            let Effect { site, size, old_site, old_size, tick, .. } = *effect;
-            // One branch on what happened, for profile and trace: it cannot be foreseen.
-            match effect.kind {
-                Kind::Alloc => {
-                    self.profile.alloc(site, size, tick);
-                    self.trace.alloc(effect);
-                }
-                Kind::Free => {
-                    self.profile.free(old_site, old_size);
-                    self.trace.free(effect);
-                }
-                Kind::Resize => {
-                    self.profile.resize((old_site, old_size), site, size, tick);
-                    self.trace.resize(effect);
-                }
-                _ => account_rarely(&mut self.profile, &mut self.trace, effect),
+        self.news = (true, true);
+    }
+
+    /// Adds what is not the usual to profile and trace.
+    fn account(&mut self) {
+        for effect in self.effects.drain(..) {
+            let Effect { kind, entry, index, old, call } = effect;
+            let (profile, trace) = (&mut self.profile, &mut self.trace);
+            match kind {
+                Kind::Alloc => profile.alloc(call.site, call.size, call.tick),
+                Kind::Free => profile.free(old.site, old.size),
+                Kind::Resize => profile.resize((old.site, old.size), call.site, call.size, call.tick),
+                Kind::ForeignResize => profile.resize_foreign(call.site, call.size, call.tick),
+                Kind::ForeignFree | Kind::Unmatched => profile.free_foreign(),
+                Kind::Implied => profile.free_implied(old.site, old.size),
+                Kind::Inherited => {}
+            }
+            match kind {
+                Kind::Alloc | Kind::Inherited => trace.alloc(&call, entry, index),
+                Kind::Resize | Kind::ForeignResize => trace.resize(&call, entry, index),
+                Kind::Free | Kind::ForeignFree | Kind::Implied => trace.free(&call, entry, index),
+                Kind::Unmatched => trace.unmatched(&call, entry),
             }
         }
-        self.effects.clear();
-        self.news = (true, true);
     }
 
     /// Hands the chunk on.
@@ -325,6 +318,7 @@ impl Image {
     pub fn thread_ended(&mut self, thread: u32, counts: Counts) {
         self.counts(thread, counts);
         self.settle(thread);
+        self.begin();
         self.live.put_back(thread, self.last_tick, &mut self.effects);
         self.account();
     }
@@ -390,6 +384,7 @@ impl Image {
 
     /// The end: everything that is left.
     pub fn finish(&mut self, end: End, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(Piece)) {
+        self.begin();
         self.live.finish(self.last_tick, &mut self.effects);
         self.account();
         let now = self.session.clock.now();

@@ -48,31 +48,32 @@ pub enum Kind {
     Unmatched,
 }
 
-/// One record of the trace.
+/// One record of the trace that is not simply what a call did.
 #[derive(Clone, Copy, Debug)]
 pub struct Effect {
     /// What it says.
     pub kind: Kind,
     /// An [`Entry`] number.
     pub entry: u8,
-    /// Thread number.
-    pub thread: u32,
-    /// Site of the call.
-    pub site: u32,
-    /// Site that the block had before.
-    pub old_site: u32,
     /// Allocation index.
     pub index: u64,
-    /// The block.
-    pub address: u64,
-    /// Its size.
-    pub size: u64,
-    /// The size that it had before.
-    pub old_size: u64,
-    /// Bytes that it stands for when sampled.
-    pub weight: u64,
-    /// When.
-    pub tick: u64,
+    /// What the block was before.
+    pub old: Block,
+    /// Block, site, thread and tick.
+    pub call: Call,
+}
+
+/// What a call did, when it did the usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// An allocation with this index.
+    Alloc(u64),
+    /// A resize of this block.
+    Resize(Block),
+    /// A free of this block.
+    Free(Block),
+    /// Nothing, or something else: see the effects.
+    Else,
 }
 
 /// Ticks by which clocks of two processors may disagree; measured inversions were below 300.
@@ -118,6 +119,8 @@ pub struct Live {
     open: Vec<Open>,
     held: Vec<Call>,
     implied: Vec<Implied>,
+    /// Whether calls must be looked at one by one: something is held, may be excused, or was inherited.
+    is_unusual: bool,
     /// Frees and resizes of unknown addresses.
     pub unknown: u64,
     /// Implied frees whose real one came late and was the same.
@@ -138,7 +141,9 @@ pub struct Inheritance {
     pub exact: bool,
 }
 
-fn entry(op: Op) -> u8 {
+/// The tape's number of the C function that was called.
+#[inline(always)]
+pub fn entry(op: Op) -> u8 {
     match op {
         Op::RESIZE | Op::RESIZE_FREED => Entry::Realloc as u8,
         Op::RESIZE_ARRAY => Entry::Reallocarray as u8,
@@ -148,19 +153,7 @@ fn entry(op: Op) -> u8 {
 
 impl Call {
     fn effect(&self, kind: Kind, index: u64, old: Block) -> Effect {
-        Effect {
-            kind,
-            entry: entry(self.op),
-            thread: self.thread,
-            site: self.site,
-            old_site: old.site,
-            index,
-            address: self.address,
-            size: self.size,
-            old_size: old.size,
-            weight: self.weight,
-            tick: self.tick,
-        }
+        Effect { kind, entry: entry(self.op), index, old, call: *self }
     }
 }
 
@@ -191,23 +184,54 @@ impl Live {
         self.next_index
     }
 
-    /// One call. Its effects are appended.
-    #[inline]
-    pub fn apply(&mut self, call: &Call, many_threads: bool, out: &mut Vec<Effect>) {
-        if !self.held.is_empty() {
-            self.give_up_held(call.tick.saturating_sub(SKEW), out);
+    /// One call. Either it did the usual, or its effects are appended, in their order.
+    #[inline(always)]
+    pub fn apply(&mut self, call: &Call, many_threads: bool, out: &mut Vec<Effect>) -> Done {
+        if self.is_unusual {
+            return self.apply_carefully(call, many_threads, out);
         }
+        if call.op.is_alloc() {
+            let index = self.new_index();
+            match self.index.insert(call.address, Block { index, size: call.size, site: call.site }) {
+                None => {
+                    self.journal.put(call.tick, call.address);
+                    return Done::Alloc(index);
+                }
+                Some(old) => {
+                    self.imply(call.address, old, call, out);
+                    out.push(call.effect(Kind::Alloc, index, Block::default()));
+                }
+            }
+        } else if call.op.is_free() {
+            match self.index.remove(call.address) {
+                Some(block) => {
+                    self.journal.taken(call.tick, call.address, block);
+                    return Done::Free(block);
+                }
+                None => self.free_other(call, many_threads, out),
+            }
+        } else {
+            return self.resize(call, out);
+        }
+        Done::Else
+    }
+
+    /// The same while frees are held back, may be excused, or blocks were inherited.
+    fn apply_carefully(&mut self, call: &Call, many_threads: bool, out: &mut Vec<Effect>) -> Done {
+        self.give_up_held(call.tick.saturating_sub(SKEW), out);
         if call.op.is_alloc() {
             let index = self.new_index();
             self.settle(call.address, Block { index, size: call.size, site: call.site }, call, out);
             out.push(call.effect(Kind::Alloc, index, Block::default()));
-            if !self.held.is_empty() {
-                self.match_held(call, out);
+            self.match_held(call, out);
+        } else if !call.op.is_free() {
+            let done = self.resize(call, out);
+            match done {
+                Done::Resize(old) => out.push(call.effect(Kind::Resize, old.index, old)),
+                Done::Free(old) => out.push(call.effect(Kind::Free, old.index, old)),
+                Done::Alloc(_) | Done::Else => {}
             }
-        } else if call.op.is_free() {
-            if !self.implied.is_empty() && self.is_excused(call) {
-                return;
-            }
+        } else if !self.is_excused(call) {
             match self.index.remove(call.address) {
                 Some(block) => {
                     self.journal.taken(call.tick, call.address, block);
@@ -215,9 +239,9 @@ impl Live {
                 }
                 None => self.free_other(call, many_threads, out),
             }
-        } else {
-            self.resize(call, out);
         }
+        self.is_unusual = !(self.held.is_empty() && self.implied.is_empty() && self.inherited.is_empty());
+        Done::Else
     }
 
     /// Puts a block where the program has one now. Whatever is known to be there was freed unseen.
@@ -238,14 +262,9 @@ impl Live {
     fn imply(&mut self, address: u64, old: Block, call: &Call, out: &mut Vec<Effect>) {
         self.journal.taken(call.tick, address, old);
         self.journal.put(call.tick, address);
-        let implied = Effect {
-            entry: Entry::Implied as u8,
-            site: 0,
-            address,
-            size: 0,
-            ..call.effect(Kind::Implied, old.index, old)
-        };
-        out.push(implied);
+        let (index, call_of_it) = (old.index, Call { site: 0, address, size: 0, ..*call });
+        out.push(Effect { kind: Kind::Implied, entry: Entry::Implied as u8, index, old, call: call_of_it });
+        self.is_unusual = true;
         self.implied.retain(|implied| implied.tick + SKEW >= call.tick);
         if self.implied.len() < MOST_HELD {
             self.implied.push(Implied { address, thread: call.thread, tick: call.tick });
@@ -274,8 +293,8 @@ impl Live {
     /// Writes the allocation of a block that this image did not allocate.
     fn introduce(&mut self, call: &Call, address: u64, size: u64, out: &mut Vec<Effect>) -> u64 {
         let index = self.new_index();
-        let effect = call.effect(Kind::Inherited, index, Block::default());
-        out.push(Effect { entry: Entry::Inherited as u8, site: 0, address, size, weight: 0, ..effect });
+        let (old, call) = (Block::default(), Call { site: 0, address, size, weight: 0, ..*call });
+        out.push(Effect { kind: Kind::Inherited, entry: Entry::Inherited as u8, index, old, call });
         index
     }
 
@@ -286,6 +305,7 @@ impl Live {
             out.push(call.effect(Kind::ForeignFree, index, block));
         } else if may_come && self.held.len() < MOST_HELD {
             self.held.push(*call);
+            self.is_unusual = true;
         } else {
             self.unknown += 1;
             out.push(call.effect(Kind::Unmatched, 0, Block::default()));
@@ -315,7 +335,7 @@ impl Live {
         }
     }
 
-    fn resize(&mut self, call: &Call, out: &mut Vec<Effect>) {
+    fn resize(&mut self, call: &Call, out: &mut Vec<Effect>) -> Done {
         if call.op == Op::RESIZE_BEGIN {
             let origin = match self.index.remove(call.address) {
                 Some(block) => {
@@ -324,18 +344,20 @@ impl Live {
                 }
                 None => self.take_inherited(call.address).map_or(Origin::Unknown, Origin::Inherited),
             };
-            if self.open.len() >= MOST_OPEN && self.open.iter().filter(|o| o.thread == call.thread).count() >= MOST_OPEN
+            if self.open.len() >= MOST_OPEN
+                && self.open.iter().filter(|open| open.thread == call.thread).count() >= MOST_OPEN
             {
                 self.put_back(call.thread, call.tick, out);
             }
             self.open.push(Open { thread: call.thread, address: call.address, origin });
-            return;
+            return Done::Else;
         }
-        let open = self.open.iter().rposition(|open| open.thread == call.thread).map(|place| self.open.remove(place));
+        let place = self.open.iter().rposition(|open| open.thread == call.thread);
+        let open = place.map(|place| self.open.remove(place));
         let open = open.unwrap_or(Open { thread: call.thread, address: call.address, origin: Origin::Unknown });
         match (call.op, open.origin) {
             (Op::RESIZE_FAILED, _) => self.reopen(open, call, out),
-            (Op::RESIZE_FREED, Origin::Own(block)) => out.push(call.effect(Kind::Free, block.index, block)),
+            (Op::RESIZE_FREED, Origin::Own(block)) => return Done::Free(block),
             (Op::RESIZE_FREED, Origin::Inherited(block)) => {
                 let index = self.introduce(call, open.address, block.size, out);
                 out.push(call.effect(Kind::ForeignFree, index, block));
@@ -345,7 +367,11 @@ impl Live {
                 out.push(call.effect(Kind::Unmatched, 0, Block::default()));
             }
             (_, Origin::Own(old)) => {
+                let before = out.len();
                 self.settle(call.address, Block { index: old.index, size: call.size, site: call.site }, call, out);
+                if out.len() == before {
+                    return Done::Resize(old);
+                }
                 out.push(call.effect(Kind::Resize, old.index, old));
             }
             (_, origin) => {
@@ -357,6 +383,7 @@ impl Live {
                 out.push(call.effect(Kind::ForeignResize, index, old));
             }
         }
+        Done::Else
     }
 
     /// The block of a resize that did not happen is where it was.
@@ -415,6 +442,7 @@ impl Live {
         self.inherited_blocks += inheritance.blocks;
         self.inherited_bytes += inheritance.bytes;
         self.inherited.extend(inheritance.indexes);
+        self.is_unusual = !self.inherited.is_empty();
     }
 }
 

@@ -1,7 +1,8 @@
 //! What can be chosen about a recording.
 
 use formats::tape::Codec;
-use wire::area::{OVERFLOW_WAIT, Params, STACKS_FULL};
+use wire::area::Params;
+pub use wire::area::{OVERFLOW_DROP, OVERFLOW_WAIT, STACKS_CALLER, STACKS_FULL};
 use wire::limits;
 
 /// Everything that a person can choose.

@@ -1,7 +1,8 @@
 //! Effects -> the bytes of a chunk: MTRC records, and the tape's columns beside them.
 
-use crate::live::Effect;
+use crate::live::Call;
 use formats::leb128;
+use formats::mtrc::layout::{ALLOC, FREE, RESIZE};
 use formats::mtrc::{self, Place};
 use formats::tape::field::Field;
 use formats::tape::{self, COLUMN_ENTRIES, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WEIGHTS, Unmatched};
@@ -29,55 +30,106 @@ impl Chunk {
     }
 }
 
+/// Bytes that are composed in place: what counts ends at `at`, zeros or scraps follow.
+#[derive(Debug, Default)]
+struct Sheet {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Sheet {
+    fn over(mut bytes: Vec<u8>) -> Sheet {
+        let at = bytes.len();
+        bytes.resize(at + PAGE, 0);
+        Sheet { bytes, at }
+    }
+
+    #[inline(always)]
+    fn room<const N: usize>(&mut self) -> &mut [u8; N] {
+        if self.at + N > self.bytes.len() {
+            self.bytes.resize(self.at + PAGE, 0);
+        }
+        self.bytes[self.at..].first_chunk_mut().unwrap_or_else(|| unreachable!("a page is larger than any room"))
+    }
+
+    /// Appends a number: four bytes at once, of which those that count are kept.
+    #[inline(always)]
+    fn put(&mut self, value: u64) {
+        if value >= 1 << 28 {
+            return self.append(|bytes| leb128::write(bytes, value));
+        }
+        let size = (38 - (value as u32 | 1).leading_zeros()) / 7;
+        let word = value as u32;
+        let word = (word & 0x0000_3fff) | (word & 0x0fff_c000) << 2;
+        let word = (word & 0x007f_007f) | (word & 0x3f80_3f80) << 1;
+        let word = word | (0x0080_8080 & ((1 << (8 * (size - 1))) - 1));
+        *self.room() = word.to_le_bytes();
+        self.at += size as usize;
+    }
+
+    /// Lets others append.
+    #[cold]
+    fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.bytes.truncate(self.at);
+        write(&mut self.bytes);
+        self.at = self.bytes.len();
+    }
+
+    fn take(self) -> Vec<u8> {
+        let mut bytes = self.bytes;
+        bytes.truncate(self.at);
+        bytes
+    }
+}
+
+/// Bytes by which a sheet grows.
+const PAGE: usize = 4096;
+
 /// Writes the trace of one image, chunk by chunk.
 #[derive(Debug)]
 pub struct Trace {
     writer: mtrc::Writer,
-    chunk: Chunk,
+    commit: tape::Chunk,
+    plain: Sheet,
+    entries: Sheet,
+    ticks: Sheet,
+    sites: Sheet,
+    weights: Sheet,
+    unmatched: Sheet,
+    unmatched_count: u32,
     number: u32,
     plain_offset: u64,
     next_index: u64,
     has_weights: bool,
     free_sites: bool,
-    unmatched: u32,
     /// Plain bytes up to which numbers are padded so that mpatrol's own reader can read the file as it lies there.
     padded: u64,
     /// Tick of the last event; deltas count from it.
     last_tick: u64,
 }
 
-/// Appends a number: four bytes at once, of which those that count are kept.
-#[inline(always)]
-fn put(out: &mut Vec<u8>, value: u64) {
-    if value >= 1 << 28 {
-        return leb128::write(out, value);
-    }
-    let size = (38 - (value as u32 | 1).leading_zeros()) / 7;
-    let word = value as u32;
-    let word = (word & 0x0000_3fff) | (word & 0x0fff_c000) << 2;
-    let word = (word & 0x007f_007f) | (word & 0x3f80_3f80) << 1;
-    let word = word | (0x0080_8080 & ((1 << (8 * (size - 1))) - 1));
-    let end = out.len() + size as usize;
-    out.extend_from_slice(&word.to_le_bytes());
-    out.truncate(end);
-}
-
 impl Trace {
     /// Starts a trace; the header is part of the first chunk. Up to `padded` bytes mpatrol's own reader can read what is written.
     pub fn new(has_weights: bool, free_sites: bool, padded: u64) -> Trace {
         let mut writer = mtrc::Writer::new(mtrc::Options { padding: true, ..mtrc::Options::default() });
-        let mut chunk = Chunk::default();
-        chunk.clear();
-        writer.header(&mut chunk.plain);
+        let mut header = Vec::new();
+        writer.header(&mut header);
+        let column = || Sheet::over(Vec::new());
         Trace {
             writer,
-            chunk,
+            commit: tape::Chunk::default(),
+            plain: Sheet::over(header),
+            entries: column(),
+            ticks: column(),
+            sites: column(),
+            weights: column(),
+            unmatched: column(),
+            unmatched_count: 0,
             number: 0,
             plain_offset: 0,
             next_index: 1,
             has_weights,
             free_sites,
-            unmatched: 0,
             padded,
             last_tick: 0,
         }
@@ -86,7 +138,7 @@ impl Trace {
     /// Events in the chunk so far, unmatched ones among them.
     #[inline(always)]
     pub fn events(&self) -> u64 {
-        self.chunk.commit.events + u64::from(self.unmatched)
+        self.commit.events + u64::from(self.unmatched_count)
     }
 
     /// Whether there is no chunk yet: not even the header was handed on.
@@ -96,93 +148,115 @@ impl Trace {
 
     /// What is alike for all records: entry and tick.
     #[inline(always)]
-    fn begin(&mut self, effect: &Effect) {
-        let commit = &mut self.chunk.commit;
-        if commit.events == 0 && self.unmatched == 0 {
-            commit.first_tick = effect.tick;
-            self.last_tick = effect.tick;
+    fn begin(&mut self, entry: u8, tick: u64) {
+        if self.events() == 0 {
+            self.start(tick);
         }
-        commit.events += 1;
-        let [entries, ticks, ..] = &mut self.chunk.columns;
-        entries.1.push(effect.entry);
-        let tick = effect.tick.max(self.last_tick);
-        put(&mut ticks.1, tick - self.last_tick);
+        self.commit.events += 1;
+        *self.entries.room() = [entry];
+        self.entries.at += 1;
+        let tick = tick.max(self.last_tick);
+        self.ticks.put(tick - self.last_tick);
         self.last_tick = tick;
     }
 
+    #[cold]
+    fn start(&mut self, tick: u64) {
+        (self.commit.first_tick, self.last_tick) = (tick, tick);
+    }
+
     #[inline(always)]
-    fn taking(&mut self, effect: &Effect) {
-        let [_, _, sites, weights, _] = &mut self.chunk.columns;
-        put(&mut sites.1, effect.site.into());
+    fn record<const N: usize>(&mut self, letter: u8, numbers: [u64; N], thread: u32) {
+        let size = self.writer.compose(self.plain.room(), letter, numbers, thread.into());
+        self.plain.at += size;
+        if size == 0 {
+            self.record_carefully(letter, &numbers, thread);
+        }
+    }
+
+    #[cold]
+    fn record_carefully(&mut self, letter: u8, numbers: &[u64], thread: u32) {
+        let (writer, place) = (&mut self.writer, Place::thread(thread.into()));
+        self.plain.append(|plain| match (letter, numbers) {
+            (ALLOC, &[index, address, size]) => writer.alloc(plain, index, address, size, &place),
+            (RESIZE, &[index, address, size]) => writer.resize(plain, index, address, size, &place),
+            _ => writer.free(plain, numbers.first().copied().unwrap_or(0), &place),
+        });
+    }
+
+    #[inline(always)]
+    fn taking(&mut self, site: u32, weight: u64) {
+        self.sites.put(site.into());
         if self.has_weights {
-            put(&mut weights.1, effect.weight);
+            self.weights.put(weight);
         }
     }
 
     /// Appends an `A`.
     #[inline(always)]
-    pub fn alloc(&mut self, effect: &Effect) {
-        self.begin(effect);
-        self.chunk.commit.allocations += 1;
-        let place = Place::thread(effect.thread.into());
-        self.writer.alloc(&mut self.chunk.plain, effect.index, effect.address, effect.size, &place);
-        self.taking(effect);
+    pub fn alloc(&mut self, call: &Call, entry: u8, index: u64) {
+        self.begin(entry, call.tick);
+        self.commit.allocations += 1;
+        self.record(ALLOC, [index, call.address, call.size], call.thread);
+        self.taking(call.site, call.weight);
     }
 
     /// Appends an `R`.
     #[inline(always)]
-    pub fn resize(&mut self, effect: &Effect) {
-        self.begin(effect);
-        let place = Place::thread(effect.thread.into());
-        self.writer.resize(&mut self.chunk.plain, effect.index, effect.address, effect.size, &place);
-        self.taking(effect);
+    pub fn resize(&mut self, call: &Call, entry: u8, index: u64) {
+        self.begin(entry, call.tick);
+        self.record(RESIZE, [index, call.address, call.size], call.thread);
+        self.taking(call.site, call.weight);
     }
 
     /// Appends an `F`.
     #[inline(always)]
-    pub fn free(&mut self, effect: &Effect) {
-        self.begin(effect);
-        let place = Place::thread(effect.thread.into());
-        self.writer.free(&mut self.chunk.plain, effect.index, &place);
+    pub fn free(&mut self, call: &Call, entry: u8, index: u64) {
+        self.begin(entry, call.tick);
+        self.record(FREE, [index], call.thread);
         if self.free_sites {
-            put(&mut self.chunk.columns[2].1, effect.site.into());
+            self.sites.put(call.site.into());
         }
     }
 
     /// Appends a free that has no record.
     #[cold]
-    pub fn unmatched(&mut self, effect: &Effect) {
+    pub fn unmatched(&mut self, call: &Call, entry: u8) {
         if self.events() == 0 {
-            self.chunk.commit.first_tick = effect.tick;
-            self.last_tick = effect.tick;
+            self.start(call.tick);
         }
         let unmatched = Unmatched {
-            position: self.chunk.commit.events as u32,
-            address: effect.address,
-            thread: effect.thread,
-            entry: effect.entry,
-            tick: effect.tick.saturating_sub(self.chunk.commit.first_tick),
+            position: self.commit.events as u32,
+            address: call.address,
+            thread: call.thread,
+            entry,
+            tick: call.tick.saturating_sub(self.commit.first_tick),
         };
-        unmatched.put(&mut self.chunk.columns[4].1);
-        self.unmatched += 1;
+        self.unmatched.append(|bytes| unmatched.put(bytes));
+        self.unmatched_count += 1;
     }
 
     /// Ends the chunk and starts the next one in `spare`.
     pub fn cut(&mut self, mut spare: Chunk) -> Chunk {
         spare.clear();
-        let mut chunk = std::mem::replace(&mut self.chunk, spare);
+        let Chunk { plain, columns, .. } = spare;
+        let turn = |sheet: &mut Sheet, spare: Vec<u8>| std::mem::replace(sheet, Sheet::over(spare)).take();
+        let sheets = [&mut self.entries, &mut self.ticks, &mut self.sites, &mut self.weights, &mut self.unmatched];
+        let mut sheets = sheets.into_iter();
+        let columns = columns.map(|(kind, spare)| (kind, sheets.next().map_or(Vec::new(), |sheet| turn(sheet, spare))));
+        let plain = turn(&mut self.plain, plain);
         self.number += 1;
-        let commit = &mut chunk.commit;
+        let mut commit = std::mem::take(&mut self.commit);
         commit.number = self.number;
         commit.plain_offset = self.plain_offset;
-        commit.plain_length = chunk.plain.len() as u64;
+        commit.plain_length = plain.len() as u64;
         commit.first_index = self.next_index;
         commit.last_tick = self.last_tick;
         self.plain_offset += commit.plain_length;
         self.next_index += commit.allocations;
-        self.unmatched = 0;
+        self.unmatched_count = 0;
         let padding = self.plain_offset < self.padded;
         self.writer = mtrc::Writer::resume(mtrc::Options { padding, ..mtrc::Options::default() }, self.writer.window());
-        chunk
+        Chunk { commit, plain, columns }
     }
 }

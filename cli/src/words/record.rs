@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use heaptape_analyzer::{report, text::Style};
 use heaptape_formats::tape::Codec;
 use heaptape_recorder::launch::{Finished, Launch, record};
-use heaptape_recorder::options::{LEVEL, Options};
+use heaptape_recorder::options::{LEVEL, OVERFLOW_DROP, OVERFLOW_WAIT, Options, STACKS_CALLER, STACKS_FULL};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -113,8 +113,14 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         dir: args.output,
         library: library::path()?,
         options: Options {
-            overflow: args.overflow as u32,
-            stacks: args.stacks as u32,
+            overflow: match args.overflow {
+                Overflow::Wait => OVERFLOW_WAIT,
+                Overflow::Drop => OVERFLOW_DROP,
+            },
+            stacks: match args.stacks {
+                Stacks::Full => STACKS_FULL,
+                Stacks::None => STACKS_CALLER,
+            },
             max_frames: args.max_frames,
             free_stacks: args.free_stacks,
             sample_bytes: args.sample.unwrap_or(0),

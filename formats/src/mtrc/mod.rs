@@ -19,4 +19,4 @@ pub use reader::Reader;
 pub use shape::{Name, Shape, rewrite};
 pub use stream::{Failure, Stream};
 pub use window::Window;
-pub use writer::{Options, Writer};
+pub use writer::{Options, ROOM, Writer};

@@ -19,14 +19,20 @@ impl Play {
 
     fn step(&mut self, op: Op, thread: u32, address: u64, size: u64) -> &mut Self {
         self.tick += 1;
-        self.live.apply(&call(op, thread, address, size, self.tick), true, &mut self.out);
+        let call = call(op, thread, address, size, self.tick);
+        match self.live.apply(&call, true, &mut self.out) {
+            Done::Alloc(index) => self.out.push(call.effect(Kind::Alloc, index, Block::default())),
+            Done::Resize(old) => self.out.push(call.effect(Kind::Resize, old.index, old)),
+            Done::Free(old) => self.out.push(call.effect(Kind::Free, old.index, old)),
+            Done::Else => {}
+        }
         self
     }
 
     /// Ends it and gives (kind, index, address, size) of all effects.
     fn end(&mut self) -> Vec<(Kind, u64, u64, u64)> {
         self.live.finish(self.tick, &mut self.out);
-        self.out.iter().map(|effect| (effect.kind, effect.index, effect.address, effect.size)).collect()
+        self.out.iter().map(|effect| (effect.kind, effect.index, effect.call.address, effect.call.size)).collect()
     }
 }
 
