@@ -367,3 +367,26 @@ fn a_cut_recording_is_exported_as_far_as_it_goes() {
         assert!(!written.files.is_empty());
     }
 }
+
+/// A file may have a stack of all its sites at each of them: 10^10 frames here. The sums are taken from the tree.
+#[test]
+fn stacks_as_deep_as_the_file_is_long_take_linear_time() {
+    const DEPTH: u64 = 100_000;
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = mptl::Builder::new(mptl::layout::BOUNDS, mptl::Bins::new(16));
+    for number in 1..=DEPTH {
+        let symbol = builder.symbol(0x1000 * (number % 1000 + 1), b"f");
+        let site = builder.site(number - 1, 0x1000 * (number % 1000 + 1) + 2 + number / 1000, Some(symbol));
+        builder.alloc(site, 8);
+    }
+    let mut bytes = Vec::new();
+    builder.build().write(&mut bytes);
+    let file = dir.path().join("deep.mptl");
+    std::fs::write(&file, bytes).unwrap();
+    let written = converted("gmon", &[&file], &Wish::default(), &dir.path().join("deep.gmon")).unwrap();
+    assert_eq!(sum(&written, "samples"), u128::from(8 * DEPTH));
+    let read = gmon::read(&std::fs::read(&written.files[0]).unwrap(), gmon::Hints::default()).unwrap();
+    // Function 2 calls function 3 and so on, around and around: each pair counts what lies below its first passage.
+    let most = read.arcs().map(|arc| arc.count).max().unwrap();
+    assert_eq!(most, 8 * (DEPTH - 1));
+}

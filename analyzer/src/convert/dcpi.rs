@@ -1,7 +1,7 @@
 //! From DCPI profiles.
 
 use super::{Made, Wish, failed};
-use crate::export::Error;
+use crate::export::{self, Error};
 use crate::missing::Missing;
 use crate::unpack::Opened;
 use heaptape_formats::Flavour;
@@ -65,6 +65,8 @@ pub fn to_gmon(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
         let abbreviation = group.event.bytes().next().unwrap_or(b'e');
         let mut builder = gmon::Builder::new(flavour, Unit::counted(&group.event, abbreviation));
         amounts.iter().for_each(|(&address, &amount)| builder.sample(address, 0, amount));
+        export::gmon::fits(amounts.values().copied(), std::iter::empty())
+            .map_err(|error| Error::Format(group.event.clone(), error))?;
         let written = builder.finish().and_then(|gmon| gmon::write(&gmon));
         let bytes = written.map_err(|error| Error::Format(group.event.clone(), error))?;
         made.files.push((format!("{}.gmon", group.name()), bytes));

@@ -1,7 +1,7 @@
 //! From gmon.out.
 
 use super::{Made, Wish, addresses, failed};
-use crate::export::Error;
+use crate::export::{self, Error};
 use crate::missing::Missing;
 use crate::unpack::Opened;
 use heaptape_formats::Flavour;
@@ -44,6 +44,10 @@ pub fn to_gmon(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
     let is_bsd = matches!(wanted, Form::Bsd | Form::Bsd44);
     if is_bsd && union.unit.is_some_and(|unit| unit.dimension() != b"seconds") {
         made.notes.push(format!("the {} form does not say its dimension", wanted.name()));
+    }
+    if !is_bsd {
+        export::gmon::fits(std::iter::empty(), union.arcs.iter().map(|arc| arc.count))
+            .map_err(|error| Error::Format(format!("{} form", wanted.name()), error))?;
     }
     let written = union.to_gmon(wanted, flavour).and_then(|gmon| gmon::write(&gmon));
     let bytes = written.map_err(|error| Error::Format(format!("{} form", wanted.name()), error))?;

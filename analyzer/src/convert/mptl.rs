@@ -1,8 +1,8 @@
 //! From MPTL: its sites are addresses in the memory of the process, so the results are, too.
 
 use super::{Made, Wish, addresses, cut, failed, merge};
-use crate::export::gmon::Gathering;
 use crate::export::objects::Frame;
+use crate::export::stack_tree::{Gathering, Tree};
 use crate::export::{Error, Measure, Totals};
 use crate::unpack::Opened;
 use heaptape_formats::Flavour;
@@ -58,25 +58,40 @@ fn amount(measure: Measure, data: &Data) -> Result<u64, Error> {
     })
 }
 
-/// Sites in stacks, with what each allocated.
-fn stacks(profile: &Profile, mut each: impl FnMut(&[&Site], &Data)) {
-    let (places, data) = (profile.site_places(), profile.data_places());
-    let site = |number: u64| {
-        let place = places.get(usize::try_from(number).ok()?.checked_sub(1)?)?;
-        profile.sites.get(*place)
+/// Each site that allocated, with its sums.
+fn allocating(profile: &Profile) -> impl Iterator<Item = (&Site, &Data)> {
+    let data = profile.data_places();
+    let row =
+        move |site: &Site| usize::try_from(site.data).ok().and_then(|index| data.get(index.wrapping_sub(1)).copied());
+    profile.sites.iter().filter_map(move |site| Some((site, profile.data.get(row(site)?)?)))
+}
+
+/// The sites as a tree with callers first, and each site's node by its index less one.
+fn tree(profile: &Profile) -> (Tree, Vec<u32>) {
+    let places = profile.site_places();
+    let parent_of = |index: usize| {
+        let site = places.get(index.wrapping_sub(1)).and_then(|&place| profile.sites.get(place));
+        site.map(|site| (site, usize::try_from(site.parent).unwrap_or(0)))
     };
-    let mut stack = Vec::new();
-    for leaf in &profile.sites {
-        let row = usize::try_from(leaf.data).ok().and_then(|index| data.get(index.wrapping_sub(1)));
-        let Some(row) = row.and_then(|&place| profile.data.get(place)) else { continue };
-        stack.clear();
-        stack.push(leaf);
-        // Parents form no loop: the reader has seen to it.
-        while let Some(parent) = stack.last().and_then(|last| site(last.parent)) {
-            stack.push(parent);
+    let (mut tree, mut nodes) = (Tree::default(), vec![0u32; places.len()]);
+    for index in 1..=places.len() {
+        // Outwards to what has a node, then back. Callers form no loop: the reader has seen to it.
+        let mut path = vec![];
+        let mut at = index;
+        while let Some((site, parent)) = parent_of(at).filter(|_| nodes[at - 1] == 0) {
+            path.push((at, site));
+            at = parent;
         }
-        each(&stack, row);
+        for (at, site) in path.into_iter().rev() {
+            let address = site.address.wrapping_sub(1);
+            let start = profile.symbol(site.symbol).filter(|&start| start != 0).unwrap_or(address);
+            let parent = usize::try_from(site.parent).ok().and_then(|parent| nodes.get(parent.wrapping_sub(1)));
+            tree.parents.push(parent.copied().unwrap_or(0));
+            tree.frames.push(Some(Frame { object: 0, address, start, end: 0 }));
+            nodes[at - 1] = tree.frames.len() as u32;
+        }
     }
+    (tree, nodes)
 }
 
 /// Samples and arcs at the addresses of the process: right for programs that are not position-independent.
@@ -88,23 +103,17 @@ pub fn to_gmon(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
     let (profile, _) = read(files, &mut made)?;
     let measures = if wish.options.what.is_empty() { vec![Measure::AllocBytes] } else { wish.options.what.clone() };
     let flavour = wish.options.flavour.unwrap_or(profile.flavour);
+    let (tree, nodes) = tree(&profile);
     for measure in measures {
+        let mut amounts = Vec::new();
+        for (site, data) in allocating(&profile) {
+            let amount = amount(measure, data)?;
+            let node = usize::try_from(site.index).ok().and_then(|index| nodes.get(index.wrapping_sub(1)));
+            made.totals.add("samples", amount.into());
+            amounts.push((node.copied().unwrap_or(0), amount));
+        }
         let mut gathering = Gathering::default();
-        let mut result = Ok(());
-        stacks(&profile, |stack, data| match amount(measure, data) {
-            Ok(0) => {}
-            Ok(amount) => {
-                made.totals.add("samples", amount.into());
-                let frame = |site: &&Site| {
-                    let address = site.address.wrapping_sub(1);
-                    let start = profile.symbol(site.symbol).filter(|&start| start != 0);
-                    Some(Frame { object: 0, address, start: start.unwrap_or(address), end: 0 })
-                };
-                gathering.stack(stack.iter().map(frame), amount);
-            }
-            Err(error) => result = Err(error),
-        });
-        result?;
+        gathering.add(&tree, amounts.into_iter());
         let table = gathering.finish().pop().unwrap_or_default();
         let (made_of, unit) = table.gmon(measure, "MPTL", flavour)?;
         made.notes.extend(unit.map(|unit| format!("sums of 2^32 and more; counted in {unit}")));
@@ -136,15 +145,10 @@ pub fn to_dcpi(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
     let measures = if wish.options.what.is_empty() { USUAL.to_vec() } else { wish.options.what.clone() };
     for measure in measures {
         let mut amounts: BTreeMap<u64, u64> = BTreeMap::new();
-        let mut result = Ok(());
-        stacks(&profile, |stack, data| match amount(measure, data) {
-            Ok(amount) => {
-                let sum = amounts.entry(stack.first().map_or(0, |site| site.address.wrapping_sub(1))).or_default();
-                *sum = sum.saturating_add(amount);
-            }
-            Err(error) => result = Err(error),
-        });
-        result?;
+        for (site, data) in allocating(&profile) {
+            let sum = amounts.entry(site.address.wrapping_sub(1)).or_default();
+            *sum = sum.saturating_add(amount(measure, data)?);
+        }
         amounts.retain(|_, amount| *amount > 0);
         for &amount in amounts.values() {
             made.totals.add(measure.name(), amount.into());

@@ -10,10 +10,10 @@
 //! callers would be given everything.
 
 use super::objects::{Frame, Object, Objects};
+use super::stack_tree::{Gathering, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals};
-use crate::load::Image;
+use heaptape_formats::Flavour;
 use heaptape_formats::gmon::{self, Builder, Gmon, Unit};
-use heaptape_formats::{Flavour, tape::SiteSums};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The exporter.
@@ -117,14 +117,18 @@ pub struct Table {
 /// The tables of all images together.
 pub fn tables(source: &mut Source<'_>, measure: Measure) -> Tables {
     let mut objects = Objects::default();
-    let mut tables = Gathering { through: source.options.through, ..Gathering::default() };
+    let mut gathering = Gathering::new(source.options.through);
     for image in source.images.clone() {
         let sums = source.sums(image);
+        let (stacks, ended) = (image.stacks(), image.has_ended());
         let frames = objects.frames(&mut source.symbols, image);
-        tables.image(image, &frames, &sums.sites, measure);
+        let tree =
+            Tree { parents: (1..=stacks.len() as u32).map(|number| stacks.site(number).parent).collect(), frames };
+        gathering.add(&tree, sums.sites.iter().map(|row| (row.site, measure.of(row, ended))));
     }
-    let Gathering { mut tables, outside, .. } = tables;
+    let outside = gathering.outside;
     let labels = objects.labels();
+    let mut tables = gathering.finish();
     tables.resize_with(objects.list.len(), Table::default);
     let mut objects: Vec<(Object, Table)> = objects.list.into_iter().zip(tables).collect();
     for (object, table) in &mut objects {
@@ -133,76 +137,17 @@ pub fn tables(source: &mut Source<'_>, measure: Measure) -> Tables {
     Tables { objects, labels, outside }
 }
 
-/// Samples and arcs in the making.
-#[derive(Default)]
-pub struct Gathering {
-    through: bool,
-    tables: Vec<Table>,
-    outside: u64,
-    /// Of the stack at hand: its objects, and for each the nearest frame so far.
-    below: FxHashMap<usize, Frame>,
-    /// And which caller and callee were met.
-    pairs: FxHashSet<(usize, u64, u64)>,
-}
-
-impl Gathering {
-    fn image(&mut self, image: &Image, frames: &[Option<Frame>], sums: &[SiteSums], measure: Measure) {
-        let ended = image.has_ended();
-        let frame = |number: u32| frames.get((number as usize).wrapping_sub(1)).copied().flatten();
-        for row in sums {
-            let amount = measure.of(row, ended);
-            if amount > 0 {
-                self.stack(image.stacks().stack(row.site).map(|(number, _)| frame(number)), amount);
-            }
-        }
-    }
-
-    /// The tables of stacks that have all been given, by object, without arcs from outside.
-    pub fn finish(self) -> Vec<Table> {
-        self.tables
-    }
-
-    /// A stack, innermost frame first.
-    pub fn stack(&mut self, frames: impl Iterator<Item = Option<Frame>>, amount: u64) {
-        self.below.clear();
-        self.pairs.clear();
-        let mut own = None;
-        let mut frames = frames.peekable();
-        match frames.peek() {
-            Some(Some(frame)) => own = Some(frame.object),
-            _ => self.outside = self.outside.saturating_add(amount),
-        }
-        for frame in frames.flatten() {
-            if !self.through && own != Some(frame.object) {
-                continue;
-            }
-            let most = self.tables.len().max(frame.object + 1);
-            self.tables.resize_with(most, Table::default);
-            let table = &mut self.tables[frame.object];
-            table.met.insert(frame.start);
-            match self.below.insert(frame.object, frame) {
-                None => table.sample(&frame, amount),
-                Some(callee) => {
-                    if self.pairs.insert((frame.object, frame.start, callee.start)) {
-                        table.arc(&frame, &callee, amount);
-                    }
-                }
-            }
-        }
-        for (object, outermost) in self.below.drain() {
-            let sum = self.tables[object].entries.entry(outermost.start).or_default();
-            *sum = sum.saturating_add(amount);
-        }
-    }
-}
-
 impl Table {
     /// Whether nothing fell into the object.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 
-    fn sample(&mut self, frame: &Frame, amount: u64) {
+    /// Counts an amount at a frame.
+    pub fn sample(&mut self, frame: &Frame, amount: u64) {
+        if amount == 0 {
+            return;
+        }
         // gprof counts in units of 2 bytes, and gives one that two functions share to the second.
         let is_shared = frame.end > 0 && frame.address | 1 >= frame.end;
         let address = if is_shared { frame.address.saturating_sub(2).max(frame.start) } else { frame.address };
@@ -210,12 +155,24 @@ impl Table {
         (*end, *sum) = ((*end).max(frame.end), sum.saturating_add(amount));
     }
 
-    fn arc(&mut self, caller: &Frame, callee: &Frame, amount: u64) {
+    /// Counts an amount from a frame to the function of another.
+    pub fn arc(&mut self, caller: &Frame, callee: &Frame, amount: u64) {
         if caller.start != callee.start {
             self.called.insert(callee.start);
         }
         let sum = self.arcs.entry((caller.address, callee.start)).or_default();
         *sum = sum.saturating_add(amount);
+    }
+
+    /// Counts an amount of a function that was called from outside the object, or by nobody that is known.
+    pub fn entry(&mut self, frame: &Frame, amount: u64) {
+        let sum = self.entries.entry(frame.start).or_default();
+        *sum = sum.saturating_add(amount);
+    }
+
+    /// A stack passes through this function.
+    pub fn meet(&mut self, frame: &Frame) {
+        self.met.insert(frame.start);
     }
 
     /// Arcs for calls from outside, where callers inside would else be given their part.
@@ -239,6 +196,11 @@ impl Table {
         for &(dimension, abbreviation, shift) in units {
             let mut builder = Builder::new(flavour, Unit::counted(dimension, abbreviation));
             let scaled = |amount: u64| (amount >> shift) + u64::from(shift > 0 && amount >> (shift - 1) & 1 == 1);
+            let amounts = self.samples.values().map(|(_, amount)| scaled(*amount));
+            if let Err(error) = fits(amounts, self.arcs.values().map(|amount| scaled(*amount))) {
+                refused = Some(error);
+                continue;
+            }
             for (&address, &(end, amount)) in &self.samples {
                 builder.sample(address, end, scaled(amount));
             }
@@ -255,6 +217,26 @@ impl Table {
             None => Error::Impossible(format!("{name}: there is no unit to count in")),
         })
     }
+}
+
+/// The most records of a file: 45 MB. A bin holds 65,535, an arc 2^32 - 1; what is more is said by repeated records.
+const MOST_RECORDS: u64 = 1 << 20;
+
+/// Whether amounts can be said by a reasonable number of records.
+///
+/// # Errors
+/// When not: then a coarser unit is needed.
+pub fn fits(samples: impl Iterator<Item = u64>, arcs: impl Iterator<Item = u64>) -> heaptape_formats::Result<()> {
+    let samples = samples.map(|amount| amount.div_ceil(gmon::layout::BIN_MAX));
+    let arcs = arcs.map(|amount| amount.div_ceil(u64::from(u32::MAX)));
+    // What is one record must be one: only repetitions count.
+    let repeats = samples.chain(arcs).map(|records| records.saturating_sub(1)).fold(0u64, u64::saturating_add);
+    if repeats <= MOST_RECORDS {
+        return Ok(());
+    }
+    let expected = "at most 2^20 repeated records belong: take a coarser dimension";
+    let kind = heaptape_formats::Kind::Bad(repeats, expected);
+    Err(heaptape_formats::Error { format: heaptape_formats::Format::Gmon, offset: 0, field: "bins", kind })
 }
 
 #[cfg(test)]

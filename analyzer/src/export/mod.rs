@@ -8,6 +8,7 @@ pub mod measure;
 pub mod objects;
 pub mod places;
 pub mod rebase;
+pub mod stack_tree;
 pub mod verify;
 
 pub use measure::Measure;

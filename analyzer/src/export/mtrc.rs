@@ -13,6 +13,9 @@ use rustc_hash::FxHashMap;
 /// Bytes that are gathered before they are handed on.
 const GATHERED: usize = 1 << 20;
 
+/// Frames of a stack that are looked through for one of the program.
+const DEEPEST: usize = 256;
+
 /// The exporter.
 pub struct Export;
 
@@ -213,7 +216,7 @@ impl Named {
     fn of(&mut self, symbols: &mut crate::symbols::Symbolizer, image: &Image, site: u32) -> &Name {
         self.0.entry(site).or_insert_with(|| {
             let mut first = None;
-            for (_, site) in image.stacks().stack(site) {
+            for (_, site) in image.stacks().stack(site).take(DEEPEST) {
                 let frames = symbols.frames(image.stacks(), &site);
                 let program = frames.iter().find(|frame| is_program(frame));
                 let found = program.is_some();

@@ -386,6 +386,7 @@ pub fn write(dir: &Path, files: &Files, codec: Codec) -> PathBuf {
         format: "heaptape recording".into(),
         version: 1,
         command: vec!["made".into(), "it".into()],
+        ended_unix_ns: Some(1_700_000_001_000_000_000),
         images: vec![image],
         ..Recording::default()
     };

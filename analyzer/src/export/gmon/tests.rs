@@ -16,15 +16,37 @@ fn inclusive(table: &Table, function: u64) -> f64 {
     children.fold(own as f64, |sum, ((_, to), amount)| sum + inclusive(table, *to) * *amount as f64 / calls(*to))
 }
 
-fn gathered(through: bool, stacks: &[(&[Option<Frame>], u64)]) -> Gathering {
-    let mut gathering = Gathering { through, ..Gathering::default() };
+struct Gathered {
+    tables: Vec<Table>,
+    outside: u64,
+}
+
+fn gathered(through: bool, stacks: &[(&[Option<Frame>], u64)]) -> Gathered {
+    // Stacks share their outer frames, as a recording's do.
+    let mut tree = Tree::default();
+    let mut amounts = Vec::new();
     for (stack, amount) in stacks {
-        gathering.stack(stack.iter().copied(), *amount);
+        let mut node = 0;
+        for frame in stack.iter().rev() {
+            let known =
+                (1..=tree.frames.len()).find(|&at| tree.parents[at - 1] == node && tree.frames[at - 1] == *frame);
+            node = known.map_or_else(
+                || {
+                    tree.parents.push(node);
+                    tree.frames.push(*frame);
+                    tree.frames.len() as u32
+                },
+                |at| at as u32,
+            );
+        }
+        amounts.push((node, *amount));
     }
-    for table in &mut gathering.tables {
-        table.enter(Some(1));
-    }
-    gathering
+    let mut gathering = Gathering::new(through);
+    gathering.add(&tree, amounts.into_iter());
+    let outside = gathering.outside;
+    let mut tables = gathering.finish();
+    tables.iter_mut().for_each(|table| table.enter(Some(1)));
+    Gathered { tables, outside }
 }
 
 #[test]

@@ -13,6 +13,9 @@ use crate::symbols::{Detail, Frame, Symbolizer};
 use heaptape_formats::tape::Entry;
 use std::io::Write;
 
+/// Frames of a stack that are shown at most.
+const DEEPEST: usize = 1024;
+
 /// Prints the blocks of a recording's greatest process, or of the one that was named, that are alive at its end. Gives what
 /// a reader should know.
 ///
@@ -39,7 +42,7 @@ pub fn view_recorded(recorded: &Recorded, options: &Options, out: &mut dyn Write
 fn described(symbols: &mut Symbolizer, image: &Image, index: u64, block: &live_set::Block) -> Block {
     let mut place = None;
     let mut stack = Vec::new();
-    for (_, site) in image.stacks().stack(block.site) {
+    for (_, site) in image.stacks().stack(block.site).take(DEEPEST) {
         let frames = symbols.frames(image.stacks(), &site);
         if place.as_ref().is_none_or(|known: &Frame| !is_program(known)) {
             place =

@@ -1,0 +1,99 @@
+//! The command on files of every format: as they are, packed in anything, and from standard input.
+
+use heaptape_formats::tape::Codec;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name)
+}
+
+fn heaptape(words: &[&str], input: Option<&[u8]>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_heaptape"));
+    command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    let bytes = input.unwrap_or_default().to_vec();
+    let writer = std::thread::spawn(move || drop(pipe.write_all(&bytes)));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    output
+}
+
+fn packed(bytes: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    gzip.write_all(bytes).unwrap();
+    let with = |codec: Codec| {
+        let mut out = Vec::new();
+        codec.pack(bytes, 1, &mut out).unwrap();
+        out
+    };
+    vec![
+        ("plain", bytes.to_vec()),
+        ("gzip", gzip.finish().unwrap()),
+        ("zstd", with(Codec::Zstd)),
+        ("lz4", with(Codec::Lz4)),
+    ]
+}
+
+const SAMPLES: [(&str, &str); 4] = [
+    ("mpatrol/usedebug.mtrc", "mtrc LE64 version 10501"),
+    ("mpatrol/recursion.mpt", "mptl LE64 version 10501"),
+    ("dcpi/good/v007-unknown-lines.dcpi", "required version pdb-0.07"),
+    ("gmon/hand/arcs-only.gmon", "endian little ptr 8"),
+];
+
+#[test]
+fn every_format_is_dumped_alike_however_it_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    for (sample, first_line) in SAMPLES {
+        let bytes = std::fs::read(golden(sample)).unwrap();
+        let mut plain = None;
+        for (packing, bytes) in packed(&bytes) {
+            let path = dir.path().join(packing);
+            std::fs::write(&path, &bytes).unwrap();
+            let from_file = heaptape(&["dump", path.to_str().unwrap()], None);
+            let from_input = heaptape(&["dump", "-"], Some(&bytes));
+            assert_eq!(from_file.status.code(), Some(0), "{sample} {packing}");
+            assert_eq!(from_file.stdout, from_input.stdout, "{sample} {packing}");
+            let plain = plain.get_or_insert_with(|| from_file.stdout.clone());
+            assert!(*plain == from_file.stdout, "{sample} {packing}");
+        }
+        let text = String::from_utf8(plain.unwrap()).unwrap();
+        assert!(text.starts_with(first_line), "{sample}: {}", text.lines().next().unwrap_or_default());
+        assert!(text.lines().count() > 3);
+    }
+}
+
+#[test]
+fn conversions_tell_what_they_proved_and_what_they_could_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let profile = golden("mpatrol/recursion.mpt").display().to_string();
+    let done = heaptape(&["convert", "--to", "gmon", "--verify", "-o", &at("g"), &profile], None);
+    let told = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(0), "{told}");
+    assert!(told.contains("samples: ") && told.contains("conserved"), "{told}");
+    // A trace's bytes by stack have no place in bins.
+    let trace = golden("mpatrol/usedebug.mtrc").display().to_string();
+    let lossy = heaptape(&["convert", "--to", "mptl", "--verify", "-o", &at("m"), &trace], None);
+    let told = String::from_utf8_lossy(&lossy.stderr).into_owned();
+    assert_eq!(lossy.status.code(), Some(1), "{told}");
+    assert!(told.contains("bins only") && told.contains("alloc-bytes: ") && told.contains("cannot be held"), "{told}");
+    let refused = heaptape(&["convert", "--to", "mtrc", &profile], None);
+    assert_eq!(refused.status.code(), Some(2));
+    // One file goes to standard output when nothing else is said, and comes from standard input.
+    let bytes = std::fs::read(golden("mpatrol/recursion.mpt")).unwrap();
+    let copy = heaptape(&["convert", "--to", "mptl", "-"], Some(&bytes));
+    assert!(copy.status.success() && copy.stdout == bytes);
+}
+
+#[test]
+fn help_names_every_format() {
+    let help = heaptape(&["export", "--help"], None);
+    let text = String::from_utf8(help.stdout).unwrap();
+    for (name, summary) in [("mtrc", "mptrace"), ("mptl", "mprof"), ("gmon", "gprof"), ("dcpi", "DCPI")] {
+        assert!(text.lines().any(|line| line.contains(&format!("- {name}:")) && line.contains(summary)), "{text}");
+    }
+}
