@@ -231,7 +231,8 @@ fn the_real_gprof_shows_the_sums_of_the_stacks() {
         let (_recording, recording) = recorded(&objects, &stacks);
         let out = dir.path().join(format!("out{round}"));
         let exporter = export::exporter("gmon").unwrap();
-        let written = export::run(exporter, std::slice::from_ref(&recording), &Options::default(), Some(&out), true).unwrap();
+        let written =
+            export::run(exporter, std::slice::from_ref(&recording), &Options::default(), Some(&out), true).unwrap();
         assert!(written.is_whole() && written.notes.is_empty(), "{written:?}");
         for (object, built) in objects.iter().enumerate() {
             let (own, inclusive) = truth(object, &stacks);

@@ -155,7 +155,8 @@ fn a_killed_writer_leaves_all_that_it_published() {
         assert!(allocs.len() as u64 >= count, "{} of {count}", allocs.len());
         assert!(allocs.iter().zip(1..).all(|(address, count)| *address == 16 * count));
         let account = &back.accounts[&1];
-        assert!(account.emitted - account.recorded <= 1 && account.lost == 0, "{account:?}");
+        // The event in whose middle it was killed, at most.
+        assert!(account.emitted == account.recorded + account.lost && account.lost <= 1, "{account:?}");
     }
 }
 

@@ -151,7 +151,11 @@ impl Set {
             }
             Err(error) => {
                 let format = opened.format.map_or("none", Format::name);
-                return self.faults.push(format!("{}: a file of {format}, not a DCPI profile: {}", opened.name, chain(&error)));
+                return self.faults.push(format!(
+                    "{}: a file of {format}, not a DCPI profile: {}",
+                    opened.name,
+                    chain(&error)
+                ));
             }
         }
         if let Some(cut) = &opened.cut {
