@@ -183,6 +183,13 @@ impl Symbolizer {
         self.objects[object].files.first()?.1.code()
     }
 
+    /// Whether the module's own file is there, and still the one that was recorded.
+    pub fn is_there(&mut self, module: &Module) -> bool {
+        let object = self.object(module);
+        let own = &self.objects[object];
+        own.files.first().is_some_and(|(path, _)| path.as_os_str().as_encoded_bytes() == module.path)
+    }
+
     /// Link-time start of a function of the module that is not `taken`: `_init`, which no stack passes through, or the first.
     pub fn unused(&mut self, module: &Module, taken: impl Fn(u64) -> bool) -> Option<u64> {
         let object = self.object(module);

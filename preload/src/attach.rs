@@ -60,9 +60,9 @@ pub fn frees_have_stacks() -> bool {
     FREE_STACKS.load(Relaxed)
 }
 
-/// The shared area of a live session.
+/// The shared area of a live session of this process: a child that has not attached yet has none.
 pub fn area() -> Option<Area> {
-    if STATE.load(Acquire) != LIVE {
+    if STATE.load(Acquire) != LIVE || !is_ours() {
         return None;
     }
     // SAFETY: LIVE was seen with Acquire.

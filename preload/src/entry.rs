@@ -59,6 +59,7 @@ macro_rules! operator_stub {
                 "mov [rsp], rdi",
                 "mov [rsp + 8], rsi",
                 "mov [rsp + 16], rdx",
+                "mov rcx, rsi",
                 "mov esi, {which}",
                 "lea rdx, [rsp + 40]",
                 "call {begins}",

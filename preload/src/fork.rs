@@ -8,53 +8,55 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Forks by `real`. The child attaches by itself at its first event; the parent's time of the fork travels in its memory.
+///
+/// The call may come from a signal handler that interrupted a hook of this thread. When the handler returns in the child, that hook goes on where
+/// the area is not mapped and its block reads as zeros: so the child gets both back, as pages that nobody reads. Its own events go to a
+/// session of its own.
 fn forking(real: impl FnOnce() -> c_int) -> c_int {
-    let Some(area) = attach::area() else { return real() };
-    attach::FORK_TICK.store(stamp::now(), Relaxed);
     let block = tls::get();
-    // SAFETY: the thread's own block, mapped for ever.
-    let interrupts = guard::is_traced(block) && unsafe { (*block).gate } & thread::BUSY != 0;
-    let copy = if interrupts { copied(block) } else { None };
+    let Some(area) = attach::area().filter(|_| guard::is_traced(block)) else { return real() };
+    attach::FORK_TICK.store(stamp::now(), Relaxed);
+    // SAFETY: the thread's own block, mapped for ever, of which only this thread writes.
+    let is_busy = unsafe { (*block).gate } & thread::BUSY != 0;
+    let mut words = [0u8; thread::WORDS];
+    // SAFETY: as above; the words are the first of the block.
+    unsafe { core::ptr::copy_nonoverlapping(block.cast::<u8>(), words.as_mut_ptr(), words.len()) };
+    let whole = if is_busy { copied(block) } else { None };
     let result = real();
     if result == 0 {
-        if let Some(copy) = copy {
-            let_the_hook_finish(&area, block, copy);
+        let (rights, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        sys::map(area.base(), area.layout().total as usize, rights, flags | libc::MAP_FIXED, -1);
+        // SAFETY: as above; the block's pages are open in the child too.
+        unsafe {
+            match whole {
+                Some(whole) => core::ptr::copy_nonoverlapping(whole, block.cast::<u8>(), thread::BLOCK_BYTES),
+                None => core::ptr::copy_nonoverlapping(words.as_ptr(), block.cast::<u8>(), words.len()),
+            }
         }
+        if is_busy {
+            attach::leave_old_memory();
+        }
+        tls::set(core::ptr::null_mut());
     } else {
         // A fork that does not come through here must not take this time for its own.
         attach::FORK_TICK.store(0, Relaxed);
-        if guard::is_traced(block) {
-            // What the parent does from here on must not look as if it had been done before the fork: stamp the next event.
-            // SAFETY: as above; only this thread uses the word.
-            unsafe { (&raw mut (*block).until_stamp).write_volatile(0) };
-        }
+        // What the parent does from here on must not look as if it had been done before the fork: stamp the next event.
+        // SAFETY: as above.
+        unsafe { (&raw mut (*block).until_stamp).write_volatile(0) };
     }
-    copy.into_iter().for_each(|copy| sys::unmap(copy.cast(), thread::BLOCK_BYTES));
+    whole.into_iter().for_each(|whole| sys::unmap(whole, thread::BLOCK_BYTES));
     result
 }
 
-/// A copy of a block that a child does not see as zeros.
+/// A copy of a whole block, which a hook that is at work needs.
 #[cold]
-fn copied(block: *mut Block) -> Option<*mut Block> {
+fn copied(block: *mut Block) -> Option<*mut u8> {
     let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let copy = sys::map(core::ptr::null_mut(), thread::BLOCK_BYTES, rights, flags, -1)?;
     // SAFETY: both are as long as a block; the hook that uses the block stands still below this call.
     unsafe { core::ptr::copy_nonoverlapping(block.cast::<u8>(), copy, thread::BLOCK_BYTES) };
-    Some(copy.cast())
-}
-
-/// A signal handler forked while a hook of this thread was at work. When the handler returns, that hook goes on in the child, where the area is
-/// not mapped and its block reads as zeros: give it both, as pages that nobody reads. The child's own events go to a session with
-/// memory of its own.
-#[cold]
-fn let_the_hook_finish(area: &heaptape_wire::Area, block: *mut Block, copy: *mut Block) {
-    let (rights, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-    sys::map(area.base(), area.layout().total as usize, rights, flags | libc::MAP_FIXED, -1);
-    // SAFETY: as in `copied`; the block's pages are open in the child too.
-    unsafe { core::ptr::copy_nonoverlapping(copy.cast::<u8>(), block.cast::<u8>(), thread::BLOCK_BYTES) };
-    attach::leave_old_memory();
-    tls::set(core::ptr::null_mut());
+    Some(copy)
 }
 
 /// `fork`.

@@ -19,8 +19,10 @@ macro_rules! gate {
 pub struct Forward {
     /// Stack pointer of the outer hook.
     pub sp: usize,
-    /// Bytes that an inner allocation of the same call asks for.
+    /// Bytes that an inner allocation of the same call asks for,
     pub size: usize,
+    /// or so many more: an alignment that the size may be rounded up to.
+    pub slack: usize,
     /// Block that an inner free of the same call names; null for an allocation.
     pub block: usize,
     /// What the word at `sp` holds while the outer call lasts: its return address.
@@ -63,7 +65,9 @@ pub unsafe fn judge(block: *mut Block, sp: usize, size: usize, address: usize) -
             if !is_alive(block, sp, forward.sp, forward.word) {
                 gate!("and", block, !FORWARDING);
             } else if (address != 0 && address == forward.block)
-                || (address == 0 && forward.block == 0 && size.max(1) == forward.size.max(1))
+                || (address == 0
+                    && forward.block == 0
+                    && size.max(1).wrapping_sub(forward.size.max(1)) <= forward.slack)
             {
                 return Verdict::Inner;
             }
@@ -158,7 +162,7 @@ pub unsafe fn end(block: *mut Block) {
 ///
 /// # Safety
 /// As [`begin`].
-pub unsafe fn forward(block: *mut Block, sp: usize, size: usize, address: usize) -> bool {
+pub unsafe fn forward(block: *mut Block, sp: usize, size: usize, slack: usize, address: usize) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         if judge(block, sp, size, address) != Verdict::Event {
@@ -167,7 +171,7 @@ pub unsafe fn forward(block: *mut Block, sp: usize, size: usize, address: usize)
         if (*block).gate & FORWARDING != 0 {
             return true;
         }
-        (*block).forward = Forward { sp, size, block: address, word: (sp as *const u64).read() };
+        (*block).forward = Forward { sp, size, slack, block: address, word: (sp as *const u64).read() };
         compiler_fence(SeqCst);
         gate!("or", block, FORWARDING);
         true

@@ -18,7 +18,7 @@ fn outer<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) ->
 fn always_outer<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
     let state = crate::thread::block(sp);
     // SAFETY: the thread's own block, or null.
-    let marked = guard::is_traced(state) && unsafe { guard::forward(state, sp, size, block as usize) };
+    let marked = guard::is_traced(state) && unsafe { guard::forward(state, sp, size, 0, block as usize) };
     let result = call();
     if marked {
         // SAFETY: as above.
@@ -219,14 +219,20 @@ operators! {
     19 _ZdaPvSt11align_val_tRKSt9nothrow_t c"_ZdaPvSt11align_val_tRKSt9nothrow_t" delete DELETE_ARRAY;
 }
 
+/// Numbers of the forms of `operator new` with an alignment.
+const ALIGNED_NEW: core::ops::RangeInclusive<usize> = 4..=7;
+
 /// Before `operator new`: marks the call as one, and gives the next definition. The stub calls it itself, so that an exception thrown
 /// there passes through a frame that has nothing but its size.
-pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize) -> *mut c_void {
+///
+/// The aligned forms may ask for their size rounded up to the alignment, their second argument.
+pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second: usize) -> *mut c_void {
     let state = crate::thread::block(sp);
     // SAFETY: the thread's own block, or null; `sp` is the stub's.
     unsafe {
         if guard::is_traced(state) {
-            guard::forward(state, sp, size, 0);
+            let slack = if ALIGNED_NEW.contains(&which) { second.wrapping_sub(1) } else { 0 };
+            guard::forward(state, sp, size, slack, 0);
         }
         let next = real::operator(which, (sp as *const usize).read());
         if next.is_null() { crate::entry::new_without_next as *mut c_void } else { next }
@@ -258,7 +264,7 @@ pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, whi
         let next: unsafe extern "C" fn(*mut u8, usize, usize) = core::mem::transmute(next);
         free_by(OPERATOR_OPS[which], block, sp, bp, || {
             let state = crate::thread::block(sp);
-            let marked = guard::is_traced(state) && guard::forward(state, sp, 0, block as usize);
+            let marked = guard::is_traced(state) && guard::forward(state, sp, 0, 0, block as usize);
             next(block, second, third);
             if marked {
                 guard::forwarded(state, sp);

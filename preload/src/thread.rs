@@ -99,6 +99,9 @@ pub fn untraced() -> *mut Block {
     (&raw const OFF).cast_mut().cast()
 }
 
+/// Bytes of a block before its large parts.
+pub const WORDS: usize = core::mem::offset_of!(Block, memo);
+
 /// Bytes of a block, a multiple of the page.
 pub const BLOCK_BYTES: usize = size_of::<Block>();
 

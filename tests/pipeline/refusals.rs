@@ -54,23 +54,6 @@ fn a_static_program() {
     assert!(error.contains("static"), "and why: {error}");
 }
 
-/// A static child of a program that is recorded: the recording says that it was not seen.
-#[test]
-fn a_static_child() {
-    let child = Target::program("small.c").flag("-static").named("small-static").build();
-    let program = Program::shell(&format!("{} 5; echo $?", child.display()));
-    let plain = program.plain().success();
-    let recording = program.recorded();
-    assert_eq!(recording.outcome.stdout, plain.stdout);
-    let file = recording.folder.join("recording.json");
-    let text: serde_json::Value = serde_json::from_slice(&fs::read(file).expect("recording.json")).expect("JSON");
-    let missed = text["not_traced"].as_array().cloned().unwrap_or_default();
-    assert!(
-        missed.iter().any(|entry| entry["exe"].as_str().is_some_and(|exe| exe.ends_with("small-static"))),
-        "{text:#}"
-    );
-}
-
 #[test]
 fn a_setuid_program() {
     if !is_root() {

@@ -105,6 +105,9 @@ impl Counts {
 /// How much must be equal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
+    /// Events and live blocks: a child forked by a system call of its own is known from its first event on, so what it inherits is what
+    /// its parent has by then.
+    Own,
     /// Events, live blocks, inherited blocks; for programs with threads, whose order two observers may see differently.
     Live,
     /// The peak as well.
@@ -161,8 +164,9 @@ pub fn equal(report: &Report, counts: &[Counts], depth: Depth, recording: &Recor
                 && found.name() == counted.name()
                 && found.ppid == counted.ppid
                 && found.events() == counted.events()
-                && found.live() == counted.live()
-                && (depth == Depth::Live || found.peak() == counted.peak())
+                && (found.live_blocks, found.live_bytes) == (counted.live_blocks, counted.live_bytes)
+                && (depth == Depth::Own || found.live() == counted.live())
+                && (depth != Depth::Peak || found.peak() == counted.peak())
         };
         match recorded.iter().position(same) {
             Some(index) => drop(recorded.swap_remove(index)),

@@ -203,7 +203,10 @@ impl Table {
     }
 
     fn sample(&mut self, frame: &Frame, amount: u64) {
-        let (end, sum) = self.samples.entry(frame.address).or_default();
+        // gprof counts in units of 2 bytes, and gives one that two functions share to the second.
+        let is_shared = frame.end > 0 && frame.address | 1 >= frame.end;
+        let address = if is_shared { frame.address.saturating_sub(2).max(frame.start) } else { frame.address };
+        let (end, sum) = self.samples.entry(address).or_default();
         (*end, *sum) = ((*end).max(frame.end), sum.saturating_add(amount));
     }
 

@@ -58,7 +58,8 @@ pub struct Frame {
 pub struct Objects {
     /// Each once.
     pub list: Vec<Object>,
-    known: FxHashMap<(Vec<u8>, Vec<u8>), usize>,
+    /// By build-id, else by path.
+    known: FxHashMap<Vec<u8>, usize>,
 }
 
 impl Objects {
@@ -96,18 +97,29 @@ impl Objects {
     }
 
     fn place(&mut self, symbols: &mut Symbolizer, module: &Module) -> usize {
-        let list = &mut self.list;
-        *self.known.entry((module.path.clone(), module.build_id.clone())).or_insert_with(|| {
-            let mapping = module.start.wrapping_sub(module.bias)..module.end.wrapping_sub(module.bias);
-            let code = symbols.code(module);
-            list.push(Object {
-                path: String::from_utf8_lossy(&module.path).into_owned(),
-                build_id: module.build_id.clone(),
-                is_there: code.is_some(),
-                code: code.unwrap_or(mapping),
-                module: module.clone(),
-            });
-            list.len() - 1
-        })
+        let mapping = module.start.wrapping_sub(module.bias)..module.end.wrapping_sub(module.bias);
+        let is_there = symbols.is_there(module);
+        let mut object = || Object {
+            path: String::from_utf8_lossy(&module.path).into_owned(),
+            build_id: module.build_id.clone(),
+            is_there,
+            code: symbols.code(module).unwrap_or(mapping.clone()),
+            module: module.clone(),
+        };
+        let key = if module.build_id.is_empty() { &module.path } else { &module.build_id };
+        match self.known.get(key).copied() {
+            Some(place) => {
+                // The same object may have been met under a path that is not its file's: a link, or before it had a name.
+                if is_there && !self.list[place].is_there {
+                    self.list[place] = object();
+                }
+                place
+            }
+            None => {
+                self.list.push(object());
+                self.known.insert(key.clone(), self.list.len() - 1);
+                self.list.len() - 1
+            }
+        }
     }
 }

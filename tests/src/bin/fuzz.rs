@@ -1,8 +1,11 @@
-//! Feeds mutated golden files to every reader for some seconds: `fuzz SECONDS [SEED]`. A panic aborts the process; the line before it names
-//! the seed and the round, which make the same bytes again.
+//! Feeds mutated golden files to every reader: `fuzz SECONDS [SEED]` for some seconds to whichever reader knows the bytes again,
+//! `fuzz READER COUNT [SEED]` so many inputs to one of them. A panic aborts the process; the note in the kept folder names the
+//! seed and the round, which make the same bytes again.
 #![forbid(unsafe_code)]
 
-use heaptape_formats::{Format, dcpi, mptl, mtrc, tape};
+use heaptape_analyzer::foreign::{mleak, mprof, mptrace};
+use heaptape_analyzer::{convert, unpack};
+use heaptape_formats::{Format, dcpi, gmon, mptl, mtrc, tape};
 use heaptape_tests::workshop;
 use std::fs;
 use std::io::Write;
@@ -83,45 +86,237 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
     }
 }
 
+/// Reads bytes whatever they are.
+type Reader = fn(&[u8], &mut Sink);
+
+/// Every reader, the folders below tests/golden with files that it reads, and how it is fed.
+const READERS: [(&str, &[&str], Reader); 8] = [
+    ("mtrc", &["mpatrol", "export"], |bytes, sink| {
+        drop(mtrc::dump(bytes, sink));
+        drop(mtrc::rewrite(bytes));
+        if let Ok(mut stream) = mtrc::Stream::new(bytes) {
+            while let Ok(Some(_)) = stream.next() {}
+        }
+    }),
+    ("mptl", &["mpatrol"], |bytes, sink| {
+        drop(mptl::dump(bytes, sink));
+        if let Ok((profile, _)) = mptl::Profile::read(bytes) {
+            profile.write(&mut Vec::new());
+        }
+    }),
+    ("gmon", &["gmon"], |bytes, sink| {
+        if let Ok(file) = gmon::read(bytes, gmon::Hints::default()) {
+            drop(gmon::dump(&file, sink));
+            drop(gmon::write(&file));
+            drop(gmon::Union::default().add(&file));
+        }
+    }),
+    ("dcpi", &["dcpi"], |bytes, sink| {
+        drop(dcpi::dump(bytes, None, sink));
+        drop(dcpi::read(bytes).map(|profile| dcpi::write(&profile)));
+    }),
+    ("tape", &["tape"], |bytes, sink| drop(tape::dump(bytes, sink))),
+    ("unpack", &["mpatrol", "dcpi", "gmon"], |bytes, _| {
+        let limit = unpack::Limit { floor: 1 << 20, ratio: 200 };
+        drop(unpack::unpack("input".into(), bytes.to_vec(), limit));
+    }),
+    ("convert", &["mpatrol", "dcpi", "gmon"], |bytes, _| {
+        let limit = unpack::Limit { floor: 1 << 20, ratio: 200 };
+        let Ok(opened) = unpack::unpack("input".into(), bytes.to_vec(), limit) else { return };
+        let Some(format) = opened.format else { return };
+        for to in [Format::Mptl, Format::Gmon, Format::Dcpi] {
+            drop(convert::make(format, to, std::slice::from_ref(&opened), &convert::Wish::default()));
+        }
+    }),
+    ("views", &["mpatrol"], |bytes, sink| match heaptape_formats::sniff::format(bytes) {
+        Some(Format::Mptl) => {
+            if let Ok((profile, _)) = mptl::Profile::read(bytes) {
+                let options = mprof::Options { call_graph: true, stack_depth: 0, ..mprof::Options::default() };
+                drop(mprof::view(&profile, &options, sink));
+                drop(mprof::graph(&profile, &options, "input", sink));
+            }
+        }
+        Some(Format::Mtrc) => {
+            let Ok(mut stream) = mtrc::Stream::new(bytes) else { return };
+            let options = mptrace::Options { verbose: true, source: true, word: 8 };
+            let mut complaints = Sink(64 << 20);
+            let Ok(mut view) = mptrace::View::new(options, sink, &mut complaints) else { return };
+            while let Ok(Some(record)) = stream.next() {
+                if view.record(&record).is_err() {
+                    return;
+                }
+            }
+            drop(view.finish());
+        }
+        _ => drop(mleak::view(bytes, &mleak::Options::default(), sink)),
+    }),
+];
+
+/// The readers of one format.
+const FORMATS: [(Format, &str); 5] = [
+    (Format::Mtrc, "mtrc"),
+    (Format::Mptl, "mptl"),
+    (Format::Gmon, "gmon"),
+    (Format::Dcpi, "dcpi"),
+    (Format::Tape, "tape"),
+];
+
 /// By the reader of whatever the bytes look like.
 fn read(bytes: &[u8], sink: &mut Sink) {
-    match heaptape_formats::sniff::format(bytes) {
-        Some(Format::Mtrc) => drop(mtrc::dump(bytes, sink)),
-        Some(Format::Mptl) => drop(mptl::dump(bytes, sink)),
-        Some(Format::Dcpi) => drop(dcpi::dump(bytes, None, sink)),
-        Some(Format::Tape) => drop(tape::dump(bytes, sink)),
-        _ => {}
+    let known = heaptape_formats::sniff::format(bytes);
+    let name = FORMATS.iter().find(|format| Some(format.0) == known).map(|format| format.1);
+    if let Some((_, _, reader)) = READERS.iter().find(|reader| Some(reader.0) == name) {
+        reader(bytes, sink);
+    }
+}
+
+/// What is asked for: which reader, which files it is fed with, and for how long.
+struct Asked {
+    name: String,
+    folders: Vec<PathBuf>,
+    reader: Reader,
+    seconds: Option<u64>,
+    rounds: u64,
+    seed: u64,
+}
+
+impl Asked {
+    fn of(words: &[String]) -> Asked {
+        let golden = workshop::root().join("tests/golden");
+        let number = |at: usize, usual: u64| words.get(at).map_or(usual, |word| word.parse().expect("a number"));
+        let seed = 0x9e37_79b9_7f4a_7c15;
+        let named = words.first().and_then(|word| READERS.iter().find(|reader| reader.0 == word));
+        match named {
+            Some((name, folders, reader)) => Asked {
+                name: name.to_string(),
+                folders: folders.iter().map(|folder| golden.join(folder)).collect(),
+                reader: *reader,
+                seconds: None,
+                rounds: number(1, 300_000),
+                seed: number(2, seed),
+            },
+            None => Asked {
+                name: "all".into(),
+                folders: vec![golden],
+                reader: read,
+                seconds: Some(number(0, 60)),
+                rounds: u64::MAX,
+                seed: number(1, seed),
+            },
+        }
     }
 }
 
 fn main() {
-    let mut words = std::env::args().skip(1).map(|word| word.parse::<u64>().expect("a number"));
-    let seconds = words.next().unwrap_or(60);
-    let seed = words.next().unwrap_or(0x9e37_79b9_7f4a_7c15);
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let Asked { name, folders, reader, seconds, rounds: most, seed } = Asked::of(&words);
     let mut files = Vec::new();
-    seeds(&workshop::root().join("tests/golden"), &mut files);
+    folders.iter().for_each(|folder| seeds(folder, &mut files));
+    // A reader of one format is fed with files of that format.
+    if let Some(format) = FORMATS.iter().find(|format| format.1 == name).map(|format| format.0) {
+        files.retain(|(_, bytes)| heaptape_formats::sniff::format(bytes) == Some(format));
+    }
+    if name == "tape" {
+        // Made in code: the format is our own, and tests make its recordings.
+        files.push((PathBuf::from("made.tape"), made_tape()));
+    }
     files.sort();
     assert!(!files.is_empty(), "there are no golden files");
     let (start, mut rounds, mut slowest) = (Instant::now(), 0u64, Duration::ZERO);
-    let note = workshop::kept().join("fuzz-last-round");
-    while start.elapsed() < Duration::from_secs(seconds) {
+    let note = workshop::kept().join(format!("fuzz-last-round-{name}"));
+    while rounds < most && seconds.is_none_or(|seconds| start.elapsed() < Duration::from_secs(seconds)) {
         let mut random = Random(seed.wrapping_add(rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
         random.next();
         let (path, seed_bytes) = &files[random.below(files.len())];
         let other = &files[random.below(files.len())].1;
         let mut bytes = seed_bytes.clone();
         mutate(&mut random, &mut bytes, other);
-        if rounds % 64 == 0 {
-            fs::write(&note, format!("seed {seed} round {rounds} and the 63 behind it\n")).ok();
+        if name == "unpack" {
+            bytes = packed(&mut random, bytes);
+        }
+        if rounds.is_multiple_of(64) {
+            fs::write(&note, format!("{name} seed {seed} round {rounds} and the 63 behind it\n")).ok();
         }
         let one = Instant::now();
         let mut sink = Sink(64 << 20);
         // Errors are what most of these bytes deserve; only a panic or a hang is a failure.
-        read(&bytes, &mut sink);
+        reader(&bytes, &mut sink);
         let took = one.elapsed();
         assert!(took < Duration::from_secs(2), "round {rounds} of seed {seed} took {took:?}: {}", path.display());
         slowest = slowest.max(took);
         rounds += 1;
     }
-    println!("fuzz: {rounds} rounds over {} golden files, slowest {slowest:?}, seed {seed}", files.len());
+    let (elapsed, count) = (start.elapsed().as_secs_f64(), files.len());
+    let rate = rounds as f64 / elapsed;
+    println!(
+        "fuzz {name}: {rounds} rounds in {elapsed:.0} s ({rate:.0} a second) over {count} golden files, slowest {slowest:?}, seed {seed}"
+    );
+}
+
+/// The same bytes packed, and the packing damaged.
+fn packed(random: &mut Random, bytes: Vec<u8>) -> Vec<u8> {
+    let codec = [tape::Codec::Plain, tape::Codec::Zstd, tape::Codec::Lz4][random.below(3)];
+    let mut packed = Vec::new();
+    if codec.pack(&bytes, 1, &mut packed).is_err() {
+        return bytes;
+    }
+    if random.below(2) == 0 {
+        mutate(random, &mut packed, &bytes);
+    }
+    packed
+}
+
+/// A tape with a record of each kind, most fields at their defaults.
+fn made_tape() -> Vec<u8> {
+    let mut out = Vec::new();
+    tape::Writer::file_head(&mut out);
+    let mut writer = tape::Writer::default();
+    let site = |number: u32| tape::Site { parent: number / 2, address: 0x1000 * u64::from(number), flags: 0 };
+    let column = tape::Column {
+        kind: tape::COLUMN_ENTRIES,
+        codec: 0,
+        plain_length: 4,
+        stored: tape::field::Text(vec![1, 1, 20, 20]),
+    };
+    let records = [
+        tape::Record::Process(tape::Process {
+            pid: 7,
+            exe: "/bin/program".into(),
+            argv: vec!["program".into()],
+            ..Default::default()
+        }),
+        tape::Record::Module(tape::Module {
+            number: 1,
+            start: 0x1000,
+            end: 0x9000,
+            path: "/bin/program".into(),
+            ..Default::default()
+        }),
+        tape::Record::Sites(tape::Sites { first: 1, sites: (1..9).map(site).collect() }),
+        tape::Record::Thread(tape::Thread { number: 1, tid: 7, name: "main".into(), ..Default::default() }),
+        tape::Record::Chunk(tape::Chunk {
+            number: 1,
+            events: 4,
+            allocations: 2,
+            columns: vec![column],
+            ..Default::default()
+        }),
+        tape::Record::Loss(tape::Loss { thread: 1, events: 3, ..Default::default() }),
+        tape::Record::Clock(tape::Clock::default()),
+        tape::Record::Ledger(tape::Ledger {
+            accounts: vec![tape::Account { thread: 1, emitted: 7, ..Default::default() }],
+        }),
+        tape::Record::Summary(tape::Summary {
+            sites: vec![tape::SiteSums { site: 1, ..Default::default() }],
+            ..Default::default()
+        }),
+        tape::Record::Note(tape::Note { text: "a note".into(), ..Default::default() }),
+        tape::Record::Inherited(tape::Inherited { parent: "6.program".into(), ..Default::default() }),
+        tape::Record::ModuleGone(tape::ModuleGone { number: 1 }),
+        tape::Record::End(tape::End { reason: tape::END_EXITED, ..Default::default() }),
+    ];
+    for record in records {
+        writer.record(&record, &mut out);
+    }
+    out
 }

@@ -149,7 +149,14 @@ impl Set {
                 }
                 return;
             }
-            Err(error) => return self.faults.push(format!("{}: {}", opened.name, chain(&error))),
+            Err(error) => {
+                let format = opened.format.map_or("none", Format::name);
+                return self.faults.push(format!(
+                    "{}: a file of {format}, not a DCPI profile: {}",
+                    opened.name,
+                    chain(&error)
+                ));
+            }
         }
         if let Some(cut) = &opened.cut {
             self.faults.push(format!("{}: {cut}", opened.name));
