@@ -17,6 +17,8 @@ use wire::area::{CLOSED, OVERFLOW_DROP};
 
 /// Time between looks while events come; a ring of 65,536 records lasts 6 ms at 10 M events a second.
 const BUSY: Duration = Duration::from_micros(200);
+/// The longest while rings are filled slowly; even at 20 M events a second they cannot be full by then.
+const UNHURRIED: Duration = Duration::from_millis(2);
 /// The longest time between looks when programs wait for room, and when they do not.
 const IDLE: Duration = Duration::from_millis(10);
 const IDLE_DROPPING: Duration = Duration::from_millis(2);
@@ -144,8 +146,10 @@ impl Drain {
         let idle = if self.sources.iter().any(dropping) { IDLE_DROPPING } else { IDLE };
         if more || fullest > 64 {
             Duration::ZERO
+        } else if fullest > 16 {
+            (pause / 2).clamp(BUSY, UNHURRIED)
         } else if records > 0 {
-            BUSY
+            (pause + pause / 4).clamp(BUSY, UNHURRIED)
         } else {
             (pause + pause / 4).clamp(BUSY, idle)
         }

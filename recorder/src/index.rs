@@ -6,7 +6,8 @@
 //! counts who passed it by, so that nothing but a taken place ever marks a deletion. A snapshot (for a forked child) shares the
 //! segments; whoever changes a shared one copies it first.
 //!
-//! 25 bytes a place, 43 bytes a live block on average while it grows. Times: `examples/stages.rs`.
+//! 25 bytes a place, 43 bytes a live block on average while it grows. An insertion and a removal take 14 ns together with
+//! everything that `live` does around them (10,000 live blocks; `examples/stages.rs`).
 
 use crate::sys::prefetch;
 use std::sync::Arc;

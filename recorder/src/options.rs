@@ -47,7 +47,9 @@ impl Default for Options {
     }
 }
 
-/// Default level of the compression. Chosen by `examples/stages.rs`: see there.
+/// Default level of the compression. Trace and columns by `examples/stages.rs`, a machine at full load, ns and bytes an event: level 1 takes
+/// 48 ns for 7.1 bytes (random), 44 for 4.1 (bulk); level -1 45 for 8.3 and 43 for 4.9; level 3 92 for 6.7 and 73 for 4.1; LZ4 31 for
+/// 10.0 and 24 for 7.5.
 pub const LEVEL: i32 = 1;
 
 impl Options {
