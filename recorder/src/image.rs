@@ -382,6 +382,19 @@ impl Image {
         self.live.inherit(inheritance);
     }
 
+    /// What a library built with `--cfg heaptape_verify` found out about its own stacks.
+    fn note_verified(&mut self) {
+        let header = self.session.mapping.header();
+        let [walks, backtraces] = [&header.verified, &header.backtraced]
+            .map(|counts| counts.each_ref().map(|count| count.load(std::sync::atomic::Ordering::Relaxed)));
+        if walks[0] > 0 {
+            self.note(format!(
+                "stacks compared with a full walk: {}, different: {}; with backtrace: {}, different: {}",
+                walks[0], walks[1], backtraces[0], backtraces[1]
+            ));
+        }
+    }
+
     /// The end: everything that is left.
     pub fn finish(&mut self, end: End, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(Piece)) {
         self.begin();
@@ -411,6 +424,7 @@ impl Image {
                 self.note(format!("{count} {what}"));
             }
         }
+        self.note_verified();
         self.tell_clock();
         self.cut(spare(), out);
         let mut piece = Piece::of(&self.session);

@@ -22,3 +22,4 @@ mod signals;
 mod stacks;
 mod threads;
 mod tools;
+mod unwinder;

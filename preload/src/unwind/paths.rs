@@ -75,6 +75,8 @@ pub struct Path {
 /// The cache.
 #[repr(C)]
 pub struct Paths {
+    /// Something is stored: what was never used is not touched, which would cost a new thread its pages.
+    used: bool,
     shapes: [Shape; SHAPES],
     paths: [Path; PATHS],
 }
@@ -149,7 +151,10 @@ impl Path {
             saved => self.saved_values[(saved - 1).min(LENGTH - 1)],
         };
         let slot = self.sp + u64::from(self.offsets[last]);
-        (Frame { slot, address: self.addresses[last], bp, how: u64::from(self.words[last] & !DEPENDS) }, self.nodes[last])
+        (
+            Frame { slot, address: self.addresses[last], bp, how: u64::from(self.words[last] & !DEPENDS) },
+            self.nodes[last],
+        )
     }
 
     /// The frames inside the memo's and their nodes, outermost first.
@@ -210,6 +215,9 @@ impl Paths {
     /// Empties the cache.
     #[cold]
     pub fn forget(&mut self) {
+        if !core::mem::take(&mut self.used) {
+            return;
+        }
         self.paths.iter_mut().for_each(|path| (path.sp, path.seen) = (0, 0));
     }
 
@@ -263,7 +271,7 @@ impl Paths {
         let hash = unsafe { shape.hash(first) };
         let path = &mut self.paths[(hash >> (64 - PATHS.trailing_zeros())) as usize];
         if path.seen != hash {
-            path.seen = hash;
+            (path.seen, self.used) = (hash, true);
             return;
         }
         path.fill(first, frames, nodes);
