@@ -216,7 +216,7 @@ fn claim(session: &attach::Session) -> Option<u32> {
 pub fn own_stack_end(sp: usize) -> usize {
     /// 64 MiB: more than any stack in use at a thread's first event.
     const FARTHEST: usize = 64 << 20;
-    let is_main = sys::tid() == sys::pid();
+    let is_main = sys::tid() == attach::pid();
     let end = if is_main { sys::auxiliary(libc::AT_RANDOM) } else { tls::thread_pointer() } & !7;
     if end <= sp || end - sp > FARTHEST {
         return 0;

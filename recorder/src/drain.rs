@@ -39,6 +39,8 @@ pub enum Command {
     Start(Arc<Session>, usize),
     /// A session ends.
     End(SessionId, End),
+    /// A child was forked at this tick by a call that nobody saw: what its parent has now, undone up to the tick, is kept for it. Said when done.
+    Bequeath(SessionId, u64, Sender<()>),
 }
 
 #[derive(Debug)]
@@ -75,6 +77,10 @@ pub fn run(clock: Clock, commands: &Receiver<Command>, workers: Vec<Sender<Messa
             match next {
                 Command::Start(session, worker) => drain.start(session, worker),
                 Command::End(id, end) => drain.end(id, end),
+                Command::Bequeath(parent, tick, done) => {
+                    drain.bequeath(parent, tick);
+                    let _ = done.send(());
+                }
             }
             command = commands.try_recv().ok();
             pause = BUSY;
@@ -152,6 +158,13 @@ impl Drain {
             (pause + pause / 4).clamp(BUSY, UNHURRIED)
         } else {
             (pause + pause / 4).clamp(BUSY, idle)
+        }
+    }
+
+    fn bequeath(&mut self, parent: SessionId, tick: u64) {
+        self.pass(BUSY);
+        if let Some(source) = self.sources.iter().find(|source| source.session.id == parent) {
+            self.send(source.worker, Message::Bequeath { parent, tick });
         }
     }
 

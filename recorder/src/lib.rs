@@ -40,3 +40,4 @@ pub mod store;
 #[allow(unsafe_code)]
 pub mod sys;
 pub mod trace;
+pub mod tree;

@@ -4,7 +4,7 @@
 use super::walk::{self, OwnStack, Probed};
 use super::{Frames, NODE_FLAGS};
 use crate::thread::Block;
-use crate::{attach, intern, sys};
+use crate::{attach, intern, link};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -83,7 +83,7 @@ unsafe fn by_backtrace(node: u32, addresses: &mut [*mut c_void; MAX_FRAMES]) {
         return;
     }
     if BACKTRACE.load(Relaxed).is_null() {
-        BACKTRACE.store(sys::any_symbol(c"backtrace"), Relaxed);
+        BACKTRACE.store(link::one(link::Scope::Any, false, c"backtrace"), Relaxed);
     }
     let function = BACKTRACE.load(Relaxed);
     if function.is_null() {
