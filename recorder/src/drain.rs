@@ -6,6 +6,7 @@
 use crate::batch::Batch;
 use crate::clock::Clock;
 use crate::digest::Message;
+use crate::image::Tell;
 use crate::process;
 use crate::session::{End, Session, SessionId};
 use crate::slots::{News, Slots};
@@ -39,6 +40,8 @@ pub enum Command {
     Start(Arc<Session>, usize),
     /// A session ends.
     End(SessionId, End),
+    /// The digest of a session is to do something, behind all that was drained so far.
+    Tell(SessionId, Tell),
 }
 
 #[derive(Debug)]
@@ -75,6 +78,7 @@ pub fn run(clock: Clock, commands: &Receiver<Command>, workers: Vec<Sender<Messa
             match next {
                 Command::Start(session, worker) => drain.start(session, worker),
                 Command::End(id, end) => drain.end(id, end),
+                Command::Tell(id, tell) => drain.tell(id, tell),
             }
             command = commands.try_recv().ok();
             pause = BUSY;
@@ -99,6 +103,14 @@ impl Drain {
             counted: (now, false),
             session,
         });
+    }
+
+    /// What threads know only by the control words goes before.
+    fn tell(&mut self, id: SessionId, tell: Tell) {
+        if let Some(source) = self.sources.iter().find(|source| source.session.id == id) {
+            self.send(source.worker, Message::Counts(id, source.slots.counts()));
+            self.send(source.worker, Message::Tell(id, tell));
+        }
     }
 
     /// Sends, and lets the heart beat while the queue is full.

@@ -1,6 +1,7 @@
 //! What can be chosen about a recording.
 
 use formats::tape::Codec;
+use std::time::Duration;
 use wire::area::Params;
 pub use wire::area::{OVERFLOW_DROP, OVERFLOW_WAIT, STACKS_CALLER, STACKS_FULL};
 use wire::limits;
@@ -28,6 +29,60 @@ pub struct Options {
     pub label: String,
     /// Whether processes other than the first are recorded.
     pub children: bool,
+    /// What is kept.
+    pub mode: Mode,
+    /// Time between a profile's snapshots.
+    pub snapshot: Duration,
+    /// What a flight keeps.
+    pub window: Window,
+    /// Whether parts that end add to the sums of their program, and a profile that ends leaves no files of its own.
+    pub folds: bool,
+}
+
+/// What is kept of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing: the process is dormant until it is wanted.
+    Off,
+    /// The live set and the sums of call sites, in memory, and snapshots of them in files; no events.
+    Profile,
+    /// Every event.
+    #[default]
+    Trace,
+    /// Every event of the last while.
+    Flight,
+}
+
+impl Mode {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Off => "off",
+            Mode::Profile => "profile",
+            Mode::Trace => "trace",
+            Mode::Flight => "flight",
+        }
+    }
+
+    /// Whether events are written.
+    pub const fn has_events(self) -> bool {
+        matches!(self, Mode::Trace | Mode::Flight)
+    }
+}
+
+/// The past that a flight keeps: at least so long or so many bytes, whichever is less, and a quarter more at times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Time.
+    pub time: Duration,
+    /// Plain bytes of events.
+    pub bytes: u64,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Window { time: Duration::from_secs(600), bytes: 256 << 20 }
+    }
 }
 
 impl Default for Options {
@@ -43,6 +98,10 @@ impl Default for Options {
             level: LEVEL,
             label: String::new(),
             children: true,
+            mode: Mode::Trace,
+            snapshot: Duration::from_secs(30),
+            window: Window::default(),
+            folds: false,
         }
     }
 }

@@ -103,6 +103,15 @@ pub fn end(pid: u32, process: BorrowedFd<'_>) -> End {
     waited().or_else(zombie).or_else(waited).map_or(End::GONE, End::of_status)
 }
 
+/// Makes a folder that only its owner may look into; one that is there already will do.
+pub fn make_folder(path: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// A name that may stand in a path: `[A-Za-z0-9._-]`, no dot first, at most 64 bytes.
 pub fn sanitised(name: &[u8]) -> String {
     let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);

@@ -129,6 +129,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             level: args.compress.1,
             label: args.label,
             children: !args.no_children,
+            ..Options::default()
         },
     };
     let program = launch.program.to_string_lossy().into_owned();
