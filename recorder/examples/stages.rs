@@ -134,6 +134,7 @@ fn session(options: Options) -> Arc<Session> {
         forked: None,
         is_namespaced: false,
         stats: Arc::default(),
+        limit: Arc::default(),
     })
 }
 

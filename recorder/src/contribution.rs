@@ -58,7 +58,9 @@ pub struct Contribution {
     pub bins: Bins,
     /// Its ledger.
     pub account: Sums,
-    /// Whether the process is over and left no files, so that its sums must be kept here.
+    /// Whether the process is over.
+    pub is_over: bool,
+    /// Whether it left no files, so that its sums must be kept here.
     pub whole: bool,
 }
 
@@ -71,7 +73,7 @@ impl Contribution {
         told: &[SiteSums],
         totals: Totals,
         account: Sums,
-        whole: bool,
+        (is_over, whole): (bool, bool),
     ) -> Contribution {
         let modules = stacks.announced().iter().filter_map(|(_, record)| match record {
             Record::Module(module) => Some(module.clone()),
@@ -103,6 +105,6 @@ impl Contribution {
             Row { sums, classes, since }
         };
         let rows = sums.into_iter().map(row).collect();
-        Contribution { modules, frames, rows, totals, bins: profile.bins().clone(), account, whole }
+        Contribution { modules, frames, rows, totals, bins: profile.bins().clone(), account, is_over, whole }
     }
 }

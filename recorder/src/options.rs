@@ -21,6 +21,8 @@ pub struct Options {
     pub sample_bytes: u64,
     /// Bytes of a thread's ring.
     pub ring_bytes: u64,
+    /// Most threads at once.
+    pub slots: u32,
     /// How trace and columns are stored.
     pub codec: Codec,
     /// The codec's level; 0 is its fast default.
@@ -37,6 +39,8 @@ pub struct Options {
     pub window: Window,
     /// Whether parts that end add to the sums of their program, and a profile that ends leaves no files of its own.
     pub folds: bool,
+    /// Whom the files are given to.
+    pub owner: Option<u32>,
 }
 
 /// What is kept of a process.
@@ -94,6 +98,7 @@ impl Default for Options {
             free_stacks: false,
             sample_bytes: 0,
             ring_bytes: limits::RING_BYTES,
+            slots: limits::SLOTS,
             codec: Codec::Zstd,
             level: LEVEL,
             label: String::new(),
@@ -102,6 +107,7 @@ impl Default for Options {
             snapshot: Duration::from_secs(30),
             window: Window::default(),
             folds: false,
+            owner: None,
         }
     }
 }
@@ -114,7 +120,7 @@ pub const LEVEL: i32 = 1;
 impl Options {
     /// Sizes of an area for a process with this limit on its address space.
     pub fn params(&self, address_space: u64) -> Params {
-        let params = Params { ring_bytes: self.ring_bytes, ..Params::default() };
+        let params = Params { ring_bytes: self.ring_bytes, slots: self.slots, ..Params::default() };
         if address_space == u64::MAX { params } else { params.within(address_space / 8) }
     }
 }

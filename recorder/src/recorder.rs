@@ -313,6 +313,7 @@ impl Recorder {
             forked: parent.filter(|_| is_fork).map(|(parent, folder, _)| (parent, folder, hello.fork_tick)),
             is_namespaced: hello.pid != pid,
             stats: Arc::default(),
+            limit: Arc::default(),
         });
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
         let image_place = self.recording.images.len();

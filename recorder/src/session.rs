@@ -33,6 +33,17 @@ pub struct Session {
     pub is_namespaced: bool,
     /// What the stages tell of it; common to all its parts.
     pub stats: Arc<Stats>,
+    /// How much of it may be drained.
+    pub limit: Arc<Limit>,
+}
+
+/// A bound on what one process may send.
+#[derive(Debug, Default)]
+pub struct Limit {
+    /// Records a second; 0 for no bound.
+    pub records: AtomicU64,
+    /// How often the drain left a ring alone because of it.
+    pub hits: AtomicU64,
 }
 
 impl Session {
@@ -46,9 +57,9 @@ impl Session {
             (process.start_tick, process.start_unix_ns) = (tick, unix_ns);
         }
         let mapping = Arc::clone(&self.mapping);
-        let stats = Arc::clone(&self.stats);
+        let (stats, limit) = (Arc::clone(&self.stats), Arc::clone(&self.limit));
         let (id, clock, is_namespaced) = (self.id, self.clock, self.is_namespaced);
-        Session { id, mapping, process, folder, clock, options, forked: None, is_namespaced, stats }
+        Session { id, mapping, process, folder, clock, options, forked: None, is_namespaced, stats, limit }
     }
 }
 

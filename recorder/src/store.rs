@@ -42,6 +42,8 @@ pub struct Piece {
     pub whole: Option<Vec<Record>>,
     /// What it adds to sums that are kept elsewhere, with the last piece.
     pub contribution: Option<Box<Contribution>>,
+    /// The folders of a flight that is over, with the last piece.
+    pub segments: Vec<PathBuf>,
     /// A folder that is no longer wanted.
     pub remove: Option<PathBuf>,
     /// What is to be done once everything up to here is written.
@@ -72,10 +74,10 @@ impl std::fmt::Debug for Then {
 impl Piece {
     /// An empty piece.
     pub fn of(session: &Arc<Session>) -> Piece {
-        let (before, after) = Default::default();
+        let (before, after, segments) = Default::default();
         let (chunk, profile, last, whole, contribution, remove, then) = Default::default();
         let session = Arc::clone(session);
-        Piece { session, before, chunk, after, profile, last, whole, contribution, remove, then }
+        Piece { session, before, chunk, after, profile, last, whole, contribution, segments, remove, then }
     }
 
     /// Whether there is something to write.
@@ -121,6 +123,8 @@ pub struct Stored {
     pub folder: Option<PathBuf>,
     /// What it adds to sums that are kept elsewhere.
     pub contribution: Option<Box<Contribution>>,
+    /// The folders of its flight, oldest first.
+    pub segments: Vec<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -143,9 +147,10 @@ struct Growing {
 }
 
 impl Growing {
-    fn create(path: PathBuf) -> Result<Growing, Failure> {
+    fn create(path: PathBuf, owner: Option<u32>) -> Result<Growing, Failure> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = at(&path, file)?;
+        at(&path, crate::process::give_to(&file, owner))?;
         Ok(Growing { path, file, at: 0 })
     }
 
@@ -160,6 +165,7 @@ impl Growing {
 #[derive(Debug)]
 struct Files {
     folder: PathBuf,
+    owner: Option<u32>,
     tape: Growing,
     trace: Option<Growing>,
     /// How the trace is stored now, and how it is to be stored once it is large.
@@ -194,12 +200,13 @@ impl Files {
         tape::Writer::file_head(&mut framed);
         tape::Writer::default().record(&Record::Process(session.process.clone()), &mut framed);
         if session.options.folds {
-            at(&folder, crate::process::make_folder(&folder))?;
+            at(&folder, crate::process::make_folder(&folder, session.options.owner))?;
         }
-        let mut tape = Growing::create(folder.join(TAPE))?;
+        let mut tape = Growing::create(folder.join(TAPE), session.options.owner)?;
         tape.append(&framed)?;
         let later = (session.options.codec, session.options.level);
-        Ok(Files { folder, tape, trace: None, codec: Codec::Plain, later, packed: Vec::new(), framed })
+        let owner = session.options.owner;
+        Ok(Files { folder, owner, tape, trace: None, codec: Codec::Plain, later, packed: Vec::new(), framed })
     }
 
     fn trace_path(&self, codec: Codec) -> PathBuf {
@@ -224,7 +231,7 @@ impl Files {
         let path = self.trace_path(self.codec);
         let trace = match &mut self.trace {
             Some(trace) => trace,
-            none => none.insert(Growing::create(path)?),
+            none => none.insert(Growing::create(path, self.owner)?),
         };
         at(&trace.path, pack(chunk, codec, trace.at, &mut self.packed))?;
         trace.append(&self.packed)?;
@@ -242,8 +249,8 @@ impl Files {
         let Some(plain) = self.trace.take() else { return Ok(()) };
         let bytes = at(&plain.path, std::fs::read(&plain.path))?;
         let old_tape = at(&self.tape.path, std::fs::read(&self.tape.path))?;
-        let mut trace = Growing::create(self.trace_path(self.codec))?;
-        let mut tape = Growing::create(self.folder.join(format!("{TAPE}.tmp")))?;
+        let mut trace = Growing::create(self.trace_path(self.codec), self.owner)?;
+        let mut tape = Growing::create(self.folder.join(format!("{TAPE}.tmp")), self.owner)?;
         let mut framed = Vec::new();
         tape::Writer::file_head(&mut framed);
         let mut writer = tape::Writer::default();
@@ -276,7 +283,7 @@ impl Files {
     fn replace(&mut self, name: &str, bytes: &[u8]) -> Result<Growing, Failure> {
         let (path, temporary) = (self.folder.join(name), self.folder.join(format!("{name}.tmp")));
         let _ = std::fs::remove_file(&temporary);
-        let mut file = Growing::create(temporary)?;
+        let mut file = Growing::create(temporary, self.owner)?;
         file.append(bytes)?;
         at(&file.path, file.file.sync_data())?;
         at(&path, std::fs::rename(&file.path, &path))?;
@@ -346,7 +353,8 @@ pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored
             let folder = files.is_some().then(|| piece.session.folder.clone());
             let error = files.and_then(Result::err);
             let contribution = piece.contribution.take();
-            let _ = done.send(Stored { session: id, error, sums, folder, contribution });
+            let segments = std::mem::take(&mut piece.segments);
+            let _ = done.send(Stored { session: id, error, sums, folder, contribution, segments });
         }
         if let Some(then) = piece.then.take() {
             then.call();

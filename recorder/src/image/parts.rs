@@ -242,7 +242,10 @@ impl Image {
         }
         let mut piece = Piece::of(&self.session);
         if self.session.options.folds && mode != Mode::Off {
-            piece.contribution = Some(self.contribution(folds));
+            piece.contribution = Some(self.contribution((end != End::RUNNING, folds)));
+        }
+        if mode == Mode::Flight && end != End::RUNNING {
+            piece.segments = self.parts.closed.drain(..).chain([self.session.folder.clone()]).collect();
         }
         piece.last = Some(self.sums());
         piece.then = then;
@@ -266,6 +269,12 @@ impl Image {
                 let more = (lost - known.given.1) + sampled.saturating_sub(known.given.2);
                 known.given = (known.given.0 + known.recorded + known.passed + more, lost, sampled);
                 (known.recorded, known.passed) = (0, 0);
+            }
+        }
+        if old.mode == Mode::Flight && new.mode != Mode::Flight {
+            let folders: Vec<PathBuf> = self.parts.closed.drain(..).chain([self.session.folder.clone()]).collect();
+            for folder in folders {
+                out(Piece { remove: Some(folder), ..Piece::of(&self.session) });
             }
         }
         self.session = next;
@@ -333,13 +342,13 @@ impl Image {
         self.since = Some(Instant::now());
     }
 
-    /// What this part adds to the sums of its program and of the images that it ran; `whole` when it is over and has no files.
-    fn contribution(&mut self, whole: bool) -> Box<Contribution> {
+    /// What this part adds to the sums of its program and of the images that it ran; `how`: the process is over, and has no files.
+    fn contribution(&mut self, how: (bool, bool)) -> Box<Contribution> {
         self.stacks.announce(&mut Vec::new());
         let sums = self.profile.site_sums();
         let told = std::mem::replace(&mut self.parts.told, sums.clone());
         let account = self.sums();
-        Box::new(Contribution::new(&self.stacks, &self.profile, sums, &told, self.summary_totals(), account, whole))
+        Box::new(Contribution::new(&self.stacks, &self.profile, sums, &told, self.summary_totals(), account, how))
     }
 
     fn summary_totals(&self) -> tape::Totals {
