@@ -12,6 +12,7 @@ pub mod gmon;
 pub mod leb128;
 pub mod mptl;
 pub mod mtrc;
+pub mod pattern;
 pub mod recording;
 pub mod sniff;
 pub mod tape;

@@ -137,6 +137,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             children: !args.no_children,
             only: args.only,
             skip: args.skip,
+            ..Options::default()
         },
     };
     let program = launch.program.to_string_lossy().into_owned();
