@@ -152,7 +152,8 @@ mod tests {
         assert_eq!(settled(b"v 10400 3\nX ./t\n"), Verdict::Known(Format::Heaptrack));
         assert_eq!(settled(b"{\"dhatFileVersion\":2\n,"), Verdict::Known(Format::Dhat));
         assert_eq!(settled(b"desc: (none)\ncmd: ./t\n"), Verdict::Known(Format::Massif));
-        assert_eq!(settled(b"\x0a\x04\x08\x01\x10\x02\x0a\x04\x08\x03\x10\x04"), Verdict::Weak(Format::Pprof));
+        let pprof = [&b"\x0a\x04\x08\x01\x10\x02"[..], b"\x0a\x04\x08\x03\x10\x04", &[0x32; 20]].concat();
+        assert_eq!(settled(&pprof), Verdict::Weak(Format::Pprof));
         let written = crate::recording::Recording { format: "heaptape recording".into(), ..Default::default() };
         let written = serde_json::to_vec_pretty(&written).expect("plain fields");
         assert_eq!(settled(&written), Verdict::Known(Format::Recording));

@@ -201,12 +201,16 @@ impl Tree {
     /// amounts. Nodes that hold less than `least` of every column, with all they call, are counted at their caller.
     pub fn folded(&self, least: &[u64], mut each: impl FnMut(&str)) {
         let inclusive: Vec<Vec<u64>> = (0..self.columns.len()).map(|column| self.inclusive(column)).collect();
-        let small = |node: u32| inclusive.iter().zip(least).all(|(sums, &least)| sums[node as usize] < least);
+        // Processes are told however little they hold.
+        let small = |node: u32| {
+            self.nodes[node as usize].parent != 0
+                && inclusive.iter().zip(least).all(|(sums, &least)| sums[node as usize] < least)
+        };
         // What is written at a node: its own, and that of small callees.
         let mut own = self.columns.clone();
         for at in 1..self.nodes.len() as u32 {
             let parent = self.nodes[at as usize].parent;
-            if parent != 0 && small(at) && !small(parent) {
+            if small(at) && !small(parent) {
                 for (own, sums) in own.iter_mut().zip(&inclusive) {
                     own[parent as usize] = own[parent as usize].saturating_add(sums[at as usize]);
                 }
@@ -216,7 +220,7 @@ impl Tree {
         let ends = std::cell::RefCell::new(Vec::new());
         self.walk(
             |node| {
-                if small(node) && self.nodes[node as usize].parent != 0 {
+                if small(node) {
                     return false;
                 }
                 let (mut line, mut ends) = (line.borrow_mut(), ends.borrow_mut());

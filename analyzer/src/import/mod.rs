@@ -81,6 +81,22 @@ pub fn image(path: &Path, format: Format) -> Result<Image, Failure> {
     Ok(imported.image(path, ending, damage))
 }
 
+/// The same of bytes that lie in memory, unpacked.
+///
+/// # Errors
+/// When they are no file of the format.
+pub fn bytes(format: Format, bytes: &[u8]) -> Result<(Imported, Ending), Error> {
+    if let Some((_, read)) = WHOLE.iter().find(|(known, _)| *known == format) {
+        return read(bytes);
+    }
+    heaptrack::read(bytes).map_err(|failure| match failure {
+        heaptape_formats::heaptrack::Failure::Format(error) => error,
+        heaptape_formats::heaptrack::Failure::Io(error) => {
+            Error { format, offset: 0, field: "bytes", kind: heaptape_formats::Kind::Text(error.to_string()) }
+        }
+    })
+}
+
 impl Imported {
     fn image(self, path: &Path, ending: Ending, damage: Option<String>) -> Image {
         let has_peak = self.has_peak;

@@ -3,14 +3,15 @@
 use crate::leb128::{self, Failure};
 use crate::sniff::Answer;
 
-/// All writers begin with field 1, a value type: two small numbers, of which each may be left out. Some begin with a sample or the
-/// string table's empty text.
+/// Writers begin with a value type, two small numbers of which each may be left out: field 1 in the order of the fields, field 11
+/// where Go's run-time writes.
 pub fn sniff(bytes: &[u8]) -> Answer {
     const SAMPLE_TYPE: u8 = 1 << 3 | 2;
+    const PERIOD_TYPE: u8 = 11 << 3 | 2;
     match bytes {
         [] => Answer::More,
-        [SAMPLE_TYPE] => Answer::More,
-        [SAMPLE_TYPE, length @ 2..=22, rest @ ..] => {
+        [SAMPLE_TYPE | PERIOD_TYPE] => Answer::More,
+        [SAMPLE_TYPE | PERIOD_TYPE, length @ 2..=22, rest @ ..] => {
             let length = usize::from(*length);
             let whole = rest.len() > length;
             match value_type(&rest[..rest.len().min(length)], whole) {
