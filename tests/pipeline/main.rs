@@ -5,6 +5,7 @@ mod allocators;
 mod attach;
 mod bootstrap;
 mod exec;
+mod exports;
 mod footprint;
 mod forks;
 mod gaps;
