@@ -38,6 +38,7 @@ exporters! {
     mptl,
     gmon,
     dcpi,
+    html,
 }
 
 /// The exporter of a name.
@@ -131,6 +132,8 @@ pub struct Options {
 
 /// What is exported.
 pub struct Source<'a> {
+    /// What was opened.
+    pub recordings: &'a [Recording],
     /// The images that were asked for.
     pub images: Vec<&'a Image>,
     /// What `recording.json` says, where there is one.
@@ -161,6 +164,7 @@ impl<'a> Source<'a> {
         let mut missing: Vec<Missing> = recordings.iter().flat_map(|recording| recording.missing.clone()).collect();
         missing.extend(images.iter().flat_map(|image| image.missing.clone()));
         Ok(Source {
+            recordings,
             images,
             about: recordings.iter().find_map(|recording| recording.about.as_ref()),
             options,
