@@ -22,6 +22,7 @@ use data::Page;
 use gather::{Gathered, command, gather};
 use names::Names;
 use pack::Columns;
+use rustc_hash::FxHashMap;
 use std::hash::{DefaultHasher, Hasher};
 
 /// The page's frame; `{{…}}` are places for what follows.
@@ -115,11 +116,15 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
     source.found(&missing);
     let (mut names, mut columns) = (Names::default(), Columns::default());
     let symbols = &mut source.symbols;
+    let mut known: Vec<FxHashMap<u32, u32>> = vec![FxHashMap::default(); images.len()];
+    let mut node_of = |names: &mut Names, image: usize, site: u32| {
+        names.stack(symbols, images[image].stacks(), site, &mut known[image])
+    };
     for leak in &mut leaks {
-        let stack = names.stack(symbols, images[leak.process].stacks(), leak.site);
+        let stack = node_of(&mut names, leak.process, leak.site);
         leak.node = stack.unwrap_or_else(|| names.made_up("(smaller stacks)"));
     }
-    rows::put(&mut parts, &images, &mut names, symbols, &mut columns);
+    rows::put(&mut parts, &mut names, node_of, &mut columns);
     names.put(&mut columns);
     let points = || lines.iter().flatten();
     columns.put("line.points", lines.iter().map(|line| line.len() as u64));

@@ -76,7 +76,7 @@ function grain(name) {
 }
 
 function barColour(node, dark) {
-  const light = (dark ? 0.4 : 0.85) + grain(node.name) * 0.022;
+  const light = (dark ? 0.4 : 0.86) + grain(node.name) * 0.03;
   if (COMPARING()) {
     const whole = Math.max(node.a, node.b);
     const share = whole > 0 ? (node.a - node.b) / whole : 0;
@@ -87,7 +87,7 @@ function barColour(node, dark) {
   const hue = hueOf(node.module);
   if (node.called < 0 || hue === null) return `oklch(${light} 0.006 90)`;
   const program = functions.flags[node.called] & PROGRAM;
-  return `oklch(${light} ${program ? 0.075 : 0.03} ${hue})`;
+  return `oklch(${light} ${program ? 0.062 : 0.025} ${hue + grain(node.name + node.module) * 14})`;
 }
 
 function barLabel(node) {
@@ -193,10 +193,10 @@ function sayFlame(view) {
     const sample = (share, title) => swatch(barColour({ name: "", called: 0, a: 1 + Math.max(share, 0), b: 1 - Math.min(share, 0) }, dark), title);
     fill(view.legend, sample(1, "▲ more than before"), sample(0, "= the same"), sample(-1, "▼ less than before"));
   } else {
-    const light = dark ? 0.4 : 0.85;
+    const light = dark ? 0.4 : 0.86;
     fill(view.legend, [...modules].sort((a, b) => b[1] - a[1]).slice(0, 12).map(([module]) => {
       const hue = hueOf(module);
-      return swatch(hue === null ? `oklch(${light} 0.006 90)` : `oklch(${light} 0.075 ${hue})`, module, () => choose({ search: state.search === module ? "" : module }));
+      return swatch(hue === null ? `oklch(${light} 0.006 90)` : `oklch(${light} 0.062 ${hue})`, module, () => choose({ search: state.search === module ? "" : module }));
     }));
   }
 }

@@ -64,6 +64,11 @@ function figures(value) {
   return value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
+/** A number of an axis: without figures that say nothing. */
+function round(text) {
+  return text.replace(/\.0+(?= )|(\.\d*?)0+(?= )/, "$1");
+}
+
 /** A position or a distance on the axis. */
 function position(units) {
   return page.axis.unit === "ns" ? duration(units) : `${short(units)} events`;

@@ -4,7 +4,7 @@ function drawHistograms() {
   const section = document.getElementById("shapes");
   if (!hasEvents()) { section.hidden = true; return; }
   const view = { section, by: "allocs" };
-  whenChosen((changed) => { if (changed.has("process")) paintHistograms(view); });
+  whenChosen((changed) => { if (["process", "from", "to"].some((name) => changed.has(name))) paintHistograms(view); });
   paintHistograms(view);
 }
 
@@ -23,17 +23,17 @@ function paintHistograms(view) {
       histogram("Block size", sizes, view.by === "allocs" ? count : bytes)),
       h("div", { class: "card" }, h("div", { class: "head" }, h("h2", {}, "Lifetimes")),
         histogram("Lived", lives, count),
-        died > 0 && h("p", { class: "key" }, `${counted(died, "block")} died, after ${position(lived / died)} on average. The end of a range does not matter here.`))));
+        died > 0 && h("p", { class: "key" }, `${counted(died, "block")} died, after ${position(lived / died)} on average${hasRange() ? "; of the whole run, whatever the range" : ""}.`))));
 }
 
 function sizeLabel(row) {
   const whole = (size) => (size >= 1024 ? bytes(size) : String(size));
-  return row.from === row.to ? `${row.from} B` : row.to < 1024 ? `${row.from}–${row.to} B` : row.from === 0 ? "0 B" : `${whole(row.from)} –`;
+  return row.from === row.to ? `${row.from} B` : row.to < 1024 ? `${row.from}–${row.to} B` : row.from === 0 ? "0 B" : `${round(whole(row.from))} –`;
 }
 
 function lifeLabel(at, unit) {
   const below = 10 ** at;
-  return unit === "ns" ? `< ${duration(below).replace(/\.0+ /, " ").replace(/\.00/, "")}` : `< ${short(below)} events`;
+  return unit === "ns" ? `< ${round(duration(below))}` : `< ${short(below)} events`;
 }
 
 function addUp(rows) {

@@ -93,10 +93,11 @@ function evidenceOf(leak, total, process) {
   found.push(leak.blocks === 1 ? `Born ${when(why.first)} after the start, ${sizes}` : `Born ${when(why.first)} to ${when(why.last)} after the start; ${sizes}`);
   if (why.bytes_per_second >= 1 && SERIOUS.includes(leak.verdict)) found.push(`Grows by ${bytes(why.bytes_per_second)} a second`);
   if (why.freed > 0) found.push(`${count(why.freed)} of ${counted(why.allocs, "allocation")} here were freed, after ${life(why.mean_life ?? 0)} on average, ${life(why.longest_life ?? 0)} at most`);
+  else if (why.allocs === 1) found.push("The only allocation here");
   else found.push(`None of ${counted(why.allocs, "allocation")} here was freed${why.resized > 0 ? `, ${count(why.resized)} resized` : ""}`);
   for (const place of why.freed_at.slice(0, 1)) found.push(h("span", {}, "Siblings were mostly freed in ", h("bdi", {}, place.functions.join(" ← "))));
   if (why.threads.length > 0) {
-    const names = why.threads.map((number) => process.threads.find((thread) => thread.number === number)?.name || `thread ${number}`);
+    const names = why.threads.map((number) => threadLabel(process.threads, process.threads.find((thread) => thread.number === number) ?? { number, name: "" }));
     if (process.threads.length > 1) found.push(h("span", {}, "By ", h("bdi", {}, names.join(", "))));
   }
   if (why.examples.length > 0) found.push(`For example at ${why.examples.slice(0, 2).map(([address]) => address).join(", ")}`);

@@ -109,25 +109,47 @@ impl Names {
         self.node(0, frame)
     }
 
-    /// The node of a stack; none when the page is full.
-    pub fn stack(&mut self, symbols: &mut Symbolizer, stacks: &Stacks, site: u32) -> Option<u32> {
+    /// The node of a stack; none when the page is full. `known`: the nodes of the image's sites that were met before (0: not
+    /// yet), since stacks share their callers.
+    pub fn stack(
+        &mut self,
+        symbols: &mut Symbolizer,
+        stacks: &Stacks,
+        site: u32,
+        known: &mut FxHashMap<u32, u32>,
+    ) -> Option<u32> {
         if site == 0 {
             return Some(self.made_up("(no stack)"));
+        }
+        if let Some(&node) = known.get(&site) {
+            return Some(node);
         }
         if self.text > TEXT || self.nodes.len() + DEEPEST > NODES {
             return None;
         }
-        let mut frames = Vec::new();
-        let mut outer = 0;
-        for (number, site) in stacks.stack(site) {
-            if frames.len() >= DEEPEST {
-                outer = number;
+        let whole = stacks.stack(site).nth(DEEPEST).is_none();
+        let (mut node, mut path) = (0, Vec::new());
+        if !whole {
+            node = self.made_up("(outer frames)");
+        }
+        for (number, site) in stacks.stack(site).take(DEEPEST) {
+            if whole && let Some(&caller) = known.get(&number) {
+                node = caller;
                 break;
             }
-            frames.extend(symbols.frames(stacks, &site).iter().map(|frame| self.known(frame)));
+            path.push((number, site));
         }
-        let root = if outer > 0 { self.made_up("(outer frames)") } else { 0 };
-        Some(frames.iter().rev().fold(root, |parent, &frame| self.node(parent, frame)))
+        for (number, site) in path.into_iter().rev() {
+            let frames = symbols.frames(stacks, &site);
+            for frame in frames.iter().rev() {
+                let frame = self.known(frame);
+                node = self.node(node, frame);
+            }
+            if whole {
+                known.insert(number, node);
+            }
+        }
+        Some(node)
     }
 
     /// The strings, packed.

@@ -2,6 +2,12 @@
 
 const LISTED = 40;
 
+/** Threads that nobody named have their program's name: their number tells them apart. */
+function threadLabel(threads, thread) {
+  const alone = thread.name !== "" && threads.filter((other) => other.name === thread.name).length === 1;
+  return alone ? thread.name : `thread ${thread.number}`;
+}
+
 function drawThreads() {
   const section = document.getElementById("threads");
   const view = { section, shown: LISTED };

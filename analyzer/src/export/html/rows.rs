@@ -3,9 +3,7 @@
 
 use super::names::Names;
 use super::pack::Columns;
-use crate::load::Image;
 use crate::model::slices::{Cell, Sums, merge, widen};
-use crate::symbols::Symbolizer;
 
 /// Stacks of a page.
 pub const STACKS: usize = 100_000;
@@ -133,8 +131,13 @@ pub fn bound(parts: &mut [Part], stacks: usize, cells: usize) {
     }
 }
 
-/// Names every row, folding those for whose names the page has no room, and writes rows and cells.
-pub fn put(parts: &mut [Part], images: &[&Image], names: &mut Names, symbols: &mut Symbolizer, columns: &mut Columns) {
+/// Names every row by `node_of` (of an image and site), folding those for whose names the page has no room, and writes rows and cells.
+pub fn put(
+    parts: &mut [Part],
+    names: &mut Names,
+    mut node_of: impl FnMut(&mut Names, usize, u32) -> Option<u32>,
+    columns: &mut Columns,
+) {
     rank(parts);
     let mut order: Vec<(usize, usize)> = Vec::new();
     for (at, part) in parts.iter().enumerate() {
@@ -145,7 +148,7 @@ pub fn put(parts: &mut [Part], images: &[&Image], names: &mut Names, symbols: &m
     for (at, row) in order {
         let site = parts[at].rows[row].site;
         if site != FOLDED {
-            nodes[at][row] = names.stack(symbols, images[at].stacks(), site);
+            nodes[at][row] = node_of(names, at, site);
         }
     }
     let mut all: Vec<(u64, u64, Row)> = Vec::new();

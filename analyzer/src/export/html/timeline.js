@@ -28,7 +28,7 @@ function timelineLanes() {
   if (page.axis.unit !== "ns") return [];
   const threads = shown.flatMap((process) => process.threads);
   if (threads.length < 2) return [];
-  return threads.slice(0, 6).sort((a, b) => a.span[0] - b.span[0]).map((thread) => ({ label: thread.name || `thread ${thread.number}`, span: thread.span, ticks: [] }));
+  return threads.slice(0, 6).sort((a, b) => a.span[0] - b.span[0]).map((thread) => ({ label: threadLabel(threads, thread), span: thread.span, ticks: [] }));
 }
 
 function paintTimeline(view) {
@@ -60,7 +60,7 @@ function paintTimeline(view) {
     line(pen, colours.line, left, at, width - right, at);
     pen.fillStyle = colours.muted;
     pen.textAlign = "right";
-    pen.fillText(bytes(value), left - 8, at);
+    pen.fillText(round(bytes(value)), left - 8, at);
   }
   paintTimeAxis(pen, colours, x, bottom + 8 + rates + 10, view.width);
   paintLosses(pen, colours, x, top, bottom);
@@ -122,7 +122,7 @@ function paintTimeAxis(pen, colours, x, at, width) {
   const step = niceStep(page.axis.length, width / 90, false);
   pen.fillStyle = colours.muted;
   for (let value = 0; value <= page.axis.length; value += step) {
-    const label = position(value);
+    const label = round(position(value));
     const half = pen.measureText(label).width / 2;
     pen.textAlign = "center";
     pen.fillText(value === 0 ? "0" : label, Math.min(x(value), x(page.axis.length) - half), at);
