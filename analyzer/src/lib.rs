@@ -12,6 +12,7 @@ pub mod convert;
 pub mod event;
 pub mod export;
 pub mod foreign;
+pub mod import;
 pub mod load;
 pub mod missing;
 pub mod model;

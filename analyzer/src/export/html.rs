@@ -10,9 +10,12 @@ mod data;
 mod gather;
 mod names;
 mod pack;
+mod read;
 mod rows;
 #[cfg(test)]
 mod tests;
+
+pub use read::{Held, read};
 
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
 use crate::event::Range;
@@ -24,6 +27,7 @@ use names::Names;
 use pack::Columns;
 use rustc_hash::FxHashMap;
 use std::hash::{DefaultHasher, Hasher};
+use std::path::PathBuf;
 
 /// The page's frame; `{{…}}` are places for what follows.
 const FRAME: &str = include_str!("html/page.html");
@@ -86,7 +90,7 @@ impl Exporter for Export {
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
         let mut totals = Totals::default();
         for image in source.images.clone() {
-            for row in source.sums(image).sites {
+            for row in &source.sums(image).sites {
                 totals.add("alloc-count", row.allocs.into());
                 totals.add("alloc-bytes", row.bytes.into());
                 totals.add("free-count", row.frees.into());
@@ -96,7 +100,30 @@ impl Exporter for Export {
         }
         Ok(totals)
     }
+
+    fn held(&self, _: &Source<'_>, files: &[PathBuf]) -> Result<Totals, Error> {
+        let mut totals = Totals::default();
+        for path in files {
+            let name = path.display().to_string();
+            let file = std::fs::read_to_string(path).map_err(|error| Error::Write(name.clone(), error))?;
+            let held = read(&file).ok_or_else(|| Error::Impossible(format!("{name} is no page of ours")))?;
+            for (column, sum) in SUMS {
+                let values = held.columns.get(column).into_iter().flatten();
+                totals.add(sum, values.map(|&value| u128::from(value)).sum());
+            }
+        }
+        Ok(totals)
+    }
 }
+
+/// Columns of rows, and the sums that they make.
+const SUMS: [(&str, &str); 5] = [
+    ("row.allocs", "alloc-count"),
+    ("row.bytes", "alloc-bytes"),
+    ("row.frees", "free-count"),
+    ("row.freed_bytes", "free-bytes"),
+    ("row.peak_bytes", "peak-bytes"),
+];
 
 /// What is packed: strings and columns.
 struct Packed {
@@ -111,7 +138,7 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
     }
     let range: Range = source.range();
     let images = source.images.clone();
-    let Gathered { axis, images: processes, mut parts, lines, mut leaks, more_leaks, missing } =
+    let Gathered { axis, images: mut processes, mut parts, lines, mut leaks, more_leaks, missing } =
         gather(recordings, &images, &range, &mut source.symbols, &source.progress);
     source.found(&missing);
     let (mut names, mut columns) = (Names::default(), Columns::default());
@@ -132,7 +159,6 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
     columns.put("line.most_bytes", points().map(|point| point.most_bytes));
     columns.put("line.live_blocks", points().map(|point| point.live_blocks));
     columns.put("line.allocs", points().map(|point| point.allocs));
-    let mut processes = processes;
     processes.iter_mut().zip(&parts).for_each(|(process, part)| process.folded = part.folded);
     let about = (0..).zip(recordings).map(|(number, recording)| about(number, recording, &processes)).collect();
     let page = Page {

@@ -94,6 +94,8 @@ pub struct Image {
     pub peak_at: Option<f64>,
     /// Whether there are events; else only sums.
     pub has_events: bool,
+    /// Whether what was alive at the peak is known.
+    pub has_peak: bool,
     /// Stacks that were folded into one row.
     pub folded: u64,
     /// By size.

@@ -147,7 +147,9 @@ pub fn gather(
             bound(&mut gathered.parts, 2 * STACKS, 2 * CELLS);
         }
     }
-    bound(&mut gathered.parts, STACKS, CELLS);
+    // Each side of a comparison has as much room as a page of one.
+    let sides = recordings.len().max(1);
+    bound(&mut gathered.parts, STACKS * sides, CELLS * sides);
     let shift = gathered.parts.first().map_or(0, |part| part.shift);
     gathered.axis.slots = (gathered.axis.slices >> shift).max(1);
     gathered
@@ -211,6 +213,7 @@ impl Gathered {
         shown.span = (scale.at(image, image.clock.start_tick, 0), last);
         shown.peak_at = has_peak.then(|| scale.at(image, at.tick, at.number));
         shown.has_events = true;
+        shown.has_peak = true;
         shown.sizes = size_rows(&sizes);
         shown.lifetimes = lives(&lifetimes);
         let position = |tick: u64| if scale.by_tick { scale.at(image, tick, 0) } else { 0.0 };
@@ -259,7 +262,9 @@ impl Gathered {
         }
         self.bound_leaks();
         self.missing.extend(sums.missing.iter().filter(|one| !image.missing.contains(one)).cloned());
-        self.images.push(about(recording, image, &sums));
+        let mut shown = about(recording, image, &sums);
+        shown.has_peak = sums.has_peak;
+        self.images.push(shown);
         self.lines.push(Vec::new());
         let shift = self.parts.last().map_or(SHIFT, |part| part.shift);
         self.parts.push(Part { rows, shift, ..Part::default() });

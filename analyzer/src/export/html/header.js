@@ -93,7 +93,7 @@ function drawFoot() {
 
 /** What is shown, of which process, in which range, and what is searched for. */
 function drawToolbar() {
-  const measures = MEASURES.filter((one) => one.id !== "temporary" || hasEvents());
+  const measures = MEASURES.filter((one) => (one.id !== "temporary" || hasEvents()) && (one.id !== "growth" || hasEvents()) && (one.id !== "peak" || hasPeak()));
   const option = (one) => h("option", { value: one.id }, one.title);
   const what = h("select", { id: "measure", onchange: (event) => choose({ measure: event.target.value }) }, measures.map(option));
   const names = page.processes.map((process, number) => h("option", { value: number },

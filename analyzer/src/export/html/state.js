@@ -48,8 +48,9 @@ function choose(change) {
   changed.forEach((name) => pending.add(name));
 }
 
-/** What most people want first; a profile knows no peak. */
-const usualMeasure = () => (hasEvents() ? "peak" : "live");
+/** What most people want first; not every profile knows its peak. */
+const usualMeasure = () => (hasPeak() ? "peak" : "live");
+const hasPeak = () => page.processes.some((process) => process.has_peak);
 const measure = () => MEASURES.find((one) => one.id === state.measure);
 const hasRange = () => state.from > 0 || state.to < page.axis.slots;
 const hasEvents = () => page.processes.some((process) => process.has_events);

@@ -145,7 +145,7 @@ function paintTable(view) {
   const shown = measure().unit;
   const heads = comparing
     ? [["before", "Before"], ["after", "After"], ["change", "Change"], ["share", "%"]]
-    : COLUMNS.filter((column) => (hasRange() ? !column.whole : !column.range) && (hasEvents() || !["peak", "temporary", "life"].includes(column.id))).map((column) => [column.id, column.title, column]);
+    : COLUMNS.filter((column) => (hasRange() ? !column.whole : !column.range) && (hasPeak() || column.id !== "peak") && (hasEvents() || !["temporary", "life"].includes(column.id))).map((column) => [column.id, column.title, column]);
   fill(view.about, comparing ? `${measure().title}, ${counted(rows.length, "row")}. ` : `${counted(rows.length, "row")}: `, GROUPS.find((group) => group.id === state.group).about, ". Press a row for its stacks.");
   const head = ([id, title]) => h("th", { scope: "col", class: "number", "aria-sort": key === id ? (view.down ? "descending" : "ascending") : "none" },
     h("button", { type: "button", onclick: () => sortBy(view, id, key) }, title, h("span", { class: "arrow", "aria-hidden": "true" }, key === id ? (view.down ? " ↓" : " ↑") : "")));
