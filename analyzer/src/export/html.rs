@@ -80,7 +80,10 @@ impl Exporter for Export {
         let (page, packed) = page(source)?;
         let folded: u64 = page.processes.iter().map(|process| process.folded).sum();
         if folded > 0 {
-            out.note(format!("{folded} small stacks are one row of their process: a page has room for {}", rows::STACKS));
+            out.note(format!(
+                "{folded} small stacks are one row of their process: a page has room for {}",
+                rows::STACKS
+            ));
         }
         let mut stream = out.stream()?;
         stream.put(&written(&page, &packed)?)?;

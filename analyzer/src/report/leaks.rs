@@ -284,7 +284,13 @@ pub(crate) fn freed_at(image: &Image, model: &Leaks, site: u32, symbols: &mut Sy
     named.collect()
 }
 
-pub(crate) fn evidence(image: &Image, run: &Run, history: &History, survivors: &Survivors, freed_at: Vec<FreedAt>) -> Evidence {
+pub(crate) fn evidence(
+    image: &Image,
+    run: &Run,
+    history: &History,
+    survivors: &Survivors,
+    freed_at: Vec<FreedAt>,
+) -> Evidence {
     let unit = |value: u64| if run.by_tick { image.clock.span_nanos(value) } else { value };
     let died = history.died > 0;
     let (first, last) = (survivors.first, survivors.last);

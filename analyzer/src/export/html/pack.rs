@@ -64,13 +64,13 @@ pub fn safe(text: &str) -> String {
     clean(text).into_owned()
 }
 
-/// JSON for a script element of type `application/json`: no character of it begins a tag or a comment.
+/// JSON for a script element of type `application/json`: no character of it begins a tag or a comment, or steers text.
 ///
 /// # Errors
 /// When the value cannot be JSON.
 pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
-    // `<` stands only within strings.
-    Ok(serde_json::to_string(value)?.replace('<', "\\u003c"))
+    // These stand only within strings.
+    Ok(clean(&serde_json::to_string(value)?).replace('<', "\\u003c"))
 }
 
 /// Text between tags.
