@@ -78,11 +78,11 @@ pub struct Run {
 
 /// Fewer survivors than this are slow growth, not growth.
 const FEW: u64 = 8;
-/// Growth by less than this share of a site's allocations is slow.
+/// Growth by less than this share of a site's allocations is slow, if it is [`LIGHT`].
 const SMALL_SHARE: f64 = 0.02;
-/// So is growth by less than this share of the run's allocations that holds less than [`LIGHT`] of its most bytes.
+/// So is growth by less than this share of the run's allocations.
 const RARE: f64 = 0.001;
-/// See [`RARE`].
+/// Light is what holds less than this share of the run's most live bytes.
 const LIGHT: f64 = 0.05;
 /// A cache or pool has so many blocks; fewer are what just happened to be in use.
 const POOL: u64 = 4;
@@ -107,13 +107,19 @@ pub fn judge(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     if stands { verdict } else { Verdict::Uncertain }
 }
 
-/// The evidence without as many of the youngest or oldest survivors as events are missing.
+/// The evidence without as many of the youngest or oldest survivors as events are missing. What was born behind the last gap
+/// cannot have been freed in it.
 fn without(run: &Run, history: &History, survivors: &Survivors, youngest: bool) -> (History, Survivors) {
     let (mut history, mut left) = (history.clone(), survivors.clone());
     let size = survivors.bytes / survivors.blocks.max(1);
     let mut hidden = run.hidden.min(survivors.blocks);
+    let width = run.axis.end.saturating_sub(run.axis.start) / SLICES as u64;
+    let start_of = |slice: usize| run.axis.start + width * slice as u64;
     for at in 0..SLICES {
         let slice = if youngest { SLICES - 1 - at } else { at };
+        if start_of(slice) > run.hidden_until {
+            continue;
+        }
         let taken = hidden.min(left.births[slice]);
         hidden -= taken;
         left.births[slice] -= taken;
@@ -128,8 +134,6 @@ fn without(run: &Run, history: &History, survivors: &Survivors, youngest: bool) 
     }
     history.live_blocks = history.live_blocks.saturating_sub(run.hidden);
     history.live_bytes = history.series[SLICES - 1];
-    let width = run.axis.end.saturating_sub(run.axis.start) / SLICES as u64;
-    let start_of = |slice: usize| run.axis.start + width * slice as u64;
     let held = |births: &[u64; SLICES]| (births.iter().position(|&n| n > 0), births.iter().rposition(|&n| n > 0));
     if let (Some(first), Some(last)) = held(&left.births) {
         let moment = |at: u64| (at, at);
@@ -181,10 +185,11 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
 fn is_slow(run: &Run, history: &History, survivors: &Survivors, blocks: u64) -> bool {
     let grown = blocks as f64;
     let light = (survivors.bytes as f64) < LIGHT * run.peak_bytes as f64;
-    blocks < FEW
-        || grown < SMALL_SHARE * history.allocs as f64
-        || (grown < RARE * run.allocs as f64 && light)
-        || (grown < run.seconds && light)
+    let rare = grown < SMALL_SHARE * history.allocs as f64
+        || grown < RARE * run.allocs as f64
+        // Fewer than one block a second.
+        || grown < run.seconds;
+    blocks < FEW || (rare && light)
 }
 
 /// Survivors that are older than any freed sibling ever got, a slice's width apart; and whether they come from all over the

@@ -75,7 +75,7 @@ pub struct Args {
     #[arg(long, value_name = "BY", value_enum, conflicts_with = "per")]
     normalise: Option<Normalise>,
     /// Divide each side by its units of work: --per 1000,1500 for requests of A and B; one number is for both
-    #[arg(long, value_name = "N", value_delimiter = ',', num_args = 1..=2)]
+    #[arg(long, value_name = "N", value_delimiter = ',', num_args = 1)]
     per: Vec<f64>,
     /// Changes below so many per cent of a site are noise
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
