@@ -4,14 +4,17 @@
 mod allocators;
 mod attach;
 mod bootstrap;
+mod diffs;
 mod exec;
 mod exports;
 mod footprint;
 mod forks;
 mod gaps;
+mod gates;
 mod hooks_each_function;
 mod jumps;
 mod kill_target;
+mod leak_verdicts;
 mod limits;
 mod modules;
 mod real_programs;
