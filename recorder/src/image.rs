@@ -504,7 +504,7 @@ impl Image {
             }
         }
         self.tell_stats();
-        self.close(end, None, spare, out);
+        self.close(Some(end), None, spare, out);
     }
 }
 

@@ -4,6 +4,8 @@
 mod allocators;
 mod attach;
 mod bootstrap;
+mod daemon;
+mod daemon_bounds;
 mod exec;
 mod footprint;
 mod forks;
