@@ -5,6 +5,8 @@ mod allocators;
 mod attach;
 mod bootstrap;
 mod diffs;
+mod daemon;
+mod daemon_bounds;
 mod exec;
 mod exports;
 mod footprint;

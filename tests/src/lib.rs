@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod lossy;
+pub mod daemon;
 pub mod oracle;
 pub mod own;
 pub mod recording;
@@ -14,6 +15,7 @@ pub mod target;
 pub mod torture;
 pub mod workshop;
 
+pub use daemon::Daemon;
 pub use recording::{Process, Recording, Report};
 pub use run::{Outcome, Program, same};
 pub use target::Target;
