@@ -21,6 +21,7 @@ pub mod progress;
 pub mod replay;
 pub mod report;
 pub mod stacks;
+pub mod store;
 pub mod symbols;
 pub mod text;
 pub mod unpack;

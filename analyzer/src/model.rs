@@ -6,6 +6,7 @@ pub mod lifetimes;
 pub mod live_set;
 pub mod peak;
 pub mod sizes;
+pub mod slices;
 pub mod temporary;
 pub mod threads;
 pub mod timeline;

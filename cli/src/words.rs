@@ -6,6 +6,7 @@ use crate::Outcome;
 pub use dcpiprof::spelled;
 
 mod asked;
+mod frames;
 
 macro_rules! words {
     ($($(#[$meta:meta])* $name:ident $variant:ident,)*) => {
@@ -25,6 +26,14 @@ macro_rules! words {
 words! {
     /// Run a program and record what it does with its heap
     record Record,
+    /// Serve all programs that have the library preloaded, for months
+    daemon Daemon,
+    /// Ask the daemon, or tell it what to do
+    ctl Ctl,
+    /// What to put into a service's drop-in so that the daemon records it
+    env Env,
+    /// The daemon's epochs, as paths for the other words
+    epochs Epochs,
     /// What a recorded program did with its heap, on one screen
     report Report,
     /// What was never freed, by stack, with a verdict

@@ -15,6 +15,7 @@ pub mod leb128;
 pub mod massif;
 pub mod mptl;
 pub mod mtrc;
+pub mod pattern;
 pub mod pprof;
 pub mod recording;
 pub mod sniff;

@@ -23,3 +23,4 @@ mod signals;
 mod stacks;
 mod threads;
 mod tools;
+mod unwinder;

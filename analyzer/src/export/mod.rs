@@ -54,6 +54,7 @@ exporters! {
     massif,
     csv,
     json,
+    html,
 }
 
 /// The exporter of a name.

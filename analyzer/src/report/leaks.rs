@@ -261,7 +261,7 @@ fn of_sums<'a>(image: &'a Image, progress: &Progress, leaks: &mut Vec<Leak<'a>>)
     sums.missing
 }
 
-fn run_of(by_tick: bool, start: u64, end: u64, missing: &[Missing]) -> Run {
+pub(crate) fn run_of(by_tick: bool, start: u64, end: u64, missing: &[Missing]) -> Run {
     let mut run = Run { start, end, by_tick, hidden: 0, hidden_until: 0 };
     for one in missing.iter().filter(|one| one.hides_events()) {
         let events = match one {
@@ -275,7 +275,7 @@ fn run_of(by_tick: bool, start: u64, end: u64, missing: &[Missing]) -> Run {
     run
 }
 
-fn freed_at(image: &Image, model: &Leaks, site: u32, symbols: &mut Symbolizer) -> Vec<FreedAt> {
+pub(crate) fn freed_at(image: &Image, model: &Leaks, site: u32, symbols: &mut Symbolizer) -> Vec<FreedAt> {
     let places = model.freed_at(site);
     let named = places
         .into_iter()
@@ -284,7 +284,13 @@ fn freed_at(image: &Image, model: &Leaks, site: u32, symbols: &mut Symbolizer) -
     named.collect()
 }
 
-fn evidence(image: &Image, run: &Run, history: &History, survivors: &Survivors, freed_at: Vec<FreedAt>) -> Evidence {
+pub(crate) fn evidence(
+    image: &Image,
+    run: &Run,
+    history: &History,
+    survivors: &Survivors,
+    freed_at: Vec<FreedAt>,
+) -> Evidence {
     let unit = |value: u64| if run.by_tick { image.clock.span_nanos(value) } else { value };
     let died = history.died > 0;
     let (first, last) = (survivors.first, survivors.last);
