@@ -17,6 +17,7 @@ pub mod load;
 pub mod missing;
 pub mod model;
 pub mod pattern;
+pub mod pictures;
 pub mod program_frames;
 pub mod progress;
 pub mod replay;

@@ -6,6 +6,7 @@ use crate::Outcome;
 pub use dcpiprof::spelled;
 
 mod asked;
+pub mod examples;
 mod frames;
 mod gates;
 
@@ -87,4 +88,8 @@ words! {
     mprof Mprof,
     /// Show a trace (MTRC) as mptrace does
     mptrace Mptrace,
+    /// Manual pages
+    man Man,
+    /// Completions for a shell
+    completions Completions,
 }

@@ -103,6 +103,10 @@ pub trait Exporter: Sync {
     /// # Errors
     /// When the images cannot be read.
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error>;
+    /// Whether the files can be read back, so that their sums are proved: pictures cannot.
+    fn is_read_back(&self) -> bool {
+        true
+    }
     /// What the written files do add up to.
     ///
     /// # Errors
@@ -276,6 +280,10 @@ pub fn run(
     target: Option<&Path>,
     verify: bool,
 ) -> Result<Written, Error> {
+    if verify && !exporter.is_read_back() {
+        let why = "is not read back: --to collapsed holds the same sums as numbers";
+        return Err(Error::Impossible(format!("{} {why}", exporter.name())));
+    }
     let recordings: Vec<Recording> = paths.iter().map(|path| load::open(path)).collect::<Result<_, _>>()?;
     let mut source = Source::new(&recordings, options)?;
     let needs = exporter.needs();

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// What is asked of which recordings.
 #[derive(clap::Args)]
 pub struct Common {
-    /// Recordings, folders of images, or single files (MTRC, MPTL, tape)
+    /// Recordings, folders of images, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// JSON instead of text
