@@ -4,6 +4,7 @@
 mod allocators;
 mod attach;
 mod bootstrap;
+mod browser;
 mod exec;
 mod footprint;
 mod forks;
