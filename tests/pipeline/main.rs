@@ -4,9 +4,10 @@
 mod allocators;
 mod attach;
 mod bootstrap;
-mod diffs;
+mod browser;
 mod daemon;
 mod daemon_bounds;
+mod diffs;
 mod exec;
 mod exports;
 mod footprint;
