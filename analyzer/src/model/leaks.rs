@@ -186,9 +186,9 @@ impl Leaks {
             if !born.contains(Moment { number: block.number, tick: block.tick }) {
                 continue;
             }
-            let slice = self.slice(self.birth(block));
+            let slice = self.slice(self.birth(&block));
             let row = sites.entry((block.site, block.inherited)).or_default();
-            row.add(block, slice);
+            row.add(&block, slice);
         }
         sites
     }

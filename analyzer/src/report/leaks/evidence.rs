@@ -82,15 +82,21 @@ const STALLED_NS: u64 = 400_000_000;
 
 /// How an image's run is measured, up to the end of a span.
 pub fn axis(image: &Image, span: Span) -> Axis {
-    let start = image.clock.start_tick;
-    let end = image.tape.last_tick.min(span.end_tick);
+    let (mut start, mut end) = (image.clock.start_tick, image.tape.last_tick.min(span.end_tick));
     if is_told_by_time(image, end) && span.end == u64::MAX {
-        // A long time of taking down what was built up would look like a time in which nothing grew.
-        let last = image.birth_at(100).filter(|last| last.tick < end);
-        let live = image.tape.summary.as_ref().map_or(u64::MAX, |summary| summary.totals.live_blocks);
-        let taken_down = |frees: u64| frees > 0 && frees >= live.saturating_add(frees) / 4;
-        let last = last.filter(|last| taken_down(image.tape.events.saturating_sub(last.number + 1)));
-        return Axis { by_tick: true, start, end: last.map_or(end, |last| last.tick) };
+        // Waiting before the first birth and behind the last is no time in which nothing grew, unless it is most of the run.
+        // Nor is a long time of taking down what was built up.
+        let half = start + end.saturating_sub(start) / 2;
+        if let Some(last) = image.birth_at(100).filter(|last| last.tick < end) {
+            let frees = image.tape.events.saturating_sub(last.number + 1);
+            let live = image.tape.summary.as_ref().map_or(u64::MAX, |summary| summary.totals.live_blocks);
+            let taken_down = frees > 0 && frees >= live.saturating_add(frees) / 4;
+            end = if taken_down || last.tick >= half { last.tick } else { end };
+        }
+        if let Some(first) = image.birth_at(0).filter(|first| first.tick <= half && first.tick < end) {
+            start = first.tick;
+        }
+        return Axis { by_tick: true, start, end };
     }
     let events = match image.tape.events {
         0 => u64::MAX,
