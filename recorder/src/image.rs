@@ -1,12 +1,13 @@
 //! The digest of one process image: ordered records in, pieces of trace, tape and profile out.
 
 use crate::batch::{Batch, Stamps, Step};
+use crate::files::PLAIN_LIMIT;
 use crate::index::MAX_SIZE;
 use crate::live::{Call, Done, Effect, Inheritance, Kind, Live, entry};
 use crate::profile::Profile;
 use crate::session::{End, Session, SessionId};
 use crate::stacks::Stacks;
-use crate::store::{PLAIN_LIMIT, Piece, Sums};
+use crate::store::{Piece, Sums};
 use crate::trace::{Chunk, Trace};
 use formats::tape::{self, Account, Codec, Ledger, Loss, Note, Record as TapeRecord, Summary};
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub type Counts = (u64, u64, u64);
 #[derive(Clone, Debug, Default)]
 struct Thread {
     recorded: u64,
+    /// Of these, in chunks that were cut.
+    cut: u64,
     counts: Counts,
     /// Lost events that marks in the ring told of.
     told: u64,
@@ -280,6 +283,10 @@ impl Image {
             let mut chunk = self.trace.cut(spare);
             (chunk.commit.live_blocks, chunk.commit.live_bytes) = self.size_now;
             chunk.commit.most_bytes = self.profile.most_bytes;
+            for (number, thread) in (0..).zip(&mut self.threads).filter(|(_, thread)| thread.cut != thread.recorded) {
+                chunk.threads.push((number, thread.recorded - thread.cut));
+                thread.cut = thread.recorded;
+            }
             piece.chunk = Some(chunk);
         }
         self.since = None;

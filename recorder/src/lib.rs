@@ -22,6 +22,7 @@ pub mod batch;
 pub mod clock;
 pub mod digest;
 pub mod drain;
+pub mod files;
 pub mod image;
 pub mod index;
 pub mod journal;
@@ -37,6 +38,7 @@ pub mod session;
 pub mod slots;
 pub mod stacks;
 pub mod store;
+pub mod sync;
 #[allow(unsafe_code)]
 pub mod sys;
 pub mod trace;

@@ -62,6 +62,7 @@ pub const ROWS: &[Row] = &[
     row(29, "other allocators, musl, static programs", Place::Quick),
     row(31, "valgrind, gdb, strace, ASan", Place::Quick),
     row(33, "a full disk", Place::Quick),
+    row(34, "errors of the disk at each write", Place::Both),
     row(37, "cut and flipped recordings", Place::Long),
     row(40, "a flooded socket", Place::Quick),
     row(46, "100,000,000 events through 8 threads, every one in a checksum", Place::Both),
