@@ -79,7 +79,11 @@ pub fn run(queues: &Queues) {
         };
         match message {
             None => {}
-            Some(Message::Start(session)) => drop(images.insert(session.id, Image::new(session))),
+            Some(Message::Start(session)) => {
+                // The tape is there from the start: whatever happens next, it says which process this was.
+                out(Piece::of(&session));
+                images.insert(session.id, Image::new(session));
+            }
             Some(Message::Inherit { child, parent, tick }) => {
                 let gone = ended.iter_mut().map(|(_, image)| image).find(|image| image.id() == parent);
                 let left = images.get_mut(&parent).or(gone).map(|parent| parent.bequeath(tick));

@@ -26,6 +26,7 @@ pub mod files;
 pub mod image;
 pub mod index;
 pub mod journal;
+pub mod keeper;
 pub mod launch;
 pub mod live;
 pub mod merge;

@@ -173,7 +173,7 @@ impl Recorder {
         if let Ok(file) = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)
             && nix::fcntl::posix_fallocate(&file, 0, RESERVE_BYTES).is_err()
         {
-            let _ = std::fs::remove_file(path);
+            let _ = file.set_len(0);
         }
     }
 
@@ -185,6 +185,11 @@ impl Recorder {
     /// Processes taken in so far.
     pub fn images(&self) -> &[Image] {
         &self.recording.images
+    }
+
+    /// Whether anybody is recorded, or about to be.
+    pub fn is_busy(&self) -> bool {
+        !self.running.is_empty() || !self.handed.is_empty()
     }
 
     /// A process that runs without being recorded, and why.

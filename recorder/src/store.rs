@@ -121,7 +121,7 @@ impl Target {
         if piece.last.is_some() && result.is_err() {
             // Room for the last words was set aside.
             let reserve = self.session.folder.parent().map(|folder| folder.join(RESERVE));
-            reserve.map(std::fs::remove_file);
+            reserve.map(|path| std::fs::OpenOptions::new().write(true).truncate(true).open(path));
             self.note_failure(result.err(), piece);
             piece.chunk = None;
             result = self.put(piece).or_else(|_| {

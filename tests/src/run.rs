@@ -219,6 +219,25 @@ impl Program {
     }
 }
 
+/// The process of a command that holds its recording, once it is there.
+#[track_caller]
+pub fn keeper(command: &Child) -> Pid {
+    let id = command.id();
+    let own = std::fs::canonicalize(workshop::command()).expect("the command's path");
+    let start = Instant::now();
+    loop {
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        let mut children = children.split_whitespace().filter_map(|word| word.parse::<i32>().ok());
+        if let Some(pid) =
+            children.find(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == own))
+        {
+            return Pid::from_raw(pid);
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "the command has no keeper");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Runs a command to its end.
 pub fn finish(command: Command, stdin: &[u8]) -> Outcome {
     finish_while(command, stdin, |_| {})
