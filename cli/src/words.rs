@@ -6,6 +6,8 @@ use crate::Outcome;
 pub use dcpiprof::spelled;
 
 mod asked;
+mod frames;
+mod gates;
 
 macro_rules! words {
     ($($(#[$meta:meta])* $name:ident $variant:ident,)*) => {
@@ -25,6 +27,14 @@ macro_rules! words {
 words! {
     /// Run a program and record what it does with its heap
     record Record,
+    /// Serve all programs that have the library preloaded, for months
+    daemon Daemon,
+    /// Ask the daemon, or tell it what to do
+    ctl Ctl,
+    /// What to put into a service's drop-in so that the daemon records it
+    env Env,
+    /// The daemon's epochs, as paths for the other words
+    epochs Epochs,
     /// What a recorded program did with its heap, on one screen
     report Report,
     /// What was never freed, by stack, with a verdict
@@ -43,6 +53,14 @@ words! {
     timeline Timeline,
     /// What each thread allocated and freed
     threads Threads,
+    /// What resizes cost, and who resizes again and again
+    realloc Realloc,
+    /// Where memory is given back (recordings made with --free-stacks)
+    free_sites FreeSites,
+    /// How live blocks lie in memory, and who keeps nearly empty pages
+    fragmentation Fragmentation,
+    /// What changed between two runs, builds, moments or processes
+    diff Diff,
     /// A recording as files for other tools
     export Export,
     /// Files of one format as files of another

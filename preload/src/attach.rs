@@ -6,7 +6,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
-use heaptape_wire::area::{CLOCK_TSC, MAGIC, PAGE};
+use heaptape_wire::area::{CLOCK_TSC, GATE_DORMANT, MAGIC, PAGE};
 use heaptape_wire::hello::{ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REPLY_BYTES, Reply};
 use heaptape_wire::limits::{ATTACH_MS, ENV_ATTACH, ENV_SOCKET, MOST_ATTACH_MS};
 use heaptape_wire::{Area, Header, Params, WIRE_VERSION};
@@ -42,6 +42,12 @@ unsafe impl Sync for Shared {}
 static SESSION: Shared = Shared(UnsafeCell::new(None));
 
 impl Session {
+    /// What a thread's word points to while the process is dormant; `None` while it is not.
+    pub fn dormant(&self) -> Option<*mut Block> {
+        let gate = &self.area.header().gate.0;
+        (gate.load(Acquire) == GATE_DORMANT).then(|| (&raw const *gate).cast_mut().cast())
+    }
+
     /// The private block of a slot.
     pub fn block(&self, slot: u32) -> *mut Block {
         self.blocks.wrapping_add(slot as usize * BLOCK_BYTES).cast()
@@ -278,8 +284,8 @@ fn map_area(descriptor: i32, bytes: u64) -> Option<Area> {
     if checked.is_none() {
         sys::unmap(base, bytes);
     }
-    // A child maps its own; a core dump does not want it.
-    sys::advise(base, bytes, libc::MADV_DONTFORK);
+    // A child maps its own, but keeps the page with the gate, which its thread-local word may point to; a core dump does not want it.
+    sys::advise(base.wrapping_add(size_of::<Header>()), bytes - size_of::<Header>(), libc::MADV_DONTFORK);
     sys::advise(base, bytes, libc::MADV_DONTDUMP);
     checked
 }

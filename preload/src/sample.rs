@@ -53,6 +53,16 @@ impl Countdown {
         true
     }
 
+    /// Takes up an interval; true when it is another one, which is to be told.
+    pub fn take_up(&mut self, mean: u64) -> bool {
+        let differs = mean != self.mean;
+        if differs {
+            self.mean = mean;
+            self.left = self.gap();
+        }
+        differs
+    }
+
     /// An exponentially distributed number with this mean.
     fn gap(&mut self) -> i64 {
         self.random ^= self.random << 13;
@@ -118,6 +128,22 @@ fn remove_noted(address: u64) -> bool {
     found
 }
 
+/// Whether an allocation of so many bytes holds a sampling point. Where it does, the recorder's wishes are looked up.
+///
+/// # Safety
+/// As [`wants`].
+#[inline(always)]
+pub unsafe fn hits(block: *mut Block, size: u64) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let hit = (*block).countdown.hits(size);
+        if hit {
+            crate::emit::obey(block);
+        }
+        hit
+    }
+}
+
 /// Whether an allocation or a free is to be recorded; one that is not is counted.
 ///
 /// # Safety
@@ -129,7 +155,7 @@ pub unsafe fn wants(block: *mut Block, is_free: bool, address: u64, size: u64) -
         if (*block).countdown.mean == 0 {
             return true;
         }
-        let wanted = if is_free { remove(address) } else { (*block).countdown.hits(size) && insert(address) };
+        let wanted = if is_free { remove(address) } else { hits(block, size) && insert(address) };
         if !wanted {
             count_passed(block);
         }

@@ -78,6 +78,18 @@ pub fn is_readable(address: usize) -> bool {
     call!(SYS_rt_sigprocmask, NO_SUCH_HOW, address, 0, 8) != -libc::EFAULT as isize
 }
 
+/// Holds all signals back from the calling thread, libc's own for cancellation included; gives what [`release_signals`] needs.
+pub fn hold_signals() -> u64 {
+    let (all, mut held) = (u64::MAX, 0_u64);
+    call!(SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, &raw mut held, 8);
+    held
+}
+
+/// Lets through what was let through before.
+pub fn release_signals(held: u64) {
+    call!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const held, 0, 8);
+}
+
 /// Closes a descriptor of ours.
 pub fn close(descriptor: i32) {
     call!(SYS_close, descriptor);

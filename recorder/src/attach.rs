@@ -28,7 +28,7 @@ const MOST_SILENT: usize = 1024;
 #[derive(Debug)]
 pub struct Door {
     socket: OwnedFd,
-    path: PathBuf,
+    path: Option<PathBuf>,
     silent: Vec<Caller>,
 }
 
@@ -81,7 +81,12 @@ impl Door {
         socket::bind(socket.as_raw_fd(), &address).map_err(sys::io)?;
         let backlog = socket::Backlog::new(BACKLOG).unwrap_or(socket::Backlog::MAXCONN);
         socket::listen(&socket, backlog).map_err(sys::io)?;
-        Ok(Door { socket, path: path.to_owned(), silent: Vec::new() })
+        Ok(Door { socket, path: Some(path.to_owned()), silent: Vec::new() })
+    }
+
+    /// Serves a socket that somebody else listens with; its file stays.
+    pub fn of(socket: OwnedFd) -> Door {
+        Door { socket, path: None, silent: Vec::new() }
     }
 
     /// What to wait for: the door itself, then callers.
@@ -125,7 +130,7 @@ pub fn knock(path: &Path) -> nix::Result<()> {
 
 impl Drop for Door {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        self.path.iter().for_each(|path| drop(std::fs::remove_file(path)));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The middle stage: a thread that takes what the drain found through the images' digests, and hands pieces to the store.
 
 use crate::batch::Batch;
-use crate::image::{Counts, Image};
+use crate::image::{Counts, Image, Tell};
 use crate::session::{End, Session, SessionId};
 use crate::store::Piece;
 use crate::trace::Chunk;
@@ -47,6 +47,8 @@ pub enum Message {
     ThreadEnded(SessionId, u32, Counts),
     /// Something that readers should know.
     Note(SessionId, String),
+    /// Something to do.
+    Tell(SessionId, Tell),
     /// All records came before.
     End(SessionId, End),
 }
@@ -80,9 +82,9 @@ pub fn run(queues: &Queues) {
         match message {
             None => {}
             Some(Message::Start(session)) => {
-                // The tape is there from the start: whatever happens next, it says which process this was.
-                out(Piece::of(&session));
-                images.insert(session.id, Image::new(session));
+                let mut image = Image::new(session);
+                image.open(&mut out);
+                images.insert(image.id(), image);
             }
             Some(Message::Inherit { child, parent, tick }) => {
                 let gone = ended.iter_mut().map(|(_, image)| image).find(|image| image.id() == parent);
@@ -109,6 +111,11 @@ pub fn run(queues: &Queues) {
                 with(&mut images, id, |image| image.thread_ended(thread, counts));
             }
             Some(Message::Note(id, text)) => with(&mut images, id, |image| image.note(text)),
+            Some(Message::Tell(id, tell)) => {
+                if let Some(image) = images.get_mut(&id) {
+                    image.tell(tell, &mut spare, &mut out);
+                }
+            }
             Some(Message::End(id, end)) => {
                 if let Some(mut image) = images.remove(&id) {
                     image.finish(end, &mut spare, &mut out);

@@ -44,10 +44,11 @@ struct Growing {
 
 impl Growing {
     /// A new file; what an earlier try left there goes.
-    fn create(path: PathBuf) -> Result<Growing, Failure> {
+    fn create(path: PathBuf, owner: Option<u32>) -> Result<Growing, Failure> {
         let _ = std::fs::remove_file(&path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = at(&path, file)?;
+        at(&path, crate::process::give_to(&file, owner))?;
         Ok(Growing { path, file, at: 0 })
     }
 
@@ -71,6 +72,7 @@ impl Growing {
 #[derive(Debug)]
 pub struct Files {
     folder: PathBuf,
+    owner: Option<u32>,
     tape: Growing,
     trace: Option<Growing>,
     /// How the trace is stored now, and how it is to be stored once it is large.
@@ -107,12 +109,17 @@ impl Files {
         let mut framed = Vec::new();
         tape::Writer::file_head(&mut framed);
         tape::Writer::default().record(&Record::Process(session.process.clone()), &mut framed);
-        let mut tape = Growing::create(folder.join(TAPE))?;
+        if session.options.folds {
+            at(&folder, crate::process::make_folder(&folder, session.options.owner))?;
+        }
+        let owner = session.options.owner;
+        let mut tape = Growing::create(folder.join(TAPE), owner)?;
         tape.append(&framed)?;
         let later = (session.options.codec, session.options.level);
         let sync = Sync::default();
         Ok(Files {
             folder,
+            owner,
             tape,
             trace: None,
             codec: Codec::Plain,
@@ -151,7 +158,7 @@ impl Files {
         let path = self.trace_path(self.codec);
         let trace = match &mut self.trace {
             Some(trace) => trace,
-            none => none.insert(Growing::create(path)?),
+            none => none.insert(Growing::create(path, self.owner)?),
         };
         let start = trace.at;
         at(&trace.path, pack(chunk, codec, start, &mut self.packed))?;
@@ -184,8 +191,8 @@ impl Files {
         };
         let bytes = at(&plain.path, std::fs::read(&plain.path))?;
         let old_tape = at(&self.tape.path, std::fs::read(&self.tape.path))?;
-        let mut trace = Growing::create(self.trace_path(later))?;
-        let mut tape = Growing::create(self.folder.join(format!("{TAPE}.tmp")))?;
+        let mut trace = Growing::create(self.trace_path(later), self.owner)?;
+        let mut tape = Growing::create(self.folder.join(format!("{TAPE}.tmp")), self.owner)?;
         let mut framed = Vec::new();
         tape::Writer::file_head(&mut framed);
         let mut writer = tape::Writer::default();
@@ -215,14 +222,30 @@ impl Files {
         Ok(())
     }
 
-    /// Writes the profile anew.
-    pub fn profile(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let (path, temporary) = (self.folder.join(PROFILE), self.folder.join(format!("{PROFILE}.tmp")));
-        let _ = std::fs::remove_file(&temporary);
-        let mut file = Growing::create(temporary)?;
+    /// Puts a file in the place of another, whole.
+    fn replace(&mut self, name: &str, bytes: &[u8]) -> Result<Growing, Failure> {
+        let (path, temporary) = (self.folder.join(name), self.folder.join(format!("{name}.tmp")));
+        let mut file = Growing::create(temporary, self.owner)?;
         file.append(bytes)?;
         at(&file.path, file.file.sync_data())?;
-        at(&path, std::fs::rename(&file.path, &path))
+        at(&path, std::fs::rename(&file.path, &path))?;
+        file.path = path;
+        Ok(file)
+    }
+
+    /// Writes the profile anew.
+    pub fn profile(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.replace(PROFILE, bytes).map(drop)
+    }
+
+    /// Writes the tape anew.
+    pub fn whole(&mut self, records: &[Record]) -> Result<(), Failure> {
+        let mut framed = Vec::new();
+        tape::Writer::file_head(&mut framed);
+        let mut writer = tape::Writer::default();
+        records.iter().for_each(|record| writer.record(record, &mut framed));
+        self.tape = self.replace(TAPE, &framed)?;
+        Ok(())
     }
 
     /// The end mark belongs to no chunk; the tape's last record says that all is there, so it comes last.

@@ -2,15 +2,15 @@
 
 use crate::attach::{Client, Door, Visit};
 use crate::clock::{self, Clock};
-use crate::digest::{self, Queues};
-use crate::drain::{self, Command};
+use crate::drain::Command;
 use crate::options::Options;
 use crate::process::{self, Process, sanitised};
 use crate::session::{End, Session, SessionId};
-use crate::store::{self, Stored, Sums};
+use crate::stages::Stages;
+use crate::store::Sums;
 use crate::sys::{self, Mapping};
 use crate::tree::{self, Change, Watch};
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::bounded;
 use formats::recording::{Image, NotTraced, RECORDING, RESERVE, Recording};
 use formats::tape::{self, field::Text};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -22,13 +22,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use wire::hello::{Hello, ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL, Why};
 
-/// Batches between drain and digest, chunks between digest and store: what a stage may be behind.
-const BATCHES: usize = 32;
-const PIECES: usize = 4;
 /// Sessions at once.
 const MOST_SESSIONS: usize = 4096;
 /// Time from the hand-over of an area to its use.
@@ -87,10 +83,7 @@ pub struct Recorder {
     ended: Vec<(SessionId, u32, String, usize)>,
     folders: HashMap<String, u32>,
     next: SessionId,
-    workers: usize,
-    commands: Sender<Command>,
-    stored: Receiver<Stored>,
-    threads: Vec<JoinHandle<()>>,
+    stages: Stages,
     errors: Vec<String>,
     sums: Sums,
 }
@@ -111,24 +104,7 @@ impl Recorder {
     pub fn start(dir: &Path, socket: &Path, options: Options, command: Vec<String>) -> io::Result<Recorder> {
         let door = Door::open(socket)?;
         let clock = Clock::choose();
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let workers = (cores / 4).clamp(1, 4);
-        let (commands, commands_in) = unbounded();
-        let (batches_out, batches_in) = bounded(2 * BATCHES);
-        let (stored_out, stored) = unbounded();
-        let (mut queues, mut threads) = (Vec::new(), Vec::new());
-        for worker in 0..workers {
-            let (messages_out, messages) = bounded(BATCHES);
-            let (pieces, pieces_in) = bounded(PIECES);
-            let (chunks_out, chunks) = bounded(2 * PIECES);
-            let batches = batches_out.clone();
-            let stored = stored_out.clone();
-            let digest = Queues { messages, batches, pieces, chunks };
-            threads.push(spawn(&format!("digest-{worker}"), move || digest::run(&digest))?);
-            threads.push(spawn(&format!("store-{worker}"), move || store::run(&pieces_in, &chunks_out, &stored))?);
-            queues.push(messages_out);
-        }
-        threads.push(spawn("drain", move || drain::run(clock, &commands_in, queues, batches_in))?);
+        let stages = Stages::start(clock)?;
         let recording = Recording {
             format: "heaptape recording".into(),
             version: 1,
@@ -155,10 +131,7 @@ impl Recorder {
             ended: Vec::new(),
             folders: HashMap::new(),
             next: 1,
-            workers,
-            commands,
-            stored,
-            threads,
+            stages,
             errors: Vec::new(),
             sums: Sums::default(),
         };
@@ -302,7 +275,7 @@ impl Recorder {
     }
 
     fn take_stored(&mut self) {
-        while let Ok(stored) = self.stored.try_recv() {
+        while let Ok(stored) = self.stages.stored.try_recv() {
             self.errors.extend(stored.error);
             self.sums.add(stored.sums);
         }
@@ -327,7 +300,7 @@ impl Recorder {
         let running = self.running.swap_remove(place);
         let left = self.watch.forget(running.session.process.pid);
         let end = if left { End::EXEC } else { end };
-        let _ = self.commands.send(Command::End(running.session.id, end));
+        let _ = self.stages.commands.send(Command::End(running.session.id, end));
         if let Some(image) = self.recording.images.get_mut(running.image) {
             image.exit = Some(end.exit());
             image.ended_unix_ns = Some(clock::unix_ns());
@@ -385,7 +358,7 @@ impl Recorder {
         (client.hello.fork_tick, client.hello.fork_age) = (tick.max(1), 0);
         if let Some((parent, ..)) = self.parent(client, ppid) {
             let (done, is_done) = bounded(1);
-            let _ = self.commands.send(Command::Bequeath(parent, tick.max(1), done));
+            let _ = self.stages.commands.send(Command::Bequeath(parent, tick.max(1), done));
             let _ = is_done.recv_timeout(UNSEEN);
         }
     }
@@ -461,7 +434,7 @@ impl Recorder {
         self.next += 1;
         let worker = match &parent {
             Some((_, _, worker)) if is_fork => *worker,
-            _ => id as usize % self.workers,
+            _ => id as usize % self.stages.workers,
         };
         let session = Arc::new(Session {
             id,
@@ -488,8 +461,10 @@ impl Recorder {
             options: Arc::clone(&self.options),
             forked: parent.filter(|_| is_fork).map(|(parent, folder, _)| (parent, folder, hello.fork_tick)),
             is_namespaced: hello.pid != pid,
+            stats: Arc::default(),
+            limit: Arc::default(),
         });
-        let _ = self.commands.send(Command::Start(Arc::clone(&session), worker));
+        let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
         let image_place = self.recording.images.len();
         self.running.push(Running {
             session,
@@ -530,11 +505,7 @@ impl Recorder {
         while !self.running.is_empty() {
             self.end(0, End::RUNNING);
         }
-        // Without a commander the drain ends what is left, and each stage after it.
-        self.commands = unbounded().0;
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
+        self.stages.stop();
         self.take_stored();
         self.recording.ended_unix_ns = Some(clock::unix_ns());
         let _ = std::fs::remove_file(self.dir.join(RESERVE));
@@ -552,13 +523,4 @@ fn ticks_of(nanoseconds: u64, ticks_per_second: u64) -> u64 {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let told = name.to_owned();
-    let body = move || {
-        body();
-        tracing::debug!("{told}: {:.3} s of processor time", clock::thread_time().as_secs_f64());
-    };
-    std::thread::Builder::new().name(name.into()).spawn(body)
 }

@@ -4,6 +4,7 @@
 //! later pieces need (sites, modules, names) is kept until it can be written. Nobody waits: the program runs on, each next piece is another
 //! try, and the recording says how long writing stood still, why, and what that cost.
 
+use crate::contribution::Contribution;
 use crate::files::{Failure, Files};
 use crate::session::{Session, SessionId};
 use crate::trace::Chunk;
@@ -11,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender};
 use formats::recording::RESERVE;
 use formats::tape::{Ledger, Loss, Note, Record};
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -30,17 +32,56 @@ pub struct Piece {
     pub after: Vec<Record>,
     /// The profile's new bytes.
     pub profile: Option<Vec<u8>>,
-    /// The image's last piece: its events.
+    /// The image's last piece, or its part's: its events.
     pub last: Option<Sums>,
+    /// All records of the tape, in place of those that it has.
+    pub whole: Option<Vec<Record>>,
+    /// What it adds to sums that are kept elsewhere, with the last piece.
+    pub contribution: Option<Box<Contribution>>,
+    /// The folders of a flight that is over, with the last piece.
+    pub segments: Vec<PathBuf>,
+    /// A folder that is no longer wanted.
+    pub remove: Option<PathBuf>,
+    /// What is to be done once everything up to here is written.
+    pub then: Option<Then>,
     /// The chunk, once it is written.
     pub written: Option<Chunk>,
+}
+
+/// Something to be done later, once.
+pub struct Then(Box<dyn FnOnce() + Send>);
+
+impl Then {
+    /// This.
+    pub fn new(act: impl FnOnce() + Send + 'static) -> Then {
+        Then(Box::new(act))
+    }
+
+    /// Does it.
+    pub fn call(self) {
+        (self.0)();
+    }
+}
+
+impl std::fmt::Debug for Then {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Then")
+    }
 }
 
 impl Piece {
     /// An empty piece.
     pub fn of(session: &Arc<Session>) -> Piece {
-        let (before, after) = Default::default();
-        Piece { session: Arc::clone(session), before, chunk: None, after, profile: None, last: None, written: None }
+        let (before, after, segments) = Default::default();
+        let (chunk, profile, last, whole, contribution, remove, then, written) = Default::default();
+        let session = Arc::clone(session);
+        Piece { session, before, chunk, after, profile, last, whole, contribution, segments, remove, then, written }
+    }
+
+    /// Whether there is something to write.
+    fn has_bytes(&self) -> bool {
+        let records = !self.before.is_empty() || !self.after.is_empty() || self.whole.is_some();
+        records || self.chunk.is_some() || self.profile.is_some()
     }
 }
 
@@ -76,6 +117,12 @@ pub struct Stored {
     pub error: Option<String>,
     /// Its events.
     pub sums: Sums,
+    /// Its folder, when there is something in it.
+    pub folder: Option<PathBuf>,
+    /// What it adds to sums that are kept elsewhere.
+    pub contribution: Option<Box<Contribution>>,
+    /// The folders of its flight, oldest first.
+    pub segments: Vec<PathBuf>,
 }
 
 /// One image on its way to disk.
@@ -163,6 +210,10 @@ impl Target {
             Some(files) => files,
             none => none.insert(Files::open(&self.session)?),
         };
+        if let Some(records) = &piece.whole {
+            files.whole(records)?;
+            piece.whole = None;
+        }
         files.records(&self.waiting)?;
         self.waiting.clear();
         if let Some(chunk) = &mut piece.chunk {
@@ -185,7 +236,7 @@ impl Target {
             files.profile(bytes)?;
             piece.profile = None;
         }
-        if piece.last.is_some() {
+        if piece.after.iter().any(|record| matches!(record, Record::End(_))) {
             files.end_mark()?;
         }
         for record in &piece.after {
@@ -214,14 +265,25 @@ pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored
     let mut images: HashMap<SessionId, Target> = HashMap::new();
     for mut piece in pieces {
         let id = piece.session.id;
-        let target = images.entry(id).or_insert_with(|| Target::new(&piece.session));
-        target.write(&mut piece);
+        if piece.has_bytes() {
+            images.entry(id).or_insert_with(|| Target::new(&piece.session)).write(&mut piece);
+        }
+        if let Some(folder) = piece.remove.take() {
+            let _ = std::fs::remove_dir_all(folder);
+        }
         if let Some(chunk) = piece.chunk.take().or(piece.written.take()) {
             let _ = spare.try_send(chunk);
         }
         if let Some(sums) = piece.last {
-            let error = images.remove(&id).and_then(|target| target.error);
-            let _ = done.send(Stored { session: id, error, sums });
+            let target = images.remove(&id);
+            let folder = target.is_some().then(|| piece.session.folder.clone());
+            let error = target.and_then(|target| target.error);
+            let contribution = piece.contribution.take();
+            let segments = std::mem::take(&mut piece.segments);
+            let _ = done.send(Stored { session: id, error, sums, folder, contribution, segments });
+        }
+        if let Some(then) = piece.then.take() {
+            then.call();
         }
     }
 }

@@ -105,6 +105,12 @@ pub const CLOSED: u32 = 2;
 /// The session is live.
 pub const LIVE: u32 = 1;
 
+/// `gate`: events are told.
+pub const GATE_OPEN: u64 = 0;
+/// `gate`: the process is dormant. The thread-local word of each of its threads points to the header's `gate`, so that this very load
+/// decides; it is the value that a thread's own gate has while its process is not traced.
+pub const GATE_DORMANT: u64 = 128;
+
 /// Ticks are the processor's time stamp counter.
 pub const CLOCK_TSC: u32 = 1;
 /// Ticks are nanoseconds of `CLOCK_MONOTONIC`.
@@ -149,7 +155,8 @@ pub struct Header {
     pub free_stacks: AtomicU32,
     /// r: most frames of a stack, at most [`limits::MAX_FRAMES`].
     pub max_frames: AtomicU32,
-    /// r: mean bytes between samples; 0 records every event.
+    /// r: mean bytes between samples; 0 records every event. Threads take a new value up at their next sample, or within
+    /// [`limits::STRIDE`] records, and tell so by [`crate::Op::INTERVAL`].
     pub sample_bytes: AtomicU64,
     /// r: milliseconds that a full ring may make the process wait in all while the recorder shows no life.
     pub wait_ms: AtomicU64,
@@ -177,6 +184,8 @@ pub struct Header {
     pub verified: [AtomicU64; 2],
     /// The same, compared with the libc's own `backtrace`.
     pub backtraced: [AtomicU64; 2],
+    /// r: [`GATE_OPEN`] or [`GATE_DORMANT`]. The page that holds it is the one that forked children keep.
+    pub gate: Line<AtomicU64>,
 }
 
 /// A slot that nobody owns.

@@ -139,6 +139,19 @@ impl LiveSet {
         pages.chain(self.sparse.iter().map(|(index, block)| (*index, block)))
     }
 
+    /// Keeps only what `keep` says.
+    pub fn retain(&mut self, mut keep: impl FnMut(u64, &Block) -> bool) {
+        for page in &mut self.pages {
+            for place in 0..PLACES {
+                let index = page.number * PLACES as u64 + place as u64;
+                if page.held & 1 << place != 0 && !keep(index, &page.blocks[place]) {
+                    page.held &= !(1 << place);
+                }
+            }
+        }
+        self.sparse.retain(|index, block| keep(*index, block));
+    }
+
     #[cold]
     fn new_page(&mut self, number: u64) -> u32 {
         if self.young.len() == YOUNG

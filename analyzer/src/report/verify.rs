@@ -33,7 +33,8 @@ struct Checks {
 impl Checks {
     #[inline]
     fn event(&mut self, event: &Event) {
-        let hindsight = event.entry == Entry::Inherited as u8 || event.entry == Entry::Implied as u8;
+        let hindsight =
+            [Entry::Inherited, Entry::Implied, Entry::Carried].iter().any(|entry| event.entry == *entry as u8);
         if !hindsight {
             *self.by_thread.entry(event.thread).or_default() += 1;
         }

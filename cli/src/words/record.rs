@@ -152,6 +152,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             children: !args.no_children,
             only: args.only,
             skip: args.skip,
+            ..Options::default()
         },
         apart: true,
     };
