@@ -1,9 +1,10 @@
 //! Limits of the system on the program.
 
+use heaptape_tests::disk::SmallDisk;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Outcome, Process, Program, Report, is_full, own, same, target, torture, workshop};
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 #[test]
@@ -62,35 +63,6 @@ fn a_limit_that_leaves_room() {
     let recording = program.recorded().success().whole();
     let report = recording.report();
     assert_eq!(report.only("limits").allocs, 1_001);
-}
-
-/// A small disk of its own, unmounted when it goes; `None` where mounting is not permitted.
-struct SmallDisk {
-    folder: tempfile::TempDir,
-}
-
-impl SmallDisk {
-    fn mount(size: &str) -> Option<SmallDisk> {
-        if !heaptape_tests::is_root() {
-            return None;
-        }
-        let folder = workshop::folder();
-        let at = folder.path().join("small-disk");
-        std::fs::create_dir(&at).expect("a folder");
-        let option = format!("size={size}");
-        let mounted = Program::new("mount").args(["-t", "tmpfs", "-o", &option, "tmpfs"]).arg(&at).plain();
-        (mounted.code() == 0).then_some(SmallDisk { folder })
-    }
-
-    fn at(&self) -> PathBuf {
-        self.folder.path().join("small-disk")
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        Program::new("umount").arg(self.at()).plain();
-    }
 }
 
 /// What the recording in a folder says after its disk was full: readable, with a gap, and every event in its ledger.

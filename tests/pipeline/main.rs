@@ -12,6 +12,7 @@ mod forks;
 mod gaps;
 mod gates;
 mod hooks_each_function;
+mod hostile;
 mod jumps;
 mod kill_target;
 mod leak_verdicts;

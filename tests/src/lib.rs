@@ -5,6 +5,7 @@
 //! `HEAPTAPE_LIBRARY` another library; without them the harness builds the release, once a run.
 #![forbid(unsafe_code)]
 
+pub mod disk;
 pub mod lossy;
 pub mod oracle;
 pub mod own;

@@ -156,6 +156,13 @@ impl Program {
         self.behind(&["bash", "-c", &line, "bash"])
     }
 
+    /// This program as the last arguments of another.
+    pub fn behind_command(&self, other: Program) -> Program {
+        let mut both = other.arg(&self.path).args(&self.arguments);
+        both.environment.extend(self.environment.iter().cloned());
+        both
+    }
+
     fn command(&self, before: &[OsString]) -> Command {
         let mut words = before
             .iter()

@@ -35,7 +35,7 @@ const fn row(number: u32, name: &'static str, place: Place) -> Row {
 pub const ROWS: &[Row] = &[
     row(1, "plain programs: same output and exit status, nothing lost", Place::Both),
     row(3, "SIGKILL of the program at random times: everything published is recorded", Place::Both),
-    row(4, "SIGKILL of the recorder: the program goes on, what was written is read", Place::Both),
+    row(4, "SIGKILL of the command and of its keeper", Place::Both),
     row(5, "SIGKILL of recorder and program", Place::Both),
     row(6, "no recorder: no socket, a socket that is none, no rights", Place::Quick),
     row(7, "a recorder that is stopped: the program is not held for ever", Place::Both),
@@ -64,6 +64,7 @@ pub const ROWS: &[Row] = &[
     row(33, "a full disk", Place::Quick),
     row(34, "errors of the disk at each write", Place::Both),
     row(37, "cut and flipped recordings", Place::Long),
+    row(39, "a client that rewrites its own area at full speed", Place::Both),
     row(40, "a flooded socket", Place::Quick),
     row(46, "100,000,000 events through 8 threads, every one in a checksum", Place::Both),
     row(56, "the library's imports, exports, sizes", Place::Quick),
