@@ -25,6 +25,7 @@ mod same_output;
 mod semantics;
 mod signals;
 mod stacks;
+mod strangers;
 mod threads;
 mod tools;
 mod unwinder;
