@@ -41,6 +41,9 @@ pub const PROFILE: &str = "profile.mptl";
 /// Name of an image's tape.
 pub const TAPE: &str = "events.tape";
 
+/// Room on the disk for the last words, while a recording is made.
+pub const RESERVE: &str = ".reserve";
+
 /// What `recording.json` holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
