@@ -6,6 +6,7 @@ mod attach;
 mod bootstrap;
 mod daemon;
 mod daemon_bounds;
+mod daemon_restart;
 mod exec;
 mod footprint;
 mod forks;

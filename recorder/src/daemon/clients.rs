@@ -2,6 +2,7 @@
 
 use super::archive::Epoch;
 use super::config::{Choice, GREATEST_INTERVAL, LEAST_INTERVAL, Sampling};
+use super::keeper::Name;
 use crate::options::Mode;
 use crate::process;
 use crate::session::{Now, Session};
@@ -31,7 +32,7 @@ pub struct Client {
     /// Becomes readable when it ends.
     pub process: OwnedFd,
     /// Its area, for a daemon that comes after this one.
-    pub area: Option<OwnedFd>,
+    pub area: OwnedFd,
     /// Its user.
     pub uid: u32,
     /// Its number as it sees itself.
@@ -81,6 +82,13 @@ impl Client {
     /// Its number.
     pub fn pid(&self) -> u32 {
         self.session.process.pid
+    }
+
+    /// The name that it is held under for the next daemon.
+    pub fn held_as(&self) -> Name {
+        // A budget's interval is of no use later: it is found anew.
+        let interval = self.choice.interval();
+        Name { pid: self.pid(), uid: self.uid, hello_pid: self.hello_pid, choice: self.choice, interval }
     }
 
     /// How it stands.
