@@ -122,6 +122,8 @@ stats! {
     sampled_out,
     /// Call sites, their callers among them.
     sites,
+    /// Sites that held more at the last full minute than at the one before.
+    growing,
     /// Threads seen.
     threads,
     /// Bytes of the digest's own memory, estimated.

@@ -57,8 +57,6 @@ pub struct Client {
     pub past: VecDeque<(Instant, Now)>,
     /// Its processor time at the last look, in ticks of the kernel.
     pub ticks: u64,
-    /// Sites that grew between the last two looks.
-    pub growing: u64,
     /// When its flight was last kept.
     pub kept: Option<Instant>,
     /// Set when a budget holds it down: which.
@@ -181,7 +179,7 @@ impl Client {
             "live_bytes": now.live_bytes, "live_blocks": now.live_blocks, "peak_bytes": now.peak_bytes,
             "allocs": now.allocs, "frees": now.frees, "bytes": now.bytes,
             "recorded": now.recorded, "lost": now.lost, "sampled_out": now.sampled_out,
-            "sites": now.sites, "sites_growing": self.growing, "threads": now.threads,
+            "sites": now.sites, "sites_growing": now.growing, "threads": now.threads,
             "growth": self.growth(), "allocs_a_second": rates.allocs, "bytes_a_second": rates.bytes,
             "events_a_second": rates.events, "lost_a_second": rates.lost,
             "folder": self.session.folder.display().to_string(),

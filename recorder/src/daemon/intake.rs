@@ -121,7 +121,7 @@ impl Service {
         }
         let _ = self.archive.send(Told::Process(Arc::clone(&epoch), id, about(&session, &process)));
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
-        let (past, ticks, growing, kept, held) = Default::default();
+        let (past, ticks, kept, held) = Default::default();
         self.clients.push(Client {
             session,
             process: caller.process,
@@ -138,7 +138,6 @@ impl Service {
             since: Instant::now(),
             past,
             ticks,
-            growing,
             kept,
             held,
         });
@@ -216,7 +215,7 @@ impl Service {
         tracing::info!("process {pid} ({}) is taken over", comm.escape_debug());
         let _ = self.archive.send(Told::Process(Arc::clone(&epoch), id, about(&session, &process)));
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
-        let (past, ticks, growing, kept, held) = Default::default();
+        let (past, ticks, kept, held) = Default::default();
         let (process, since) = (end, Instant::now());
         let client = Client {
             session,
@@ -234,7 +233,6 @@ impl Service {
             since,
             past,
             ticks,
-            growing,
             kept,
             held,
         };
