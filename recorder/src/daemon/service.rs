@@ -30,6 +30,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,8 @@ use std::time::{Duration, Instant};
 const ROUND: Duration = Duration::from_secs(1);
 /// The same while something is being ended.
 const SOON: Duration = Duration::from_millis(20);
+/// Time for the last answers of `ctl` to be sent.
+const ANSWERED: Duration = Duration::from_secs(2);
 /// Name of the folder of flights, beside the epochs.
 pub(super) const FLIGHTS: &str = "flight";
 /// A flight is kept for the same reason at most so often.
@@ -112,6 +115,8 @@ pub struct Service {
     pub(super) holder: Holder,
     /// Whether processes are left to the next daemon at the end.
     pub(super) leaves: bool,
+    /// Connections of `ctl`.
+    pub(super) talking: Arc<AtomicUsize>,
     pub(super) signals: SignalFd,
     pub(super) next: SessionId,
     pub(super) looked: Instant,
@@ -211,11 +216,15 @@ impl Service {
         wakes.set_nonblocking(true)?;
         let wake: Wake = Arc::new(wakes);
         let (asks_out, asks) = unbounded();
+        let talking = Arc::new(AtomicUsize::new(0));
+        let busy = Arc::clone(&talking);
         if let Some(address) = config.metrics {
             let (listener, asks, wake) = (metrics::listen(address)?, asks_out.clone(), Arc::clone(&wake));
             std::thread::Builder::new().name("metrics".into()).spawn(move || metrics::run(listener, asks, wake))?;
         }
-        std::thread::Builder::new().name("control".into()).spawn(move || control::run(controller, asks_out, wake))?;
+        std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || control::run(controller, asks_out, wake, busy))?;
         let ticks_per_second = clock.ticks_per_second();
         tracing::info!("serving programs at {}, keeping {}", config.socket.display(), config.state.display());
         let (clients, counters, epochs, closing, ending, guard) = Default::default();
@@ -244,6 +253,7 @@ impl Service {
             stopping: None,
             holder,
             leaves: false,
+            talking,
         };
         held.into_iter().for_each(|held| service.take_over(held));
         Ok(service)
@@ -386,7 +396,10 @@ impl Service {
             let _ = done.send(());
         }
         // The answer to `ctl stop` is sent by another thread.
-        std::thread::sleep(Duration::from_millis(20));
+        let begun = Instant::now();
+        while self.talking.load(Relaxed) > 0 && begun.elapsed() < ANSWERED {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
