@@ -242,7 +242,10 @@ impl Service {
     /// Leaves a process to the next daemon.
     pub(super) fn leave(&mut self, place: usize) {
         let Client { epoch, label, session, .. } = self.clients.swap_remove(place);
-        self.ending.insert(session.id, Ending { epoch, label, exit: Exit::Running, keeps: false });
+        self.ending.insert(
+            session.id,
+            Ending { epoch, label, exit: Exit::Running, keeps: false, part: session.folder.clone() },
+        );
         let _ = self.stages.commands.send(Command::Leave(session.id));
     }
 
@@ -273,7 +276,7 @@ impl Service {
         let Client { epoch, label, session, .. } = client;
         // Children that share the gate's page attach for themselves.
         session.mapping.header().gate.0.store(wire::area::GATE_OPEN, Relaxed);
-        self.ending.insert(session.id, Ending { epoch, label, exit, keeps });
+        self.ending.insert(session.id, Ending { epoch, label, exit, keeps, part: session.folder.clone() });
         let _ = self.stages.commands.send(Command::End(session.id, end));
     }
 }

@@ -23,12 +23,12 @@ use formats::recording::Exit;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -57,7 +57,8 @@ pub(super) struct Current {
 #[derive(Debug)]
 pub(super) struct Closing {
     pub(super) epoch: Arc<Epoch>,
-    pub(super) pending: HashSet<SessionId>,
+    /// Processes, and the part of each that is to come: one that is over may have gone on in further segments.
+    pub(super) pending: HashMap<SessionId, PathBuf>,
     pub(super) then: Vec<Then>,
 }
 
@@ -68,6 +69,7 @@ pub(super) struct Ending {
     pub(super) label: String,
     pub(super) exit: Exit,
     pub(super) keeps: bool,
+    pub(super) part: PathBuf,
 }
 
 /// What happened since the start.

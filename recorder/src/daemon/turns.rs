@@ -12,7 +12,7 @@ use crate::process::{make_folder, sanitised};
 use crate::session::SessionId;
 use crate::store::{Stored, Then};
 use crossbeam_channel::bounded;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,7 +60,9 @@ impl Service {
     pub(super) fn stored(&mut self, stored: Stored) {
         let id = stored.session;
         self.counters.errors += u64::from(stored.error.is_some());
-        if let Some(place) = self.closing.iter().position(|closing| closing.pending.contains(&id)) {
+        let is_of =
+            |closing: &Closing| closing.pending.get(&id).is_some_and(|part| stored.is_over || stored.part == *part);
+        if let Some(place) = self.closing.iter().position(is_of) {
             let closing = &mut self.closing[place];
             closing.pending.remove(&id);
             let ending = self.ending.get(&id).filter(|_| stored.is_over);
@@ -83,7 +85,11 @@ impl Service {
             }
             let _ = self.archive.send(Told::Part(epoch, stored, label, exit));
         } else if let Some(client) = self.clients.iter().find(|client| client.session.id == id) {
-            let _ = self.archive.send(Told::Part(Arc::clone(&client.epoch), stored, client.label.clone(), None));
+            // A part that ended by a change of mode may still be the old epoch's.
+            let is_in = |closing: &&Closing| stored.part.parent() == Some(&closing.epoch.dir);
+            let old = self.closing.iter().find(is_in).map(|closing| Arc::clone(&closing.epoch));
+            let epoch = old.unwrap_or_else(|| Arc::clone(&client.epoch));
+            let _ = self.archive.send(Told::Part(epoch, stored, client.label.clone(), None));
         }
     }
 
@@ -132,18 +138,22 @@ impl Service {
     pub(super) fn rotate(&mut self, uid: u32, then: Then) {
         let Some(Current { epoch: old, .. }) = self.epochs.remove(&uid) else { return then.call() };
         self.counters.epochs += 1;
-        let mut pending: HashSet<SessionId> =
-            self.ending.iter().filter(|(_, ending)| ending.epoch == old).map(|(id, _)| *id).collect();
+        let mut pending: HashMap<SessionId, PathBuf> = self
+            .ending
+            .iter()
+            .filter(|(_, ending)| ending.epoch == old)
+            .map(|(id, ending)| (*id, ending.part.clone()))
+            .collect();
         let runs = self.clients.iter().any(|client| client.uid == uid);
         let new =
             if runs { self.epoch(uid).map_err(|error| tracing::error!("no new epoch: {error}")).ok() } else { None };
         if let Some(new) = new {
             for place in 0..self.clients.len() {
                 if self.clients[place].uid == uid {
+                    let session = Arc::clone(&self.clients[place].session);
                     self.move_on(place, &new);
-                    let client = &self.clients[place];
-                    if client.choice.mode != Mode::Flight {
-                        pending.insert(client.session.id);
+                    if self.clients[place].choice.mode != Mode::Flight {
+                        pending.insert(session.id, session.folder.clone());
                     }
                 }
             }
