@@ -120,7 +120,9 @@ pub struct Stored {
     pub error: Option<String>,
     /// Its events.
     pub sums: Sums,
-    /// Its folder, when there is something in it.
+    /// Its folder.
+    pub part: PathBuf,
+    /// The same, when there is something in it.
     pub folder: Option<PathBuf>,
     /// What it adds to sums that are kept elsewhere.
     pub contribution: Option<Box<Contribution>>,
@@ -285,7 +287,16 @@ pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored
             let error = target.and_then(|target| target.error);
             let contribution = piece.contribution.take();
             let segments = std::mem::take(&mut piece.segments);
-            let _ = done.send(Stored { session: id, error, sums, folder, contribution, is_over: piece.is_over, segments });
+            let _ = done.send(Stored {
+                part: piece.session.folder.clone(),
+                session: id,
+                error,
+                sums,
+                folder,
+                contribution,
+                is_over: piece.is_over,
+                segments,
+            });
         }
         if let Some(then) = piece.then.take() {
             then.call();

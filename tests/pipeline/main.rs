@@ -7,6 +7,7 @@ mod bootstrap;
 mod browser;
 mod daemon;
 mod daemon_bounds;
+mod daemon_restart;
 mod diffs;
 mod exec;
 mod exports;
