@@ -2,6 +2,7 @@
 //! Nothing is refused because a part is torn; only what holds nothing readable is an error.
 
 pub mod bare;
+mod births;
 pub mod chunk;
 mod image;
 pub mod tape;

@@ -8,6 +8,7 @@ pub use dcpiprof::spelled;
 mod asked;
 pub mod examples;
 mod frames;
+mod gates;
 
 macro_rules! words {
     ($($(#[$meta:meta])* $name:ident $variant:ident,)*) => {
@@ -53,6 +54,14 @@ words! {
     timeline Timeline,
     /// What each thread allocated and freed
     threads Threads,
+    /// What resizes cost, and who resizes again and again
+    realloc Realloc,
+    /// Where memory is given back (recordings made with --free-stacks)
+    free_sites FreeSites,
+    /// How live blocks lie in memory, and who keeps nearly empty pages
+    fragmentation Fragmentation,
+    /// What changed between two runs, builds, moments or processes
+    diff Diff,
     /// A recording as files for other tools
     export Export,
     /// Files of one format as files of another

@@ -56,8 +56,8 @@ struct Source {
     /// A forked child whose parent's events up to the fork were not all passed on yet.
     waits: Option<(SessionId, u64)>,
     reap: (Instant, Duration),
-    /// Records that may still be drained, and when that was last raised.
-    tokens: (u64, Instant),
+    /// Records that may still be drained (a pass may leave a debt), and when that was last raised.
+    tokens: (i64, Instant),
     counted: (Instant, bool),
 }
 
@@ -111,14 +111,15 @@ impl Source {
             return true;
         }
         if most == 0 {
-            self.tokens = (u64::MAX, Instant::now());
+            self.tokens = (i64::MAX, Instant::now());
             return false;
         }
-        let more = u64::try_from(since.as_nanos() * u128::from(most) / 1_000_000_000).unwrap_or(u64::MAX);
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let more = i64::try_from(since.as_nanos() * most as u128 / 1_000_000_000).unwrap_or(i64::MAX);
         if more > 0 {
             self.tokens = (self.tokens.0.saturating_add(more).min(most), Instant::now());
         }
-        let is_spent = self.tokens.0 == 0;
+        let is_spent = self.tokens.0 <= 0;
         if is_spent {
             limit.hits.fetch_add(1, Relaxed);
         }
@@ -126,7 +127,7 @@ impl Source {
     }
 
     fn took(&mut self, records: u64) {
-        self.tokens.0 = self.tokens.0.saturating_sub(records);
+        self.tokens.0 = self.tokens.0.saturating_sub_unsigned(records);
     }
 }
 
@@ -139,7 +140,7 @@ impl Drain {
             worker,
             waits: session.forked.as_ref().map(|(parent, _, tick)| (*parent, *tick)),
             reap: (now, REAP),
-            tokens: (u64::MAX, now),
+            tokens: (i64::MAX, now),
             counted: (now, false),
             session,
         });

@@ -537,7 +537,7 @@ impl Image {
         }
         self.note_verified();
         self.tell_stats();
-        self.close(end, None, spare, out);
+        self.close(Some(end), None, spare, out);
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Piece {
     pub whole: Option<Vec<Record>>,
     /// What it adds to sums that are kept elsewhere, with the last piece.
     pub contribution: Option<Box<Contribution>>,
+    /// Whether the process is over, with the last piece.
+    pub is_over: bool,
     /// The folders of a flight that is over, with the last piece.
     pub segments: Vec<PathBuf>,
     /// A folder that is no longer wanted.
@@ -77,7 +79,8 @@ impl Piece {
         let (before, after, segments) = Default::default();
         let (chunk, profile, last, whole, contribution, remove, then) = Default::default();
         let session = Arc::clone(session);
-        Piece { session, before, chunk, after, profile, last, whole, contribution, segments, remove, then }
+        let is_over = false;
+        Piece { session, before, chunk, after, profile, last, whole, contribution, is_over, segments, remove, then }
     }
 
     /// Whether there is something to write.
@@ -123,6 +126,8 @@ pub struct Stored {
     pub folder: Option<PathBuf>,
     /// What it adds to sums that are kept elsewhere.
     pub contribution: Option<Box<Contribution>>,
+    /// Whether it was the last part.
+    pub is_over: bool,
     /// The folders of its flight, oldest first.
     pub segments: Vec<PathBuf>,
 }
@@ -354,7 +359,7 @@ pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored
             let error = files.and_then(Result::err);
             let contribution = piece.contribution.take();
             let segments = std::mem::take(&mut piece.segments);
-            let _ = done.send(Stored { session: id, error, sums, folder, contribution, segments });
+            let _ = done.send(Stored { session: id, error, sums, folder, contribution, is_over: piece.is_over, segments });
         }
         if let Some(then) = piece.then.take() {
             then.call();

@@ -4,7 +4,6 @@ use super::questions::{Answer, Asked, ask};
 use super::{Error, Outcome};
 use crate::model::sizes::{self, Sizes};
 use crate::pictures;
-use crate::replay::replay;
 use crate::text::{Screen, Style, bytes, count, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -39,9 +38,9 @@ fn row(row: &sizes::Row, (from, to): (u64, u64)) -> Row {
 /// # Errors
 /// When nothing can be read, or `out` fails.
 pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, _, progress| {
+    ask(asked, out, style, true, |image, symbols, progress| {
         let mut model = Sizes::default();
-        let outcome = replay(image, image.span(&asked.range), progress, &mut model);
+        let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
         let classes = model.classes.iter().enumerate().filter(|(_, row)| row.allocs > 0);
         let classes: Vec<Row> = classes.map(|(class, counted)| row(counted, sizes::bounds(class))).collect();
         let mut common: Vec<Row> = (0u64..)

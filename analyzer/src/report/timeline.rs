@@ -5,7 +5,6 @@ use super::{Error, Outcome};
 use crate::event::Moment;
 use crate::model::timeline::Timeline;
 use crate::pictures;
-use crate::replay::replay;
 use crate::text::{Screen, Style, bytes, count, duration};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -31,7 +30,7 @@ struct TimelineAnswer {
 /// # Errors
 /// When nothing can be read, or `out` fails.
 pub fn run(asked: &Asked, slices: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, _, progress| {
+    ask(asked, out, style, true, |image, symbols, progress| {
         let span = image.span(&asked.range);
         let from = Moment { number: span.first, tick: span.first_tick.max(image.clock.start_tick) };
         let to = Moment {
@@ -40,7 +39,7 @@ pub fn run(asked: &Asked, slices: usize, out: &mut dyn Write, style: Style) -> R
         };
         let by_event = !image.has_times() || span.first > 0 || span.end < u64::MAX;
         let mut model = Timeline::new(from, to, !by_event, slices);
-        let outcome = replay(image, span.with_history(), progress, &mut model);
+        let outcome = asked.replay(image, span.with_history(), symbols, progress, &mut model);
         model.finish();
         let when = |slice: usize| match by_event {
             true => When { time_ns: None, event: Some(model.start_of(slice)) },

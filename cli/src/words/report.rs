@@ -1,8 +1,10 @@
 //! `heaptape report`: the summary.
 
 use super::asked::print;
+use super::gates::Gates;
+use super::leaks::Suppress;
 use crate::Outcome;
-use heaptape_analyzer::report::summary;
+use heaptape_analyzer::report::{Asked, summary};
 use std::path::{Path, PathBuf};
 
 /// Its options.
@@ -14,9 +16,17 @@ pub struct Args {
     /// JSON instead of text
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    suppress: Suppress,
+    #[command(flatten)]
+    gates: Gates,
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    if args.gates.are_asked() {
+        let asked = Asked { paths: args.paths, json: args.json, ..Asked::default() };
+        return args.gates.check(&asked, None, &args.suppress.options());
+    }
     let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
     print(|out, style| summary::report(&paths, args.json, out, style))
 }

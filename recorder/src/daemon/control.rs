@@ -163,10 +163,13 @@ pub fn question(path: &Path, question: &Value) -> io::Result<Value> {
     stream.set_read_timeout(Some(2 * LONGEST))?;
     let mut bytes = serde_json::to_vec(question)?;
     bytes.push(b'\n');
-    (&stream).write_all(&bytes)?;
+    // Whoever refuses us may have said so and gone before we asked.
+    let asked = (&stream).write_all(&bytes);
     let mut line = String::new();
-    BufReader::new(&stream).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
+    match BufReader::new(&stream).read_line(&mut line) {
+        Ok(count) if count > 0 => Ok(serde_json::from_str(&line)?),
+        answered => Err(asked.and(answered.map(drop)).err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())),
+    }
 }
 
 /// A socket that was passed in as a listener of this kind.

@@ -443,6 +443,7 @@ impl Service {
         let hello_pid = caller.hello.pid;
         let uid = caller.uid;
         let interval = choice.interval();
+        session.limit.records.store(self.config.budget.events.saturating_mul(2), Relaxed);
         // The gate stands before the area is handed over.
         if choice.mode == Mode::Off {
             session.mapping.header().gate.0.store(wire::area::GATE_DORMANT, Relaxed);
@@ -496,6 +497,9 @@ impl Service {
             Death::Bad => is_bad(&exit),
             Death::Any => true,
         };
+        if client.session.limit.hits.load(Relaxed) > 0 {
+            self.guard.hit("events", &format!("process {}: events were lost", client.pid()));
+        }
         let Client { epoch, label, session, .. } = client;
         // Children that share the gate's page attach for themselves.
         session.mapping.header().gate.0.store(wire::area::GATE_OPEN, Relaxed);
@@ -510,22 +514,24 @@ impl Service {
         if let Some(place) = self.closing.iter().position(|closing| closing.pending.contains(&id)) {
             let closing = &mut self.closing[place];
             closing.pending.remove(&id);
-            let ending = self.ending.get(&id).filter(|ending| ending.epoch == closing.epoch);
+            let ending = self.ending.get(&id).filter(|_| stored.is_over);
             let label = ending.map(|ending| ending.label.clone());
             let exit = ending.map(|ending| ending.exit);
             let running =
                 || self.clients.iter().find(|client| client.session.id == id).map(|client| client.label.clone());
             let label = label.or_else(running).unwrap_or_default();
             let epoch = Arc::clone(&closing.epoch);
-            if exit.is_some() {
+            if stored.is_over {
                 self.over(&epoch, &stored);
             }
             let _ = self.archive.send(Told::Part(epoch, stored, label, exit));
             self.seal_closed();
         } else if let Some(epoch) = self.ending.get(&id).map(|ending| Arc::clone(&ending.epoch)) {
             let label = self.ending.get(&id).map(|ending| ending.label.clone()).unwrap_or_default();
-            let exit = self.ending.get(&id).map(|ending| ending.exit);
-            self.over(&epoch, &stored);
+            let exit = self.ending.get(&id).filter(|_| stored.is_over).map(|ending| ending.exit);
+            if stored.is_over {
+                self.over(&epoch, &stored);
+            }
             let _ = self.archive.send(Told::Part(epoch, stored, label, exit));
         } else if let Some(client) = self.clients.iter().find(|client| client.session.id == id) {
             let _ = self.archive.send(Told::Part(Arc::clone(&client.epoch), stored, client.label.clone(), None));

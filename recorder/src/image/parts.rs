@@ -215,15 +215,16 @@ impl Image {
         (self.news.1, self.profile_told) = (false, Instant::now());
     }
 
-    /// Ends the part.
+    /// Ends the part: the process is over, or goes on in the next one.
     pub(super) fn close(
         &mut self,
-        end: End,
+        end: Option<End>,
         then: Option<Then>,
         spare: &mut dyn FnMut() -> Chunk,
         out: &mut dyn FnMut(Piece),
     ) {
         let mode = self.session.options.mode;
+        let (is_over, end) = (end.is_some(), end.unwrap_or(End::RUNNING));
         let folds = self.session.options.folds && end != End::RUNNING && mode == Mode::Profile;
         match mode {
             Mode::Profile if !folds => self.snapshot(Some(end), None, out),
@@ -244,7 +245,8 @@ impl Image {
         if self.session.options.folds && mode != Mode::Off {
             piece.contribution = Some(self.contribution((end != End::RUNNING, folds)));
         }
-        if mode == Mode::Flight && end != End::RUNNING {
+        piece.is_over = is_over;
+        if mode == Mode::Flight && is_over {
             piece.segments = self.parts.closed.drain(..).chain([self.session.folder.clone()]).collect();
         }
         piece.last = Some(self.sums());
@@ -261,7 +263,7 @@ impl Image {
         out: &mut dyn FnMut(Piece),
     ) {
         let (old, new) = (Arc::clone(&self.session.options), Arc::clone(&next.options));
-        self.close(End::RUNNING, then, spare, out);
+        self.close(None, then, spare, out);
         let keeps_ledger = old.mode == Mode::Profile && new.mode == Mode::Profile;
         for known in &mut self.threads {
             if !keeps_ledger {
@@ -282,7 +284,7 @@ impl Image {
         self.since = None;
         let was_off = old.mode == Mode::Off;
         // What was allocated under another rule would never be seen to go.
-        if was_off || (old.sample_bytes == 0) != (new.sample_bytes == 0) {
+        if was_off || new.mode == Mode::Off || (old.sample_bytes == 0) != (new.sample_bytes == 0) {
             self.live = crate::live::Live::default();
             self.standing = Standing::of(&new);
             self.profile = Profile::default();

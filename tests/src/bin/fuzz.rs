@@ -90,7 +90,7 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
 type Reader = fn(&[u8], &mut Sink);
 
 /// Every reader, the folders below tests/golden with files that it reads, and how it is fed.
-const READERS: [(&str, &[&str], Reader); 8] = [
+const READERS: [(&str, &[&str], Reader); 9] = [
     ("mtrc", &["mpatrol", "export"], |bytes, sink| {
         drop(mtrc::dump(bytes, sink));
         drop(mtrc::rewrite(bytes));

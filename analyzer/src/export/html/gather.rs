@@ -17,7 +17,7 @@ use crate::model::verdict::{Verdict, judge};
 use crate::progress::Progress;
 use crate::replay::replay;
 use crate::report::sums::{self, Sums};
-use crate::report::{leaks, summary};
+use crate::report::{leaks::evidence, summary};
 use crate::symbols::Symbolizer;
 
 /// Leaks, threads and gaps of a page, one by one.
@@ -130,6 +130,7 @@ pub fn gather(
         recordings.iter().position(mine).unwrap_or(0)
     };
     let images: Vec<(usize, &Image)> = images.iter().map(|image| (of(image), *image)).collect();
+    let parent = |image: usize, site: u32| images[image].1.stacks().site(site).parent;
     let (axis, scales) = scales(&images);
     let mut gathered = Gathered { axis, ..Gathered::default() };
     gathered.axis.partial = !range.is_all();
@@ -144,12 +145,12 @@ pub fn gather(
         let rows: usize = gathered.parts.iter().map(|part| part.rows.len()).sum();
         let cells: usize = gathered.parts.iter().map(|part| part.cells.len()).sum();
         if rows > 3 * STACKS || cells > 3 * CELLS {
-            bound(&mut gathered.parts, 2 * STACKS, 2 * CELLS);
+            bound(&mut gathered.parts, 2 * STACKS, 2 * CELLS, parent);
         }
     }
     // Each side of a comparison has as much room as a page of one.
     let sides = recordings.len().max(1);
-    bound(&mut gathered.parts, STACKS * sides, CELLS * sides);
+    bound(&mut gathered.parts, STACKS * sides, CELLS * sides, parent);
     let shift = gathered.parts.first().map_or(0, |part| part.shift);
     gathered.axis.slots = (gathered.axis.slices >> shift).max(1);
     gathered
@@ -165,16 +166,12 @@ impl Gathered {
         shift: u32,
         (symbols, progress): (&mut Symbolizer, &Progress),
     ) {
-        let by_tick = image.has_times();
-        let (start, end) = match by_tick {
-            true => (image.clock.start_tick, image.tape.last_tick),
-            false => (0, image.tape.events),
-        };
         let span = image.span(range);
+        let axis = evidence::axis(image, span);
         let (mut totals, mut peak) = (Totals::default(), Peak::within(Span::ALL));
         let (mut threads, mut sizes) = (Threads::default(), Sizes::default());
         let mut lifetimes = Lifetimes::new(image.clock.ticks_per_second);
-        let mut survivors = Leaks::new(by_tick, start, end, image.tape.process.free_sites);
+        let mut survivors = Leaks::new(axis, image.tape.process.free_sites);
         let mut slices = Slices::new(scale.axis(image), shift, CELLS);
         let mut first = (&mut totals, &mut peak, &mut threads, &mut sizes);
         let outcome = replay(image, span, progress, &mut (&mut first, &mut lifetimes, &mut survivors, &mut slices));
@@ -183,7 +180,7 @@ impl Gathered {
         let mut missing = image.missing.clone();
         missing.extend(outcome.missing);
 
-        let run = leaks::run_of(by_tick, start, end, &missing);
+        let run = evidence::run_of(image, axis, span, &survivors, &missing);
         let mut left: Vec<_> = survivors.survivors(&outcome.live, Span::ALL).into_iter().collect();
         left.sort_by_key(|((site, inherited), _)| (*site, *inherited));
         let mut found = Vec::new();
@@ -196,8 +193,8 @@ impl Gathered {
         found.sort_by_key(|(leak, ..)| (std::cmp::Reverse(leak.weight), leak.site));
         for (place, (mut leak, history, survivor)) in found.into_iter().enumerate() {
             if place < LEAKS {
-                let freed_at = leaks::freed_at(image, &survivors, leak.site, symbols);
-                leak.evidence = Some(leaks::evidence(image, &run, &history, &survivor, freed_at));
+                let freed_at = evidence::freed_at(image, &survivors, leak.site, symbols);
+                leak.evidence = Some(evidence::evidence(image, &run, &history, &survivor, freed_at));
             }
             self.leaks.push(leak);
         }
