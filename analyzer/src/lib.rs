@@ -15,6 +15,7 @@ pub mod foreign;
 pub mod load;
 pub mod missing;
 pub mod model;
+pub mod pack;
 pub mod pattern;
 pub mod program_frames;
 pub mod progress;

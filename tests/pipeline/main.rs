@@ -16,6 +16,7 @@ mod kill_target;
 mod leak_verdicts;
 mod limits;
 mod modules;
+mod packs;
 mod real_programs;
 mod realloc;
 mod refusals;
