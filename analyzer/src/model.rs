@@ -10,6 +10,7 @@ pub mod only;
 pub mod peak;
 pub mod resizes;
 pub mod sizes;
+pub mod slices;
 pub mod temporary;
 pub mod threads;
 pub mod timeline;

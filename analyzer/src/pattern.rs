@@ -81,9 +81,12 @@ mod tests {
         ] {
             assert_eq!(Pattern::found(pattern).matches(text), hit, "{pattern} {text}");
         }
-        for (pattern, text, hit) in
-            [("a?c", "abc", true), ("a?c", "abbc", false), ("*lib*.so*", "/usr/lib/libc.so.6", true), ("abc", "ab", false)]
-        {
+        for (pattern, text, hit) in [
+            ("a?c", "abc", true),
+            ("a?c", "abbc", false),
+            ("*lib*.so*", "/usr/lib/libc.so.6", true),
+            ("abc", "ab", false),
+        ] {
             assert_eq!(Pattern::whole(pattern).matches(text), hit, "{pattern} {text}");
         }
         let slow = "*a".repeat(50) + "b";

@@ -36,7 +36,7 @@ pub enum Detail {
 }
 
 /// A frame as reports show it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// Function; none when it cannot be named.
     pub function: Option<String>,

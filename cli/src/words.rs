@@ -6,6 +6,8 @@ use crate::Outcome;
 pub use dcpiprof::spelled;
 
 mod asked;
+pub mod examples;
+mod frames;
 mod gates;
 
 macro_rules! words {
@@ -26,6 +28,14 @@ macro_rules! words {
 words! {
     /// Run a program and record what it does with its heap
     record Record,
+    /// Serve all programs that have the library preloaded, for months
+    daemon Daemon,
+    /// Ask the daemon, or tell it what to do
+    ctl Ctl,
+    /// What to put into a service's drop-in so that the daemon records it
+    env Env,
+    /// The daemon's epochs, as paths for the other words
+    epochs Epochs,
     /// What a recorded program did with its heap, on one screen
     report Report,
     /// What was never freed, by stack, with a verdict
@@ -80,4 +90,8 @@ words! {
     mprof Mprof,
     /// Show a trace (MTRC) as mptrace does
     mptrace Mptrace,
+    /// Manual pages
+    man Man,
+    /// Completions for a shell
+    completions Completions,
 }

@@ -8,8 +8,30 @@
 //!   4711.sqlite3/          pid and program; `.2`, `.3` … behind it when a pid and name come again (exec, pid reuse)
 //!     trace.mtrc[.zst|.lz4]   profile.mptl   events.tape
 //! ```
+//!
+//! The daemon keeps recordings of a user one behind the other, as epochs:
+//!
+//! ```text
+//! STATE/1000/                 a user's
+//!   202611211100/             an epoch: when it began, UTC; `-0002`, … behind it when several began in that minute
+//!     recording.json          sealed once it says when it ended
+//!     4711.redis-server/      a process
+//!     all.sh/                 the processes of a program that are over, summed
+//!     dcpi/                   a DCPI profile for each image and event
+//! ```
 
 use serde::{Deserialize, Serialize};
+
+/// Name of an epoch's folder of DCPI profiles.
+pub const FLOWS: &str = "dcpi";
+/// How the name of a folder begins that holds a program's sums.
+pub const PROGRAM: &str = "all.";
+
+/// Whether a name is an epoch's.
+pub fn is_epoch(name: &str) -> bool {
+    let digits = name.split('-').next().unwrap_or_default();
+    digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
 
 /// Name of the file that describes a recording.
 pub const RECORDING: &str = "recording.json";

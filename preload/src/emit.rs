@@ -4,16 +4,17 @@
 //! already have been taken for something that it cannot see yet; it is not needed while the process has one thread.
 
 use crate::guard::{self, Verdict};
-use crate::thread::{self, BEGUN, Block, COUNTED, NESTED, READY, UNTRACED, Waiting};
+use crate::thread::{self, BEGUN, BEHIND_NEXT, Block, COUNTED, INTERVAL, NESTED, READY, UNTRACED, Waiting};
 use crate::unwind::memo;
 use crate::{attach, sample, stamp, sys, tls};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use heaptape_wire::area::{CLOSED, OVERFLOW_DROP};
+use heaptape_wire::area::{CLOSED, GATE_DORMANT, OVERFLOW_DROP};
 use heaptape_wire::event::DELTA_LIMIT;
+use heaptape_wire::limits::STRIDE;
 use heaptape_wire::{Event, Op, Record};
 
-/// Most records of one event: gap mark, stamp, prefix, event.
-const ROOM: u64 = 4;
+/// Most records of one event: gap mark, interval, stamp, prefix, event.
+const ROOM: u64 = 5;
 /// Records that the second half of a resize needs.
 const SECOND_HALF: u64 = 3;
 /// Most records kept for second halves: a resize that is left by a jump never asks for its own.
@@ -153,7 +154,7 @@ pub fn resize_begins(old: *mut u8, sp: usize, size: usize) -> Option<Resize> {
     // SAFETY: the thread's own block with a gate that is not 0.
     unsafe {
         if (*block).countdown.mean != 0 {
-            (resize.old, resize.new) = (sample::remove(old as u64), (*block).countdown.hits(size as u64));
+            (resize.old, resize.new) = (sample::remove(old as u64), sample::hits(block, size as u64));
             if !resize.old {
                 return Some(resize);
             }
@@ -258,8 +259,7 @@ unsafe fn push(block: &mut Block, event: Event) -> bool {
         return false;
     }
     if block.lost_untold != 0 {
-        block.put(Record::lost(block.lost_untold));
-        block.lost_untold = 0;
+        tell_marks(block);
     }
     let mut delta = 0;
     if stamp::is_single_threaded() && block.until_stamp != 0 {
@@ -292,6 +292,20 @@ unsafe fn push(block: &mut Block, event: Event) -> bool {
     true
 }
 
+/// What is to be told before the next event: a gap, another sampling interval.
+#[cold]
+#[inline(never)]
+fn tell_marks(block: &mut Block) {
+    let marks = core::mem::take(&mut block.lost_untold);
+    let events = marks & !(INTERVAL | BEHIND_NEXT);
+    if events != 0 {
+        block.put(Record::lost(events));
+    }
+    if marks & INTERVAL != 0 {
+        block.put(Record::interval(block.countdown.mean, marks & BEHIND_NEXT != 0));
+    }
+}
+
 #[cold]
 fn count_lost(block: &mut Block) {
     // SAFETY: as in `push`.
@@ -301,7 +315,26 @@ fn count_lost(block: &mut Block) {
     producer.lost.store(block.lost, Release);
 }
 
-/// The ring looks full: reads the recorder's position again; waits, when that is wanted and the recorder lives. True when there is room.
+/// What the recorder wants changed. The event at hand is told as it was begun.
+///
+/// # Safety
+/// The block is the calling thread's, with a gate that is not 0.
+#[cold]
+pub unsafe fn obey(block: *mut Block) {
+    let Some(area) = attach::area() else { return };
+    let header = area.header();
+    // SAFETY: the caller's promise.
+    let block = unsafe { &mut *block };
+    if block.countdown.take_up(header.sample_bytes.load(Relaxed)) {
+        block.lost_untold |= INTERVAL | BEHIND_NEXT;
+    }
+    if header.gate.0.load(Relaxed) == GATE_DORMANT {
+        // The block stays as it is until the recorder sees the thread in another slot, or gone.
+        tls::set((&raw const header.gate.0).cast_mut().cast());
+    }
+}
+
+/// The ring looks full, or was not looked at for long: reads the recorder's position again; waits, when that is wanted and the recorder lives. True when there is room.
 #[cold]
 #[inline(never)]
 fn room(block: &mut Block) -> bool {
@@ -310,9 +343,12 @@ fn room(block: &mut Block) -> bool {
     // SAFETY: as in `push`.
     let control = unsafe { &*block.control };
     let mut refresh = |block: &mut Block| {
-        block.limit = control.consumer.0.tail.load(Acquire).wrapping_add(capacity);
-        wanted <= block.limit
+        let end = control.consumer.0.tail.load(Acquire).wrapping_add(capacity);
+        block.limit = end.min(wanted + STRIDE);
+        wanted <= end
     };
+    // SAFETY: the caller's own block.
+    unsafe { obey(block) };
     if refresh(block) {
         return true;
     }
@@ -447,8 +483,7 @@ unsafe fn push_waiting(block: &mut Block, waiting: Waiting) {
         return;
     }
     if block.lost_untold != 0 {
-        block.put(Record::lost(block.lost_untold));
-        block.lost_untold = 0;
+        tell_marks(block);
     }
     producer.intent.store(block.head + 1, Relaxed);
     block.stamp = block.stamp.max(waiting.stamp);

@@ -118,8 +118,11 @@ unsafe fn abandon(block: *mut Block) {
         (*block).memo.forget();
         (*block).nested_busy = 0;
         (*block).until_stamp = 0;
-        // A stamp may have been stored with the records that were taken back.
+        // A stamp may have been stored with the records that were taken back, and so may the interval.
         (*block).stamp = 0;
+        if (*block).countdown.mean != 0 {
+            (*block).lost_untold |= crate::thread::INTERVAL;
+        }
     }
 }
 

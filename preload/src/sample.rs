@@ -32,6 +32,9 @@ pub struct Countdown {
 impl Countdown {
     /// A countdown that starts at a random point.
     pub fn new(mean: u64) -> Countdown {
+        if mean == 0 {
+            return Countdown { mean, left: 0, random: 1 };
+        }
         let mut countdown = Countdown { mean, left: 0, random: (stamp::now() ^ u64::from(sys::tid()) << 32) | 1 };
         countdown.left = countdown.gap();
         countdown
@@ -48,6 +51,16 @@ impl Countdown {
     fn restart(&mut self) -> bool {
         self.left = self.gap();
         true
+    }
+
+    /// Takes up an interval; true when it is another one, which is to be told.
+    pub fn take_up(&mut self, mean: u64) -> bool {
+        let differs = mean != self.mean;
+        if differs {
+            self.mean = mean;
+            self.left = self.gap();
+        }
+        differs
     }
 
     /// An exponentially distributed number with this mean.
@@ -115,6 +128,22 @@ fn remove_noted(address: u64) -> bool {
     found
 }
 
+/// Whether an allocation of so many bytes holds a sampling point. Where it does, the recorder's wishes are looked up.
+///
+/// # Safety
+/// As [`wants`].
+#[inline(always)]
+pub unsafe fn hits(block: *mut Block, size: u64) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let hit = (*block).countdown.hits(size);
+        if hit {
+            crate::emit::obey(block);
+        }
+        hit
+    }
+}
+
 /// Whether an allocation or a free is to be recorded; one that is not is counted.
 ///
 /// # Safety
@@ -126,7 +155,7 @@ pub unsafe fn wants(block: *mut Block, is_free: bool, address: u64, size: u64) -
         if (*block).countdown.mean == 0 {
             return true;
         }
-        let wanted = if is_free { remove(address) } else { (*block).countdown.hits(size) && insert(address) };
+        let wanted = if is_free { remove(address) } else { hits(block, size) && insert(address) };
         if !wanted {
             count_passed(block);
         }

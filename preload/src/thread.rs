@@ -7,6 +7,7 @@ use crate::unwind::memo::Memo;
 use crate::{attach, sys, tls};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use heaptape_wire::area::{SLOT_FREE, SLOT_TAKEN};
+use heaptape_wire::limits::STRIDE;
 use heaptape_wire::{Record, SlotControl, ring::Ring};
 
 /// `gate`, low byte: events take the fast path.
@@ -17,13 +18,18 @@ pub const BUSY: u64 = 2;
 pub const FORWARDING: u64 = 4;
 /// `gate` bit, with [`BUSY`]: the hook's event is in the count.
 pub const COUNTED: u64 = 8;
-/// `gate`, low byte: the process is not traced, for good.
-pub const UNTRACED: u64 = 128;
+/// `gate`, low byte: the process is not traced: for good, or as long as the header's gate says so.
+pub const UNTRACED: u64 = heaptape_wire::area::GATE_DORMANT;
 /// `gate`, low byte: the thread is being given its block.
 pub const ENTERING: u64 = 64;
 /// `gate`: events begun on this thread, above the bits. One store marks the hook busy and counts its event, so that a jump out of the
 /// hook at any instruction leaves a true count.
 pub const BEGUN: u64 = 1 << 8;
+
+/// Bit of `lost_untold`: the sampling interval is to be told.
+pub const INTERVAL: u64 = 1 << 63;
+/// Bit of `lost_untold`: the event that is told next was still chosen by the old one.
+pub const BEHIND_NEXT: u64 = 1 << 62;
 
 /// Events of signal handlers that interrupted a hook wait here until it is done.
 pub const NESTED: usize = 64;
@@ -64,7 +70,7 @@ pub struct Block {
     pub reserved: u64,
     /// Events that found no room.
     pub lost: u64,
-    /// Of these, not yet told by a record in the ring.
+    /// Of these, not yet told by a record in the ring; above them [`INTERVAL`] and [`BEHIND_NEXT`].
     pub lost_untold: u64,
     /// Lowest address known to be mapped up to `stack_end`.
     pub stack_low: usize,
@@ -91,7 +97,7 @@ pub struct Block {
 /// The block of every thread of a process that is not traced: a gate that says so, and nothing else is looked at.
 static OFF: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(UNTRACED);
 
-/// Stands in the slot while a thread is given its block, so that a handler that interrupts it does not claim a second one.
+/// Stands in the slot while a thread is given its block, so that an allocation inside that does not claim a second one.
 static ARRIVING: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(ENTERING);
 
 /// The block of a thread that is not traced.
@@ -120,8 +126,28 @@ pub fn enter(sp: usize) -> *mut Block {
     if !crate::real::is_resolved() {
         return core::ptr::null_mut();
     }
+    // A handler that jumped out from here would leave the thread without a block for ever.
+    let signals = sys::hold_signals();
+    let block = arrives(sp);
+    sys::release_signals(signals);
+    block
+}
+
+fn arrives(sp: usize) -> *mut Block {
     tls::set((&raw const ARRIVING).cast_mut().cast());
-    let block = attach::session().map(|session| given(&session, sp));
+    let block = attach::session().map(|session| match session.dormant() {
+        Some(gate) => Err(gate),
+        None => Ok(given(&session, sp)),
+    });
+    let block = match block {
+        // Looked at again at each call, until the recorder opens it.
+        Some(Err(gate)) => {
+            tls::set(gate);
+            return core::ptr::null_mut();
+        }
+        Some(Ok(block)) => Some(block),
+        None => None,
+    };
     match block {
         Some(Some(block)) => {
             tls::set(block);
@@ -162,13 +188,13 @@ unsafe fn prepare(block: *mut Block, control: &SlotControl, ring: Ring, sp: usiz
         (*block).control = control;
         (*block).ring = ring;
         (*block).head = head;
-        (*block).limit = control.consumer.0.tail.load(Acquire).wrapping_add(ring.capacity());
+        (*block).limit = control.consumer.0.tail.load(Acquire).wrapping_add(ring.capacity()).min(head + STRIDE);
         (*block).stamp = 0;
         (*block).until_stamp = 0;
         (*block).event_head = head;
         (*block).reserved = 0;
         (*block).lost = 0;
-        (*block).lost_untold = 0;
+        (*block).lost_untold = if sample_bytes == 0 { 0 } else { INTERVAL };
         (*block).nested_count = 0;
         (*block).nested_busy = 0;
         (*block).nested_told = 0;
@@ -208,7 +234,7 @@ fn claim(session: &attach::Session) -> Option<u32> {
 pub fn own_stack_end(sp: usize) -> usize {
     /// 64 MiB: more than any stack in use at a thread's first event.
     const FARTHEST: usize = 64 << 20;
-    let is_main = sys::tid() == sys::pid();
+    let is_main = sys::tid() == attach::pid();
     let end = if is_main { sys::auxiliary(libc::AT_RANDOM) } else { tls::thread_pointer() } & !7;
     if end <= sp || end - sp > FARTHEST {
         return 0;

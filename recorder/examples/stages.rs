@@ -133,6 +133,8 @@ fn session(options: Options) -> Arc<Session> {
         options: Arc::new(options),
         forked: None,
         is_namespaced: false,
+        stats: Arc::default(),
+        limit: Arc::default(),
     })
 }
 

@@ -68,7 +68,7 @@ const KINDS: [u8; 64] = {
             EVENT
         } else if op.0 == Op::STAMP.0 || op.0 == Op::WIDE.0 {
             PREFIX
-        } else if op.0 == Op::LOST.0 {
+        } else if op.0 == Op::LOST.0 || op.0 == Op::INTERVAL.0 {
             MARK
         } else {
             0

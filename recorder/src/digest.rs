@@ -1,7 +1,7 @@
 //! The middle stage: a thread that takes what the drain found through the images' digests, and hands pieces to the store.
 
 use crate::batch::Batch;
-use crate::image::{Counts, Image};
+use crate::image::{Counts, Image, Tell};
 use crate::session::{End, Session, SessionId};
 use crate::store::Piece;
 use crate::trace::Chunk;
@@ -30,6 +30,13 @@ pub enum Message {
         /// When it forked.
         tick: u64,
     },
+    /// What the parent has now, undone up to the tick, is kept for a child that will ask for that tick.
+    Bequeath {
+        /// The parent.
+        parent: SessionId,
+        /// When it forked.
+        tick: u64,
+    },
     /// A thread was first seen, or its name became known: number, tid, name, tick.
     Thread(SessionId, u32, u32, Vec<u8>, u64),
     /// Ordered records.
@@ -40,6 +47,8 @@ pub enum Message {
     ThreadEnded(SessionId, u32, Counts),
     /// Something that readers should know.
     Note(SessionId, String),
+    /// Something to do.
+    Tell(SessionId, Tell),
     /// All records came before.
     End(SessionId, End),
 }
@@ -80,6 +89,7 @@ pub fn run(queues: &Queues) {
                     image.inherit(left.unwrap_or_default());
                 }
             }
+            Some(Message::Bequeath { parent, tick }) => with(&mut images, parent, |image| image.keep_legacy(tick)),
             Some(Message::Thread(id, number, tid, name, tick)) => {
                 with(&mut images, id, |image| image.thread(number, tid, name, tick));
             }
@@ -97,6 +107,11 @@ pub fn run(queues: &Queues) {
                 with(&mut images, id, |image| image.thread_ended(thread, counts));
             }
             Some(Message::Note(id, text)) => with(&mut images, id, |image| image.note(text)),
+            Some(Message::Tell(id, tell)) => {
+                if let Some(image) = images.get_mut(&id) {
+                    image.tell(tell, &mut spare, &mut out);
+                }
+            }
             Some(Message::End(id, end)) => {
                 if let Some(mut image) = images.remove(&id) {
                     image.finish(end, &mut spare, &mut out);

@@ -6,6 +6,7 @@
 use crate::batch::Batch;
 use crate::clock::Clock;
 use crate::digest::Message;
+use crate::image::Tell;
 use crate::process;
 use crate::session::{End, Session, SessionId};
 use crate::slots::{News, Slots};
@@ -13,7 +14,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
-use wire::area::{CLOSED, OVERFLOW_DROP};
+use wire::area::{CLOSED, GATE_DORMANT, OVERFLOW_DROP};
 
 /// Time between looks while events come; a ring of 65,536 records lasts 6 ms at 10 M events a second.
 const BUSY: Duration = Duration::from_micros(200);
@@ -27,6 +28,8 @@ const BEAT: Duration = Duration::from_millis(5);
 /// How often threads are looked for that are gone, at most; each time that none was, twice as long, up to a second.
 const REAP: Duration = Duration::from_millis(100);
 const REAP_SLOWLY: Duration = Duration::from_secs(1);
+/// How often the rings of a dormant process are looked at: some threads may not have noticed.
+const DORMANT: Duration = Duration::from_secs(1);
 /// How long the end of a forked child may be held up by its parent's rings.
 const INHERITS: Duration = Duration::from_millis(1200);
 /// How often the digest learns what the control words say.
@@ -39,6 +42,10 @@ pub enum Command {
     Start(Arc<Session>, usize),
     /// A session ends.
     End(SessionId, End),
+    /// A child was forked at this tick by a call that nobody saw: what its parent has now, undone up to the tick, is kept for it. Said when done.
+    Bequeath(SessionId, u64, Sender<()>),
+    /// The digest of a session is to do something, behind all that was drained so far.
+    Tell(SessionId, Tell),
 }
 
 #[derive(Debug)]
@@ -49,6 +56,8 @@ struct Source {
     /// A forked child whose parent's events up to the fork were not all passed on yet.
     waits: Option<(SessionId, u64)>,
     reap: (Instant, Duration),
+    /// Records that may still be drained (a pass may leave a debt), and when that was last raised.
+    tokens: (i64, Instant),
     counted: (Instant, bool),
 }
 
@@ -75,6 +84,11 @@ pub fn run(clock: Clock, commands: &Receiver<Command>, workers: Vec<Sender<Messa
             match next {
                 Command::Start(session, worker) => drain.start(session, worker),
                 Command::End(id, end) => drain.end(id, end),
+                Command::Bequeath(parent, tick, done) => {
+                    drain.bequeath(parent, tick);
+                    let _ = done.send(());
+                }
+                Command::Tell(id, tell) => drain.tell(id, tell),
             }
             command = commands.try_recv().ok();
             pause = BUSY;
@@ -87,6 +101,36 @@ pub fn run(clock: Clock, commands: &Receiver<Command>, workers: Vec<Sender<Messa
     }
 }
 
+impl Source {
+    /// Whether its rings are not looked at in this pass: a dormant process is, now and then; one that has sent more than it may is not,
+    /// and drops what finds no room.
+    fn is_left_alone(&mut self) -> bool {
+        let Session { limit, mapping, .. } = &*self.session;
+        let (most, since) = (limit.records.load(Relaxed), self.tokens.1.elapsed());
+        if mapping.header().gate.0.load(Relaxed) == GATE_DORMANT && since < DORMANT {
+            return true;
+        }
+        if most == 0 {
+            self.tokens = (i64::MAX, Instant::now());
+            return false;
+        }
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let more = i64::try_from(since.as_nanos() * most as u128 / 1_000_000_000).unwrap_or(i64::MAX);
+        if more > 0 {
+            self.tokens = (self.tokens.0.saturating_add(more).min(most), Instant::now());
+        }
+        let is_spent = self.tokens.0 <= 0;
+        if is_spent {
+            limit.hits.fetch_add(1, Relaxed);
+        }
+        is_spent
+    }
+
+    fn took(&mut self, records: u64) {
+        self.tokens.0 = self.tokens.0.saturating_sub_unsigned(records);
+    }
+}
+
 impl Drain {
     fn start(&mut self, session: Arc<Session>, worker: usize) {
         self.send(worker, Message::Start(Arc::clone(&session)));
@@ -96,9 +140,18 @@ impl Drain {
             worker,
             waits: session.forked.as_ref().map(|(parent, _, tick)| (*parent, *tick)),
             reap: (now, REAP),
+            tokens: (i64::MAX, now),
             counted: (now, false),
             session,
         });
+    }
+
+    /// What threads know only by the control words goes before.
+    fn tell(&mut self, id: SessionId, tell: Tell) {
+        if let Some(source) = self.sources.iter().find(|source| source.session.id == id) {
+            self.send(source.worker, Message::Counts(id, source.slots.counts()));
+            self.send(source.worker, Message::Tell(id, tell));
+        }
     }
 
     /// Sends, and lets the heart beat while the queue is full.
@@ -129,13 +182,14 @@ impl Drain {
         self.beat();
         let (mut records, mut fullest, mut more) = (0, 0, false);
         for index in 0..self.sources.len() {
-            if !self.may_pass(index) {
+            if !self.may_pass(index) || self.sources[index].is_left_alone() {
                 continue;
             }
             let mut batch = self.batches.try_recv().unwrap_or_default();
             let now = self.clock.now();
             let found = self.sources[index].slots.pass(cut, now, &mut batch);
             self.pass_on(index, batch);
+            self.sources[index].took(found.records);
             records += found.records;
             fullest = fullest.max(found.fullest);
             more |= found.more;
@@ -152,6 +206,13 @@ impl Drain {
             (pause + pause / 4).clamp(BUSY, UNHURRIED)
         } else {
             (pause + pause / 4).clamp(BUSY, idle)
+        }
+    }
+
+    fn bequeath(&mut self, parent: SessionId, tick: u64) {
+        self.pass(BUSY);
+        if let Some(source) = self.sources.iter().find(|source| source.session.id == parent) {
+            self.send(source.worker, Message::Bequeath { parent, tick });
         }
     }
 

@@ -1,14 +1,22 @@
 //! The digest of one process image: ordered records in, pieces of trace, tape and profile out.
 
+mod amounts;
+mod parts;
+
+pub use parts::{Tell, View, ViewSite};
+
 use crate::batch::{Batch, Stamps, Step};
 use crate::index::MAX_SIZE;
 use crate::live::{Call, Done, Effect, Inheritance, Kind, Live, entry};
-use crate::profile::Profile;
+use crate::options::Options;
+use crate::profile::{Amount, Profile};
 use crate::session::{End, Session, SessionId};
 use crate::stacks::Stacks;
 use crate::store::{PLAIN_LIMIT, Piece, Sums};
 use crate::trace::{Chunk, Trace};
+use amounts::{Follow, Standing};
 use formats::tape::{self, Account, Codec, Ledger, Loss, Note, Record as TapeRecord, Summary};
+use parts::Parts;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::{Op, Record};
@@ -21,6 +29,8 @@ const CHUNK_EVENTS: u64 = 1 << 17;
 const CHUNK_TIME: Duration = Duration::from_secs(1);
 /// Time between ledgers and summaries in the tape.
 const SUMMARY_TIME: Duration = Duration::from_secs(10);
+/// Notes of a file that is written as a whole.
+const MOST_NOTES: usize = 64;
 /// Time between profiles.
 const PROFILE_TIME: Duration = Duration::from_secs(30);
 
@@ -34,6 +44,9 @@ fn weight_of(size: u64, mean: u64) -> u64 {
     (size.max(1) as f64 / -(-gaps).exp_m1()).round() as u64
 }
 
+/// Children that may be on their way at once; what is kept for one that never comes goes with the next ones.
+const LEGACIES: usize = 16;
+
 /// What the control words of a thread said: emitted, lost, sampled out.
 pub type Counts = (u64, u64, u64);
 
@@ -41,6 +54,14 @@ pub type Counts = (u64, u64, u64);
 struct Thread {
     recorded: u64,
     counts: Counts,
+    /// Of the counts, what earlier parts told.
+    given: Counts,
+    /// Records that were left out on purpose: the process is to be dormant, or sampled, and the thread does not know it yet.
+    passed: u64,
+    /// Mean bytes between its samples, and the mean from the event after the next one on.
+    mean: u64,
+    next_mean: Option<u64>,
+    who: Option<tape::Thread>,
     /// Lost events that marks in the ring told of.
     told: u64,
     last_tick: u64,
@@ -54,10 +75,17 @@ pub struct Image {
     session: Arc<Session>,
     stacks: Stacks,
     live: Live,
+    /// What is kept for children that have not come yet, by the tick of their forks.
+    legacies: Vec<(u64, Inheritance)>,
     profile: Profile,
     trace: Trace,
     /// By thread number; 0 stands for events without a slot.
     threads: Vec<Thread>,
+    /// What sampled blocks stand for; `None` while every event is recorded.
+    standing: Option<Standing>,
+    parts: Parts,
+    /// Notes, for files that are written as a whole.
+    notes: Vec<Note>,
     calls: Vec<Call>,
     effects: Vec<Effect>,
     /// Tape records that come before the next chunk.
@@ -77,13 +105,16 @@ impl Image {
     /// Starts the digest of a session.
     pub fn new(session: Arc<Session>) -> Image {
         let (process, options) = (&session.process, &session.options);
-        let padded = if options.codec == Codec::Plain { u64::MAX } else { PLAIN_LIMIT };
         Image {
+            standing: Standing::of(options),
+            parts: Parts::default(),
+            notes: Vec::new(),
             stacks: Stacks::new(Arc::clone(&session.mapping), &process.exe.0, &process.cwd.0),
             live: Live::default(),
+            legacies: Vec::new(),
             profile: Profile::default(),
-            trace: Trace::new(options.sample_bytes != 0, options.free_stacks, padded),
-            threads: vec![Thread::default()],
+            trace: trace_of(options),
+            threads: vec![Thread { mean: options.sample_bytes, ..Thread::default() }],
             calls: Vec::with_capacity(GROUP),
             effects: Vec::with_capacity(2 * GROUP),
             before: Vec::new(),
@@ -105,10 +136,19 @@ impl Image {
 
     /// A thread was first seen, or its name became known.
     pub fn thread(&mut self, number: u32, tid: u32, name: Vec<u8>, first_tick: u64) {
-        if self.threads.len() <= number as usize {
-            self.threads.resize(number as usize + 1, Thread::default());
+        self.meet(number);
+        let thread = tape::Thread { number, tid, name: name.into(), first_tick };
+        if self.session.options.mode.has_events() {
+            self.before.push(TapeRecord::Thread(thread.clone()));
         }
-        self.before.push(TapeRecord::Thread(tape::Thread { number, tid, name: name.into(), first_tick }));
+        self.threads[number as usize].who = Some(thread);
+    }
+
+    fn meet(&mut self, thread: u32) {
+        if self.threads.len() <= thread as usize {
+            let new = Thread { mean: self.session.options.sample_bytes, ..Thread::default() };
+            self.threads.resize(thread as usize + 1, new);
+        }
     }
 
     /// Ordered records. Gives the pieces that became ready, made in spare memory.
@@ -117,9 +157,7 @@ impl Image {
         for run in &batch.runs {
             let records = &batch.records[from..][..run.records as usize];
             from += records.len();
-            if self.threads.len() <= run.thread as usize {
-                self.threads.resize(run.thread as usize + 1, Thread::default());
-            }
+            self.meet(run.thread);
             let mut stamps = Stamps { stamp: run.stamp };
             let mut rest = records;
             while !rest.is_empty() {
@@ -140,7 +178,8 @@ impl Image {
 
     /// Reads calls until a group is full; gives the records that are left.
     fn read<'a>(&mut self, records: &'a [Record], thread: u32, stamps: &mut Stamps, limit: u64) -> &'a [Record] {
-        let (free_stacks, sample_bytes) = (self.session.options.free_stacks, self.session.options.sample_bytes);
+        let free_stacks = self.session.options.free_stacks;
+        let (mut mean, mut follow) = self.follow(thread);
         let (mut wide, mut recorded, mut last_tick) = (None, 0, self.last_tick);
         let mut rest = records.iter();
         let (mut has_gap, mut own_tick) = {
@@ -162,16 +201,28 @@ impl Image {
                 has_gap = true;
                 continue;
             }
+            if op == Op::INTERVAL {
+                self.interval(thread, *record);
+                (mean, follow) = self.follow(thread);
+                continue;
+            }
             let tick = stamps.stamp.min(limit).max(last_tick);
             (last_tick, own_tick) = (tick, tick);
             let (address, size) = wide.take().unwrap_or((record.address(), record.size()));
+            if follow != Follow::All {
+                (mean, follow) = self.stray(follow, thread, op, address, tick);
+                continue;
+            }
             self.live.prefetch(address);
             let has_site = op.is_alloc() || op.is_resize() || free_stacks;
             let site = if has_site { self.stacks.site(record.stack(), &mut self.before) } else { 0 };
             self.profile.prefetch(site);
             recorded += u64::from(op.is_event());
-            let weight = weight_of(size, sample_bytes);
+            let weight = weight_of(size, mean);
             self.calls.push(Call { op, thread, site, address, size, weight, tick });
+            if mean != 0 {
+                (mean, follow) = self.next_interval(thread, mean, follow);
+            }
             if has_gap {
                 has_gap = false;
                 self.end_gap(thread, tick);
@@ -206,19 +257,32 @@ impl Image {
         }
         self.begin();
         let calls = std::mem::take(&mut self.calls);
+        let has_events = self.session.options.mode.has_events();
         for call in &calls {
-            match self.live.apply(call, many_threads, &mut self.effects) {
+            let done = self.live.apply(call, many_threads, &mut self.effects);
+            if self.standing.is_some() {
+                self.effects.extend(done.effect(call));
+                self.account();
+                continue;
+            }
+            match done {
                 Done::Alloc(index) => {
                     self.profile.alloc(call.site, call.size, call.tick);
-                    self.trace.alloc(call, entry(call.op), index);
+                    if has_events {
+                        self.trace.alloc(call, entry(call.op), index);
+                    }
                 }
                 Done::Free(old) => {
                     self.profile.free(old.site, old.size);
-                    self.trace.free(call, entry(call.op), old.index);
+                    if has_events {
+                        self.trace.free(call, entry(call.op), old.index);
+                    }
                 }
                 Done::Resize(old) => {
                     self.profile.resize((old.site, old.size), call.site, call.size, call.tick);
-                    self.trace.resize(call, entry(call.op), old.index);
+                    if has_events {
+                        self.trace.resize(call, entry(call.op), old.index);
+                    }
                 }
                 Done::Else => self.account(),
             }
@@ -240,17 +304,31 @@ impl Image {
 
     /// Adds what is not the usual to profile and trace.
     fn account(&mut self) {
+        let has_events = self.session.options.mode.has_events();
         for effect in self.effects.drain(..) {
             let Effect { kind, entry, index, old, call } = effect;
             let (profile, trace) = (&mut self.profile, &mut self.trace);
+            let was = match kind {
+                Kind::Free | Kind::Resize | Kind::Implied => amounts::given(&mut self.standing, &old),
+                _ => Amount::default(),
+            };
+            let now = match kind {
+                Kind::Alloc | Kind::Resize | Kind::ForeignResize => {
+                    amounts::taken(&mut self.standing, index, call.size, call.weight)
+                }
+                _ => Amount::default(),
+            };
             match kind {
-                Kind::Alloc => profile.alloc(call.site, call.size, call.tick),
-                Kind::Free => profile.free(old.site, old.size),
-                Kind::Resize => profile.resize((old.site, old.size), call.site, call.size, call.tick),
-                Kind::ForeignResize => profile.resize_foreign(call.site, call.size, call.tick),
+                Kind::Alloc => profile.alloc_as(call.site, call.size, now, call.tick),
+                Kind::Free => profile.free_as(old.site, old.size, was),
+                Kind::Resize => profile.resize_as((old.site, old.size, was), call.site, call.size, now, call.tick),
+                Kind::ForeignResize => profile.resize_foreign(call.site, call.size, now, call.tick),
                 Kind::ForeignFree | Kind::Unmatched => profile.free_foreign(),
-                Kind::Implied => profile.free_implied(old.site, old.size),
+                Kind::Implied => profile.free_implied(old.site, old.size, was),
                 Kind::Inherited => {}
+            }
+            if !has_events {
+                continue;
             }
             match kind {
                 Kind::Alloc | Kind::Inherited => trace.alloc(&call, entry, index),
@@ -289,6 +367,11 @@ impl Image {
 
     /// Cuts what has waited long enough, and writes what is due. Nothing new: nothing is written.
     pub fn tick(&mut self, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(Piece)) {
+        self.tell_stats();
+        if !self.session.options.mode.has_events() {
+            return self.tick_profile(out);
+        }
+        self.tick_flight(spare, out);
         if self.since.is_some_and(|since| since.elapsed() >= CHUNK_TIME) {
             self.cut(spare(), out);
         }
@@ -327,30 +410,43 @@ impl Image {
     fn settle(&mut self, thread: u32) {
         if let Some(known) = self.threads.get_mut(thread as usize) {
             let (emitted, lost, sampled_out) = &mut known.counts;
-            *lost = (*lost).max(emitted.saturating_sub(known.recorded.saturating_add(*sampled_out)));
+            let (emitted, given) = (emitted.saturating_sub(known.given.0), known.given);
+            let told = known.recorded + known.passed + sampled_out.saturating_sub(given.2);
+            *lost = (*lost).max(given.1.saturating_add(emitted.saturating_sub(told)));
         }
     }
 
     /// Something that readers should know.
     pub fn note(&mut self, text: String) {
-        self.before.push(TapeRecord::Note(Note { tick: self.last_tick, text: text.into() }));
+        let note = Note { tick: self.last_tick, text: text.into() };
+        if self.session.options.mode.has_events() {
+            self.before.push(TapeRecord::Note(note));
+        } else if self.notes.len() < MOST_NOTES {
+            self.notes.push(note);
+        }
     }
 
     fn sums(&self) -> Sums {
         let mut sums = Sums::default();
-        for Thread { recorded, counts: (emitted, lost, sampled_out), .. } in self.threads.iter().cloned() {
+        for Account { emitted, recorded, lost, sampled_out, .. } in self.accounts() {
             sums.add(Sums { emitted, recorded, lost, sampled_out });
         }
         sums
     }
 
-    fn ledger(&self) -> TapeRecord {
+    /// The accounts of this part.
+    fn accounts(&self) -> impl Iterator<Item = Account> {
         let account = |(thread, known): (usize, &Thread)| {
-            let Thread { recorded, counts: (emitted, lost, sampled_out), .. } = *known;
-            Account { thread: thread as u32, emitted, recorded, lost, sampled_out }
+            let Thread { recorded, counts: (emitted, lost, sampled_out), given, passed, .. } = known;
+            let (emitted, lost) = (emitted.saturating_sub(given.0), lost.saturating_sub(given.1));
+            let sampled_out = sampled_out.saturating_sub(given.2).saturating_add(*passed);
+            Account { thread: thread as u32, emitted, recorded: *recorded, lost, sampled_out }
         };
-        let accounts = self.threads.iter().enumerate().map(account);
-        let accounts = accounts.filter(|account| account.thread != 0 || account.emitted != 0).collect();
+        self.threads.iter().enumerate().map(account)
+    }
+
+    fn ledger(&self) -> TapeRecord {
+        let accounts = self.accounts().filter(|account| account.thread != 0 || account.emitted != 0).collect();
         TapeRecord::Ledger(Ledger { accounts })
     }
 
@@ -366,7 +462,20 @@ impl Image {
 
     /// What a child forked at `tick` has from this image.
     pub fn bequeath(&mut self, tick: u64) -> Inheritance {
-        self.live.bequeath(tick)
+        match self.legacies.iter().position(|(kept, _)| *kept == tick) {
+            Some(place) => self.legacies.swap_remove(place).1,
+            None => self.live.bequeath(tick),
+        }
+    }
+
+    /// Keeps what a child forked at `tick` has, as far as that is known now: with one thread not every event has a stamp of its own, and
+    /// what the parent goes on to do could look older than the fork.
+    pub fn keep_legacy(&mut self, tick: u64) {
+        let legacy = self.live.bequeath(tick);
+        if self.legacies.len() >= LEGACIES {
+            self.legacies.remove(0);
+        }
+        self.legacies.push((tick, legacy));
     }
 
     /// Starts as a forked child.
@@ -374,12 +483,27 @@ impl Image {
         if let Some((_, parent, tick)) = &self.session.forked {
             let (blocks, bytes) = (inheritance.blocks, inheritance.bytes);
             let parent = parent.as_str().into();
-            self.before.push(TapeRecord::Inherited(tape::Inherited { parent, tick: *tick, blocks, bytes }));
+            let inherited = tape::Inherited { parent, tick: *tick, blocks, bytes };
+            self.parts.inherited = Some(inherited.clone());
+            self.before.push(TapeRecord::Inherited(inherited));
         }
         if !inheritance.exact {
             self.note("the parent had gone on too far: what was inherited at the fork is not exact".into());
         }
         self.live.inherit(inheritance);
+    }
+
+    /// What a library built with `--cfg heaptape_verify` found out about its own stacks.
+    fn note_verified(&mut self) {
+        let header = self.session.mapping.header();
+        let [walks, backtraces] = [&header.verified, &header.backtraced]
+            .map(|counts| counts.each_ref().map(|count| count.load(std::sync::atomic::Ordering::Relaxed)));
+        if walks[0] > 0 {
+            self.note(format!(
+                "stacks compared with a full walk: {}, different: {}; with backtrace: {}, different: {}",
+                walks[0], walks[1], backtraces[0], backtraces[1]
+            ));
+        }
     }
 
     /// The end: everything that is left.
@@ -411,14 +535,13 @@ impl Image {
                 self.note(format!("{count} {what}"));
             }
         }
-        self.tell_clock();
-        self.cut(spare(), out);
-        let mut piece = Piece::of(&self.session);
-        let unix_ns = crate::clock::unix_ns();
-        let last = TapeRecord::End(tape::End { tick: now, unix_ns, reason: end.reason, status: end.status });
-        piece.after = vec![self.ledger(), self.summary(), last];
-        piece.profile = Some(self.profile.to_mptl(self.stacks.sites()));
-        piece.last = Some(self.sums());
-        out(piece);
+        self.note_verified();
+        self.tell_stats();
+        self.close(Some(end), None, spare, out);
     }
+}
+
+fn trace_of(options: &Options) -> Trace {
+    let padded = if options.codec == Codec::Plain { u64::MAX } else { PLAIN_LIMIT };
+    Trace::new(options.sample_bytes != 0, options.free_stacks, padded)
 }

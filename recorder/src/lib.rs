@@ -20,6 +20,8 @@ extern crate heaptape_wire as wire;
 pub mod attach;
 pub mod batch;
 pub mod clock;
+pub mod contribution;
+pub mod daemon;
 pub mod digest;
 pub mod drain;
 pub mod image;
@@ -36,7 +38,9 @@ pub mod recorder;
 pub mod session;
 pub mod slots;
 pub mod stacks;
+pub mod stages;
 pub mod store;
 #[allow(unsafe_code)]
 pub mod sys;
 pub mod trace;
+pub mod tree;

@@ -76,6 +76,18 @@ pub enum Done {
     Else,
 }
 
+impl Done {
+    /// The effect of a call that did the usual.
+    pub fn effect(self, call: &Call) -> Option<Effect> {
+        match self {
+            Done::Alloc(index) => Some(call.effect(Kind::Alloc, index, Block::default())),
+            Done::Resize(old) => Some(call.effect(Kind::Resize, old.index, old)),
+            Done::Free(old) => Some(call.effect(Kind::Free, old.index, old)),
+            Done::Else => None,
+        }
+    }
+}
+
 /// Ticks by which clocks of two processors may disagree; measured inversions were below 300.
 const SKEW: u64 = 4096;
 /// Open resizes of one thread (signal handlers nest them); more is a lie.
@@ -177,6 +189,34 @@ impl Live {
     /// Live blocks of our own, open resizes apart.
     pub fn index(&self) -> &Index {
         &self.index
+    }
+
+    /// Whether a block of our own lives there.
+    pub fn knows(&self, address: u64) -> bool {
+        self.index.get(address).is_some()
+    }
+
+    /// Gives the live blocks new indexes from 1 on, in the order of the old ones, for a trace that begins with them; gives where each lies
+    /// and what its index was. Blocks whose resize is under way are among them.
+    pub fn renumber(&mut self) -> Vec<(u64, u64, Block)> {
+        let mut all: Vec<(u64, u64, Block)> =
+            self.index.iter().map(|(address, block)| (address, block.index, block)).collect();
+        let open = self.open.iter().filter_map(|open| match open.origin {
+            Origin::Own(block) => Some((open.address, block.index, block)),
+            Origin::Inherited(_) | Origin::Unknown => None,
+        });
+        all.extend(open);
+        all.sort_unstable_by_key(|(_, old, _)| *old);
+        self.next_index = all.len() as u64;
+        for ((address, old, block), index) in all.iter_mut().zip(1..) {
+            block.index = index;
+            let held = |open: &&mut Open| matches!(open.origin, Origin::Own(block) if block.index == *old);
+            match self.open.iter_mut().find(held) {
+                Some(open) => open.origin = Origin::Own(*block),
+                None => drop(self.index.insert(*address, *block)),
+            }
+        }
+        all
     }
 
     fn new_index(&mut self) -> u64 {

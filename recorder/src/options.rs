@@ -1,7 +1,8 @@
 //! What can be chosen about a recording.
 
 use formats::tape::Codec;
-use wire::area::Params;
+use std::time::Duration;
+use wire::area::{Layout, Params};
 pub use wire::area::{OVERFLOW_DROP, OVERFLOW_WAIT, STACKS_CALLER, STACKS_FULL};
 use wire::limits;
 
@@ -20,6 +21,8 @@ pub struct Options {
     pub sample_bytes: u64,
     /// Bytes of a thread's ring.
     pub ring_bytes: u64,
+    /// Most threads at once.
+    pub slots: u32,
     /// How trace and columns are stored.
     pub codec: Codec,
     /// The codec's level; 0 is its fast default.
@@ -28,6 +31,66 @@ pub struct Options {
     pub label: String,
     /// Whether processes other than the first are recorded.
     pub children: bool,
+    /// Names of programs that are recorded, the first apart; empty: all.
+    pub only: Vec<String>,
+    /// Names of programs that are not, the first apart.
+    pub skip: Vec<String>,
+    /// What is kept.
+    pub mode: Mode,
+    /// Time between a profile's snapshots.
+    pub snapshot: Duration,
+    /// What a flight keeps.
+    pub window: Window,
+    /// Whether parts that end add to the sums of their program, and a profile that ends leaves no files of its own.
+    pub folds: bool,
+    /// Whom the files are given to.
+    pub owner: Option<u32>,
+}
+
+/// What is kept of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing: the process is dormant until it is wanted.
+    Off,
+    /// The live set and the sums of call sites, in memory, and snapshots of them in files; no events.
+    Profile,
+    /// Every event.
+    #[default]
+    Trace,
+    /// Every event of the last while.
+    Flight,
+}
+
+impl Mode {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Off => "off",
+            Mode::Profile => "profile",
+            Mode::Trace => "trace",
+            Mode::Flight => "flight",
+        }
+    }
+
+    /// Whether events are written.
+    pub const fn has_events(self) -> bool {
+        matches!(self, Mode::Trace | Mode::Flight)
+    }
+}
+
+/// The past that a flight keeps: at least so long or so many bytes, whichever is less, and a quarter more at times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Time.
+    pub time: Duration,
+    /// Plain bytes of events.
+    pub bytes: u64,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Window { time: Duration::from_secs(600), bytes: 256 << 20 }
+    }
 }
 
 impl Default for Options {
@@ -39,10 +102,18 @@ impl Default for Options {
             free_stacks: false,
             sample_bytes: 0,
             ring_bytes: limits::RING_BYTES,
+            slots: limits::SLOTS,
             codec: Codec::Zstd,
             level: LEVEL,
             label: String::new(),
             children: true,
+            only: Vec::new(),
+            skip: Vec::new(),
+            mode: Mode::Trace,
+            snapshot: Duration::from_secs(30),
+            window: Window::default(),
+            folds: false,
+            owner: None,
         }
     }
 }
@@ -53,9 +124,14 @@ impl Default for Options {
 pub const LEVEL: i32 = 1;
 
 impl Options {
-    /// Sizes of an area for a process with this limit on its address space.
-    pub fn params(&self, address_space: u64) -> Params {
-        let params = Params { ring_bytes: self.ring_bytes, ..Params::default() };
-        if address_space == u64::MAX { params } else { params.within(address_space / 8) }
+    /// Sizes of an area for a process whose limit leaves it so much address space; `None` when what it would need for a recording could be
+    /// missed by the program. What is private to the library comes to about a fifth of the smallest area.
+    pub fn params(&self, address_room: u64) -> Option<Params> {
+        let params = Params { ring_bytes: self.ring_bytes, slots: self.slots, ..Params::default() };
+        if address_room == u64::MAX {
+            return Some(params);
+        }
+        let params = params.within(address_room / 8);
+        (Layout::new(params).total <= address_room / 2).then_some(params)
     }
 }

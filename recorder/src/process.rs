@@ -57,13 +57,18 @@ impl Process {
         let mut argv: Vec<Vec<u8>> = command.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
         argv.pop_if(|last| last.is_empty());
         Process {
-            ppid: stat(pid).and_then(|fields| fields.get(1)?.parse().ok()).unwrap_or(0),
+            ppid: parent(pid).unwrap_or(0),
             exe: link(&format!("/proc/{pid}/exe")),
             argv,
             cwd: link(&format!("/proc/{pid}/cwd")),
             comm: line(read(&format!("/proc/{pid}/comm"), 64).unwrap_or_default()),
         }
     }
+}
+
+/// Parent's process id.
+pub fn parent(pid: u32) -> Option<u32> {
+    stat(pid)?.get(1)?.parse().ok()
 }
 
 /// Name of a thread.
@@ -101,6 +106,64 @@ pub fn end(pid: u32, process: BorrowedFd<'_>) -> End {
         (fields.first()? == "Z").then_some(status)
     };
     waited().or_else(zombie).or_else(waited).map_or(End::GONE, End::of_status)
+}
+
+/// Makes a folder that only its owner may look into; one that is there already will do.
+pub fn make_folder(path: &std::path::Path, owner: Option<u32>) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => give_to(&File::open(path)?, owner),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes somebody the owner of a file.
+pub fn give_to(file: &File, owner: Option<u32>) -> std::io::Result<()> {
+    let Some(owner) = owner else { return Ok(()) };
+    Ok(nix::unistd::fchown(file, Some(nix::unistd::Uid::from_raw(owner)), None)?)
+}
+
+/// Puts a file in the place of another, whole and for good, readable by its owner alone.
+pub fn replace_file(path: &std::path::Path, bytes: &[u8], owner: Option<u32>) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tmp");
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    give_to(&file, owner)?;
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    std::fs::rename(&temporary, path)
+}
+
+/// A variable of a process's environment as it was at its start.
+pub fn variable(pid: u32, names: &[&str]) -> Vec<Option<String>> {
+    let bytes = read(&format!("/proc/{pid}/environ"), 4 * MOST).unwrap_or_default();
+    let value = |name: &&str| {
+        bytes.split(|byte| *byte == 0).find_map(|entry| {
+            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            Some(String::from_utf8_lossy(value).into_owned())
+        })
+    };
+    names.iter().map(value).collect()
+}
+
+/// The control group of a process, and the systemd unit that it stands for.
+pub fn control_group(pid: u32) -> (String, Option<String>) {
+    let text = read(&format!("/proc/{pid}/cgroup"), MOST).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned();
+    let is_unit = |part: &&str| part.ends_with(".service") || part.ends_with(".scope");
+    let unit = path.rsplit('/').find(is_unit).map(str::to_owned);
+    (path, unit)
+}
+
+/// Processor time that a process has used, in clock ticks of the kernel (100 a second).
+pub fn processor_ticks(pid: u32) -> Option<u64> {
+    let fields = stat(pid)?;
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }
 
 /// A name that may stand in a path: `[A-Za-z0-9._-]`, no dot first, at most 64 bytes.

@@ -28,8 +28,17 @@ pub struct Sums {
     pub freed_bytes: u64,
 }
 
+/// What an event counts for: one block and its bytes, or, where blocks are sampled, what it stands for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Blocks.
+    pub blocks: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
 impl Sums {
-    fn add(&mut self, other: Sums) {
+    pub(crate) fn add(&mut self, other: Sums) {
         self.allocs += other.allocs;
         self.bytes += other.bytes;
         self.frees += other.frees;
@@ -121,26 +130,26 @@ impl Profile {
     }
 
     #[inline(always)]
-    fn take(&mut self, site: u32, size: u64, tick: u64) {
+    fn take(&mut self, site: u32, size: u64, amount: Amount, tick: u64) {
         let class = class(size);
         let hot = self.touch(site);
         if hot.allocs == 0 {
             hot.class = class as u8;
         }
-        hot.allocs += 1;
-        hot.bytes += size;
-        hot.live_bytes += size;
-        hot.live_blocks += 1;
+        hot.allocs += amount.blocks;
+        hot.bytes += amount.bytes;
+        hot.live_bytes += amount.bytes;
+        hot.live_blocks += amount.blocks;
         if usize::from(hot.class) != class {
             let sums = self.other(site, class);
-            sums.allocs += 1;
-            sums.bytes += size;
+            sums.allocs += amount.blocks;
+            sums.bytes += amount.bytes;
         }
-        self.bins.alloc(size.max(1));
+        self.bins.alloc_many(size.max(1), amount.blocks);
         let totals = &mut self.totals;
-        totals.bytes_allocated += size;
-        totals.live_bytes += size;
-        totals.live_blocks += 1;
+        totals.bytes_allocated += amount.bytes;
+        totals.live_bytes += amount.bytes;
+        totals.live_blocks += amount.blocks;
         totals.peak_blocks = totals.peak_blocks.max(totals.live_blocks);
         self.most_bytes = self.most_bytes.max(totals.live_bytes);
         if totals.live_bytes > totals.peak_bytes {
@@ -150,47 +159,66 @@ impl Profile {
     }
 
     #[inline(always)]
-    fn give(&mut self, site: u32, size: u64) {
+    fn give(&mut self, site: u32, size: u64, amount: Amount) {
         let class = class(size);
         let hot = self.touch(site);
-        hot.live_bytes -= size;
-        hot.live_blocks -= 1;
+        hot.live_bytes -= amount.bytes;
+        hot.live_blocks -= amount.blocks;
         if usize::from(hot.class) != class {
             let sums = self.other(site, class);
-            sums.frees += 1;
-            sums.freed_bytes += size;
+            sums.frees += amount.blocks;
+            sums.freed_bytes += amount.bytes;
         }
-        self.bins.free(size.max(1));
-        self.totals.live_bytes -= size;
-        self.totals.live_blocks -= 1;
+        self.bins.free_many(size.max(1), amount.blocks);
+        self.totals.live_bytes -= amount.bytes;
+        self.totals.live_blocks -= amount.blocks;
     }
 
     /// A block was allocated.
     #[inline(always)]
     pub fn alloc(&mut self, site: u32, size: u64, tick: u64) {
-        self.totals.allocs += 1;
-        self.take(site, size, tick);
+        self.alloc_as(site, size, Amount { blocks: 1, bytes: size }, tick);
     }
 
     /// A block allocated at `site` was freed.
     #[inline(always)]
     pub fn free(&mut self, site: u32, size: u64) {
-        self.totals.frees += 1;
-        self.give(site, size);
+        self.free_as(site, size, Amount { blocks: 1, bytes: size });
+    }
+
+    /// A block was allocated that stands for others too.
+    #[inline(always)]
+    pub fn alloc_as(&mut self, site: u32, size: u64, amount: Amount, tick: u64) {
+        self.totals.allocs += amount.blocks;
+        self.take(site, size, amount, tick);
+    }
+
+    /// Such a block was freed.
+    #[inline(always)]
+    pub fn free_as(&mut self, site: u32, size: u64, amount: Amount) {
+        self.totals.frees += amount.blocks;
+        self.give(site, size, amount);
+    }
+
+    /// Such a block became another such.
+    #[inline(always)]
+    pub fn resize_as(&mut self, old: (u32, u64, Amount), site: u32, size: u64, amount: Amount, tick: u64) {
+        self.totals.resizes += amount.blocks;
+        self.give(old.0, old.1, old.2);
+        self.take(site, size, amount, tick);
     }
 
     /// A block became another: a free of the old one and an allocation of the new one.
     #[inline(always)]
     pub fn resize(&mut self, old: (u32, u64), site: u32, size: u64, tick: u64) {
-        self.totals.resizes += 1;
-        self.give(old.0, old.1);
-        self.take(site, size, tick);
+        let one = |size| Amount { blocks: 1, bytes: size };
+        self.resize_as((old.0, old.1, one(old.1)), site, size, one(size), tick);
     }
 
     /// A block that was not our own was resized: the new one is.
-    pub fn resize_foreign(&mut self, site: u32, size: u64, tick: u64) {
-        self.totals.resizes += 1;
-        self.take(site, size, tick);
+    pub fn resize_foreign(&mut self, site: u32, size: u64, amount: Amount, tick: u64) {
+        self.totals.resizes += amount.blocks;
+        self.take(site, size, amount, tick);
     }
 
     /// A block that is not our own was freed.
@@ -199,9 +227,14 @@ impl Profile {
     }
 
     /// A block must have been freed unseen.
-    pub fn free_implied(&mut self, site: u32, size: u64) {
-        self.totals.implied_frees += 1;
-        self.give(site, size);
+    pub fn free_implied(&mut self, site: u32, size: u64, amount: Amount) {
+        self.totals.implied_frees += amount.blocks;
+        self.give(site, size, amount);
+    }
+
+    /// How often each size was allocated and freed.
+    pub fn bins(&self) -> &Bins {
+        &self.bins
     }
 
     /// The totals; fields that are not sums of own blocks may be set by the caller.

@@ -7,6 +7,7 @@ use formats::recording::Exit;
 use formats::tape::{self, END_EXEC, END_EXITED, END_GONE, END_RUNNING, END_SIGNALLED};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Number of a session within this recorder.
 pub type SessionId = u32;
@@ -30,6 +31,87 @@ pub struct Session {
     pub forked: Option<(SessionId, String, u64)>,
     /// Whether its thread ids are those of another pid namespace.
     pub is_namespaced: bool,
+    /// What the stages tell of it; common to all its parts.
+    pub stats: Arc<Stats>,
+    /// How much of it may be drained.
+    pub limit: Arc<Limit>,
+}
+
+/// A bound on what one process may send.
+#[derive(Debug, Default)]
+pub struct Limit {
+    /// Records a second; 0 for no bound.
+    pub records: AtomicU64,
+    /// How often the drain left a ring alone because of it.
+    pub hits: AtomicU64,
+}
+
+impl Session {
+    /// The same process, written on to another folder with other options. With `starts` the part counts its time from there: tick and
+    /// wall clock.
+    pub fn part(&self, folder: PathBuf, options: Arc<Options>, starts: Option<(u64, u64)>) -> Session {
+        let mut process = self.process.clone();
+        process.sample_bytes = options.sample_bytes;
+        process.free_sites = options.free_stacks;
+        if let Some((tick, unix_ns)) = starts {
+            (process.start_tick, process.start_unix_ns) = (tick, unix_ns);
+        }
+        let mapping = Arc::clone(&self.mapping);
+        let (stats, limit) = (Arc::clone(&self.stats), Arc::clone(&self.limit));
+        let (id, clock, is_namespaced) = (self.id, self.clock, self.is_namespaced);
+        Session { id, mapping, process, folder, clock, options, forked: None, is_namespaced, stats, limit }
+    }
+}
+
+macro_rules! stats {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What the digest last knew of a process: written by it, read by anybody.
+        #[derive(Debug, Default)]
+        pub struct Stats { $($(#[$doc])* pub $name: AtomicU64,)* }
+
+        /// The same at one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Now { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Stats {
+            /// Reads them.
+            pub fn now(&self) -> Now {
+                Now { $($name: self.$name.load(Relaxed),)* }
+            }
+
+            /// Writes them.
+            pub fn set(&self, now: &Now) {
+                $(self.$name.store(now.$name, Relaxed);)*
+            }
+        }
+    };
+}
+
+stats! {
+    /// Bytes allocated and not freed.
+    live_bytes,
+    /// Blocks allocated and not freed.
+    live_blocks,
+    /// The most live bytes.
+    peak_bytes,
+    /// Allocations.
+    allocs,
+    /// Frees.
+    frees,
+    /// Bytes ever allocated.
+    bytes,
+    /// Events that were taken in.
+    recorded,
+    /// Events that found no room.
+    lost,
+    /// Events passed over by sampling.
+    sampled_out,
+    /// Call sites, their callers among them.
+    sites,
+    /// Threads seen.
+    threads,
+    /// Bytes of the digest's own memory, estimated.
+    memory,
 }
 
 /// How an image ended: one of the tape's `END_` numbers, and the code or signal.

@@ -26,6 +26,8 @@ pub struct Stacks {
     /// How many of them were written.
     written: usize,
     modules: Modules,
+    /// What was announced about modules, and how many sites came before it.
+    announced: Vec<(usize, tape::Record)>,
     /// Nodes below this were all looked at.
     looked_at: u32,
     /// Events whose node could not be.
@@ -42,7 +44,51 @@ impl Stacks {
     pub fn new(mapping: Arc<Mapping>, exe: &[u8], cwd: &[u8]) -> Stacks {
         let modules = Modules::new(Arc::clone(&mapping), exe, cwd);
         let (of_node, known, sites) = Default::default();
-        Stacks { mapping, of_node, known, sites, written: 0, modules, looked_at: 1, bad: 0 }
+        Stacks { mapping, of_node, known, sites, written: 0, modules, announced: Vec::new(), looked_at: 1, bad: 0 }
+    }
+
+    /// Everything that a new file must say about modules and sites, in the order in which it was said before; what is new is said too.
+    pub fn all(&mut self, out: &mut Vec<tape::Record>) {
+        self.announce(&mut Vec::new());
+        self.written = 0;
+        for (before, record) in std::mem::take(&mut self.announced) {
+            self.flush_to(before, out);
+            out.push(record.clone());
+            self.announced.push((before, record));
+        }
+        self.flush(out);
+    }
+
+    /// The stack of a site, innermost first: the number of each frame's module, 0 for none, and its address.
+    pub fn frames(&self, site: u32) -> Vec<(u32, u64)> {
+        let mut frames = Vec::new();
+        let mut next = site;
+        while let Some(site) = (next as usize).checked_sub(1).and_then(|place| self.sites.get(place)) {
+            frames.push((self.module(next, site.address), site.address));
+            next = site.parent;
+        }
+        frames
+    }
+
+    /// The module that a site lies in: the last one announced before it that holds its address and had not gone.
+    pub fn module(&self, site: u32, address: u64) -> u32 {
+        let mut found = 0;
+        for (before, record) in &self.announced {
+            if *before >= site as usize {
+                break;
+            }
+            match record {
+                tape::Record::Module(module) if (module.start..module.end).contains(&address) => found = module.number,
+                tape::Record::ModuleGone(gone) if gone.number == found => found = 0,
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// The modules that were announced, with how many sites came before each, and those that went.
+    pub fn announced(&self) -> &[(usize, tape::Record)] {
+        &self.announced
     }
 
     /// All sites so far; number 1 is the first.
@@ -124,7 +170,11 @@ impl Stacks {
 
     /// Appends the sites that were not written yet.
     pub fn flush(&mut self, out: &mut Vec<tape::Record>) {
-        for sites in self.sites[self.written..].chunks(SITES_A_RECORD) {
+        self.flush_to(self.sites.len(), out);
+    }
+
+    fn flush_to(&mut self, end: usize, out: &mut Vec<tape::Record>) {
+        for sites in self.sites[self.written.min(end)..end].chunks(SITES_A_RECORD) {
             out.push(tape::Record::Sites(Sites { first: self.written as u32 + 1, sites: sites.to_vec() }));
             self.written += sites.len();
         }
@@ -140,6 +190,7 @@ impl Stacks {
             }
             self.looked_at = self.looked_at.max(nodes);
             self.flush(out);
+            self.announced.push((self.written, record.clone()));
             out.push(record);
         }
     }

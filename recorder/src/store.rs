@@ -5,6 +5,7 @@
 //! compressed, into a new file, and a tape that names that one takes the old tape's place in one rename; then the plain file goes.
 //! Between rename and removal both files are there: the tape's chunks say which one holds.
 
+use crate::contribution::Contribution;
 use crate::session::{Session, SessionId};
 use crate::trace::Chunk;
 use crossbeam_channel::{Receiver, Sender};
@@ -35,15 +36,57 @@ pub struct Piece {
     pub after: Vec<Record>,
     /// The profile's new bytes.
     pub profile: Option<Vec<u8>>,
-    /// The image's last piece: its events.
+    /// The image's last piece, or its part's: its events.
     pub last: Option<Sums>,
+    /// All records of the tape, in place of those that it has.
+    pub whole: Option<Vec<Record>>,
+    /// What it adds to sums that are kept elsewhere, with the last piece.
+    pub contribution: Option<Box<Contribution>>,
+    /// Whether the process is over, with the last piece.
+    pub is_over: bool,
+    /// The folders of a flight that is over, with the last piece.
+    pub segments: Vec<PathBuf>,
+    /// A folder that is no longer wanted.
+    pub remove: Option<PathBuf>,
+    /// What is to be done once everything up to here is written.
+    pub then: Option<Then>,
+}
+
+/// Something to be done later, once.
+pub struct Then(Box<dyn FnOnce() + Send>);
+
+impl Then {
+    /// This.
+    pub fn new(act: impl FnOnce() + Send + 'static) -> Then {
+        Then(Box::new(act))
+    }
+
+    /// Does it.
+    pub fn call(self) {
+        (self.0)();
+    }
+}
+
+impl std::fmt::Debug for Then {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Then")
+    }
 }
 
 impl Piece {
     /// An empty piece.
     pub fn of(session: &Arc<Session>) -> Piece {
-        let (before, after) = Default::default();
-        Piece { session: Arc::clone(session), before, chunk: None, after, profile: None, last: None }
+        let (before, after, segments) = Default::default();
+        let (chunk, profile, last, whole, contribution, remove, then) = Default::default();
+        let session = Arc::clone(session);
+        let is_over = false;
+        Piece { session, before, chunk, after, profile, last, whole, contribution, is_over, segments, remove, then }
+    }
+
+    /// Whether there is something to write.
+    fn has_bytes(&self) -> bool {
+        let records = !self.before.is_empty() || !self.after.is_empty() || self.whole.is_some();
+        records || self.chunk.is_some() || self.profile.is_some()
     }
 }
 
@@ -79,6 +122,14 @@ pub struct Stored {
     pub error: Option<String>,
     /// Its events.
     pub sums: Sums,
+    /// Its folder, when there is something in it.
+    pub folder: Option<PathBuf>,
+    /// What it adds to sums that are kept elsewhere.
+    pub contribution: Option<Box<Contribution>>,
+    /// Whether it was the last part.
+    pub is_over: bool,
+    /// The folders of its flight, oldest first.
+    pub segments: Vec<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -101,9 +152,10 @@ struct Growing {
 }
 
 impl Growing {
-    fn create(path: PathBuf) -> Result<Growing, Failure> {
+    fn create(path: PathBuf, owner: Option<u32>) -> Result<Growing, Failure> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = at(&path, file)?;
+        at(&path, crate::process::give_to(&file, owner))?;
         Ok(Growing { path, file, at: 0 })
     }
 
@@ -118,6 +170,7 @@ impl Growing {
 #[derive(Debug)]
 struct Files {
     folder: PathBuf,
+    owner: Option<u32>,
     tape: Growing,
     trace: Option<Growing>,
     /// How the trace is stored now, and how it is to be stored once it is large.
@@ -151,10 +204,14 @@ impl Files {
         let mut framed = Vec::new();
         tape::Writer::file_head(&mut framed);
         tape::Writer::default().record(&Record::Process(session.process.clone()), &mut framed);
-        let mut tape = Growing::create(folder.join(TAPE))?;
+        if session.options.folds {
+            at(&folder, crate::process::make_folder(&folder, session.options.owner))?;
+        }
+        let mut tape = Growing::create(folder.join(TAPE), session.options.owner)?;
         tape.append(&framed)?;
         let later = (session.options.codec, session.options.level);
-        Ok(Files { folder, tape, trace: None, codec: Codec::Plain, later, packed: Vec::new(), framed })
+        let owner = session.options.owner;
+        Ok(Files { folder, owner, tape, trace: None, codec: Codec::Plain, later, packed: Vec::new(), framed })
     }
 
     fn trace_path(&self, codec: Codec) -> PathBuf {
@@ -179,7 +236,7 @@ impl Files {
         let path = self.trace_path(self.codec);
         let trace = match &mut self.trace {
             Some(trace) => trace,
-            none => none.insert(Growing::create(path)?),
+            none => none.insert(Growing::create(path, self.owner)?),
         };
         at(&trace.path, pack(chunk, codec, trace.at, &mut self.packed))?;
         trace.append(&self.packed)?;
@@ -197,8 +254,8 @@ impl Files {
         let Some(plain) = self.trace.take() else { return Ok(()) };
         let bytes = at(&plain.path, std::fs::read(&plain.path))?;
         let old_tape = at(&self.tape.path, std::fs::read(&self.tape.path))?;
-        let mut trace = Growing::create(self.trace_path(self.codec))?;
-        let mut tape = Growing::create(self.folder.join(format!("{TAPE}.tmp")))?;
+        let mut trace = Growing::create(self.trace_path(self.codec), self.owner)?;
+        let mut tape = Growing::create(self.folder.join(format!("{TAPE}.tmp")), self.owner)?;
         let mut framed = Vec::new();
         tape::Writer::file_head(&mut framed);
         let mut writer = tape::Writer::default();
@@ -227,16 +284,35 @@ impl Files {
         Ok(())
     }
 
-    fn profile(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let (path, temporary) = (self.folder.join(PROFILE), self.folder.join(format!("{PROFILE}.tmp")));
+    /// Puts a file in the place of another, whole.
+    fn replace(&mut self, name: &str, bytes: &[u8]) -> Result<Growing, Failure> {
+        let (path, temporary) = (self.folder.join(name), self.folder.join(format!("{name}.tmp")));
         let _ = std::fs::remove_file(&temporary);
-        let mut file = Growing::create(temporary)?;
+        let mut file = Growing::create(temporary, self.owner)?;
         file.append(bytes)?;
         at(&file.path, file.file.sync_data())?;
-        at(&path, std::fs::rename(&file.path, &path))
+        at(&path, std::fs::rename(&file.path, &path))?;
+        file.path = path;
+        Ok(file)
+    }
+
+    fn profile(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.replace(PROFILE, bytes).map(drop)
+    }
+
+    fn whole(&mut self, records: &[Record]) -> Result<(), Failure> {
+        let mut framed = Vec::new();
+        tape::Writer::file_head(&mut framed);
+        let mut writer = tape::Writer::default();
+        records.iter().for_each(|record| writer.record(record, &mut framed));
+        self.tape = self.replace(TAPE, &framed)?;
+        Ok(())
     }
 
     fn write(&mut self, piece: &mut Piece) -> Result<(), Failure> {
+        if let Some(records) = &piece.whole {
+            self.whole(records)?;
+        }
         self.records(&piece.before)?;
         if let Some(chunk) = &mut piece.chunk {
             self.chunk(chunk)?;
@@ -244,7 +320,7 @@ impl Files {
         if let Some(bytes) = &piece.profile {
             self.profile(bytes)?;
         }
-        if piece.last.is_some() {
+        if piece.after.iter().any(|record| matches!(record, Record::End(_))) {
             // The end mark belongs to no chunk; the tape's last record says that all is there, so it comes last.
             self.packed.clear();
             let codec = if self.codec == Codec::Plain { (Codec::Plain, 0) } else { self.later };
@@ -263,18 +339,30 @@ pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored
     let mut images: HashMap<SessionId, Result<Files, String>> = HashMap::new();
     for mut piece in pieces {
         let id = piece.session.id;
-        let files = images.entry(id).or_insert_with(|| told(Files::open(&piece.session)));
-        if let Ok(open) = files
-            && let Err(failure) = told(open.write(&mut piece))
-        {
-            *files = Err(failure);
+        if piece.has_bytes() {
+            let files = images.entry(id).or_insert_with(|| told(Files::open(&piece.session)));
+            if let Ok(open) = files
+                && let Err(failure) = told(open.write(&mut piece))
+            {
+                *files = Err(failure);
+            }
+        }
+        if let Some(folder) = piece.remove.take() {
+            let _ = std::fs::remove_dir_all(folder);
         }
         if let Some(chunk) = piece.chunk.take() {
             let _ = spare.try_send(chunk);
         }
         if let Some(sums) = piece.last {
-            let error = images.remove(&id).and_then(Result::err);
-            let _ = done.send(Stored { session: id, error, sums });
+            let files = images.remove(&id);
+            let folder = files.is_some().then(|| piece.session.folder.clone());
+            let error = files.and_then(Result::err);
+            let contribution = piece.contribution.take();
+            let segments = std::mem::take(&mut piece.segments);
+            let _ = done.send(Stored { session: id, error, sums, folder, contribution, is_over: piece.is_over, segments });
+        }
+        if let Some(then) = piece.then.take() {
+            then.call();
         }
     }
 }

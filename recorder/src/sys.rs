@@ -142,6 +142,16 @@ pub fn receive_with(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(us
     Ok((message.bytes, file))
 }
 
+/// A descriptor that we were started with (`LISTEN_FDS`); `None` when it is not open.
+pub fn inherited(number: i32) -> Option<OwnedFd> {
+    // SAFETY: plain numbers; the answer says whether there is such a descriptor.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return None;
+    }
+    // SAFETY: it is open, and whoever started us gave it to us; the caller asks for each number once.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
 /// Takes the next connection, non-blocking and closed on exec.
 pub fn accept(listener: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     let flags = socket::SockFlag::SOCK_CLOEXEC | socket::SockFlag::SOCK_NONBLOCK;

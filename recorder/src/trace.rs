@@ -141,6 +141,11 @@ impl Trace {
         self.commit.events + u64::from(self.unmatched_count)
     }
 
+    /// Plain bytes so far.
+    pub fn plain_bytes(&self) -> u64 {
+        self.plain_offset + self.plain.at as u64
+    }
+
     /// Whether there is no chunk yet: not even the header was handed on.
     pub fn is_new(&self) -> bool {
         self.number == 0

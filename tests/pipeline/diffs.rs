@@ -72,7 +72,12 @@ fn moments_and_processes_of_one_recording() {
     let program = Program::new(Target::program("leaks/labelled.c").build()).arg("childs");
     let forked = program.recorded();
     let report = forked.report();
-    let childs: Vec<String> = report.processes.iter().filter(|one| one.ppid == report.processes[0].pid).map(|one| one.pid.to_string()).collect();
+    let childs: Vec<String> = report
+        .processes
+        .iter()
+        .filter(|one| one.ppid == report.processes[0].pid)
+        .map(|one| one.pid.to_string())
+        .collect();
     assert_eq!(childs.len(), 2);
     let words = ["--json", "--process-a", &childs[0], "--process-b", &childs[1]];
     let said = diff(&words, &[&forked.folder, &forked.folder]);
@@ -87,7 +92,10 @@ fn normalisation_noise_and_order() {
     let said = diff(&["--json", "--per", "2,1"], &[&one.folder, &one.folder]).success();
     let answer: Value = serde_json::from_slice(&said.stdout).expect("JSON");
     assert_eq!(answer["scale"], 2.0);
-    assert!(changes(&said).iter().all(|change| change["delta"]["allocs"].as_f64() > Some(0.0)), "half the work in the same");
+    assert!(
+        changes(&said).iter().all(|change| change["delta"]["allocs"].as_f64() > Some(0.0)),
+        "half the work in the same"
+    );
     let said = diff(&["--json", "--again-b", &other.folder.to_string_lossy()], &[&one.folder, &one.folder]).success();
     assert_eq!(changes(&said), Vec::<Value>::new(), "what runs of one side differ by is noise: {said}");
     let said = diff(&["--json", "--sort=range"], &[&one.folder, &other.folder]).success();

@@ -94,7 +94,8 @@ fn suppressions_of_both_dialects_eat_what_they_name_and_unused_ones_are_told() {
     assert!(!said.text().contains("load_order labelled"), "{said}");
     assert!(said.text().contains("lsan.supp:3: nobody suppressed nothing"), "{said}");
     assert!(said.text().contains("48.8 KiB"), "50 blocks of 1000: {said}");
-    let valgrind = "{\n  known\n  Memcheck:Leak\n  match-leak-kinds: all\n  fun:realloc\n  fun:index_orders\n  fun:main\n}\n";
+    let valgrind =
+        "{\n  known\n  Memcheck:Leak\n  match-leak-kinds: all\n  fun:realloc\n  fun:index_orders\n  fun:main\n}\n";
     let valgrind = file("valgrind.supp", valgrind);
     let said = recording.heaptape(&["leaks", "--json", &lsan, &valgrind]).success();
     let answer: Value = serde_json::from_slice(&said.stdout).expect("JSON");

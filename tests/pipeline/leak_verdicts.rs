@@ -47,7 +47,8 @@ fn verdicts(folder: &Path) -> Vec<(String, String, u64)> {
         let stack = row["stack"].as_array().expect("a stack");
         let own = stack.iter().find(|frame| frame["program"] == true).or(stack.first());
         let function = own.map_or("?", |frame| frame["function"].as_str().expect("a name")).to_string();
-        let (verdict, blocks) = (row["verdict"].as_str().expect("a verdict"), row["blocks"].as_u64().expect("a number"));
+        let (verdict, blocks) =
+            (row["verdict"].as_str().expect("a verdict"), row["blocks"].as_u64().expect("a number"));
         match found.iter_mut().find(|(known, of, _)| *known == function && of == verdict) {
             Some((_, _, sum)) => *sum += blocks,
             None => found.push((function, verdict.to_string(), blocks)),
@@ -112,14 +113,17 @@ fn containers_and_objects_are_judged_rightly() {
 
 #[test]
 fn evidence_tells_when_how_old_and_who() {
-    let recording = Program::new(Target::program("leaks/labelled.c").build()).arg("lost_entry").option("--free-stacks").recorded();
+    let recording =
+        Program::new(Target::program("leaks/labelled.c").build()).arg("lost_entry").option("--free-stacks").recorded();
     let said = recording.heaptape(&["leaks", "--json", "--by=function"]);
     let answer: Value = serde_json::from_slice(&said.stdout).expect("JSON");
-    let leak = answer["leaks"].as_array().and_then(|rows| rows.iter().find(|row| row["verdict"] == "slow")).expect("a leak");
+    let leak =
+        answer["leaks"].as_array().and_then(|rows| rows.iter().find(|row| row["verdict"] == "slow")).expect("a leak");
     let evidence = &leak["evidence"];
     assert_eq!(evidence["allocs"], 1000, "{evidence:#}");
     assert_eq!(evidence["freed"], 922);
-    let lives: u64 = evidence["lives"].as_array().expect("a list").iter().filter_map(|row| row["blocks"].as_u64()).sum();
+    let lives: u64 =
+        evidence["lives"].as_array().expect("a list").iter().filter_map(|row| row["blocks"].as_u64()).sum();
     assert_eq!(lives, 922, "each freed sibling stands in one class");
     let births: u64 = evidence["births"].as_array().expect("a list").iter().filter_map(Value::as_u64).sum();
     assert_eq!(births, 78);

@@ -4,8 +4,12 @@
 mod allocators;
 mod attach;
 mod bootstrap;
+mod browser;
+mod daemon;
+mod daemon_bounds;
 mod diffs;
 mod exec;
+mod exports;
 mod footprint;
 mod forks;
 mod gaps;
@@ -26,3 +30,4 @@ mod signals;
 mod stacks;
 mod threads;
 mod tools;
+mod unwinder;

@@ -227,7 +227,8 @@ fn chunks(puts: &[Put]) -> (Vec<u8>, Vec<tape::Chunk>) {
             now = now.max(event.tick);
             events += 1;
         }
-        let column = |kind, plain: Vec<u8>| Column { kind, codec: 0, plain_length: plain.len() as u32, stored: Text(plain) };
+        let column =
+            |kind, plain: Vec<u8>| Column { kind, codec: 0, plain_length: plain.len() as u32, stored: Text(plain) };
         let kinds = [tape::COLUMN_ENTRIES, tape::COLUMN_TICKS, tape::COLUMN_SITES, tape::COLUMN_UNMATCHED];
         let columns = kinds.into_iter().zip([entries, ticks, sites, unmatched]);
         chunks.push(tape::Chunk {

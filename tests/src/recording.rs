@@ -63,6 +63,9 @@ pub struct Process {
     pub recorded_events: u64,
     /// Events that were lost.
     pub lost_events: u64,
+    /// Events passed over by sampling.
+    #[serde(default)]
+    pub sampled_out_events: u64,
     /// Blocks of the parent that were not freed.
     #[serde(default)]
     pub inherited_blocks: u64,
@@ -201,6 +204,20 @@ impl Recording {
     pub fn success(self) -> Recording {
         assert_eq!(self.outcome.code(), 0, "{}", self.outcome);
         self
+    }
+
+    /// `recording.json`.
+    #[track_caller]
+    pub fn about(&self) -> heaptape_formats::recording::Recording {
+        let bytes = fs::read(self.folder.join("recording.json")).expect("recording.json");
+        serde_json::from_slice(&bytes).expect("recording.json as it should be")
+    }
+
+    /// Why a program of this name was not recorded, once for each process.
+    #[track_caller]
+    pub fn not_traced(&self, name: &str) -> Vec<String> {
+        let all = self.about().not_traced.into_iter();
+        all.filter(|process| process.exe.rsplit('/').next() == Some(name)).map(|process| process.why).collect()
     }
 
     /// The files named `name` of all process images.

@@ -57,6 +57,8 @@ impl Params {
                 self.ring_bytes /= 2;
             } else if self.slots > 8 {
                 self.slots /= 2;
+            } else if self.nodes > 1 << 16 {
+                self.nodes /= 2;
             } else {
                 break;
             }
@@ -103,6 +105,12 @@ pub const CLOSED: u32 = 2;
 /// The session is live.
 pub const LIVE: u32 = 1;
 
+/// `gate`: events are told.
+pub const GATE_OPEN: u64 = 0;
+/// `gate`: the process is dormant. The thread-local word of each of its threads points to the header's `gate`, so that this very load
+/// decides; it is the value that a thread's own gate has while its process is not traced.
+pub const GATE_DORMANT: u64 = 128;
+
 /// Ticks are the processor's time stamp counter.
 pub const CLOCK_TSC: u32 = 1;
 /// Ticks are nanoseconds of `CLOCK_MONOTONIC`.
@@ -147,7 +155,8 @@ pub struct Header {
     pub free_stacks: AtomicU32,
     /// r: most frames of a stack, at most [`limits::MAX_FRAMES`].
     pub max_frames: AtomicU32,
-    /// r: mean bytes between samples; 0 records every event.
+    /// r: mean bytes between samples; 0 records every event. Threads take a new value up at their next sample, or within
+    /// [`limits::STRIDE`] records, and tell so by [`crate::Op::INTERVAL`].
     pub sample_bytes: AtomicU64,
     /// r: milliseconds that a full ring may make the process wait in all while the recorder shows no life.
     pub wait_ms: AtomicU64,
@@ -169,10 +178,14 @@ pub struct Header {
     pub modules_used: Line<AtomicU32>,
     /// p: 1 once the wait budget is spent: the process drops from now on.
     pub breaker: AtomicU32,
+    /// p: 1 once the area is mapped and in use; before that the process may have given up. Release.
+    pub attached: AtomicU32,
     /// p, builds with `--cfg heaptape_verify` only: captures compared with a full walk, and how many differed.
     pub verified: [AtomicU64; 2],
     /// The same, compared with the libc's own `backtrace`.
     pub backtraced: [AtomicU64; 2],
+    /// r: [`GATE_OPEN`] or [`GATE_DORMANT`]. The page that holds it is the one that forked children keep.
+    pub gate: Line<AtomicU64>,
 }
 
 /// A slot that nobody owns.

@@ -76,6 +76,9 @@ impl Op {
     pub const WIDE: Op = Op(41);
     /// Word 1 events of this thread found no room between the record before and the one behind.
     pub const LOST: Op = Op(42);
+    /// Word 1 is the mean bytes between this thread's samples from here on, 0 that every event is recorded. Bit 6 of word 0: it does not
+    /// hold for the next event yet, only for those behind it.
+    pub const INTERVAL: Op = Op(43);
 
     /// An allocation.
     pub const fn is_alloc(self) -> bool {
@@ -149,6 +152,10 @@ impl Record {
     /// The mark of a gap.
     pub const fn lost(events: u64) -> Record {
         Record { head: Op::LOST.0 as u64, body: events }
+    }
+    /// The change of the sampling interval.
+    pub const fn interval(mean: u64, behind_next: bool) -> Record {
+        Record { head: Op::INTERVAL.0 as u64 | (behind_next as u64) << 6, body: mean }
     }
     /// What the record says.
     #[inline(always)]

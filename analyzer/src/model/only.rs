@@ -31,9 +31,10 @@ impl Chosen {
         self.sizes.as_ref().is_none_or(|sizes| sizes.contains(&block.size))
             && self.threads.as_ref().is_none_or(|threads| threads.contains(&block.thread))
             && self.sites.as_ref().is_none_or(|sites| sites.get(block.site as usize).copied().unwrap_or(false))
-            && self.aged.as_ref().is_none_or(|aged| {
-                aged.get((index / 64) as usize).is_some_and(|word| word & 1 << (index % 64) != 0)
-            })
+            && self
+                .aged
+                .as_ref()
+                .is_none_or(|aged| aged.get((index / 64) as usize).is_some_and(|word| word & 1 << (index % 64) != 0))
     }
 }
 

@@ -163,9 +163,8 @@ pub fn find(a: &[Side], b: &[Side], options: &Options) -> Result<Found, Error> {
         sides.iter().map(|side| side::measure(side, &known, options.depth, symbols)).collect()
     };
     let (runs_a, runs_b) = (measure(a, &mut symbols)?, measure(b, &mut symbols)?);
-    let mean = |runs: &[Measured], of: fn(&Measured) -> f64| {
-        runs.iter().map(of).sum::<f64>() / runs.len().max(1) as f64
-    };
+    let mean =
+        |runs: &[Measured], of: fn(&Measured) -> f64| runs.iter().map(of).sum::<f64>() / runs.len().max(1) as f64;
     let ratio = |of: fn(&Measured) -> f64| match (mean(&runs_a, of), mean(&runs_b, of)) {
         (a, b) if a > 0.0 && b > 0.0 => a / b,
         _ => 1.0,

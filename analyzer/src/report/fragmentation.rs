@@ -97,9 +97,7 @@ impl Answer for FragmentationAnswer {
         let rows: Vec<Vec<String>> = self
             .sites
             .iter()
-            .map(|row| {
-                vec![bytes(row.pinned_bytes), count(row.blocks), bytes(row.live_bytes), row.shown.place.clone()]
-            })
+            .map(|row| vec![bytes(row.pinned_bytes), count(row.blocks), bytes(row.live_bytes), row.shown.place.clone()])
             .collect();
         screen.table(&["keeps", "blocks", "live", "allocated at"], &rows)
     }

@@ -118,7 +118,9 @@ pub fn judge(
         (false, _) => None,
         (true, Some(against)) => Some(diff::find(&against.a, &against.b, &against.options)?),
         (true, None) => {
-            return Err(Error::Unanswerable("a gate about diff.… needs two sides: heaptape diff A B --fail-if …".into()));
+            return Err(Error::Unanswerable(
+                "a gate about diff.… needs two sides: heaptape diff A B --fail-if …".into(),
+            ));
         }
     };
     for gate in gates {

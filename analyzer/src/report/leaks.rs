@@ -1,6 +1,6 @@
 //! `heaptape leaks`: what was never freed, by stack, with a verdict and its evidence.
 
-mod evidence;
+pub(crate) mod evidence;
 mod suppressed;
 mod text;
 
@@ -171,8 +171,7 @@ pub fn find<'a>(
         };
         found.missing.push((image, lacking));
     }
-    let order =
-        |leak: &Leak| (std::cmp::Reverse(leak.bytes.saturating_mul(leak.verdict.weight())), leak.site);
+    let order = |leak: &Leak| (std::cmp::Reverse(leak.bytes.saturating_mul(leak.verdict.weight())), leak.site);
     found.leaks.sort_by_key(order);
     found.at_exit.sort_by_key(order);
     for leak in found.leaks.iter().filter(|leak| leak.kept.is_none()) {
@@ -325,12 +324,7 @@ fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, symbols: &mut Symboli
 }
 
 /// Leaks of a profile: what was allocated and not freed, without evidence.
-fn of_sums<'a>(
-    image: &'a Image,
-    progress: &Progress,
-    symbols: &mut Symbolizer,
-    found: &mut Found<'a>,
-) -> Vec<Missing> {
+fn of_sums<'a>(image: &'a Image, progress: &Progress, symbols: &mut Symbolizer, found: &mut Found<'a>) -> Vec<Missing> {
     let sums = sums(image, progress);
     for row in &sums.sites {
         let (blocks, bytes) = (row.allocs.saturating_sub(row.frees), row.bytes.saturating_sub(row.freed_bytes));

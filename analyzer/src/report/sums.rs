@@ -30,7 +30,7 @@ pub fn sums(image: &Image, progress: &Progress) -> Sums {
     let missing = image.missing.clone();
     match image.ready_sums() {
         Some(ready) => {
-            let has_peak = image.sums.is_none();
+            let has_peak = image.knows_peak();
             Sums { totals: ready.totals, sites: ready.sites, has_peak, missing }
         }
         None => replayed(image, progress),

@@ -4,6 +4,7 @@ use super::questions::{Answer, Asked, When, ask};
 use super::{Error, Outcome};
 use crate::event::Moment;
 use crate::model::timeline::Timeline;
+use crate::pictures;
 use crate::text::{Screen, Style, bytes, count, duration};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -61,7 +62,11 @@ impl Answer for TimelineAnswer {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let most = self.slices.iter().map(|row| row.most_bytes).max().unwrap_or(0).max(1);
         let width = screen.style.width.saturating_sub(64).max(10);
-        let bar = |value: u64| (value as f64 * width as f64 / most as f64).round() as usize;
+        let style = screen.style;
+        let live: Vec<u64> = self.slices.iter().map(|row| row.most_bytes).collect();
+        if let Some(line) = pictures::sparkline(style, &live, style.width.saturating_sub(24)) {
+            screen.line(&format!("live {line} {}", bytes(most)))?;
+        }
         let rows: Vec<Vec<String>> = self
             .slices
             .iter()
@@ -71,8 +76,7 @@ impl Answer for TimelineAnswer {
                     (None, event) => count(event.unwrap_or(0)),
                 };
                 // Live at the end of the slice, and the most in it.
-                let (live, most) = (bar(row.live_bytes), bar(row.most_bytes));
-                let drawn = "#".repeat(live) + &"-".repeat(most.saturating_sub(live));
+                let drawn = pictures::bars(style, row.live_bytes, row.most_bytes, most, width);
                 vec![at, bytes(row.live_bytes), bytes(row.most_bytes), count(row.live_blocks), count(row.allocs), drawn]
             })
             .collect();

@@ -4,7 +4,8 @@
 use crate::symbols::Frame;
 
 /// Modules of the run-time: file names that start so.
-const RUN_TIME: &[&str] = &["libc.so", "libc-", "ld-linux", "ld-2", "ld.so", "ld-musl", "libpthread", "libdl.so", "libstdc++", "libgcc_s"];
+const RUN_TIME: &[&str] =
+    &["libc.so", "libc-", "ld-linux", "ld-2", "ld.so", "ld-musl", "libpthread", "libdl.so", "libstdc++", "libgcc_s"];
 
 /// Function of the run-time on the way: what is kept.
 #[rustfmt::skip]

@@ -35,8 +35,14 @@ pub fn read(name: &str, text: &str) -> Result<Vec<Rule>, Error> {
                 rules.push(Rule::new(pattern.trim(), origin, kind));
             }
             // Rules of the other sanitizers may stand in the same file.
-            Some((kind, _)) if !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') => {}
-            _ => return Err(Error { origin, why: "neither leak:PATTERN nor the brace that begins a block of valgrind's" }),
+            Some((kind, _))
+                if !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') => {}
+            _ => {
+                return Err(Error {
+                    origin,
+                    why: "neither leak:PATTERN nor the brace that begins a block of valgrind's",
+                });
+            }
         }
     }
     Ok(rules)

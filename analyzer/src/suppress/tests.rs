@@ -18,8 +18,11 @@ fn hits(text: &str, frames: &[(&str, &str, &str)]) -> bool {
     read("rules", text).unwrap().iter().any(|rule| rule.matches(&stack(frames)))
 }
 
-const STACK: &[(&str, &str, &str)] =
-    &[("wrap", "src/wrap.c", "/opt/libwrap.so.1"), ("load_config", "src/config.c", "/opt/app"), ("main", "src/main.c", "/opt/app")];
+const STACK: &[(&str, &str, &str)] = &[
+    ("wrap", "src/wrap.c", "/opt/libwrap.so.1"),
+    ("load_config", "src/config.c", "/opt/app"),
+    ("main", "src/main.c", "/opt/app"),
+];
 
 #[test]
 fn lsan_rules_name_function_file_or_module_anywhere_in_the_stack() {

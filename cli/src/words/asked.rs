@@ -1,8 +1,8 @@
 //! The options that all questions about a recording share, and how their answers become exit codes.
 
 use crate::Outcome;
-use heaptape_analyzer::event::{Bound, Range};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::report::{self, Asked, By, Error, Filter};
 use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// What is asked of which recordings.
 #[derive(clap::Args)]
 pub struct Common {
-    /// Recordings, folders of images, or single files (MTRC, MPTL, tape)
+    /// Recordings, folders of images, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// JSON instead of text

@@ -111,23 +111,44 @@ impl Bins {
     /// Counts an allocated block.
     #[inline]
     pub fn alloc(&mut self, size: u64) {
-        count(&mut self.allocated, &mut self.allocated_big, size);
+        self.alloc_many(size, 1);
     }
 
     /// Counts a freed block.
     #[inline]
     pub fn free(&mut self, size: u64) {
-        count(&mut self.freed, &mut self.freed_big, size);
+        self.free_many(size, 1);
+    }
+
+    /// Counts so many allocated blocks of one size.
+    #[inline]
+    pub fn alloc_many(&mut self, size: u64, blocks: u64) {
+        count(&mut self.allocated, &mut self.allocated_big, size, blocks);
+    }
+
+    /// Counts so many freed blocks of one size.
+    #[inline]
+    pub fn free_many(&mut self, size: u64, blocks: u64) {
+        count(&mut self.freed, &mut self.freed_big, size, blocks);
+    }
+
+    /// Adds the counts of bins of the same number.
+    pub fn add(&mut self, other: &Bins) {
+        for (mine, others) in [(&mut self.allocated, &other.allocated), (&mut self.freed, &other.freed)] {
+            mine.iter_mut().zip(others).for_each(|(sum, count)| *sum = sum.wrapping_add(*count));
+        }
+        self.allocated_big = self.allocated_big.wrapping_add(other.allocated_big);
+        self.freed_big = self.freed_big.wrapping_add(other.freed_big);
     }
 }
 
 #[inline]
-fn count(bins: &mut [u64], big: &mut u64, size: u64) {
+fn count(bins: &mut [u64], big: &mut u64, size: u64, blocks: u64) {
     let Some(last) = bins.len().checked_sub(1) else { return };
     let bin = usize::try_from(size.saturating_sub(1)).map_or(last, |bin| bin.min(last));
-    bins[bin] = bins[bin].wrapping_add(1);
+    bins[bin] = bins[bin].wrapping_add(blocks);
     if bin == last {
-        *big = big.wrapping_add(size);
+        *big = big.wrapping_add(size.wrapping_mul(blocks));
     }
 }
 

@@ -171,7 +171,8 @@ fn head(maker: &mut Maker) -> io::Result<()> {
     };
     maker.record(&Record::Process(process))?;
     for first in (1..=SITES).step_by(SITES_AT_ONCE as usize) {
-        let site = |number: u32| tape::Site { parent: number / 16, address: 0x40_0000 + u64::from(number) * 5, flags: 0 };
+        let site =
+            |number: u32| tape::Site { parent: number / 16, address: 0x40_0000 + u64::from(number) * 5, flags: 0 };
         let sites = (first..(first + SITES_AT_ONCE).min(SITES + 1)).map(site).collect();
         maker.record(&Record::Sites(tape::Sites { first, sites }))?;
     }
@@ -232,7 +233,8 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
     if maker.chunk.events > 0 {
         maker.cut()?;
     }
-    let account = tape::Account { thread: 1, emitted: maker.events, recorded: maker.events, ..tape::Account::default() };
+    let account =
+        tape::Account { thread: 1, emitted: maker.events, recorded: maker.events, ..tape::Account::default() };
     maker.record(&Record::Ledger(tape::Ledger { accounts: vec![account] }))?;
     let (reason, unix_ns) = (tape::END_EXITED, 1_700_000_000_000_000_000 + maker.tick);
     let tick = maker.tick;

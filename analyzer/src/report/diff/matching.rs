@@ -33,7 +33,9 @@ pub fn pairs(a: &[Measured], b: &[Measured], scale_a: f64, scale_b: f64) -> Vec<
     let mut pairs = Vec::new();
     for functions in names {
         let of = |runs: &'_ [Measured]| -> Vec<BTreeSet<Line>> {
-            runs.iter().map(|run| run.sites.get(functions).into_iter().flat_map(|m| m.keys().cloned()).collect()).collect()
+            runs.iter()
+                .map(|run| run.sites.get(functions).into_iter().flat_map(|m| m.keys().cloned()).collect())
+                .collect()
         };
         let (lines_a, lines_b) = (union(&of(a)), union(&of(b)));
         for (line_a, line_b) in lines(&lines_a, &lines_b) {

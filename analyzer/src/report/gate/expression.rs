@@ -112,7 +112,8 @@ impl FromStr for Expression {
         let form = || format!("'{text}' is no gate: METRIC > VALUE, such as 'leaked > 0' or 'peak > 200MiB'");
         let at = text.find(['<', '>', '=', '!']).ok_or_else(form)?;
         let (name, rest) = (text[..at].trim(), &text[at..]);
-        let (spelling, operator) = OPERATORS.iter().find(|(spelling, _)| rest.starts_with(spelling)).ok_or_else(form)?;
+        let (spelling, operator) =
+            OPERATORS.iter().find(|(spelling, _)| rest.starts_with(spelling)).ok_or_else(form)?;
         let value = rest[spelling.len()..].trim();
         let plain = name.replace('_', "-");
         let &(metric, unit, _) = METRICS.iter().find(|(known, ..)| *known == plain).ok_or_else(|| {
@@ -177,7 +178,9 @@ mod tests {
         ] {
             assert_eq!(gate(text).holds(value), fails, "{text}");
         }
-        for bad in ["leaked", "leak > 0", "leaked > ", "leaked > 5%", "peak > 3 parsecs", "> 5", "peak ~ 5", "allocs > nan"] {
+        for bad in
+            ["leaked", "leak > 0", "leaked > ", "leaked > 5%", "peak > 3 parsecs", "> 5", "peak ~ 5", "allocs > nan"]
+        {
             assert!(bad.parse::<Expression>().is_err(), "{bad}");
         }
         assert_eq!(gate("diff.live > 5%").unit, Unit::Percent);

@@ -38,7 +38,8 @@ fn told(gate: &Judged) -> String {
 pub fn junit(verdicts: &Verdicts) -> String {
     let failed = verdicts.gates.iter().filter(|gate| gate.failed).count();
     let head = format!("name=\"heaptape\" tests=\"{}\" failures=\"{failed}\"", verdicts.gates.len());
-    let mut out = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {head}>\n<testsuite {head} errors=\"0\">\n");
+    let mut out =
+        format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {head}>\n<testsuite {head} errors=\"0\">\n");
     for gate in &verdicts.gates {
         let name = escaped(&gate.gate);
         let _ = write!(out, "<testcase classname=\"heaptape\" name=\"{name}\"");

@@ -45,7 +45,8 @@ impl Rules {
         let mut rules = Rules { kept: built_in.then_some((0, 0)), ..Rules::default() };
         for file in files {
             let name = file.display().to_string();
-            let text = std::fs::read_to_string(file).map_err(|error| Error::Unanswerable(format!("{name}: {error}")))?;
+            let text =
+                std::fs::read_to_string(file).map_err(|error| Error::Unanswerable(format!("{name}: {error}")))?;
             rules.rules.extend(read(&name, &text).map_err(|error| Error::Unanswerable(error.to_string()))?);
         }
         Ok(rules)
@@ -84,7 +85,14 @@ impl Rules {
     }
 
     /// What the run-time keeps on purpose in a stack, if it does; counts it.
-    pub fn keep(&mut self, image: &Image, symbols: &mut Symbolizer, site: u32, blocks: u64, size: u64) -> Option<&'static str> {
+    pub fn keep(
+        &mut self,
+        image: &Image,
+        symbols: &mut Symbolizer,
+        site: u32,
+        blocks: u64,
+        size: u64,
+    ) -> Option<&'static str> {
         let (all_bytes, all_blocks) = self.kept.as_mut()?;
         let stacks = image.stacks();
         let frames = stacks.stack(site).take(DEEPEST).map(|(_, site)| symbols.name(stacks, &site).as_ref().clone());
@@ -114,10 +122,9 @@ pub fn seen(image: &Image, symbols: &mut Symbolizer, site: u32) -> Vec<Seen> {
     for (_, site) in stacks.stack(site).take(DEEPEST) {
         let symbol = symbols.symbol(stacks, &site);
         let frames = symbols.frames(stacks, &site);
-        all.extend(frames.iter().map(|frame| Seen {
-            symbol: symbol.clone().filter(|_| !frame.inlined),
-            frame: frame.clone(),
-        }));
+        all.extend(
+            frames.iter().map(|frame| Seen { symbol: symbol.clone().filter(|_| !frame.inlined), frame: frame.clone() }),
+        );
     }
     all
 }
@@ -134,7 +141,8 @@ pub fn print(found: &Found, screen: &mut Screen) -> io::Result<()> {
         && *blocks > 0
     {
         let (size, blocks) = (bytes(*size), counted(*blocks, "block"));
-        screen.line(&format!("{size} in {blocks} that the run-time keeps on purpose are not listed (--no-built-in)"))?;
+        screen
+            .line(&format!("{size} in {blocks} that the run-time keeps on purpose are not listed (--no-built-in)"))?;
     }
     let used: Vec<&Rule> = rules.iter().filter(|rule| rule.stacks > 0).collect();
     if !used.is_empty() {

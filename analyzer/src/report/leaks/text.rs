@@ -43,7 +43,8 @@ pub fn print(found: &Found, options: &Options, symbols: &mut Symbolizer, screen:
     }
     for leak in at_exit.iter().take(AT_EXIT.min(top)) {
         let most = leak.evidence.as_ref().map_or(leak.bytes, |evidence| evidence.most_bytes);
-        let head = format!("grew to {}, and was freed only when the program ended: {}", bytes(most), leak.verdict.name());
+        let head =
+            format!("grew to {}, and was freed only when the program ended: {}", bytes(most), leak.verdict.name());
         one(leak, head, several, options, symbols, screen)?;
     }
     for (image, _) in missing {

@@ -1,0 +1,211 @@
+//! `heaptape ctl`: asks the daemon, or tells it what to do. Each word returns when the thing is done.
+
+use super::frames::Frames;
+use crate::Outcome;
+use heaptape_analyzer::text::{bytes, count};
+use heaptape_recorder::daemon::{
+    config::{Choice, Config},
+    control,
+};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Its words.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The daemon's control socket
+    #[arg(long, value_name = "PATH", global = true)]
+    control: Option<PathBuf>,
+    /// JSON instead of text
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    word: Word,
+}
+
+#[derive(clap::Subcommand)]
+enum Word {
+    /// How the daemon stands: processes, events, memory, disk, budgets that were hit
+    Status,
+    /// The processes that are served
+    List,
+    /// One process and its call sites by live bytes
+    Show {
+        /// Its number
+        which: String,
+        /// Call sites shown
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        sites: u64,
+    },
+    /// Change what is kept of processes that run: off, profile, trace, flight, with :512KiB or :2% behind it
+    Mode {
+        /// A process's number, a pattern of names, or all
+        which: String,
+        /// What is kept from now on
+        mode: Choice,
+    },
+    /// Write how processes stand; keep the events of flights
+    Snapshot {
+        /// A process's number, a pattern of names, or all
+        #[arg(default_value = "all")]
+        which: String,
+    },
+    /// End the epoch and begin the next one
+    Epoch,
+    /// Begin new traces within the epoch
+    Rotate {
+        /// A process's number, a pattern of names, or all
+        #[arg(default_value = "all")]
+        which: String,
+    },
+    /// Bring everything to disk
+    Flush,
+    /// The metrics, as Prometheus reads them
+    Metrics,
+    /// End the daemon
+    Stop,
+}
+
+/// Asks the daemon; what it refuses is an error.
+pub fn ask(control: Option<PathBuf>, question: &Value) -> anyhow::Result<Value> {
+    let path = control.unwrap_or_else(|| Config::default().control);
+    let answer = control::question(&path, question)
+        .map_err(|error| anyhow::anyhow!("no daemon answers at {}: {error}", path.display()))?;
+    match answer["error"].as_str() {
+        Some(why) => anyhow::bail!("{}", harmless(why)),
+        None => Ok(answer),
+    }
+}
+
+/// A text that cannot steer a terminal.
+pub fn harmless(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
+}
+
+/// A number of an answer.
+pub fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or(0)
+}
+
+/// A text of an answer.
+pub fn text(value: &Value, key: &str) -> String {
+    harmless(value[key].as_str().unwrap_or_default())
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let question = match &args.word {
+        Word::Status => json!({ "word": "status" }),
+        Word::List => json!({ "word": "list" }),
+        Word::Show { which, sites } => json!({ "word": "show", "which": which, "sites": sites }),
+        Word::Mode { which, mode } => json!({ "word": "mode", "which": which, "mode": mode.to_string() }),
+        Word::Snapshot { which } => json!({ "word": "snapshot", "which": which }),
+        Word::Epoch => json!({ "word": "epoch" }),
+        Word::Rotate { which } => json!({ "word": "rotate", "which": which }),
+        Word::Flush => json!({ "word": "flush" }),
+        Word::Metrics => json!({ "word": "metrics" }),
+        Word::Stop => json!({ "word": "stop" }),
+    };
+    let answer = ask(args.control, &question)?;
+    let mut out = std::io::stdout().lock();
+    if let (Word::Metrics, Value::String(text)) = (&args.word, &answer) {
+        out.write_all(text.as_bytes())?;
+        return Ok(Outcome::Done);
+    }
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &answer)?;
+        writeln!(out)?;
+        return Ok(Outcome::Done);
+    }
+    match args.word {
+        Word::Status => status(&answer, &mut out)?,
+        Word::List => list(&answer, &mut out)?,
+        Word::Show { .. } => show(&answer, &mut out)?,
+        Word::Mode { mode, .. } => writeln!(out, "{} processes: {mode} from now on", number(&answer, "processes"))?,
+        Word::Snapshot { .. } | Word::Flush => writeln!(out, "{} processes written", number(&answer, "processes"))?,
+        Word::Rotate { .. } => writeln!(out, "{} traces begun anew", number(&answer, "processes"))?,
+        Word::Epoch => writeln!(out, "{} epochs sealed", number(&answer, "epochs"))?,
+        Word::Stop => writeln!(out, "stopped")?,
+        Word::Metrics => {}
+    }
+    Ok(Outcome::Done)
+}
+
+fn status(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
+    let own = |key: &str| answer["own"][key].as_f64().unwrap_or(0.0) as u64;
+    writeln!(
+        out,
+        "heaptape {} as process {}, for {} s",
+        text(answer, "version"),
+        number(answer, "pid"),
+        number(answer, "seconds")
+    )?;
+    writeln!(out, "programs   {}", text(answer, "socket"))?;
+    writeln!(out, "epochs     {}, {} in {} epochs", text(answer, "state"), bytes(own("disk_bytes")), own("epochs"))?;
+    let modes = answer["modes"].as_object().into_iter().flatten();
+    let modes: Vec<String> = modes.map(|(name, count)| format!("{count} {}", harmless(name))).collect();
+    writeln!(out, "processes  {}: {}", number(answer, "processes"), modes.join(", "))?;
+    writeln!(
+        out,
+        "events     {} recorded, {} lost, {} sampled out",
+        count(own("recorded_events_total")),
+        count(own("lost_events_total")),
+        count(own("sampled_out_events_total"))
+    )?;
+    writeln!(
+        out,
+        "itself     {} resident, {:.1} s of processor time",
+        bytes(own("resident_bytes")),
+        answer["own"]["cpu_seconds_total"].as_f64().unwrap_or(0.0)
+    )?;
+    for (what, times) in answer["budgets_hit"].as_object().into_iter().flatten() {
+        writeln!(out, "budget     {} was hit {times} times", harmless(what))?;
+    }
+    Ok(())
+}
+
+fn list(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "{:>8} {:<16} {:<12} {:>10} {:>10} {:>12} {:>9} {:>9}  LABEL",
+        "PID", "NAME", "MODE", "LIVE", "BLOCKS", "ALLOCS/S", "GROWTH", "LOST"
+    )?;
+    for one in answer.as_array().into_iter().flatten() {
+        let growth = one["growth"].as_i64().unwrap_or(0);
+        let sign = if growth < 0 { "-" } else { "+" };
+        let held = one["held"].as_str().map(|held| format!("  held down: {held}")).unwrap_or_default();
+        writeln!(
+            out,
+            "{:>8} {:<16} {:<12} {:>10} {:>10} {:>12} {:>9} {:>9}  {}{held}",
+            number(one, "pid"),
+            text(one, "name"),
+            text(one, "mode"),
+            bytes(number(one, "live_bytes")),
+            count(number(one, "live_blocks")),
+            count(number(one, "allocs_a_second")),
+            format!("{sign}{}", bytes(growth.unsigned_abs())),
+            count(number(one, "lost")),
+            text(one, "label"),
+        )?;
+    }
+    Ok(())
+}
+
+fn show(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
+    list(&Value::Array(vec![answer.clone()]), out)?;
+    writeln!(out, "in {}", text(answer, "folder"))?;
+    let mut frames = Frames::default();
+    for site in answer["call_sites"].as_array().into_iter().flatten() {
+        writeln!(
+            out,
+            "{:>10} in {:>8} blocks, {} allocated",
+            bytes(number(site, "live_bytes")),
+            count(number(site, "live_blocks")),
+            bytes(number(site, "bytes"))
+        )?;
+        for frame in frames.named(site, 12) {
+            writeln!(out, "             {}", harmless(&frame))?;
+        }
+    }
+    Ok(())
+}

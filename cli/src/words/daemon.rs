@@ -1,0 +1,245 @@
+//! `heaptape daemon`: serves all programs that have the library preloaded. Options and the configuration file are one table: what a file
+//! says, an option of the same name overrides.
+
+use crate::Outcome;
+use heaptape_recorder::daemon::{self, config::*};
+use serde::{Deserialize, Deserializer};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A value that a file writes as a person does.
+fn word<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(input: D) -> Result<Option<T>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Word {
+        Text(String),
+        Number(u64),
+    }
+    let text = match Word::deserialize(input)? {
+        Word::Text(text) => text,
+        Word::Number(number) => number.to_string(),
+    };
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+/// `NAME=MODE`.
+#[derive(Clone, Debug)]
+struct Rule(Pattern, Choice);
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, mode) = text.split_once('=').ok_or("NAME=MODE belongs here, such as 'redis-*=profile:2%'")?;
+        Ok(Rule(Pattern::new(name), mode.parse()?))
+    }
+}
+
+/// Rules as a list of such texts.
+fn rules<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<Rule>, D::Error> {
+    let texts = Vec::<String>::deserialize(input)?;
+    texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect()
+}
+
+/// Its options, and the keys of its file.
+#[derive(clap::Args, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(
+    after_help = "A mode is off, profile, trace or flight; behind it :512KiB records one block in so many bytes, and :2% as many as \
+    cost 2 % of the program's processor time. Every option is a key of the file."
+)]
+pub struct Args {
+    /// File with the same options (TOML)
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    config: Option<PathBuf>,
+    /// Where programs find the daemon
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Where ctl finds it
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Where epochs are kept
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Loopback address and port of the metrics, such as 127.0.0.1:9469; none without it
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
+    /// Serve programs of all users; the default of the superuser
+    #[arg(long, value_name = "BOOL")]
+    all_users: Option<bool>,
+    /// What is kept of programs that no rule names [default: profile]
+    #[arg(long, value_name = "MODE")]
+    #[serde(deserialize_with = "word")]
+    mode: Option<Choice>,
+    /// A rule: what is kept of programs of this name (* and ? fit anything); the first that fits counts
+    #[arg(long, value_name = "NAME=MODE")]
+    #[serde(deserialize_with = "rules")]
+    program: Vec<Rule>,
+    /// Whether HEAPTAPE_MODE in a program's environment counts [default: true]
+    #[arg(long, value_name = "BOOL")]
+    ask_programs: Option<bool>,
+    /// Memory between each thread and the daemon [default: 1MiB]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "word")]
+    ring: Option<Bytes>,
+    /// Time between a profile's snapshots [default: 15s]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "word")]
+    snapshot: Option<Span>,
+    /// Length of an epoch [default: 1h]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "word")]
+    epoch: Option<Span>,
+    /// Epochs that are older go, but the newest three stay [default: 30d]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "word")]
+    keep_age: Option<Span>,
+    /// So many bytes of epochs stay, and the newest three [default: 10GiB]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "word")]
+    keep_bytes: Option<Bytes>,
+    /// The last while that a flight keeps [default: 10m]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "word")]
+    flight_time: Option<Span>,
+    /// Or the last bytes of events, if that is less [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "word")]
+    flight_bytes: Option<Bytes>,
+    /// Keep a flight when more bytes live than this
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "word")]
+    flight_live: Option<Bytes>,
+    /// Keep a flight when live bytes grow by more than this in a minute
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "word")]
+    flight_growth: Option<Bytes>,
+    /// Keep a flight when the process dies: never, bad (signal or exit code) or any [default: bad]
+    #[arg(long, value_name = "HOW")]
+    #[serde(deserialize_with = "word")]
+    flight_death: Option<Death>,
+    /// Most resident memory of the daemon [default: 2GiB]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "word")]
+    memory: Option<Bytes>,
+    /// Most of one processor that the daemon takes, in per cent [default: 100]
+    #[arg(long, value_name = "PERCENT")]
+    cpu: Option<u64>,
+    /// Most processes of one user [default: 2048]
+    #[arg(long, value_name = "N")]
+    clients: Option<u64>,
+    /// Most threads of one process [default: 16384]
+    #[arg(long, value_name = "N")]
+    threads: Option<u64>,
+    /// Most events a second of one user; the rest is counted as lost [default: 50000000]
+    #[arg(long, value_name = "N")]
+    events: Option<u64>,
+}
+
+impl Args {
+    /// What both say, options before the file.
+    fn merged(self) -> anyhow::Result<Config> {
+        let file = match &self.config {
+            Some(path) => {
+                let text =
+                    std::fs::read_to_string(path).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+                toml::from_str::<Args>(&text).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?
+            }
+            None => Args::default(),
+        };
+        let usual = Config::default();
+        let run = self
+            .socket
+            .as_ref()
+            .or(file.socket.as_ref())
+            .and_then(|socket| socket.parent().map(|run| run.join("control")));
+        let programs = self.program.into_iter().chain(file.program).map(|Rule(name, choice)| (name, choice)).collect();
+        macro_rules! said {
+            ($name:ident) => {
+                self.$name.or(file.$name)
+            };
+        }
+        let ring = said!(ring).map_or(usual.ring, |ring: Bytes| ring.0);
+        anyhow::ensure!(
+            ring.is_power_of_two() && (4096..=1 << 30).contains(&ring),
+            "ring: a power of two from 4KiB to 1GiB is due"
+        );
+        let mut window = usual.window;
+        window.time = said!(flight_time).map_or(window.time, |time: Span| time.0);
+        window.bytes = said!(flight_bytes).map_or(window.bytes, |bytes: Bytes| bytes.0);
+        let budget = Budget::default();
+        Ok(Config {
+            socket: said!(socket).unwrap_or(usual.socket),
+            control: said!(control).or(run).unwrap_or(usual.control),
+            state: said!(state).unwrap_or(usual.state),
+            metrics: said!(metrics),
+            serves_all: said!(all_users).unwrap_or(usual.serves_all),
+            mode: said!(mode).unwrap_or(usual.mode),
+            programs,
+            asks_programs: said!(ask_programs).unwrap_or(usual.asks_programs),
+            ring,
+            snapshot: said!(snapshot).map_or(usual.snapshot, |time| time.0),
+            epoch: said!(epoch).map_or(usual.epoch, |time| time.0),
+            keep_age: said!(keep_age).map_or(usual.keep_age, |time| time.0),
+            keep_bytes: said!(keep_bytes).map_or(usual.keep_bytes, |bytes| bytes.0),
+            window,
+            triggers: Triggers {
+                live_bytes: said!(flight_live).map(|bytes| bytes.0),
+                growth: said!(flight_growth).map(|bytes| bytes.0),
+                death: said!(flight_death).unwrap_or_default(),
+            },
+            budget: Budget {
+                memory: said!(memory).map_or(budget.memory, |bytes| bytes.0),
+                cpu: said!(cpu).unwrap_or(budget.cpu),
+                clients: said!(clients).unwrap_or(budget.clients),
+                threads: said!(threads).unwrap_or(budget.threads),
+                events: said!(events).unwrap_or(budget.events).max(1),
+            },
+        })
+    }
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let config = args.merged()?;
+    let level = std::env::var("HEAPTAPE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(tracing::Level::INFO);
+    // journald gives the time; names of programs in messages are escaped where they are made.
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .without_time()
+        .with_target(false)
+        .try_init();
+    daemon::run(config)?;
+    Ok(Outcome::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_and_the_options_are_one_table() {
+        let place = std::env::temp_dir().join(format!("heaptape-config-{}", std::process::id()));
+        let text = "mode = \"trace\"\nepoch = \"2h\"\nkeep-bytes = \"1GiB\"\nclients = 7\nsocket = \"/x/s\"\nprogram = [\"redis-*=profile:2%\"]\n";
+        std::fs::write(&place, text).unwrap_or_else(|error| panic!("{error}"));
+        let given = Args { config: Some(place.clone()), clients: Some(9), ..Args::default() };
+        let config = given.merged().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(
+            (config.mode.to_string().as_str(), config.epoch.as_secs(), config.budget.clients),
+            ("trace", 7200, 9)
+        );
+        assert_eq!((config.keep_bytes, config.control.to_str()), (1 << 30, Some("/x/control")));
+        assert_eq!(config.choose(b"redis-server", None).to_string(), "profile:2%");
+        for wrong in
+            ["mod = 1", "mode = \"on\"", "epoch = \"1y\"", "program = [\"x=y\"]", "program = [\"x\"]", "ring = 5000"]
+        {
+            std::fs::write(&place, wrong).unwrap_or_else(|error| panic!("{error}"));
+            let given = Args { config: Some(place.clone()), ..Args::default() };
+            assert!(given.merged().is_err(), "{wrong}");
+        }
+        let _ = std::fs::remove_file(place);
+    }
+}

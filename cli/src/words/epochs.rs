@@ -1,0 +1,46 @@
+//! `heaptape epochs`: what the daemon has kept, as paths that every other word reads: `heaptape leaks $(heaptape epochs --program redis-server)`.
+
+use crate::Outcome;
+use heaptape_analyzer::store::{self, Wanted};
+use heaptape_recorder::daemon::config::Config;
+use std::path::PathBuf;
+
+/// Its options.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The daemon's folder
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Only the newest epochs
+    #[arg(long, value_name = "N")]
+    last: Option<usize>,
+    /// Only epochs from this one on: the beginning of its name is enough (20261121)
+    #[arg(long, value_name = "EPOCH")]
+    from: Option<String>,
+    /// Only epochs up to this one
+    #[arg(long, value_name = "EPOCH")]
+    to: Option<String>,
+    /// Only this user's
+    #[arg(long, value_name = "UID")]
+    user: Option<u32>,
+    /// Images of programs of this name (* and ? fit anything) instead of whole epochs
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
+    /// Images with this label instead of whole epochs
+    #[arg(long, value_name = "LABEL")]
+    label: Option<String>,
+    /// A process that is in several epochs is listed in each of them, not only in the last
+    #[arg(long)]
+    each: bool,
+    /// The folders of DCPI profiles instead
+    #[arg(long)]
+    dcpi: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let state = args.state.unwrap_or_else(|| Config::default().state);
+    let Args { last, from, to, user, program, label, each, dcpi, .. } = args;
+    let found = store::find(&state, &Wanted { last, from, to, user, program, label, each, dcpi })?;
+    found.iter().for_each(|path| println!("{}", path.display()));
+    Ok(if found.is_empty() { Outcome::Incomplete } else { Outcome::Done })
+}

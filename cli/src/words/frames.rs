@@ -1,0 +1,40 @@
+//! Stacks that the daemon gives as modules and offsets, named.
+
+use heaptape_analyzer::report::text_stack;
+use heaptape_analyzer::stacks::{Module, Site, Stacks};
+use heaptape_analyzer::symbols::{Detail, Symbolizer};
+use serde_json::Value;
+
+/// Names addresses, and remembers what it found.
+pub struct Frames(Symbolizer);
+
+impl Default for Frames {
+    fn default() -> Self {
+        Frames(Symbolizer::new(Detail::Full))
+    }
+}
+
+impl Frames {
+    /// The frames of a call site, innermost of the program first, at most so many.
+    pub fn named(&mut self, site: &Value, most: usize) -> Vec<String> {
+        let mut stacks = Stacks::default();
+        let frames = site["stack"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let mut last = 0;
+        for frame in frames.iter().rev() {
+            let address = frame["address"].as_u64().unwrap_or(0);
+            let module = frame["module"].as_str().map(|path| {
+                let bias = address.wrapping_sub(frame["offset"].as_u64().unwrap_or(0));
+                let build_id = bytes_of(frame["build_id"].as_str().unwrap_or_default());
+                stacks.modules.push(Module { start: 0, end: u64::MAX, bias, path: path.as_bytes().to_vec(), build_id, root: None });
+                stacks.modules.len() as u32
+            });
+            last = stacks.push(Site { parent: last, module: module.unwrap_or(0), address, ..Site::default() });
+        }
+        text_stack(&mut self.0, &stacks, last, most).0
+    }
+}
+
+fn bytes_of(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.chars().filter_map(|digit| digit.to_digit(16)).map(|digit| digit as u8).collect();
+    digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}

@@ -1,0 +1,228 @@
+//! What the service answers to each word of `ctl`.
+
+use super::clients::Client;
+use super::config::{Choice, Pattern};
+use super::control::Answer;
+use super::metrics;
+use super::service::Service;
+use crate::image::{Tell, View};
+use crate::options::Mode;
+use crate::session::SessionId;
+use crate::store::Then;
+use crossbeam_channel::{Sender, bounded, unbounded};
+use serde_json::{Value, json};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Sites of a view, when nobody says how many.
+const SITES: u64 = 20;
+/// The most that are shown.
+const MOST_SITES: u64 = 1000;
+
+fn token(done: &Sender<()>) -> Then {
+    let done = done.clone();
+    Then::new(move || {
+        let _ = done.send(());
+    })
+}
+
+impl Service {
+    /// Begins what is asked.
+    pub(super) fn answer(&mut self, question: &Value) -> Answer {
+        let word = question["word"].as_str().unwrap_or_default();
+        match word {
+            "status" => Answer::Now(self.status()),
+            "list" => Answer::Now(Value::Array(self.clients.iter().map(Client::json).collect())),
+            "metrics" => Answer::Now(Value::String(metrics::text(self.clients.iter(), &self.own()))),
+            "show" => self.show(question),
+            "mode" => self.mode(question),
+            "snapshot" => match self.chosen(question) {
+                Ok(ids) => self.snapshot(&ids),
+                Err(why) => Answer::Refused(why),
+            },
+            "rotate" => match self.chosen(question) {
+                Ok(ids) => self.rotated(&ids),
+                Err(why) => Answer::Refused(why),
+            },
+            "epoch" => {
+                let (done, dones) = unbounded();
+                let users = self.users();
+                self.rotate_all(&mut |_| token(&done));
+                Answer::When(dones, users, json!({ "epochs": users }))
+            }
+            "flush" => {
+                let ids: Vec<SessionId> = self.clients.iter().map(|client| client.session.id).collect();
+                let (done, dones) = unbounded();
+                ids.iter().for_each(|id| self.tell(*id, Tell::Snapshot(token(&done))));
+                self.flush(token(&done));
+                Answer::When(dones, ids.len() + 1, json!({ "processes": ids.len() }))
+            }
+            "stop" => {
+                let (done, dones) = unbounded();
+                self.stopping.get_or_insert_default().push(done);
+                Answer::When(dones, 1, json!({ "stopped": true }))
+            }
+            _ => Answer::Refused(format!("'{word}' is no word")),
+        }
+    }
+
+    /// The processes that a question names: `"which"` is a number, a pattern of names, or `all`.
+    fn chosen(&self, question: &Value) -> Result<Vec<SessionId>, String> {
+        let which = question["which"].as_str().unwrap_or("all");
+        let pattern = Pattern::new(if which == "all" { "*" } else { which });
+        let number = which.parse::<u32>().ok();
+        let is_it = |client: &&Client| match number {
+            Some(pid) => client.pid() == pid,
+            None => pattern.fits(client.name.as_bytes()),
+        };
+        let ids: Vec<SessionId> = self.clients.iter().filter(is_it).map(|client| client.session.id).collect();
+        if ids.is_empty() && which != "all" { Err(format!("no process {which} is served")) } else { Ok(ids) }
+    }
+
+    fn mode(&mut self, question: &Value) -> Answer {
+        let choice: Choice = match question["mode"].as_str().unwrap_or_default().parse() {
+            Ok(choice) => choice,
+            Err(why) => return Answer::Refused(why),
+        };
+        let ids = match self.chosen(question) {
+            Ok(ids) => ids,
+            Err(why) => return Answer::Refused(why),
+        };
+        let (done, dones) = unbounded();
+        for id in &ids {
+            self.change(*id, choice, token(&done));
+            if let Some(client) = self.clients.iter_mut().find(|client| client.session.id == *id) {
+                client.held = None;
+            }
+        }
+        Answer::When(dones, ids.len(), json!({ "processes": ids.len(), "mode": choice.to_string() }))
+    }
+
+    fn snapshot(&mut self, ids: &[SessionId]) -> Answer {
+        let (done, dones) = unbounded();
+        let flights: Vec<SessionId> = self.flights().collect();
+        for id in ids {
+            if flights.contains(id) {
+                self.keep_flight(*id, "asked for", token(&done));
+            } else {
+                self.tell(*id, Tell::Snapshot(token(&done)));
+            }
+        }
+        self.flush(token(&done));
+        Answer::When(dones, ids.len() + 1, json!({ "processes": ids.len() }))
+    }
+
+    /// What events are written to begins anew, within the epoch.
+    fn rotated(&mut self, ids: &[SessionId]) -> Answer {
+        let (done, dones) = unbounded();
+        let traces =
+            self.clients.iter().filter(|client| client.choice.mode == Mode::Trace && ids.contains(&client.session.id));
+        let traces: Vec<(SessionId, Choice)> = traces.map(|client| (client.session.id, client.choice)).collect();
+        traces.iter().for_each(|(id, choice)| self.change(*id, *choice, token(&done)));
+        Answer::When(dones, traces.len(), json!({ "processes": traces.len() }))
+    }
+
+    fn show(&mut self, question: &Value) -> Answer {
+        let ids = match self.chosen(question) {
+            Ok(ids) if ids.len() == 1 => ids,
+            Ok(_) => return Answer::Refused("this needs one process".into()),
+            Err(why) => return Answer::Refused(why),
+        };
+        let Some(client) = self.clients.iter().find(|client| client.session.id == ids[0]) else {
+            return Answer::Refused("it has just ended".into());
+        };
+        let most = question["sites"].as_u64().unwrap_or(SITES).min(MOST_SITES) as usize;
+        let about = client.json();
+        let (reply, view) = bounded::<View>(1);
+        let (answer, later) = bounded(1);
+        self.tell(ids[0], Tell::Look(most, reply));
+        let compose = move || {
+            if let Ok(view) = view.recv() {
+                let _ = answer.send(view_json(about, &view));
+            }
+        };
+        match std::thread::Builder::new().name("show".into()).spawn(compose) {
+            Ok(_) => Answer::Later(later),
+            Err(error) => Answer::Refused(error.to_string()),
+        }
+    }
+
+    fn status(&self) -> Value {
+        let modes = [Mode::Off, Mode::Profile, Mode::Trace, Mode::Flight]
+            .map(|mode| (mode.name(), self.clients.iter().filter(|client| client.choice.mode == mode).count()));
+        let own: serde_json::Map<String, Value> =
+            self.own().into_iter().map(|(name, _, _, value)| (name.to_owned(), json!(value))).collect();
+        let hits: serde_json::Map<String, Value> =
+            self.guard.hits().map(|(what, count)| (what.to_owned(), json!(count))).collect();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(),
+            "seconds": self.started.elapsed().as_secs(),
+            "socket": self.config.socket.display().to_string(), "state": self.config.state.display().to_string(),
+            "processes": self.clients.len(),
+            "modes": modes.into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect::<serde_json::Map<_, _>>(),
+            "budgets_hit": hits, "own": own,
+        })
+    }
+
+    /// The daemon's own figures.
+    fn own(&self) -> Vec<metrics::Own> {
+        let sum = |value: fn(&crate::session::Now) -> u64| {
+            self.clients.iter().map(|client| value(&client.now())).sum::<u64>() as f64
+        };
+        let counters = self.counters;
+        let mut own: Vec<metrics::Own> = vec![
+            ("processes", "gauge", "Processes served", self.clients.len() as f64),
+            ("accepted_total", "counter", "Processes taken in", counters.accepted as f64),
+            ("refused_total", "counter", "Processes sent away", counters.refused as f64),
+            ("recorded_events_total", "counter", "Events taken in", counters.recorded as f64 + sum(|now| now.recorded)),
+            ("lost_events_total", "counter", "Events that found no room", counters.lost as f64 + sum(|now| now.lost)),
+            (
+                "sampled_out_events_total",
+                "counter",
+                "Events passed over by sampling",
+                counters.sampled_out as f64 + sum(|now| now.sampled_out),
+            ),
+            (
+                "write_errors_total",
+                "counter",
+                "Parts that could not be written",
+                counters.errors as f64 + self.disk.errors.load(Relaxed) as f64,
+            ),
+            ("flights_kept_total", "counter", "Flights that were kept", counters.kept as f64),
+            ("epochs_ended_total", "counter", "Epochs that were ended", counters.epochs as f64),
+            ("epochs_removed_total", "counter", "Epochs that were removed", self.disk.removed.load(Relaxed) as f64),
+            ("epochs", "gauge", "Epochs on disk", self.disk.epochs.load(Relaxed) as f64),
+            ("disk_bytes", "gauge", "Bytes of the epochs on disk", self.disk.bytes.load(Relaxed) as f64),
+            ("resident_bytes", "gauge", "Resident memory of the daemon", self.guard.memory as f64),
+            ("cpu_seconds_total", "counter", "Processor time of the daemon", self.guard.cpu_ns as f64 / 1e9),
+            ("queued_commands", "gauge", "Commands that the drain has not taken", self.commands_waiting() as f64),
+            ("parts_ending", "gauge", "Processes that ended and are not written yet", self.ending_count() as f64),
+        ];
+        let hits: u64 = self.guard.hits().map(|(_, count)| count).sum();
+        own.push(("budget_hits_total", "counter", "Times that a budget was hit", hits as f64));
+        own
+    }
+}
+
+fn view_json(mut about: Value, view: &View) -> Value {
+    let frame = |(module, address): &(u32, u64)| {
+        let known = view.modules.iter().find(|known| known.number == *module && *module != 0);
+        json!({
+            "address": address,
+            "module": known.map(|known| known.path.lossy().into_owned()),
+            "build_id": known.map(|known| known.build_id.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
+            "offset": known.map(|known| address.wrapping_sub(known.bias)),
+        })
+    };
+    let sites: Vec<Value> = view
+        .sites
+        .iter()
+        .map(|site| {
+            json!({
+                "site": site.site, "live_bytes": site.live_bytes, "live_blocks": site.live_blocks,
+                "allocs": site.allocs, "bytes": site.bytes, "stack": site.stack.iter().map(frame).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    about["call_sites"] = Value::Array(sites);
+    about
+}

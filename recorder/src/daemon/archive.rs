@@ -1,0 +1,393 @@
+//! The epochs on disk, and the thread that owns them: what belongs to one, when it is sealed, how long it is kept.
+//!
+//! Where things lie says [`formats::recording`].
+//!
+//! Sealing is a rename of `recording.json`, so an epoch is sealed or it is not. One that a killed daemon left open is sealed, as it lies
+//! there, by the next.
+
+use super::flows::Flows;
+use super::programs::Program;
+use super::retention::{self, Keep};
+use crate::clock;
+use crate::process::{make_folder, replace_file, sanitised};
+use crate::session::SessionId;
+use crate::store::{Stored, Then};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use formats::recording::{Exit, FLOWS, Image, PROFILE, PROGRAM, RECORDING, Recording, TAPE};
+use formats::tape;
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How often what is new is written.
+const WRITE: Duration = Duration::from_secs(5);
+/// How often what is kept is looked through.
+const SWEEP: Duration = Duration::from_secs(10);
+/// Programs of one epoch; further ones are added to one row.
+const MOST_PROGRAMS: usize = 1024;
+
+/// An epoch as everybody names it.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Epoch {
+    /// Whose.
+    pub uid: u32,
+    /// Whom its files are given to, when that is somebody else than the daemon.
+    pub owner: Option<u32>,
+    /// Its folder.
+    pub dir: PathBuf,
+    /// When it began.
+    pub started_unix_ns: u64,
+}
+
+impl Epoch {
+    /// Begins one: makes its folder. Names are times, so that their order is that of the epochs.
+    pub fn begin(state: &Path, uid: u32, owner: Option<u32>) -> io::Result<Epoch> {
+        let own = state.join(uid.to_string());
+        make_folder(&own, owner)?;
+        let started_unix_ns = clock::unix_ns();
+        let formats::dcpi::Epoch { year, month, day, hour, minute, .. } =
+            formats::dcpi::Epoch::from_unix(started_unix_ns / 1_000_000_000);
+        let digits = format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}");
+        for number in 1..10_000 {
+            let name = if number == 1 { digits.to_string() } else { format!("{digits}-{number:04}") };
+            let dir = own.join(name);
+            if !dir.exists() {
+                make_folder(&dir, owner)?;
+                return Ok(Epoch { uid, owner, dir, started_unix_ns });
+            }
+        }
+        Err(io::Error::from(io::ErrorKind::AlreadyExists))
+    }
+}
+
+/// What the archive is told.
+#[derive(Debug)]
+pub enum Told {
+    /// An epoch began.
+    Begin(Arc<Epoch>),
+    /// A process is written to an epoch from now on.
+    Process(Arc<Epoch>, SessionId, Image),
+    /// A part of it is over, or all of it: its label, and how it ended.
+    Part(Arc<Epoch>, Stored, String, Option<Exit>),
+    /// Folders that belong to an epoch from now on: segments of a flight.
+    Adopt(Arc<Epoch>, SessionId, Vec<PathBuf>, Then),
+    /// An epoch is over: everything of it was told.
+    Seal(Arc<Epoch>, Then),
+    /// Everything told is to be on disk.
+    Flush(Then),
+}
+
+/// What the archive tells about itself.
+#[derive(Debug, Default)]
+pub struct Disk {
+    /// Bytes of all epochs.
+    pub bytes: AtomicU64,
+    /// Epochs.
+    pub epochs: AtomicU64,
+    /// Epochs that were removed.
+    pub removed: AtomicU64,
+    /// Things that could not be written.
+    pub errors: AtomicU64,
+    /// The bound is passed although only what must be kept is left.
+    pub is_full: AtomicBool,
+}
+
+/// An epoch that is not sealed.
+#[derive(Debug)]
+struct Open {
+    epoch: Arc<Epoch>,
+    images: Vec<(SessionId, Image)>,
+    programs: HashMap<(String, String), (String, Program)>,
+    flows: Flows,
+    is_new: bool,
+}
+
+/// The thread's state.
+#[derive(Debug)]
+pub struct Archive {
+    state: PathBuf,
+    keep: Keep,
+    host: String,
+    disk: Arc<Disk>,
+    open: Vec<Open>,
+}
+
+impl Archive {
+    /// For this state folder. What earlier daemons left open is sealed.
+    pub fn new(state: &Path, keep: Keep, disk: Arc<Disk>) -> Archive {
+        let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        for dir in retention::epochs(state).into_iter().map(|found| found.dir) {
+            seal_left(&dir);
+        }
+        Archive { state: state.to_owned(), keep, host, disk, open: Vec::new() }
+    }
+
+    /// The thread: runs until nobody tells any more, then seals everything.
+    pub fn run(mut self, told: &Receiver<Told>) {
+        let (mut write, mut sweep) = (Instant::now() + WRITE, Instant::now());
+        loop {
+            match told.recv_deadline(write.min(sweep)) {
+                Ok(told) => self.told(told),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if Instant::now() >= write {
+                self.write_all();
+                write = Instant::now() + WRITE;
+            }
+            if Instant::now() >= sweep {
+                self.sweep();
+                sweep = Instant::now() + SWEEP;
+            }
+        }
+        while let Some(open) = self.open.pop() {
+            self.seal(open);
+        }
+    }
+
+    fn told(&mut self, told: Told) {
+        match told {
+            Told::Begin(epoch) => {
+                let (images, programs, flows) = Default::default();
+                self.open.push(Open { epoch, images, programs, flows, is_new: true });
+                self.write_last();
+            }
+            Told::Process(epoch, id, image) => {
+                if let Some(open) = self.find(&epoch) {
+                    open.images.push((id, image));
+                    open.is_new = true;
+                }
+            }
+            Told::Part(epoch, stored, label, exit) => {
+                if let Some(open) = self.find(&epoch) {
+                    open.part(stored, &label, exit);
+                }
+            }
+            Told::Adopt(epoch, id, folders, then) => {
+                if let Some(open) = self.find(&epoch) {
+                    open.adopt(id, &folders);
+                }
+                self.write_all();
+                then.call();
+            }
+            Told::Seal(epoch, then) => {
+                if let Some(place) = self.open.iter().position(|open| open.epoch == epoch) {
+                    let open = self.open.swap_remove(place);
+                    self.seal(open);
+                }
+                self.sweep();
+                then.call();
+            }
+            Told::Flush(then) => {
+                self.write_all();
+                then.call();
+            }
+        }
+    }
+
+    fn find(&mut self, epoch: &Arc<Epoch>) -> Option<&mut Open> {
+        self.open.iter_mut().find(|open| open.epoch == *epoch)
+    }
+
+    fn write_last(&mut self) {
+        if let Some(open) = self.open.last() {
+            count(&self.disk, open.write_recording(&self.host, None));
+        }
+    }
+
+    fn write_all(&mut self) {
+        for open in &mut self.open {
+            count(&self.disk, open.write(&self.host));
+        }
+    }
+
+    fn seal(&mut self, mut open: Open) {
+        let result = open.write(&self.host).and_then(|()| {
+            let folder = open.epoch.dir.join(FLOWS);
+            open.flows.write(&folder, open.epoch.started_unix_ns / 1_000_000_000, &self.host, open.epoch.owner)?;
+            open.write_recording(&self.host, Some(clock::unix_ns()))?;
+            std::fs::File::open(&open.epoch.dir)?.sync_all()
+        });
+        if open.flows.left_out > 0 {
+            tracing::warn!(
+                "{}: {} rows found no room in its DCPI profiles",
+                open.epoch.dir.display(),
+                open.flows.left_out
+            );
+        }
+        count(&self.disk, result);
+    }
+
+    /// What is too old or too much goes.
+    fn sweep(&mut self) {
+        let found = retention::sweep(&self.state, self.keep, clock::unix_ns() / 1_000_000_000);
+        self.disk.bytes.store(found.bytes, Relaxed);
+        self.disk.epochs.store(found.epochs, Relaxed);
+        self.disk.removed.fetch_add(found.removed, Relaxed);
+        let is_full = found.bytes > self.keep.bytes;
+        if is_full && !self.disk.is_full.swap(true, Relaxed) {
+            tracing::warn!(
+                "the disk budget of {} bytes is used up by what must be kept: events are no longer kept",
+                self.keep.bytes
+            );
+        } else if !is_full {
+            self.disk.is_full.store(false, Relaxed);
+        }
+    }
+}
+
+fn count(disk: &Disk, result: io::Result<()>) {
+    if let Err(error) = result {
+        tracing::error!("an epoch cannot be written: {error}");
+        disk.errors.fetch_add(1, Relaxed);
+    }
+}
+
+impl Open {
+    fn part(&mut self, stored: Stored, label: &str, exit: Option<Exit>) {
+        self.is_new = true;
+        // A process that was written in two ways has two entries.
+        let written = stored.folder.as_ref().and_then(|folder| folder.file_name()).map(|name| name.to_string_lossy());
+        let is_it = |(id, image): &(SessionId, Image)| {
+            *id == stored.session && written.as_ref().is_none_or(|name| image.folder == *name)
+        };
+        let place = self.images.iter().rposition(is_it);
+        let exe = place.map(|place| self.images[place].1.exe.clone()).unwrap_or_default();
+        if let Some(contribution) = &stored.contribution {
+            self.flows.add(contribution);
+            if contribution.whole {
+                let dir = &self.epoch;
+                let known =
+                    self.programs.len() < MOST_PROGRAMS || self.programs.contains_key(&(exe.clone(), label.into()));
+                let key = if known { (exe, label.to_owned()) } else { ("other programs".into(), String::new()) };
+                let names: Vec<String> = self.programs.values().map(|(name, _)| name.clone()).collect();
+                let (_, program) = self.programs.entry(key).or_insert_with_key(|(exe, label)| {
+                    let stem = format!("{PROGRAM}{}", sanitised(exe.rsplit('/').next().unwrap_or_default().as_bytes()));
+                    let name = std::iter::once(stem.clone()).chain((2..).map(|number| format!("{stem}.{number}")));
+                    let name = name.into_iter().find(|name| !names.contains(name)).unwrap_or(stem);
+                    (name, Program::new(exe, label, dir.uid, dir.started_unix_ns))
+                });
+                program.add(contribution);
+            }
+        }
+        let Some(place) = place else { return };
+        if stored.contribution.is_some_and(|contribution| contribution.whole) {
+            // Its sums are its program's now.
+            let (_, image) = self.images.swap_remove(place);
+            let _ = std::fs::remove_dir_all(self.epoch.dir.join(image.folder));
+        } else {
+            let image = &mut self.images[place].1;
+            image.exit = exit.or(Some(Exit::Running));
+            image.ended_unix_ns = Some(clock::unix_ns());
+        }
+    }
+
+    /// Moves folders here and lists them beside the process that they are of.
+    fn adopt(&mut self, id: SessionId, folders: &[PathBuf]) {
+        let Some(of) = self.images.iter().find(|(known, _)| *known == id).map(|(_, image)| image.clone()) else {
+            return;
+        };
+        for folder in folders {
+            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let wanted = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}.{number}")));
+            let Some(name) = wanted.into_iter().find(|name| !self.epoch.dir.join(name).exists()) else { continue };
+            if std::fs::rename(folder, self.epoch.dir.join(&name)).is_ok() {
+                // The process's own entry was for the segment that it began with.
+                let own = self.images.iter_mut().find(|(known, image)| *known == id && image.folder == name);
+                own.into_iter().for_each(|(_, image)| image.folder.clear());
+                let image = Image {
+                    folder: name,
+                    exit: Some(Exit::Running),
+                    ended_unix_ns: Some(clock::unix_ns()),
+                    ..of.clone()
+                };
+                // No session has this number: what is kept does not change any more.
+                self.images.push((0, image));
+                self.is_new = true;
+            }
+        }
+    }
+
+    fn write(&mut self, host: &str) -> io::Result<()> {
+        let (dir, owner) = (&self.epoch.dir, self.epoch.owner);
+        for (name, program) in self.programs.values_mut().filter(|(_, program)| program.is_new) {
+            let folder = dir.join(&*name);
+            make_folder(&folder, owner)?;
+            let mut bytes = Vec::new();
+            tape::Writer::file_head(&mut bytes);
+            let mut writer = tape::Writer::default();
+            program.tape(clock::unix_ns()).iter().for_each(|record| writer.record(record, &mut bytes));
+            replace_file(&folder.join(TAPE), &bytes, owner)?;
+            replace_file(&folder.join(PROFILE), &program.mptl(), owner)?;
+            program.is_new = false;
+            self.is_new = true;
+        }
+        self.write_recording(host, None)
+    }
+
+    /// Lists what is there: a process without files is not.
+    fn write_recording(&self, host: &str, ended_unix_ns: Option<u64>) -> io::Result<()> {
+        let there = |image: &&Image| self.epoch.dir.join(&image.folder).join(TAPE).is_file();
+        let mut images: Vec<Image> = self.images.iter().map(|(_, image)| image).filter(there).cloned().collect();
+        for ((exe, _), (name, _)) in &self.programs {
+            let started_unix_ns = self.epoch.started_unix_ns;
+            let image = Image {
+                folder: name.clone(),
+                origin: "attach".into(),
+                exe: exe.clone(),
+                started_unix_ns,
+                exit: Some(Exit::Code(0)),
+                ..Image::default()
+            };
+            images.push(image);
+        }
+        images.sort_by(|one, other| one.folder.cmp(&other.folder));
+        let recording = Recording {
+            format: "heaptape recording".into(),
+            version: 1,
+            heaptape: env!("CARGO_PKG_VERSION").into(),
+            host: host.to_owned(),
+            started_unix_ns: self.epoch.started_unix_ns,
+            ended_unix_ns,
+            images,
+            ..Recording::default()
+        };
+        let mut bytes = serde_json::to_vec_pretty(&recording)?;
+        bytes.push(b'\n');
+        replace_file(&self.epoch.dir.join(RECORDING), &bytes, self.epoch.owner)
+    }
+}
+
+/// Seals an epoch that a daemon left open when it was killed.
+fn seal_left(dir: &Path) {
+    let path = dir.join(RECORDING);
+    let read = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Recording>(&bytes).ok());
+    let Some(mut recording) = read.filter(|recording| recording.ended_unix_ns.is_none()) else { return };
+    let changed = std::fs::metadata(&path).and_then(|file| file.modified()).ok();
+    let since = changed.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    let ended = since.map_or(recording.started_unix_ns, |since| since.as_nanos() as u64);
+    recording.ended_unix_ns = Some(ended);
+    for image in recording.images.iter_mut().filter(|image| image.exit.is_none()) {
+        (image.exit, image.ended_unix_ns) = (Some(Exit::Running), Some(ended));
+    }
+    // Processes that were not listed yet.
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let folder = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().join(TAPE).is_file() && !recording.images.iter().any(|image| image.folder == folder) {
+            recording.images.push(Image { folder, exit: Some(Exit::Running), ..Image::default() });
+        }
+    }
+    use std::os::unix::fs::MetadataExt;
+    let owner =
+        std::fs::metadata(dir).ok().map(|file| file.uid()).filter(|uid| *uid != nix::unistd::geteuid().as_raw());
+    let written = serde_json::to_vec_pretty(&recording)
+        .map_err(io::Error::from)
+        .and_then(|bytes| replace_file(&path, &bytes, owner));
+    match written {
+        Ok(()) => tracing::info!("{}: left open, now sealed", dir.display()),
+        Err(error) => tracing::error!("{}: left open, and cannot be sealed: {error}", dir.display()),
+    }
+}

@@ -1,0 +1,95 @@
+//! DCPI's idea for heaps: in each epoch a profile file for each image (by build-id) and event, the counts of all processes that ran it added
+//! up. What was allocated and freed counts for the epoch in which it was; what lives, as it stood at the epoch's end.
+
+use crate::contribution::Contribution;
+use crate::process::{make_folder, replace_file, sanitised};
+use formats::dcpi::{Builder, Head};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+/// The events, in the order of the counts.
+const EVENTS: [&str; 8] =
+    ["alloc-bytes", "alloc-count", "free-bytes", "free-count", "live-bytes", "live-count", "leak-bytes", "leak-count"];
+/// Images and addresses that one epoch counts; what comes behind is left out, and that is said.
+const MOST_ADDRESSES: usize = 1 << 20;
+
+/// The counts of one epoch.
+#[derive(Debug, Default)]
+pub struct Flows {
+    /// By build-id and path, then by link-time address.
+    images: BTreeMap<(String, String), BTreeMap<u64, [u64; EVENTS.len()]>>,
+    addresses: usize,
+    /// Rows that found no room.
+    pub left_out: u64,
+}
+
+impl Flows {
+    /// Adds what a process did.
+    pub fn add(&mut self, from: &Contribution) {
+        for row in &from.rows {
+            let frame = (row.sums.site as usize).checked_sub(1).and_then(|at| from.frames.get(at));
+            let module = frame.and_then(|frame| from.modules.get((frame.module as usize).checked_sub(1)?));
+            let (Some(frame), Some(module)) = (frame, module) else { continue };
+            let hex: String = module.build_id.0.iter().map(|byte| format!("{byte:02x}")).collect();
+            let image = self.images.entry((hex, module.path.lossy().into_owned())).or_default();
+            if self.addresses >= MOST_ADDRESSES && !image.contains_key(&frame.address) {
+                self.left_out += 1;
+                continue;
+            }
+            let counts = image.entry(frame.address).or_insert_with(|| {
+                self.addresses += 1;
+                [0; EVENTS.len()]
+            });
+            let (blocks, bytes) = (row.sums.allocs - row.sums.frees, row.sums.bytes - row.sums.freed_bytes);
+            let (live, leaked) = if from.is_over { ((0, 0), (bytes, blocks)) } else { ((bytes, blocks), (0, 0)) };
+            let flow = row.since;
+            let more = [flow.bytes, flow.allocs, flow.freed_bytes, flow.frees, live.0, live.1, leaked.0, leaked.1];
+            counts.iter_mut().zip(more).for_each(|(count, more)| *count = count.saturating_add(more));
+        }
+    }
+
+    /// Writes the files into `folder`.
+    pub fn write(&self, folder: &Path, unix_seconds: u64, platform: &str, owner: Option<u32>) -> io::Result<()> {
+        if self.images.is_empty() {
+            return Ok(());
+        }
+        make_folder(folder, owner)?;
+        for ((build_id, path), counts) in &self.images {
+            let (Some((first, _)), Some((last, _))) = (counts.first_key_value(), counts.last_key_value()) else {
+                continue;
+            };
+            let name = sanitised(path.rsplit('/').next().unwrap_or_default().as_bytes());
+            let identity = if build_id.is_empty() {
+                format!("{:016x}", crc32fast::hash(path.as_bytes()))
+            } else {
+                build_id.clone()
+            };
+            let line = path.trim_start().replace('\n', " ");
+            for (event, column) in EVENTS.iter().zip(0..) {
+                if counts.values().all(|row| row[column] == 0) {
+                    continue;
+                }
+                let head = Head {
+                    image: &identity,
+                    unix_seconds,
+                    platform,
+                    event,
+                    tstart: *first,
+                    tsize: last - first + 1,
+                    path: (!line.is_empty()).then_some(&line),
+                    ..Head::default()
+                };
+                let mut builder = Builder::new(&head).map_err(io::Error::other)?;
+                counts
+                    .iter()
+                    .filter(|(at, _)| *at - first < 1 << 32)
+                    .for_each(|(at, row)| builder.add(*at, row[column]));
+                let built = builder.finish().map_err(io::Error::other)?;
+                let short = &identity[..identity.len().min(12)];
+                replace_file(&folder.join(format!("{name}.{short}.{event}")), &built.bytes, owner)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! Prometheus text: what each program holds and does, and what the daemon itself costs. Served on a loopback port, and by `ctl metrics`.
+
+use super::clients::Client;
+use super::control::{Ask, Wake, ask};
+use crossbeam_channel::Sender;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A request has at most so many bytes, and this time to come.
+const REQUEST: usize = 4096;
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Programs that are told apart; further ones are summed under one name, whatever names clients take.
+const MOST_PROGRAMS: usize = 500;
+
+/// The daemon's own figures: name, kind, help, value.
+pub type Own = (&'static str, &'static str, &'static str, f64);
+
+/// A label's value: backslash, quote and newline escaped, other control characters and what is no UTF-8 replaced.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for letter in text.chars().take(200) {
+        match letter {
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            '\n' => out.push_str("\\n"),
+            letter if letter.is_control() => out.push('\u{fffd}'),
+            letter => out.push(letter),
+        }
+    }
+    out
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    processes: u64,
+    live_bytes: u64,
+    live_blocks: u64,
+    allocs: u64,
+    bytes: u64,
+    lost: u64,
+    sampled_out: u64,
+    growing: u64,
+}
+
+/// The text. What is counted for a program falls when a process of it ends: rates should be asked with `rate` over short times.
+pub fn text<'a>(clients: impl Iterator<Item = &'a Client>, own: &[Own]) -> String {
+    let mut programs: BTreeMap<(String, String), Sum> = BTreeMap::new();
+    for client in clients {
+        let key = (client.name.clone(), client.label.clone());
+        let known = programs.len() < MOST_PROGRAMS || programs.contains_key(&key);
+        let key = if known { key } else { ("other".into(), String::new()) };
+        let (sum, now) = (programs.entry(key).or_default(), client.now());
+        sum.processes += 1;
+        for (sum, more) in [
+            (&mut sum.live_bytes, now.live_bytes),
+            (&mut sum.live_blocks, now.live_blocks),
+            (&mut sum.allocs, now.allocs),
+            (&mut sum.bytes, now.bytes),
+            (&mut sum.lost, now.lost),
+            (&mut sum.sampled_out, now.sampled_out),
+            (&mut sum.growing, client.growing),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+    let mut out = String::new();
+    let rows: [(&str, &str, &str, fn(&Sum) -> u64); 8] = [
+        ("processes", "gauge", "Processes served", |sum| sum.processes),
+        ("live_bytes", "gauge", "Bytes allocated and not freed", |sum| sum.live_bytes),
+        ("live_blocks", "gauge", "Blocks allocated and not freed", |sum| sum.live_blocks),
+        ("allocations_total", "counter", "Allocations and resizes of the processes that run", |sum| sum.allocs),
+        ("allocated_bytes_total", "counter", "Bytes that they asked for", |sum| sum.bytes),
+        ("lost_events_total", "counter", "Events that found no room", |sum| sum.lost),
+        ("sampled_out_events_total", "counter", "Events passed over by sampling", |sum| sum.sampled_out),
+        ("growing_sites", "gauge", "Call sites that hold more than a minute ago", |sum| sum.growing),
+    ];
+    for (name, kind, help, value) in rows {
+        let _ = write!(out, "# HELP heaptape_program_{name} {help}\n# TYPE heaptape_program_{name} {kind}\n");
+        for ((program, label), sum) in &programs {
+            let (program, label) = (escaped(program), escaped(label));
+            let _ = writeln!(out, "heaptape_program_{name}{{program=\"{program}\",label=\"{label}\"}} {}", value(sum));
+        }
+    }
+    for (name, kind, help, value) in own {
+        let _ = write!(out, "# HELP heaptape_{name} {help}\n# TYPE heaptape_{name} {kind}\nheaptape_{name} {value}\n");
+    }
+    out
+}
+
+/// Opens the port: loopback only, since nobody is asked who they are.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    if !address.ip().is_loopback() {
+        let why = format!("{address} is no loopback address: metrics are for this machine");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    TcpListener::bind(address)
+}
+
+/// The thread: one request after another, each bounded in size and time.
+pub fn run(listener: TcpListener, asks: Sender<Ask>, wake: Wake) {
+    for stream in listener.incoming() {
+        match stream {
+            Ok(stream) => drop(serve(stream, &asks, &Arc::clone(&wake))),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+fn serve(mut stream: TcpStream, asks: &Sender<Ask>, wake: &Wake) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut request = Vec::new();
+    let begun = std::time::Instant::now();
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        let mut part = [0; 512];
+        let count = stream.read(&mut part)?;
+        request.extend_from_slice(&part[..count]);
+        if count == 0 || request.len() > REQUEST || begun.elapsed() > PATIENCE {
+            return Ok(());
+        }
+    }
+    let is_ours = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
+    let (status, body) = if is_ours {
+        match ask(asks, wake, json!({ "word": "metrics" })) {
+            Value::String(text) => ("200 OK", text),
+            other => ("503 Service Unavailable", other.to_string()),
+        }
+    } else {
+        ("404 Not Found", "metrics are at /metrics\n".into())
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_break_out_of_their_quotes() {
+        assert_eq!(escaped("a\"} 1\nheaptape_live 5\\\u{1b}[31m"), "a\\\"} 1\\nheaptape_live 5\\\\\u{fffd}[31m");
+        assert_eq!(escaped(&"x".repeat(1000)).len(), 200);
+        let text = text(std::iter::empty(), &[("up", "gauge", "One", 1.0)]);
+        assert!(text.ends_with("# TYPE heaptape_up gauge\nheaptape_up 1\n"));
+    }
+
+    #[test]
+    fn the_port_is_of_this_machine() {
+        assert!(listen("0.0.0.0:0".parse().unwrap_or_else(|error| panic!("{error}"))).is_err());
+        assert!(listen("127.0.0.1:0".parse().unwrap_or_else(|error| panic!("{error}"))).is_ok());
+    }
+}

@@ -1,0 +1,24 @@
+//! `heaptape daemon`: every process of a machine that has the library preloaded, for months, within fixed bounds.
+//!
+//! ```text
+//! programs ──> service ──> stages ──> image folders ─┐
+//! ctl      ──>  clients    (drain, digest, store)    ├─> epochs: STATE/UID/EPOCH/
+//! metrics  ──>  budgets         └── contributions ──>┘     archive: programs, flows, retention
+//! ```
+//! The service's thread takes processes in and answers questions; nothing that it does waits for a disk. The archive's thread owns what
+//! is in the epochs. Both speak in messages.
+
+mod answers;
+mod archive;
+mod budget;
+mod clients;
+pub mod config;
+pub mod control;
+mod flows;
+mod metrics;
+mod notify;
+mod programs;
+mod retention;
+pub mod service;
+
+pub use service::run;

@@ -1,0 +1,67 @@
+//! What systemd is told and tells, where it is there: readiness, watchdog, sockets that it holds open. A few lines of a stable protocol.
+
+use crate::sys;
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+/// The first descriptor that systemd passes.
+const FIRST: i32 = 3;
+
+/// The way to systemd; goes nowhere when there is none.
+#[derive(Debug)]
+pub struct Notify(Option<UnixDatagram>);
+
+impl Notify {
+    /// Finds it in the environment.
+    pub fn find() -> Notify {
+        let connect = || {
+            let path = std::env::var_os("NOTIFY_SOCKET")?;
+            let address = match path.as_bytes() {
+                [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok()?,
+                [b'/', ..] => SocketAddr::from_pathname(&path).ok()?,
+                _ => return None,
+            };
+            let socket = UnixDatagram::unbound().ok()?;
+            socket.connect_addr(&address).ok()?;
+            socket.set_nonblocking(true).ok()?;
+            Some(socket)
+        };
+        Notify(connect())
+    }
+
+    /// Tells `READY=1`, `STOPPING=1`, `WATCHDOG=1`, `STATUS=…`.
+    pub fn tell(&self, state: &str) {
+        if let Some(socket) = &self.0 {
+            let _ = socket.send(state.as_bytes());
+        }
+    }
+}
+
+/// How often the watchdog wants to hear from us: half of its patience.
+pub fn watchdog() -> Option<Duration> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    if number("WATCHDOG_PID").is_some_and(|pid| pid != u64::from(std::process::id())) {
+        return None;
+    }
+    number("WATCHDOG_USEC").filter(|usec| *usec > 0).map(|usec| Duration::from_micros(usec / 2))
+}
+
+/// The sockets that systemd listens with, by the names in the unit; called once.
+pub fn sockets() -> Vec<(String, OwnedFd)> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    if number("LISTEN_PID") != Some(u64::from(std::process::id())) {
+        return Vec::new();
+    }
+    let count = number("LISTEN_FDS").unwrap_or(0).min(64) as i32;
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':').map(str::to_owned);
+    let mut found = Vec::new();
+    for descriptor in FIRST..FIRST + count {
+        let name = names.next().unwrap_or_default();
+        found.extend(sys::inherited(descriptor).map(|socket| (name, socket)));
+    }
+    found
+}

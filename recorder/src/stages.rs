@@ -1,0 +1,67 @@
+//! The stages behind the door, started and stopped together: one drain, and a digest with its store for every four processors.
+
+use crate::clock::{self, Clock};
+use crate::digest::{self, Queues};
+use crate::drain::{self, Command};
+use crate::store::{self, Stored};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use std::io;
+use std::thread::JoinHandle;
+
+/// Batches between drain and digest, chunks between digest and store: what a stage may be behind.
+const BATCHES: usize = 32;
+const PIECES: usize = 4;
+
+/// The running threads, and the ends of their queues.
+#[derive(Debug)]
+pub struct Stages {
+    /// Digests, each with its store.
+    pub workers: usize,
+    /// To the drain.
+    pub commands: Sender<Command>,
+    /// From the stores.
+    pub stored: Receiver<Stored>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Stages {
+    /// Starts all threads.
+    pub fn start(clock: Clock) -> io::Result<Stages> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = (cores / 4).clamp(1, 4);
+        let (commands, commands_in) = unbounded();
+        let (batches_out, batches_in) = bounded(2 * BATCHES);
+        let (stored_out, stored) = unbounded();
+        let (mut queues, mut threads) = (Vec::new(), Vec::new());
+        for worker in 0..workers {
+            let (messages_out, messages) = bounded(BATCHES);
+            let (pieces, pieces_in) = bounded(PIECES);
+            let (chunks_out, chunks) = bounded(2 * PIECES);
+            let batches = batches_out.clone();
+            let stored = stored_out.clone();
+            let digest = Queues { messages, batches, pieces, chunks };
+            threads.push(spawn(&format!("digest-{worker}"), move || digest::run(&digest))?);
+            threads.push(spawn(&format!("store-{worker}"), move || store::run(&pieces_in, &chunks_out, &stored))?);
+            queues.push(messages_out);
+        }
+        threads.push(spawn("drain", move || drain::run(clock, &commands_in, queues, batches_in))?);
+        Ok(Stages { workers, commands, stored, threads })
+    }
+
+    /// Without a commander the drain ends what is left, and each stage after it.
+    pub fn stop(&mut self) {
+        self.commands = unbounded().0;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let told = name.to_owned();
+    let body = move || {
+        body();
+        tracing::debug!("{told}: {:.3} s of processor time", clock::thread_time().as_secs_f64());
+    };
+    std::thread::Builder::new().name(name.into()).spawn(body)
+}
