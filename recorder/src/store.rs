@@ -359,7 +359,8 @@ pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored
             let error = files.and_then(Result::err);
             let contribution = piece.contribution.take();
             let segments = std::mem::take(&mut piece.segments);
-            let _ = done.send(Stored { session: id, error, sums, folder, contribution, is_over: piece.is_over, segments });
+            let _ =
+                done.send(Stored { session: id, error, sums, folder, contribution, is_over: piece.is_over, segments });
         }
         if let Some(then) = piece.then.take() {
             then.call();

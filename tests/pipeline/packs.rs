@@ -55,7 +55,10 @@ fn split_debug_information_names_lines() {
         .expect("gcc");
     assert!(built.success());
     let split = fs::read_dir(place.path()).expect("the folder").flatten();
-    assert!(split.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().ends_with(".dwo")), "a file of its own");
+    assert!(
+        split.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().ends_with(".dwo")),
+        "a file of its own"
+    );
     let recording = Program::new(&program).recorded().success().whole();
     let said = leaks(&recording.folder, &[]);
     assert!(said.contains("load_order shop.c:"), "{said}");

@@ -6,8 +6,8 @@ use crate::load::tape::Place;
 use crate::missing::Missing;
 use crate::model::leaks::{Axis, History, LIVES, Leaks, SLICES, Survivors, life_bound};
 use crate::model::verdict::{Run, slope};
-use crate::report::questions::When;
 use crate::report::place;
+use crate::report::questions::When;
 use crate::symbols::Symbolizer;
 use serde::Serialize;
 

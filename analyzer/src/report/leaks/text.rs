@@ -5,7 +5,8 @@ use super::{Found, Leak, Options};
 use crate::missing::Missing;
 use crate::model::leaks::SLICES;
 use crate::model::verdict::Verdict;
-use crate::report::frames::text_stack;
+use crate::report::frames::{frame_line, text_stack};
+use crate::report::grouping::innermost;
 use crate::report::say_missing;
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, bytes, count, counted, duration, percent, shorten};
@@ -24,7 +25,12 @@ pub fn print(found: &Found, options: &Options, symbols: &mut Symbolizer, screen:
     let cut = missing.iter().any(|(_, missing)| missing.contains(&Missing::NoEnd));
     let when = if cut { "still live when the recording was cut" } else { "never freed" };
     let (all, blocks) = (bytes(total.bytes), counted(total.blocks, "block"));
-    screen.heading(&format!("{all} in {blocks} {when}, from {}", counted(total.stacks, "stack")))?;
+    let mut first = format!("{all} in {blocks} {when}, from {}", counted(total.stacks, "stack"));
+    if let Some(worst) = leaks.first().filter(|leak| leak.verdict <= Verdict::Slow) {
+        let frame = innermost(symbols, worst.image.stacks(), worst.site);
+        first += &format!("; {}: {}", worst.verdict.name(), frame_line(&frame));
+    }
+    screen.heading(&first)?;
     let several = missing.len() > 1;
     let top = options.top.unwrap_or(TOP);
     for (number, leak) in leaks.iter().take(top).enumerate() {
