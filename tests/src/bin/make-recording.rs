@@ -284,9 +284,16 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
     if maker.chunk.events > 0 {
         maker.cut()?;
     }
-    let account =
-        tape::Account { thread: 1, emitted: maker.events, recorded: maker.events, ..tape::Account::default() };
-    maker.record(&Record::Ledger(tape::Ledger { accounts: vec![account] }))?;
+    let account = |(number, &events): (usize, &u64)| tape::Account {
+        thread: number as u32,
+        emitted: events,
+        recorded: events,
+        ..tape::Account::default()
+    };
+    let accounts = maker.threads.iter().enumerate().skip(1).map(account).collect();
+    maker.record(&Record::Ledger(tape::Ledger { accounts }))?;
+    let summary = maker.summary();
+    maker.record(&Record::Summary(summary))?;
     let (reason, unix_ns) = (tape::END_EXITED, 1_700_000_000_000_000_000 + maker.tick);
     let tick = maker.tick;
     maker.record(&Record::End(tape::End { tick, unix_ns, reason, status: 0 }))?;

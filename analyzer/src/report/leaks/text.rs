@@ -5,6 +5,7 @@ use super::{Found, Leak, Options};
 use crate::missing::Missing;
 use crate::model::leaks::SLICES;
 use crate::model::verdict::Verdict;
+use crate::pictures::sparkline;
 use crate::report::frames::{frame_line, text_stack};
 use crate::report::grouping::innermost;
 use crate::report::say_missing;
@@ -127,7 +128,9 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
         screen.line(&format!("    {born}; {sizes}{example}{threads}"))?;
     }
     if leak.blocks > 2 || leak.verdict == Verdict::FreedAtExit {
-        screen.line(&format!("    live bytes over the run: {}", spark(&evidence.live_bytes)))?;
+        if let Some(line) = sparkline(screen.style, &evidence.live_bytes, SLICES) {
+            screen.line(&format!("    live bytes over the run: {line}"))?;
+        }
     }
     if let (Some(mean), Some(longest)) = (evidence.mean_life, evidence.longest_life) {
         let mut siblings = format!(
@@ -145,12 +148,4 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
         screen.line(&format!("    resized {} times", count(evidence.resized)))?;
     }
     Ok(())
-}
-
-/// A line of bars, one a slice.
-fn spark(series: &[u64; SLICES]) -> String {
-    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let most = series.iter().copied().max().unwrap_or(0).max(1);
-    let bar = |&live: &u64| BARS[(u128::from(live) * 8).div_ceil(u128::from(most)) as usize];
-    series.iter().map(bar).collect::<String>().trim_end().to_string()
 }
