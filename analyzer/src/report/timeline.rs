@@ -37,6 +37,7 @@ struct Group {
 struct TimelineAnswer {
     slices: Vec<Row>,
     /// With `--by`: what has the most live bytes at the end of some slice, first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<Group>,
 }
 

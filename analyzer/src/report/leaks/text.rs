@@ -127,10 +127,10 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
         };
         screen.line(&format!("    {born}; {sizes}{example}{threads}"))?;
     }
-    if leak.blocks > 2 || leak.verdict == Verdict::FreedAtExit {
-        if let Some(line) = sparkline(screen.style, &evidence.live_bytes, SLICES) {
-            screen.line(&format!("    live bytes over the run: {line}"))?;
-        }
+    if (leak.blocks > 2 || leak.verdict == Verdict::FreedAtExit)
+        && let Some(line) = sparkline(screen.style, &evidence.live_bytes, SLICES)
+    {
+        screen.line(&format!("    live bytes over the run: {line}"))?;
     }
     if let (Some(mean), Some(longest)) = (evidence.mean_life, evidence.longest_life) {
         let mut siblings = format!(
