@@ -123,10 +123,10 @@ pub fn image(image: &Image, range: &Range, place: &Place, out: &Path) -> anyhow:
         used: HashSet::new(),
     };
     let outcome = replay(image, image.span(range), &Progress::new("exporting events"), &mut rows);
-    let mut live: Vec<(u64, &Block)> = outcome.live.iter().filter(|(_, block)| !block.inherited).collect();
+    let mut live: Vec<(u64, Block)> = outcome.live.iter().filter(|(_, block)| !block.inherited).collect();
     live.sort_by_key(|(index, block)| (block.tick, *index));
     for (index, block) in live {
-        rows.lived(index, block, None);
+        rows.lived(index, &block, None);
     }
     let Rows { events, allocations, failed, used, .. } = rows;
     failed.map_or(Ok(()), Err)?;
