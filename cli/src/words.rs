@@ -34,6 +34,8 @@ words! {
     ctl Ctl,
     /// What to put into a service's drop-in so that the daemon records it
     env Env,
+    /// What programs hold, live
+    top Top,
     /// The daemon's epochs, as paths for the other words
     epochs Epochs,
     /// What a recorded program did with its heap, on one screen

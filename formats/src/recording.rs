@@ -45,6 +45,9 @@ pub const TAPE: &str = "events.tape";
 /// Name of the folder with the files of modules, as `heaptape pack` puts them there.
 pub const SYSROOT: &str = "sysroot";
 
+/// Room on the disk for the last words, while a recording is made.
+pub const RESERVE: &str = ".reserve";
+
 /// What `recording.json` holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
