@@ -42,11 +42,10 @@ pub const PROFILE: &str = "profile.mptl";
 /// Name of an image's tape.
 pub const TAPE: &str = "events.tape";
 
-/// Name of the folder with the files of modules, as `heaptape pack` puts them there.
-pub const SYSROOT: &str = "sysroot";
-
 /// Room on the disk for the last words, while a recording is made.
 pub const RESERVE: &str = ".reserve";
+/// Name of the folder with the files of modules, as `heaptape pack` puts them there.
+pub const SYSROOT: &str = "sysroot";
 
 /// What `recording.json` holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
