@@ -79,10 +79,10 @@ pub fn find(state: &Path, wanted: &Wanted) -> io::Result<Vec<PathBuf>> {
                 last.insert(*process, place);
             }
         }
-        let is_last = |(place, (process, _)): &(usize, (Option<(u32, u64)>, PathBuf))| {
-            process.is_none_or(|process| last.get(&process) == Some(place))
-        };
-        return Ok(found.into_iter().enumerate().filter(is_last).map(|(_, (_, path))| path).collect());
+        let is_last = |place, process: Option<(u32, u64)>| process.is_none_or(|one| last.get(&one) == Some(&place));
+        let each = found.into_iter().enumerate();
+        let kept = each.filter_map(|(place, (process, path))| is_last(place, process).then_some(path));
+        return Ok(kept.collect());
     }
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
