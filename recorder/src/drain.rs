@@ -44,6 +44,8 @@ pub enum Command {
     End(SessionId, End),
     /// A child was forked at this tick by a call that nobody saw: what its parent has now, undone up to the tick, is kept for it. Said when done.
     Bequeath(SessionId, u64, Sender<()>),
+    /// A session goes on with another recorder: its process is not told.
+    Leave(SessionId),
     /// The digest of a session is to do something, behind all that was drained so far.
     Tell(SessionId, Tell),
 }
@@ -56,8 +58,8 @@ struct Source {
     /// A forked child whose parent's events up to the fork were not all passed on yet.
     waits: Option<(SessionId, u64)>,
     reap: (Instant, Duration),
-    /// Records that may still be drained, and when that was last raised.
-    tokens: (u64, Instant),
+    /// Records that may still be drained (a pass may leave a debt), and when that was last raised.
+    tokens: (i64, Instant),
     counted: (Instant, bool),
 }
 
@@ -83,11 +85,12 @@ pub fn run(clock: Clock, commands: &Receiver<Command>, workers: Vec<Sender<Messa
         while let Some(next) = command.take() {
             match next {
                 Command::Start(session, worker) => drain.start(session, worker),
-                Command::End(id, end) => drain.end(id, end),
+                Command::End(id, end) => drain.end(id, end, true),
                 Command::Bequeath(parent, tick, done) => {
                     drain.bequeath(parent, tick);
                     let _ = done.send(());
                 }
+                Command::Leave(id) => drain.end(id, End::RUNNING, false),
                 Command::Tell(id, tell) => drain.tell(id, tell),
             }
             command = commands.try_recv().ok();
@@ -97,7 +100,7 @@ pub fn run(clock: Clock, commands: &Receiver<Command>, workers: Vec<Sender<Messa
     }
     while let Some(source) = drain.sources.first() {
         let id = source.session.id;
-        drain.end(id, End::RUNNING);
+        drain.end(id, End::RUNNING, true);
     }
 }
 
@@ -111,14 +114,15 @@ impl Source {
             return true;
         }
         if most == 0 {
-            self.tokens = (u64::MAX, Instant::now());
+            self.tokens = (i64::MAX, Instant::now());
             return false;
         }
-        let more = u64::try_from(since.as_nanos() * u128::from(most) / 1_000_000_000).unwrap_or(u64::MAX);
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let more = i64::try_from(since.as_nanos() * most as u128 / 1_000_000_000).unwrap_or(i64::MAX);
         if more > 0 {
             self.tokens = (self.tokens.0.saturating_add(more).min(most), Instant::now());
         }
-        let is_spent = self.tokens.0 == 0;
+        let is_spent = self.tokens.0 <= 0;
         if is_spent {
             limit.hits.fetch_add(1, Relaxed);
         }
@@ -126,7 +130,7 @@ impl Source {
     }
 
     fn took(&mut self, records: u64) {
-        self.tokens.0 = self.tokens.0.saturating_sub(records);
+        self.tokens.0 = self.tokens.0.saturating_sub_unsigned(records);
     }
 }
 
@@ -135,11 +139,11 @@ impl Drain {
         self.send(worker, Message::Start(Arc::clone(&session)));
         let now = Instant::now();
         self.sources.push(Source {
-            slots: Slots::new(Arc::clone(&session.mapping), session.process.start_tick),
+            slots: Slots::new(Arc::clone(&session.mapping), session.process.start_tick, session.resumed),
             worker,
             waits: session.forked.as_ref().map(|(parent, _, tick)| (*parent, *tick)),
             reap: (now, REAP),
-            tokens: (u64::MAX, now),
+            tokens: (i64::MAX, now),
             counted: (now, false),
             session,
         });
@@ -293,7 +297,7 @@ impl Drain {
         }
     }
 
-    fn end(&mut self, id: SessionId, end: End) {
+    fn end(&mut self, id: SessionId, end: End, closes: bool) {
         let Some(index) = self.sources.iter().position(|source| source.session.id == id) else { return };
         // A child that ends before it got its inheritance still gets it: a pass a generation.
         let begun = Instant::now();
@@ -303,7 +307,9 @@ impl Drain {
         if let Some((parent, tick)) = self.sources[index].waits.take() {
             self.send(self.sources[index].worker, Message::Inherit { child: id, parent, tick });
         }
-        self.sources[index].session.mapping.header().state.store(CLOSED, Release);
+        if closes {
+            self.sources[index].session.mapping.header().state.store(CLOSED, Release);
+        }
         let cut = self.clock.now();
         self.clock.grace();
         let mut batch = self.batches.try_recv().unwrap_or_default();

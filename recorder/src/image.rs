@@ -108,7 +108,7 @@ impl Image {
     /// Starts the digest of a session.
     pub fn new(session: Arc<Session>) -> Image {
         let (process, options) = (&session.process, &session.options);
-        Image {
+        let image = Image {
             standing: Standing::of(options),
             parts: Parts::default(),
             notes: Vec::new(),
@@ -129,7 +129,19 @@ impl Image {
             news: (false, false),
             size_now: (0, 0),
             session,
+        };
+        image.first_words()
+    }
+
+    /// What readers should know from the start.
+    fn first_words(mut self) -> Image {
+        if self.session.resumed {
+            self.note(
+                "taken over from another daemon: what lived before is not known, and frees of it are of unknown blocks"
+                    .into(),
+            );
         }
+        self
     }
 
     /// The session that this is the digest of.
@@ -554,7 +566,7 @@ impl Image {
         }
         self.note_verified();
         self.tell_stats();
-        self.close(end, None, spare, out);
+        self.close(Some(end), None, spare, out);
     }
 }
 

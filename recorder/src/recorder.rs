@@ -463,6 +463,7 @@ impl Recorder {
             is_namespaced: hello.pid != pid,
             stats: Arc::default(),
             limit: Arc::default(),
+            resumed: false,
         });
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
         let image_place = self.recording.images.len();

@@ -38,6 +38,8 @@ pub struct Piece {
     pub whole: Option<Vec<Record>>,
     /// What it adds to sums that are kept elsewhere, with the last piece.
     pub contribution: Option<Box<Contribution>>,
+    /// Whether the process is over, with the last piece.
+    pub is_over: bool,
     /// The folders of a flight that is over, with the last piece.
     pub segments: Vec<PathBuf>,
     /// A folder that is no longer wanted.
@@ -75,7 +77,8 @@ impl Piece {
         let (before, after, segments) = Default::default();
         let (chunk, profile, last, whole, contribution, remove, then, written) = Default::default();
         let session = Arc::clone(session);
-        Piece { session, before, chunk, after, profile, last, whole, contribution, segments, remove, then, written }
+        let is_over = false;
+        Piece { session, before, chunk, after, profile, last, whole, contribution, is_over, segments, remove, then, written }
     }
 
     /// Whether there is something to write.
@@ -117,10 +120,14 @@ pub struct Stored {
     pub error: Option<String>,
     /// Its events.
     pub sums: Sums,
-    /// Its folder, when there is something in it.
+    /// Its folder.
+    pub part: PathBuf,
+    /// The same, when there is something in it.
     pub folder: Option<PathBuf>,
     /// What it adds to sums that are kept elsewhere.
     pub contribution: Option<Box<Contribution>>,
+    /// Whether it was the last part.
+    pub is_over: bool,
     /// The folders of its flight, oldest first.
     pub segments: Vec<PathBuf>,
 }
@@ -280,7 +287,16 @@ pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored
             let error = target.and_then(|target| target.error);
             let contribution = piece.contribution.take();
             let segments = std::mem::take(&mut piece.segments);
-            let _ = done.send(Stored { session: id, error, sums, folder, contribution, segments });
+            let _ = done.send(Stored {
+                part: piece.session.folder.clone(),
+                session: id,
+                error,
+                sums,
+                folder,
+                contribution,
+                is_over: piece.is_over,
+                segments,
+            });
         }
         if let Some(then) = piece.then.take() {
             then.call();

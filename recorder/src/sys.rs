@@ -39,6 +39,28 @@ impl Mapping {
         Ok((Mapping::of(&file, params)?, file))
     }
 
+    /// Maps an area that another recorder made. Its sizes stand in its header, which its process may have written to: they must be sound and
+    /// fit the file.
+    pub fn adopt(file: &OwnedFd) -> io::Result<Mapping> {
+        let mut head = [0; 32];
+        let read = nix::sys::uio::pread(file, &mut head, 0)?;
+        let number = |at: usize, size: usize| {
+            head[at..at + size].iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte))
+        };
+        let small = |at: usize| u32::try_from(number(at, 4)).unwrap_or(0);
+        let params = Params { ring_bytes: number(16, 8), slots: small(24), nodes: small(28) };
+        let is_ours =
+            read == head.len() && number(0, 8) == wire::area::MAGIC && small(8) == u32::from(wire::WIRE_VERSION);
+        if !is_ours || !params.is_sound() {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        let seals = fcntl::SealFlag::from_bits_retain(fcntl::fcntl(file, fcntl::FcntlArg::F_GET_SEALS)?);
+        if !seals.contains(fcntl::SealFlag::F_SEAL_SHRINK) {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        Ok(Mapping::of(file, params)?)
+    }
+
     /// Maps the area that lies in `file`, made with `params`.
     pub fn of(file: &OwnedFd, params: Params) -> nix::Result<Mapping> {
         let total = Layout::new(params).total;
@@ -140,6 +162,31 @@ pub fn receive_with(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(us
         }
     }
     Ok((message.bytes, file))
+}
+
+/// Sends one message with any number of descriptors; waits until there is room.
+pub fn send_files(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> nix::Result<()> {
+    let files: Vec<i32> = files.iter().map(|file| file.as_raw_fd()).collect();
+    let rights = [socket::ControlMessage::ScmRights(&files)];
+    let control = if files.is_empty() { &[][..] } else { &rights[..] };
+    let flags = socket::MsgFlags::MSG_NOSIGNAL;
+    socket::sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).map(drop)
+}
+
+/// Receives one message and up to two descriptors that come along.
+pub fn receive_files(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = nix::cmsg_space!([i32; 2]);
+    let mut parts = [io::IoSliceMut::new(bytes)];
+    let flags = socket::MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = socket::recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
+    let mut found = Vec::new();
+    for control in message.cmsgs()? {
+        if let socket::ControlMessageOwned::ScmRights(files) = control {
+            // SAFETY: the kernel has just given these descriptors to us alone.
+            found.extend(files.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
+        }
+    }
+    Ok((message.bytes, found))
 }
 
 /// A descriptor that we were started with (`LISTEN_FDS`); `None` when it is not open.

@@ -52,7 +52,7 @@ fn json(path: &Path) -> Value {
 fn each_is_conserved() {
     for exporter in EXPORTERS.iter().filter(|exporter| !matches!(exporter.name(), "parquet")) {
         let folder = workshop::folder();
-        let is_read_back = !matches!(exporter.name(), "svg" | "html");
+        let is_read_back = exporter.is_read_back();
         let verify: &[&str] = if is_read_back { &["--verify"] } else { &[] };
         let out = folder.path().join(exporter.name());
         let said = exported(exporter.name(), verify, &out);

@@ -23,7 +23,7 @@ fn gates_fail_with_the_status_that_was_asked_for_and_few_lines() {
         ("leaks", "leaked.blocks >= 51", 1),
         ("report", "peak > 200MiB", 0),
         ("report", "peak > 10KiB", 1),
-        ("report", "allocs == 10001", 0),
+        ("report", "allocs != 10001", 0),
         ("report", "lost > 0", 0),
     ] {
         let said = recording.heaptape(&[word, "--fail-if", gate]);

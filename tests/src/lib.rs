@@ -5,6 +5,8 @@
 //! `HEAPTAPE_LIBRARY` another library; without them the harness builds the release, once a run.
 #![forbid(unsafe_code)]
 
+pub mod browser;
+pub mod daemon;
 pub mod disk;
 pub mod lossy;
 pub mod oracle;
@@ -15,6 +17,7 @@ pub mod target;
 pub mod torture;
 pub mod workshop;
 
+pub use daemon::Daemon;
 pub use recording::{Process, Recording, Report};
 pub use run::{Outcome, Program, same};
 pub use target::Target;

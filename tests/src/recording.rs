@@ -63,6 +63,9 @@ pub struct Process {
     pub recorded_events: u64,
     /// Events that were lost.
     pub lost_events: u64,
+    /// Events passed over by sampling.
+    #[serde(default)]
+    pub sampled_out_events: u64,
     /// Blocks of the parent that were not freed.
     #[serde(default)]
     pub inherited_blocks: u64,

@@ -16,7 +16,7 @@ pub const MOST_ATTACH_MS: u64 = 10_000;
 /// Default bytes of one thread's ring: 65,536 records. Measured: 64 KiB stalls, 1 to 16 MiB are alike.
 pub const RING_BYTES: u64 = 1 << 20;
 /// Records after which a thread looks at the header again, whether there is room or not: 0.1 ns a record.
-pub const STRIDE: u64 = 1024;
+pub const STRIDE: u64 = 128;
 /// Default number of thread slots. Address space is all that an unused slot costs.
 pub const SLOTS: u32 = 16_384;
 /// Default capacity of the stack-node table (16 bytes each, touched as they are used).

@@ -42,7 +42,7 @@ impl Exporter for Export {
         let mut file = out.stream()?;
         let mut text = String::new();
         // A string takes whatever comes.
-        let _ = writeln!(text, "# callgrind format\nversion: 1\ncreator: heaptape {}", env!("CARGO_PKG_VERSION"));
+        let _ = writeln!(text, "# callgrind format\nversion: 1\ncreator: heaptape");
         let pid = source.images.first().map_or(0, |image| image.about.pid);
         let _ = writeln!(text, "pid: {pid}\ncmd: {}\npart: 1\n\npositions: line", measure::title(source));
         let names: Vec<String> = measures.iter().map(|what| event(*what)).collect();

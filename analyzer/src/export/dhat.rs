@@ -17,8 +17,8 @@ use std::path::PathBuf;
 /// The exporter.
 pub struct Export;
 
-/// Frames of a stack: what a person can read.
-const DEEPEST: usize = 1024;
+/// Frames of a stack, which lie in memory here: what a person can read.
+const DEEPEST: usize = 512;
 /// Lifetimes that count as short, in microseconds.
 const SHORT: u64 = 10;
 

@@ -190,8 +190,8 @@ fn allocations(source: &mut Source<'_>, image: &Image) -> Vec<Sum> {
     let mut slices = Slices { by_tick, start, width, sums: FxHashMap::default(), resized: FxHashMap::default() };
     let outcome = replay(image, span, source.progress(), &mut slices);
     for (index, block) in outcome.live.iter().filter(|(_, block)| !block.inherited) {
-        let event = Event { index, ..event_of(block) };
-        slices.died(&event, block, NEVER);
+        let event = Event { index, ..event_of(&block) };
+        slices.died(&event, &block, NEVER);
     }
     source.found(&outcome.missing);
     let time = |slice: u16| {

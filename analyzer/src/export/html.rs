@@ -81,7 +81,7 @@ impl Exporter for Export {
         let folded: u64 = page.processes.iter().map(|process| process.folded).sum();
         if folded > 0 {
             out.note(format!(
-                "{folded} small stacks are one row of their process: a page has room for {}",
+                "{folded} small stacks are shown as one with others of their callers: a page has room for {}",
                 rows::STACKS
             ));
         }
@@ -152,7 +152,7 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
     };
     for leak in &mut leaks {
         let stack = node_of(&mut names, leak.process, leak.site);
-        leak.node = stack.unwrap_or_else(|| names.made_up("(smaller stacks)"));
+        leak.node = stack.unwrap_or_else(|| names.smaller(0));
     }
     rows::put(&mut parts, &mut names, node_of, &mut columns);
     names.put(&mut columns);

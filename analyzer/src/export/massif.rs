@@ -65,10 +65,7 @@ impl Exporter for Export {
         massif::head(
             &mut text,
             &Head {
-                desc: format!(
-                    "heaptape {}; bytes asked for, without what the allocator adds",
-                    env!("CARGO_PKG_VERSION")
-                ),
+                desc: "heaptape; bytes asked for, without what the allocator adds".into(),
                 cmd: crate::text::clean(&image.about.argv.join(" ")).into_owned(),
                 time_unit: if image.has_times() { "ms" } else { "i" }.into(),
             },

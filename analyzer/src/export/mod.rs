@@ -54,6 +54,7 @@ exporters! {
     massif,
     csv,
     json,
+    parquet,
     html,
 }
 
@@ -103,6 +104,10 @@ pub trait Exporter: Sync {
     /// # Errors
     /// When the images cannot be read.
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error>;
+    /// Whether the files can be read back, so that their sums are proved: pictures cannot.
+    fn is_read_back(&self) -> bool {
+        true
+    }
     /// What the written files do add up to.
     ///
     /// # Errors
@@ -276,6 +281,10 @@ pub fn run(
     target: Option<&Path>,
     verify: bool,
 ) -> Result<Written, Error> {
+    if verify && !exporter.is_read_back() {
+        let why = "is not read back here: leave out --verify";
+        return Err(Error::Impossible(format!("{} {why}", exporter.name())));
+    }
     let recordings: Vec<Recording> = paths.iter().map(|path| load::open(path)).collect::<Result<_, _>>()?;
     let mut source = Source::new(&recordings, options)?;
     let needs = exporter.needs();

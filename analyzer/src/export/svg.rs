@@ -6,7 +6,6 @@ use super::tree::{Identity, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
 use crate::text::{bytes, count};
 use inferno::flamegraph::{self, Options, color};
-use std::path::PathBuf;
 use std::str::FromStr;
 
 /// The exporter.
@@ -66,13 +65,13 @@ impl Exporter for Export {
         file.finish()
     }
 
-    fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
-        let _ = source;
-        Ok(Totals::default())
+    fn is_read_back(&self) -> bool {
+        false
     }
 
-    fn held(&self, _: &Source<'_>, _: &[PathBuf]) -> Result<Totals, Error> {
-        Err(Error::Impossible("a picture is not read back: --to collapsed holds the same sums as numbers".into()))
+    fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
+        let what = measure::usual(source);
+        measure::totals(source, &[what])
     }
 }
 

@@ -6,6 +6,10 @@ use crate::symbols::{Frame, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
+/// How deep a tree may be. Stacks have at most 1,024 frames, and more only where functions were inlined; a hostile file could ask for
+/// one of millions at each of as many sites. What is deeper is counted here.
+const DEEPEST: u16 = 4096;
+
 /// What a tree tells frames apart by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
@@ -52,6 +56,8 @@ pub struct Tree {
     pub frames: Vec<Frame>,
     /// For each column the sum at each node itself, without what it calls.
     pub columns: Vec<Vec<u64>>,
+    /// How deep each node lies.
+    depths: Vec<u16>,
     children: FxHashMap<(u32, u32), u32>,
     known: FxHashMap<Frame, u32>,
     /// Frames of a site by what the symbolizer gave, which it keeps.
@@ -66,6 +72,7 @@ impl Tree {
             nodes: vec![Node { parent: 0, frame: 0 }],
             frames: vec![Frame::default()],
             columns: vec![vec![0]; columns],
+            depths: vec![0],
             children: FxHashMap::default(),
             known: FxHashMap::default(),
             sites: FxHashMap::default(),
@@ -148,8 +155,13 @@ impl Tree {
     }
 
     fn node(&mut self, parent: u32, frame: u32) -> u32 {
-        let (nodes, columns) = (&mut self.nodes, &mut self.columns);
+        let depth = self.depths[parent as usize] + 1;
+        if depth > DEEPEST {
+            return parent;
+        }
+        let (nodes, columns, depths) = (&mut self.nodes, &mut self.columns, &mut self.depths);
         *self.children.entry((parent, frame)).or_insert_with(|| {
+            depths.push(depth);
             nodes.push(Node { parent, frame });
             columns.iter_mut().for_each(|column| column.push(0));
             nodes.len() as u32 - 1

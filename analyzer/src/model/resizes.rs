@@ -46,7 +46,7 @@ impl Resizes {
     /// Counts the chains of what is alive at the end.
     pub fn finish(&mut self, live: &LiveSet) {
         for (_, block) in live.iter() {
-            self.ended(block);
+            self.ended(&block);
         }
     }
 }

@@ -74,7 +74,7 @@ impl Filter {
             let mut model = Ages::new(image.has_times(), ages);
             let outcome = replay(image, Span::ALL, progress, &mut model);
             for (index, block) in outcome.live.iter() {
-                model.ended(index, block, image.tape.last_tick, image.tape.events);
+                model.ended(index, &block, image.tape.last_tick, image.tape.events);
             }
             chosen.aged = Some(model.chosen);
         }

@@ -3,6 +3,7 @@
 use super::questions::{Answer, Asked, Shown, ask, group};
 use super::{Error, Outcome};
 use crate::model::lifetimes::{CLASSES, Lifetimes, Lives};
+use crate::pictures;
 use crate::text::{Screen, Style, count, duration, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -78,7 +79,8 @@ impl Answer for LifetimesAnswer {
             time(self.longest),
             count(self.live),
         ))?;
-        let bar = |died: u64| "#".repeat((died as f64 * 40.0 / self.died.max(1) as f64).ceil() as usize);
+        let style = screen.style;
+        let bar = |died: u64| pictures::bar(style, died, self.died, 40);
         let rows: Vec<Vec<String>> = self
             .classes
             .iter()

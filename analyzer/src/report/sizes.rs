@@ -3,6 +3,7 @@
 use super::questions::{Answer, Asked, ask};
 use super::{Error, Outcome};
 use crate::model::sizes::{self, Sizes};
+use crate::pictures;
 use crate::text::{Screen, Style, bytes, count, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -64,7 +65,8 @@ impl Answer for SizesAnswer {
             bytes(self.bytes),
             percent(self.rounding_bytes, self.bytes),
         ))?;
-        let bar = |allocs: u64| "#".repeat((allocs as f64 * 40.0 / self.allocs.max(1) as f64).ceil() as usize);
+        let style = screen.style;
+        let bar = |allocs: u64| pictures::bar(style, allocs, self.allocs, 40);
         let cells = |row: &Row| {
             let size = if row.from == row.to { row.from.to_string() } else { format!("{}-{}", row.from, row.to) };
             let live = bytes(row.live_bytes);

@@ -16,7 +16,7 @@ pub struct Args {
     format: String,
     #[command(flatten)]
     how: How,
-    /// Recordings, folders of images, or single files (MTRC, MPTL, tape)
+    /// Recordings, folders of images, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Its options.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Recordings, folders of images, or single files (MTRC, MPTL, tape)
+    /// Recordings, folders of images, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// JSON instead of text

@@ -295,6 +295,9 @@ impl Open {
             let wanted = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}.{number}")));
             let Some(name) = wanted.into_iter().find(|name| !self.epoch.dir.join(name).exists()) else { continue };
             if std::fs::rename(folder, self.epoch.dir.join(&name)).is_ok() {
+                // The process's own entry was for the segment that it began with.
+                let own = self.images.iter_mut().find(|(known, image)| *known == id && image.folder == name);
+                own.into_iter().for_each(|(_, image)| image.folder.clear());
                 let image = Image {
                     folder: name,
                     exit: Some(Exit::Running),

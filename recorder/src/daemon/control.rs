@@ -97,10 +97,9 @@ pub fn clear(path: &Path, connect: impl Fn() -> io::Result<()>) -> io::Result<()
     }
 }
 
-/// The thread: serves until the service is gone.
-pub fn run(listener: UnixListener, asks: Sender<Ask>, wake: Wake) {
+/// The thread: serves until the service is gone. `busy` counts connections.
+pub fn run(listener: UnixListener, asks: Sender<Ask>, wake: Wake, busy: Arc<AtomicUsize>) {
     let own = nix::unistd::geteuid().as_raw();
-    let busy = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
             std::thread::sleep(Duration::from_millis(20));
@@ -163,10 +162,13 @@ pub fn question(path: &Path, question: &Value) -> io::Result<Value> {
     stream.set_read_timeout(Some(2 * LONGEST))?;
     let mut bytes = serde_json::to_vec(question)?;
     bytes.push(b'\n');
-    (&stream).write_all(&bytes)?;
+    // Whoever refuses us may have said so and gone before we asked.
+    let asked = (&stream).write_all(&bytes);
     let mut line = String::new();
-    BufReader::new(&stream).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
+    match BufReader::new(&stream).read_line(&mut line) {
+        Ok(count) if count > 0 => Ok(serde_json::from_str(&line)?),
+        answered => Err(asked.and(answered.map(drop)).err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())),
+    }
 }
 
 /// A socket that was passed in as a listener of this kind.

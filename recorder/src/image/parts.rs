@@ -14,11 +14,13 @@ use formats::tape::{self, Account, Entry, Ledger, Record as TapeRecord, SiteSums
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wire::Op;
 
 /// Segments that a flight keeps besides the one that is being written.
 const SEGMENTS: usize = 4;
+/// Over which growth of sites is counted.
+const GROWTH: Duration = Duration::from_secs(60);
 
 /// What a digest is told of one process.
 #[derive(Debug)]
@@ -57,8 +59,6 @@ pub struct View {
     pub sites: Vec<ViewSite>,
     /// The modules that stacks name.
     pub modules: Vec<tape::Module>,
-    /// Sites that hold more than at the last look.
-    pub growing: u64,
 }
 
 /// What an image knows of its parts.
@@ -72,14 +72,17 @@ pub(super) struct Parts {
     number: u32,
     /// Sums at the last contribution: the next one tells what came since.
     told: Vec<SiteSums>,
-    /// Live bytes of sites at the last look.
+    /// Live bytes of sites a minute ago, when that was, and how many grew in the minute before.
     looked: Vec<(u32, u64)>,
+    looked_at: Instant,
+    growing: u64,
 }
 
 impl Default for Parts {
     fn default() -> Self {
-        let (inherited, closed, told, looked) = Default::default();
-        Parts { inherited, closed, opened: Instant::now(), number: 1, told, looked }
+        let (inherited, closed, told, looked, growing) = Default::default();
+        let now = Instant::now();
+        Parts { inherited, closed, opened: now, number: 1, told, looked, looked_at: now, growing }
     }
 }
 
@@ -117,7 +120,10 @@ impl Image {
     }
 
     /// What is written about how it stands, for anybody to read.
-    pub(super) fn tell_stats(&self) {
+    pub(super) fn tell_stats(&mut self) {
+        if self.parts.looked_at.elapsed() >= GROWTH {
+            self.count_growing();
+        }
         let totals = self.profile.totals();
         let sums = self.sums();
         let live = self.live.index().len();
@@ -132,6 +138,7 @@ impl Image {
             lost: sums.lost,
             sampled_out: sums.sampled_out,
             sites: self.stacks.last().into(),
+            growing: self.parts.growing,
             threads: self.threads.len() as u64 - 1,
             // 43 bytes a live block and about 200 a site, measured where they are defined; the rest is tables that grow once.
             memory: live * 43 + u64::from(self.stacks.last()) * 200 + (2 << 20),
@@ -215,15 +222,16 @@ impl Image {
         (self.news.1, self.profile_told) = (false, Instant::now());
     }
 
-    /// Ends the part.
+    /// Ends the part: the process is over, or goes on in the next one.
     pub(super) fn close(
         &mut self,
-        end: End,
+        end: Option<End>,
         then: Option<Then>,
         spare: &mut dyn FnMut() -> Chunk,
         out: &mut dyn FnMut(Piece),
     ) {
         let mode = self.session.options.mode;
+        let (is_over, end) = (end.is_some(), end.unwrap_or(End::RUNNING));
         let folds = self.session.options.folds && end != End::RUNNING && mode == Mode::Profile;
         match mode {
             Mode::Profile if !folds => self.snapshot(Some(end), None, out),
@@ -244,7 +252,8 @@ impl Image {
         if self.session.options.folds && mode != Mode::Off {
             piece.contribution = Some(self.contribution((end != End::RUNNING, folds)));
         }
-        if mode == Mode::Flight && end != End::RUNNING {
+        piece.is_over = is_over;
+        if mode == Mode::Flight && is_over {
             piece.segments = self.parts.closed.drain(..).chain([self.session.folder.clone()]).collect();
         }
         piece.last = Some(self.sums());
@@ -261,7 +270,7 @@ impl Image {
         out: &mut dyn FnMut(Piece),
     ) {
         let (old, new) = (Arc::clone(&self.session.options), Arc::clone(&next.options));
-        self.close(End::RUNNING, then, spare, out);
+        self.close(None, then, spare, out);
         let keeps_ledger = old.mode == Mode::Profile && new.mode == Mode::Profile;
         for known in &mut self.threads {
             if !keeps_ledger {
@@ -282,7 +291,7 @@ impl Image {
         self.since = None;
         let was_off = old.mode == Mode::Off;
         // What was allocated under another rule would never be seen to go.
-        if was_off || (old.sample_bytes == 0) != (new.sample_bytes == 0) {
+        if was_off || new.mode == Mode::Off || (old.sample_bytes == 0) != (new.sample_bytes == 0) {
             self.live = crate::live::Live::default();
             self.standing = Standing::of(&new);
             self.profile = Profile::default();
@@ -358,19 +367,24 @@ impl Image {
         }
     }
 
+    /// How many sites hold more than a minute ago.
+    fn count_growing(&mut self) {
+        let sums = self.profile.site_sums();
+        let now: Vec<(u32, u64)> = sums.iter().map(|row| (row.site, row.bytes - row.freed_bytes)).collect();
+        let before = |site: u32| {
+            let found = self.parts.looked.binary_search_by_key(&site, |(site, _)| *site);
+            found.map_or(0, |place| self.parts.looked[place].1)
+        };
+        self.parts.growing = now.iter().filter(|(site, live)| *live > before(*site)).count() as u64;
+        (self.parts.looked, self.parts.looked_at) = (now, Instant::now());
+    }
+
     /// The sites that hold most now.
     fn look(&mut self, most: usize) -> View {
         let mut rows: Vec<(u32, u64, SiteSums)> = Vec::new();
         for row in self.profile.site_sums() {
             rows.push((row.site, row.bytes - row.freed_bytes, row));
         }
-        let now: Vec<(u32, u64)> = rows.iter().map(|(site, live, _)| (*site, *live)).collect();
-        let before = |site: u32| {
-            let found = self.parts.looked.binary_search_by_key(&site, |(site, _)| *site);
-            found.map_or(0, |place| self.parts.looked[place].1)
-        };
-        let growing = now.iter().filter(|(site, live)| *live > before(*site)).count() as u64;
-        self.parts.looked = now;
         rows.sort_unstable_by_key(|(site, live, _)| (std::cmp::Reverse(*live), *site));
         rows.truncate(most);
         let modules = self.stacks.announced().iter().filter_map(|(_, record)| match record {
@@ -386,6 +400,6 @@ impl Image {
             bytes: row.bytes,
             stack: self.stacks.frames(site),
         };
-        View { sites: rows.into_iter().map(site).collect(), growing, modules }
+        View { sites: rows.into_iter().map(site).collect(), modules }
     }
 }

@@ -130,6 +130,7 @@ pub fn gather(
         recordings.iter().position(mine).unwrap_or(0)
     };
     let images: Vec<(usize, &Image)> = images.iter().map(|image| (of(image), *image)).collect();
+    let parent = |image: usize, site: u32| images[image].1.stacks().site(site).parent;
     let (axis, scales) = scales(&images);
     let mut gathered = Gathered { axis, ..Gathered::default() };
     gathered.axis.partial = !range.is_all();
@@ -144,12 +145,12 @@ pub fn gather(
         let rows: usize = gathered.parts.iter().map(|part| part.rows.len()).sum();
         let cells: usize = gathered.parts.iter().map(|part| part.cells.len()).sum();
         if rows > 3 * STACKS || cells > 3 * CELLS {
-            bound(&mut gathered.parts, 2 * STACKS, 2 * CELLS);
+            bound(&mut gathered.parts, 2 * STACKS, 2 * CELLS, parent);
         }
     }
     // Each side of a comparison has as much room as a page of one.
     let sides = recordings.len().max(1);
-    bound(&mut gathered.parts, STACKS * sides, CELLS * sides);
+    bound(&mut gathered.parts, STACKS * sides, CELLS * sides, parent);
     let shift = gathered.parts.first().map_or(0, |part| part.shift);
     gathered.axis.slots = (gathered.axis.slices >> shift).max(1);
     gathered

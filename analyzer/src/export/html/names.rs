@@ -102,11 +102,16 @@ impl Names {
         self.frame(row)
     }
 
-    /// The node of something that is no stack of the recording.
-    pub fn made_up(&mut self, title: &str) -> u32 {
+    /// The node of something that is no frame of the recording, below another one (0: below none).
+    fn made_up(&mut self, parent: u32, title: &str) -> u32 {
         let function = self.string(title);
         let frame = self.frame(Row { function, flags: MADE_UP, ..Row::default() });
-        self.node(0, frame)
+        self.node(parent, frame)
+    }
+
+    /// The node of small stacks with these callers.
+    pub fn smaller(&mut self, callers: u32) -> u32 {
+        self.made_up(callers, "(smaller stacks)")
     }
 
     /// The node of a stack; none when the page is full. `known`: the nodes of the image's sites that were met before (0: not
@@ -119,7 +124,7 @@ impl Names {
         known: &mut FxHashMap<u32, u32>,
     ) -> Option<u32> {
         if site == 0 {
-            return Some(self.made_up("(no stack)"));
+            return Some(self.made_up(0, "(no stack)"));
         }
         if let Some(&node) = known.get(&site) {
             return Some(node);
@@ -130,7 +135,7 @@ impl Names {
         let whole = stacks.stack(site).nth(DEEPEST).is_none();
         let (mut node, mut path) = (0, Vec::new());
         if !whole {
-            node = self.made_up("(outer frames)");
+            node = self.made_up(0, "(outer frames)");
         }
         for (number, site) in stacks.stack(site).take(DEEPEST) {
             if whole && let Some(&caller) = known.get(&number) {

@@ -1,5 +1,6 @@
 //! The stacks of all images with what they did, all in all and by slot: so many as a page can hold. The least of them are
-//! folded into one row of their image, so that sums stay what they are.
+//! folded into their callers, and these into theirs, until the rest is few enough: sums stay what they are, and outer frames
+//! stay where they were.
 
 use super::names::Names;
 use super::pack::Columns;
@@ -9,8 +10,8 @@ use crate::model::slices::{Cell, Sums, merge, widen};
 pub const STACKS: usize = 100_000;
 /// Cells of a page.
 pub const CELLS: usize = 300_000;
-/// Site of what was folded.
-const FOLDED: u32 = u32::MAX;
+/// A row with this bit in its site stands for small stacks below the site that the other bits are (0: of any caller).
+pub const FOLDED: u32 = 1 << 31;
 
 /// A stack of an image over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -56,37 +57,51 @@ pub struct Part {
     pub cells: Vec<Cell>,
     /// Width of their slots as a power of two of slices.
     pub shift: u32,
-    /// How many stacks are in the folded row.
+    /// How many stacks are in folded rows.
     pub folded: u64,
 }
 
 impl Part {
-    /// Folds all rows that are not kept.
-    fn fold(&mut self, keep: impl Fn(&Row) -> bool) {
-        let mut folded = Row { site: FOLDED, ..Row::default() };
-        let mut gone = Vec::new();
-        let before = self.rows.len();
-        self.rows.retain(|row| {
-            let kept = row.site != FOLDED && keep(row);
-            if !kept {
-                folded.add(row);
-                gone.push(row.site);
+    /// Gives each row the site that `to` says; rows of one site become one.
+    fn fold(&mut self, to: impl Fn(&Row) -> u32) {
+        let mut moved: Vec<(u32, u32)> = Vec::new();
+        for row in &mut self.rows {
+            let site = to(row);
+            if site != row.site {
+                self.folded += u64::from(row.site & FOLDED == 0);
+                moved.push((row.site, site));
+                row.site = site;
             }
-            kept
-        });
-        let had = before > 0 && gone.last() == Some(&FOLDED);
-        self.folded += (gone.len() - usize::from(had)) as u64;
-        if gone.is_empty() {
+        }
+        if moved.is_empty() {
             return;
         }
-        self.rows.push(folded);
         for cell in &mut self.cells {
-            if gone.binary_search(&cell.site).is_ok() {
-                cell.site = FOLDED;
+            if let Ok(at) = moved.binary_search_by_key(&cell.site, |pair| pair.0) {
+                cell.site = moved[at].1;
             }
         }
         merge(&mut self.cells);
+        self.rows.sort_by_key(|row| row.site);
+        self.rows.dedup_by(|next, kept| {
+            let same = next.site == kept.site;
+            if same {
+                kept.add(next);
+            }
+            same
+        });
     }
+}
+
+/// The site so many frames further out, as a folded one.
+fn outwards(site: u32, frames: usize, parent: impl Fn(u32) -> u32) -> u32 {
+    let mut at = site & !FOLDED;
+    for _ in 0..frames {
+        let next = parent(at);
+        // A caller's number is smaller in every good file.
+        at = if next < at { next } else { 0 };
+    }
+    at | FOLDED
 }
 
 /// Weighs the rows of all parts against each other.
@@ -101,15 +116,37 @@ fn rank(parts: &mut [Part]) {
     }
 }
 
-/// Folds the least rows of all parts until so many are left, and makes slots wider until the cells are few enough.
-pub fn bound(parts: &mut [Part], stacks: usize, cells: usize) {
-    let rows: usize = parts.iter().map(|part| part.rows.len()).sum();
-    if rows > stacks {
-        rank(parts);
-        let mut ranks: Vec<f64> = parts.iter().flat_map(|part| &part.rows).map(|row| row.rank).collect();
-        ranks.select_nth_unstable_by(stacks, |a, b| b.total_cmp(a));
-        let least = ranks[stacks];
-        parts.iter_mut().for_each(|part| part.fold(|row| row.rank > least));
+/// Of the rows that are folded already, or of the others, folds all but the greatest outwards, when there are more than `most`.
+fn fold(parts: &mut [Part], most: usize, folded: bool, frames: usize, parent: impl Fn(usize, u32) -> u32) {
+    rank(parts);
+    let meant = |row: &Row| (row.site & FOLDED != 0) == folded;
+    let mut ranks: Vec<f64> =
+        parts.iter().flat_map(|part| &part.rows).filter(|row| meant(row)).map(|row| row.rank).collect();
+    if ranks.len() <= most {
+        return;
+    }
+    // Of folded ones half stay, so that there is room for what the others become.
+    let kept = if folded { most / 2 } else { most };
+    let least = *ranks.select_nth_unstable_by(kept, |a, b| b.total_cmp(a)).1;
+    for (at, part) in parts.iter_mut().enumerate() {
+        part.fold(|row| match meant(row) && row.rank <= least {
+            true => outwards(row.site, frames, |site| parent(at, site)),
+            false => row.site,
+        });
+    }
+}
+
+/// Folds the least rows of all parts until so many are left, and makes slots wider until the cells are few enough. `parent`
+/// gives the caller of a part's site.
+pub fn bound(parts: &mut [Part], stacks: usize, cells: usize, parent: impl Fn(usize, u32) -> u32) {
+    let (few, many) = (stacks / 4, stacks - stacks / 4);
+    if parts.iter().map(|part| part.rows.len()).sum::<usize>() > stacks {
+        // The greatest stacks stay themselves, whatever is made of the others.
+        fold(parts, many, false, 1, &parent);
+        // One frame outwards, then twice as many each time: what does not meet its like near by meets it further out.
+        for round in 0..16 {
+            fold(parts, few, true, 1 << round, &parent);
+        }
     }
     loop {
         let widest = parts.iter().map(|part| part.shift).max().unwrap_or(0);
@@ -147,9 +184,10 @@ pub fn put(
     let mut nodes: Vec<Vec<Option<u32>>> = parts.iter().map(|part| vec![None; part.rows.len()]).collect();
     for (at, row) in order {
         let site = parts[at].rows[row].site;
-        if site != FOLDED {
-            nodes[at][row] = node_of(names, at, site);
-        }
+        nodes[at][row] = match site & !FOLDED {
+            0 if site == FOLDED => None,
+            plain => node_of(names, at, plain).map(|node| if plain == site { node } else { names.smaller(node) }),
+        };
     }
     let mut all: Vec<(u64, u64, Row)> = Vec::new();
     let mut counts = Vec::new();
@@ -158,10 +196,10 @@ pub fn put(
         let named: Vec<(u32, u32)> =
             part.rows.iter().zip(nodes).filter_map(|(row, node)| Some((row.site, node?))).collect();
         let node = |site: u32| named.binary_search_by_key(&site, |pair| pair.0).ok().map(|at| named[at].1);
-        part.fold(|row| node(row.site).is_some());
+        part.fold(|row| if node(row.site).is_some() { row.site } else { FOLDED });
         let mut rest = &part.cells[..];
         for row in &part.rows {
-            let node = node(row.site).unwrap_or_else(|| names.made_up("(smaller stacks)"));
+            let node = node(row.site).unwrap_or_else(|| names.smaller(0));
             all.push((number, node.into(), *row));
             let own = rest.partition_point(|cell| cell.site <= row.site);
             counts.push(own as u64);

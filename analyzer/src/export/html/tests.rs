@@ -3,7 +3,7 @@
 use super::gather::command;
 use super::pack::{Columns, json, markup};
 use super::read::read;
-use super::rows::{Part, Row, bound};
+use super::rows::{FOLDED, Part, Row, bound};
 use super::{FRAME, SCRIPTS, STYLE};
 use crate::model::slices::{Cell, Sums};
 
@@ -36,30 +36,34 @@ fn totals(parts: &[Part]) -> (Sums, Sums, u64) {
 fn what_is_folded_is_still_counted() {
     let mut parts = [part(50, 2), part(200, 3), part(3, 2)];
     let before = totals(&parts);
-    bound(&mut parts, 100, 500);
+    bound(&mut parts, 100, 500, |_, site| site / 2);
     assert_eq!(totals(&parts), before);
     let rows: usize = parts.iter().map(|part| part.rows.len()).sum();
-    assert!(rows <= 100 + parts.len(), "{rows}");
+    assert!(rows <= 100, "{rows}");
+    // Small stacks are told with their callers, not all as one.
+    assert!(parts[1].rows.iter().any(|row| row.site > FOLDED), "{:?}", parts[1].rows);
     assert!(parts.iter().map(|part| part.cells.len()).sum::<usize>() <= 500);
     assert!(parts.iter().all(|part| part.shift == parts[0].shift && part.shift > 3));
     // The heaviest of all stay themselves.
-    assert!(parts[1].rows.iter().any(|row| row.site == 199));
+    assert!(parts[1].rows.iter().any(|row| row.site == 196));
     let folded: u64 = parts.iter().map(|part| part.folded).sum();
     // Again: what is folded already is not a stack that is folded.
-    bound(&mut parts, 20, 100);
+    bound(&mut parts, 20, 100, |_, site| site / 2);
     assert_eq!(totals(&parts), before);
     let again: u64 = parts.iter().map(|part| part.folded).sum();
-    let left: usize = parts.iter().flat_map(|part| &part.rows).filter(|row| row.site != u32::MAX).count();
+    let left: usize = parts.iter().flat_map(|part| &part.rows).filter(|row| row.site & FOLDED == 0).count();
     assert!(folded < again && again + left as u64 == 253, "{folded} {again} {left}");
 }
 
 #[test]
 fn one_slot_and_nothing_end_the_widening() {
     let mut parts = [part(300, 0)];
-    bound(&mut parts, 1000, 10);
+    bound(&mut parts, 1000, 10, |_, _| 0);
     assert!(parts[0].cells.iter().all(|cell| cell.slot == 0));
-    bound(&mut [], 10, 10);
-    bound(&mut [Part::default()], 0, 0);
+    bound(&mut [], 10, 10, |_, _| 7);
+    bound(&mut [Part::default()], 0, 0, |_, _| 7);
+    // A loop of callers, which no good file has, ends.
+    bound(&mut [part(9, 0)], 2, 10, |_, site| site + 1);
 }
 
 #[test]

@@ -1,0 +1,156 @@
+//! The daemon: what attaches to it is recorded as it was chosen, and found again in its epochs.
+
+use heaptape_tests::daemon::until;
+use heaptape_tests::{Daemon, target};
+
+#[test]
+fn everything_in_trace_mode() {
+    let mut daemon = Daemon::start(&["--mode", "trace"]);
+    let program = target::c("pairs");
+    for threads in ["1", "3"] {
+        daemon.run(&program, &["20000", threads]).success();
+    }
+    daemon.run(&target::c("fork_inherited"), &[]);
+    daemon.ask(&["epoch"]);
+    daemon.whole();
+    let report = daemon.report(&daemon.epochs(&["--last", "1"]));
+    let pairs: Vec<_> = report.all("pairs").collect();
+    assert_eq!(pairs.len(), 2);
+    for process in pairs {
+        assert!(process.allocs >= 20_000 && process.complete, "{process:#?}");
+    }
+    assert!(report.processes.iter().filter(|process| process.name() == "fork_inherited").count() > 1, "{report:#?}");
+    daemon.stop();
+    daemon.whole();
+}
+
+#[test]
+fn a_live_process_goes_through_all_modes() {
+    let mut daemon = Daemon::start(&["--mode", "off", "--snapshot", "300ms"]);
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "1"], None);
+    let pid = running.0.id().to_string();
+    until("it is served", || daemon.list("leaks_slowly").len() == 1);
+    let live = || daemon.list("leaks_slowly")[0]["live_blocks"].as_u64().unwrap_or(0);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(live(), 0, "a dormant process is not looked at");
+    for mode in ["profile", "trace", "flight", "profile:2KiB", "trace:2KiB", "trace"] {
+        daemon.ask(&["mode", &pid, mode]);
+        let before = live();
+        until(mode, || live() > before + 20);
+        daemon.ask(&["snapshot", &pid]);
+        assert_eq!(daemon.list("leaks_slowly")[0]["mode"], mode.replace("2KiB", "2048"));
+    }
+    daemon.ask(&["rotate"]);
+    daemon.ask(&["epoch"]);
+    daemon.ask(&["mode", "leaks_*", "off"]);
+    until("it sleeps", || live() == 0);
+    daemon.ask(&["mode", "all", "profile"]);
+    until("it wakes", || live() > 20);
+    daemon.stop();
+    daemon.whole();
+    // The library is out of the way now: the program goes on.
+    drop(running);
+}
+
+/// A leak is found in the store while the program runs, among others that do not leak.
+#[test]
+fn a_slow_leak_is_named_from_the_store() {
+    let daemon = Daemon::start(&["--snapshot", "500ms"]);
+    let program = target::c("leaks_slowly");
+    let quiet: Vec<_> = (0..8).map(|_| daemon.spawn(&program, &["1", "100000"], None)).collect();
+    let leaking = daemon.spawn(&program, &["1000", "100"], None);
+    let leaks = || daemon.leaks(&daemon.epochs(&["--program", "leaks_slowly"]));
+    until("the leak is in the store", || leaks().iter().any(|leak| leak.blocks > 10));
+    let found = leaks();
+    let named: Vec<_> = found.iter().filter(|leak| leak.blocks > 10).collect();
+    assert_eq!(named.len(), 1, "{found:#?}");
+    assert!(named[0].functions().starts_with(&["keeps", "main"]), "{named:#?}");
+    let shown = daemon.ctl(&["show", &leaking.0.id().to_string()]).success();
+    assert!(shown.text().contains("keeps"), "{shown}");
+    drop((quiet, leaking));
+}
+
+/// What a flight kept is a recording of the last while, with everything that lived.
+#[test]
+fn a_flight_is_kept_when_its_process_dies() {
+    let mut daemon = Daemon::start(&["--mode", "flight", "--flight-time", "800ms"]);
+    let program = target::c("leaks_slowly");
+    daemon.run(&program, &["20", "1"]).success();
+    daemon.run(&program, &["400", "5", "1000", "abort"]);
+    daemon.ask(&["epoch"]);
+    let report = daemon.report(&daemon.epochs(&["--last", "1"]));
+    let kept: Vec<_> = report.all("leaks_slowly").collect();
+    assert!(kept.len() > 1 && kept.len() <= 6, "a quarter of the window a segment: {report:#?} {:?}", daemon.epochs(&[]));
+    let last = kept.iter().max_by_key(|process| process.live_blocks).expect("a segment");
+    assert!(last.live_blocks >= 400, "every block that lived is there: {last:#?}");
+    let events: u64 = kept.iter().map(|process| process.recorded_events).sum();
+    assert!(events > 1000 && events < 400 * 15 - 1000, "only the last while: {events}");
+    daemon.stop();
+    daemon.whole();
+    assert!(!daemon.state().join("0/flight").exists());
+}
+
+/// A flight that is asked for goes on.
+#[test]
+fn a_flight_is_kept_when_it_is_asked_for() {
+    let mut daemon = Daemon::start(&["--mode", "flight", "--flight-live", "50KiB"]);
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "2"], None);
+    until("its live bytes pass the bound", || daemon.log().contains("live bytes passed the bound"));
+    daemon.ask(&["snapshot"]);
+    let kept = |daemon: &Daemon| daemon.report(&daemon.epochs(&[])).processes.len();
+    until("both are listed", || kept(&daemon) == 2);
+    drop(running);
+    until("it is over", || daemon.list("leaks_slowly").is_empty());
+    daemon.stop();
+    daemon.whole();
+}
+
+/// Sums of sampled blocks are unbiased, whatever the interval was meanwhile.
+#[test]
+fn sampled_sums_are_unbiased() {
+    let mut daemon = Daemon::start(&[]);
+    let program = target::c("leaks_slowly");
+    let sum = |mode: &str| {
+        let mut bytes = 0;
+        for _ in 0..4 {
+            let mut running = daemon.spawn(&program, &["5000", "0", "3000"], Some(mode));
+            running.0.wait().expect("the program ends");
+        }
+        daemon.ask(&["epoch"]);
+        for process in daemon.report(&daemon.epochs(&["--last", "1", "--program", "leaks_slowly"])).processes {
+            bytes += process.live_bytes;
+        }
+        bytes
+    };
+    let exact = sum("profile") as f64;
+    assert!(exact >= 4.0 * 5000.0 * 3000.0 && exact < 4.0 * 5000.0 * 3000.0 * 1.01, "{exact}");
+    // 20,000 blocks of 3,000 bytes, one sample in 8 KiB: the deviation is below 1.2 %.
+    for mode in ["profile:8KiB", "profile:3%"] {
+        let estimate = sum(mode);
+        assert!((estimate as f64 / exact - 1.0).abs() < 0.12, "{mode}: {estimate} of {exact}");
+    }
+    daemon.stop();
+}
+
+/// The epoch's DCPI profiles count what its recording counts, and the processes of a program that are over are one image.
+#[test]
+fn epochs_add_up() {
+    let mut daemon = Daemon::start(&[]);
+    let program = target::c("leaks_slowly");
+    for _ in 0..3 {
+        daemon.run(&program, &["10", "0", "777"]).success();
+    }
+    daemon.ask(&["epoch"]);
+    daemon.run(&program, &["4", "0", "777"]).success();
+    daemon.stop();
+    daemon.whole();
+    let epochs = daemon.epochs(&["--program", "leaks_slowly"]);
+    let report = daemon.report(&epochs);
+    let live: Vec<u64> = report.processes.iter().map(|process| process.live_bytes).collect();
+    assert_eq!((report.processes.len(), live), (2, vec![30 * 777, 4 * 777]));
+    let said = daemon.word(&["dcpiprof"], &daemon.epochs(&["--dcpi"])).success();
+    let total: u64 = 34 * 777;
+    assert!(said.text().contains(&format!("total of leak-bytes: {total} samples")), "{said}");
+    let leaks = daemon.leaks(&epochs);
+    assert!(leaks.iter().all(|leak| leak.functions().starts_with(&["keeps", "main"])), "{leaks:#?}");
+}

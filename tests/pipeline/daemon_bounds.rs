@@ -1,0 +1,219 @@
+//! The daemon's bounds: floods, silence, strangers, names, a week.
+
+use heaptape_tests::daemon::until;
+use heaptape_tests::{Daemon, is_full, is_root, target, workshop};
+use nix::sys::signal::Signal;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Who floods loses events of its own, and nobody else's.
+#[test]
+fn a_flood_is_its_own_loss() {
+    let mut daemon = Daemon::start(&["--events", "20000"]);
+    let mut flood = daemon.spawn(&target::c("pairs"), &["3000000", "1"], Some("trace"));
+    let modest = daemon.spawn(&target::c("leaks_slowly"), &["100000", "5"], Some("trace"));
+    let lost = |name: &str| daemon.list(name).first().map_or(0, |one| one["lost"].as_u64().unwrap_or(0));
+    until("the flood is held down", || lost("pairs") > 0 || flood_is_over(&daemon));
+    flood.0.wait().expect("the program ends");
+    until("it is over", || flood_is_over(&daemon));
+    assert_eq!(lost("leaks_slowly"), 0);
+    assert!(daemon.ask(&["status"])["budgets_hit"]["events"].as_u64().unwrap_or(0) > 0, "{}", daemon.log());
+    drop(modest);
+    until("all is over", || daemon.list("leaks_slowly").is_empty());
+    daemon.stop();
+    let report = daemon.report(&daemon.epochs(&[]));
+    let (pairs, modest) = (report.only("pairs"), report.only("leaks_slowly"));
+    assert!(pairs.lost_events > 0 && modest.lost_events == 0, "{pairs:#?}{modest:#?}");
+    assert_eq!(pairs.emitted_events, pairs.recorded_events + pairs.lost_events);
+}
+
+fn flood_is_over(daemon: &Daemon) -> bool {
+    daemon.list("pairs").is_empty()
+}
+
+#[test]
+fn processes_and_threads_are_bounded() {
+    let mut daemon = Daemon::start(&["--clients", "3", "--threads", "2"]);
+    let program = target::c("leaks_slowly");
+    let running: Vec<_> = (0..6).map(|_| daemon.spawn(&program, &["1000", "5"], None)).collect();
+    until("three are served", || daemon.list("leaks_slowly").len() == 3);
+    until("three are sent away", || daemon.ask(&["status"])["budgets_hit"]["clients"] == 3);
+    drop(running);
+    until("all are over", || daemon.list("leaks_slowly").is_empty());
+    daemon.run(&target::c("pairs"), &["1000", "8"]).success();
+    daemon.stop();
+    let report = daemon.report(&daemon.epochs(&["--program", "pairs"]));
+    assert!(report.only("pairs").lost_events > 0, "threads beyond the bound are counted as lost: {report:#?}");
+}
+
+/// Programs that start while the daemon does not answer wait for their 50 ms and no more, and run.
+#[test]
+fn a_silent_daemon_holds_up_nobody() {
+    let daemon = Daemon::start(&[]);
+    let program = target::c("small");
+    daemon.signal(Signal::SIGSTOP);
+    let (count, at_once) = if is_full() { (500, 50) } else { (60, 10) };
+    let start = Instant::now();
+    for _ in 0..count / at_once {
+        let mut running: Vec<_> = (0..at_once).map(|_| daemon.spawn(&program, &[], None)).collect();
+        running.iter_mut().for_each(|one| assert!(one.0.wait().expect("it ends").success()));
+    }
+    let each = start.elapsed() / count;
+    daemon.signal(Signal::SIGCONT);
+    // 50 ms by promise for those that run side by side; the rest is a busy machine's.
+    assert!(each < Duration::from_millis(200), "{each:?}");
+    assert!(daemon.ctl(&["status"]).code() == 0);
+}
+
+/// Another user can neither control the daemon nor read what it keeps; its own programs are kept apart.
+#[test]
+fn another_user() {
+    if !is_root() {
+        eprintln!("not the superuser: other users are not tried");
+        return;
+    }
+    let daemon = Daemon::start(&[]);
+    let control = daemon.socket().with_file_name("control");
+    // The way there must be open for the test to say anything.
+    let open = |path: &Path| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("rights");
+    };
+    open(daemon.state().parent().expect("a folder"));
+    open(control.parent().expect("a folder"));
+    let as_other = |words: &[&str]| {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).args(words);
+        heaptape_tests::run::finish(command, b"")
+    };
+    daemon.run(&target::c("small"), &[]).success();
+    let copied = workshop::folder();
+    open(copied.path());
+    let place = |from: &Path, name: &str| {
+        let to = copied.path().join(name);
+        std::fs::copy(from, &to).expect("a copy");
+        open(&to);
+        to.to_str().expect("text").to_owned()
+    };
+    let (command, library, small) = (
+        place(workshop::command(), "heaptape"),
+        place(workshop::library(), "library.so"),
+        place(&target::c("small"), "small"),
+    );
+    let control = control.to_str().expect("text");
+    assert_ne!(as_other(&[&command, "ctl", "--control", control, "stop"]).code(), 0);
+    std::fs::set_permissions(control, std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("rights");
+    let said = as_other(&[&command, "ctl", "--control", control, "stop"]).exits(2);
+    assert!(said.error().contains("only the superuser"), "{said}");
+    let own = daemon.state().join("0");
+    assert_ne!(as_other(&["ls", own.to_str().expect("text")]).code(), 0);
+    let preload = format!("LD_PRELOAD={library}");
+    let socket = format!("HEAPTAPE_SOCKET={}", daemon.socket().display());
+    as_other(&["env", &preload, &socket, "HEAPTAPE_MODE=trace", &small]).success();
+    until("its program is kept", || !daemon.epochs(&["--user", "65534"]).is_empty());
+    daemon.ask(&["epoch"]);
+    let theirs = daemon.epochs(&["--user", "65534", "--program", "small"]);
+    assert_eq!(theirs.len(), 1);
+    as_other(&[&command, "verify", theirs[0].to_str().expect("text")]).success();
+    assert_ne!(as_other(&["touch", daemon.state().join("x").to_str().expect("text")]).code(), 0);
+}
+
+/// Names that want to lead out of a folder, steer a terminal or forge a metric stay names.
+#[test]
+fn hostile_names() {
+    let daemon = Daemon::start(&["--metrics", "127.0.0.1:0"]);
+    let place = workshop::folder();
+    let names: [&[u8]; 4] = [b"..", b"a\x1b[31m\"}\n", b"x\"} 1\n", b"\xff\xfe\n"];
+    let program = target::c("leaks_slowly");
+    let mut running = Vec::new();
+    for (number, name) in names.iter().enumerate() {
+        let folder = place.path().join(number.to_string());
+        std::fs::create_dir(&folder).expect("a folder");
+        let name = if *name == b".." { b"..x" } else { *name };
+        let path = folder.join(std::ffi::OsStr::from_bytes(name));
+        std::fs::copy(&program, &path).expect("a copy");
+        let mut command = daemon.command(&path);
+        command.args(["100000", "5"]).env("HEAPTAPE_MODE", "trace").env("HEAPTAPE_LABEL", "l\"\n\x1b[2J\\");
+        running.push(heaptape_tests::daemon::Running(command.spawn().expect("it starts")));
+    }
+    until("all are served", || daemon.ask(&["status"])["processes"] == 4);
+    std::thread::sleep(Duration::from_millis(300));
+    for words in [&["list"][..], &["metrics"], &["show", &running[1].0.id().to_string()]] {
+        let said = daemon.ctl(words).success();
+        assert!(!said.stdout.contains(&0x1b), "{words:?}: {said}");
+        if words == ["metrics"] {
+            let strange = |line: &&str| !line.starts_with('#') && !line.starts_with("heaptape_");
+            assert_eq!(said.text().lines().find(strange), None);
+            let unlabelled = said.text();
+            assert!(
+                unlabelled.lines().filter(|line| line.starts_with("heaptape_program_processes{")).count() == 4,
+                "{said}"
+            );
+        }
+    }
+    drop(running);
+    until("all are over", || daemon.ask(&["status"])["processes"] == 0);
+    daemon.ask(&["epoch"]);
+    daemon.whole();
+    for epoch in daemon.epochs(&[]) {
+        for entry in std::fs::read_dir(epoch).expect("an epoch").flatten() {
+            let name = entry.file_name();
+            assert!(
+                name.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte)),
+                "{name:?}"
+            );
+        }
+    }
+    assert!(!daemon.log().contains('\x1b'));
+}
+
+/// A week of epochs in seconds: short processes come and go, one stays; the disk stays below its bound, the newest epochs are there, and
+/// neither memory nor descriptors grow.
+#[test]
+fn a_week_in_seconds() {
+    let bound: u64 = 6 << 20;
+    let keep = bound.to_string();
+    let mut daemon = Daemon::start(&["--epoch", "1s", "--snapshot", "200ms", "--keep-bytes", &keep]);
+    let program = target::c("leaks_slowly");
+    let stays = daemon.spawn(&program, &["1000000", "2"], None);
+    let traced = daemon.spawn(&program, &["1000000", "1"], Some("trace"));
+    let measure = |name: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned();
+        line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0)
+    };
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).map_or(0, Iterator::count);
+    let seconds = if is_full() { 168 } else { 14 };
+    let (mut early, mut after) = ((u64::MAX, usize::MAX), (u64::MAX, usize::MAX));
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(seconds) {
+        for _ in 0..10 {
+            daemon.run(&program, &["3", "0"]).success();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let now = (measure("VmRSS"), descriptors());
+        // The first third fills what is filled once: journals, buffers.
+        if start.elapsed() < Duration::from_secs(seconds / 3) {
+            continue;
+        }
+        if start.elapsed() < Duration::from_secs(seconds * 2 / 3) {
+            early = (now.0.min(early.0), now.1.min(early.1));
+        } else {
+            after = (now.0.min(after.0), now.1.min(after.1));
+        }
+    }
+    assert!(after.1 <= early.1, "descriptors: {early:?}, then {after:?}");
+    // The process that stays leaks on purpose: its live blocks are the daemon's memory too.
+    assert!(after.0 < early.0 + early.0 / 5, "resident KiB: {early:?}, then {after:?}");
+    daemon.ask(&["epoch"]);
+    let epochs = daemon.epochs(&[]);
+    assert!(epochs.len() >= 3, "{epochs:?}");
+    let removed = daemon.ask(&["status"])["own"]["epochs_removed_total"].as_f64().unwrap_or(0.0);
+    let disk = daemon.ask(&["status"])["own"]["disk_bytes"].as_f64().unwrap_or(0.0) as u64;
+    assert!(disk <= bound, "{disk} bytes on disk, {removed} epochs removed");
+    drop((stays, traced));
+    until("all are over", || daemon.ask(&["status"])["processes"] == 0);
+    daemon.stop();
+    daemon.whole();
+}
