@@ -78,7 +78,21 @@ impl Piece {
         let (chunk, profile, last, whole, contribution, remove, then, written) = Default::default();
         let session = Arc::clone(session);
         let is_over = false;
-        Piece { session, before, chunk, after, profile, last, whole, contribution, is_over, segments, remove, then, written }
+        Piece {
+            session,
+            before,
+            chunk,
+            after,
+            profile,
+            last,
+            whole,
+            contribution,
+            is_over,
+            segments,
+            remove,
+            then,
+            written,
+        }
     }
 
     /// Whether there is something to write.

@@ -76,7 +76,7 @@ fn killed_at_a_random_moment() {
 /// The command is killed under load: the program goes on, its events are recorded to the last, none is lost and none doubled.
 #[test]
 fn the_command_is_killed() {
-    let rounds = if is_full() { 100 } else { 3 };
+    let rounds = if is_full() { 100 } else { 2 };
     for round in 0..rounds {
         let folder = workshop::folder();
         let file = folder.path().join("own");
