@@ -20,10 +20,16 @@ wanted=$({
   awk '/^operators! \{/ { on = 1; next } /^\}/ { on = 0 } on && $2 ~ /^_Z/ { print $2 }' preload/src/hooks.rs
   # exports! { NAME COUNT BODY; … }
   awk '/exports! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 3 { print $1 }' preload/src/hooks.rs
+  # exec_functions! { NUMBER NAME … }
+  awk '/^exec_functions! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 5 { print $2 }' preload/src/exec.rs
   # functions that need nothing of their caller's state
   awk '/^pub mod plain/ { on = 1 } on && /pub unsafe extern "C" fn/ { sub(/\(.*/, "", $6); print $6 }' preload/src/entry.rs
 } | sort -u)
 [ "$exports" = "$wanted" ] || { fail 'the exports differ from the hook table'; diff <(echo "$wanted") <(echo "$exports") >&2; }
+
+# Versions: nothing newer than the oldest libc that is promised (2.28), with room to spare; 2.17 is the newest that is used.
+newest=$(objdump -T "$library" | grep -oE 'GLIBC_[0-9.]+' | sed 's/GLIBC_//' | sort -V | tail -1)
+[ "$(printf '%s\n2.17\n' "$newest" | sort -V | tail -1)" = 2.17 ] || fail "it needs glibc $newest; 2.17 is the most"
 
 # Weight: code and data that are read from the file.
 most=180000

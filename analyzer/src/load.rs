@@ -2,12 +2,14 @@
 //! Nothing is refused because a part is torn; only what holds nothing readable is an error.
 
 pub mod bare;
+mod births;
 pub mod chunk;
 mod image;
 pub mod tape;
 
 pub use image::{Clock, Events, Image};
 
+use crate::import;
 use crate::missing::Missing;
 use heaptape_formats::recording::{self, PROFILE, RECORDING, TAPE, TRACE};
 use heaptape_formats::tape::{Codec, FILE_MAGIC, Source};
@@ -15,6 +17,9 @@ use heaptape_formats::{Error, Format, sniff};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+/// Bytes by which a file's format is told.
+const SNIFFED: u64 = 4096;
 
 /// Why nothing can be read.
 #[derive(Debug, thiserror::Error)]
@@ -100,14 +105,16 @@ pub fn open(path: &Path) -> Result<Recording, Failure> {
     }
     // A packed file is told by what comes out of it.
     let mut plain = Vec::new();
-    let unpacked = bare::open(path).and_then(|reader| reader.take(4).read_to_end(&mut plain));
+    let unpacked = bare::open(path).and_then(|reader| reader.take(SNIFFED).read_to_end(&mut plain));
     unpacked.map_err(|error| io_failure(path, error))?;
     match sniff::format(&plain) {
         Some(Format::Mptl) => return image_alone(path, Image::profile(path)?),
         Some(Format::Mtrc) => return image_alone(path, Image::trace(path)?),
+        Some(format) if import::reads(format) => return image_alone(path, import::image(path, format)?),
         _ => {}
     }
-    let why = "not a recording, and no file of a known format (MTRC, MPTL, tape)".to_string();
+    let why =
+        "not a recording, and no file of a known format (MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif)".to_string();
     Err(Failure::Unknown { path: path.display().to_string(), why })
 }
 
@@ -184,6 +191,6 @@ fn unlisted(path: &Path, about: Option<&recording::Recording>) -> io::Result<Vec
     Ok(found)
 }
 
-fn io_failure(path: &Path, error: io::Error) -> Failure {
+pub(crate) fn io_failure(path: &Path, error: io::Error) -> Failure {
     Failure::Io { path: path.display().to_string(), error }
 }

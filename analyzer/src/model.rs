@@ -1,11 +1,16 @@
 //! What reports ask: each model learns one thing from the events that [`crate::replay()`] gives it, and knows nothing of files.
 
 pub mod call_sites;
+pub mod fragments;
+pub mod free_sites;
 pub mod leaks;
 pub mod lifetimes;
 pub mod live_set;
+pub mod only;
 pub mod peak;
+pub mod resizes;
 pub mod sizes;
+pub mod slices;
 pub mod temporary;
 pub mod threads;
 pub mod timeline;

@@ -2,13 +2,20 @@
 //!
 //! Text goes through a [`crate::text::Screen`]; JSON goes through [`json::print`], which escapes what could steer a terminal.
 
+pub mod diff;
+mod filter;
+pub mod fragmentation;
 mod frames;
+pub mod free_sites;
+pub mod gate;
+mod grouping;
 pub mod json;
 pub mod leaks;
 pub mod lifetimes;
 pub mod peak;
 pub mod profile_names;
 mod questions;
+pub mod realloc;
 pub mod sites;
 pub mod sizes;
 pub mod summary;
@@ -18,12 +25,13 @@ pub mod threads;
 pub mod timeline;
 pub mod verify;
 
+pub use filter::Filter;
 pub use frames::{FrameJson, Place, place, stack_json, text_stack};
+pub use grouping::By;
 pub use profile_names::name_profile;
 pub use questions::{Asked, Head};
 pub use summary::after_record;
 
-use crate::missing::Missing;
 use crate::text::Screen;
 use std::io;
 
@@ -67,7 +75,7 @@ impl Outcome {
 const SHOWN: usize = 5;
 
 /// Says what is missing, the first few things one by one.
-pub(crate) fn say_missing(screen: &mut Screen, of: &str, missing: &[Missing]) -> io::Result<()> {
+pub(crate) fn say_missing(screen: &mut Screen, of: &str, missing: &[impl std::fmt::Display]) -> io::Result<()> {
     for one in missing.iter().take(SHOWN) {
         screen.warning(&format!("! {of}{one}"))?;
     }

@@ -31,7 +31,7 @@ pub struct Named {
 }
 
 /// One call site.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Site {
     /// The caller's site; 0 for the outermost.
     pub parent: u32,

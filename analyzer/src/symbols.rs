@@ -7,6 +7,7 @@
 mod demangle;
 mod dwarf;
 mod elf;
+mod returned_text;
 
 pub use demangle::demangle;
 
@@ -14,6 +15,7 @@ use crate::stacks::{Module, Site, Stacks};
 use dwarf::Debug;
 use elf::{Elf, Functions};
 use heaptape_formats::tape::SITE_SIGNAL;
+use returned_text::returned_text;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -33,7 +35,7 @@ pub enum Detail {
 }
 
 /// A frame as reports show it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// Function; none when it cannot be named.
     pub function: Option<String>,
@@ -161,6 +163,27 @@ impl Symbolizer {
         let frames: Rc<[Frame]> = frames.into();
         self.frames.insert((object, address), frames.clone());
         frames
+    }
+
+    /// The symbol of a site's function as it stands in the file: mangled, where the language mangles.
+    pub fn symbol(&mut self, stacks: &Stacks, site: &Site) -> Option<String> {
+        let module = module_of(stacks, site)?;
+        let (object, address) = (self.object(module), link_address(module, site));
+        let (_, symbol) = self.functions(object).find(address)?;
+        Some(String::from_utf8_lossy(symbol).into_owned())
+    }
+
+    /// The suppressions that a module brings for LSan; none when it brings none, an error when they cannot be read without
+    /// running it.
+    pub fn default_suppressions(&mut self, module: &Module) -> Option<Result<String, &'static str>> {
+        const NAME: &[u8] = b"__lsan_default_suppressions";
+        let object = self.object(module);
+        let object = &self.objects[object];
+        object.files.iter().find_map(|(_, elf)| {
+            let tables = [elf.functions(true), elf.functions(false)];
+            let found = tables.iter().find_map(|table| table.iter().find(|(_, name)| *name == NAME).map(|(at, _)| at));
+            found.map(|address| returned_text(elf, address))
+        })
     }
 
     /// Run-time start address and symbol of a site's function, for profiles.

@@ -9,6 +9,8 @@ use std::io::{self, IsTerminal, Write};
 pub struct Style {
     /// Whether headings are coloured.
     pub colour: bool,
+    /// Whether pictures may be made of block elements.
+    pub pictures: bool,
     /// Columns.
     pub width: usize,
 }
@@ -18,7 +20,7 @@ const WIDTH: usize = 110;
 
 impl Style {
     /// No colour and a fixed width.
-    pub const PLAIN: Style = Style { colour: false, width: WIDTH };
+    pub const PLAIN: Style = Style { colour: false, pictures: false, width: WIDTH };
 
     /// For stdout: colour on terminals only, and not with `NO_COLOR`.
     pub fn of_stdout() -> Style {
@@ -34,7 +36,12 @@ impl Style {
         let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let width = size.map_or(WIDTH, |(terminal_size::Width(width), _)| usize::from(width).clamp(60, 200));
-        Style { colour: is_terminal && !forbidden && !dumb, width }
+        // The first that is set decides, as it does for the C library.
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+            .iter()
+            .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+        let is_utf8 = locale.is_some_and(|locale| locale.to_ascii_lowercase().replace('-', "").ends_with("utf8"));
+        Style { colour: is_terminal && !forbidden && !dumb, pictures: is_terminal && !dumb && is_utf8, width }
     }
 }
 
@@ -270,7 +277,7 @@ mod tests {
     #[test]
     fn nothing_from_a_recording_steers_the_terminal() {
         let mut out = Vec::new();
-        let mut screen = Screen::new(&mut out, Style { colour: true, width: 80 });
+        let mut screen = Screen::new(&mut out, Style { colour: true, pictures: true, width: 80 });
         let hostile = "a\x1b[31mb\u{9b}1mc\x07\u{202e}d\u{200b}e\x7f\rf";
         screen.line(hostile).unwrap();
         screen.heading(hostile).unwrap();

@@ -41,9 +41,10 @@ fn read(path: &Path) -> Option<Read> {
     let mut missing = recording.missing.clone();
     missing.extend(image.missing.clone());
     missing.extend(outcome.missing);
-    let asked = Asked { paths: vec![path.to_path_buf()], json: true, range: Default::default(), top: 5, process: None };
+    let asked =
+        Asked { paths: vec![path.to_path_buf()], json: true, range: Default::default(), top: 5, ..Asked::default() };
     let mut out = Vec::new();
-    let _ = leaks::run(&asked, leaks::Options::default(), &mut out, Style::PLAIN);
+    let _ = leaks::run(&asked, &leaks::Options::default(), &mut out, Style::PLAIN);
     let _ = report::summary::report(&[path], false, &mut out, Style::PLAIN);
     let _ = verify::run(path, &mut out, Style::PLAIN);
     Some(Read { events, totals: totals.finish(None), missing })

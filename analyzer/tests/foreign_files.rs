@@ -11,7 +11,7 @@ fn sample(name: &str) -> PathBuf {
 }
 
 fn asked(name: &str) -> Asked {
-    Asked { paths: vec![sample(name)], json: true, range: Default::default(), top: 1000, process: None }
+    Asked { paths: vec![sample(name)], json: true, range: Default::default(), top: 1000, ..Asked::default() }
 }
 
 fn value(out: &[u8]) -> Value {
@@ -54,7 +54,7 @@ fn totals_of_traces_and_profiles() {
 #[test]
 fn leaks_name_their_functions() {
     let mut out = Vec::new();
-    leaks::run(&asked("basic.mpt"), leaks::Options::default(), &mut out, Style::PLAIN).unwrap();
+    leaks::run(&asked("basic.mpt"), &leaks::Options::default(), &mut out, Style::PLAIN).unwrap();
     let answer = value(&out);
     let leaks = answer["leaks"].as_array().unwrap();
     let found: Vec<(String, u64, u64)> = leaks
@@ -73,7 +73,7 @@ fn leaks_name_their_functions() {
     assert_eq!(cached, 6);
 
     let mut out = Vec::new();
-    leaks::run(&asked("names.mtrc"), leaks::Options::default(), &mut out, Style::PLAIN).unwrap();
+    leaks::run(&asked("names.mtrc"), &leaks::Options::default(), &mut out, Style::PLAIN).unwrap();
     let answer = value(&out);
     let leaks = answer["leaks"].as_array().unwrap();
     assert_eq!(leaks.iter().map(|leak| leak["blocks"].as_u64().unwrap()).sum::<u64>(), 132);

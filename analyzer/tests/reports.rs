@@ -60,7 +60,7 @@ fn recording() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn asked(path: &Path, json: bool) -> Asked {
-    Asked { paths: vec![path.to_path_buf()], json, range: Range::ALL, top: 10, process: None }
+    Asked { paths: vec![path.to_path_buf()], json, range: Range::ALL, top: 10, ..Asked::default() }
 }
 
 type Run = dyn Fn(&Asked, &mut Vec<u8>) -> Result<Outcome, report::Error>;
@@ -69,7 +69,7 @@ fn questions() -> Vec<(&'static str, Box<Run>)> {
     let style = Style::PLAIN;
     vec![
         ("report", Box::new(move |a, out| summary::report(&[&a.paths[0]], a.json, out, style))),
-        ("leaks", Box::new(move |a, out| leaks::run(a, leaks::Options::default(), out, style))),
+        ("leaks", Box::new(move |a, out| leaks::run(a, &leaks::Options::default(), out, style))),
         ("peak", Box::new(move |a, out| peak::run(a, out, style))),
         ("sites", Box::new(move |a, out| sites::run(a, out, style))),
         ("sizes", Box::new(move |a, out| sizes::run(a, out, style))),

@@ -4,7 +4,7 @@
 mod library;
 mod words;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use std::process::ExitCode;
 
 /// A tape recorder for the heap.
@@ -27,8 +27,18 @@ pub enum Outcome {
     Status(u8),
 }
 
+/// All words with their options and examples: what parses the command line, and what help, manual pages and completions are made of.
+fn command() -> clap::Command {
+    Cli::command().mut_subcommands(|word| {
+        let examples = words::examples::of(word.get_name());
+        let before = word.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
+        word.after_help(format!("{before}{examples}"))
+    })
+}
+
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(words::spelled(std::env::args_os()));
+    let matches = command().get_matches_from(words::spelled(std::env::args_os()));
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match words::run(cli.word) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Incomplete) => ExitCode::from(1),

@@ -6,7 +6,9 @@ use crate::Outcome;
 pub use dcpiprof::spelled;
 
 mod asked;
+pub mod examples;
 mod frames;
+mod gates;
 
 macro_rules! words {
     ($($(#[$meta:meta])* $name:ident $variant:ident,)*) => {
@@ -54,6 +56,14 @@ words! {
     timeline Timeline,
     /// What each thread allocated and freed
     threads Threads,
+    /// What resizes cost, and who resizes again and again
+    realloc Realloc,
+    /// Where memory is given back (recordings made with --free-stacks)
+    free_sites FreeSites,
+    /// How live blocks lie in memory, and who keeps nearly empty pages
+    fragmentation Fragmentation,
+    /// What changed between two runs, builds, moments or processes
+    diff Diff,
     /// A recording as files for other tools
     export Export,
     /// Files of one format as files of another
@@ -80,4 +90,8 @@ words! {
     mprof Mprof,
     /// Show a trace (MTRC) as mptrace does
     mptrace Mptrace,
+    /// Manual pages
+    man Man,
+    /// Completions for a shell
+    completions Completions,
 }

@@ -17,6 +17,14 @@ pub enum Format {
     Tape,
     /// `recording.json`.
     Recording,
+    /// pprof's profile.
+    Pprof,
+    /// heaptrack's data file.
+    Heaptrack,
+    /// DHAT's data file.
+    Dhat,
+    /// Massif's output.
+    Massif,
 }
 
 impl Format {
@@ -29,6 +37,10 @@ impl Format {
             Format::Dcpi => "DCPI",
             Format::Tape => "tape",
             Format::Recording => "recording.json",
+            Format::Pprof => "pprof",
+            Format::Heaptrack => "heaptrack",
+            Format::Dhat => "DHAT",
+            Format::Massif => "massif",
         }
     }
 }

@@ -6,13 +6,17 @@
 
 pub mod cursor;
 pub mod dcpi;
+pub mod dhat;
 pub mod error;
 pub mod flavour;
 pub mod gmon;
+pub mod heaptrack;
 pub mod leb128;
+pub mod massif;
 pub mod mptl;
 pub mod mtrc;
 pub mod pattern;
+pub mod pprof;
 pub mod recording;
 pub mod sniff;
 pub mod tape;

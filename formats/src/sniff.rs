@@ -1,6 +1,6 @@
 //! Tells formats apart by content: every format is asked in turn and answers yes, no or need more bytes.
 
-use crate::{Flavour, Format, dcpi, tape};
+use crate::{Flavour, Format, dcpi, dhat, heaptrack, massif, pprof, tape};
 
 /// What a format says about the first bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +32,16 @@ pub enum Verdict {
 type Ask = fn(&[u8]) -> Answer;
 
 /// THE list: a new format is a line here. The order matters only among weak answers.
-const FORMATS: [(Format, Ask); 6] = [
+const FORMATS: [(Format, Ask); 10] = [
     (Format::Tape, |bytes| begins_with(bytes, &tape::FILE_MAGIC)),
     (Format::Mtrc, |bytes| begins_with(bytes, b"MTRC")),
     (Format::Mptl, |bytes| begins_with(bytes, b"MPTL")),
+    (Format::Dhat, dhat::layout::sniff),
+    (Format::Heaptrack, heaptrack::sniff),
+    (Format::Massif, massif::sniff),
     (Format::Dcpi, dcpi::sniff),
     (Format::Recording, recording),
+    (Format::Pprof, pprof::sniff),
     (Format::Gmon, gmon),
 ];
 
@@ -145,6 +149,11 @@ mod tests {
         assert_eq!(settled(b"gmon\x01\0\0\0"), Verdict::Known(Format::Gmon));
         assert_eq!(settled(b"x y\nevent e\nversion \t pdb-1.01\n"), Verdict::Known(Format::Dcpi));
         assert_eq!(settled(b"{\n  \"format\" : \"heaptape recording\"}"), Verdict::Known(Format::Recording));
+        assert_eq!(settled(b"v 10400 3\nX ./t\n"), Verdict::Known(Format::Heaptrack));
+        assert_eq!(settled(b"{\"dhatFileVersion\":2\n,"), Verdict::Known(Format::Dhat));
+        assert_eq!(settled(b"desc: (none)\ncmd: ./t\n"), Verdict::Known(Format::Massif));
+        let pprof = [&b"\x0a\x04\x08\x01\x10\x02"[..], b"\x0a\x04\x08\x03\x10\x04", &[0x32; 20]].concat();
+        assert_eq!(settled(&pprof), Verdict::Weak(Format::Pprof));
         let written = crate::recording::Recording { format: "heaptape recording".into(), ..Default::default() };
         let written = serde_json::to_vec_pretty(&written).expect("plain fields");
         assert_eq!(settled(&written), Verdict::Known(Format::Recording));

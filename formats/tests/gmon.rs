@@ -267,7 +267,7 @@ fn sum_of_three_runs_is_gprofs() {
     let bins: Vec<u64> = sum.histograms().next().unwrap().bins.iter().map(|&bin| u64::from(bin)).collect();
     assert_eq!(union.sums.len(), 1);
     assert_eq!(union.sums[0].bins, bins);
-    assert_eq!(union.arcs.iter().map(|arc| arc.count).sum::<u64>(), sum.arcs().map(|arc| arc.count).sum());
+    assert_eq!(union.arcs.iter().map(|arc| arc.count).sum::<u64>(), sum.arcs().map(|arc| arc.count).sum::<u64>());
 }
 
 #[test]

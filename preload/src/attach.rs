@@ -6,9 +6,9 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
-use heaptape_wire::area::{CLOCK_TSC, GATE_DORMANT, MAGIC};
+use heaptape_wire::area::{CLOCK_TSC, GATE_DORMANT, MAGIC, PAGE};
 use heaptape_wire::hello::{ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REPLY_BYTES, Reply};
-use heaptape_wire::limits::{ATTACH_MS, ENV_SOCKET};
+use heaptape_wire::limits::{ATTACH_MS, ENV_ATTACH, ENV_SOCKET, MOST_ATTACH_MS};
 use heaptape_wire::{Area, Header, Params, WIRE_VERSION};
 
 const NEW: u32 = 0;
@@ -60,6 +60,9 @@ struct Path(UnsafeCell<([u8; 108], usize)>);
 unsafe impl Sync for Path {}
 static PATH: Path = Path(UnsafeCell::new(([0; 108], 0)));
 
+/// Longest time of an attach; as the environment says, read with the path.
+static PATIENCE_MS: AtomicU64 = AtomicU64::new(ATTACH_MS);
+
 /// Whether frees carry stacks.
 #[inline(always)]
 pub fn frees_have_stacks() -> bool {
@@ -108,8 +111,9 @@ pub fn session() -> Option<Session> {
         if STATE.compare_exchange(again, ATTACHING, Acquire, Relaxed).is_err() {
             continue;
         }
-        ATTACHER.store(sys::pid(), Relaxed);
-        let session = attach(state == LIVE);
+        let pid = sys::pid();
+        ATTACHER.store(pid, Relaxed);
+        let session = attach(pid, state == LIVE);
         // SAFETY: this thread alone is ATTACHING.
         unsafe { *SESSION.0.get() = session };
         STATE.store(if session.is_some() { LIVE } else { OFF }, Release);
@@ -151,7 +155,19 @@ pub fn close() {
     STATE.store(OFF, Release);
 }
 
-fn attach(is_child: bool) -> Option<Session> {
+/// The process as it sees itself; of a live session.
+pub fn pid() -> u32 {
+    SESSION_PID.load(Relaxed)
+}
+
+/// The socket's path, when this process or the one that it was forked from has a session.
+pub fn socket_path() -> Option<&'static [u8]> {
+    // SAFETY: the path was written before LIVE, and is not written again.
+    let (path, length) = unsafe { &*PATH.0.get() };
+    (STATE.load(Acquire) == LIVE).then(|| path.get(..*length)).flatten()
+}
+
+fn attach(pid: u32, is_child: bool) -> Option<Session> {
     if sys::auxiliary(libc::AT_SECURE) != 0
         || sys::is_under_valgrind()
         || sys::environment("RUNNING_UNDER_RR").is_some()
@@ -164,38 +180,57 @@ fn attach(is_child: bool) -> Option<Session> {
         let value = sys::environment(ENV_SOCKET)?.to_bytes();
         path.get_mut(..value.len())?.copy_from_slice(value);
         *length = value.len();
+        if let Some(wanted) = sys::environment(ENV_ATTACH) {
+            let wanted = wanted.to_bytes().iter().take(6).fold(0, |value, digit| {
+                if digit.is_ascii_digit() { value * 10 + u64::from(digit - b'0') } else { value }
+            });
+            PATIENCE_MS.store(wanted.min(MOST_ATTACH_MS), Relaxed);
+        }
     }
     let path = path.get(..*length).filter(|path| !path.is_empty())?;
+    let unseen = is_child && FORK_TICK.load(Relaxed) == 0;
     let hello = Hello {
-        pid: sys::pid(),
+        pid,
         origin: if is_child { ORIGIN_FORK } else { ORIGIN_START },
         page_size: sys::auxiliary(libc::AT_PAGESZ) as u32,
-        address_space: sys::address_space_limit(),
-        fork_tick: if is_child { FORK_TICK.load(Relaxed) } else { 0 },
+        address_room: sys::address_room(),
+        fork_age: if unseen { sys::age_ns() } else { 0 },
+        fork_tick: match is_child {
+            true if unseen => stamp::now(),
+            true => FORK_TICK.load(Relaxed),
+            false => 0,
+        },
         parent_pid: if is_child { SESSION_PID.load(Relaxed) } else { 0 },
     };
     let socket = sys::socket()?;
-    let answer = ask(socket, path, &hello);
+    // The recorder sees the socket close: by then the session is in use, or never will be.
+    let session = ask(socket, path, &hello).and_then(|(reply, descriptor)| {
+        let area = map_area(descriptor, reply.area_bytes);
+        sys::close(descriptor);
+        settle(area?, pid, is_child)
+    });
     sys::close(socket);
-    let (reply, descriptor) = answer?;
-    let area = map_area(descriptor, reply.area_bytes);
-    sys::close(descriptor);
-    let area = area?;
-    // SAFETY: as above; the session of the parent process, whose private memory this child inherited as zeros.
+    session
+}
+
+/// Takes an area into use.
+fn settle(area: Area, pid: u32, is_child: bool) -> Option<Session> {
+    // SAFETY: this thread alone is ATTACHING; the session of the parent process, whose private memory this child inherited as zeros.
     let old = unsafe { *SESSION.0.get() }.filter(|_| is_child && !LEAVE_OLD.swap(false, Relaxed));
     let Some(session) = start(area, old) else {
         sys::unmap(area.base(), area.layout().total as usize);
         return None;
     };
-    SESSION_PID.store(sys::pid(), Relaxed);
+    SESSION_PID.store(pid, Relaxed);
     // SAFETY: `start` made the page, or found the parent's.
     unsafe { (*ALIVE.load(Relaxed)).store(1, Release) };
+    area.header().attached.store(1, Release);
     Some(session)
 }
 
-/// Connects and exchanges hello and reply, all within [`ATTACH_MS`].
+/// Connects and exchanges hello and reply, all within [`PATIENCE_MS`]; a recorder that is stopped gets [`ATTACH_MS`] of it.
 fn ask(socket: i32, path: &[u8], hello: &Hello) -> Option<(Reply, i32)> {
-    let deadline = sys::monotonic_ns() + ATTACH_MS * 1_000_000;
+    let deadline = sys::monotonic_ns() + PATIENCE_MS.load(Relaxed) * 1_000_000;
     let left = || deadline.saturating_sub(sys::monotonic_ns()) / 1_000_000;
     // EAGAIN: the recorder's queue is full; it may have room a moment later.
     while let error @ ..0 = sys::connect(socket, path) {
@@ -209,8 +244,8 @@ fn ask(socket: i32, path: &[u8], hello: &Hello) -> Option<(Reply, i32)> {
         return None;
     }
     // A signal may interrupt the wait; the deadline holds all the same.
-    while !sys::wait_readable(socket, left()) {
-        if left() == 0 {
+    while !sys::wait_readable(socket, left().min(ATTACH_MS)) {
+        if left() == 0 || sys::peer_is_stopped(socket) {
             return None;
         }
     }
@@ -262,14 +297,12 @@ fn start(area: Area, old: Option<Session>) -> Option<Session> {
     let session = match old {
         Some(old) if old.slots == params.slots && old.index_bytes == index_bytes => Session { area, ..old },
         _ => {
-            if ALIVE.load(Relaxed).is_null() {
-                let page = wiped(4096)?;
-                sys::open_memory(page, 4096).then_some(())?;
-                ALIVE.store(page.cast(), Relaxed);
-            }
-            let blocks = wiped(params.slots as usize * BLOCK_BYTES)?;
-            let index = wiped(index_bytes)?;
-            Session { area, blocks, slots: params.slots, index, index_bytes }
+            // The page, the index, the blocks: one reservation, and few system calls.
+            let page = wiped(PAGE as usize + index_bytes + params.slots as usize * BLOCK_BYTES)?;
+            sys::open_memory(page, PAGE as usize).then_some(())?;
+            ALIVE.store(page.cast(), Relaxed);
+            let index = page.wrapping_add(PAGE as usize);
+            Session { area, blocks: index.wrapping_add(index_bytes), slots: params.slots, index, index_bytes }
         }
     };
     let header = area.header();

@@ -1,5 +1,5 @@
-//! A static arena that serves the calls made before the real allocator is known: `dlsym` itself allocated on glibc up to 2.33. On newer
-//! ones it stays empty. Blocks are never given back; each has its size in front.
+//! A static arena that serves the calls made while the real allocator is being looked up: another thread's, or a signal handler's. It
+//! mostly stays empty. Blocks are never given back; each has its size in front.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};

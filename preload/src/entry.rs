@@ -94,7 +94,7 @@ pub unsafe extern "C" fn new_without_next(size: usize) -> *mut u8 {
 #[cfg(not(test))]
 #[allow(missing_docs)]
 pub mod plain {
-    use core::ffi::{c_int, c_void};
+    use core::ffi::{c_char, c_int, c_void};
 
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
@@ -112,6 +112,32 @@ pub mod plain {
     pub unsafe extern "C" fn _Fork() -> c_int {
         // SAFETY: the program's own call.
         unsafe { crate::fork::underscore_fork() }
+    }
+
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn posix_spawn(
+        pid: *mut c_int,
+        path: *const c_char,
+        actions: *const c_void,
+        attributes: *const c_void,
+        argv: *const *const c_char,
+        environment: *const *const c_char,
+    ) -> c_int {
+        // SAFETY: the program's own call.
+        unsafe { crate::exec::posix_spawn(pid, path, actions, attributes, argv, environment) }
+    }
+
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn posix_spawnp(
+        pid: *mut c_int,
+        name: *const c_char,
+        actions: *const c_void,
+        attributes: *const c_void,
+        argv: *const *const c_char,
+        environment: *const *const c_char,
+    ) -> c_int {
+        // SAFETY: the program's own call.
+        unsafe { crate::exec::posix_spawnp(pid, name, actions, attributes, argv, environment) }
     }
 
     #[unsafe(no_mangle)]

@@ -1,5 +1,5 @@
-//! Fork and `dlclose`, whose moments must be known. `vfork`, `posix_spawn` and `clone` are never wrapped: their child runs in the parent's
-//! memory while the parent's thread stands still, so its events belong to the parent's ring.
+//! Fork and `dlclose`, whose moments must be known. `vfork` and `clone` are never wrapped (nor is what `posix_spawn` does): their child runs
+//! in the parent's memory while the parent's thread stands still, so its events belong to the parent's ring.
 
 use crate::thread::Block;
 use crate::unwind::rules;

@@ -1,23 +1,24 @@
 //! The allocator behind us: finds it once, calls it for ever.
 //!
 //! Each pointer starts at a boot function, so that the hot path has no check: the first call of any of them resolves all. Calls that
-//! arrive while `dlsym` is at work, from itself or from another thread, are served by the cradle.
+//! arrive meanwhile, from another thread or a signal handler, are served by the cradle.
 
+use crate::link::{self, Scope, Wanted};
 use crate::{cradle, sys};
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
 macro_rules! next_functions {
-    ($($when:ident $name:ident $symbol:literal ($($arg:ident: $kind:ty),*) -> $result:ty, $body:expr;)*) => {
+    ($($name:ident $symbol:literal ($($arg:ident: $kind:ty),*) -> $result:ty, $body:expr;)*) => {
         $(
             #[doc = concat!("The next `", stringify!($name), "`.")]
             #[inline(always)]
             #[allow(non_snake_case)]
             pub unsafe fn $name($($arg: $kind),*) -> $result {
                 let pointer = pointers::$name.load(Relaxed);
-                // SAFETY: the pointer is the boot function of the same type or what `dlsym` found under this name; the arguments are
+                // SAFETY: the pointer is the boot function of the same type or what was found under this name; the arguments are
                 // the program's own.
                 unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> $result>(pointer)($($arg),*) }
             }
@@ -35,11 +36,6 @@ macro_rules! next_functions {
             $(
                 pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
                     if resolve() {
-                        let place = &pointers::$name;
-                        if place.load(Relaxed) == boot::$name as *mut c_void {
-                            let found = quietly(|| sys::next_symbol($symbol));
-                            place.store(if found.is_null() { missing::$name as *mut c_void } else { found }, Relaxed);
-                        }
                         // SAFETY: resolved now: not this function again.
                         return unsafe { super::$name($($arg),*) };
                     }
@@ -59,76 +55,77 @@ macro_rules! next_functions {
             )*
         }
         fn find_all() {
-            $(find!($when $name $symbol);)*
+            let mut wanted = [$(Wanted::new($symbol)),*];
+            link::find(Scope::Next, false, &mut wanted);
+            let mut found = wanted.iter();
+            $(
+                let next = found.next().map_or(core::ptr::null_mut(), |wanted| wanted.found);
+                pointers::$name.store(if next.is_null() { missing::$name as *mut c_void } else { next }, Relaxed);
+            )*
         }
     };
 }
 
-/// A function that every libc has is looked up at once. One that may be missing is looked up when it is called: a search that fails
-/// allocates its message.
-macro_rules! find {
-    (now $name:ident $symbol:literal) => {
-        let found = sys::next_symbol($symbol);
-        if !found.is_null() {
-            pointers::$name.store(found, Relaxed);
-        }
-    };
-    (late $name:ident $symbol:literal) => {};
-}
-
-// `free` and `realloc` first: what `dlsym` allocates with the old ones must find its way back.
 next_functions! {
-    now free c"free" (block: *mut u8) -> (), { let _ = block; };
-    now realloc c"realloc" (block: *mut u8, size: usize) -> *mut u8, move_out(block, size);
-    now malloc c"malloc" (size: usize) -> *mut u8, cradle::take(size, 16);
-    now calloc c"calloc" (count: usize, size: usize) -> *mut u8, {
+    free c"free" (block: *mut u8) -> (), { let _ = block; };
+    realloc c"realloc" (block: *mut u8, size: usize) -> *mut u8, move_out(block, size);
+    malloc c"malloc" (size: usize) -> *mut u8, cradle::take(size, 16);
+    calloc c"calloc" (count: usize, size: usize) -> *mut u8, {
         count.checked_mul(size).map_or(core::ptr::null_mut(), |bytes| cradle::take(bytes, 16))
     };
-    late reallocarray c"reallocarray" (block: *mut u8, count: usize, size: usize) -> *mut u8, {
+    reallocarray c"reallocarray" (block: *mut u8, count: usize, size: usize) -> *mut u8, {
         match count.checked_mul(size) {
             // SAFETY: the program's own arguments, with the product checked as `reallocarray` does.
             Some(bytes) => unsafe { super::realloc(block, bytes) },
             None => { sys::set_errno(libc::ENOMEM); core::ptr::null_mut() }
         }
     };
-    now memalign c"memalign" (align: usize, size: usize) -> *mut u8, cradle::take(size, align);
-    now aligned_alloc c"aligned_alloc" (align: usize, size: usize) -> *mut u8, {
+    memalign c"memalign" (align: usize, size: usize) -> *mut u8, cradle::take(size, align);
+    aligned_alloc c"aligned_alloc" (align: usize, size: usize) -> *mut u8, {
         // SAFETY: an allocator without `aligned_alloc` gets the older call of the same meaning.
         unsafe { super::memalign(align, size) }
     };
-    now posix_memalign c"posix_memalign" (out: *mut *mut u8, align: usize, size: usize) -> c_int, {
+    posix_memalign c"posix_memalign" (out: *mut *mut u8, align: usize, size: usize) -> c_int, {
         // SAFETY: as above; `out` is the program's.
         unsafe {
             let block = super::memalign(align, size);
             if block.is_null() { libc::ENOMEM } else { *out = block; 0 }
         }
     };
-    now valloc c"valloc" (size: usize) -> *mut u8, {
+    valloc c"valloc" (size: usize) -> *mut u8, {
         // SAFETY: as above.
         unsafe { super::memalign(4096, size) }
     };
-    now pvalloc c"pvalloc" (size: usize) -> *mut u8, {
+    pvalloc c"pvalloc" (size: usize) -> *mut u8, {
         // SAFETY: as above.
         unsafe { super::memalign(4096, size.next_multiple_of(4096)) }
     };
-    late cfree c"cfree" (block: *mut u8) -> (), {
+    cfree c"cfree" (block: *mut u8) -> (), {
         // SAFETY: as above.
         unsafe { super::free(block) }
     };
-    late free_sized c"free_sized" (block: *mut u8, size: usize) -> (), {
+    free_sized c"free_sized" (block: *mut u8, size: usize) -> (), {
         let _ = size;
         // SAFETY: C23 defines it as `free` with a promise.
         unsafe { super::free(block) }
     };
-    late free_aligned_sized c"free_aligned_sized" (block: *mut u8, align: usize, size: usize) -> (), {
+    free_aligned_sized c"free_aligned_sized" (block: *mut u8, align: usize, size: usize) -> (), {
         let _ = (align, size);
         // SAFETY: as above.
         unsafe { super::free(block) }
     };
-    now malloc_usable_size c"malloc_usable_size" (block: *mut u8) -> usize, { let _ = block; 0 };
-    now dlclose c"dlclose" (handle: *mut c_void) -> c_int, { let _ = handle; -1 };
-    now fork c"fork" () -> c_int, raw_fork();
-    late _Fork c"_Fork" () -> c_int, raw_fork();
+    malloc_usable_size c"malloc_usable_size" (block: *mut u8) -> usize, { let _ = block; 0 };
+    dlclose c"dlclose" (handle: *mut c_void) -> c_int, { let _ = handle; -1 };
+    fork c"fork" () -> c_int, raw_fork();
+    _Fork c"_Fork" () -> c_int, raw_fork();
+    posix_spawn c"posix_spawn" (pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, environment: *const *const c_char) -> c_int, {
+        let _ = (pid, path, actions, attributes, argv, environment);
+        libc::ENOSYS
+    };
+    posix_spawnp c"posix_spawnp" (pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, environment: *const *const c_char) -> c_int, {
+        let _ = (pid, path, actions, attributes, argv, environment);
+        libc::ENOSYS
+    };
 }
 
 fn raw_fork() -> c_int {
@@ -154,17 +151,19 @@ const RESOLVED: u32 = 2;
 static STATE: AtomicU32 = AtomicU32::new(UNRESOLVED);
 static IS_GLIBC: AtomicBool = AtomicBool::new(false);
 
-/// Finds the next definitions. False while another call is at it (perhaps this thread's own, below `dlsym`).
+/// Finds the next definitions. False while another call is at it.
 pub fn resolve() -> bool {
     match STATE.compare_exchange(UNRESOLVED, RESOLVING, Acquire, Acquire) {
         Ok(_) => {
-            sys::keeping_errno(|| {
-                crate::unwind::objects::find_loader();
-                find_all();
-                let libc_malloc = sys::any_symbol(c"__libc_malloc");
-                IS_GLIBC.store(!libc_malloc.is_null() && libc_malloc == pointers::malloc.load(Relaxed), Relaxed);
-                crate::stamp::watch_threads();
-            });
+            let names = [c"_dl_find_object", c"__libc_malloc", c"__libc_single_threaded"];
+            let mut wanted = names.map(Wanted::new);
+            link::find(Scope::Any, false, &mut wanted);
+            let [finder, libc_malloc, flag] = wanted.map(|wanted| wanted.found);
+            crate::unwind::objects::find_loader(finder);
+            find_all();
+            crate::exec::find_next();
+            IS_GLIBC.store(!libc_malloc.is_null() && libc_malloc == pointers::malloc.load(Relaxed), Relaxed);
+            crate::stamp::watch_threads(flag.cast());
             STATE.store(RESOLVED, Release);
             true
         }
@@ -172,7 +171,7 @@ pub fn resolve() -> bool {
     }
 }
 
-/// Whether the next definitions are known. What is allocated before is `dlsym`'s for this library, not the program's.
+/// Whether the next definitions are known.
 pub fn is_resolved() -> bool {
     STATE.load(Acquire) == RESOLVED
 }
@@ -200,37 +199,23 @@ fn find_operator(which: usize, caller: usize) -> *mut c_void {
     /// The last caller that was not this library. An operator that jumps to another one shows our own stub as that one's caller.
     static CALLER: AtomicUsize = AtomicUsize::new(0);
     let name: &CStr = crate::hooks::OPERATORS[which];
-    quietly(|| {
-        let object_of = crate::unwind::objects::find;
-        let is_ours = |address: usize| {
-            object_of(address)
-                .is_some_and(|object| (object.start..object.end).contains(&(find_operator as *const () as u64)))
-        };
-        if !is_ours(caller) {
-            CALLER.store(caller, Relaxed);
-        }
-        let mut found = sys::next_symbol(name);
-        if found.is_null()
-            && let Some(object) = object_of(CALLER.load(Relaxed))
-        {
-            // SAFETY: the loader named the object of the caller, which is running and so stays loaded.
-            found = unsafe { sys::symbol_near(crate::unwind::objects::name(&object), name) };
-        }
-        OPERATORS[which].store(found, Relaxed);
-        found
-    })
+    let object_of = crate::unwind::objects::find;
+    let is_ours = |address: usize| {
+        object_of(address)
+            .is_some_and(|object| (object.start..object.end).contains(&(find_operator as *const () as u64)))
+    };
+    if !is_ours(caller) {
+        CALLER.store(caller, Relaxed);
+    }
+    // As the loader would search for the caller: what was loaded at start, then the caller's own; then what was opened for it.
+    let places = [(Scope::Next, true), (Scope::Object(CALLER.load(Relaxed)), false), (Scope::Next, false)];
+    let found = places.into_iter().map(|(scope, at_start)| link::one(scope, at_start, name));
+    let found = found.into_iter().find(|found| !found.is_null()).unwrap_or(core::ptr::null_mut());
+    OPERATORS[which].store(found, Relaxed);
+    found
 }
 
 /// After a module went: an operator that was found in it is found again.
 pub fn forget_operators() {
     OPERATORS.iter().for_each(|place| place.store(core::ptr::null_mut(), Relaxed));
-}
-
-/// Runs `body`, which may allocate for this library's own sake: that is not the program's event. `errno` stays as it was.
-fn quietly<T>(body: impl FnOnce() -> T) -> T {
-    let block = crate::tls::get();
-    crate::tls::set(crate::thread::untraced());
-    let result = sys::keeping_errno(body);
-    crate::tls::set(block);
-    result
 }

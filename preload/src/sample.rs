@@ -32,6 +32,9 @@ pub struct Countdown {
 impl Countdown {
     /// A countdown that starts at a random point.
     pub fn new(mean: u64) -> Countdown {
+        if mean == 0 {
+            return Countdown { mean, left: 0, random: 1 };
+        }
         let mut countdown = Countdown { mean, left: 0, random: (stamp::now() ^ u64::from(sys::tid()) << 32) | 1 };
         countdown.left = countdown.gap();
         countdown

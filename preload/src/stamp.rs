@@ -16,9 +16,8 @@ pub fn choose(by_counter: bool) {
     BY_COUNTER.store(by_counter, Relaxed);
 }
 
-/// Names libc's flag that the process has one thread (glibc 2.32 and later); without it every event is stamped.
-pub fn watch_threads() {
-    let flag = crate::sys::any_symbol(c"__libc_single_threaded").cast::<u8>();
+/// Names libc's flag that the process has one thread (glibc 2.32 and later: `__libc_single_threaded`); without it every event is stamped.
+pub fn watch_threads(flag: *mut u8) {
     if !flag.is_null() {
         SINGLE.store(flag, Relaxed);
     }

@@ -2,7 +2,7 @@
 //! through thread cancellation and write `errno`.
 
 use core::arch::asm;
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char};
 
 /// Makes a system call; errors come back as negative numbers.
 ///
@@ -76,6 +76,18 @@ pub fn advise(at: *mut u8, bytes: usize, advice: i32) -> bool {
 pub fn is_readable(address: usize) -> bool {
     const NO_SUCH_HOW: isize = -1;
     call!(SYS_rt_sigprocmask, NO_SUCH_HOW, address, 0, 8) != -libc::EFAULT as isize
+}
+
+/// Holds all signals back from the calling thread, libc's own for cancellation included; gives what [`release_signals`] needs.
+pub fn hold_signals() -> u64 {
+    let (all, mut held) = (u64::MAX, 0_u64);
+    call!(SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, &raw mut held, 8);
+    held
+}
+
+/// Lets through what was let through before.
+pub fn release_signals(held: u64) {
+    call!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const held, 0, 8);
 }
 
 /// Closes a descriptor of ours.
@@ -157,13 +169,92 @@ pub fn monotonic_ns() -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
-/// Soft limit on address space in bytes; `u64::MAX` for none.
-pub fn address_space_limit() -> u64 {
+/// Bytes of address space that the process may still take; `u64::MAX` without a limit.
+pub fn address_room() -> u64 {
     let mut limit = [0u64; 2];
-    match call!(SYS_prlimit64, 0, libc::RLIMIT_AS, 0, limit.as_mut_ptr()) {
-        0 => limit[0],
-        _ => u64::MAX,
+    if call!(SYS_prlimit64, 0, libc::RLIMIT_AS, 0, limit.as_mut_ptr()) != 0 || limit[0] == u64::MAX {
+        return u64::MAX;
     }
+    let mut text = [0; 64];
+    let taken = number(read_file(c"/proc/self/statm", &mut text), 0).unwrap_or(limit[0]);
+    limit[0].saturating_sub(taken.saturating_mul(auxiliary(libc::AT_PAGESZ) as u64))
+}
+
+/// Nanoseconds that the process has run or waited for a processor: its age, if it has not slept. For a child before it does anything.
+pub fn age_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    call!(SYS_clock_gettime, libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time);
+    let mut text = [0; 96];
+    let waited = number(read_file(c"/proc/self/schedstat", &mut text), 1).unwrap_or(0);
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64).wrapping_add(waited)
+}
+
+/// The first bytes of a file; none when it cannot be read.
+fn read_file<'a>(path: &CStr, bytes: &'a mut [u8]) -> &'a [u8] {
+    let Some(file) = open(path) else { return &[] };
+    let count = read(file, bytes);
+    close(file);
+    &bytes[..count.min(bytes.len())]
+}
+
+/// A number of a line, by its place.
+fn number(text: &[u8], place: usize) -> Option<u64> {
+    let word = text.split(|byte| byte.is_ascii_whitespace()).nth(place)?;
+    word.iter().try_fold(0u64, |value, digit| {
+        digit.is_ascii_digit().then(|| value.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
+    })
+}
+
+/// Writes a number between two texts; what stands behind stays zero.
+pub fn decimal(before: &[u8], number: u32, behind: &[u8], out: &mut [u8; 32]) {
+    let (digits, mut left) = (number.checked_ilog10().unwrap_or(0), number);
+    let places = (0..=digits).rev().map(|place| {
+        let digit = left / 10u32.pow(place);
+        left %= 10u32.pow(place);
+        b'0' + digit as u8
+    });
+    let text = before.iter().copied().chain(places).chain(behind.iter().copied());
+    text.take(31).zip(out).for_each(|(byte, place)| *place = byte);
+}
+
+/// What the kernel says of a file; `None` when there is none.
+pub fn status(path: &CStr) -> Option<libc::stat> {
+    // SAFETY: all-zero is a valid stat.
+    let mut status: libc::stat = unsafe { core::mem::zeroed() };
+    (call!(SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), &raw mut status, 0) == 0).then_some(status)
+}
+
+/// Effective user and group.
+pub fn effective_ids() -> (u32, u32) {
+    (call!(SYS_geteuid) as u32, call!(SYS_getegid) as u32)
+}
+
+/// Whether a program's file carries capabilities.
+pub fn has_capabilities(path: &CStr) -> bool {
+    call!(SYS_getxattr, path.as_ptr(), c"security.capability".as_ptr(), 0, 0) > 0
+}
+
+/// Where a symbolic link leads; its bytes.
+pub fn link(path: &CStr, out: &mut [u8]) -> usize {
+    (call!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), out.as_mut_ptr(), out.len()).max(0) as usize).min(out.len())
+}
+
+/// Whether the process at the other end of a socket lives but is stopped, or is dead.
+pub fn peer_is_stopped(socket: i32) -> bool {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as u32;
+    let result = call!(SYS_getsockopt, socket, libc::SOL_SOCKET, libc::SO_PEERCRED, &raw mut peer, &raw mut length);
+    if result != 0 || peer.pid <= 0 {
+        return false;
+    }
+    let mut path = [0; 32];
+    decimal(b"/proc/", peer.pid as u32, b"/stat", &mut path);
+    let mut text = [0; 256];
+    let Ok(path) = CStr::from_bytes_until_nul(&path) else { return false };
+    let text = read_file(path, &mut text);
+    // The state follows the name, which stands in brackets and may hold anything.
+    let state = text.iter().rposition(|byte| *byte == b')').and_then(|end| text.get(end + 2));
+    matches!(state, Some(b'T' | b't' | b'Z' | b'X'))
 }
 
 /// Opens a file for reading; `None` when that fails.
@@ -183,53 +274,22 @@ pub fn auxiliary(kind: u64) -> usize {
     unsafe { libc::getauxval(kind) as usize }
 }
 
-/// The next definition of a symbol behind this library, or null. May allocate and take the loader's lock: never on the steady path.
-pub fn next_symbol(name: &CStr) -> *mut c_void {
-    // SAFETY: a valid name and a pseudo handle.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
-}
-
-/// A symbol anywhere in the global scope, or null. As [`next_symbol`].
-pub fn any_symbol(name: &CStr) -> *mut c_void {
-    // SAFETY: a valid name and a pseudo handle.
-    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
-}
-
-/// A symbol in the scope of a loaded object and what it needs, or null. As [`next_symbol`]. The object is opened once more by its name, since
-/// one that was loaded for another's sake has no scope of its own until then, and closed again.
-///
-/// # Safety
-/// `object` must be the loader's own name of an object that stays loaded meanwhile.
-pub unsafe fn symbol_near(object: *const c_char, name: &CStr) -> *mut c_void {
-    // SAFETY: the caller vouches for the name; the handle is closed by the function that is next to ours.
-    unsafe {
-        if object.is_null() {
-            return core::ptr::null_mut();
-        }
-        let handle = libc::dlopen(object, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        if handle.is_null() {
-            return handle;
-        }
-        let found = libc::dlsym(handle, name.as_ptr());
-        crate::real::dlclose(handle);
-        found
-    }
-}
-
-/// The value of an environment variable; `None` too while libc has not set up the environment.
+/// The value of an environment variable. Before libc has set `environ` up (a program's `preinit_array`), as the kernel laid it down.
 pub fn environment(name: &str) -> Option<&'static CStr> {
-    unsafe extern "C" {
-        static environ: *const *const c_char;
-    }
+    let is_named = |text: &'static CStr| {
+        let value = text.to_bytes().strip_prefix(name.as_bytes())?;
+        // SAFETY: the name and an equals sign stand before the value, in one string.
+        (value.first() == Some(&b'=')).then(|| unsafe { CStr::from_ptr(text.as_ptr().add(name.len() + 1)) })
+    };
     // SAFETY: libc keeps `environ` a null-terminated list of strings; it is read at start-up, before the program can change it.
     unsafe {
-        let mut entry = environ;
-        while !entry.is_null() && !(*entry).is_null() {
-            let text = CStr::from_ptr(*entry);
-            if let Some(value) = text.to_bytes().strip_prefix(name.as_bytes())
-                && value.first() == Some(&b'=')
-            {
-                return Some(CStr::from_ptr((*entry).add(name.len() + 1)));
+        let mut entry = environ();
+        if entry.is_null() {
+            return first_environment(is_named);
+        }
+        while !(*entry).is_null() {
+            if let Some(value) = is_named(CStr::from_ptr(*entry)) {
+                return Some(value);
             }
             entry = entry.add(1);
         }
@@ -237,13 +297,42 @@ pub fn environment(name: &str) -> Option<&'static CStr> {
     None
 }
 
-/// Whether libc has set up the environment.
-pub fn environment_is_ready() -> bool {
-    unsafe extern "C" {
-        static environ: *const *const c_char;
-    }
+unsafe extern "C" {
+    #[link_name = "environ"]
+    static ENVIRON: *const *const c_char;
+}
+
+/// libc's list of the environment; null before it is set up.
+pub fn environ() -> *const *const c_char {
     // SAFETY: a plain read of libc's variable.
-    unsafe { !environ.is_null() }
+    unsafe { ENVIRON }
+}
+
+/// The kernel lays arguments and environment down as one run of strings up to the program's path, all above its random bytes.
+fn first_environment<T>(wanted: impl Fn(&'static CStr) -> Option<T>) -> Option<T> {
+    let (low, path) = (auxiliary(libc::AT_RANDOM), auxiliary(libc::AT_EXECFN));
+    if low == 0 || path <= low {
+        return None;
+    }
+    let mut at = path - 1;
+    while at > low + 16 {
+        // SAFETY: between the two addresses lies the first page of the stack, mapped as long as the process lives; each string ends at the
+        // one behind it.
+        unsafe {
+            if *((at - 1) as *const u8) == 0
+                && let Some(found) = wanted(CStr::from_ptr(at as *const c_char))
+            {
+                return Some(found);
+            }
+        }
+        at -= 1;
+    }
+    None
+}
+
+/// Whether the environment can be read and every function called: not while the loader still makes relocations (an IFUNC resolver).
+pub fn environment_is_ready() -> bool {
+    !environ().is_null() || crate::link::is_consistent()
 }
 
 /// Runs `body` and puts `errno` back as it was.

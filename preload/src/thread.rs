@@ -97,7 +97,7 @@ pub struct Block {
 /// The block of every thread of a process that is not traced: a gate that says so, and nothing else is looked at.
 static OFF: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(UNTRACED);
 
-/// Stands in the slot while a thread is given its block, so that a handler that interrupts it does not claim a second one.
+/// Stands in the slot while a thread is given its block, so that an allocation inside that does not claim a second one.
 static ARRIVING: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(ENTERING);
 
 /// The block of a thread that is not traced.
@@ -126,6 +126,14 @@ pub fn enter(sp: usize) -> *mut Block {
     if !crate::real::is_resolved() {
         return core::ptr::null_mut();
     }
+    // A handler that jumped out from here would leave the thread without a block for ever.
+    let signals = sys::hold_signals();
+    let block = arrives(sp);
+    sys::release_signals(signals);
+    block
+}
+
+fn arrives(sp: usize) -> *mut Block {
     tls::set((&raw const ARRIVING).cast_mut().cast());
     let block = attach::session().map(|session| match session.dormant() {
         Some(gate) => Err(gate),
@@ -226,7 +234,7 @@ fn claim(session: &attach::Session) -> Option<u32> {
 pub fn own_stack_end(sp: usize) -> usize {
     /// 64 MiB: more than any stack in use at a thread's first event.
     const FARTHEST: usize = 64 << 20;
-    let is_main = sys::tid() == sys::pid();
+    let is_main = sys::tid() == attach::pid();
     let end = if is_main { sys::auxiliary(libc::AT_RANDOM) } else { tls::thread_pointer() } & !7;
     if end <= sp || end - sp > FARTHEST {
         return 0;

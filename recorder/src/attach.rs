@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 use wire::area::{LIVE, MAGIC, Params};
-use wire::hello::{HELLO_BYTES, Hello, Reply};
+use wire::hello::{HELLO_BYTES, Hello, NOTICE_PATH, Notice, Reply, Why};
 use wire::{Layout, WIRE_VERSION, limits};
 
 /// Connections that may wait to be taken.
@@ -53,6 +53,24 @@ pub struct Client {
     pub process: OwnedFd,
 }
 
+/// What somebody at the door wants.
+#[derive(Debug)]
+pub enum Visit {
+    /// To be recorded.
+    Hello(Client),
+    /// To say that a program runs which cannot be.
+    Notice {
+        /// The process that says it, as the kernel knows it.
+        from: u32,
+        /// Whom it means; 0 for itself.
+        pid: u32,
+        /// Why.
+        why: Why,
+        /// The program's path.
+        path: Vec<u8>,
+    },
+}
+
 impl Door {
     /// Listens at a path.
     pub fn open(path: &Path) -> io::Result<Door> {
@@ -81,26 +99,33 @@ impl Door {
         self.silent.first().map(|caller| PATIENCE.saturating_sub(caller.since.elapsed()))
     }
 
-    /// Takes in whoever stands outside; gives those who said hello.
-    pub fn clients(&mut self) -> Vec<Client> {
+    /// Takes in whoever stands outside; gives those who said what they want.
+    pub fn visits(&mut self) -> Vec<Visit> {
         // EMFILE and the like: they wait outside until there is room.
         while let Ok(socket) = sys::accept(sys::fd(&self.socket)) {
             self.silent.push(Caller { socket, since: Instant::now() });
         }
         let too_many = self.silent.len().saturating_sub(MOST_SILENT);
         self.silent.drain(..too_many);
-        let mut clients = Vec::new();
+        let mut visits = Vec::new();
         for caller in std::mem::take(&mut self.silent) {
-            // One byte more than a hello has, so that a longer message is seen to be longer. A plain receive takes no descriptors.
-            let mut bytes = [0; HELLO_BYTES + 1];
+            // One byte more than the longest message has, so that a longer one is seen to be longer. A plain receive takes no descriptors.
+            let mut bytes = [0; HELLO_BYTES + NOTICE_PATH + 1];
             match socket::recv(caller.socket.as_raw_fd(), &mut bytes, socket::MsgFlags::MSG_DONTWAIT) {
                 Err(Errno::EAGAIN | Errno::EINTR) if caller.since.elapsed() < PATIENCE => self.silent.push(caller),
-                Ok(count) if count > 0 => clients.extend(caller.introduce(&bytes[..count])),
+                Ok(count) if count > 0 => visits.extend(caller.introduce(&bytes[..count])),
                 _ => {}
             }
         }
-        clients
+        visits
     }
+}
+
+/// Whether somebody listens at a path: connects, without waiting, and leaves.
+pub fn knock(path: &Path) -> nix::Result<()> {
+    let flags = socket::SockFlag::SOCK_CLOEXEC | socket::SockFlag::SOCK_NONBLOCK;
+    let socket = socket::socket(socket::AddressFamily::Unix, socket::SockType::SeqPacket, flags, None)?;
+    socket::connect(socket.as_raw_fd(), &socket::UnixAddr::new(path)?)
 }
 
 impl Drop for Door {
@@ -110,7 +135,13 @@ impl Drop for Door {
 }
 
 impl Caller {
-    fn introduce(self, bytes: &[u8]) -> Option<Client> {
+    fn introduce(self, bytes: &[u8]) -> Option<Visit> {
+        let peer = socket::getsockopt(&self.socket, socket::sockopt::PeerCredentials).ok()?;
+        let pid = u32::try_from(peer.pid()).ok().filter(|pid| *pid > 0)?;
+        if let Some(notice) = Notice::decode(bytes).filter(|_| bytes.len() <= HELLO_BYTES + NOTICE_PATH) {
+            let path = bytes.get(HELLO_BYTES..).unwrap_or_default().to_vec();
+            return Some(Visit::Notice { from: pid, pid: notice.pid, why: notice.why, path });
+        }
         let Some(hello) = Hello::decode(bytes) else {
             // Not the program's doing, and nothing that its standard error should show.
             tracing::debug!("a client said something that is no hello of this version");
@@ -118,10 +149,8 @@ impl Caller {
             let _ = sys::send_with(sys::fd(&self.socket), &reply.encode(), None);
             return None;
         };
-        let peer = socket::getsockopt(&self.socket, socket::sockopt::PeerCredentials).ok()?;
-        let pid = u32::try_from(peer.pid()).ok().filter(|pid| *pid > 0)?;
         let process = sys::process_of_peer(sys::fd(&self.socket), pid).ok()?;
-        Some(Client { socket: self.socket, hello, pid, uid: peer.uid(), process })
+        Some(Visit::Hello(Client { socket: self.socket, hello, pid, uid: peer.uid(), process }))
     }
 }
 
@@ -133,7 +162,9 @@ impl Client {
 
     /// Makes its area. Smaller ones are tried when there is no room for the one that was asked for.
     pub fn area(&self, options: &Options, clock: Clock) -> io::Result<(Mapping, OwnedFd)> {
-        let wanted = options.params(self.hello.address_space);
+        let Some(wanted) = options.params(self.hello.address_room) else {
+            return Err(io::Error::other("its limit on address space leaves none"));
+        };
         let mut result = Err(io::Error::from(io::ErrorKind::OutOfMemory));
         for params in [wanted, wanted.within(1 << 30), wanted.within(1 << 27)] {
             if !params.is_sound() || self.hello.page_size != wire::area::PAGE as u32 {
@@ -148,6 +179,19 @@ impl Client {
             }
         }
         result
+    }
+
+    /// Becomes readable when the client is done with the door.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        sys::fd(&self.socket)
+    }
+
+    /// Whether the client has closed its end.
+    pub fn has_left(&self) -> bool {
+        !matches!(
+            socket::recv(self.socket.as_raw_fd(), &mut [0], socket::MsgFlags::MSG_DONTWAIT),
+            Err(Errno::EAGAIN | Errno::EINTR)
+        )
     }
 
     /// Hands the area over. False when the client is gone.

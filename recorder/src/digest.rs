@@ -30,6 +30,13 @@ pub enum Message {
         /// When it forked.
         tick: u64,
     },
+    /// What the parent has now, undone up to the tick, is kept for a child that will ask for that tick.
+    Bequeath {
+        /// The parent.
+        parent: SessionId,
+        /// When it forked.
+        tick: u64,
+    },
     /// A thread was first seen, or its name became known: number, tid, name, tick.
     Thread(SessionId, u32, u32, Vec<u8>, u64),
     /// Ordered records.
@@ -82,6 +89,7 @@ pub fn run(queues: &Queues) {
                     image.inherit(left.unwrap_or_default());
                 }
             }
+            Some(Message::Bequeath { parent, tick }) => with(&mut images, parent, |image| image.keep_legacy(tick)),
             Some(Message::Thread(id, number, tid, name, tick)) => {
                 with(&mut images, id, |image| image.thread(number, tid, name, tick));
             }

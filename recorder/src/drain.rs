@@ -44,6 +44,8 @@ pub enum Command {
     End(SessionId, End),
     /// A session goes on with another recorder: its process is not told.
     Leave(SessionId),
+    /// A child was forked at this tick by a call that nobody saw: what its parent has now, undone up to the tick, is kept for it. Said when done.
+    Bequeath(SessionId, u64, Sender<()>),
     /// The digest of a session is to do something, behind all that was drained so far.
     Tell(SessionId, Tell),
 }
@@ -85,6 +87,10 @@ pub fn run(clock: Clock, commands: &Receiver<Command>, workers: Vec<Sender<Messa
                 Command::Start(session, worker) => drain.start(session, worker),
                 Command::End(id, end) => drain.end(id, end, true),
                 Command::Leave(id) => drain.end(id, End::RUNNING, false),
+                Command::Bequeath(parent, tick, done) => {
+                    drain.bequeath(parent, tick);
+                    let _ = done.send(());
+                }
                 Command::Tell(id, tell) => drain.tell(id, tell),
             }
             command = commands.try_recv().ok();
@@ -203,6 +209,13 @@ impl Drain {
             (pause + pause / 4).clamp(BUSY, UNHURRIED)
         } else {
             (pause + pause / 4).clamp(BUSY, idle)
+        }
+    }
+
+    fn bequeath(&mut self, parent: SessionId, tick: u64) {
+        self.pass(BUSY);
+        if let Some(source) = self.sources.iter().find(|source| source.session.id == parent) {
+            self.send(source.worker, Message::Bequeath { parent, tick });
         }
     }
 

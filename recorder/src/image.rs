@@ -44,6 +44,9 @@ fn weight_of(size: u64, mean: u64) -> u64 {
     (size.max(1) as f64 / -(-gaps).exp_m1()).round() as u64
 }
 
+/// Children that may be on their way at once; what is kept for one that never comes goes with the next ones.
+const LEGACIES: usize = 16;
+
 /// What the control words of a thread said: emitted, lost, sampled out.
 pub type Counts = (u64, u64, u64);
 
@@ -72,6 +75,8 @@ pub struct Image {
     session: Arc<Session>,
     stacks: Stacks,
     live: Live,
+    /// What is kept for children that have not come yet, by the tick of their forks.
+    legacies: Vec<(u64, Inheritance)>,
     profile: Profile,
     trace: Trace,
     /// By thread number; 0 stands for events without a slot.
@@ -106,6 +111,7 @@ impl Image {
             notes: Vec::new(),
             stacks: Stacks::new(Arc::clone(&session.mapping), &process.exe.0, &process.cwd.0),
             live: Live::default(),
+            legacies: Vec::new(),
             profile: Profile::default(),
             trace: trace_of(options),
             threads: vec![Thread { mean: options.sample_bytes, ..Thread::default() }],
@@ -468,7 +474,20 @@ impl Image {
 
     /// What a child forked at `tick` has from this image.
     pub fn bequeath(&mut self, tick: u64) -> Inheritance {
-        self.live.bequeath(tick)
+        match self.legacies.iter().position(|(kept, _)| *kept == tick) {
+            Some(place) => self.legacies.swap_remove(place).1,
+            None => self.live.bequeath(tick),
+        }
+    }
+
+    /// Keeps what a child forked at `tick` has, as far as that is known now: with one thread not every event has a stamp of its own, and
+    /// what the parent goes on to do could look older than the fork.
+    pub fn keep_legacy(&mut self, tick: u64) {
+        let legacy = self.live.bequeath(tick);
+        if self.legacies.len() >= LEGACIES {
+            self.legacies.remove(0);
+        }
+        self.legacies.push((tick, legacy));
     }
 
     /// Starts as a forked child.
@@ -484,6 +503,19 @@ impl Image {
             self.note("the parent had gone on too far: what was inherited at the fork is not exact".into());
         }
         self.live.inherit(inheritance);
+    }
+
+    /// What a library built with `--cfg heaptape_verify` found out about its own stacks.
+    fn note_verified(&mut self) {
+        let header = self.session.mapping.header();
+        let [walks, backtraces] = [&header.verified, &header.backtraced]
+            .map(|counts| counts.each_ref().map(|count| count.load(std::sync::atomic::Ordering::Relaxed)));
+        if walks[0] > 0 {
+            self.note(format!(
+                "stacks compared with a full walk: {}, different: {}; with backtrace: {}, different: {}",
+                walks[0], walks[1], backtraces[0], backtraces[1]
+            ));
+        }
     }
 
     /// The end: everything that is left.
@@ -515,6 +547,7 @@ impl Image {
                 self.note(format!("{count} {what}"));
             }
         }
+        self.note_verified();
         self.tell_stats();
         self.close(Some(end), None, spare, out);
     }

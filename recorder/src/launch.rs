@@ -1,12 +1,15 @@
 //! `heaptape record -- PROG`: runs a program recorded. To whoever started it nothing changes: its input, output, terminal, signals and
 //! exit status are the program's own.
 
+use crate::attach;
 use crate::options::Options;
 use crate::process::sanitised;
 use crate::recorder::{Outcome, Recorder};
 use crate::session::End;
 use crate::sys;
+use crate::tree::why_not;
 use formats::tape::END_SIGNALLED;
+use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::ffi::{OsStr, OsString};
@@ -14,13 +17,13 @@ use std::fs::{DirBuilder, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use wire::limits::ENV_SOCKET;
+use wire::limits::{ENV_ATTACH, ENV_SOCKET, RECORD_ATTACH_MS};
 
 /// What to run, and how.
 #[derive(Debug)]
@@ -68,13 +71,18 @@ fn refuse(path: &Path, error: &io::Error) -> Refused {
 #[derive(Debug)]
 struct Nest(PathBuf);
 
+/// Start of a nest's name; eight hexadecimal digits follow.
+const NEST: &str = "heaptape-";
+const SOCKET: &str = "socket";
+
 impl Nest {
     fn make() -> Result<Nest, Refused> {
         let places = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
         let mut last = None;
         for place in places.chain([PathBuf::from("/tmp")]) {
+            sweep(&place);
             let random = RandomState::new().hash_one(std::process::id());
-            let path = place.join(format!("heaptape-{:08x}", random as u32));
+            let path = place.join(format!("{NEST}{:08x}", random as u32));
             // The socket's address holds 107 bytes.
             if !path.is_absolute() || path.as_os_str().len() > 96 {
                 continue;
@@ -88,7 +96,35 @@ impl Nest {
     }
 
     fn socket(&self) -> PathBuf {
-        self.0.join("socket")
+        self.0.join(SOCKET)
+    }
+}
+
+/// Removes the nests in a folder that recorders left behind when they were killed: our own folders of that name, with a socket that nobody
+/// listens at. One without a socket belongs to a recorder that is just starting, unless it is old.
+fn sweep(place: &Path) {
+    const STARTING: Duration = Duration::from_secs(60);
+    let ours = nix::unistd::geteuid().as_raw();
+    for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.as_bytes().strip_prefix(NEST.as_bytes()).unwrap_or_default();
+        let Ok(meta) = entry.metadata() else { continue };
+        let is_nest = number.len() == 8 && number.iter().all(u8::is_ascii_hexdigit) && meta.is_dir();
+        if !is_nest || meta.uid() != ours || meta.mode() & 0o777 != 0o700 {
+            continue;
+        }
+        let socket = entry.path().join(SOCKET);
+        let is_old = meta.modified().ok().and_then(|time| time.elapsed().ok()).is_some_and(|age| age > STARTING);
+        let is_dead = match attach::knock(&socket) {
+            Err(Errno::ECONNREFUSED) => true,
+            Err(Errno::ENOENT) => is_old,
+            _ => false,
+        };
+        if is_dead {
+            // Nothing but the socket: a folder that holds anything else is not a nest.
+            let _ = std::fs::remove_file(&socket);
+            let _ = std::fs::remove_dir(entry.path());
+        }
     }
 }
 
@@ -190,6 +226,9 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let sanitized = is_sanitized(&find(&launch.program));
     if !sanitized {
         command.env("LD_PRELOAD", preload(&launch.library)).env(ENV_SOCKET, nest.socket());
+        if std::env::var_os(ENV_ATTACH).is_none() {
+            command.env(ENV_ATTACH, RECORD_ATTACH_MS.to_string());
+        }
     }
     sys::with_mask(&mut command, signals.mask);
     let mut child = match command.spawn() {
@@ -255,36 +294,6 @@ fn find(program: &OsStr) -> PathBuf {
     places.into_iter().find(is_program).unwrap_or_else(|| program.into())
 }
 
-/// Why a program cannot load the library, from the head of its file.
-fn why_not(path: &Path) -> Option<String> {
-    const PT_INTERP: u32 = 3;
-    let mut file = File::open(path).ok()?;
-    let meta = file.metadata().ok()?;
-    if meta.mode() & 0o6000 != 0 && meta.uid() != nix::unistd::geteuid().as_raw() {
-        return Some("it runs with another user's rights (setuid), and then no library is preloaded".into());
-    }
-    let mut head = Vec::new();
-    file.by_ref().take(4096).read_to_end(&mut head).ok()?;
-    if let Some(line) = head.strip_prefix(b"#!") {
-        let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii();
-        let interpreter = line.split(|byte| *byte == b' ' || *byte == b'\t').next()?;
-        return why_not(Path::new(&OsString::from_vec(interpreter.to_vec())));
-    }
-    if !head.starts_with(b"\x7fELF") {
-        return None;
-    }
-    if head.get(4) != Some(&2) {
-        return Some("it is a 32-bit program".into());
-    }
-    let number = |at: usize, size: usize| {
-        let bytes = head.get(at..at.checked_add(size)?)?;
-        Some(bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte)))
-    };
-    let (table, size, count) = (number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize);
-    let is_static = (0..count).all(|row| number(table.saturating_add(row * size), 4) != Some(u64::from(PT_INTERP)));
-    is_static.then(|| "it is statically linked".into())
-}
-
 /// Whether a program carries or needs a sanitizer's run-time, which ends the program when another library stands before it.
 fn is_sanitized(path: &Path) -> bool {
     /// Names are looked for in this much of the file; string tables of programs lie in front.
@@ -314,22 +323,5 @@ mod tests {
         assert_eq!(find(OsStr::new("/a/b")), Path::new("/a/b"));
         let shell = find(OsStr::new("sh"));
         assert!(shell.is_absolute() && why_not(&shell).is_none());
-        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
-        let path = folder.path().join("program");
-        let mut elf = vec![0u8; 120];
-        elf[..5].copy_from_slice(b"\x7fELF\x02");
-        (elf[32], elf[54], elf[56], elf[64]) = (64, 56, 1, 1);
-        for (bytes, why) in [(&elf[..], Some("statically")), (b"\x7fELF\x01", Some("32-bit")), (b"text", None)] {
-            std::fs::write(&path, bytes).unwrap_or_else(|error| panic!("{error}"));
-            let found = why_not(&path);
-            assert_eq!(found.is_some(), why.is_some());
-            assert!(found.unwrap_or_default().contains(why.unwrap_or_default()));
-        }
-        elf[64] = 3;
-        std::fs::write(&path, &elf).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(why_not(&path), None);
-        elf[32..40].fill(255);
-        std::fs::write(&path, &elf).unwrap_or_else(|error| panic!("{error}"));
-        assert!(why_not(&path).is_some());
     }
 }

@@ -43,3 +43,4 @@ pub mod store;
 #[allow(unsafe_code)]
 pub mod sys;
 pub mod trace;
+pub mod tree;

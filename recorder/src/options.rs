@@ -2,7 +2,7 @@
 
 use formats::tape::Codec;
 use std::time::Duration;
-use wire::area::Params;
+use wire::area::{Layout, Params};
 pub use wire::area::{OVERFLOW_DROP, OVERFLOW_WAIT, STACKS_CALLER, STACKS_FULL};
 use wire::limits;
 
@@ -31,6 +31,10 @@ pub struct Options {
     pub label: String,
     /// Whether processes other than the first are recorded.
     pub children: bool,
+    /// Names of programs that are recorded, the first apart; empty: all.
+    pub only: Vec<String>,
+    /// Names of programs that are not, the first apart.
+    pub skip: Vec<String>,
     /// What is kept.
     pub mode: Mode,
     /// Time between a profile's snapshots.
@@ -103,6 +107,8 @@ impl Default for Options {
             level: LEVEL,
             label: String::new(),
             children: true,
+            only: Vec::new(),
+            skip: Vec::new(),
             mode: Mode::Trace,
             snapshot: Duration::from_secs(30),
             window: Window::default(),
@@ -118,9 +124,14 @@ impl Default for Options {
 pub const LEVEL: i32 = 1;
 
 impl Options {
-    /// Sizes of an area for a process with this limit on its address space.
-    pub fn params(&self, address_space: u64) -> Params {
+    /// Sizes of an area for a process whose limit leaves it so much address space; `None` when what it would need for a recording could be
+    /// missed by the program. What is private to the library comes to about a fifth of the smallest area.
+    pub fn params(&self, address_room: u64) -> Option<Params> {
         let params = Params { ring_bytes: self.ring_bytes, slots: self.slots, ..Params::default() };
-        if address_space == u64::MAX { params } else { params.within(address_space / 8) }
+        if address_room == u64::MAX {
+            return Some(params);
+        }
+        let params = params.within(address_room / 8);
+        (Layout::new(params).total <= address_room / 2).then_some(params)
     }
 }

@@ -57,13 +57,18 @@ impl Process {
         let mut argv: Vec<Vec<u8>> = command.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
         argv.pop_if(|last| last.is_empty());
         Process {
-            ppid: stat(pid).and_then(|fields| fields.get(1)?.parse().ok()).unwrap_or(0),
+            ppid: parent(pid).unwrap_or(0),
             exe: link(&format!("/proc/{pid}/exe")),
             argv,
             cwd: link(&format!("/proc/{pid}/cwd")),
             comm: line(read(&format!("/proc/{pid}/comm"), 64).unwrap_or_default()),
         }
     }
+}
+
+/// Parent's process id.
+pub fn parent(pid: u32) -> Option<u32> {
+    stat(pid)?.get(1)?.parse().ok()
 }
 
 /// Name of a thread.

@@ -1,6 +1,6 @@
 //! The recorder as its owner holds it: takes processes in, follows them to their end, keeps `recording.json`, runs the stages.
 
-use crate::attach::{Client, Door};
+use crate::attach::{Client, Door, Visit};
 use crate::clock::{self, Clock};
 use crate::drain::Command;
 use crate::options::Options;
@@ -9,6 +9,8 @@ use crate::session::{End, Session, SessionId};
 use crate::stages::Stages;
 use crate::store::Sums;
 use crate::sys::{self, Mapping};
+use crate::tree::{self, Change, Watch};
+use crossbeam_channel::bounded;
 use formats::recording::{Image, NotTraced, RECORDING, Recording};
 use formats::tape::{self, field::Text};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -19,11 +21,18 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
-use wire::hello::{Hello, ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL};
+use wire::hello::{Hello, ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL, Why};
 
 /// Sessions at once.
 const MOST_SESSIONS: usize = 4096;
+/// Time from the hand-over of an area to its use.
+const SETTLING: Duration = Duration::from_secs(10);
+/// Time for the parent's state at a fork that was not seen.
+const UNSEEN: Duration = Duration::from_millis(100);
+/// Processes that run unrecorded, by name and reason; more are counted with the last.
+const MOST_NOT_TRACED: usize = 10_000;
 /// `recording.json` is not written more often, the end apart.
 const REWRITE: Duration = Duration::from_millis(250);
 
@@ -36,6 +45,20 @@ struct Running {
     worker: usize,
     /// Its place in the recording's images.
     image: usize,
+    /// The file that it runs.
+    program: Option<(u64, u64)>,
+}
+
+/// A process that was given its area and has not yet said that it uses it: it may have given up waiting.
+#[derive(Debug)]
+struct Handed {
+    client: Client,
+    process: Process,
+    program: Option<(u64, u64)>,
+    folder: String,
+    mapping: Mapping,
+    start_tick: u64,
+    since: Instant,
 }
 
 /// A recorder at work.
@@ -49,7 +72,11 @@ pub struct Recorder {
     ticks_per_second: Option<u64>,
     options: Arc<Options>,
     door: Door,
+    handed: Vec<Handed>,
     running: Vec<Running>,
+    watch: Watch,
+    /// The process that was recorded first.
+    first: Option<u32>,
     /// Sessions that ended not long ago, for children that name them as parents: id, pid, folder, worker.
     ended: Vec<(SessionId, u32, String, usize)>,
     folders: HashMap<String, u32>,
@@ -95,7 +122,10 @@ impl Recorder {
             ticks_per_second: None,
             options: Arc::new(options),
             door,
+            handed: Vec::new(),
             running: Vec::new(),
+            watch: Watch::default(),
+            first: None,
             ended: Vec::new(),
             folders: HashMap::new(),
             next: 1,
@@ -119,6 +149,10 @@ impl Recorder {
 
     /// A process that runs without being recorded, and why.
     pub fn not_traced(&mut self, pid: u32, exe: String, why: String) {
+        tracing::debug!("{exe} ({pid}) runs unrecorded: {why}");
+        if self.recording.not_traced.len() >= MOST_NOT_TRACED {
+            return;
+        }
         self.recording.not_traced.push(NotTraced { pid, exe, why });
         self.dirty = true;
     }
@@ -132,9 +166,11 @@ impl Recorder {
     /// which of them are readable.
     pub fn serve(&mut self, others: &[BorrowedFd<'_>], most: Duration) -> io::Result<Vec<bool>> {
         let most = self.door.deadline().map_or(most, |deadline| deadline.min(most));
+        let most = self.watch.deadline().map_or(most, |deadline| deadline.min(most));
         let most = if self.dirty { most.min(REWRITE) } else { most };
         let processes = self.running.iter().map(|running| sys::fd(&running.process));
         let all = others.iter().copied().chain(processes).chain(self.door.descriptors());
+        let all = all.chain(self.handed.iter().map(|handed| handed.client.descriptor()));
         let mut polls: Vec<PollFd<'_>> = all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         let timeout = PollTimeout::try_from(most.as_millis().max(1) as i32).unwrap_or(PollTimeout::MAX);
         match nix::poll::poll(&mut polls, timeout) {
@@ -147,19 +183,77 @@ impl Recorder {
         let (processes_ready, door_ready) = rest.split_at(self.running.len());
         let gone: Vec<SessionId> =
             self.running.iter().zip(processes_ready).filter(|(_, ready)| **ready).map(|(r, _)| r.session.id).collect();
+        self.settle();
         if door_ready.contains(&true) || self.door.deadline().is_some() {
-            for client in self.door.clients() {
-                self.take_in(client);
+            for visit in self.door.visits() {
+                match visit {
+                    Visit::Hello(client) => self.take_in(client),
+                    Visit::Notice { from, pid, why, path } => self.noticed(from, pid, why, &path),
+                }
             }
         }
         for id in gone {
             self.gone(id);
         }
+        self.look_for_leavers();
         self.take_stored();
         if self.dirty && self.written.is_none_or(|written| written.elapsed() >= REWRITE) {
             self.write_recording()?;
         }
         Ok(others_ready.to_vec())
+    }
+
+    /// Sessions begin when their processes use their areas. Those that do not have given up.
+    fn settle(&mut self) {
+        for handed in std::mem::take(&mut self.handed) {
+            let is_attached = |handed: &Handed| handed.mapping.header().attached.load(Acquire) != 0;
+            // In this order: whoever attached said so before it left.
+            let has_left = handed.client.has_left();
+            if is_attached(&handed) {
+                self.begin(handed);
+            } else if has_left || handed.since.elapsed() > SETTLING {
+                self.gave_up(&handed.client, &handed.process, &handed.folder);
+            } else {
+                self.handed.push(handed);
+            }
+        }
+    }
+
+    fn gave_up(&mut self, client: &Client, process: &Process, folder: &str) {
+        let why = "it no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS)";
+        self.not_traced(client.pid, text(&process.exe), why.into());
+        let _ = std::fs::remove_dir(self.dir.join(folder));
+    }
+
+    /// The library in a process saw that another program will not be recorded.
+    fn noticed(&mut self, from: u32, pid: u32, why: Why, path: &[u8]) {
+        if pid == 0 && self.running.iter().any(|running| running.session.process.pid == from) {
+            self.watch.leaves(from);
+        }
+        self.not_traced(if pid == 0 { from } else { pid }, text(path), why.text().into());
+    }
+
+    /// Processes that went on with a program that is not recorded.
+    fn look_for_leavers(&mut self) {
+        let running = self.running.iter().map(|running| (running.session.process.pid, running.program));
+        for (pid, change) in self.watch.look(running) {
+            match change {
+                Change::Stayed => {
+                    let last = self.recording.not_traced.iter().rposition(|process| process.pid == pid);
+                    last.map(|place| self.recording.not_traced.remove(place));
+                }
+                Change::Left => {
+                    if !self.knows_untraced(pid) {
+                        let exe = format!("/proc/{pid}/exe");
+                        let why =
+                            tree::why_not(Path::new(&exe)).unwrap_or_else(|| "it did not load the library".into());
+                        self.not_traced(pid, text(&Process::read(pid).exe), why);
+                    }
+                    self.process_ended(pid, End::EXEC);
+                }
+            }
+            self.dirty = true;
+        }
     }
 
     fn take_stored(&mut self) {
@@ -186,6 +280,8 @@ impl Recorder {
 
     fn end(&mut self, place: usize, end: End) {
         let running = self.running.swap_remove(place);
+        let left = self.watch.forget(running.session.process.pid);
+        let end = if left { End::EXEC } else { end };
         let _ = self.stages.commands.send(Command::End(running.session.id, end));
         if let Some(image) = self.recording.images.get_mut(running.image) {
             image.exit = Some(end.exit());
@@ -197,25 +293,21 @@ impl Recorder {
         self.dirty = true;
     }
 
-    fn take_in(&mut self, client: Client) {
-        let is_child =
-            !self.recording.images.is_empty() && !self.recording.images.iter().any(|image| image.pid == client.pid);
-        if !self.options.children && is_child {
+    fn take_in(&mut self, mut client: Client) {
+        let (process, program) = (Process::read(client.pid), tree::program(client.pid));
+        let is_child = *self.first.get_or_insert(client.pid) != client.pid;
+        if is_child && !(self.options.children && self.is_wanted(&process)) {
             return client.refuse(REFUSED_FILTER);
         }
-        if self.running.len() >= MOST_SESSIONS {
-            let process = Process::read(client.pid);
+        if self.running.len() + self.handed.len() >= MOST_SESSIONS {
             self.not_traced(client.pid, text(&process.exe), "too many processes at once".into());
             return client.refuse(REFUSED_FULL);
         }
         let start_tick = self.clock.now();
-        let process = Process::read(client.pid);
         let (mapping, file) = match client.area(&self.options, self.clock) {
             Ok(area) => area,
             Err(error) => {
-                let why = format!("no memory for its rings: {error}");
-                tracing::warn!("{} ({}) runs unrecorded: {why}", text(&process.comm), client.pid);
-                self.not_traced(client.pid, text(&process.exe), why);
+                self.not_traced(client.pid, text(&process.exe), format!("no memory for its rings: {error}"));
                 return client.refuse(REFUSED_FULL);
             }
         };
@@ -229,11 +321,37 @@ impl Recorder {
         };
         // The same process again: it went on with another program, and its old area has all that it published.
         self.process_ended(client.pid, End::EXEC);
-        if client.accept(&mapping, &file) {
-            self.begin(client, &process, folder, mapping, start_tick);
-        } else {
-            let _ = std::fs::remove_dir(self.dir.join(folder));
+        if client.hello.fork_age != 0 {
+            self.bequeath_unseen(&mut client, process.ppid);
         }
+        if client.accept(&mapping, &file) {
+            let since = Instant::now();
+            self.handed.push(Handed { client, process, program, folder, mapping, start_tick, since });
+        } else {
+            self.gave_up(&client, &process, &folder);
+        }
+    }
+
+    /// A child of a fork that the library did not see (a system call of the program's own): it knows its age. While it waits for its answer its
+    /// parent's state is fixed.
+    fn bequeath_unseen(&mut self, client: &mut Client, ppid: u32) {
+        let ticks_per_second = *self.ticks_per_second.get_or_insert_with(|| self.clock.ticks_per_second());
+        let tick = client.hello.fork_tick.saturating_sub(ticks_of(client.hello.fork_age, ticks_per_second));
+        (client.hello.fork_tick, client.hello.fork_age) = (tick.max(1), 0);
+        if let Some((parent, ..)) = self.parent(client, ppid) {
+            let (done, is_done) = bounded(1);
+            let _ = self.stages.commands.send(Command::Bequeath(parent, tick.max(1), done));
+            let _ = is_done.recv_timeout(UNSEEN);
+        }
+    }
+
+    /// Whether a program is among those that were chosen, by the name of its file or of its script.
+    fn is_wanted(&self, process: &Process) -> bool {
+        let exe = text(&process.exe);
+        let names = [exe.rsplit('/').next().unwrap_or_default().to_owned(), text(&process.comm)];
+        let among =
+            |patterns: &[String]| patterns.iter().any(|pattern| names.iter().any(|name| tree::matches(pattern, name)));
+        (self.options.only.is_empty() || among(&self.options.only)) && !among(&self.options.skip)
     }
 
     /// The image that a new one was forked from, or went on from: session, folder, worker.
@@ -251,22 +369,35 @@ impl Recorder {
                 None => past().map(|(id, _, folder, worker)| (*id, folder.clone(), *worker)),
             };
         }
-        // Its process had another image before, or was forked and has called nothing of ours in between.
-        let before = self.ended.iter().rev().find(|(_, pid, _, _)| *pid == client.pid);
-        let maker = || self.running.iter().find(|running| running.session.process.pid == ppid);
-        let before = before.map(|(id, _, folder, worker)| (*id, folder.clone(), *worker));
-        before.or_else(|| maker().map(|running| (running.session.id, folder(running), running.worker)))
+        // Its process had another image before, or was made by one, or by a process that called nothing of ours in between.
+        let ended = |pid: u32| {
+            let last = self.ended.iter().rev().find(|(_, ended, _, _)| *ended == pid);
+            last.map(|(id, _, folder, worker)| (*id, folder.clone(), *worker))
+        };
+        let alive = |pid: u32| self.running.iter().find(|running| running.session.process.pid == pid);
+        let known =
+            |pid: u32| alive(pid).map(|maker| (maker.session.id, folder(maker), maker.worker)).or_else(|| ended(pid));
+        ended(client.pid).or_else(|| known(ppid)).or_else(|| tree::ancestors(client.pid).find_map(known))
     }
 
-    fn begin(&mut self, client: Client, process: &Process, folder: String, mapping: Mapping, start_tick: u64) {
+    fn begin(&mut self, handed: Handed) {
+        let Handed { client, process, program, folder, mapping, start_tick, .. } = handed;
         let (pid, hello) = (client.pid, client.hello);
         let is_fork = hello.origin == ORIGIN_FORK;
         let parent = self.parent(&client, process.ppid);
+        // Whoever knows the socket of a command's recorder got it from the command's first process.
+        let (is_ours, is_first) = (!self.recording.command.is_empty(), self.first == Some(pid));
         let origin = match (is_fork, &parent) {
             (true, _) => 1,
             (false, Some(_)) => 2,
-            (false, None) if self.recording.images.is_empty() && !self.recording.command.is_empty() => 0,
-            (false, None) => 3,
+            (false, None) if is_ours && is_first => 0,
+            (false, None) => {
+                if is_ours {
+                    2
+                } else {
+                    3
+                }
+            }
         };
         let ticks_per_second = *self.ticks_per_second.get_or_insert_with(|| self.clock.ticks_per_second());
         let unix_ns = clock::unix_ns();
@@ -324,6 +455,7 @@ impl Recorder {
             hello_pid: hello.pid,
             worker,
             image: image_place,
+            program,
         });
         self.recording.images.push(image);
         self.dirty = true;
@@ -352,6 +484,7 @@ impl Recorder {
     /// Ends the recording: whatever is over is drained, what still runs is left alone from here on.
     pub fn finish(mut self) -> Outcome {
         let _ = self.serve(&[], Duration::ZERO);
+        self.settle();
         while !self.running.is_empty() {
             self.end(0, End::RUNNING);
         }
@@ -363,6 +496,11 @@ impl Recorder {
         }
         Outcome { recording: self.recording, errors: self.errors, sums: self.sums }
     }
+}
+
+/// Ticks of a duration.
+pub(crate) fn ticks_of(nanoseconds: u64, ticks_per_second: u64) -> u64 {
+    (u128::from(nanoseconds) * u128::from(ticks_per_second) / 1_000_000_000) as u64
 }
 
 fn text(bytes: &[u8]) -> String {

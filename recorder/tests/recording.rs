@@ -370,7 +370,7 @@ fn whoever_says_no_hello_is_sent_away_and_holds_nobody_up() {
     let odd = hello();
     for odd in [
         heaptape_wire::hello::Hello { page_size: 65536, ..odd },
-        heaptape_wire::hello::Hello { address_space: 0, ..odd },
+        heaptape_wire::hello::Hello { address_room: 0, ..odd },
     ] {
         let (reply, _) = say(&connect(&rig.socket()), &odd.encode());
         assert!(reply.is_some());

@@ -69,6 +69,35 @@ fn seqpacket(path: &std::path::Path, backlog: i32) -> std::os::fd::OwnedFd {
     socket
 }
 
+/// A recorder that lives and is late is waited for as long as HEAPTAPE_ATTACH_MS says; without it for 50 ms.
+#[test]
+fn a_recorder_that_is_late() {
+    use nix::sys::socket::{MsgFlags, accept, recv, send};
+    use std::os::fd::AsRawFd;
+    let folder = workshop::folder();
+    let path = folder.path().join("socket");
+    let listener = seqpacket(&path, 8);
+    let program = Program::new(target::c("small"));
+    for (patience, is_there) in [("50", false), ("5000", true)] {
+        let waited = std::thread::scope(|scope| {
+            let late = scope.spawn(|| {
+                let client = accept(listener.as_raw_fd()).expect("a client");
+                std::thread::sleep(Duration::from_millis(400));
+                let mut bytes = [0; 100];
+                let hello = recv(client, &mut bytes, MsgFlags::MSG_DONTWAIT);
+                assert_eq!(hello, Ok(64), "a hello");
+                let answered = send(client, b"no", MsgFlags::MSG_NOSIGNAL).is_ok();
+                nix::unistd::close(client).expect("closes");
+                answered
+            });
+            program.clone().env("HEAPTAPE_ATTACH_MS", patience).preloaded_with(&path).success();
+            late.join().expect("no panic")
+        });
+        assert_eq!(waited, is_there, "{patience} ms");
+    }
+    torture::passed(8, "a recorder that answers after 400 ms, waited for as asked", 2);
+}
+
 /// Strangers that talk nonsense to the recorder's socket harm nobody.
 #[test]
 fn strangers_on_the_socket() {

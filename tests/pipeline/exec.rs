@@ -1,7 +1,10 @@
 //! Exec: each program in a process is an image of its own.
 
 use heaptape_tests::oracle::Depth;
-use heaptape_tests::{Program, is_full, same, target, torture, workshop};
+use heaptape_tests::{Program, Target, is_full, is_root, same, target, torture, workshop};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
 
 #[test]
 fn a_chain_of_execs() {
@@ -34,4 +37,160 @@ fn shells_and_interpreters_in_a_chain() {
     let names: Vec<&str> = report.processes.iter().map(heaptape_tests::Process::name).collect();
     assert!(names.contains(&"perl") && names.iter().any(|name| name.starts_with("python3")), "{names:?}");
     torture::passed(19, "programs in a chain of interpreters", names.len() as u64);
+}
+
+/// Each image names the one that it came from, however it came.
+#[test]
+fn who_came_from_whom() {
+    let program = Program::shell("/bin/true; (/bin/true); /bin/true | /bin/true; exec env /bin/true");
+    let about = program.recorded().success().about();
+    assert!(about.images.len() >= 6 && about.not_traced.is_empty(), "{about:#?}");
+    for (place, image) in about.images.iter().enumerate() {
+        let parent = about.images.iter().find(|parent| Some(&parent.folder) == image.parent.as_ref());
+        assert_eq!(parent.is_none(), place == 0, "{image:#?}");
+        let is_exec = parent.is_some_and(|parent| parent.pid == image.pid || parent.pid == image.ppid);
+        match image.origin.as_str() {
+            "start" => assert_eq!(place, 0, "{image:#?}"),
+            "fork" => assert_eq!(parent.map(|parent| parent.pid), Some(image.ppid), "{image:#?}"),
+            "exec" => assert!(is_exec, "{image:#?}"),
+            other => panic!("{other}: {image:#?}"),
+        }
+    }
+}
+
+/// A static program in its own folder, named `unseen`.
+fn unseen(folder: &Path) -> std::path::PathBuf {
+    let path = folder.join("unseen");
+    std::fs::copy(Target::program("small.c").flag("-static").named("small-static").build(), &path).expect("a copy");
+    path
+}
+
+/// Programs that cannot load the library are named, by whatever function they were started, with their processes.
+#[test]
+fn static_children_are_named() {
+    let folder = workshop::folder();
+    let path = unseen(folder.path());
+    let search = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap_or_default());
+    let kinds = [
+        "execve",
+        "execv",
+        "execl",
+        "execle",
+        "execvp",
+        "execvpe",
+        "execlp",
+        "fexecve",
+        "execveat",
+        "vfork",
+        "posix_spawn",
+        "posix_spawnp",
+    ];
+    for kind in kinds {
+        let program = Program::new(target::c("exec_kinds")).arg(kind).arg(&path).env("PATH", &search);
+        let plain = program.plain().success();
+        assert_eq!(plain.text(), "small\n7\n");
+        same(&plain, &program.preloaded());
+        let recording = program.recorded();
+        same(&plain, &recording.outcome);
+        let about = recording.about();
+        assert_eq!(recording.not_traced("unseen"), ["it is statically linked"], "{kind}: {about:#?}");
+        let (first, unseen) = (&about.images[0], &about.not_traced[0]);
+        assert!(unseen.pid != first.pid && unseen.pid != 0, "{kind}: {about:#?}");
+        let forked = about.images.iter().filter(|image| image.pid == unseen.pid);
+        forked.for_each(|image| {
+            assert_eq!(image.exit, Some(heaptape_formats::recording::Exit::Exec), "{kind}: {about:#?}")
+        });
+        let said = recording.heaptape(&["report"]);
+        assert!(said.text().contains("was not recorded: it is statically linked"), "{kind}: {said}");
+    }
+    torture::passed(29, "ways to start a static program, each named", kinds.len() as u64);
+}
+
+/// An exec by a system call of the program's own is seen when somebody looks.
+#[test]
+fn a_static_child_by_a_raw_exec() {
+    let folder = workshop::folder();
+    let path = folder.path().join("unseen");
+    std::fs::copy(Target::program("sleeps.c").flag("-static").build(), &path).expect("a copy");
+    let recording = Program::new(target::c("exec_kinds")).arg("raw").arg(&path).arg("2500").recorded().success();
+    assert_eq!(recording.not_traced("unseen"), ["it is statically linked"], "{:#?}", recording.about());
+}
+
+#[test]
+fn other_programs_that_cannot_be_recorded() {
+    let folder = workshop::folder();
+    let recording = Program::shell("env -i /bin/true; /nowhere/at/all; exit 3").recorded();
+    assert_eq!(recording.outcome.code(), 3);
+    assert_eq!(
+        recording.not_traced("true"),
+        ["its environment names no library to preload"],
+        "{:#?}",
+        recording.about()
+    );
+    assert_eq!(recording.about().not_traced.len(), 1, "{:#?}", recording.about());
+    if !is_root() {
+        return;
+    }
+    // Of another user, with its rights.
+    let path = folder.path().join("other");
+    std::fs::copy("/bin/true", &path).expect("a copy");
+    std::os::unix::fs::chown(&path, Some(65534), None).expect("another owner");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).expect("its rights");
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("a way to it");
+    let recording = Program::shell(&format!("{}; exit 4", path.display())).recorded();
+    assert_eq!(recording.outcome.code(), 4);
+    assert!(recording.not_traced("other").iter().any(|why| why.contains("setuid")), "{:#?}", recording.about());
+    torture::passed(20, "a program with another user's rights, named", 1);
+}
+
+/// Programs are chosen by name.
+#[test]
+fn only_and_skip() {
+    let line = "ls / >/dev/null; cat /dev/null; env true; exit 5";
+    for (option, there, gone) in
+        [("--only=ca*,env", ["cat", "env"], ["ls", "true"]), ("--skip=cat,e*v", ["ls", "true"], ["cat", "env"])]
+    {
+        let recording = Program::shell(line).option(option).recorded();
+        assert_eq!(recording.outcome.code(), 5);
+        let report = recording.whole().report();
+        let has = |name: &str| report.processes.iter().any(|process| process.name() == name);
+        assert!(there.into_iter().all(has) && !gone.into_iter().any(has), "{option}: {report:#?}");
+    }
+}
+
+/// A program that starts while the recorder is stopped runs unrecorded after its 50 ms, and that is said.
+#[test]
+fn who_gave_up_waiting_is_named() {
+    use nix::sys::signal::{Signal, kill};
+    let folder = workshop::folder();
+    let (go, done) = (folder.path().join("go"), folder.path().join("done"));
+    let line = format!(
+        "touch {0}.ready; while [ ! -e {0} ]; do sleep 0.01; done; env true; touch {1}; sleep 0.1; exit 6",
+        go.display(),
+        done.display()
+    );
+    let until = |path: &Path| {
+        (0..2000).any(|_| {
+            path.exists() || {
+                std::thread::sleep(Duration::from_millis(10));
+                false
+            }
+        })
+    };
+    let recording = Program::shell(&line).recorded_while(|command, _| {
+        assert!(until(&go.with_extension("ready")), "the shell runs");
+        let id = nix::unistd::Pid::from_raw(i32::try_from(command.id()).expect("a process id"));
+        std::thread::sleep(Duration::from_millis(100));
+        kill(id, Signal::SIGSTOP).expect("SIGSTOP");
+        std::fs::write(&go, "").expect("the word to go");
+        assert!(until(&done), "the program goes on");
+        kill(id, Signal::SIGCONT).expect("SIGCONT");
+    });
+    assert_eq!(recording.outcome.code(), 6, "{}", recording.outcome);
+    let about = recording.about();
+    let gave_up = about.not_traced.iter().filter(|process| process.why.contains("no longer waited for the recorder"));
+    assert!(gave_up.count() >= 1, "{about:#?}");
+    let report = recording.report();
+    report.processes.iter().for_each(heaptape_tests::Process::ledger);
+    torture::passed(7, "programs that started while the recorder was stopped, named", 1);
 }

@@ -11,8 +11,7 @@ fn each_kind_of_fork() {
         let program = Program::new(target::c("fork_kinds")).arg(kind).arg(count.to_string());
         let plain = program.plain().success();
         same(&plain, &program.preloaded());
-        let depth = if ["fork", "_Fork"].contains(&kind) { Depth::Live } else { Depth::Own };
-        let (recording, report, _) = program.recorded_like_counted(depth);
+        let (recording, report, _) = program.recorded_like_counted(Depth::Live);
         same(&plain, &recording.outcome);
         let recording = recording.whole();
         let all: Vec<_> = report.all("fork_kinds").collect();

@@ -153,3 +153,33 @@ fn both_are_killed() {
     assert!(report.only("writes_on").allocs > 10_000, "{report:#?}");
     torture::passed(5, "SIGKILL of both", 1);
 }
+
+/// What a killed recorder leaves behind in the folder of sockets goes away at the next start, and nothing else does.
+#[test]
+fn a_killed_recorders_socket() {
+    let folder = workshop::folder();
+    let nests = || {
+        let names = std::fs::read_dir(folder.path()).expect("the folder").flatten();
+        names.filter(|entry| entry.file_name().to_string_lossy().starts_with("heaptape-")).count()
+    };
+    let program = |line: &str| Program::shell(line).env("TMPDIR", folder.path()).env("XDG_RUNTIME_DIR", folder.path());
+    program("exec sleep 0.3").recorded_while(|command, _| {
+        let start = Instant::now();
+        while nests() == 0 {
+            assert!(start.elapsed() < Duration::from_secs(20), "the recorder makes its folder");
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        command.kill().expect("SIGKILL");
+    });
+    assert_eq!(nests(), 1, "a killed recorder cannot clear up");
+    std::fs::create_dir(folder.path().join("heaptape-kept")).expect("a folder of another name");
+    // Another recorder that lives keeps its own.
+    program("exec sleep 1").recorded_while(|_, _| {
+        std::thread::sleep(Duration::from_millis(500));
+        let inner = program("exit 9").recorded();
+        assert_eq!(inner.outcome.code(), 9);
+        assert_eq!(nests(), 2, "the living one's, and the folder of another name");
+    });
+    assert_eq!(nests(), 1);
+    torture::passed(4, "sockets of killed recorders cleared away", 1);
+}

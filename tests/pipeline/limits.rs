@@ -8,6 +8,8 @@ fn limits_of_memory_files_and_stack() {
         "ulimit -v 300000",
         "ulimit -v 100000",
         "ulimit -v 60000",
+        "ulimit -v 40000",
+        "ulimit -v 30000",
         "ulimit -d 60000",
         "ulimit -d 10000",
         "ulimit -f 1",
@@ -34,6 +36,19 @@ fn limits_of_memory_files_and_stack() {
         recording.report().processes.iter().for_each(heaptape_tests::Process::ledger);
     }
     torture::passed(24, "limits", limits.len() as u64);
+}
+
+/// With a limit that leaves no room the program runs unrecorded, and that is said.
+#[test]
+fn a_limit_that_leaves_none() {
+    let program = Program::new(target::c("limits")).after("ulimit -v 40000");
+    let plain = program.plain().success();
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let why = recording.not_traced("limits");
+    assert!(why.len() == 1 && why[0].contains("address space"), "{:#?}", recording.about());
+    let recording = Program::new(target::c("limits")).after("ulimit -v 80000").recorded().success().whole();
+    assert_eq!(recording.report().only("limits").allocs, 1_001, "and with a little room it is recorded");
 }
 
 /// With room enough for a smaller area the recording is whole.

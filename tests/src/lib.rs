@@ -5,7 +5,9 @@
 //! `HEAPTAPE_LIBRARY` another library; without them the harness builds the release, once a run.
 #![forbid(unsafe_code)]
 
+pub mod browser;
 pub mod daemon;
+pub mod lossy;
 pub mod oracle;
 pub mod own;
 pub mod recording;

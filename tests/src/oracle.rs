@@ -105,9 +105,6 @@ impl Counts {
 /// How much must be equal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// Events and live blocks: a child forked by a system call of its own is known from its first event on, so what it inherits is what
-    /// its parent has by then.
-    Own,
     /// Events, live blocks, inherited blocks; for programs with threads, whose order two observers may see differently.
     Live,
     /// The peak as well.
@@ -164,8 +161,7 @@ pub fn equal(report: &Report, counts: &[Counts], depth: Depth, recording: &Recor
                 && found.name() == counted.name()
                 && found.ppid == counted.ppid
                 && found.events() == counted.events()
-                && (found.live_blocks, found.live_bytes) == (counted.live_blocks, counted.live_bytes)
-                && (depth == Depth::Own || found.live() == counted.live())
+                && found.live() == counted.live()
                 && (depth != Depth::Peak || found.peak() == counted.peak())
         };
         match recorded.iter().position(same) {

@@ -206,6 +206,20 @@ impl Recording {
         self
     }
 
+    /// `recording.json`.
+    #[track_caller]
+    pub fn about(&self) -> heaptape_formats::recording::Recording {
+        let bytes = fs::read(self.folder.join("recording.json")).expect("recording.json");
+        serde_json::from_slice(&bytes).expect("recording.json as it should be")
+    }
+
+    /// Why a program of this name was not recorded, once for each process.
+    #[track_caller]
+    pub fn not_traced(&self, name: &str) -> Vec<String> {
+        let all = self.about().not_traced.into_iter();
+        all.filter(|process| process.exe.rsplit('/').next() == Some(name)).map(|process| process.why).collect()
+    }
+
     /// The files named `name` of all process images.
     pub fn files(&self, name: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();

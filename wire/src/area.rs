@@ -57,6 +57,8 @@ impl Params {
                 self.ring_bytes /= 2;
             } else if self.slots > 8 {
                 self.slots /= 2;
+            } else if self.nodes > 1 << 16 {
+                self.nodes /= 2;
             } else {
                 break;
             }
@@ -176,6 +178,8 @@ pub struct Header {
     pub modules_used: Line<AtomicU32>,
     /// p: 1 once the wait budget is spent: the process drops from now on.
     pub breaker: AtomicU32,
+    /// p: 1 once the area is mapped and in use; before that the process may have given up. Release.
+    pub attached: AtomicU32,
     /// p, builds with `--cfg heaptape_verify` only: captures compared with a full walk, and how many differed.
     pub verified: [AtomicU64; 2],
     /// The same, compared with the libc's own `backtrace`.

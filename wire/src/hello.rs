@@ -15,6 +15,73 @@ pub const ORIGIN_START: u32 = 0;
 /// The process was forked from a traced one.
 pub const ORIGIN_FORK: u32 = 1;
 
+/// Not a hello: the process is about to go on with a program that cannot be traced. Its [`Notice`] follows; no answer is sent.
+pub const ORIGIN_NOTICE: u32 = 2;
+
+/// The most bytes of a path behind a [`Notice`].
+pub const NOTICE_PATH: usize = 1024;
+
+/// Why a program cannot be traced, as the library in its maker saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Why {
+    /// It has no interpreter, so nothing loads the library.
+    Static = 1,
+    /// It gets another user's or group's rights, or capabilities: the loader takes no library from its environment.
+    Rights = 2,
+    /// It is a 32-bit program.
+    Narrow = 3,
+    /// The environment that it is given names no library or no socket.
+    Environment = 4,
+}
+
+impl Why {
+    /// From its number.
+    pub const fn of(number: u32) -> Option<Why> {
+        match number {
+            1 => Some(Why::Static),
+            2 => Some(Why::Rights),
+            3 => Some(Why::Narrow),
+            4 => Some(Why::Environment),
+            _ => None,
+        }
+    }
+
+    /// For a person.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Why::Static => "it is statically linked",
+            Why::Rights => "it runs with other rights (setuid), and then no library is preloaded",
+            Why::Narrow => "it is a 32-bit program",
+            Why::Environment => "its environment names no library to preload",
+        }
+    }
+}
+
+/// Says that `pid` (0: the sender) runs a program that is not traced. The program's path follows the message's [`HELLO_BYTES`] bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The process, as its maker knows it; 0 for the sender itself.
+    pub pid: u32,
+    /// Why.
+    pub why: Why,
+}
+
+impl Notice {
+    /// Layout: as a [`Hello`] up to `origin`; then why u32 in the place of the page size.
+    pub fn encode(&self) -> [u8; HELLO_BYTES] {
+        let hello = Hello { pid: self.pid, origin: ORIGIN_NOTICE, page_size: self.why as u32, ..Hello::default() };
+        hello.encode()
+    }
+
+    /// `None` for anything that is not a notice of this version. The path is what lies behind [`HELLO_BYTES`] bytes.
+    pub fn decode(bytes: &[u8]) -> Option<Notice> {
+        let head = bytes.get(..HELLO_BYTES)?;
+        let hello = Hello::decode_any(head).filter(|hello| hello.origin == ORIGIN_NOTICE)?;
+        Some(Notice { pid: hello.pid, why: Why::of(hello.page_size)? })
+    }
+}
+
 /// Preload to recorder. Who is calling is never taken from here but from the socket's credentials; `pid` only helps a reader of logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
@@ -24,10 +91,12 @@ pub struct Hello {
     pub origin: u32,
     /// Bytes of a page.
     pub page_size: u32,
-    /// Soft limit on address space in bytes; `u64::MAX` for none.
-    pub address_space: u64,
-    /// For a fork child: ticks just before the fork; 0 when not known.
+    /// Bytes of address space that its limit leaves it; `u64::MAX` without a limit.
+    pub address_room: u64,
+    /// For a fork child: ticks just before the fork, or `fork_age` after it; 0 when not known.
     pub fork_tick: u64,
+    /// For a child of a fork that was not seen: nanoseconds from the fork to `fork_tick`.
+    pub fork_age: u64,
     /// For a fork child: the parent as the parent saw itself.
     pub parent_pid: u32,
 }
@@ -69,7 +138,8 @@ fn head_is_ours(bytes: &[u8]) -> bool {
 }
 
 impl Hello {
-    /// Layout: magic u32, version u16, 0 u16, pid u32, origin u32, page u32, parent u32, address space u64, fork tick u64, zeros.
+    /// Layout: magic u32, version u16, 0 u16, pid u32, origin u32, page u32, parent u32, address room u64, fork tick u64, fork age u64,
+    /// zeros.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut out = [0; HELLO_BYTES];
         put(&mut out, 0, &MAGIC.to_le_bytes());
@@ -78,20 +148,26 @@ impl Hello {
         put(&mut out, 12, &self.origin.to_le_bytes());
         put(&mut out, 16, &self.page_size.to_le_bytes());
         put(&mut out, 20, &self.parent_pid.to_le_bytes());
-        put(&mut out, 24, &self.address_space.to_le_bytes());
+        put(&mut out, 24, &self.address_room.to_le_bytes());
         put(&mut out, 32, &self.fork_tick.to_le_bytes());
+        put(&mut out, 40, &self.fork_age.to_le_bytes());
         out
     }
 
     /// `None` for anything that is not a hello of this version.
     pub fn decode(bytes: &[u8]) -> Option<Hello> {
+        Hello::decode_any(bytes).filter(|hello| hello.origin != ORIGIN_NOTICE)
+    }
+
+    fn decode_any(bytes: &[u8]) -> Option<Hello> {
         (bytes.len() == HELLO_BYTES && head_is_ours(bytes)).then(|| Hello {
             pid: u32::from_le_bytes(get(bytes, 8)),
             origin: u32::from_le_bytes(get(bytes, 12)),
             page_size: u32::from_le_bytes(get(bytes, 16)),
             parent_pid: u32::from_le_bytes(get(bytes, 20)),
-            address_space: u64::from_le_bytes(get(bytes, 24)),
+            address_room: u64::from_le_bytes(get(bytes, 24)),
             fork_tick: u64::from_le_bytes(get(bytes, 32)),
+            fork_age: u64::from_le_bytes(get(bytes, 40)),
         })
     }
 }
@@ -122,8 +198,16 @@ mod tests {
 
     #[test]
     fn both_ways() {
-        let hello = Hello { pid: 7, origin: 1, page_size: 4096, address_space: u64::MAX, fork_tick: 9, parent_pid: 6 };
-        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        let (address_room, fork_tick, fork_age) = (u64::MAX, 9, 8);
+        let hello = Hello { pid: 7, origin: 1, page_size: 4096, address_room, fork_tick, fork_age, parent_pid: 6 };
+        assert_eq!((Hello::decode(&hello.encode()), Notice::decode(&hello.encode())), (Some(hello), None));
+        for number in 0..6 {
+            let Some(why) = Why::of(number) else { continue };
+            let notice = Notice { pid: 5, why };
+            let message = [&notice.encode()[..], b"/bin/x"].concat();
+            assert_eq!((why as u32, Notice::decode(&message)), (number, Some(notice)));
+            assert_eq!((Hello::decode(&notice.encode()), Notice::decode(&message[..63])), (None, None));
+        }
         let reply = Reply { status: 2, area_bytes: 1 << 33 };
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         let mut other = hello.encode();

@@ -163,9 +163,8 @@ fn is_streamed(path: &Path) -> bool {
     }
     let mut start = Vec::new();
     let read = crate::load::bare::open(path).and_then(|reader| reader.take(4096).read_to_end(&mut start));
-    read.is_ok()
-        && (start.starts_with(&FILE_MAGIC)
-            || matches!(heaptape_formats::sniff::format(&start), Some(Format::Mtrc | Format::Recording)))
+    let is_read = |format| matches!(format, Format::Mtrc | Format::Recording) || crate::import::reads(format);
+    read.is_ok() && (start.starts_with(&FILE_MAGIC) || heaptape_formats::sniff::format(&start).is_some_and(is_read))
 }
 
 /// Bare traces hold no stacks.

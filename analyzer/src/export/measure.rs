@@ -1,5 +1,7 @@
 //! What can be counted at a call site.
 
+use super::{Error, Out, Source, Totals};
+use crate::text::clean;
 use heaptape_formats::tape::SiteSums;
 use std::str::FromStr;
 
@@ -48,6 +50,11 @@ measures! {
 }
 
 impl Measure {
+    /// Whether it is about the moment of the most live bytes.
+    pub const fn is_of_peak(self) -> bool {
+        matches!(self, Measure::PeakBytes | Measure::PeakCount)
+    }
+
     /// Whether it counts bytes, not blocks.
     pub const fn is_bytes(self) -> bool {
         matches!(
@@ -67,4 +74,82 @@ impl FromStr for Measure {
             format!("'{text}' is none of {}", names.join(", "))
         })
     }
+}
+
+/// The measure of a format that holds one number a stack: the one that was asked for, else the bytes allocated.
+///
+/// # Errors
+/// When several were asked for, or one that is not known of what is exported.
+pub fn one(source: &mut Source<'_>, out: &mut Out) -> Result<Measure, Error> {
+    let what = match &source.options.what[..] {
+        [] => {
+            let others: Vec<&str> = Measure::ALL[1..].iter().map(|what| what.name()).collect();
+            out.note(format!(
+                "{}: {}; --what chooses {}",
+                Measure::ALL[0].name(),
+                Measure::ALL[0].help(),
+                others.join(", ")
+            ));
+            Measure::ALL[0]
+        }
+        &[what] => what,
+        _ => {
+            return Err(Error::Impossible(
+                "this format holds one number a stack: --what takes one measure here".into(),
+            ));
+        }
+    };
+    if what.is_of_peak() && !has_peak(source) {
+        return Err(Error::Impossible("who held how much at the peak is not known of this file".into()));
+    }
+    Ok(what)
+}
+
+/// What [`one`] chooses.
+pub fn usual(source: &Source<'_>) -> Measure {
+    source.options.what.first().copied().unwrap_or(Measure::ALL[0])
+}
+
+/// The measures of a format that holds several: those asked for, else all that are known.
+pub fn all(source: &mut Source<'_>, out: &mut Out) -> Vec<Measure> {
+    let measures = known(source, Measure::ALL);
+    let asked = if source.options.what.is_empty() { Measure::ALL } else { &source.options.what[..] };
+    if measures.len() < asked.len() {
+        out.note("who held how much at the peak is not known of this file, and left out");
+    }
+    measures
+}
+
+/// The measures asked for, else `usual`; without the peak where it is not known.
+pub fn known(source: &mut Source<'_>, usual: &[Measure]) -> Vec<Measure> {
+    let asked = if source.options.what.is_empty() { usual.to_vec() } else { source.options.what.clone() };
+    let has_peak = !asked.iter().any(|what| what.is_of_peak()) || has_peak(source);
+    asked.into_iter().filter(|what| has_peak || !what.is_of_peak()).collect()
+}
+
+fn has_peak(source: &mut Source<'_>) -> bool {
+    source.images.clone().into_iter().all(|image| source.sums(image).has_peak)
+}
+
+/// What the images add up to.
+///
+/// # Errors
+/// None; the type is that of [`super::Exporter::totals`].
+pub fn totals(source: &mut Source<'_>, measures: &[Measure]) -> Result<Totals, Error> {
+    let mut totals = Totals::default();
+    for image in source.images.clone() {
+        let (sums, ended) = (source.sums(image), image.has_ended());
+        for what in measures {
+            totals.add(what.name(), sums.sites.iter().map(|row| u128::from(what.of(row, ended))).sum());
+        }
+    }
+    Ok(totals)
+}
+
+/// The command line that was recorded, else the name of the first image; in one line.
+pub fn title(source: &Source<'_>) -> String {
+    let command = source.about.map(|about| about.command.join(" ")).filter(|command| !command.is_empty());
+    let argv = || source.images.first().map(|image| image.about.argv.join(" ")).filter(|argv| !argv.is_empty());
+    let name = || source.images.first().map(|image| image.name()).unwrap_or_default();
+    clean(&command.or_else(argv).unwrap_or_else(name)).into_owned()
 }

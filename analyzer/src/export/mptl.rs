@@ -101,6 +101,10 @@ fn of(source: &mut Source<'_>, image: &Image) -> Result<Profile, Error> {
     match &image.events {
         Events::Profile if image.path.is_dir() => stored(),
         Events::Profile => read(&image.path),
+        Events::Imported { .. } => Err(Error::Impossible(format!(
+            "{}: MPTL's sums are by the size of blocks, and this file has none",
+            image.about.folder
+        ))),
         // A trace whose tape is gone: only the profile knows stacks.
         Events::Trace(_) if image.sums.is_some() && image.path.is_dir() && source.range().is_all() => stored(),
         Events::Taped { .. } if source.range().is_all() && image.ready_sums().is_some() => match stored() {

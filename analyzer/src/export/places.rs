@@ -150,6 +150,11 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// The file's name, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Appends bytes.
     ///
     /// # Errors
@@ -164,5 +169,15 @@ impl Stream {
     /// When it cannot be written.
     pub fn finish(mut self) -> Result<(), Error> {
         self.to.flush().map_err(|error| Error::Write(self.name.clone(), error))
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.to.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
     }
 }

@@ -5,7 +5,8 @@ use crate::load::{Events, Image};
 use crate::unpack;
 use heaptape_formats::mptl::Profile;
 use heaptape_formats::mtrc::Record;
-use heaptape_formats::{Format, dcpi, gmon, mtrc};
+use heaptape_formats::tape::SiteSums;
+use heaptape_formats::{Format, dcpi, gmon, mtrc, pprof};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -63,6 +64,13 @@ impl Totals {
             Some(sum) => *sum += amount,
             None => drop(self.0.insert(name.to_string(), amount)),
         }
+    }
+
+    /// Only the sums of these names.
+    #[must_use]
+    pub fn only(mut self, names: &[&str]) -> Totals {
+        self.0.retain(|name, _| names.contains(&&**name));
+        self
     }
 
     /// A sum; 0 when there is none.
@@ -128,6 +136,54 @@ impl Totals {
     }
 }
 
+impl Totals {
+    /// What an import of the file adds up to; of what the file does not hold nothing.
+    pub fn imported(&mut self, image: &Image) {
+        let Some((totals, sums)) = &image.sums else { return };
+        let add = |of: fn(&SiteSums) -> u64| sums.iter().map(|row| u128::from(of(row))).sum::<u128>();
+        let mut put = |name: &str, amount: u128| {
+            if amount > 0 {
+                self.add(name, amount);
+            }
+        };
+        put("alloc-count", add(|row| row.allocs));
+        put("alloc-bytes", add(|row| row.bytes));
+        put("free-count", add(|row| row.frees));
+        put("free-bytes", add(|row| row.freed_bytes));
+        put("live-count", add(|row| row.allocs.saturating_sub(row.frees)));
+        put("live-bytes", add(|row| row.bytes.saturating_sub(row.freed_bytes)));
+        put("peak-count", add(|row| row.peak_blocks));
+        put("peak-bytes", add(|row| row.peak_bytes).max(totals.peak_bytes.into()));
+    }
+
+    /// A pprof profile: each value of its samples by name.
+    ///
+    /// # Errors
+    /// When the bytes are no profile.
+    pub fn pprof(&mut self, bytes: &[u8]) -> heaptape_formats::Result<()> {
+        let (mut types, mut texts, mut sums) = (Vec::new(), Vec::new(), Vec::<u128>::new());
+        let mut reader = pprof::Reader::new(bytes);
+        while let Some(record) = reader.next()? {
+            match record {
+                pprof::Record::SampleType(kind) => types.push(kind.kind),
+                pprof::Record::Text(text) => texts.push(text),
+                pprof::Record::Sample(sample) => {
+                    sums.resize(sums.len().max(sample.value.len()), 0);
+                    for (sum, value) in sums.iter_mut().zip(sample.value) {
+                        *sum += u128::try_from(value).unwrap_or(0);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (kind, sum) in types.into_iter().zip(sums) {
+            let name = usize::try_from(kind).ok().and_then(|place| texts.get(place));
+            self.add(&String::from_utf8_lossy(name.map_or(&[][..], |name| name)), sum);
+        }
+        Ok(())
+    }
+}
+
 /// Adds up files of any format.
 ///
 /// # Errors
@@ -151,6 +207,8 @@ pub fn read(files: &[PathBuf]) -> Result<Totals, Error> {
             Some(Format::Dcpi) => {
                 totals.dcpi(&dcpi::read(&opened.bytes).and_then(dcpi::Profile::strict).map_err(failed)?)
             }
+            Some(Format::Pprof) => totals.pprof(&opened.bytes).map_err(failed)?,
+            Some(format) if crate::import::reads(format) => totals.imported(&crate::import::image(path, format)?),
             other => {
                 let what = other.map_or("no known format", Format::name);
                 return Err(Error::Impossible(format!("{} was read back as {what}", opened.name)));

@@ -68,6 +68,11 @@ pub enum Events {
     Trace(PathBuf),
     /// No events: a profile's sums alone.
     Profile,
+    /// No events: sums of another tool's file.
+    Imported {
+        /// Whether they say who held what at the peak.
+        has_peak: bool,
+    },
     /// Nothing at all.
     None,
 }
@@ -128,7 +133,8 @@ impl Image {
         Ok(image)
     }
 
-    fn nothing() -> Image {
+    /// An image of which nothing is known.
+    pub fn nothing() -> Image {
         Image {
             about: recording::Image::default(),
             path: PathBuf::new(),
@@ -287,11 +293,19 @@ impl Image {
         match &self.tape.summary {
             Some(summary) if self.tape.summary_is_last && !salvage && !torn => Some(summary.clone()),
             _ => match (&self.sums, &self.events) {
-                (Some((totals, sites)), Events::Profile) => {
+                (Some((totals, sites)), Events::Profile | Events::Imported { .. }) => {
                     Some(Summary { totals: totals.clone(), sites: sites.clone() })
                 }
                 _ => None,
             },
+        }
+    }
+
+    /// Whether its sums say who held what at the peak: a profile's do not.
+    pub const fn knows_peak(&self) -> bool {
+        match self.events {
+            Events::Imported { has_peak } => has_peak,
+            _ => self.sums.is_none(),
         }
     }
 

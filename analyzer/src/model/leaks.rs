@@ -12,11 +12,32 @@ pub const SLICES: usize = 16;
 /// Example blocks and threads kept of each site.
 pub const EXAMPLES: usize = 4;
 
-/// A site over the run. 250 bytes each.
+/// Classes of lifetimes: class n holds what lived less than 2^(9 + 3n) units and is in no class before; the last the rest.
+pub const LIVES: usize = 16;
+
+/// Upper bound of a class of lifetimes, in the run's unit.
+pub const fn life_bound(class: usize) -> u64 {
+    if class + 1 < LIVES { 1 << (9 + 3 * class) } else { u64::MAX }
+}
+
+/// How a run is measured: in ticks, or in events where these say more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Axis {
+    /// Whether in ticks.
+    pub by_tick: bool,
+    /// The run's start.
+    pub start: u64,
+    /// Where the last slice ends. What comes later (taking down what was built up) counts to the last slice.
+    pub end: u64,
+}
+
+/// A site over the run. 350 bytes each.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Allocations and resizes here.
     pub allocs: u64,
+    /// Their bytes.
+    pub bytes: u64,
     /// Of these, freed or resized away.
     pub frees: u64,
     /// Of these, resized away.
@@ -37,10 +58,14 @@ pub struct History {
     pub longest_life: u64,
     /// Blocks that were freed (not resized away).
     pub died: u64,
-    /// Of these, in the last slice and born in the first half of the run: freed at exit, as it seems.
-    pub freed_late: u64,
-    /// Their bytes.
-    pub freed_late_bytes: u64,
+    /// Of these, by how long they lived.
+    pub lives: [u32; LIVES],
+    /// Of these, freed right after a larger one was allocated here: a container that took a larger place.
+    pub replaced: u64,
+    /// Size of the latest allocation here, until something of the site is freed.
+    newest: u64,
+    /// Live blocks in the middle of the run.
+    pub half_blocks: u64,
     /// Live bytes at the end of each slice.
     pub series: [u64; SLICES],
     filled: u8,
@@ -76,8 +101,7 @@ pub struct Survivors {
 /// Gathers evidence.
 #[derive(Debug)]
 pub struct Leaks {
-    by_tick: bool,
-    start: u64,
+    axis: Axis,
     width: u64,
     free_sites: bool,
     /// By site number.
@@ -87,22 +111,23 @@ pub struct Leaks {
 }
 
 impl Leaks {
-    /// For a run from one tick (or event number) to another.
-    pub fn new(by_tick: bool, start: u64, end: u64, free_sites: bool) -> Self {
-        let width = (end.saturating_sub(start) / SLICES as u64).saturating_add(1);
-        Leaks { by_tick, start, width, free_sites, rows: Vec::new(), freed_at: FxHashMap::default() }
+    /// For a run that is measured so.
+    pub fn new(axis: Axis, free_sites: bool) -> Self {
+        let width = (axis.end.saturating_sub(axis.start) / SLICES as u64).saturating_add(1);
+        Leaks { axis, width, free_sites, rows: Vec::new(), freed_at: FxHashMap::default() }
     }
 
     fn slice(&self, at: u64) -> usize {
-        usize::try_from(at.saturating_sub(self.start) / self.width).map_or(SLICES - 1, |slice| slice.min(SLICES - 1))
+        let slice = at.saturating_sub(self.axis.start) / self.width;
+        usize::try_from(slice).map_or(SLICES - 1, |slice| slice.min(SLICES - 1))
     }
 
     const fn when(&self, event: &Event) -> u64 {
-        if self.by_tick { event.tick } else { event.number }
+        if self.axis.by_tick { event.tick } else { event.number }
     }
 
     const fn birth(&self, block: &Block) -> u64 {
-        if self.by_tick { block.tick } else { block.number }
+        if self.axis.by_tick { block.tick } else { block.number }
     }
 
     #[inline]
@@ -119,6 +144,8 @@ impl Leaks {
         let slice = self.slice(self.when(event));
         let row = self.row(block.site, slice);
         row.allocs += 1;
+        row.bytes = row.bytes.saturating_add(block.size);
+        row.newest = block.size;
         row.live_blocks += 1;
         row.live_bytes = row.live_bytes.saturating_add(block.size);
         row.most_blocks = row.most_blocks.max(row.live_blocks);
@@ -130,7 +157,6 @@ impl Leaks {
     fn given(&mut self, event: &Event, old: &Block) {
         let slice = self.slice(self.when(event));
         let age = self.when(event).saturating_sub(self.birth(old));
-        let late = slice == SLICES - 1 && self.slice(self.birth(old)) < SLICES / 2;
         let row = self.row(old.site, slice);
         row.frees += 1;
         row.live_blocks = row.live_blocks.saturating_sub(1);
@@ -142,10 +168,11 @@ impl Leaks {
         row.died += 1;
         row.lived = row.lived.saturating_add(age);
         row.longest_life = row.longest_life.max(age);
-        if late {
-            row.freed_late += 1;
-            row.freed_late_bytes = row.freed_late_bytes.saturating_add(old.size);
-        }
+        let class = (u64::BITS - age.leading_zeros()).saturating_sub(7) as usize / 3;
+        let class = &mut row.lives[class.min(LIVES - 1)];
+        *class = class.saturating_add(1);
+        row.replaced += u64::from(row.newest > old.size);
+        row.newest = 0;
         if self.free_sites && event.site != 0 {
             *self.freed_at.entry((old.site, event.site)).or_default() += 1;
         }
@@ -159,9 +186,9 @@ impl Leaks {
             if !born.contains(Moment { number: block.number, tick: block.tick }) {
                 continue;
             }
-            let slice = self.slice(self.birth(block));
+            let slice = self.slice(self.birth(&block));
             let row = sites.entry((block.site, block.inherited)).or_default();
-            row.add(block, slice);
+            row.add(&block, slice);
         }
         sites
     }
@@ -190,8 +217,10 @@ impl History {
         self.lived = self.lived.saturating_add(other.lived);
         self.longest_life = self.longest_life.max(other.longest_life);
         self.died += other.died;
-        self.freed_late += other.freed_late;
-        self.freed_late_bytes = self.freed_late_bytes.saturating_add(other.freed_late_bytes);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.replaced += other.replaced;
+        self.half_blocks += other.half_blocks;
+        self.lives.iter_mut().zip(other.lives).for_each(|(sum, lives)| *sum = sum.saturating_add(lives));
         for (sum, bytes) in self.series.iter_mut().zip(other.series) {
             *sum = sum.saturating_add(bytes);
         }
@@ -200,6 +229,9 @@ impl History {
     fn fill(&mut self, until: usize) {
         let from = usize::from(self.filled).min(until);
         self.series[from..until].fill(self.live_bytes);
+        if from < SLICES / 2 && until >= SLICES / 2 {
+            self.half_blocks = self.live_blocks;
+        }
         self.filled = until as u8;
     }
 }

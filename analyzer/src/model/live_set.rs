@@ -3,9 +3,13 @@
 //! Indexes are given in order of birth, so blocks that are born together lie together: in pages of 64 places, which come and
 //! go with their blocks. A page that is no longer among the youngest and holds only few blocks gives them to a map and goes,
 //! so that memory follows what lives whatever the indexes are (48 to 200 bytes a block, measured 60 on a program that keeps
-//! most of what it allocates).
+//! most of what it allocates). When more pages live than memory is meant for, those that nobody touched lie in a temporary
+//! file.
+
+mod spill;
 
 use rustc_hash::FxHashMap;
+use spill::Spill;
 use std::collections::VecDeque;
 
 /// Places of a page: one bit of a word each.
@@ -14,6 +18,11 @@ const PLACES: usize = 64;
 const FEW: u32 = 16;
 /// Pages that are young: 512 of 3 KiB stay in the processor's second-level cache.
 const YOUNG: usize = 512;
+
+/// Pages in memory, 3 KiB each; the others lie in a file: 192 MiB, 4 million blocks where they lie densely.
+const RESIDENT: usize = 64 << 10;
+/// Old blocks in the map before pages with few blocks stay pages, which can go to the file: 64 MiB.
+const SPARSE: usize = 512 << 10;
 
 /// A block that is alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,11 +54,16 @@ struct Page {
     /// A bit for each place that holds a block.
     held: u64,
     young: bool,
-    blocks: Box<[Block; PLACES]>,
+    /// Whether it was used since the search for a page to put away last passed it.
+    touched: bool,
+    /// Where it lies in the file, plus one; 0: in memory, or nowhere.
+    slot: u32,
+    /// None while it lies in the file.
+    blocks: Option<Box<[Block; PLACES]>>,
 }
 
 /// Live allocations.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LiveSet {
     pages: Vec<Page>,
     /// Places in `pages` that can be used again.
@@ -60,11 +74,39 @@ pub struct LiveSet {
     young: VecDeque<u32>,
     /// Blocks of pages that were given up.
     sparse: FxHashMap<u64, Block>,
-    /// The page that was used last: number and place.
+    /// The page that was used last: number and place. It is in memory.
     last: Option<(u64, u32)>,
+    /// Pages that may be in memory, and that are.
+    budget: usize,
+    resident: usize,
+    spill: Spill,
+    /// Where the search for a page to put away goes on.
+    hand: usize,
+}
+
+impl Default for LiveSet {
+    fn default() -> Self {
+        LiveSet::within(RESIDENT)
+    }
 }
 
 impl LiveSet {
+    /// With so many pages in memory at most.
+    pub fn within(budget: usize) -> Self {
+        LiveSet {
+            pages: Vec::new(),
+            unused: Vec::new(),
+            places: FxHashMap::default(),
+            young: VecDeque::new(),
+            sparse: FxHashMap::default(),
+            last: None,
+            budget: budget.max(2),
+            resident: 0,
+            spill: Spill::default(),
+            hand: 0,
+        }
+    }
+
     const fn split(index: u64) -> (u64, usize) {
         (index / PLACES as u64, (index % PLACES as u64) as usize)
     }
@@ -76,6 +118,11 @@ impl LiveSet {
             _ => {
                 let at = *self.places.get(&number)?;
                 self.last = Some((number, at));
+                let page = &mut self.pages[at as usize];
+                page.touched = true;
+                if page.blocks.is_none() {
+                    self.fetch(at);
+                }
                 Some(at)
             }
         }
@@ -91,7 +138,9 @@ impl LiveSet {
         };
         let page = &mut self.pages[at as usize];
         let bit = 1 << place;
-        let before = std::mem::replace(&mut page.blocks[place], block);
+        // Whatever `page` and `new_page` give is in memory.
+        let Some(blocks) = &mut page.blocks else { return self.sparse.insert(index, block) };
+        let before = std::mem::replace(&mut blocks[place], block);
         if page.held & bit != 0 {
             return Some(before);
         }
@@ -106,10 +155,12 @@ impl LiveSet {
         if let Some(at) = self.page(number) {
             let page = &mut self.pages[at as usize];
             let bit = 1 << place;
-            if page.held & bit != 0 {
+            if page.held & bit != 0
+                && let Some(blocks) = &page.blocks
+            {
                 page.held &= !bit;
-                let block = page.blocks[place];
-                if !page.young && page.held.count_ones() < FEW {
+                let block = blocks[place];
+                if !page.young && page.held.count_ones() < FEW && (page.held == 0 || self.sparse.len() < SPARSE) {
                     self.give_up(at);
                 }
                 return Some(block);
@@ -125,18 +176,72 @@ impl LiveSet {
         if let Some(at) = self.page(number)
             && self.pages[at as usize].held & 1 << place != 0
         {
-            return Some(&mut self.pages[at as usize].blocks[place]);
+            return self.pages[at as usize].blocks.as_mut().map(|blocks| &mut blocks[place]);
         }
         self.sparse.get_mut(&index)
     }
 
     /// Everything alive, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &Block)> {
-        let pages = self.pages.iter().flat_map(|page| {
-            let held = page.blocks.iter().zip(0u64..).filter(|(_, place)| page.held & 1 << place != 0);
-            held.map(|(block, place)| (page.number * PLACES as u64 + place, block))
+    pub fn iter(&self) -> impl Iterator<Item = (u64, Block)> + '_ {
+        let pages = self.pages.iter().filter(|page| page.held != 0).flat_map(|page| {
+            let (number, held) = (page.number, page.held);
+            let blocks = page.blocks.as_deref().copied().unwrap_or_else(|| self.spill.read(page.slot));
+            let all = blocks.into_iter().zip(0u64..).filter(move |(_, place)| held & 1 << place != 0);
+            all.map(move |(block, place)| (number * PLACES as u64 + place, block))
         });
-        pages.chain(self.sparse.iter().map(|(index, block)| (*index, block)))
+        pages.chain(self.sparse.iter().map(|(index, block)| (*index, *block)))
+    }
+
+    /// Keeps only what `keep` says.
+    pub fn retain(&mut self, mut keep: impl FnMut(u64, &Block) -> bool) {
+        for page in &mut self.pages {
+            let spilled = page.blocks.is_none().then(|| self.spill.read(page.slot));
+            let Some(blocks) = page.blocks.as_deref().or(spilled.as_ref()) else { continue };
+            for (place, block) in blocks.iter().enumerate() {
+                let index = page.number * PLACES as u64 + place as u64;
+                if page.held & 1 << place != 0 && !keep(index, block) {
+                    page.held &= !(1 << place);
+                }
+            }
+        }
+        self.sparse.retain(|index, block| keep(*index, block));
+    }
+
+    /// Brings a page back from the file.
+    #[cold]
+    fn fetch(&mut self, at: u32) {
+        self.make_room();
+        let page = &mut self.pages[at as usize];
+        page.blocks = Some(Box::new(self.spill.take(page.slot)));
+        page.slot = 0;
+        self.resident += 1;
+    }
+
+    /// Puts a page away that was not touched of late, when there are as many in memory as may be. Young ones stay: they are
+    /// few.
+    fn make_room(&mut self) {
+        if self.resident < self.budget || self.spill.is_broken() {
+            return;
+        }
+        // Twice around: the first time takes away the marks.
+        for _ in 0..2 * self.pages.len() {
+            self.hand = (self.hand + 1) % self.pages.len();
+            let in_use = self.last.is_some_and(|(_, at)| at as usize == self.hand);
+            let page = &mut self.pages[self.hand];
+            if page.blocks.is_none() || page.held == 0 || page.young || in_use {
+                continue;
+            }
+            if std::mem::take(&mut page.touched) {
+                continue;
+            }
+            if let Some(blocks) = &page.blocks
+                && let Some(slot) = self.spill.put(blocks)
+            {
+                (page.slot, page.blocks) = (slot, None);
+                self.resident -= 1;
+            }
+            return;
+        }
     }
 
     #[cold]
@@ -146,15 +251,17 @@ impl LiveSet {
         {
             let page = &mut self.pages[oldest as usize];
             page.young = false;
-            if page.held.count_ones() < FEW {
+            if page.held.count_ones() < FEW && (page.held == 0 || self.sparse.len() < SPARSE) {
                 self.give_up(oldest);
             }
         }
         let at = match self.unused.pop() {
             Some(at) => at,
             None => {
-                let blocks = Box::new([Block::default(); PLACES]);
-                self.pages.push(Page { number, held: 0, young: true, blocks });
+                self.make_room();
+                let blocks = Some(Box::new([Block::default(); PLACES]));
+                self.resident += 1;
+                self.pages.push(Page { number, held: 0, young: true, touched: true, slot: 0, blocks });
                 self.pages.len() as u32 - 1
             }
         };
@@ -170,9 +277,9 @@ impl LiveSet {
     #[cold]
     fn give_up(&mut self, at: u32) {
         let page = &mut self.pages[at as usize];
-        for place in 0..PLACES {
+        for (place, block) in page.blocks.iter().flat_map(|blocks| blocks.iter()).enumerate() {
             if page.held & 1 << place != 0 {
-                self.sparse.insert(page.number * PLACES as u64 + place as u64, page.blocks[place]);
+                self.sparse.insert(page.number * PLACES as u64 + place as u64, *block);
             }
         }
         page.held = 0;
@@ -192,8 +299,11 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
         /// Against a plain map: runs of births as a program makes them, and indexes that lie far apart.
         #[test]
-        fn behaves_like_a_map(steps in prop::collection::vec((0u8..8, 0u64..2000, 0u64..4), 0..60)) {
-            let (mut live, mut plain, mut next) = (LiveSet::default(), HashMap::new(), 0);
+        fn behaves_like_a_map(
+            steps in prop::collection::vec((0u8..8, 0u64..2000, 0u64..4), 0..60),
+            budget in prop::sample::select(vec![520usize, 560, RESIDENT]),
+        ) {
+            let (mut live, mut plain, mut next) = (LiveSet::within(budget), HashMap::new(), 0);
             for (step, (kind, number, far)) in steps.into_iter().enumerate() {
                 let index = number.wrapping_mul(37) % (next + 1) + [0, 0, 1 << 40, u64::MAX / 2][far as usize];
                 let block = Block { size: step as u64, ..Block::default() };
@@ -210,12 +320,31 @@ mod tests {
                     _ => prop_assert_eq!(live.get_mut(index).copied(), plain.get(&index).copied()),
                 }
             }
-            let mut left: Vec<(u64, Block)> = live.iter().map(|(index, block)| (index, *block)).collect();
+            let mut left: Vec<(u64, Block)> = live.iter().collect();
             let mut expected: Vec<(u64, Block)> = plain.into_iter().collect();
             left.sort_by_key(|pair| pair.0);
             expected.sort_by_key(|pair| pair.0);
             prop_assert_eq!(left, expected);
         }
+    }
+
+    /// What does not fit into memory lies in the file, and comes back.
+    #[test]
+    fn pages_go_to_the_file_and_come_back() {
+        let mut live = LiveSet::within(1000);
+        for index in 0..1_000_000 {
+            live.insert(index, Block { size: index * 3, address: !index, tick: 7, inherited: index % 2 == 0, ..Block::default() });
+        }
+        assert!(live.resident <= 1001, "{} pages in memory", live.resident);
+        assert_eq!(live.iter().count(), 1_000_000);
+        for index in (0..1_000_000).step_by(777) {
+            let wanted = Block { size: index * 3, address: !index, tick: 7, inherited: index % 2 == 0, ..Block::default() };
+            assert_eq!(live.remove(index), Some(wanted));
+            assert_eq!(live.remove(index), None);
+        }
+        assert!(live.resident <= 1001);
+        live.retain(|_, block| block.inherited);
+        assert!(live.iter().all(|(index, block)| index % 2 == 0 && block.size == index * 3));
     }
 
     /// One block in a hundred lives on: their pages must not.

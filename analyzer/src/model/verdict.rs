@@ -1,7 +1,8 @@
-//! What a site's survivors are, judged from their evidence. The rules stand in [`judge`], in the order in which they apply;
-//! a share is a share of the run.
+//! What a site's survivors are, judged from their evidence. The rules stand in [`shape`], in the order in which they apply; a
+//! share is a share of the run. Where events are missing, a verdict is given only when it would be the same without as many
+//! survivors as events are missing: a free of any of them may be among those.
 
-use super::leaks::{History, SLICES, Survivors};
+use super::leaks::{Axis, History, SLICES, Survivors};
 use serde::Serialize;
 
 /// The classes. The names stand in `--json` and never change.
@@ -18,7 +19,7 @@ pub enum Verdict {
     OneTime,
     /// As much is freed as allocated: a cache or pool that is full.
     BoundedCache,
-    /// Freed, but only when the process ended.
+    /// Kept through the run, and freed only when it ended.
     FreedAtExit,
     /// So young at the end that its siblings had not been freed either at that age.
     YoungAtEnd,
@@ -43,9 +44,7 @@ impl Verdict {
             Verdict::Uncertain => "uncertain",
         }
     }
-}
 
-impl Verdict {
     /// How much a byte of it weighs when leaks are put in order: what grows comes before what is merely large.
     pub const fn weight(self) -> u64 {
         match self {
@@ -61,12 +60,16 @@ impl Verdict {
 /// What the run as a whole says to every site.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Its start, in ticks or events.
-    pub start: u64,
-    /// Its end.
+    /// How it is measured.
+    pub axis: Axis,
+    /// Its last moment, in the axis' unit.
     pub end: u64,
-    /// Whether these are ticks.
-    pub by_tick: bool,
+    /// Its length in seconds; 0 when not known.
+    pub seconds: f64,
+    /// Allocations and resizes of all sites.
+    pub allocs: u64,
+    /// The most live bytes of all sites together.
+    pub peak_bytes: u64,
     /// Events that are known to be missing; `u64::MAX` when some are and nobody knows how many.
     pub hidden: u64,
     /// Where the last of them may lie.
@@ -75,41 +78,130 @@ pub struct Run {
 
 /// Fewer survivors than this are slow growth, not growth.
 const FEW: u64 = 8;
-/// Growth by less than this share of a site's allocations is slow.
+/// Growth by less than this share of a site's allocations is slow, if it is [`LIGHT`].
 const SMALL_SHARE: f64 = 0.02;
+/// So is growth by less than this share of the run's allocations.
+const RARE: f64 = 0.001;
+/// Light is what holds less than this share of the run's most live bytes.
+const LIGHT: f64 = 0.05;
+/// A cache or pool has so many blocks; fewer are what just happened to be in use.
+const POOL: u64 = 4;
+/// Slices of a quarter.
+const QUARTER: usize = SLICES / 4;
 
 /// Judges the survivors of a site.
 pub fn judge(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     if survivors.inherited {
         return Verdict::Inherited;
     }
-    let (first, last) = match run.by_tick {
-        true => (survivors.first.0, survivors.last.0),
-        false => (survivors.first.1, survivors.last.1),
-    };
-    if run.hidden >= survivors.blocks && run.hidden > 0 && run.hidden_until >= first {
-        return Verdict::Uncertain;
+    let verdict = shape(run, history, survivors);
+    let first = if run.axis.by_tick { survivors.first.0 } else { survivors.first.1 };
+    if run.hidden == 0 || run.hidden_until < first {
+        return verdict;
     }
-    let length = run.end.saturating_sub(run.start).max(1) as f64;
-    let share = |at: u64| at.saturating_sub(run.start) as f64 / length;
-    let oldest_age = run.end.saturating_sub(first);
-    if is_plateau(history, survivors) {
-        return Verdict::BoundedCache;
+    let stands = survivors.blocks > run.hidden
+        && [false, true].into_iter().all(|youngest| {
+            let (history, survivors) = without(run, history, survivors, youngest);
+            shape(run, &history, &survivors) == verdict
+        });
+    if stands { verdict } else { Verdict::Uncertain }
+}
+
+/// The evidence without as many of the youngest or oldest survivors as events are missing. What was born behind the last gap
+/// cannot have been freed in it.
+fn without(run: &Run, history: &History, survivors: &Survivors, youngest: bool) -> (History, Survivors) {
+    let (mut history, mut left) = (history.clone(), survivors.clone());
+    let size = survivors.bytes / survivors.blocks.max(1);
+    let mut hidden = run.hidden.min(survivors.blocks);
+    let width = run.axis.end.saturating_sub(run.axis.start) / SLICES as u64;
+    let start_of = |slice: usize| run.axis.start + width * slice as u64;
+    for at in 0..SLICES {
+        let slice = if youngest { SLICES - 1 - at } else { at };
+        if start_of(slice) > run.hidden_until {
+            continue;
+        }
+        let taken = hidden.min(left.births[slice]);
+        hidden -= taken;
+        left.births[slice] -= taken;
+        left.blocks -= taken;
+        left.bytes = left.bytes.saturating_sub(taken * size);
+        for live in &mut history.series[slice..] {
+            *live = live.saturating_sub(taken * size);
+        }
+        if slice < SLICES / 2 {
+            history.half_blocks = history.half_blocks.saturating_sub(taken);
+        }
     }
-    if history.died > 0 && history.longest_life >= oldest_age && share(first) > 0.5 {
-        return Verdict::YoungAtEnd;
+    history.live_blocks = history.live_blocks.saturating_sub(run.hidden);
+    history.live_bytes = history.series[SLICES - 1];
+    let held = |births: &[u64; SLICES]| (births.iter().position(|&n| n > 0), births.iter().rposition(|&n| n > 0));
+    if let (Some(first), Some(last)) = held(&left.births) {
+        let moment = |at: u64| (at, at);
+        left.first = left.first.max(moment(start_of(first)));
+        left.last = left.last.min(moment(start_of(last + 1)));
     }
+    (history, left)
+}
+
+/// What the evidence looks like when nothing is missing.
+fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     if is_container(history, survivors) {
         return Verdict::ContainerGrowth;
     }
+    let (first, last) = match run.axis.by_tick {
+        true => (survivors.first.0, survivors.last.0),
+        false => (survivors.first.1, survivors.last.1),
+    };
+    let length = run.axis.end.saturating_sub(run.axis.start).max(1) as f64;
+    let share = |at: u64| at.saturating_sub(run.axis.start) as f64 / length;
+    let growth = |blocks: u64| if is_slow(run, history, survivors, blocks) { Verdict::Slow } else { Verdict::Growing };
+    if history.died > POOL && history.died >= survivors.blocks {
+        let (strays, spread) = strays(run, history, survivors);
+        if strays > 2 && spread {
+            return growth(strays);
+        }
+        if is_plateau(history, survivors) {
+            return Verdict::BoundedCache;
+        }
+        if rises(history) && survivors.blocks >= FEW {
+            return growth(survivors.blocks);
+        }
+    }
+    // Twice: the end of a run is often slower than the rest.
+    let young = history.longest_life.saturating_mul(2) >= run.end.saturating_sub(first);
+    if history.died > 0 && young && share(first) > 0.5 {
+        let backlog = rises(history) && survivors.blocks >= FEW;
+        return if backlog { growth(survivors.blocks) } else { Verdict::YoungAtEnd };
+    }
     let slices = survivors.births.iter().filter(|&&births| births > 0).count();
-    let spread = share(last) - share(first);
     let rising = history.series[SLICES - 1] > history.series[SLICES / 2] && survivors.blocks > 2;
-    if rising && slices > 2 && spread > 0.2 && share(last) > 0.7 {
-        let small = (survivors.blocks as f64) < SMALL_SHARE * history.allocs as f64;
-        return if small || survivors.blocks < FEW { Verdict::Slow } else { Verdict::Growing };
+    if rising && slices > 2 && share(last) - share(first) > 0.2 && share(last) > 0.7 {
+        return growth(survivors.blocks);
     }
     Verdict::OneTime
+}
+
+/// Whether growth by so many blocks is slow: in number, as a part of what was allocated, or in time.
+fn is_slow(run: &Run, history: &History, survivors: &Survivors, blocks: u64) -> bool {
+    let grown = blocks as f64;
+    let light = (survivors.bytes as f64) < LIGHT * run.peak_bytes as f64;
+    let rare = grown < SMALL_SHARE * history.allocs as f64
+        || grown < RARE * run.allocs as f64
+        // Fewer than one block a second.
+        || grown < run.seconds;
+    blocks < FEW || (rare && light)
+}
+
+/// Survivors that are older than any freed sibling ever got, a slice's width apart; and whether they come from all over the
+/// run, and not from its start alone, as the entries of a cache do that are too popular to be replaced.
+fn strays(run: &Run, history: &History, survivors: &Survivors) -> (u64, bool) {
+    let width = (run.axis.end.saturating_sub(run.axis.start) / SLICES as u64).saturating_add(1);
+    let old_enough = run.axis.end.saturating_sub(run.axis.start).saturating_sub(history.longest_life) / width;
+    let eligible = usize::try_from(old_enough).map_or(SLICES, |slices| slices.saturating_sub(1).min(SLICES));
+    let births = &survivors.births[..eligible];
+    let held = births.iter().filter(|&&births| births > 0).count();
+    let late = births[eligible / 2..].iter().any(|&births| births > 0);
+    (births.iter().sum(), held > 2 && held * 3 >= eligible && late)
 }
 
 /// Live bytes stay within a tenth of their most through the second half of the run, while blocks come and go: at least as
@@ -118,22 +210,39 @@ fn is_plateau(history: &History, survivors: &Survivors) -> bool {
     let half = &history.series[SLICES / 2 - 1..];
     let (least, most) = (half.iter().min().copied().unwrap_or(0), half.iter().max().copied().unwrap_or(0));
     let flat = least > 0 && least >= most - most / 10;
-    flat && history.died >= survivors.blocks
-        && history.died > 4
-        && survivors.births[SLICES / 2..].iter().any(|&births| births > 0)
+    flat && survivors.blocks >= POOL && survivors.births[SLICES / 2..].iter().any(|&births| births > 0)
 }
 
-/// Few blocks that were resized, or replaced by larger ones, again and again, and the last is the largest.
+/// Live bytes rise by more than a tenth from each quarter of the run to the next, from the second on.
+fn rises(history: &History) -> bool {
+    let quarter = |number: usize| history.series[number * QUARTER..][..QUARTER].iter().map(|&b| b as f64).sum::<f64>();
+    quarter(2) > 1.1 * quarter(1) && quarter(3) > 1.1 * quarter(2)
+}
+
+/// Blocks that were resized, or replaced by larger ones, again and again, while their number stayed the same; and the largest
+/// of all lives.
 fn is_container(history: &History, survivors: &Survivors) -> bool {
     let resized = survivors.resized * 2 > survivors.blocks && history.resized >= survivors.blocks;
-    let replaced =
-        survivors.blocks == 1 && history.most_blocks <= 2 && history.died >= 3 && history.allocs == history.died + 1;
-    (resized || replaced) && survivors.largest == history.largest
+    let replaced = history.died >= 3 && history.replaced * 10 >= history.died * 9;
+    let same_number = survivors.blocks <= history.half_blocks + history.half_blocks / 4 + 1;
+    (resized || replaced) && same_number && survivors.largest == history.largest
+}
+
+/// Whether a site without survivors grew through the run and was emptied only at its end: all that was ever allocated lived
+/// together in the last quarter, and more than in the middle.
+pub fn is_freed_at_exit(history: &History) -> bool {
+    let (most, at) = history.series.iter().zip(0..).fold((0, 0), |most, (&live, at)| most.max((live, at)));
+    let kept = history.bytes - history.bytes / 10;
+    history.live_blocks == 0
+        && history.died >= FEW
+        && at >= SLICES - QUARTER
+        && most >= kept
+        && history.series[at / 2] <= most - most / 4
 }
 
 /// Bytes a unit of the run (a tick or an event) by which the site grows: least squares over the ends of the slices.
 pub fn slope(run: &Run, history: &History) -> f64 {
-    let width = run.end.saturating_sub(run.start) as f64 / SLICES as f64;
+    let width = run.axis.end.saturating_sub(run.axis.start) as f64 / SLICES as f64;
     if width <= 0.0 {
         return 0.0;
     }

@@ -3,7 +3,7 @@
 use super::questions::{Answer, Asked, Shown, ask, group};
 use super::{Error, Outcome};
 use crate::model::lifetimes::{CLASSES, Lifetimes, Lives};
-use crate::replay::replay;
+use crate::pictures;
 use crate::text::{Screen, Style, count, duration, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -42,9 +42,9 @@ struct LifetimesAnswer {
 pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     ask(asked, out, style, true, |image, symbols, progress| {
         let mut model = Lifetimes::new(image.clock.ticks_per_second);
-        let outcome = replay(image, image.span(&asked.range), progress, &mut model);
+        let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
         let rows = model.sites.iter().zip(0u32..).map(|(lives, site)| (site, [lives.died, lives.sum, lives.longest]));
-        let groups = group(image, symbols, rows);
+        let groups = group(asked, image, symbols, rows);
         let sites = groups.iter().take(asked.top).map(|group| {
             let [died, sum, _] = group.values;
             // The longest of all sites of the group is not a sum: the greatest site's stands for it.
@@ -79,7 +79,8 @@ impl Answer for LifetimesAnswer {
             time(self.longest),
             count(self.live),
         ))?;
-        let bar = |died: u64| "#".repeat((died as f64 * 40.0 / self.died.max(1) as f64).ceil() as usize);
+        let style = screen.style;
+        let bar = |died: u64| pictures::bar(style, died, self.died, 40);
         let rows: Vec<Vec<String>> = self
             .classes
             .iter()

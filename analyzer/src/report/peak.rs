@@ -4,7 +4,6 @@ use super::questions::{Answer, Asked, Shown, When, ask, group};
 use super::sums::sums;
 use super::{Error, Outcome};
 use crate::model::peak::Peak;
-use crate::replay::replay;
 use crate::text::{Screen, Style, bytes, count, counted, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -33,7 +32,7 @@ struct PeakAnswer {
 /// When nothing can be read, or `out` fails.
 pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     ask(asked, out, style, false, |image, symbols, progress| {
-        if asked.range.is_all() && !image.has_events() {
+        if asked.is_all() && !image.has_events() {
             let sums = sums(image, progress);
             if !sums.has_peak {
                 return Err(Error::Unanswerable(
@@ -41,7 +40,7 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 ));
             }
             let rows = sums.sites.iter().map(|row| (row.site, [row.peak_bytes, row.peak_blocks]));
-            let holders = group(image, symbols, rows);
+            let holders = group(asked, image, symbols, rows);
             let holders = holders.iter().take(asked.top).map(|group| Row {
                 bytes: group.values[0],
                 blocks: group.values[1],
@@ -60,11 +59,11 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         }
         let span = image.span(&asked.range);
         let mut model = Peak::within(span);
-        let outcome = replay(image, span.with_history(), progress, &mut model);
+        let outcome = asked.replay(image, span.with_history(), symbols, progress, &mut model);
         let (held, at) = model.peak();
         let rows =
             model.shares().map(|share| (share.site, [share.at_peak.bytes, share.at_peak.blocks, share.own_peak]));
-        let holders = group(image, symbols, rows);
+        let holders = group(asked, image, symbols, rows);
         let holders = holders.iter().take(asked.top).map(|group| Row {
             bytes: group.values[0],
             blocks: group.values[1],

@@ -1,6 +1,8 @@
 //! What the one-question reports have in common: what was asked, of which images, and how sites are grouped and shown.
 
+use super::filter::Filter;
 use super::frames::{FrameJson, Place, place, place_line, stack_json};
+use super::grouping::{By, key};
 use super::{Error, Outcome, json, say_missing};
 use crate::event::Range;
 use crate::load::{self, Image, Recording};
@@ -17,7 +19,7 @@ use std::path::PathBuf;
 const FRAMES: usize = 3;
 
 /// What was asked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// Recordings and files.
     pub paths: Vec<PathBuf>,
@@ -29,6 +31,10 @@ pub struct Asked {
     pub top: usize,
     /// Only this process (its pid or folder).
     pub process: Option<String>,
+    /// Only these blocks.
+    pub filter: Filter,
+    /// By what stacks are told together, if not as the question does it.
+    pub by: Option<By>,
 }
 
 impl Asked {
@@ -38,6 +44,11 @@ impl Asked {
     /// When one of the paths cannot be read.
     pub fn open(&self) -> Result<Vec<Recording>, Error> {
         Ok(self.paths.iter().map(|path| load::open(path)).collect::<Result<_, _>>()?)
+    }
+
+    /// What names the frames.
+    pub fn symbolizer(&self) -> Symbolizer {
+        Symbolizer::new(Detail::Full)
     }
 
     /// The images that were asked for.
@@ -115,7 +126,7 @@ pub(super) fn ask<A: Answer>(
     if needs_events && !images.is_empty() && !images.iter().any(|image| image.has_events()) {
         return Err(Error::Unanswerable("this needs events, and there are none: a profile holds only sums".into()));
     }
-    let mut symbols = Symbolizer::new(Detail::Full);
+    let mut symbols = asked.symbolizer();
     let progress = Progress::new("reading events");
     let mut answers = Vec::new();
     for image in images {
@@ -158,6 +169,8 @@ pub(super) fn ask<A: Answer>(
 #[derive(Clone, Debug)]
 pub(super) struct Group<const N: usize> {
     place: Place,
+    key: Vec<String>,
+    by: Option<By>,
     /// The site that counts most.
     pub site: u32,
     /// How many sites were put together.
@@ -169,6 +182,7 @@ pub(super) struct Group<const N: usize> {
 
 /// Groups rows of sites by the innermost frames of the program; greatest first value first.
 pub(super) fn group<const N: usize>(
+    asked: &Asked,
     image: &Image,
     symbols: &mut Symbolizer,
     rows: impl Iterator<Item = (u32, [u64; N])>,
@@ -177,8 +191,12 @@ pub(super) fn group<const N: usize>(
     let mut known: FxHashMap<Vec<String>, usize> = FxHashMap::default();
     for (site, values) in rows.filter(|(_, values)| values[0] > 0) {
         let place = place(symbols, image.stacks(), site, FRAMES);
-        let at = *known.entry(place.names.clone()).or_insert_with(|| {
-            groups.push(Group { place: place.clone(), site, sites: 0, values: [0; N], best: 0 });
+        let key = match asked.by {
+            None | Some(By::Frames(FRAMES)) => place.names.clone(),
+            Some(by) => key(symbols, image.stacks(), site, by),
+        };
+        let at = *known.entry(key.clone()).or_insert_with(|| {
+            groups.push(Group { place: place.clone(), key, by: asked.by, site, sites: 0, values: [0; N], best: 0 });
             groups.len() - 1
         });
         let group = &mut groups[at];
@@ -209,7 +227,14 @@ impl<const N: usize> Group<N> {
     /// Names the frames.
     pub fn shown(&self, image: &Image, symbols: &mut Symbolizer) -> Shown {
         Shown {
-            place: place_line(symbols, image.stacks(), &self.place),
+            place: match self.by {
+                Some(By::Function | By::File | By::Line | By::Module) => self.key.join(" < "),
+                Some(By::Frames(count)) => {
+                    let place = place(symbols, image.stacks(), self.site, count.max(1));
+                    place_line(symbols, image.stacks(), &place)
+                }
+                None | Some(By::Stack) => place_line(symbols, image.stacks(), &self.place),
+            },
             sites: self.sites,
             stack: stack_json(symbols, image.stacks(), self.site),
         }

@@ -1,7 +1,7 @@
 //! `heaptape sites`: where memory is allocated, how much, and how much of it is gone.
 
 use super::questions::{Answer, Asked, Shown, ask, group};
-use super::sums::{sums, within};
+use super::sums::{of_asked, sums};
 use super::{Error, Outcome};
 use crate::text::{Screen, Style, bytes, count};
 use serde::Serialize;
@@ -30,10 +30,13 @@ struct SitesAnswer {
 /// # Errors
 /// When nothing can be read, or `out` fails.
 pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, !asked.range.is_all(), |image, symbols, progress| {
-        let sums = if asked.range.is_all() { sums(image, progress) } else { within(image, &asked.range, progress) };
+    ask(asked, out, style, !asked.is_all(), |image, symbols, progress| {
+        let sums = match asked.is_all() {
+            true => sums(image, progress),
+            false => of_asked(image, asked, symbols, progress),
+        };
         let rows = sums.sites.iter().map(|row| (row.site, [row.bytes, row.allocs, row.frees, row.freed_bytes]));
-        let groups = group(image, symbols, rows);
+        let groups = group(asked, image, symbols, rows);
         let sites = groups.iter().take(asked.top).map(|group| {
             let [bytes, allocs, frees, freed_bytes] = group.values;
             Row {

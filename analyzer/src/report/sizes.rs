@@ -3,7 +3,7 @@
 use super::questions::{Answer, Asked, ask};
 use super::{Error, Outcome};
 use crate::model::sizes::{self, Sizes};
-use crate::replay::replay;
+use crate::pictures;
 use crate::text::{Screen, Style, bytes, count, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -38,9 +38,9 @@ fn row(row: &sizes::Row, (from, to): (u64, u64)) -> Row {
 /// # Errors
 /// When nothing can be read, or `out` fails.
 pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, _, progress| {
+    ask(asked, out, style, true, |image, symbols, progress| {
         let mut model = Sizes::default();
-        let outcome = replay(image, image.span(&asked.range), progress, &mut model);
+        let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
         let classes = model.classes.iter().enumerate().filter(|(_, row)| row.allocs > 0);
         let classes: Vec<Row> = classes.map(|(class, counted)| row(counted, sizes::bounds(class))).collect();
         let mut common: Vec<Row> = (0u64..)
@@ -65,7 +65,8 @@ impl Answer for SizesAnswer {
             bytes(self.bytes),
             percent(self.rounding_bytes, self.bytes),
         ))?;
-        let bar = |allocs: u64| "#".repeat((allocs as f64 * 40.0 / self.allocs.max(1) as f64).ceil() as usize);
+        let style = screen.style;
+        let bar = |allocs: u64| pictures::bar(style, allocs, self.allocs, 40);
         let cells = |row: &Row| {
             let size = if row.from == row.to { row.from.to_string() } else { format!("{}-{}", row.from, row.to) };
             let live = bytes(row.live_bytes);

@@ -91,7 +91,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    fn add(&mut self, other: &Numbers) {
+    pub(crate) fn add(&mut self, other: &Numbers) {
         let Numbers {
             allocs, resizes, frees, bytes_allocated, live_blocks, live_bytes, peak_bytes, peak_blocks, ..
         } = other;
@@ -177,7 +177,7 @@ fn ledger(image: &Image, sums: &Sums) -> (u64, u64, u64, u64) {
     (add(|a| a.emitted), add(|a| a.recorded), add(|a| a.lost), add(|a| a.sampled_out))
 }
 
-fn process(image: &Image, sums: &Sums) -> Process {
+pub(crate) fn process(image: &Image, sums: &Sums) -> Process {
     let (emitted_events, recorded_events, lost_events, sampled_out_events) = ledger(image, sums);
     let totals = &sums.totals;
     let about = &image.about;
@@ -329,7 +329,7 @@ pub fn after_record(dir: &Path, out: &mut dyn Write, style: Style) -> Result<Out
     Ok(summary.outcome())
 }
 
-fn ending(process: &Process) -> String {
+pub(crate) fn ending(process: &Process) -> String {
     match process.exit {
         Some(Exit::Code(code)) => format!("exit {code}"),
         Some(Exit::Signal(signal)) => format!("ended by signal {signal}"),

@@ -1,5 +1,6 @@
 //! Totals and sums by site of an image, the cheapest way that gives them: the tape's own summary, a profile's, or a replay.
 
+use super::questions::Asked;
 use crate::event::{Range, Span};
 use crate::load::Image;
 use crate::missing::Missing;
@@ -7,8 +8,9 @@ use crate::model::call_sites::CallSites;
 use crate::model::peak::Peak;
 use crate::model::totals::Totals;
 use crate::progress::Progress;
-use crate::replay::replay;
-use heaptape_formats::tape::{self, SiteSums};
+use crate::replay::{self, replay};
+use crate::symbols::Symbolizer;
+use heaptape_formats::tape::{self, Inherited, SiteSums};
 
 /// What most reports begin with.
 #[derive(Clone, Debug, Default)]
@@ -28,30 +30,51 @@ pub fn sums(image: &Image, progress: &Progress) -> Sums {
     let missing = image.missing.clone();
     match image.ready_sums() {
         Some(ready) => {
-            let has_peak = image.sums.is_none();
+            let has_peak = image.knows_peak();
             Sums { totals: ready.totals, sites: ready.sites, has_peak, missing }
         }
-        None => within(image, &Range::ALL, progress),
+        None => replayed(image, progress),
     }
+}
+
+/// The sums of a whole image by a pass over its events.
+fn replayed(image: &Image, progress: &Progress) -> Sums {
+    let mut sums = within(image, &Range::ALL, progress);
+    // A trace whose stacks are known only from the profile beside it.
+    if let Some((_, profile)) = &image.sums {
+        (sums.sites, sums.has_peak) = (profile.clone(), false);
+    }
+    sums
 }
 
 /// The sums of a part of an image: what was allocated in it, and how much of that was freed in it.
 pub fn within(image: &Image, range: &Range, progress: &Progress) -> Sums {
-    let span = image.span(range);
+    let inherited = if range.is_all() { image.tape.inherited.as_ref() } else { None };
+    let mut replay_all = |models: &mut Models| replay(image, image.span(range), progress, models);
+    by_replay(image, inherited, &mut replay_all)
+}
+
+/// The sums of what was asked about.
+pub(super) fn of_asked(image: &Image, asked: &Asked, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
+    let span = image.span(&asked.range);
+    by_replay(image, None, &mut |models| asked.replay(image, span, symbols, progress, models))
+}
+
+type Models<'a> = (&'a mut Totals, &'a mut CallSites, &'a mut Peak);
+
+fn by_replay(
+    image: &Image,
+    inherited: Option<&Inherited>,
+    replay: &mut dyn FnMut(&mut Models) -> replay::Outcome,
+) -> Sums {
     let (mut totals, mut sites, mut peak) = (Totals::default(), CallSites::default(), Peak::within(Span::ALL));
-    let outcome = replay(image, span, progress, &mut (&mut totals, &mut sites, &mut peak));
+    let outcome = replay(&mut (&mut totals, &mut sites, &mut peak));
     let mut missing = image.missing.clone();
     missing.extend(outcome.missing);
-    let inherited = if range.is_all() { image.tape.inherited.as_ref() } else { None };
     let mut rows = sites.sums();
     for row in &mut rows {
         let held = peak.at_peak(row.site);
         (row.peak_blocks, row.peak_bytes) = (held.blocks, held.bytes);
     }
-    // A trace whose stacks are known only from the profile beside it.
-    let (sites, has_peak) = match &image.sums {
-        Some((_, profile)) if range.is_all() => (profile.clone(), false),
-        _ => (rows, true),
-    };
-    Sums { totals: totals.finish(inherited), sites, has_peak, missing }
+    Sums { totals: totals.finish(inherited), sites: rows, has_peak: true, missing }
 }

@@ -3,7 +3,6 @@
 use super::questions::{Answer, Asked, When, ask};
 use super::{Error, Outcome};
 use crate::model::threads::Threads;
-use crate::replay::replay;
 use crate::text::{Screen, Style, bytes, count};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -37,9 +36,9 @@ struct ThreadsAnswer {
 /// # Errors
 /// When nothing can be read, or `out` fails.
 pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, _, progress| {
+    ask(asked, out, style, true, |image, symbols, progress| {
         let mut model = Threads::default();
-        let outcome = replay(image, image.span(&asked.range), progress, &mut model);
+        let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
         let mut threads: Vec<Row> = model
             .rows
             .iter()

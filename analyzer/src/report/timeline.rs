@@ -4,7 +4,7 @@ use super::questions::{Answer, Asked, When, ask};
 use super::{Error, Outcome};
 use crate::event::Moment;
 use crate::model::timeline::Timeline;
-use crate::replay::replay;
+use crate::pictures;
 use crate::text::{Screen, Style, bytes, count, duration};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -30,7 +30,7 @@ struct TimelineAnswer {
 /// # Errors
 /// When nothing can be read, or `out` fails.
 pub fn run(asked: &Asked, slices: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, _, progress| {
+    ask(asked, out, style, true, |image, symbols, progress| {
         let span = image.span(&asked.range);
         let from = Moment { number: span.first, tick: span.first_tick.max(image.clock.start_tick) };
         let to = Moment {
@@ -39,7 +39,7 @@ pub fn run(asked: &Asked, slices: usize, out: &mut dyn Write, style: Style) -> R
         };
         let by_event = !image.has_times() || span.first > 0 || span.end < u64::MAX;
         let mut model = Timeline::new(from, to, !by_event, slices);
-        let outcome = replay(image, span.with_history(), progress, &mut model);
+        let outcome = asked.replay(image, span.with_history(), symbols, progress, &mut model);
         model.finish();
         let when = |slice: usize| match by_event {
             true => When { time_ns: None, event: Some(model.start_of(slice)) },
@@ -62,7 +62,11 @@ impl Answer for TimelineAnswer {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let most = self.slices.iter().map(|row| row.most_bytes).max().unwrap_or(0).max(1);
         let width = screen.style.width.saturating_sub(64).max(10);
-        let bar = |value: u64| (value as f64 * width as f64 / most as f64).round() as usize;
+        let style = screen.style;
+        let live: Vec<u64> = self.slices.iter().map(|row| row.most_bytes).collect();
+        if let Some(line) = pictures::sparkline(style, &live, style.width.saturating_sub(24)) {
+            screen.line(&format!("live {line} {}", bytes(most)))?;
+        }
         let rows: Vec<Vec<String>> = self
             .slices
             .iter()
@@ -72,8 +76,7 @@ impl Answer for TimelineAnswer {
                     (None, event) => count(event.unwrap_or(0)),
                 };
                 // Live at the end of the slice, and the most in it.
-                let (live, most) = (bar(row.live_bytes), bar(row.most_bytes));
-                let drawn = "#".repeat(live) + &"-".repeat(most.saturating_sub(live));
+                let drawn = pictures::bars(style, row.live_bytes, row.most_bytes, most, width);
                 vec![at, bytes(row.live_bytes), bytes(row.most_bytes), count(row.live_blocks), count(row.allocs), drawn]
             })
             .collect();

@@ -150,6 +150,28 @@ impl Elf {
         Some(Functions { rows, names })
     }
 
+    /// Bytes at a link-time address, as the file has them: at most so many, and none behind the end of their segment.
+    pub fn bytes_at(&self, address: u64, most: u64) -> Option<Vec<u8>> {
+        let header = Header::parse(&self.cache).ok()?;
+        let endian = header.endian().ok()?;
+        let segments = header.program_headers(endian, &self.cache).ok()?;
+        let inside = |segment: &&ProgramHeader64<Endianness>| {
+            let start = segment.p_vaddr(endian);
+            segment.p_type(endian) == elf::PT_LOAD && address >= start && address - start < segment.p_filesz(endian)
+        };
+        let segment = segments.iter().find(inside)?;
+        let within = address - segment.p_vaddr(endian);
+        let length = (segment.p_filesz(endian) - within).min(most);
+        let offset = segment.p_offset(endian).checked_add(within)?;
+        (&self.cache).read_bytes_at(offset, length).ok().map(<[u8]>::to_vec)
+    }
+
+    /// Whether its code is for 64-bit ARM.
+    pub fn is_aarch64(&self) -> bool {
+        let header = Header::parse(&self.cache).ok();
+        header.and_then(|header| Some(header.e_machine(header.endian().ok()?))) == Some(elf::EM_AARCH64)
+    }
+
     /// Name of the separate debug file that `.gnu_debuglink` names.
     pub fn debug_link(&self) -> Option<String> {
         let bytes = self.small_section(".gnu_debuglink")?;

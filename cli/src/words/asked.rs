@@ -1,8 +1,9 @@
 //! The options that all questions about a recording share, and how their answers become exit codes.
 
 use crate::Outcome;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::event::{Bound, Range};
-use heaptape_analyzer::report::{self, Asked, Error};
+use heaptape_analyzer::report::{self, Asked, By, Error, Filter};
 use heaptape_analyzer::text::Style;
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 /// What is asked of which recordings.
 #[derive(clap::Args)]
 pub struct Common {
-    /// Recordings, folders of images, or single files (MTRC, MPTL, tape)
+    /// Recordings, folders of images, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// JSON instead of text
@@ -28,6 +29,56 @@ pub struct Common {
     /// Rows of each table
     #[arg(long, value_name = "N")]
     top: Option<usize>,
+    /// Tell stacks together by: stack, function, file, line or module of the innermost frame of the program
+    #[arg(long, value_name = "WHAT", value_parser = by())]
+    by: Option<By>,
+    #[command(flatten, next_help_heading = "Only some blocks")]
+    only: Only,
+}
+
+/// Which blocks; all conditions must hold, of several values of one option one.
+#[derive(clap::Args, Default)]
+pub struct Only {
+    /// Only blocks of at least so many bytes
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    min_size: Option<u64>,
+    /// Only blocks of at most so many bytes
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    max_size: Option<u64>,
+    /// Only blocks that lived at least so long (1.5s, 300ms; a number is of events, in files without times)
+    #[arg(long, value_name = "TIME", value_parser = age)]
+    min_age: Option<u64>,
+    /// Only blocks that lived at most so long
+    #[arg(long, value_name = "TIME", value_parser = age)]
+    max_age: Option<u64>,
+    /// Only blocks of this thread: its number, the kernel's id, or its name (* and ? stand for others)
+    #[arg(long, value_name = "THREAD", value_delimiter = ',')]
+    thread: Vec<String>,
+    /// Only blocks allocated in modules whose path has this in it (* for anything, ^ and $ hold it to start and end)
+    #[arg(long, value_name = "PATTERN")]
+    module: Vec<String>,
+    /// Only blocks whose stack passes through a function with this in its name, likewise
+    #[arg(long, value_name = "PATTERN")]
+    function: Vec<String>,
+}
+
+fn by() -> impl TypedValueParser<Value = By> {
+    PossibleValuesParser::new(By::NAMES.iter().map(|(name, _)| *name)).try_map(|name| {
+        let found = By::NAMES.iter().find(|(known, _)| *known == name).map(|(_, by)| *by);
+        found.ok_or("unknown")
+    })
+}
+
+/// Bytes, with a binary unit if wanted.
+pub fn size(text: &str) -> Result<u64, String> {
+    report::gate::bytes(text).ok_or_else(|| format!("'{text}' is no number of bytes (4096, 64KiB, 1.5MiB)"))
+}
+
+fn age(text: &str) -> Result<u64, String> {
+    match text.parse::<Bound>() {
+        Ok(Bound::Time(value) | Bound::Number(value)) => Ok(value),
+        _ => Err(format!("'{text}' is no time (1.5s, 300ms, 2m, 1h)")),
+    }
 }
 
 impl Common {
@@ -38,8 +89,17 @@ impl Common {
 
     /// The question, with so many rows unless others were asked for.
     pub fn asked(self, rows: usize) -> Asked {
-        let Common { paths, json, from, to, process, top } = self;
-        Asked { paths, json, range: Range { from, to }, top: top.unwrap_or(rows), process }
+        let Common { paths, json, from, to, process, top, by, only } = self;
+        let range = Range { from, to };
+        Asked { paths, json, range, top: top.unwrap_or(rows), process, filter: only.filter(), by }
+    }
+}
+
+impl Only {
+    /// For the library.
+    pub fn filter(self) -> Filter {
+        let Only { min_size, max_size, min_age, max_age, thread, module, function } = self;
+        Filter { min_size, max_size, min_age, max_age, threads: thread, modules: module, functions: function }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::Outcome;
 use heaptape_analyzer::text::Harmless;
 use heaptape_analyzer::unpack;
 use heaptape_formats::tape::FILE_MAGIC;
-use heaptape_formats::{Format, dcpi, gmon, mptl, mtrc, tape};
+use heaptape_formats::{Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::PathBuf;
@@ -38,6 +38,10 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         },
         Some(Format::Dcpi) => drop(dcpi::dump(bytes, None, &mut out)?),
         Some(Format::Tape) => tape::dump(bytes, &mut out)?,
+        Some(Format::Pprof) => pprof::dump(bytes, &mut out)?,
+        Some(Format::Heaptrack) => heaptrack::dump(bytes, &mut out)?,
+        Some(Format::Dhat) => dhat::dump(bytes, &mut out)?,
+        Some(Format::Massif) => massif::dump(bytes, &mut out)?,
         Some(Format::Recording) => out.write_all(bytes)?,
         None => anyhow::bail!("{}: not a file of a known format", opened.name),
     }

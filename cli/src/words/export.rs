@@ -16,7 +16,7 @@ pub struct Args {
     format: String,
     #[command(flatten)]
     how: How,
-    /// Recordings, folders of images, or single files (MTRC, MPTL, tape)
+    /// Recordings, folders of images, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
 }
@@ -39,12 +39,15 @@ pub struct How {
     /// Only this process: its pid, or its folder in the recording
     #[arg(long, value_name = "PID|FOLDER")]
     process: Option<String>,
-    /// gmon, dcpi: what to count; several may be given, by commas
+    /// What to count, in formats that do not hold everything; several may be given, by commas, where the format holds several
     #[arg(long, value_name = "MEASURE", value_delimiter = ',', value_parser = measures())]
     what: Vec<Measure>,
     /// gmon: count what a library allocates for its callers at these, too
     #[arg(long)]
     through: bool,
+    /// csv, json: a row for each event instead of one for each stack
+    #[arg(long = "events")]
+    each_event: bool,
     /// mtrc: write function, file and line of each event
     #[arg(long)]
     names: bool,
@@ -72,6 +75,7 @@ impl How {
             through: self.through,
             flavour: self.flavour,
             version: self.version_word,
+            each_event: self.each_event,
         }
     }
 }

@@ -66,6 +66,12 @@ pub struct Args {
     /// Record the program alone, not what it starts
     #[arg(long)]
     no_children: bool,
+    /// Record these programs alone, by the names of their files; `*` stands for anything, commas separate. PROG itself always is
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Leave these programs out
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    skip: Vec<String>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROG")]
     command: Vec<OsString>,
@@ -129,6 +135,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             level: args.compress.1,
             label: args.label,
             children: !args.no_children,
+            only: args.only,
+            skip: args.skip,
             ..Options::default()
         },
     };

@@ -1,22 +1,32 @@
 //! `heaptape report`: the summary.
 
 use super::asked::print;
+use super::gates::Gates;
+use super::leaks::Suppress;
 use crate::Outcome;
-use heaptape_analyzer::report::summary;
+use heaptape_analyzer::report::{Asked, summary};
 use std::path::{Path, PathBuf};
 
 /// Its options.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Recordings, folders of images, or single files (MTRC, MPTL, tape)
+    /// Recordings, folders of images, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// JSON instead of text
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    suppress: Suppress,
+    #[command(flatten)]
+    gates: Gates,
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    if args.gates.are_asked() {
+        let asked = Asked { paths: args.paths, json: args.json, ..Asked::default() };
+        return args.gates.check(&asked, None, &args.suppress.options());
+    }
     let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
     print(|out, style| summary::report(&paths, args.json, out, style))
 }

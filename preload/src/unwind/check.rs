@@ -1,13 +1,13 @@
 //! Builds with `--cfg heaptape_verify`: every captured stack is compared with a full walk by the same rules, each 101st with the libc's own
 //! `backtrace`. The counts stand in the area's header; nothing here is in the library that users get.
 
-use super::walk::{self, OwnStack};
+use super::walk::{self, OwnStack, Probed};
 use super::{Frames, NODE_FLAGS};
 use crate::thread::Block;
-use crate::{attach, intern, sys};
+use crate::{attach, intern, link};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use heaptape_wire::limits::MAX_FRAMES;
 use heaptape_wire::nodes::{CUT, GUESS, SIGNAL};
 
@@ -20,7 +20,8 @@ static ROOM: Room = Room(UnsafeCell::new((
     [super::Frame { slot: 0, address: 0, bp: 0, how: 0 }; MAX_FRAMES],
     [core::ptr::null_mut(); MAX_FRAMES],
 )));
-static TAKEN: AtomicBool = AtomicBool::new(false);
+/// The block of the thread that compares.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
 static BACKTRACE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static TURN: AtomicU64 = AtomicU64::new(0);
 
@@ -29,25 +30,34 @@ static TURN: AtomicU64 = AtomicU64::new(0);
 /// # Safety
 /// As [`super::memo::capture`].
 pub unsafe fn compare(block: *mut Block, sp: usize, bp: usize, node: u32) {
-    if TAKEN.swap(true, Acquire) {
+    // Found as one's own: a handler jumped out of a comparison. Handlers' captures are nested ones and do not come here.
+    if TAKEN.compare_exchange(0, block as usize, Acquire, Relaxed).is_err_and(|other| other != block as usize) {
         return;
     }
     // SAFETY: `TAKEN` gives the room to this call alone; the rest is the caller's promise.
     unsafe {
         let (frames, addresses) = &mut *ROOM.0.get();
-        if (*block).is_on_own_stack(sp) && !intern::settings().caller_only {
+        if !intern::settings().caller_only {
             by_walk(block, sp, bp, node, frames);
-            by_backtrace(node, addresses);
+            // An alternate stack may be too small for it.
+            if (*block).is_on_own_stack(sp) {
+                by_backtrace(node, addresses);
+            }
         }
     }
-    TAKEN.store(false, Release);
+    TAKEN.store(0, Release);
 }
 
 unsafe fn by_walk(block: *mut Block, sp: usize, bp: usize, node: u32, frames: &mut Frames) {
     let Some(area) = attach::area() else { return };
+    let frames = &mut frames[..intern::settings().max_frames];
+    let first = walk::first(sp, bp);
     // SAFETY: the caller's promise.
-    let mut memory = OwnStack { low: sp as u64, end: unsafe { (*block).stack_end } as u64 };
-    let count = walk::plain(walk::first(sp, bp), &mut memory, &mut frames[..intern::settings().max_frames]);
+    let (is_own, end) = unsafe { ((*block).is_on_own_stack(sp), (*block).stack_end as u64) };
+    let count = match is_own {
+        true => walk::plain(first, &mut OwnStack { low: sp as u64, end }, frames),
+        false => walk::plain(first, &mut Probed::default(), frames),
+    };
     let mut number = node;
     let mut same = true;
     for frame in &frames[..count] {
@@ -73,7 +83,7 @@ unsafe fn by_backtrace(node: u32, addresses: &mut [*mut c_void; MAX_FRAMES]) {
         return;
     }
     if BACKTRACE.load(Relaxed).is_null() {
-        BACKTRACE.store(sys::any_symbol(c"backtrace"), Relaxed);
+        BACKTRACE.store(link::one(link::Scope::Any, false, c"backtrace"), Relaxed);
     }
     let function = BACKTRACE.load(Relaxed);
     if function.is_null() {

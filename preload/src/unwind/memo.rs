@@ -8,11 +8,14 @@
 //! slot and return address of everything inside them.
 //!
 //! Nothing is assumed about *activations* being the same ones, so longjmp, exceptions and coroutines need no care.
+//!
+//! Before stepping, [`paths`](super::paths) is asked for the inner part; what it gives stands on the memo's outer frames, which are read again
+//! as above.
 
 use super::machine::Registers;
-use super::runs::Runs;
+use super::paths::Paths;
 use super::walk::{self, Next, OwnStack, Probed};
-use super::{Frame, Frames, NODE_FLAGS, SPECIAL, rules};
+use super::{Frame, Frames, LIVE_BP, NODE_FLAGS, SPECIAL, USES_BP, rules};
 use crate::intern;
 use crate::thread::Block;
 use heaptape_wire::limits::MAX_FRAMES;
@@ -29,14 +32,94 @@ pub struct Memo {
     /// Stack node of the stack from the outermost frame to each.
     nodes: [u32; MAX_FRAMES],
     fresh: Frames,
-    runs: Runs,
+    /// Saved frame pointers and other words that are read again with `frames`, outermost first.
+    saved: [Saved; MAX_FRAMES],
+    /// Of `saved`, those that belong to the frames up to each; [`STEPPED`] when one of these must be stepped to.
+    saved_upto: [u32; MAX_FRAMES],
+    /// Place of the path that lies inside `frames`, plus 1: the frames of the last capture that are not in `frames` yet.
+    top: u32,
+    top_bp: u64,
+    paths: Paths,
 }
+
+/// A saved frame pointer: where, and what was there.
+#[derive(Clone, Copy)]
+struct Saved {
+    place: u64,
+    value: u64,
+}
+
+/// Flags of a frame that tell of the step from it outwards; the others tell how it was reached.
+const ONWARD: u32 = USES_BP | LIVE_BP | GUESS | CUT;
+
+/// In [`Memo::saved_upto`].
+const STEPPED: u32 = 1 << 31;
 
 impl Memo {
     /// Remembers nothing from now on.
     pub fn forget(&mut self) {
         self.count = 0;
-        self.runs.forget();
+        self.top = 0;
+        self.paths.forget();
+    }
+
+    /// Makes `frames` the whole of the last capture.
+    #[inline(always)]
+    fn settle(&mut self) {
+        if self.top != 0 {
+            self.settle_top();
+        }
+    }
+
+    #[inline(never)]
+    fn settle_top(&mut self) {
+        let path = self.paths.path(self.top - 1);
+        self.top = 0;
+        let (base, inner) = (self.count as usize, path.inner());
+        path.copy(self.top_bp, &mut self.frames[base..base + inner], &mut self.nodes[base..base + inner]);
+        self.count = (base + inner) as u32;
+        self.note_saved(base.saturating_sub(1));
+    }
+
+    /// Whether every word that the walk outwards from `frames[count - 1]` read is as it was, and none of its frames must be stepped to.
+    #[inline(always)]
+    fn holds(&self, count: usize) -> bool {
+        let Some(outer) = self.frames.get(..count - 1) else { return false };
+        let upto = if outer.is_empty() { 0 } else { self.saved_upto[outer.len() - 1] };
+        let Some(saved) = self.saved.get(..upto as usize) else { return false };
+        // SAFETY: remembered places lie on the thread's own stack above the frame just matched, which is mapped from there to its end.
+        let differs = |place: u64, value: u64| unsafe { (place as *const u64).read_volatile() } ^ value;
+        // Four at a time: one branch for four words.
+        let (fours, rest) = outer.as_chunks::<4>();
+        for four in fours.iter().rev() {
+            if four.iter().fold(0, |bits, frame| bits | differs(frame.slot, frame.address)) != 0 {
+                return false;
+            }
+        }
+        let bits = rest.iter().fold(0, |bits, frame| bits | differs(frame.slot, frame.address));
+        saved.iter().fold(bits, |bits, saved| bits | differs(saved.place, saved.value)) == 0
+    }
+
+    /// Notes what is read again for the frames from `base` on.
+    #[inline(always)]
+    fn note_saved(&mut self, base: usize) {
+        let mut upto = if base == 0 { 0 } else { self.saved_upto[base - 1] };
+        let mut live = base.checked_sub(1).is_some_and(|outer| self.frames[outer].passes_live_bp());
+        for index in base..self.count as usize {
+            let frame = &mut self.frames[index];
+            live |= frame.flags() & USES_BP != 0;
+            frame.how = frame.how & !(u64::from(LIVE_BP) << 32) | if live { u64::from(LIVE_BP) << 32 } else { 0 };
+            let words = frame.bp_words();
+            if words != 0 && live {
+                self.saved[(upto & !STEPPED) as usize] = Saved { place: frame.slot - 8 * words, value: frame.bp };
+                upto += 1;
+            }
+            if frame.flags() & SPECIAL != 0 {
+                upto |= STEPPED;
+            }
+            self.saved_upto[index] = upto;
+            live = frame.passes_live_bp();
+        }
     }
 }
 
@@ -74,16 +157,59 @@ unsafe fn captured(block: *mut Block, sp: usize, bp: usize) -> u32 {
         block.memo.generation = generation.unwrap_or(0);
         block.memo.forget();
     }
-    let memory = OwnStack { low: sp as u64, end: block.stack_end as u64 };
+    let first = walk::first(sp, bp);
     let memo = &mut block.memo;
-    let (base, fresh) = collect(memo, walk::first(sp, bp), memory, settings.max_frames);
+    // SAFETY: the hook's frame, on the thread's own stack.
+    if let Some(node) = unsafe { by_path(memo, &first) } {
+        return node;
+    }
+    memo.settle();
+    let memory = OwnStack { low: sp as u64, end: block.stack_end as u64 };
+    let (base, fresh) = collect(memo, first, memory, settings.max_frames);
     if (base + fresh > settings.max_frames) || (memo.is_deep && base + fresh < settings.max_frames / 2) {
         return deep(memo, sp, bp, block.stack_end, base, fresh, settings.max_frames);
     }
     if base == 0 {
         memo.is_deep = fresh == settings.max_frames && memo.fresh[fresh - 1].flags() & CUT != 0;
     }
-    store(memo, base, fresh)
+    let node = store(memo, base, fresh);
+    let count = memo.count as usize;
+    // SAFETY: as above.
+    unsafe { memo.paths.remember(&first, &memo.frames[..count], &memo.nodes[..count]) };
+    node
+}
+
+/// The node of the stack, if its inner part goes a known path and stands on remembered frames.
+///
+/// # Safety
+/// `first` is the hook's frame, on the thread's own stack.
+#[inline(always)]
+unsafe fn by_path(memo: &mut Memo, first: &Frame) -> Option<u32> {
+    // SAFETY: the caller's promise.
+    let place = unsafe { memo.paths.find(first) }.filter(|_| !memo.is_deep)?;
+    let mut base = memo.paths.path(place).base as usize;
+    if base > memo.count as usize {
+        memo.settle();
+        base = memo.paths.path(place).base as usize;
+    }
+    let path = memo.paths.path(place);
+    if base != 0 {
+        let (outermost, node) = path.outermost(first.bp);
+        let joint = memo.frames.get(base - 1).filter(|_| base <= memo.count as usize)?;
+        let difference = (joint.slot ^ outermost.slot) | (joint.address ^ outermost.address);
+        let other_bp = joint.bp != outermost.bp && joint.flags() & LIVE_BP != 0;
+        if difference != 0 || other_bp || memo.nodes[base - 1] != node || !memo.holds(base) {
+            return None;
+        }
+    }
+    let node = path.node();
+    if base != 0 {
+        let (outermost, _) = path.outermost(first.bp);
+        let joint = &mut memo.frames[base - 1];
+        (joint.how, joint.bp) = (outermost.how | joint.how & u64::from(ONWARD) << 32, outermost.bp);
+    }
+    (memo.count, memo.top, memo.top_bp) = (base as u32, place + 1, first.bp);
+    Some(node)
 }
 
 /// Finds how many of the outermost remembered frames still hold, and puts the frames inside them into `fresh`, innermost first.
@@ -102,29 +228,37 @@ fn collect(memo: &mut Memo, first: Frame, mut memory: OwnStack, most: usize) -> 
         }
         if known > 0 && memo.frames[known - 1].slot == slot && {
             let old = &memo.frames[known - 1];
-            old.address == address && old.bp == bp && (old.how | how) >> 32 & u64::from(SIGNAL) == 0
+            let same_bp = old.bp == bp || old.flags() & LIVE_BP == 0;
+            old.address == address && same_bp && (old.how | how) >> 32 & u64::from(SIGNAL) == 0
         } {
-            let confirmed = confirm(&memo.frames[..known]);
-            if confirmed == 0 {
+            // From now on this step leads here: what it read is what must be read again.
+            let old = &mut memo.frames[known - 1];
+            (old.how, old.bp) = (how | old.how & u64::from(ONWARD) << 32, bp);
+            if memo.holds(known) {
                 return (known, fresh);
             }
+            let confirmed = confirm(&mut memo.frames[..known]);
             // frames[confirmed..known] hold, the one outside them does not (or must be stepped to).
-            while known > confirmed && fresh < most {
+            while known > confirmed + 1 && fresh < most {
                 known -= 1;
                 memo.fresh[fresh] = memo.frames[known];
                 fresh += 1;
             }
+            known = confirmed;
             Frame { slot, address, bp, how } = memo.frames[confirmed];
+            how &= !(u64::from(ONWARD) << 32);
             sp = slot + 8;
-        } else if fresh < most {
-            Frame::put(&mut memo.fresh[fresh], slot, address, bp, how);
+        }
+        let rule = if how >> 32 & u64::from(SIGNAL) == 0 { rules::of(address) } else { rules::at_instruction(address) };
+        let uses = if rule.uses_bp() { u64::from(USES_BP) << 32 } else { 0 };
+        if fresh < most {
+            Frame::put(&mut memo.fresh[fresh], slot, address, bp, how | uses);
             fresh += 1;
         }
         if fresh >= most {
             memo.fresh[fresh - 1].mark(CUT);
             return (0, fresh);
         }
-        let rule = if how >> 32 == 0 { rules::of(address) } else { walk::rule_of(&memo.fresh[fresh - 1]) };
         if rule.is_usual() {
             let base = if rule.is_from_sp() { sp } else { bp };
             let next = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
@@ -165,33 +299,26 @@ fn collect(memo: &mut Memo, first: Frame, mut memory: OwnStack, most: usize) -> 
 }
 
 /// Reads again, from the last of `frames` outwards, every word that the remembered walk read. Gives the index of the outermost frame that is
-/// confirmed: 0 when all are.
-#[inline(always)]
-fn confirm(frames: &[Frame]) -> usize {
-    /// Bits that differ in what a remembered frame names; not 0 too for one that must be stepped to.
-    #[inline(always)]
-    fn difference(frame: &Frame) -> u64 {
-        let words = frame.bp_words();
-        // SAFETY: a remembered slot lies on the thread's own stack above the frame just matched, which is mapped from there to its
-        // end; a frame pointer's place is below its slot and above that frame, also of a `SPECIAL` one.
-        unsafe {
-            let slot = frame.slot as *const u64;
-            let saved = slot.sub(words as usize);
-            let expected = if words == 0 { frame.address } else { frame.bp };
-            (slot.read_volatile() ^ frame.address)
-                | (saved.read_volatile() ^ expected)
-                | (frame.how >> 32 & u64::from(SPECIAL))
-        }
-    }
+/// confirmed, 0 when all are; their frame pointers are then those of this walk.
+#[cold]
+#[inline(never)]
+fn confirm(frames: &mut [Frame]) -> usize {
     let mut index = frames.len() - 1;
-    // Four at a time: one branch for eight words.
-    while let Some(outer) = index.checked_sub(4).and_then(|from| frames.get(from..index)) {
-        if outer.iter().fold(0, |bits, frame| bits | difference(frame)) != 0 {
+    let mut bp = frames[index].bp;
+    while let Some(frame) = index.checked_sub(1).map(|outer| &mut frames[outer]) {
+        let words = frame.bp_words();
+        // SAFETY: a remembered slot lies on the thread's own stack above the frame just matched, which is mapped from there to its end; a
+        // frame pointer's place is below its slot and above that frame, also of a `SPECIAL` one.
+        let (address, saved) = unsafe {
+            let slot = frame.slot as *const u64;
+            (slot.read_volatile(), slot.sub(words as usize).read_volatile())
+        };
+        bp = if words == 0 { bp } else { saved };
+        let other_bp = bp != frame.bp && frame.flags() & LIVE_BP != 0;
+        if address != frame.address || other_bp || frame.flags() & SPECIAL != 0 {
             break;
         }
-        index -= 4;
-    }
-    while index > 0 && difference(&frames[index - 1]) == 0 {
+        frame.bp = bp;
         index -= 1;
     }
     index
@@ -203,15 +330,17 @@ fn store(memo: &mut Memo, base: usize, fresh: usize) -> u32 {
     let parent = if base == 0 { 0 } else { memo.nodes[base - 1] };
     if fresh == 0 {
         memo.count = base as u32;
+        memo.note_saved(base.saturating_sub(1));
         return parent;
     }
-    let nodes = &mut memo.nodes[base..base + fresh];
-    memo.runs.nodes(parent, &memo.fresh[..fresh], nodes);
-    let node = nodes[fresh - 1];
-    for (place, frame) in memo.frames[base..base + fresh].iter_mut().zip(memo.fresh[..fresh].iter().rev()) {
-        *place = *frame;
+    let mut node = parent;
+    let places = memo.frames[base..base + fresh].iter_mut().zip(&mut memo.nodes[base..base + fresh]);
+    for ((place, number), frame) in places.zip(memo.fresh[..fresh].iter().rev()) {
+        node = intern::node(node, frame.address, frame.flags() & NODE_FLAGS);
+        (*place, *number) = (*frame, node);
     }
     memo.count = (base + fresh) as u32;
+    memo.note_saved(base.saturating_sub(1));
     node
 }
 
@@ -242,6 +371,8 @@ fn deep(memo: &mut Memo, sp: usize, bp: usize, end: usize, base: usize, fresh: u
         memo.fresh[inner - 1].mark(CUT);
     }
     memo.is_deep = true;
+    memo.count = outer as u32;
+    memo.note_saved(0);
     store(memo, outer, inner)
 }
 

@@ -14,8 +14,8 @@ pub mod machine;
 mod maps;
 pub mod memo;
 pub mod objects;
+pub mod paths;
 pub mod rules;
-mod runs;
 pub mod tables;
 #[cfg(test)]
 mod tests;
@@ -32,7 +32,7 @@ pub struct Frame {
     pub slot: u64,
     /// Return address (or the interrupted instruction, with [`SIGNAL`](heaptape_wire::nodes::SIGNAL)).
     pub address: u64,
-    /// Frame pointer in the caller's frame.
+    /// Frame pointer in the caller's frame. In a remembered frame it holds only where the walk depends on it ([`LIVE_BP`]).
     pub bp: u64,
     /// Low half: where the step to this frame read the frame pointer, in words below `slot` (0: it left it as it was). High half: sum of
     /// the flags below.
@@ -62,6 +62,11 @@ impl Frame {
     pub const fn flags(&self) -> u32 {
         (self.how >> 32) as u32
     }
+    /// Whether the walk outwards from the frame inside this one depends on its frame pointer because it does from here.
+    #[inline(always)]
+    pub const fn passes_live_bp(&self) -> bool {
+        self.flags() & LIVE_BP != 0 && self.bp_words() == 0
+    }
     /// Adds a flag.
     #[inline(always)]
     pub fn mark(&mut self, flag: u32) {
@@ -73,6 +78,12 @@ impl Frame {
 pub const NODE_FLAGS: u32 = 0x0f;
 /// The step to this frame read more than the two words that a `Frame` names: never trusted from memory, always stepped again.
 pub const SPECIAL: u32 = 0x100;
+
+/// The step from this frame depends on its frame pointer.
+pub const USES_BP: u32 = 0x200;
+/// The walk from this frame outwards depends on its frame pointer: this step does, or one further out before a saved one takes its place.
+/// Optimised code keeps other things in that register, so that elsewhere its value changes all the time and means nothing.
+pub const LIVE_BP: u32 = 0x400;
 
 /// Room for the frames of one capture.
 pub type Frames = [Frame; MAX_FRAMES];

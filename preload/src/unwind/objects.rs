@@ -2,7 +2,6 @@
 //! and may be called from a signal handler. Older libcs: the process's map as the kernel tells it, read when an unknown address comes up;
 //! that takes no lock either.
 
-use crate::sys;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -33,9 +32,9 @@ struct Found {
 type Finder = unsafe extern "C" fn(*mut c_void, *mut Found) -> c_int;
 static FINDER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Looks the loader's function up; once, with the allocator.
-pub fn find_loader() {
-    FINDER.store(sys::any_symbol(c"_dl_find_object"), Relaxed);
+/// Names the loader's function (`_dl_find_object`) or none; once, with the allocator.
+pub fn find_loader(finder: *mut c_void) {
+    FINDER.store(finder, Relaxed);
 }
 
 /// The object of an address.
@@ -87,12 +86,6 @@ pub unsafe fn bias_and_name(object: &Object) -> (u64, &'static [u8]) {
         let name = (*map).name;
         ((*map).bias, if name.is_null() { b"" } else { CStr::from_ptr(name).to_bytes() })
     }
-}
-
-/// The loader's own name of an object; null when it is not known.
-pub fn name(object: &Object) -> *const c_char {
-    // SAFETY: the loader keeps its record as long as the object is mapped.
-    if object.link_map.is_null() { core::ptr::null() } else { unsafe { (*object.link_map.cast::<LinkMap>()).name } }
 }
 
 /// The build-id note of an object, found through its program headers; empty when it has none or its headers are not mapped.

@@ -58,6 +58,11 @@ impl Rule {
     pub const fn is_from_sp(self) -> bool {
         self.kind() == Kind::FromSp as u64
     }
+    /// Whether the step depends on the frame pointer.
+    #[inline(always)]
+    pub const fn uses_bp(self) -> bool {
+        !self.is_from_sp() && self.kind() != Kind::End as u64
+    }
     /// The offset in bytes.
     #[inline(always)]
     pub const fn offset(self) -> i64 {

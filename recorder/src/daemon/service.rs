@@ -10,7 +10,7 @@ use super::keeper::Holder;
 use super::metrics;
 use super::notify::{self, Notify};
 use super::retention::Keep;
-use crate::attach::Door;
+use crate::attach::{Door, Visit};
 use crate::clock::Clock;
 use crate::options::Mode;
 use crate::process::{self, make_folder};
@@ -285,8 +285,11 @@ impl Service {
             .map(|(client, _)| client.session.id)
             .collect();
         if ready[2 + self.clients.len()..].contains(&true) || self.door.deadline().is_some() {
-            for caller in self.door.clients() {
-                self.take_in(caller);
+            for visit in self.door.visits() {
+                match visit {
+                    Visit::Hello(client) => self.take_in(client),
+                    Visit::Notice { pid, why, .. } => tracing::debug!("process {pid} runs unrecorded: {}", why.text()),
+                }
             }
         }
         for id in gone {

@@ -35,13 +35,14 @@ pub struct Process {
 }
 
 pub fn hello() -> Hello {
-    Hello { pid: std::process::id(), page_size: 4096, address_space: u64::MAX, ..Hello::default() }
+    Hello { pid: std::process::id(), page_size: 4096, address_room: u64::MAX, ..Hello::default() }
 }
 
 impl Process {
     pub fn attach(path: &Path, hello: Hello) -> Arc<Process> {
         let bytes: [u8; HELLO_BYTES] = hello.encode();
-        let (reply, file) = say(&connect(path), &bytes);
+        let socket = connect(path);
+        let (reply, file) = say(&socket, &bytes);
         let reply = reply.expect("a reply");
         assert_eq!(reply.status, 0);
         let file = file.expect("an area");
@@ -50,7 +51,10 @@ impl Process {
         assert_eq!(header.st_size as u64, reply.area_bytes);
         let params = params_of(&file);
         assert_eq!(Layout::new(params).total, reply.area_bytes);
-        Arc::new(Process { mapping: Mapping::of(&file, params).expect("maps") })
+        let mapping = Mapping::of(&file, params).expect("maps");
+        mapping.header().attached.store(1, Release);
+        drop(socket);
+        Arc::new(Process { mapping })
     }
 
     pub fn now(&self) -> u64 {

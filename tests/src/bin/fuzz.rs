@@ -4,8 +4,8 @@
 #![forbid(unsafe_code)]
 
 use heaptape_analyzer::foreign::{mleak, mprof, mptrace};
-use heaptape_analyzer::{convert, unpack};
-use heaptape_formats::{Format, dcpi, gmon, mptl, mtrc, tape};
+use heaptape_analyzer::{convert, import, unpack};
+use heaptape_formats::{Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
 use heaptape_tests::workshop;
 use std::fs;
 use std::io::Write;
@@ -90,7 +90,7 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
 type Reader = fn(&[u8], &mut Sink);
 
 /// Every reader, the folders below tests/golden with files that it reads, and how it is fed.
-const READERS: [(&str, &[&str], Reader); 8] = [
+const READERS: [(&str, &[&str], Reader); 9] = [
     ("mtrc", &["mpatrol", "export"], |bytes, sink| {
         drop(mtrc::dump(bytes, sink));
         drop(mtrc::rewrite(bytes));
@@ -116,6 +116,18 @@ const READERS: [(&str, &[&str], Reader); 8] = [
         drop(dcpi::read(bytes).map(|profile| dcpi::write(&profile)));
     }),
     ("tape", &["tape"], |bytes, sink| drop(tape::dump(bytes, sink))),
+    ("import", &["import"], |bytes, sink| {
+        let Some(format) = heaptape_formats::sniff::format(bytes).filter(|format| import::reads(*format)) else {
+            return;
+        };
+        drop(import::bytes(format, bytes));
+        drop(match format {
+            Format::Pprof => pprof::dump(bytes, sink),
+            Format::Heaptrack => heaptrack::dump(bytes, sink),
+            Format::Dhat => dhat::dump(bytes, sink),
+            _ => massif::dump(bytes, sink),
+        });
+    }),
     ("unpack", &["mpatrol", "dcpi", "gmon"], |bytes, _| {
         let limit = unpack::Limit { floor: 1 << 20, ratio: 200 };
         drop(unpack::unpack("input".into(), bytes.to_vec(), limit));
@@ -153,12 +165,16 @@ const READERS: [(&str, &[&str], Reader); 8] = [
 ];
 
 /// The readers of one format.
-const FORMATS: [(Format, &str); 5] = [
+const FORMATS: [(Format, &str); 9] = [
     (Format::Mtrc, "mtrc"),
     (Format::Mptl, "mptl"),
     (Format::Gmon, "gmon"),
     (Format::Dcpi, "dcpi"),
     (Format::Tape, "tape"),
+    (Format::Pprof, "import"),
+    (Format::Heaptrack, "import"),
+    (Format::Dhat, "import"),
+    (Format::Massif, "import"),
 ];
 
 /// By the reader of whatever the bytes look like.

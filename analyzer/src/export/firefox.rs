@@ -1,0 +1,388 @@
+//! Firefox Profiler's processed profile: a thread for each process with its native allocations, and its live bytes as a memory track.
+//!
+//! Blocks are added up by stack, time of birth and time of death in some slices of the run, so that the file's size follows the stacks. Each
+//! such sum stands as one block that is allocated and freed: the views of retained memory, allocations and deallocations
+//! then show true sums.
+
+use super::tree::{Identity, Tree};
+use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
+use crate::event::{Event, Moment};
+use crate::load::Image;
+use crate::model::live_set::Block;
+use crate::replay::{Model, replay};
+use crate::text::clean;
+use crate::unpack;
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// The exporter.
+pub struct Export;
+
+/// Version of the format, of 2025.
+const VERSION: u32 = 55;
+/// Slices of the run.
+const SLICES: u64 = 64;
+/// Sums that are kept apart; when there are more, slices are put together.
+const MOST: usize = 1 << 20;
+/// Death of what lives on.
+const NEVER: u16 = u16::MAX;
+
+impl Exporter for Export {
+    fn name(&self) -> &'static str {
+        "firefox"
+    }
+
+    fn extension(&self) -> &'static str {
+        "firefox.json"
+    }
+
+    fn summary(&self) -> &'static str {
+        "Firefox Profiler's profile with native allocations"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { events: false, shape: Shape::One }
+    }
+
+    fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
+        let started = source.images.iter().map(|image| image.clock.start_unix_ns).filter(|&at| at > 0).min();
+        let started = started.unwrap_or(0);
+        let mut libs = Libs::default();
+        let mut threads = Vec::new();
+        let mut counters = Vec::new();
+        for image in source.images.clone() {
+            let offset = image.clock.start_unix_ns.saturating_sub(started) as f64 / 1e6;
+            let sums = allocations(source, image);
+            counters.push(counter(image, &sums, threads.len(), offset));
+            threads.push(thread(source, image, &sums, &mut libs, offset));
+        }
+        let profile = json!({
+            "meta": {
+                "categories": [{ "name": "Other", "color": "grey", "subcategories": ["Other"] }],
+                "debug": false, "extensions": { "length": 0, "baseURL": [], "id": [], "name": [] }, "interval": 1.0,
+                "preprocessedProfileVersion": VERSION, "processType": 0, "product": measure::title(source),
+                "sampleUnits": { "time": "ms", "eventDelay": "ms", "threadCPUDelta": "µs" },
+                "startTime": started as f64 / 1e6, "symbolicated": true, "pausedRanges": [], "version": 24, "stackwalk": 1,
+                "usesOnlyOneStackType": true, "sourceCodeIsNotOnSearchfox": true, "markerSchema": [],
+                "importedFrom": "heaptape",
+            },
+            "libs": libs.list, "pages": [], "profilerOverhead": [], "counters": counters,
+        });
+        let mut file = out.stream()?;
+        // The threads are the greater part, and go out one by one.
+        let head = profile.to_string();
+        file.put(&head.as_bytes()[..head.len() - 1])?;
+        file.put(b",\"threads\":[")?;
+        for (number, thread) in threads.iter().enumerate() {
+            file.put(if number > 0 { b"," } else { b"" })?;
+            serde_json::to_writer(&mut file, thread).map_err(|error| Error::Write("profile".into(), error.into()))?;
+        }
+        file.put(b"]}\n")?;
+        file.finish()
+    }
+
+    fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
+        measure::totals(source, &[Measure::AllocBytes, Measure::LiveBytes])
+    }
+
+    fn held(&self, _: &Source<'_>, files: &[PathBuf]) -> Result<Totals, Error> {
+        let mut totals = Totals::default();
+        for path in files {
+            let opened = unpack::open(path)?;
+            let file: Value = serde_json::from_slice(&opened.bytes)
+                .map_err(|error| Error::Impossible(format!("{}: {error}", opened.name)))?;
+            for thread in file["threads"].as_array().into_iter().flatten() {
+                let weights = thread["nativeAllocations"]["weight"].as_array().into_iter().flatten();
+                let weights: Vec<i128> = weights.filter_map(Value::as_i64).map(i128::from).collect();
+                let taken: i128 = weights.iter().filter(|&&weight| weight > 0).sum();
+                totals.add("alloc-bytes", taken.unsigned_abs());
+                totals.add("live-bytes", weights.iter().sum::<i128>().unsigned_abs());
+            }
+        }
+        Ok(totals)
+    }
+}
+
+/// Bytes by site, slice of birth and slice of death.
+struct Slices {
+    by_tick: bool,
+    start: u64,
+    width: u64,
+    sums: FxHashMap<(u32, u16, u16), u64>,
+    /// Slice of the latest resize, of blocks that were resized.
+    resized: FxHashMap<u64, u64>,
+}
+
+impl Slices {
+    fn of(&self, at: Moment) -> u16 {
+        let at = if self.by_tick { at.tick } else { at.number };
+        u16::try_from(at.saturating_sub(self.start) / self.width).unwrap_or(NEVER - 1).min(NEVER - 1)
+    }
+
+    fn died(&mut self, event: &Event, old: &Block, died: u16) {
+        let born = Moment { number: old.number, tick: old.tick };
+        // Whoever is resized keeps its birth; the bytes are those since the resize.
+        let born = match self.resized.get(&event.index) {
+            Some(&at) if self.by_tick => Moment { tick: at, ..born },
+            Some(&at) => Moment { number: at, ..born },
+            None => born,
+        };
+        self.add(old.site, self.of(born), died, old.size);
+    }
+
+    fn add(&mut self, site: u32, born: u16, died: u16, bytes: u64) {
+        let sum = self.sums.entry((site, born, died)).or_default();
+        *sum = sum.saturating_add(bytes);
+        if self.sums.len() > MOST && self.width < u64::MAX / 4 {
+            self.coarsen();
+        }
+    }
+
+    #[cold]
+    fn coarsen(&mut self) {
+        self.width *= 2;
+        for ((site, born, died), bytes) in std::mem::take(&mut self.sums) {
+            let died = if died == NEVER { NEVER } else { died / 2 };
+            *self.sums.entry((site, born / 2, died)).or_default() += bytes;
+        }
+    }
+}
+
+impl Model for Slices {
+    fn resize(&mut self, event: &Event, old: Option<&Block>, _: &Block) {
+        if let Some(old) = old {
+            let died = self.of(event.moment());
+            self.died(event, old, died);
+        }
+        self.resized.insert(event.index, if self.by_tick { event.tick } else { event.number });
+    }
+
+    fn free(&mut self, event: &Event, old: Option<&Block>) {
+        if let Some(old) = old {
+            let died = self.of(event.moment());
+            self.died(event, old, died);
+        }
+        self.resized.remove(&event.index);
+    }
+}
+
+/// One sum: site, milliseconds of birth and of death, bytes.
+type Sum = (u32, f64, Option<f64>, u64);
+
+fn allocations(source: &mut Source<'_>, image: &Image) -> Vec<Sum> {
+    if !image.has_events() {
+        let sums = source.sums(image);
+        let both = sums.sites.iter().flat_map(|row| {
+            let live = row.bytes.saturating_sub(row.freed_bytes);
+            [(row.site, 0.0, None, live), (row.site, 0.0, Some(0.0), row.bytes.min(row.freed_bytes))]
+        });
+        return both.filter(|sum| sum.3 > 0).collect();
+    }
+    let span = image.span(&source.range());
+    let by_tick = image.has_times();
+    let (start, end) = match by_tick {
+        true => (image.clock.start_tick.max(span.first_tick), image.tape.last_tick.min(span.end_tick)),
+        false => (span.first, image.tape.events.min(span.end)),
+    };
+    let width = end.saturating_sub(start).div_ceil(SLICES).max(1);
+    let mut slices = Slices { by_tick, start, width, sums: FxHashMap::default(), resized: FxHashMap::default() };
+    let outcome = replay(image, span, source.progress(), &mut slices);
+    for (index, block) in outcome.live.iter().filter(|(_, block)| !block.inherited) {
+        let event = Event { index, ..event_of(&block) };
+        slices.died(&event, &block, NEVER);
+    }
+    source.found(&outcome.missing);
+    let time = |slice: u16| {
+        let at = slices.start.saturating_add(slices.width.saturating_mul(slice.into()));
+        if by_tick { image.clock.nanos(at) as f64 / 1e6 } else { at as f64 }
+    };
+    let mut sums: Vec<Sum> = slices
+        .sums
+        .iter()
+        .filter(|(_, bytes)| **bytes > 0)
+        .map(|(&(site, born, died), &bytes)| (site, time(born), (died != NEVER).then(|| time(died.max(born))), bytes))
+        .collect();
+    sums.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)).then(a.3.cmp(&b.3)));
+    sums
+}
+
+/// The end of the run, as an event of a block that lives on.
+const fn event_of(block: &Block) -> Event {
+    Event {
+        kind: crate::event::Kind::Free,
+        entry: 0,
+        thread: block.thread,
+        site: block.site,
+        number: 0,
+        index: 0,
+        address: 0,
+        size: 0,
+        weight: 0,
+        tick: 0,
+    }
+}
+
+/// Every allocation and free of the sums, in order of time: time, weight, site, and a number for the address.
+fn steps(sums: &[Sum]) -> Vec<(f64, i64, u32, u64)> {
+    let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    let mut steps = Vec::new();
+    for (&(site, born, died, bytes), number) in sums.iter().zip(1u64..) {
+        steps.push((born, signed(bytes), site, number));
+        if let Some(died) = died {
+            steps.push((died, -signed(bytes), site, number));
+        }
+    }
+    // Stable: at one time births stand before deaths of the same sum.
+    steps.sort_by(|a, b| a.0.total_cmp(&b.0));
+    steps
+}
+
+/// Live bytes over the run, as a memory track.
+fn counter(image: &Image, sums: &[Sum], thread: usize, offset: f64) -> Value {
+    let (mut times, mut counts) = (Vec::new(), Vec::new());
+    for (time, weight, ..) in steps(sums) {
+        match (times.last().is_some_and(|&last: &f64| last == time), counts.last_mut()) {
+            (true, Some(count)) => *count += weight,
+            _ => {
+                times.push(time);
+                counts.push(weight);
+            }
+        }
+    }
+    let times: Vec<f64> = times.into_iter().map(|time| time + offset).collect();
+    json!({
+        "name": "malloc", "category": "Memory", "description": "Live bytes", "pid": image.about.pid.to_string(),
+        "mainThreadIndex": thread, "samples": { "length": times.len(), "time": times, "count": counts },
+    })
+}
+
+/// Modules of all processes.
+#[derive(Default)]
+struct Libs {
+    list: Vec<Value>,
+    known: FxHashMap<String, usize>,
+}
+
+impl Libs {
+    fn number(&mut self, path: &str) -> usize {
+        if let Some(&known) = self.known.get(path) {
+            return known;
+        }
+        let name = clean(path.rsplit('/').next().unwrap_or(path)).into_owned();
+        let path_shown = clean(path);
+        self.list.push(json!({
+            "name": name, "path": path_shown, "debugName": name, "debugPath": path_shown, "breakpadId": "", "codeId": null, "arch": null,
+        }));
+        self.known.insert(path.to_string(), self.list.len() - 1);
+        self.list.len() - 1
+    }
+}
+
+/// The texts of a thread.
+#[derive(Default)]
+struct Strings {
+    list: Vec<String>,
+    known: FxHashMap<String, usize>,
+}
+
+impl Strings {
+    fn number(&mut self, text: &str) -> usize {
+        let text = clean(text);
+        if let Some(&known) = self.known.get(&*text) {
+            return known;
+        }
+        self.list.push(text.clone().into_owned());
+        self.known.insert(text.into_owned(), self.list.len() - 1);
+        self.list.len() - 1
+    }
+}
+
+/// Columns of frames; the profiler's own names.
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Columns {
+    length: usize,
+    address: Vec<i8>,
+    inline_depth: Vec<u8>,
+    category: Vec<u8>,
+    subcategory: Vec<u8>,
+    func: Vec<usize>,
+    native_symbol: Vec<Option<u8>>,
+    #[serde(rename = "innerWindowID")]
+    inner_window_id: Vec<u8>,
+    line: Vec<Option<u32>>,
+    column: Vec<Option<u32>>,
+}
+
+fn thread(source: &mut Source<'_>, image: &Image, sums: &[Sum], libs: &mut Libs, offset: f64) -> Value {
+    let mut tree = Tree::new(Identity::Line, 0);
+    let nodes = tree.sites(&mut source.symbols, image, sums.iter().map(|sum| sum.0));
+    let mut strings = Strings::default();
+    let (mut names, mut resources, mut files) = (Vec::new(), Vec::new(), Vec::new());
+    let mut known: FxHashMap<(usize, i64, Option<usize>), usize> = FxHashMap::default();
+    let (mut of_lib, mut resource_libs, mut resource_names) = (FxHashMap::default(), Vec::new(), Vec::new());
+    let mut frames = Columns { length: tree.frames.len(), ..Columns::default() };
+    for frame in &tree.frames {
+        let name = strings.number(frame.function.as_deref().unwrap_or_default());
+        let file = frame.file.as_deref().map(|file| strings.number(file));
+        let resource = match frame.module.is_empty() {
+            true => -1,
+            false => *of_lib.entry(frame.module.clone()).or_insert_with(|| {
+                resource_libs.push(libs.number(&frame.module));
+                resource_names.push(strings.number(frame.module_name()));
+                resource_libs.len() as i64 - 1
+            }),
+        };
+        let func = *known.entry((name, resource, file)).or_insert_with(|| {
+            names.push(name);
+            resources.push(resource);
+            files.push(file);
+            names.len() - 1
+        });
+        frames.address.push(-1);
+        frames.inline_depth.push(0);
+        frames.category.push(0);
+        frames.subcategory.push(0);
+        frames.func.push(func);
+        frames.native_symbol.push(None);
+        frames.inner_window_id.push(0);
+        frames.line.push(frame.line);
+        frames.column.push(None);
+    }
+    // The root of the tree is no frame: node n is stack n - 1.
+    let prefixes: Vec<Option<u32>> = tree.nodes[1..].iter().map(|node| node.parent.checked_sub(1)).collect();
+    let of_stack: Vec<u32> = tree.nodes[1..].iter().map(|node| node.frame).collect();
+    let steps = steps(sums);
+    let stacks: Vec<Option<u32>> = steps.iter().map(|step| nodes.get(step.2 as usize)?.checked_sub(1)).collect();
+    let end = image.clock.nanos(image.tape.last_tick) as f64 / 1e6;
+    let none = |count: usize| vec![Value::Null; count];
+    let no = |count: usize| vec![false; count];
+    json!({
+        "processType": "default", "processName": clean(&image.name()), "processStartupTime": offset,
+        "processShutdownTime": offset + end, "registerTime": offset, "unregisterTime": null, "pausedRanges": [],
+        "name": clean(&image.name()), "isMainThread": true, "pid": image.about.pid.to_string(), "tid": image.about.pid,
+        "samples": {
+            "length": 2, "weightType": "samples", "weight": null, "stack": [null, null], "time": [offset, offset + end],
+        },
+        "markers": { "length": 0, "category": [], "data": [], "endTime": [], "name": [], "phase": [], "startTime": [] },
+        "nativeAllocations": {
+            "length": steps.len(), "weightType": "bytes", "time": steps.iter().map(|step| step.0 + offset).collect::<Vec<_>>(),
+            "weight": steps.iter().map(|step| step.1).collect::<Vec<_>>(), "stack": stacks,
+            "memoryAddress": steps.iter().map(|step| step.3).collect::<Vec<_>>(), "threadId": vec![image.about.pid; steps.len()],
+        },
+        "stackTable": { "length": of_stack.len(), "prefix": prefixes, "frame": of_stack },
+        "frameTable": frames,
+        "funcTable": {
+            "length": names.len(), "name": names, "isJS": no(resources.len()), "relevantForJS": no(resources.len()),
+            "resource": resources, "fileName": files, "lineNumber": none(resources.len()), "columnNumber": none(resources.len()),
+        },
+        "resourceTable": {
+            "length": resource_libs.len(), "lib": resource_libs, "name": resource_names, "host": none(resource_names.len()),
+            "type": vec![1; resource_names.len()],
+        },
+        "nativeSymbols": { "length": 0, "address": [], "functionSize": [], "libIndex": [], "name": [] },
+        "stringArray": strings.list,
+    })
+}

@@ -1,0 +1,96 @@
+// What is in the page: JSON, and packed tables. `page` is the JSON as it stands; `table` has the columns by name, as typed
+// arrays; `strings` the names. Nothing here is ever used as markup.
+
+let page = null;
+let strings = [];
+const table = {};
+/** First cell of each row, and one behind the last. */
+let cellsFrom = null;
+
+const COMPARING = () => page.recordings.length === 2;
+
+/** Bits of a frame's flags. */
+const PROGRAM = 1, INLINED = 2, OUTERMOST = 4, MADE_UP = 8;
+
+function text(id) {
+  return document.getElementById(id).textContent;
+}
+
+/** base64 of zlib -> bytes. */
+async function unpack(packed) {
+  const raw = atob(packed);
+  const bytes = new Uint8Array(raw.length);
+  for (let at = 0; at < raw.length; at++) bytes[at] = raw.charCodeAt(at);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+/** LEB128 numbers, column behind column. What is beyond 2^53 is rounded. */
+function readColumns(bytes, index) {
+  let at = 0;
+  for (const [name, count] of index) {
+    const column = new Float64Array(count);
+    for (let row = 0; row < count; row++) {
+      let byte = bytes[at++];
+      let value = byte & 127;
+      for (let scale = 128; byte > 127; scale *= 128) {
+        byte = bytes[at++];
+        value += (byte & 127) * scale;
+      }
+      column[row] = value;
+    }
+    table[name] = column;
+  }
+}
+
+async function load() {
+  page = JSON.parse(text("data"));
+  const [names, columns] = await Promise.all([unpack(text("strings")), unpack(text("columns"))]);
+  strings = JSON.parse(new TextDecoder().decode(names));
+  readColumns(columns, page.columns);
+  // What does not change is kept small.
+  for (const name of ["frame.function", "frame.module", "frame.flags", "node.frame", "row.process", "row.node", "cell.slot"]) {
+    table[name] = Int32Array.from(table[name]);
+  }
+  const back = table["node.back"];
+  table["node.parent"] = Int32Array.from(back, (distance, node) => node - distance);
+  const counts = table["row.cells"];
+  cellsFrom = new Int32Array(counts.length + 1);
+  for (let row = 0; row < counts.length; row++) cellsFrom[row + 1] = cellsFrom[row] + counts[row];
+  let from = 0;
+  page.processes.forEach((process, number) => {
+    process.number = number;
+    const points = table["line.points"][number];
+    const part = (name) => table[name].subarray(from, from + points);
+    process.line = {
+      live: part("line.live_bytes"),
+      most: part("line.most_bytes"),
+      blocks: part("line.live_blocks"),
+      allocs: part("line.allocs"),
+    };
+    from += points;
+  });
+}
+
+/** A frame as the page shows it. */
+function frameOf(node) {
+  const frame = table["node.frame"][node];
+  return {
+    function: strings[table["frame.function"][frame]],
+    module: strings[table["frame.module"][frame]],
+    file: strings[table["frame.file"][frame]],
+    line: table["frame.line"][frame],
+    flags: table["frame.flags"][frame],
+  };
+}
+
+/** The frames of a stack, innermost first. */
+function stackOf(node) {
+  const frames = [];
+  for (let at = node; at !== 0; at = table["node.parent"][at]) frames.push(frameOf(at));
+  return frames;
+}
+
+function baseName(path) {
+  return path.slice(path.lastIndexOf("/") + 1);
+}

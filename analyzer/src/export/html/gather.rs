@@ -1,0 +1,374 @@
+//! Images -> what a page shows, each in one pass over its events. Memory is that of the models of one image, and of the rows
+//! and cells that a page can hold.
+
+use super::data::{self, Leak};
+use super::rows::{CELLS, Part, Row, STACKS, bound};
+use crate::event::{Range, Span};
+use crate::load::{Image, Recording};
+use crate::missing::Missing;
+use crate::model::leaks::Leaks;
+use crate::model::lifetimes::Lifetimes;
+use crate::model::peak::Peak;
+use crate::model::sizes::{self, Sizes};
+use crate::model::slices::{Axis, Point, Slices, Sums as CellSums};
+use crate::model::threads::Threads;
+use crate::model::totals::Totals;
+use crate::model::verdict::{Verdict, judge};
+use crate::progress::Progress;
+use crate::replay::replay;
+use crate::report::sums::{self, Sums};
+use crate::report::{leaks::evidence, summary};
+use crate::symbols::Symbolizer;
+
+/// Leaks, threads and gaps of a page, one by one.
+const LEAKS: usize = 200;
+const THREADS: usize = 200;
+const GAPS: usize = 200;
+/// Missing things told of each image.
+const MISSING: usize = 20;
+/// Points of a time line, and of each where there are many images.
+const SLICES: usize = 1024;
+const FEW_SLICES: usize = 128;
+const MANY_IMAGES: usize = 256;
+/// Slices of a slot to begin with, as a power of two.
+const SHIFT: u32 = 2;
+/// Characters of a command line.
+const COMMAND: usize = 2000;
+
+/// What is known of all images.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    /// The axis.
+    pub axis: data::Axis,
+    /// The images.
+    pub images: Vec<data::Image>,
+    /// Their rows.
+    pub parts: Vec<Part>,
+    /// Their time lines; empty for a profile.
+    pub lines: Vec<Vec<Point>>,
+    /// The leaks that matter most.
+    pub leaks: Vec<Leak>,
+    /// How many others there are, their blocks and bytes.
+    pub more_leaks: (u64, u64, u64),
+    /// What was found missing on the way.
+    pub missing: Vec<Missing>,
+}
+
+/// The command line, cut.
+pub fn command(words: &[String]) -> String {
+    let mut line: String = words.join(" ").chars().take(COMMAND + 1).collect();
+    if line.chars().count() > COMMAND {
+        line.pop();
+        line.push('…');
+    }
+    line
+}
+
+/// Positions on the axis.
+#[derive(Clone, Copy)]
+struct Scale {
+    by_tick: bool,
+    /// Where the image starts, in units of the axis.
+    offset: f64,
+    /// Units a slice.
+    width: f64,
+    slices: usize,
+}
+
+impl Scale {
+    fn at(&self, image: &Image, tick: u64, number: u64) -> f64 {
+        if self.by_tick { self.offset + image.clock.nanos(tick) as f64 } else { number as f64 }
+    }
+
+    fn axis(&self, image: &Image) -> Axis {
+        let (start, unit) = match self.by_tick {
+            true => (image.clock.start_tick, 1e9 / image.clock.ticks_per_second.max(1) as f64),
+            false => (0, 1.0),
+        };
+        let Scale { by_tick, offset, width, slices } = *self;
+        Axis { by_tick, start, offset: offset / width, scale: unit / width, slices }
+    }
+}
+
+/// The scale of each image, and the axis.
+fn scales(images: &[(usize, &Image)]) -> (data::Axis, Vec<Scale>) {
+    let with_events = || images.iter().filter(|(_, image)| image.has_events());
+    let by_tick = with_events().all(|(_, image)| image.has_times());
+    let begins = |recording: usize| {
+        let own = images.iter().filter(|(of, image)| *of == recording && image.clock.start_unix_ns > 0);
+        own.map(|(_, image)| image.clock.start_unix_ns).min().unwrap_or(0)
+    };
+    let starts = [begins(0), begins(1)];
+    let offset = |of: usize, image: &Image| match by_tick {
+        true => image.clock.start_unix_ns.saturating_sub(starts[of.min(1)]) as f64,
+        false => 0.0,
+    };
+    let end = |of: usize, image: &Image| match by_tick {
+        true => offset(of, image) + image.clock.nanos(image.tape.last_tick) as f64,
+        false => image.tape.events as f64,
+    };
+    let length = with_events().map(|(of, image)| end(*of, image)).fold(1.0, f64::max);
+    let slices = if images.len() > MANY_IMAGES { FEW_SLICES } else { SLICES };
+    // A little longer, so that the last event lies in the last slice.
+    let width = length * (1.0 + 1e-9) / slices as f64;
+    let scales =
+        images.iter().map(|(of, image)| Scale { by_tick, offset: offset(*of, image), width, slices }).collect();
+    let unit = if by_tick { "ns" } else { "events" };
+    (data::Axis { unit, length, slices, slots: 0, partial: false }, scales)
+}
+
+/// Reads all images.
+pub fn gather(
+    recordings: &[Recording],
+    images: &[&Image],
+    range: &Range,
+    symbols: &mut Symbolizer,
+    progress: &Progress,
+) -> Gathered {
+    let of = |image: &Image| {
+        let mine = |recording: &Recording| recording.images.iter().any(|own| std::ptr::eq(own, image));
+        recordings.iter().position(mine).unwrap_or(0)
+    };
+    let images: Vec<(usize, &Image)> = images.iter().map(|image| (of(image), *image)).collect();
+    let parent = |image: usize, site: u32| images[image].1.stacks().site(site).parent;
+    let (axis, scales) = scales(&images);
+    let mut gathered = Gathered { axis, ..Gathered::default() };
+    gathered.axis.partial = !range.is_all();
+    for (&(recording, image), scale) in images.iter().zip(scales) {
+        let shift = gathered.parts.last().map_or(SHIFT, |part| part.shift);
+        if image.has_events() {
+            gathered.events(recording, image, scale, range, shift, (&mut *symbols, progress));
+        } else {
+            gathered.profile(recording, image, progress);
+        }
+        // Between images more is kept than at the end: what is least is known only then.
+        let rows: usize = gathered.parts.iter().map(|part| part.rows.len()).sum();
+        let cells: usize = gathered.parts.iter().map(|part| part.cells.len()).sum();
+        if rows > 3 * STACKS || cells > 3 * CELLS {
+            bound(&mut gathered.parts, 2 * STACKS, 2 * CELLS, parent);
+        }
+    }
+    // Each side of a comparison has as much room as a page of one.
+    let sides = recordings.len().max(1);
+    bound(&mut gathered.parts, STACKS * sides, CELLS * sides, parent);
+    let shift = gathered.parts.first().map_or(0, |part| part.shift);
+    gathered.axis.slots = (gathered.axis.slices >> shift).max(1);
+    gathered
+}
+
+impl Gathered {
+    fn events(
+        &mut self,
+        recording: usize,
+        image: &Image,
+        scale: Scale,
+        range: &Range,
+        shift: u32,
+        (symbols, progress): (&mut Symbolizer, &Progress),
+    ) {
+        let span = image.span(range);
+        let axis = evidence::axis(image, span);
+        let (mut totals, mut peak) = (Totals::default(), Peak::within(Span::ALL));
+        let (mut threads, mut sizes) = (Threads::default(), Sizes::default());
+        let mut lifetimes = Lifetimes::new(image.clock.ticks_per_second);
+        let mut survivors = Leaks::new(axis, image.tape.process.free_sites);
+        let mut slices = Slices::new(scale.axis(image), shift, CELLS);
+        let mut first = (&mut totals, &mut peak, &mut threads, &mut sizes);
+        let outcome = replay(image, span, progress, &mut (&mut first, &mut lifetimes, &mut survivors, &mut slices));
+        slices.finish(&outcome.live);
+        self.missing.extend(outcome.missing.iter().cloned());
+        let mut missing = image.missing.clone();
+        missing.extend(outcome.missing);
+
+        let run = evidence::run_of(image, axis, span, &survivors, &missing);
+        let mut left: Vec<_> = survivors.survivors(&outcome.live, Span::ALL).into_iter().collect();
+        left.sort_by_key(|((site, inherited), _)| (*site, *inherited));
+        let mut found = Vec::new();
+        for ((site, _), survivor) in left {
+            let history = survivors.rows.get(site as usize).cloned().unwrap_or_default();
+            let verdict = judge(&run, &history, &survivor);
+            found.push((leak(self.images.len(), site, verdict, survivor.blocks, survivor.bytes), history, survivor));
+        }
+        // Evidence is made of those only that a page can hold.
+        found.sort_by_key(|(leak, ..)| (std::cmp::Reverse(leak.weight), leak.site));
+        for (place, (mut leak, history, survivor)) in found.into_iter().enumerate() {
+            if place < LEAKS {
+                let freed_at = evidence::freed_at(image, &survivors, leak.site, symbols);
+                leak.evidence = Some(evidence::evidence(image, &run, &history, &survivor, freed_at));
+            }
+            self.leaks.push(leak);
+        }
+        self.bound_leaks();
+
+        let rows = rows(&slices, &peak, &lifetimes);
+        let has_peak = peak.peak().0.bytes > 0;
+        let at = peak.peak().1;
+        let inherited = if range.is_all() { image.tape.inherited.as_ref() } else { None };
+        let sums = Sums { totals: totals.finish(inherited), sites: Vec::new(), has_peak, missing };
+        let last = scale.at(image, image.tape.last_tick, image.tape.events);
+        let mut shown = about(recording, image, &sums);
+        shown.span = (scale.at(image, image.clock.start_tick, 0), last);
+        shown.peak_at = has_peak.then(|| scale.at(image, at.tick, at.number));
+        shown.has_events = true;
+        shown.has_peak = true;
+        shown.sizes = size_rows(&sizes);
+        shown.lifetimes = lives(&lifetimes);
+        let position = |tick: u64| if scale.by_tick { scale.at(image, tick, 0) } else { 0.0 };
+        (shown.threads, shown.more_threads) = thread_rows(image, &threads, position);
+        let mut losses: Vec<data::Loss> = image
+            .tape
+            .losses
+            .iter()
+            .map(|loss| data::Loss {
+                thread: loss.thread,
+                events: loss.events,
+                span: (position(loss.from_tick), position(loss.to_tick)),
+            })
+            .collect();
+        losses.sort_by_key(|loss| std::cmp::Reverse(loss.events));
+        losses.truncate(GAPS);
+        shown.losses = losses;
+        self.images.push(shown);
+        self.lines.push(slices.line);
+        self.parts.push(Part { rows, cells: slices.cells, shift: slices.shift, folded: 0 });
+    }
+
+    /// An image of which only sums are known.
+    fn profile(&mut self, recording: usize, image: &Image, progress: &Progress) {
+        let sums = sums::sums(image, progress);
+        let rows = sums.sites.iter().map(|row| Row {
+            site: row.site,
+            sums: CellSums {
+                allocs: row.allocs,
+                bytes: row.bytes,
+                frees: row.frees,
+                freed_bytes: row.freed_bytes,
+                left: row.allocs.saturating_sub(row.frees),
+                left_bytes: row.bytes.saturating_sub(row.freed_bytes),
+                ..CellSums::default()
+            },
+            peak_blocks: row.peak_blocks,
+            peak_bytes: row.peak_bytes,
+            ..Row::default()
+        });
+        let mut rows: Vec<Row> = rows.collect();
+        rows.sort_by_key(|row| row.site);
+        for row in rows.iter().filter(|row| row.sums.left > 0) {
+            let (blocks, bytes) = (row.sums.left, row.sums.left_bytes);
+            self.leaks.push(leak(self.images.len(), row.site, Verdict::Uncertain, blocks, bytes));
+        }
+        self.bound_leaks();
+        self.missing.extend(sums.missing.iter().filter(|one| !image.missing.contains(one)).cloned());
+        let mut shown = about(recording, image, &sums);
+        shown.has_peak = sums.has_peak;
+        self.images.push(shown);
+        self.lines.push(Vec::new());
+        let shift = self.parts.last().map_or(SHIFT, |part| part.shift);
+        self.parts.push(Part { rows, shift, ..Part::default() });
+    }
+
+    fn bound_leaks(&mut self) {
+        self.leaks.sort_by_key(|leak| (std::cmp::Reverse(leak.weight), leak.process, leak.site));
+        for leak in self.leaks.drain(LEAKS.min(self.leaks.len())..) {
+            let (stacks, blocks, bytes) = &mut self.more_leaks;
+            (*stacks, *blocks) = (*stacks + 1, *blocks + leak.blocks);
+            *bytes = bytes.saturating_add(leak.bytes);
+        }
+    }
+}
+
+fn leak(process: usize, site: u32, verdict: Verdict, blocks: u64, bytes: u64) -> Leak {
+    Leak {
+        process,
+        node: 0,
+        site,
+        weight: bytes.saturating_mul(verdict.weight()),
+        verdict: serde_json::to_value(verdict).unwrap_or_default(),
+        title: verdict.name().to_string(),
+        blocks,
+        bytes,
+        evidence: None,
+    }
+}
+
+/// The sites that did something, with what the models know of them.
+fn rows(slices: &Slices, peak: &Peak, lifetimes: &Lifetimes) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for cell in &slices.cells {
+        match rows.last_mut() {
+            Some(row) if row.site == cell.site => row.sums.add(&cell.sums),
+            _ => rows.push(Row { site: cell.site, sums: cell.sums, ..Row::default() }),
+        }
+    }
+    for row in &mut rows {
+        let held = peak.at_peak(row.site);
+        (row.peak_blocks, row.peak_bytes) = (held.blocks, held.bytes);
+        if let Some(lives) = lifetimes.sites.get(row.site as usize) {
+            (row.died, row.lived) = (lives.died, lives.sum);
+        }
+    }
+    rows
+}
+
+fn about(recording: usize, image: &Image, sums: &Sums) -> data::Image {
+    let mut process = summary::process(image, sums);
+    let more = process.missing.len().saturating_sub(MISSING);
+    process.missing.truncate(MISSING);
+    if more > 0 {
+        process.missing.push(format!("{more} things more are missing"));
+    }
+    data::Image {
+        recording,
+        name: image.name(),
+        command: command(&image.about.argv),
+        ending: summary::ending(&process),
+        process,
+        ..data::Image::default()
+    }
+}
+
+fn size_rows(sizes: &Sizes) -> Vec<data::Size> {
+    let used = sizes.classes.iter().enumerate().filter(|(_, row)| row.allocs > 0);
+    used.map(|(class, row)| {
+        let (from, to) = sizes::bounds(class);
+        let &sizes::Row { allocs, bytes, live_blocks, live_bytes, .. } = row;
+        data::Size { from, to, allocs, bytes, live_blocks, live_bytes }
+    })
+    .collect()
+}
+
+fn lives(lifetimes: &Lifetimes) -> data::Lives {
+    let all = &lifetimes.all;
+    let used = all.classes.iter().rposition(|&died| died > 0).map_or(0, |last| last + 1);
+    let (died, sum, longest) = (all.died, all.sum, all.longest);
+    data::Lives { unit: lifetimes.unit(), classes: all.classes[..used].to_vec(), died, sum, longest }
+}
+
+fn thread_rows(image: &Image, threads: &Threads, position: impl Fn(u64) -> f64) -> (Vec<data::Thread>, usize) {
+    let mut rows: Vec<data::Thread> = threads
+        .rows
+        .iter()
+        .map(|(&number, row)| {
+            let known = image.tape.threads.get(&number);
+            let account = image.tape.accounts.iter().find(|account| account.thread == number);
+            data::Thread {
+                number,
+                tid: known.map(|thread| thread.tid),
+                name: known.map(|thread| thread.name.lossy().into_owned()).unwrap_or_default(),
+                allocs: row.allocs,
+                resizes: row.resizes,
+                frees: row.frees,
+                frees_of_others: row.frees_of_others,
+                bytes: row.bytes,
+                live_bytes: row.live_bytes,
+                emitted_events: account.map(|account| account.emitted),
+                lost_events: account.map(|account| account.lost),
+                span: (position(row.first_tick), position(row.last_tick)),
+            }
+        })
+        .collect();
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.bytes), row.number));
+    let more = rows.len().saturating_sub(THREADS);
+    rows.truncate(THREADS);
+    (rows, more)
+}

@@ -1,0 +1,126 @@
+// The head of the page: what was recorded, its key figures, the ledger, and the bar that chooses what is shown.
+
+function drawHeader() {
+  const [before, after] = page.recordings;
+  const about = document.getElementById("about");
+  document.getElementById("what").textContent = COMPARING() ? "comparison" : "heap recording";
+  fill(about, COMPARING() ? [describe(before, "before"), describe(after, "after")] : describe(before, null), figuresOf());
+  drawLedger();
+  drawFoot();
+}
+
+function describe(recording, role) {
+  const own = page.processes.filter((process) => process.recording === page.recordings.indexOf(recording));
+  const first = own[0];
+  const facts = [
+    recording.host && ["host", recording.host],
+    recording.started_ms !== null && ["started", moment(recording.started_ms)],
+    first?.has_events && page.axis.unit === "ns" && ["ran", duration(Math.max(...own.map((process) => process.span[1])))],
+    own.length > 1 ? ["processes", count(own.length)] : first && first.pid !== 0 && ["pid", String(first.pid)],
+    first && own.length === 1 && ["ended", first.ending],
+    recording.cwd && ["in", recording.cwd],
+    ["recording", recording.path],
+    page.axis.partial && ["part", "only a part of the run"],
+  ].filter(Boolean);
+  return h("div", { class: "describe" },
+    h("h1", { title: recording.command || recording.path },
+      role && h("span", { class: `role role-${role}` }, role),
+      h("bdi", {}, recording.command || first?.name || recording.path)),
+    h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("bdi", {}, value))))));
+}
+
+function figuresOf() {
+  const totals = page.recordings.map((recording) => recording.totals);
+  const figure = (title, value, shown, extra) => {
+    const [before, after] = totals.map(value);
+    if (!COMPARING()) {
+      return h("div", { class: "figure" }, h("div", { class: "figure-title" }, title), h("div", { class: "figure-value" }, shown(before)), h("div", { class: "figure-extra" }, extra?.(totals[0]) ?? ""));
+    }
+    const change = after - before;
+    const kind = change > 0 ? "more" : change < 0 ? "less" : "same";
+    return h("div", { class: "figure" }, h("div", { class: "figure-title" }, title), h("div", { class: "figure-value" }, shown(after)),
+      h("div", { class: `figure-extra ${kind}` }, change === 0 ? "unchanged" : `${change > 0 ? "▲" : "▼"} ${signed(change, shown)} (${before > 0 ? percent(change, before) : "new"})`));
+  };
+  const ended = page.processes.every((process) => process.complete);
+  const several = page.processes.length > 1 && !COMPARING();
+  return h("div", { class: "figures" },
+    figure("Peak", (one) => one.peak_bytes, bytes, (one) => several ? "of the largest process" : `${counted(one.peak_blocks, "block")} at most`),
+    figure("Live at the end", (one) => one.live_bytes, bytes, (one) => `${counted(one.live_blocks, "block")} ${ended ? "never freed" : "still live"}`),
+    figure("Allocated", (one) => one.bytes_allocated, bytes, (one) => `${bytes(one.bytes_allocated / Math.max(one.allocs + one.resizes, 1))} on average`),
+    figure("Allocations", (one) => one.allocs, count, (one) => `${counted(one.resizes, "resize")}, ${counted(one.frees, "free")}`));
+}
+
+/** emitted = recorded + lost (+ sampled out), and whatever else is missing. */
+function drawLedger() {
+  const problems = [];
+  let lost = 0;
+  const sums = page.recordings.map((recording, number) => {
+    const totals = recording.totals;
+    lost += totals.lost_events;
+    for (const one of recording.missing) problems.push(one);
+    for (const process of page.processes.filter((process) => process.recording === number)) {
+      for (const one of process.missing) problems.push(page.processes.length > 1 ? `${process.name} (pid ${process.pid}): ${one}` : one);
+    }
+    for (const one of recording.not_traced) problems.push(`${baseName(one.exe)} (pid ${one.pid}) was not recorded: ${one.why}`);
+    if (recording.more_not_traced > 0) problems.push(`${counted(recording.more_not_traced, "process")} more not recorded`);
+    const term = (value, name, kind) => h("span", { class: `term ${kind ?? ""}` }, h("b", {}, count(value)), " ", name);
+    return h("p", { class: "sum" },
+      COMPARING() && h("span", { class: `role role-${number === 0 ? "before" : "after"}` }, number === 0 ? "before" : "after"),
+      term(totals.emitted_events, "events emitted"), h("i", {}, "="),
+      term(totals.recorded_events, "recorded"), h("i", {}, "+"),
+      term(totals.lost_events, "lost", totals.lost_events > 0 ? "bad" : ""),
+      totals.sampled_out_events > 0 && [h("i", {}, "+"), term(totals.sampled_out_events, "sampled out: bytes are estimates")],
+      totals.unknown_frees > 0 && h("span", { class: "aside" }, `${counted(totals.unknown_frees, "free")} of unknown addresses`),
+      totals.inherited_blocks > 0 && h("span", { class: "aside" }, `${bytes(totals.inherited_bytes)} inherited by forked children`));
+  });
+  const ledger = document.getElementById("ledger");
+  const whole = problems.length === 0 && lost === 0;
+  ledger.className = whole ? "whole" : "gaps";
+  const shown = problems.slice(0, 6);
+  fill(ledger,
+    h("div", { class: "ledger-head" },
+      h("strong", {}, whole ? "✓ Nothing is missing" : lost > 0 ? `! ${counted(lost, "event")} lost` : "! Something is missing"),
+      h("div", { class: "ledger-sums" }, sums)),
+    shown.length > 0 && h("ul", {}, shown.map((one) => h("li", {}, h("bdi", {}, one)))),
+    problems.length > shown.length && h("details", {}, h("summary", {}, `${count(problems.length - shown.length)} more`), h("ul", {}, problems.slice(shown.length).map((one) => h("li", {}, h("bdi", {}, one))))));
+}
+
+function drawFoot() {
+  fill(document.getElementById("foot"),
+    h("p", {}, `Written by heaptape ${page.heaptape}. Everything is in this file; it fetches nothing.`),
+    page.notes.length > 0 && h("details", {}, h("summary", {}, `${counted(page.notes.length, "note")} about names`), h("ul", {}, page.notes.map((note) => h("li", {}, h("bdi", {}, note))))));
+}
+
+/** What is shown, of which process, in which range, and what is searched for. */
+function drawToolbar() {
+  const measures = MEASURES.filter((one) => (one.id !== "temporary" || hasEvents()) && (one.id !== "growth" || hasEvents()) && (one.id !== "peak" || hasPeak()));
+  const option = (one) => h("option", { value: one.id }, one.title);
+  const what = h("select", { id: "measure", onchange: (event) => choose({ measure: event.target.value }) }, measures.map(option));
+  const names = page.processes.map((process, number) => h("option", { value: number },
+    `${COMPARING() ? (process.recording === 0 ? "before: " : "after: ") : ""}${process.name} (${process.pid})`));
+  const who = h("select", { id: "process", onchange: (event) => choose({ process: event.target.value === "all" ? "all" : Number(event.target.value) }) },
+    h("option", { value: "all" }, COMPARING() ? "both recordings, all processes" : `all ${page.processes.length} processes`), names);
+  const search = h("input", { id: "search", type: "search", placeholder: "Search functions and modules", "aria-label": "Search functions, files and modules; a regular expression between slashes",
+    autocomplete: "off", spellcheck: "false", oninput: (event) => choose({ search: event.target.value }) });
+  const range = h("button", { type: "button", id: "range", hidden: true, title: "Show the whole run (Esc in the timeline)", onclick: () => choose({ from: 0, to: page.axis.slots }) });
+  const about = h("p", { id: "measure-about" });
+  fill(document.getElementById("toolbar"),
+    h("label", {}, h("span", {}, "Show"), what),
+    page.processes.length > (COMPARING() ? 2 : 1) && h("label", {}, h("span", {}, "of"), who),
+    search, range, about);
+  const update = () => {
+    what.value = state.measure;
+    who.value = String(state.process);
+    if (search.value !== state.search) search.value = state.search;
+    range.hidden = !hasRange();
+    range.textContent = hasRange() ? `${position(slotStart(state.from))} – ${position(slotStart(state.to))} ✕` : "";
+    range.setAttribute("aria-label", hasRange() ? `Range ${position(slotStart(state.from))} to ${position(slotStart(state.to))}: press to show the whole run` : "");
+    const total = [0, 0];
+    values().forEach((value, row) => { total[page.processes[table["row.process"][row]].recording] += value; });
+    const shown = measure().unit;
+    fill(about, h("b", {}, COMPARING() ? `${shown(total[0])} → ${shown(total[1])}` : shown(total[0])), " ", measure().about[hasRange() ? 1 : 0],
+      rangeSums().shrunk < 0 && state.measure === "growth" ? `; where less is alive than before (${bytes(rangeSums().shrunk)}) is only in the table` : "");
+  };
+  whenChosen(update);
+  update();
+}

@@ -1,0 +1,179 @@
+//! The frames and stacks of all images in one table each: images that run the same program share them.
+
+use super::pack::{Columns, packed, safe};
+use crate::program_frames::{is_outermost, is_program};
+use crate::stacks::Stacks;
+use crate::symbols::{Frame, Symbolizer};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+
+/// Frames of a stack that are kept, from the innermost on.
+const DEEPEST: usize = 512;
+/// Nodes and bytes of names of a page.
+const NODES: usize = 600_000;
+const TEXT: usize = 24 << 20;
+
+/// The frame is of the program, not of a library that hands memory on.
+const PROGRAM: u32 = 1;
+/// It was inlined into the next one.
+const INLINED: u32 = 2;
+/// It lies outside of a program's or thread's first function.
+const OUTERMOST: u32 = 4;
+/// It stands for frames or stacks that are not in the page.
+const MADE_UP: u32 = 8;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Row {
+    function: u32,
+    module: u32,
+    file: u32,
+    line: u32,
+    flags: u32,
+}
+
+/// Tables in the making. Number 0 of each is the empty one.
+#[derive(Debug)]
+pub struct Names {
+    strings: Vec<Rc<str>>,
+    string_numbers: FxHashMap<Rc<str>, u32>,
+    text: usize,
+    frames: Vec<Row>,
+    frame_numbers: FxHashMap<Row, u32>,
+    /// Caller's node and frame; a caller's number is smaller.
+    nodes: Vec<(u32, u32)>,
+    node_numbers: FxHashMap<(u32, u32), u32>,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        let mut names = Names {
+            strings: Vec::new(),
+            string_numbers: FxHashMap::default(),
+            text: 0,
+            frames: vec![Row::default()],
+            frame_numbers: FxHashMap::default(),
+            nodes: vec![(0, 0)],
+            node_numbers: FxHashMap::default(),
+        };
+        names.string("");
+        names
+    }
+}
+
+impl Names {
+    /// Number of a string, cleaned.
+    fn string(&mut self, text: &str) -> u32 {
+        if let Some(&known) = self.string_numbers.get(text) {
+            return known;
+        }
+        let (number, kept) = (self.strings.len() as u32, Rc::from(text));
+        self.text += text.len();
+        self.strings.push(Rc::from(safe(text)));
+        self.string_numbers.insert(kept, number);
+        number
+    }
+
+    fn frame(&mut self, row: Row) -> u32 {
+        let frames = &mut self.frames;
+        *self.frame_numbers.entry(row).or_insert_with(|| {
+            frames.push(row);
+            frames.len() as u32 - 1
+        })
+    }
+
+    fn node(&mut self, parent: u32, frame: u32) -> u32 {
+        let nodes = &mut self.nodes;
+        *self.node_numbers.entry((parent, frame)).or_insert_with(|| {
+            nodes.push((parent, frame));
+            nodes.len() as u32 - 1
+        })
+    }
+
+    fn known(&mut self, frame: &Frame) -> u32 {
+        let row = Row {
+            function: self.string(&frame.title()),
+            module: self.string(&frame.module),
+            file: self.string(frame.file.as_deref().unwrap_or_default()),
+            line: frame.line.unwrap_or(0),
+            flags: if is_program(frame) { PROGRAM } else { 0 }
+                | if frame.inlined { INLINED } else { 0 }
+                | if is_outermost(frame) { OUTERMOST } else { 0 },
+        };
+        self.frame(row)
+    }
+
+    /// The node of something that is no frame of the recording, below another one (0: below none).
+    fn made_up(&mut self, parent: u32, title: &str) -> u32 {
+        let function = self.string(title);
+        let frame = self.frame(Row { function, flags: MADE_UP, ..Row::default() });
+        self.node(parent, frame)
+    }
+
+    /// The node of small stacks with these callers.
+    pub fn smaller(&mut self, callers: u32) -> u32 {
+        self.made_up(callers, "(smaller stacks)")
+    }
+
+    /// The node of a stack; none when the page is full. `known`: the nodes of the image's sites that were met before (0: not
+    /// yet), since stacks share their callers.
+    pub fn stack(
+        &mut self,
+        symbols: &mut Symbolizer,
+        stacks: &Stacks,
+        site: u32,
+        known: &mut FxHashMap<u32, u32>,
+    ) -> Option<u32> {
+        if site == 0 {
+            return Some(self.made_up(0, "(no stack)"));
+        }
+        if let Some(&node) = known.get(&site) {
+            return Some(node);
+        }
+        if self.text > TEXT || self.nodes.len() + DEEPEST > NODES {
+            return None;
+        }
+        let whole = stacks.stack(site).nth(DEEPEST).is_none();
+        let (mut node, mut path) = (0, Vec::new());
+        if !whole {
+            node = self.made_up(0, "(outer frames)");
+        }
+        for (number, site) in stacks.stack(site).take(DEEPEST) {
+            if whole && let Some(&caller) = known.get(&number) {
+                node = caller;
+                break;
+            }
+            path.push((number, site));
+        }
+        for (number, site) in path.into_iter().rev() {
+            let frames = symbols.frames(stacks, &site);
+            for frame in frames.iter().rev() {
+                let frame = self.known(frame);
+                node = self.node(node, frame);
+            }
+            if whole {
+                known.insert(number, node);
+            }
+        }
+        Some(node)
+    }
+
+    /// The strings, packed.
+    pub fn strings(&self) -> serde_json::Result<String> {
+        let strings: Vec<&str> = self.strings.iter().map(|string| &**string).collect();
+        Ok(packed(&serde_json::to_vec(&strings)?))
+    }
+
+    /// The tables.
+    pub fn put(&self, columns: &mut Columns) {
+        let frames = &self.frames;
+        columns.put("frame.function", frames.iter().map(|row| row.function.into()));
+        columns.put("frame.module", frames.iter().map(|row| row.module.into()));
+        columns.put("frame.file", frames.iter().map(|row| row.file.into()));
+        columns.put("frame.line", frames.iter().map(|row| row.line.into()));
+        columns.put("frame.flags", frames.iter().map(|row| row.flags.into()));
+        // Distances are small where numbers are not.
+        let back = |(at, (parent, _)): (u64, &(u32, u32))| at - u64::from(*parent);
+        columns.put("node.back", (0u64..).zip(&self.nodes).map(back));
+        columns.put("node.frame", self.nodes.iter().map(|node| node.1.into()));
+    }
+}

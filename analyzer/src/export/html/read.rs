@@ -1,0 +1,69 @@
+//! A page read back: what `--verify` adds up, and what the tests hold against the reports.
+
+use flate2::read::ZlibDecoder;
+use std::collections::BTreeMap;
+use std::io::Read;
+
+/// The most that is unpacked: twice what the writer's bounds allow.
+const MOST: u64 = 512 << 20;
+
+/// What a page holds.
+#[derive(Debug, Default)]
+pub struct Held {
+    /// The JSON.
+    pub page: serde_json::Value,
+    /// The strings.
+    pub strings: Vec<String>,
+    /// The columns by name.
+    pub columns: BTreeMap<String, Vec<u64>>,
+}
+
+/// Reads a page; none when it is not one.
+pub fn read(file: &str) -> Option<Held> {
+    let page: serde_json::Value = serde_json::from_str(element(file, "data")?).ok()?;
+    let strings = serde_json::from_slice(&unpacked(element(file, "strings")?)?).ok()?;
+    let bytes = unpacked(element(file, "columns")?)?;
+    let mut columns = BTreeMap::new();
+    let mut rest = bytes.iter();
+    for entry in page.get("columns")?.as_array()? {
+        let name = entry.get(0)?.as_str()?.to_string();
+        let count = entry.get(1)?.as_u64()?;
+        let values = (0..count).map(|_| number(&mut rest)).collect::<Option<Vec<u64>>>()?;
+        columns.insert(name, values);
+    }
+    Some(Held { page, strings, columns })
+}
+
+/// The text of the script element of an id.
+fn element<'a>(file: &'a str, id: &str) -> Option<&'a str> {
+    let (_, from) = file.split_once(&format!(" id=\"{id}\">"))?;
+    from.split_once("</script>").map(|(text, _)| text)
+}
+
+fn number<'a>(bytes: &mut impl Iterator<Item = &'a u8>) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = *bytes.next()?;
+        value |= u64::from(byte & 127) << shift;
+        if byte < 128 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+fn unpacked(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    for four in text.as_bytes().chunks(4) {
+        let mut word = 0;
+        for &figure in four.iter().filter(|&&figure| figure != b'=') {
+            word = word << 6 | super::pack::ALPHABET.iter().position(|&known| known == figure)?;
+        }
+        let missing = four.iter().filter(|&&figure| figure == b'=').count();
+        word <<= 6 * missing;
+        bytes.extend([16, 8, 0].iter().take(3usize.saturating_sub(missing)).map(|shift| (word >> shift) as u8));
+    }
+    let mut plain = Vec::new();
+    ZlibDecoder::new(&bytes[..]).take(MOST).read_to_end(&mut plain).ok()?;
+    Some(plain)
+}

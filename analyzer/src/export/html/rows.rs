@@ -1,0 +1,225 @@
+//! The stacks of all images with what they did, all in all and by slot: so many as a page can hold. The least of them are
+//! folded into their callers, and these into theirs, until the rest is few enough: sums stay what they are, and outer frames
+//! stay where they were.
+
+use super::names::Names;
+use super::pack::Columns;
+use crate::model::slices::{Cell, Sums, merge, widen};
+
+/// Stacks of a page.
+pub const STACKS: usize = 100_000;
+/// Cells of a page.
+pub const CELLS: usize = 300_000;
+/// A row with this bit in its site stands for small stacks below the site that the other bits are (0: of any caller).
+pub const FOLDED: u32 = 1 << 31;
+
+/// A stack of an image over the whole run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Row {
+    /// The site that it ends in.
+    pub site: u32,
+    /// What it did.
+    pub sums: Sums,
+    /// Blocks alive at the image's peak.
+    pub peak_blocks: u64,
+    /// Their bytes.
+    pub peak_bytes: u64,
+    /// Blocks that were freed at a known moment.
+    pub died: u64,
+    /// Sum of their lifetimes.
+    pub lived: u64,
+    /// How much it matters: the sum of its shares of what all rows count.
+    pub rank: f64,
+}
+
+impl Row {
+    fn add(&mut self, other: &Row) {
+        self.sums.add(&other.sums);
+        self.peak_blocks += other.peak_blocks;
+        self.peak_bytes = self.peak_bytes.saturating_add(other.peak_bytes);
+        self.died += other.died;
+        self.lived = self.lived.saturating_add(other.lived);
+    }
+
+    /// What it is ranked by. Live bytes and blocks are those of a profile, too, which has no births.
+    fn counts(&self) -> [u64; 6] {
+        let Sums { allocs, bytes, frees, freed_bytes, temporary, .. } = self.sums;
+        [allocs, bytes, allocs.saturating_sub(frees), bytes.saturating_sub(freed_bytes), temporary, self.peak_bytes]
+    }
+}
+
+/// The rows of an image, in order of site, and their cells.
+#[derive(Debug, Default)]
+pub struct Part {
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// The cells.
+    pub cells: Vec<Cell>,
+    /// Width of their slots as a power of two of slices.
+    pub shift: u32,
+    /// How many stacks are in folded rows.
+    pub folded: u64,
+}
+
+impl Part {
+    /// Gives each row the site that `to` says; rows of one site become one.
+    fn fold(&mut self, to: impl Fn(&Row) -> u32) {
+        let mut moved: Vec<(u32, u32)> = Vec::new();
+        for row in &mut self.rows {
+            let site = to(row);
+            if site != row.site {
+                self.folded += u64::from(row.site & FOLDED == 0);
+                moved.push((row.site, site));
+                row.site = site;
+            }
+        }
+        if moved.is_empty() {
+            return;
+        }
+        for cell in &mut self.cells {
+            if let Ok(at) = moved.binary_search_by_key(&cell.site, |pair| pair.0) {
+                cell.site = moved[at].1;
+            }
+        }
+        merge(&mut self.cells);
+        self.rows.sort_by_key(|row| row.site);
+        self.rows.dedup_by(|next, kept| {
+            let same = next.site == kept.site;
+            if same {
+                kept.add(next);
+            }
+            same
+        });
+    }
+}
+
+/// The site so many frames further out, as a folded one.
+fn outwards(site: u32, frames: usize, parent: impl Fn(u32) -> u32) -> u32 {
+    let mut at = site & !FOLDED;
+    for _ in 0..frames {
+        let next = parent(at);
+        // A caller's number is smaller in every good file.
+        at = if next < at { next } else { 0 };
+    }
+    at | FOLDED
+}
+
+/// Weighs the rows of all parts against each other.
+fn rank(parts: &mut [Part]) {
+    let mut totals = [0u64; 6];
+    for row in parts.iter().flat_map(|part| &part.rows) {
+        totals.iter_mut().zip(row.counts()).for_each(|(total, count)| *total = total.saturating_add(count));
+    }
+    for row in parts.iter_mut().flat_map(|part| &mut part.rows) {
+        let shares = row.counts().into_iter().zip(totals).map(|(count, total)| count as f64 / total.max(1) as f64);
+        row.rank = shares.sum();
+    }
+}
+
+/// Folds the least rows of all parts until so many are left, and makes slots wider until the cells are few enough. `parent`
+/// gives the caller of a part's site.
+pub fn bound(parts: &mut [Part], stacks: usize, cells: usize, parent: impl Fn(usize, u32) -> u32) {
+    // One frame outwards, then twice as many each time: what does not meet its like near by meets it further out.
+    for round in 0..16 {
+        let rows: usize = parts.iter().map(|part| part.rows.len()).sum();
+        if rows <= stacks {
+            break;
+        }
+        rank(parts);
+        let mut ranks: Vec<f64> = parts.iter().flat_map(|part| &part.rows).map(|row| row.rank).collect();
+        // Of those that are folded some stay: they stand for what was folded.
+        ranks.select_nth_unstable_by(stacks / 4 * 3, |a, b| b.total_cmp(a));
+        let least = ranks[stacks / 4 * 3];
+        for (at, part) in parts.iter_mut().enumerate() {
+            part.fold(|row| match row.rank > least {
+                true => row.site,
+                false => outwards(row.site, 1 << round, |site| parent(at, site)),
+            });
+        }
+    }
+    loop {
+        let widest = parts.iter().map(|part| part.shift).max().unwrap_or(0);
+        for part in parts.iter_mut() {
+            while part.shift < widest {
+                widen(&mut part.cells);
+                part.shift += 1;
+            }
+        }
+        let held: usize = parts.iter().map(|part| part.cells.len()).sum();
+        let slots = parts.iter().flat_map(|part| &part.cells).map(|cell| cell.slot).max().unwrap_or(0);
+        if held <= cells || slots == 0 {
+            return;
+        }
+        if let Some(part) = parts.iter_mut().find(|part| part.shift == widest) {
+            widen(&mut part.cells);
+            part.shift += 1;
+        }
+    }
+}
+
+/// Names every row by `node_of` (of an image and site), folding those for whose names the page has no room, and writes rows and cells.
+pub fn put(
+    parts: &mut [Part],
+    names: &mut Names,
+    mut node_of: impl FnMut(&mut Names, usize, u32) -> Option<u32>,
+    columns: &mut Columns,
+) {
+    rank(parts);
+    let mut order: Vec<(usize, usize)> = Vec::new();
+    for (at, part) in parts.iter().enumerate() {
+        order.extend((0..part.rows.len()).map(|row| (at, row)));
+    }
+    order.sort_by(|a, b| parts[b.0].rows[b.1].rank.total_cmp(&parts[a.0].rows[a.1].rank).then(a.cmp(b)));
+    let mut nodes: Vec<Vec<Option<u32>>> = parts.iter().map(|part| vec![None; part.rows.len()]).collect();
+    for (at, row) in order {
+        let site = parts[at].rows[row].site;
+        nodes[at][row] = match site & !FOLDED {
+            0 if site == FOLDED => None,
+            plain => node_of(names, at, plain).map(|node| if plain == site { node } else { names.smaller(node) }),
+        };
+    }
+    let mut all: Vec<(u64, u64, Row)> = Vec::new();
+    let mut counts = Vec::new();
+    let mut cells: Vec<Cell> = Vec::new();
+    for ((number, part), nodes) in (0u64..).zip(parts.iter_mut()).zip(nodes) {
+        let named: Vec<(u32, u32)> =
+            part.rows.iter().zip(nodes).filter_map(|(row, node)| Some((row.site, node?))).collect();
+        let node = |site: u32| named.binary_search_by_key(&site, |pair| pair.0).ok().map(|at| named[at].1);
+        part.fold(|row| if node(row.site).is_some() { row.site } else { FOLDED });
+        let mut rest = &part.cells[..];
+        for row in &part.rows {
+            let node = node(row.site).unwrap_or_else(|| names.smaller(0));
+            all.push((number, node.into(), *row));
+            let own = rest.partition_point(|cell| cell.site <= row.site);
+            counts.push(own as u64);
+            cells.extend_from_slice(&rest[..own]);
+            rest = &rest[own..];
+        }
+    }
+    columns.put("row.process", all.iter().map(|row| row.0));
+    columns.put("row.node", all.iter().map(|row| row.1));
+    let mut row = |name, value: fn(&Row) -> u64| columns.put(name, all.iter().map(|(_, _, row)| value(row)));
+    row("row.allocs", |row| row.sums.allocs);
+    row("row.bytes", |row| row.sums.bytes);
+    row("row.frees", |row| row.sums.frees);
+    row("row.freed_bytes", |row| row.sums.freed_bytes);
+    row("row.temporary", |row| row.sums.temporary);
+    row("row.temporary_bytes", |row| row.sums.temporary_bytes);
+    row("row.left", |row| row.sums.left);
+    row("row.left_bytes", |row| row.sums.left_bytes);
+    row("row.peak_blocks", |row| row.peak_blocks);
+    row("row.peak_bytes", |row| row.peak_bytes);
+    row("row.died", |row| row.died);
+    row("row.lived", |row| row.lived);
+    columns.put("row.cells", counts.into_iter());
+    let mut cell = |name, value: fn(&Cell) -> u64| columns.put(name, cells.iter().map(value));
+    cell("cell.slot", |cell| cell.slot.into());
+    cell("cell.allocs", |cell| cell.sums.allocs);
+    cell("cell.bytes", |cell| cell.sums.bytes);
+    cell("cell.frees", |cell| cell.sums.frees);
+    cell("cell.freed_bytes", |cell| cell.sums.freed_bytes);
+    cell("cell.temporary", |cell| cell.sums.temporary);
+    cell("cell.temporary_bytes", |cell| cell.sums.temporary_bytes);
+    cell("cell.left", |cell| cell.sums.left);
+    cell("cell.left_bytes", |cell| cell.sums.left_bytes);
+}

@@ -1,0 +1,210 @@
+// Where memory is allocated, as a table: by site, function, module or whole stack, sortable, with the stacks behind each row.
+
+const GROUPS = [
+  { id: "site", title: "by site", about: "the innermost three functions of the program" },
+  { id: "function", title: "by function", about: "the innermost function of the program" },
+  { id: "module", title: "by module", about: "the module of that function" },
+  { id: "stack", title: "by stack", about: "every stack for itself" },
+];
+/** Rows that are made at once. */
+const PAGE = 50;
+/** Stacks of a row that are shown. */
+const STACKS = 5;
+
+const COLUMNS = [
+  { id: "bytes", title: "Allocated", unit: bytes },
+  { id: "allocs", title: "Allocations", unit: count },
+  { id: "live", title: "Live", unit: bytes },
+  { id: "blocks", title: "Live blocks", unit: count },
+  { id: "peak", title: "At peak", unit: bytes },
+  { id: "growth", title: "Growth", unit: (value) => signed(value, bytes), range: true },
+  { id: "left", title: "Never freed", unit: bytes, range: true },
+  { id: "temporary", title: "Temporary", unit: count },
+  { id: "life", title: "Mean life", unit: (value) => (value < 0 ? "–" : position(value)), whole: true },
+];
+
+const groupings = {};
+
+/** For each row the group that it belongs to. */
+function grouping(kind) {
+  if (groupings[kind]) return groupings[kind];
+  const { of, name, module, flags } = functionTable();
+  const rows = table["row.node"];
+  const known = new Map();
+  const grouped = { of: new Int32Array(rows.length), title: [], module: [], rows: [] };
+  const parent = table["node.parent"], frame = table["node.frame"];
+  const limit = kind === "site" ? 3 : 1;
+  for (let row = 0; row < rows.length; row++) {
+    const own = [];
+    for (let at = rows[row]; at !== 0 && own.length < limit; at = parent[at]) {
+      const called = of[frame[at]];
+      if (flags[called] & (PROGRAM | MADE_UP) && called !== own[own.length - 1]) own.push(called);
+    }
+    if (own.length === 0) own.push(of[frame[rows[row]]]);
+    const key = kind === "stack" ? rows[row] : kind === "module" ? module[own[0]] : own.join(" ");
+    let group = known.get(key);
+    if (group === undefined) {
+      group = grouped.title.length;
+      known.set(key, group);
+      grouped.title.push(kind === "module" ? [module[own[0]] || "(no module)"] : own.map((called) => name[called]));
+      grouped.module.push(module[own[0]]);
+      grouped.rows.push([]);
+    }
+    grouped.of[row] = group;
+    grouped.rows[group].push(row);
+  }
+  return (groupings[kind] = grouped);
+}
+
+function drawTable() {
+  const section = document.getElementById("sites");
+  const view = { section, sort: null, down: true, shown: PAGE, open: new Set() };
+  view.groups = h("div", { class: "choice", role: "group", "aria-label": "Rows" }, GROUPS.map((group) =>
+    h("button", { type: "button", "data-value": group.id, title: group.about, onclick: () => choose({ group: group.id }) }, group.title)));
+  view.about = h("p", { class: "key" });
+  view.body = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of sites" });
+  fill(section, h("div", { class: "head" }, h("h2", { id: "sites-title" }, "Where memory is allocated"), view.groups), view.about, view.body);
+  whenChosen((changed) => {
+    if (changed.has("group")) view.open.clear();
+    if (changed.has("measure")) view.sort = null;
+    if (!changed.has("theme")) { view.shown = PAGE; paintTable(view); }
+  });
+  paintTable(view);
+}
+
+/** Sums of the groups, in the order asked for. */
+function tableRows(view) {
+  const grouped = grouping(state.group);
+  const sums = rangeSums();
+  const whole = !hasRange();
+  const groups = grouped.title.length;
+  const comparing = COMPARING();
+  const columns = {};
+  const wanted = COLUMNS.filter((column) => column.id !== "life").map((column) => column.id);
+  for (const id of wanted) columns[id] = [new Float64Array(groups), new Float64Array(groups)];
+  const lived = new Float64Array(groups), died = new Float64Array(groups);
+  const process = table["row.process"];
+  for (let row = 0; row < grouped.of.length; row++) {
+    const side = comparing ? page.processes[process[row]].recording : 0;
+    for (const id of wanted) columns[id][side][grouped.of[row]] += sums[id][row];
+    if (!isShown(process[row])) continue;
+    lived[grouped.of[row]] += table["row.lived"][row];
+    died[grouped.of[row]] += table["row.died"][row];
+  }
+  columns.life = [lived.map((sum, at) => (died[at] > 0 ? sum / died[at] : -1)), lived];
+  const matches = matcher(state.search);
+  const rows = [];
+  for (let group = 0; group < groups; group++) {
+    const any = ["bytes", "live", "peak", "temporary", "left"].some((id) => columns[id][0][group] !== 0 || columns[id][1][group] !== 0) || columns.allocs[0][group] + columns.allocs[1][group] > 0;
+    if (!any) continue;
+    if (matches !== null && !matchesGroup(grouped, group, matches)) continue;
+    rows.push(group);
+  }
+  const chosen = view.sort ?? (comparing ? "change" : state.measure);
+  // Over the whole run these are what is live at the end.
+  const key = !comparing && whole && ["left", "growth"].includes(chosen) ? "live" : chosen;
+  const value = (group) => {
+    if (!comparing) return key === "name" ? 0 : columns[key][0][group];
+    const [before, after] = columns[state.measure];
+    return key === "before" ? before[group] : key === "after" ? after[group] : key === "share" ? (after[group] - before[group]) / Math.max(before[group], 1) : Math.abs(after[group] - before[group]);
+  };
+  const sign = view.down ? -1 : 1;
+  if (key === "name") rows.sort((a, b) => sign * (grouped.title[a][0] < grouped.title[b][0] ? 1 : -1));
+  else rows.sort((a, b) => sign * (value(a) - value(b)) || a - b);
+  return { grouped, columns, rows, key, whole };
+}
+
+/** By the names that are shown, or by any frame of its first stacks. */
+function matchesGroup(grouped, group, matches) {
+  if (grouped.title[group].some(matches) || matches(grouped.module[group])) return true;
+  return grouped.rows[group].slice(0, 20).some((row) => stackMatches(table["row.node"][row], matches));
+}
+
+const stackCache = new Map();
+let stackCacheFor = "";
+
+function stackMatches(node, matches) {
+  if (stackCacheFor !== state.search) { stackCache.clear(); stackCacheFor = state.search; }
+  const { of, name, module } = functionTable();
+  const passed = [];
+  let answer = false;
+  for (let at = node; at !== 0; at = table["node.parent"][at]) {
+    if (stackCache.has(at)) { answer = stackCache.get(at); break; }
+    passed.push(at);
+    const called = of[table["node.frame"][at]];
+    if (matches(name[called]) || matches(module[called]) || matches(strings[table["frame.file"][table["node.frame"][at]]])) { answer = true; break; }
+  }
+  passed.forEach((at) => stackCache.set(at, answer));
+  return answer;
+}
+
+function paintTable(view) {
+  for (const button of view.groups.children) button.setAttribute("aria-pressed", String(button.dataset.value === state.group));
+  const { grouped, columns, rows, key } = tableRows(view);
+  const comparing = COMPARING();
+  const shown = measure().unit;
+  const heads = comparing
+    ? [["before", "Before"], ["after", "After"], ["change", "Change"], ["share", "%"]]
+    : COLUMNS.filter((column) => (hasRange() ? !column.whole : !column.range) && (hasPeak() || column.id !== "peak") && (hasEvents() || !["temporary", "life"].includes(column.id))).map((column) => [column.id, column.title, column]);
+  fill(view.about, comparing ? `${measure().title}, ${counted(rows.length, "row")}. ` : `${counted(rows.length, "row")}: `, GROUPS.find((group) => group.id === state.group).about, ". Press a row for its stacks.");
+  const head = ([id, title]) => h("th", { scope: "col", class: "number", "aria-sort": key === id ? (view.down ? "descending" : "ascending") : "none" },
+    h("button", { type: "button", onclick: () => sortBy(view, id, key) }, title, h("span", { class: "arrow", "aria-hidden": "true" }, key === id ? (view.down ? " ↓" : " ↑") : "")));
+  const greatest = Math.max(1, ...rows.slice(0, view.shown).map((group) => (comparing ? Math.max(columns[state.measure][0][group], columns[state.measure][1][group]) : Math.max(0, columns[key === "name" || key === "life" ? "bytes" : key]?.[0][group] ?? 0))));
+  const cells = (group) => {
+    if (!comparing) return heads.map(([id, , column]) => {
+      const value = columns[id][0][group];
+      return h("td", { class: `number${id === key ? " sorted" : ""}`, style: id === key ? { "--share": `${Math.max(0, value / greatest * 100).toFixed(1)}%` } : undefined }, column.unit(value));
+    });
+    const [before, after] = [columns[state.measure][0][group], columns[state.measure][1][group]];
+    const kind = after > before ? "more" : after < before ? "less" : "same";
+    return [h("td", { class: "number" }, shown(before)), h("td", { class: "number" }, shown(after)),
+      h("td", { class: `number ${kind}` }, after === before ? "0" : `${after > before ? "▲" : "▼"} ${signed(after - before, shown)}`),
+      h("td", { class: `number ${kind}` }, before === 0 ? (after > 0 ? "new" : "–") : after === 0 ? "gone" : percent(after - before, before))];
+  };
+  const body = rows.slice(0, view.shown).flatMap((group) => {
+    const open = view.open.has(group);
+    const toggle = () => { if (open) view.open.delete(group); else view.open.add(group); paintTable(view); view.body.querySelector(`[data-group="${group}"]`)?.focus(); };
+    const [first, ...callers] = grouped.title[group];
+    const line_ = h("tr", { class: open ? "open" : "" },
+      cells(group),
+      h("td", { class: "place" }, h("button", { type: "button", class: "row", "data-group": group, "aria-expanded": String(open), onclick: toggle },
+        h("span", { class: "fold", "aria-hidden": "true" }, open ? "▾" : "▸"), h("bdi", { class: "first" }, first),
+        callers.map((name) => [h("i", {}, " ← "), h("bdi", {}, name)]),
+        state.group !== "module" && grouped.module[group] && h("span", { class: "of" }, h("bdi", {}, grouped.module[group])))));
+    return open ? [line_, h("tr", { class: "stacks" }, h("td", { colspan: heads.length + 1 }, stacksOf(grouped.rows[group])))] : [line_];
+  });
+  fill(view.body,
+    h("table", { class: "sites" }, h("thead", {}, h("tr", {}, heads.map(head), h("th", { scope: "col", class: "place", "aria-sort": key === "name" ? (view.down ? "descending" : "ascending") : "none" }, h("button", { type: "button", onclick: () => sortBy(view, "name", key) }, "Place")))), h("tbody", {}, body)),
+    rows.length === 0 && h("p", { class: "none" }, state.search ? `Nothing matches “${state.search}”.` : "Nothing was allocated here."),
+    rows.length > view.shown && h("button", { type: "button", class: "plain more-rows", onclick: () => { view.shown += 5 * PAGE; paintTable(view); } }, `show ${count(Math.min(5 * PAGE, rows.length - view.shown))} more of ${count(rows.length - view.shown)}`));
+}
+
+function sortBy(view, id, key) {
+  view.down = key === id ? !view.down : true;
+  view.sort = id;
+  paintTable(view);
+}
+
+/** The greatest stacks of a group, whole. */
+function stacksOf(rows) {
+  const shown = values();
+  const unit = measure().unit;
+  const own = rows.filter((row) => isShown(table["row.process"][row])).sort((a, b) => shown[b] - shown[a] || table["row.bytes"][b] - table["row.bytes"][a]);
+  const total = own.reduce((sum, row) => sum + Math.max(0, shown[row]), 0);
+  return h("div", { class: "stack-list" }, own.slice(0, STACKS).map((row) => {
+    const process = page.processes[table["row.process"][row]];
+    const title = [`${unit(shown[row])}${own.length > 1 ? `, ${percent(shown[row], total)} of the row` : ""}`,
+      page.processes.length > 1 && `${COMPARING() ? (process.recording === 0 ? "before, " : "after, ") : ""}${process.name} (pid ${process.pid})`].filter(Boolean).join(" · ");
+    return h("div", { class: "stack" }, h("p", {}, title), stackLines(table["row.node"][row]));
+  }), own.length > STACKS && h("p", { class: "muted" }, `and ${counted(own.length - STACKS, "stack")} more; group by stack to see them`));
+}
+
+/** A stack, innermost first; frames that are not the program's are dim. */
+function stackLines(node, most = Infinity) {
+  const frames = stackOf(node);
+  return h("ol", {}, frames.slice(0, most).map((frame) => h("li", { class: frame.flags & (PROGRAM | MADE_UP) ? "" : "dim" },
+    h("bdi", {}, frame.function),
+    frame.file ? h("span", { class: "where", title: frame.file }, h("bdi", {}, `${baseName(frame.file)}${frame.line ? `:${frame.line}` : ""}`)) : frame.module && h("span", { class: "where", title: frame.module }, h("bdi", {}, baseName(frame.module))),
+    Boolean(frame.flags & INLINED) && h("span", { class: "where" }, "inlined"))),
+    frames.length > most && h("li", { class: "dim" }, `… ${counted(frames.length - most, "outer frame")}`));
+}

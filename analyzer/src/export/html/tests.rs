@@ -1,0 +1,127 @@
+//! What a page cannot hold is folded, never lost; what is packed comes back.
+
+use super::gather::command;
+use super::pack::{Columns, json, markup};
+use super::read::read;
+use super::rows::{FOLDED, Part, Row, bound};
+use super::{FRAME, SCRIPTS, STYLE};
+use crate::model::slices::{Cell, Sums};
+
+/// Sites 0..count, each with cells in some of 16 slots; site n weighs n.
+fn part(count: u32, shift: u32) -> Part {
+    let mut part = Part { shift, ..Part::default() };
+    for site in 0..count {
+        let mut sums = Sums::default();
+        for slot in (site % 3..16).step_by(1 + site as usize % 4) {
+            let own = Sums { allocs: u64::from(site + slot), bytes: u64::from(site * 100), left: 1, ..Sums::default() };
+            part.cells.push(Cell { site, slot, sums: own });
+            sums.add(&own);
+        }
+        part.rows.push(Row { site, sums, peak_bytes: u64::from(site), ..Row::default() });
+    }
+    part
+}
+
+fn totals(parts: &[Part]) -> (Sums, Sums, u64) {
+    let (mut rows, mut cells, mut peak) = (Sums::default(), Sums::default(), 0);
+    for part in parts {
+        part.rows.iter().for_each(|row| rows.add(&row.sums));
+        part.rows.iter().for_each(|row| peak += row.peak_bytes);
+        part.cells.iter().for_each(|cell| cells.add(&cell.sums));
+    }
+    (rows, cells, peak)
+}
+
+#[test]
+fn what_is_folded_is_still_counted() {
+    let mut parts = [part(50, 2), part(200, 3), part(3, 2)];
+    let before = totals(&parts);
+    bound(&mut parts, 100, 500, |_, site| site / 2);
+    assert_eq!(totals(&parts), before);
+    let rows: usize = parts.iter().map(|part| part.rows.len()).sum();
+    assert!(rows <= 100, "{rows}");
+    // Small stacks are told with their callers, not all as one.
+    assert!(parts[1].rows.iter().any(|row| row.site > FOLDED), "{:?}", parts[1].rows);
+    assert!(parts.iter().map(|part| part.cells.len()).sum::<usize>() <= 500);
+    assert!(parts.iter().all(|part| part.shift == parts[0].shift && part.shift > 3));
+    // The heaviest of all stay themselves.
+    assert!(parts[1].rows.iter().any(|row| row.site == 196));
+    let folded: u64 = parts.iter().map(|part| part.folded).sum();
+    // Again: what is folded already is not a stack that is folded.
+    bound(&mut parts, 20, 100, |_, site| site / 2);
+    assert_eq!(totals(&parts), before);
+    let again: u64 = parts.iter().map(|part| part.folded).sum();
+    let left: usize = parts.iter().flat_map(|part| &part.rows).filter(|row| row.site & FOLDED == 0).count();
+    assert!(folded < again && again + left as u64 == 253, "{folded} {again} {left}");
+}
+
+#[test]
+fn one_slot_and_nothing_end_the_widening() {
+    let mut parts = [part(300, 0)];
+    bound(&mut parts, 1000, 10, |_, _| 0);
+    assert!(parts[0].cells.iter().all(|cell| cell.slot == 0));
+    bound(&mut [], 10, 10, |_, _| 7);
+    bound(&mut [Part::default()], 0, 0, |_, _| 7);
+    // A loop of callers, which no good file has, ends.
+    bound(&mut [part(9, 0)], 2, 10, |_, site| site + 1);
+}
+
+#[test]
+fn columns_come_back() {
+    let numbers = [0, 1, 127, 128, 300, 1 << 53, u64::MAX];
+    for length in 0..numbers.len() {
+        let mut columns = Columns::default();
+        columns.put("a", numbers[..length].iter().copied());
+        columns.put("b", [7, 8].into_iter());
+        let page = format!(
+            "<x id=\"data\">{{\"columns\":[[\"a\",{length}],[\"b\",2]]}}</script><x id=\"strings\">{}</script>\
+             <x id=\"columns\">{}</script>",
+            super::pack::packed(b"[\"\",\"x\"]"),
+            columns.packed()
+        );
+        let held = read(&page).unwrap();
+        assert_eq!((&held.columns["a"][..], &held.columns["b"][..]), (&numbers[..length], &[7, 8][..]));
+        assert_eq!(held.strings, ["", "x"]);
+    }
+}
+
+#[test]
+fn nothing_of_a_recording_is_markup() {
+    let hostile = "</script><script>alert(1)</script><!--\u{202e}&\"'";
+    let text = json(&[hostile]).unwrap();
+    assert!(!text.contains('<') && !text.contains('\u{202e}'), "{text}");
+    let back: Vec<String> = serde_json::from_str(&text).unwrap();
+    assert_eq!(back[0], hostile.replace('\u{202e}', "\u{fffd}"));
+    assert!(!markup(hostile).contains(['<', '>', '"', '\'', '\u{202e}']));
+    assert_eq!(command(&["x".repeat(5000)]).chars().count(), 2001);
+}
+
+/// The script shows data as text only, and asks for nothing from outside.
+#[test]
+fn the_script_has_no_way_to_make_markup_or_to_fetch() {
+    for script in SCRIPTS {
+        for forbidden in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "Function(",
+            "fetch(",
+            "XMLHttpRequest",
+            "WebSocket",
+            "import(",
+            "</script",
+            "<!--",
+            "http:",
+            "https:",
+            ".src",
+            "EventSource",
+        ] {
+            let found = script.find(forbidden).map(|at| &script[at..script.len().min(at + 60)]);
+            assert!(found.is_none_or(|line| line.starts_with("http://www.w3.org/2000/svg")), "{found:?}");
+        }
+    }
+    assert!(!STYLE.contains("url(") && !STYLE.contains("@import") && !STYLE.contains("</"));
+    assert!(FRAME.contains("default-src 'none'") && !FRAME.contains("unsafe-inline"));
+}

@@ -1,0 +1,176 @@
+// Stacks as a tree of functions, callers first or inverted. A node has the values of the two recordings (`a` is the one that is
+// shown, `b` the one before) and makes its children only when they are asked for: only what is drawn is ever made.
+
+let merged = { false: null, true: null };
+
+/** Number, name and module of each function: what frames of the same function and module share. */
+let functions = null;
+
+function functionTable() {
+  if (functions !== null) return functions;
+  const frames = table["frame.function"].length;
+  const known = new Map();
+  functions = { of: new Int32Array(frames), name: [], module: [], flags: [] };
+  const bases = strings.length > 0 ? new Map() : null;
+  for (let frame = 0; frame < frames; frame++) {
+    const path = table["frame.module"][frame];
+    if (!bases.has(path)) bases.set(path, baseName(strings[path]));
+    const module = bases.get(path);
+    const name = strings[table["frame.function"][frame]];
+    const key = `${name}\n${module}`;
+    let number = known.get(key);
+    if (number === undefined) {
+      number = functions.name.length;
+      known.set(key, number);
+      functions.name.push(name);
+      functions.module.push(module);
+      functions.flags.push(table["frame.flags"][frame]);
+    }
+    functions.of[frame] = number;
+  }
+  return functions;
+}
+
+/** Nodes of the same function under the same caller become one; with `program`, frames of libraries are passed over. */
+function mergedNodes(program) {
+  if (merged[program] !== null) return merged[program];
+  const { of, flags, name } = functionTable();
+  const nodes = table["node.frame"].length;
+  const into = new Int32Array(nodes);
+  const known = new Map();
+  const [parent, called] = [[0], [-1]];
+  for (let node = 1; node < nodes; node++) {
+    const above = into[table["node.parent"][node]];
+    const function_ = of[table["node.frame"][node]];
+    if (program && !(flags[function_] & (PROGRAM | MADE_UP))) {
+      into[node] = above;
+      continue;
+    }
+    const key = above * name.length + function_;
+    let number = known.get(key);
+    if (number === undefined) {
+      number = parent.length;
+      known.set(key, number);
+      parent.push(above);
+      called.push(function_);
+    }
+    into[node] = number;
+  }
+  const first = new Int32Array(parent.length), next = new Int32Array(parent.length);
+  for (let node = parent.length - 1; node > 0; node--) {
+    next[node] = first[parent[node]];
+    first[parent[node]] = node;
+  }
+  merged[program] = { into, parent, called, first, next };
+  return merged[program];
+}
+
+/** What a node counts for when its place is measured out. */
+function weigh(a, b) {
+  return state.sized === "before" ? b : state.sized === "change" ? Math.abs(a - b) : a;
+}
+
+class FlameNode {
+  constructor(called, parent) {
+    Object.assign(this, { called, parent, a: 0, b: 0, weight: 0, self: 0, children_: null });
+    this.depth = parent === null ? 0 : parent.depth + 1;
+  }
+  get name() { return this.called < 0 ? "all" : functions.name[this.called]; }
+  get module() { return this.called < 0 ? "" : functions.module[this.called]; }
+  get children() {
+    this.children_ ??= this.make().sort((one, other) => other.weight - one.weight || (one.name < other.name ? -1 : 1));
+    return this.children_;
+  }
+  /** From the root down. */
+  get path() {
+    const path = [];
+    for (let node = this; node !== null; node = node.parent) path.unshift(node);
+    return path;
+  }
+}
+
+/** Callers first. */
+class Icicle extends FlameNode {
+  constructor(sums, at, parent) {
+    super(sums.called[at], parent);
+    Object.assign(this, { sums, at, a: sums.a[at], b: sums.b[at], weight: sums.weight[at], self: sums.self[at] });
+  }
+  make() {
+    const children = [];
+    for (let at = this.sums.first[this.at]; at !== 0; at = this.sums.next[at]) {
+      if (this.sums.weight[at] > 0) children.push(new Icicle(this.sums, at, this));
+    }
+    return children;
+  }
+}
+
+/** The allocating function first, its callers behind it. */
+class Inverted extends FlameNode {
+  constructor(called, parent) {
+    super(called, parent);
+    /** Leaves of the merged tree that end in this path, and where on their way out they are. */
+    this.leaves = [];
+    this.places = [];
+  }
+  add(leaf, place, sums) {
+    this.leaves.push(leaf);
+    this.places.push(place);
+    this.sums = sums;
+    this.a += sums.own[leaf];
+    this.b += sums.ownBefore[leaf];
+    this.weight += sums.ownWeight[leaf];
+  }
+  make() {
+    const children = new Map();
+    this.leaves.forEach((leaf, number) => {
+      const place = this.sums.parent[this.places[number]];
+      if (place === 0) { this.self += this.sums.ownWeight[leaf]; return; }
+      const called = this.sums.called[place];
+      if (!children.has(called)) children.set(called, new Inverted(called, this));
+      children.get(called).add(leaf, place, this.sums);
+    });
+    return [...children.values()];
+  }
+}
+
+/** The tree of what is chosen. */
+function flameTree() {
+  const nodes = mergedNodes(state.program);
+  const size_ = nodes.parent.length;
+  const make = () => new Float64Array(size_);
+  const sums = { ...nodes, own: make(), ownBefore: make(), ownWeight: make(), self: null };
+  const shown = values();
+  const [node, process] = [table["row.node"], table["row.process"]];
+  const comparing = COMPARING();
+  for (let row = 0; row < shown.length; row++) {
+    if (!(shown[row] > 0)) continue;
+    const leaf = nodes.into[node[row]];
+    if (comparing && page.processes[process[row]].recording === 0) sums.ownBefore[leaf] += shown[row];
+    else sums.own[leaf] += shown[row];
+  }
+  for (let at = 0; at < size_; at++) sums.ownWeight[at] = weigh(sums.own[at], sums.ownBefore[at]);
+  if (state.inverted) {
+    const root = new Inverted(-1, null);
+    const tops = new Map();
+    root.sums = sums;
+    for (let leaf = 0; leaf < size_; leaf++) {
+      if (!(sums.ownWeight[leaf] > 0)) continue;
+      const called = leaf === 0 ? -1 : nodes.called[leaf];
+      if (!tops.has(called)) tops.set(called, new Inverted(called, root));
+      tops.get(called).add(leaf, leaf, sums);
+      root.a += sums.own[leaf];
+      root.b += sums.ownBefore[leaf];
+      root.weight += sums.ownWeight[leaf];
+    }
+    root.make = () => [...tops.values()].filter((top) => top.called >= 0);
+    return root;
+  }
+  [sums.a, sums.b, sums.weight, sums.self] = [sums.own.slice(), sums.ownBefore.slice(), sums.ownWeight.slice(), sums.ownWeight];
+  // Callers have smaller numbers: one pass from the leaves to the root.
+  for (let at = size_ - 1; at > 0; at--) {
+    sums.a[nodes.parent[at]] += sums.a[at];
+    sums.b[nodes.parent[at]] += sums.b[at];
+    sums.weight[nodes.parent[at]] += sums.weight[at];
+  }
+  return new Icicle(sums, 0, null);
+}

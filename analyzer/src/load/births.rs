@@ -1,0 +1,27 @@
+//! Where births lie in a run, from the index of chunks and one chunk more.
+
+use super::chunk;
+use super::tape::Place;
+use super::{Events, Image};
+use crate::event::{Kind, Moment};
+
+impl Image {
+    /// The moment of the birth that so many per cent of all births come before or are; none without a tape or births.
+    pub fn birth_at(&self, per_cent: u64) -> Option<Moment> {
+        let Events::Taped { tape, trace: Some(trace) } = &self.events else { return None };
+        let committed = |place: &&Place| match place {
+            Place::Committed { chunk, .. } => Some((chunk.first_index, chunk.allocations)),
+            Place::Salvage { .. } => None,
+        };
+        let (first, count) = self.tape.places.iter().rev().find_map(|place| committed(&place).filter(|c| c.1 > 0))?;
+        let last = first.saturating_add(count - 1);
+        let wanted = (u128::from(last) * u128::from(per_cent.min(100)) / 100).min(u128::from(last)) as u64;
+        let place = self.tape.places.iter().find(|place| {
+            committed(place).is_some_and(|(first, count)| wanted < first.saturating_add(count) && count > 0)
+        })?;
+        let decoded = chunk::decode(tape, trace, &self.head(trace), place, Vec::new());
+        let mut births = decoded.events.iter().filter(|event| event.kind == Kind::Alloc);
+        let found = births.clone().find(|event| event.index >= wanted).or_else(|| births.next_back());
+        found.map(|event| event.moment())
+    }
+}

@@ -1,0 +1,251 @@
+//! One side of a comparison: a run, as a person names it, and its sums by site.
+
+use crate::event::{Bound, Range};
+use crate::load::{self, Events, Image, Recording};
+use crate::program_frames::{is_outermost, is_program, is_wrapper};
+use crate::progress::Progress;
+use crate::report::frames::{FrameJson, stack_json};
+use crate::report::sums::{sums, within};
+use crate::report::{Error, Filter};
+use crate::stacks::Stacks;
+use crate::symbols::{Frame, Symbolizer, module_of};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::path::PathBuf;
+
+/// A run, or a part of it.
+#[derive(Clone, Debug, Default)]
+pub struct Side {
+    /// The recording or file.
+    pub path: PathBuf,
+    /// Only this process.
+    pub process: Option<String>,
+    /// What was until this moment; none: the end.
+    pub until: Option<Bound>,
+    /// Only these blocks.
+    pub filter: Filter,
+}
+
+/// Sums of a site.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Allocations and resizes.
+    pub allocs: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of these, live.
+    pub live_blocks: u64,
+    /// Live bytes.
+    pub live_bytes: u64,
+}
+
+impl Sums {
+    /// The numbers in the order of [`super::Values`].
+    pub const fn values(&self) -> [f64; 4] {
+        [self.live_bytes as f64, self.live_blocks as f64, self.bytes as f64, self.allocs as f64]
+    }
+
+    fn add(&mut self, other: &Sums) {
+        self.allocs += other.allocs;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.live_blocks += other.live_blocks;
+        self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
+    }
+}
+
+/// Where a site is in its source: file name without folders, and line; none where no debug information says it.
+pub type Line = Option<(String, u32)>;
+
+/// One line of a function that allocates.
+#[derive(Clone, Debug, Default)]
+pub struct At {
+    /// Sums.
+    pub sums: Sums,
+    /// The file's whole path.
+    pub file: Option<String>,
+    /// The stack that allocated most.
+    pub stack: Vec<FrameJson>,
+    most: u64,
+}
+
+/// A run, measured.
+#[derive(Debug, Default)]
+pub struct Measured {
+    /// By the names of the innermost frames of the program, then by line.
+    pub sites: FxHashMap<Vec<String>, FxHashMap<Line, At>>,
+    /// The whole.
+    pub total: Sums,
+    /// The most live bytes at any moment; of one process image only.
+    pub peak_bytes: Option<u64>,
+    /// Length of the run; 0 when not known.
+    pub seconds: f64,
+    /// What is missing, in words.
+    pub missing: Vec<String>,
+}
+
+/// What both sides know, so that both are named alike.
+#[derive(Debug)]
+pub struct Known {
+    /// Whether some side has names alone, and no modules.
+    names_alone: bool,
+    /// Build-ids that all sides have: an offset in such a module means the same.
+    builds: FxHashSet<Vec<u8>>,
+}
+
+impl Known {
+    /// Looks at all sides.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn of(a: &[Side], b: &[Side]) -> Result<Known, Error> {
+        let mut known = Known { names_alone: false, builds: FxHashSet::default() };
+        for (number, side) in a.iter().chain(b).enumerate() {
+            let recording = load::open(&side.path)?;
+            let images = images(&recording, side)?;
+            let has_modules = images.iter().any(|image| !image.stacks().modules.is_empty());
+            let has_stacks = images.iter().any(|image| !image.stacks().is_empty());
+            known.names_alone |= has_stacks && !has_modules;
+            let modules = images.iter().flat_map(|image| &image.stacks().modules);
+            let ids = modules.map(|module| module.build_id.clone()).filter(|id| !id.is_empty());
+            let own: FxHashSet<Vec<u8>> = ids.collect();
+            if number == 0 {
+                known.builds = own;
+            } else {
+                known.builds.retain(|id| own.contains(id));
+            }
+        }
+        Ok(known)
+    }
+
+    /// What a frame is called on both sides.
+    fn name(&self, stacks: &Stacks, site: u32, frame: &Frame) -> String {
+        match &frame.function {
+            Some(function) => plain(function).to_string(),
+            None => {
+                let same = |id: &Vec<u8>| self.builds.contains(id);
+                let module = module_of(stacks, &stacks.site(site));
+                match module.is_some_and(|module| same(&module.build_id)) {
+                    true => frame.title(),
+                    false if frame.module_name().is_empty() => "(unknown)".into(),
+                    false => format!("{} (no name)", frame.module_name()),
+                }
+            }
+        }
+    }
+
+    fn is_program(&self, frame: &Frame) -> bool {
+        match (self.names_alone, &frame.function) {
+            (true, Some(function)) => !is_wrapper(function) && !is_outermost(frame),
+            _ => is_program(frame),
+        }
+    }
+}
+
+/// A function's name without what a compiler adds to its copies and parts.
+fn plain(function: &str) -> &str {
+    let ends = [".constprop.", ".isra.", ".part.", ".cold", ".llvm.", ".lto_priv."];
+    ends.iter().filter_map(|end| function.find(end)).min().map_or(function, |at| &function[..at])
+}
+
+fn images<'a>(recording: &'a Recording, side: &Side) -> Result<Vec<&'a Image>, Error> {
+    let chosen = |image: &&Image| side.process.as_deref().is_none_or(|process| image.is(process));
+    let images: Vec<&Image> = recording.images.iter().filter(chosen).collect();
+    match (&side.process, images.is_empty()) {
+        (Some(process), true) => {
+            let path = side.path.display();
+            Err(Error::Unanswerable(format!("{path}: no process image {process} in the recording")))
+        }
+        _ => Ok(images),
+    }
+}
+
+/// Measures a side.
+///
+/// # Errors
+/// When it cannot be read, or needs events that it does not have.
+pub fn measure(side: &Side, known: &Known, depth: usize, symbols: &mut Symbolizer) -> Result<Measured, Error> {
+    let recording = load::open(&side.path)?;
+    let progress = Progress::new("reading events");
+    let mut measured = Measured::default();
+    let mut missing = recording.missing.clone();
+    let images = images(&recording, side)?;
+    for image in &images {
+        let range = Range { from: None, to: side.until };
+        if (side.until.is_some() || !side.filter.is_all()) && matches!(image.events, Events::Profile) {
+            let why = format!("{}: a profile holds only sums, and no moments", side.path.display());
+            return Err(Error::Unanswerable(why));
+        }
+        let sums = if !side.filter.is_all() {
+            let asked = crate::report::Asked { range, filter: side.filter.clone(), ..Default::default() };
+            crate::report::sums::of_asked(image, &asked, symbols, &progress)
+        } else if range.is_all() {
+            sums(image, &progress)
+        } else {
+            within(image, &range, &progress)
+        };
+        for found in &sums.missing {
+            if !missing.contains(found) {
+                missing.push(found.clone());
+            }
+        }
+        measured.peak_bytes = (images.len() == 1 && sums.has_peak).then_some(sums.totals.peak_bytes);
+        if image.has_times() {
+            let end = image.span(&range).end_tick.min(image.tape.last_tick);
+            measured.seconds = measured.seconds.max(image.clock.nanos(end) as f64 / 1e9);
+        }
+        for row in &sums.sites {
+            let sums = Sums {
+                allocs: row.allocs,
+                bytes: row.bytes,
+                live_blocks: row.allocs.saturating_sub(row.frees),
+                live_bytes: row.bytes.saturating_sub(row.freed_bytes),
+            };
+            measured.total.add(&sums);
+            let stacks = image.stacks();
+            let (names, file, line) = named(stacks, row.site, known, depth, symbols);
+            let short = file.as_deref().map(|file| file.rsplit('/').next().unwrap_or(file).to_string());
+            let at = measured.sites.entry(names).or_default().entry(short.zip(line)).or_default();
+            at.sums.add(&sums);
+            if row.bytes > at.most || at.stack.is_empty() {
+                (at.most, at.stack, at.file) = (row.bytes, stack_json(symbols, stacks, row.site), file);
+            }
+        }
+    }
+    let several = images.len() > 1 || recording.missing.len() == missing.len();
+    let of = if several { format!("{}: ", side.path.display()) } else { String::new() };
+    measured.missing = missing.iter().map(|missing| format!("{of}{missing}")).collect();
+    Ok(measured)
+}
+
+/// Frames of a stack that are looked at.
+const DEEPEST: usize = 512;
+
+/// The names that a site is matched by, and where its innermost frame of the program is.
+fn named(
+    stacks: &Stacks,
+    site: u32,
+    known: &Known,
+    depth: usize,
+    symbols: &mut Symbolizer,
+) -> (Vec<String>, Option<String>, Option<u32>) {
+    let (mut names, mut file, mut line) = (Vec::new(), None, None);
+    let mut innermost = None;
+    for (number, at) in stacks.stack(site).take(DEEPEST) {
+        for frame in symbols.frames(stacks, &at).iter() {
+            if !known.is_program(frame) {
+                innermost.get_or_insert_with(|| known.name(stacks, number, frame));
+                continue;
+            }
+            if names.is_empty() {
+                (file, line) = (frame.file.clone(), frame.line);
+            }
+            names.push(known.name(stacks, number, frame));
+            if names.len() >= depth.max(1) {
+                return (names, file, line);
+            }
+        }
+    }
+    if names.is_empty() {
+        names.push(innermost.unwrap_or_else(|| "(no stack)".into()));
+    }
+    (names, file, line)
+}

@@ -1,0 +1,142 @@
+//! Which blocks a question is about, as a person says it, and the replay of these alone.
+
+use super::Asked;
+use crate::event::Span;
+use crate::load::Image;
+use crate::model::only::{Ages, Chosen, Only};
+use crate::pattern::Pattern;
+use crate::progress::Progress;
+use crate::replay::{self, Model, replay};
+use crate::stacks::Stacks;
+use crate::symbols::Symbolizer;
+use rustc_hash::FxHashMap;
+
+/// Conditions that all must hold; of several patterns or threads one is enough.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Bytes at least.
+    pub min_size: Option<u64>,
+    /// Bytes at most.
+    pub max_size: Option<u64>,
+    /// Nanoseconds (events, where there are no times) that a block lived at least.
+    pub min_age: Option<u64>,
+    /// At most.
+    pub max_age: Option<u64>,
+    /// Threads: by number, kernel's id or a pattern of the name.
+    pub threads: Vec<String>,
+    /// Patterns of the path of the module that allocated: of the innermost frame of the program.
+    pub modules: Vec<String>,
+    /// Patterns of functions that the stack passes through.
+    pub functions: Vec<String>,
+}
+
+impl Filter {
+    /// Whether nothing is left out.
+    pub const fn is_all(&self) -> bool {
+        self.min_size.is_none()
+            && self.max_size.is_none()
+            && self.min_age.is_none()
+            && self.max_age.is_none()
+            && self.threads.is_empty()
+            && self.modules.is_empty()
+            && self.functions.is_empty()
+    }
+
+    /// Which blocks of an image these are. A question about ages takes a pass of its own.
+    pub fn choose(&self, image: &Image, symbols: &mut Symbolizer, progress: &Progress) -> Chosen {
+        let mut chosen = Chosen::default();
+        if self.min_size.is_some() || self.max_size.is_some() {
+            chosen.sizes = Some(self.min_size.unwrap_or(0)..=self.max_size.unwrap_or(u64::MAX));
+        }
+        if !self.threads.is_empty() {
+            let known = image.tape.threads.values();
+            let named = known.filter(|thread| {
+                let name = thread.name.lossy();
+                self.threads.iter().any(|asked| {
+                    *asked == thread.number.to_string()
+                        || *asked == thread.tid.to_string()
+                        || Pattern::whole(asked).matches(&name)
+                })
+            });
+            let mut threads: rustc_hash::FxHashSet<u32> = named.map(|thread| thread.number).collect();
+            threads.extend(self.threads.iter().filter_map(|asked| asked.parse::<u32>().ok()));
+            chosen.threads = Some(threads);
+        }
+        if !self.modules.is_empty() || !self.functions.is_empty() {
+            chosen.sites = Some(self.sites(image.stacks(), symbols));
+        }
+        if self.min_age.is_some() || self.max_age.is_some() {
+            let unit = |value: u64| match image.has_times() {
+                true => image.clock.tick(value).saturating_sub(image.clock.start_tick),
+                false => value,
+            };
+            let ages = self.min_age.map_or(0, unit)..=self.max_age.map_or(u64::MAX, unit);
+            let mut model = Ages::new(image.has_times(), ages);
+            let outcome = replay(image, Span::ALL, progress, &mut model);
+            for (index, block) in outcome.live.iter() {
+                model.ended(index, &block, image.tape.last_tick, image.tape.events);
+            }
+            chosen.aged = Some(model.chosen);
+        }
+        chosen
+    }
+
+    /// For each site whether its stack is asked for.
+    fn sites(&self, stacks: &Stacks, symbols: &mut Symbolizer) -> Vec<bool> {
+        let modules: Vec<Pattern> = self.modules.iter().map(|text| Pattern::found(text)).collect();
+        let functions: Vec<Pattern> = self.functions.iter().map(|text| Pattern::found(text)).collect();
+        let hit = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.matches(text));
+        // Callers come first: what a caller's stack passes through, its callee's does too.
+        let mut through: Vec<bool> = vec![functions.is_empty(); stacks.len() + 1];
+        let mut named: FxHashMap<String, bool> = FxHashMap::default();
+        for number in 1..=stacks.len() as u32 {
+            let site = stacks.site(number);
+            let parent = if site.parent < number { through[site.parent as usize] } else { false };
+            through[number as usize] = parent
+                || symbols.frames(stacks, &site).iter().any(|frame| {
+                    let title = frame.title();
+                    named.get(&title).copied().unwrap_or_else(|| {
+                        let found = hit(&functions, &title);
+                        named.insert(title, found);
+                        found
+                    })
+                });
+        }
+        through[0] &= modules.is_empty();
+        if !modules.is_empty() {
+            for number in 1..=stacks.len() as u32 {
+                if through[number as usize] {
+                    let place = super::place(symbols, stacks, number, 1);
+                    let frame = symbols.name(stacks, &stacks.site(place.site));
+                    through[number as usize] = hit(&modules, &frame.module);
+                }
+            }
+        }
+        through
+    }
+}
+
+impl Asked {
+    /// Replays what was asked about alone; what is alive at the end holds it alone, too.
+    pub(super) fn replay(
+        &self,
+        image: &Image,
+        span: Span,
+        symbols: &mut Symbolizer,
+        progress: &Progress,
+        model: &mut impl Model,
+    ) -> replay::Outcome {
+        if self.filter.is_all() {
+            return replay(image, span, progress, model);
+        }
+        let chosen = self.filter.choose(image, symbols, progress);
+        let mut outcome = replay(image, span, progress, &mut Only { chosen: &chosen, model });
+        outcome.live.retain(|index, block| chosen.admits(index, block));
+        outcome
+    }
+
+    /// Whether it is about the whole run and all blocks, so that sums that are ready answer it.
+    pub(super) const fn is_all(&self) -> bool {
+        self.range.is_all() && self.filter.is_all()
+    }
+}

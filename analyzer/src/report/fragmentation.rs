@@ -1,0 +1,104 @@
+//! `heaptape fragmentation`: how live blocks lie in memory at a moment (`--to`, or the end), and who keeps nearly empty pages.
+
+use super::questions::{Answer, Asked, Shown, ask, group};
+use super::{Error, Outcome};
+use crate::model::fragments::Fragments;
+use crate::text::{Screen, Style, bytes, count, counted, percent};
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+struct Row {
+    pinned_bytes: u64,
+    blocks: u64,
+    live_bytes: u64,
+    #[serde(flatten)]
+    shown: Shown,
+}
+
+#[derive(Serialize)]
+struct FragmentationAnswer {
+    live_blocks: u64,
+    live_bytes: u64,
+    page_bytes: u64,
+    pages: u64,
+    nearly_empty_pages: u64,
+    largest_gap: u64,
+    /// Pages by how full they are: tenth by tenth, whole pages last.
+    pages_by_tenth: Vec<u64>,
+    sites: Vec<Row>,
+}
+
+/// Bytes of a page where the recording does not say.
+const PAGE: u64 = 4096;
+
+/// `heaptape fragmentation`.
+///
+/// # Errors
+/// When nothing can be read, or `out` fails.
+pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(asked, out, style, true, |image, symbols, progress| {
+        let span = image.span(&asked.range).with_history();
+        let outcome = asked.replay(image, span, symbols, progress, &mut ());
+        let page = match u64::from(image.tape.process.page_size) {
+            page if page.is_power_of_two() && page >= 512 => page,
+            _ => PAGE,
+        };
+        let found = Fragments::of(&outcome.live, page);
+        let rows = found.sites.iter().zip(0u32..).map(|(row, site)| (site, [row.bytes, row.blocks, row.live]));
+        let groups = group(asked, image, symbols, rows);
+        let sites = groups.iter().take(asked.top).map(|group| {
+            let [pinned_bytes, blocks, live_bytes] = group.values;
+            Row { pinned_bytes, blocks, live_bytes, shown: group.shown(image, symbols) }
+        });
+        let answer = FragmentationAnswer {
+            live_blocks: found.blocks,
+            live_bytes: found.live,
+            page_bytes: page,
+            pages: found.pages,
+            nearly_empty_pages: found.nearly_empty,
+            largest_gap: found.largest_gap,
+            pages_by_tenth: found.tenths.to_vec(),
+            sites: sites.collect(),
+        };
+        Ok((answer, outcome.missing))
+    })
+}
+
+impl Answer for FragmentationAnswer {
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        let held = self.pages.saturating_mul(self.page_bytes);
+        screen.line(&format!(
+            "{} in {} lie on {} ({}), which are {} full; {} hold less than a quarter of themselves",
+            bytes(self.live_bytes),
+            counted(self.live_blocks, "block"),
+            counted(self.pages, "page"),
+            bytes(held),
+            percent(self.live_bytes.min(held), held),
+            counted(self.nearly_empty_pages, "page"),
+        ))?;
+        let most = self.pages_by_tenth.iter().copied().max().unwrap_or(0).max(1);
+        let rows: Vec<Vec<String>> = self
+            .pages_by_tenth
+            .iter()
+            .enumerate()
+            .filter(|(_, pages)| **pages > 0)
+            .map(|(tenth, &pages)| {
+                let full = if tenth == 10 { "100%".into() } else { format!("{}-{}%", tenth * 10, tenth * 10 + 10) };
+                let bar = "#".repeat((pages as f64 * 40.0 / most as f64).ceil() as usize);
+                vec![full, count(pages), percent(pages, self.pages), bar]
+            })
+            .collect();
+        screen.table(&["full", "pages", "share", ""], &rows)?;
+        if self.sites.is_empty() {
+            return Ok(());
+        }
+        screen.line("who keeps pages that are nearly empty:")?;
+        let rows: Vec<Vec<String>> = self
+            .sites
+            .iter()
+            .map(|row| vec![bytes(row.pinned_bytes), count(row.blocks), bytes(row.live_bytes), row.shown.place.clone()])
+            .collect();
+        screen.table(&["keeps", "blocks", "live", "allocated at"], &rows)
+    }
+}

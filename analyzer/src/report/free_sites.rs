@@ -1,0 +1,84 @@
+//! `heaptape free-sites`: where memory is given back, and where it came from.
+
+use super::frames::{place, place_line};
+use super::questions::{Answer, Asked, Shown, ask, group};
+use super::{Error, Outcome};
+use crate::model::free_sites::FreeSites;
+use crate::text::{Screen, Style, bytes, count};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+struct Row {
+    blocks: u64,
+    bytes: u64,
+    blocks_of_other_threads: u64,
+    /// Where most of the blocks came from, and how many did.
+    mostly_from: String,
+    mostly_blocks: u64,
+    #[serde(flatten)]
+    shown: Shown,
+}
+
+#[derive(Serialize)]
+struct FreeSitesAnswer {
+    unknown: u64,
+    sites: Vec<Row>,
+}
+
+/// `heaptape free-sites`.
+///
+/// # Errors
+/// When nothing can be read, frees were recorded without stacks, or `out` fails.
+pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(asked, out, style, true, |image, symbols, progress| {
+        if !image.tape.process.free_sites {
+            let why = "frees were recorded without their stacks: record with --free-stacks";
+            return Err(Error::Unanswerable(why.into()));
+        }
+        let mut model = FreeSites::default();
+        let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
+        let mut sums: FxHashMap<u32, [u64; 3]> = FxHashMap::default();
+        for (&(at, _), freed) in &model.pairs {
+            let sum = sums.entry(at).or_default();
+            *sum = [sum[0] + freed.blocks, sum[1].saturating_add(freed.bytes), sum[2] + freed.others];
+        }
+        let mut rows: Vec<(u32, [u64; 3])> = sums.into_iter().collect();
+        rows.sort_unstable();
+        let groups = group(asked, image, symbols, rows.into_iter());
+        let sites: Vec<Row> = groups
+            .iter()
+            .take(asked.top)
+            .map(|group| {
+                let [blocks, bytes, blocks_of_other_threads] = group.values;
+                let from = model.pairs.iter().filter(|((at, _), _)| *at == group.site);
+                let most = from.map(|((_, from), freed)| (freed.blocks, std::cmp::Reverse(*from))).max();
+                let (mostly_blocks, from) = most.map_or((0, 0), |(blocks, from)| (blocks, from.0));
+                let from = place(symbols, image.stacks(), from, 2);
+                let mostly_from = place_line(symbols, image.stacks(), &from);
+                let shown = group.shown(image, symbols);
+                Row { blocks, bytes, blocks_of_other_threads, mostly_from, mostly_blocks, shown }
+            })
+            .collect();
+        Ok((FreeSitesAnswer { unknown: model.unknown, sites }, outcome.missing))
+    })
+}
+
+impl Answer for FreeSitesAnswer {
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        let rows: Vec<Vec<String>> = self
+            .sites
+            .iter()
+            .map(|row| {
+                let what = format!("{}, mostly from {}", row.shown.place, row.mostly_from);
+                vec![count(row.blocks), bytes(row.bytes), count(row.blocks_of_other_threads), what]
+            })
+            .collect();
+        screen.table(&["freed", "bytes", "of other threads", "freed in"], &rows)?;
+        match self.unknown {
+            0 => Ok(()),
+            unknown => screen.line(&format!("{} frees have no stack", count(unknown))),
+        }
+    }
+}

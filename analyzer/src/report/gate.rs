@@ -1,0 +1,318 @@
+//! Gates for CI: `--fail-if 'leaked > 0'`. What is measured, whether it passes, and why not in at most 20 lines.
+
+mod expression;
+mod files;
+
+pub use expression::{Expression, METRICS, bytes};
+pub use files::{junit, sarif};
+
+use super::diff::{self, Side};
+use super::frames::{frame_line, text_stack};
+use super::grouping::innermost;
+use super::leaks::{self, Found};
+use super::sums::sums;
+use super::{Asked, Error};
+use crate::model::verdict::Verdict;
+use crate::progress::Progress;
+use crate::symbols::Symbolizer;
+use crate::text::{self, Screen, Style, counted};
+use expression::Unit;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+/// A comparison that gates may be about.
+#[derive(Clone, Debug)]
+pub struct Against {
+    /// The old side's runs.
+    pub a: Vec<Side>,
+    /// The new side's runs.
+    pub b: Vec<Side>,
+    /// How they are compared.
+    pub options: diff::Options,
+}
+
+/// What a gate points at.
+#[derive(Clone, Debug, Serialize)]
+pub struct Culprit {
+    /// What it did.
+    pub text: String,
+    /// The verdict on a leak, or what changed.
+    pub kind: String,
+    /// Source file.
+    pub file: Option<String>,
+    /// Line.
+    pub line: Option<u32>,
+    /// The stack, innermost frame of the program first.
+    pub stack: Vec<String>,
+}
+
+/// One gate, judged.
+#[derive(Clone, Debug, Serialize)]
+pub struct Judged {
+    /// As it was written.
+    pub gate: String,
+    /// Whether it failed.
+    pub failed: bool,
+    /// What was measured.
+    pub value: f64,
+    /// The same for people.
+    pub shown: String,
+    /// Whom it points at, worst first.
+    pub culprits: Vec<Culprit>,
+}
+
+/// All gates.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Verdicts {
+    /// One by one.
+    pub gates: Vec<Judged>,
+    /// What is missing of the recordings, in words: a gate that passed may not have seen all.
+    pub missing: Vec<String>,
+}
+
+impl Verdicts {
+    /// Whether one failed.
+    pub fn failed(&self) -> bool {
+        self.gates.iter().any(|gate| gate.failed)
+    }
+}
+
+/// Culprits told of.
+const CULPRITS: usize = 5;
+/// Lines of text on failure.
+const LINES: usize = 20;
+
+/// Judges gates.
+///
+/// # Errors
+/// When nothing can be read, or a gate asks for what is not there.
+pub fn judge(
+    gates: &[Expression],
+    asked: &Asked,
+    options: &leaks::Options,
+    against: Option<&Against>,
+) -> Result<Verdicts, Error> {
+    let mut verdicts = Verdicts::default();
+    let mut values: BTreeMap<&'static str, f64> = BTreeMap::new();
+    let mut symbols = asked.symbolizer();
+    let recordings = asked.open()?;
+    for recording in &recordings {
+        verdicts.missing.extend(recording.missing.iter().map(ToString::to_string));
+    }
+    let needs = |of: fn(&Expression) -> bool| gates.iter().any(of);
+    if needs(Expression::is_of_sums) {
+        of_sums(&recordings, asked, &mut values, &mut verdicts)?;
+    }
+    let found = match needs(Expression::is_of_leaks) {
+        true => Some(leaks::find(&recordings, asked, options, &mut symbols)?),
+        false => None,
+    };
+    if let Some(found) = &found {
+        of_leaks(found, &mut values);
+        let lacking = found.missing.iter().flat_map(|(_, missing)| missing.iter().map(ToString::to_string));
+        let lacking: Vec<String> = lacking.filter(|missing| !verdicts.missing.contains(missing)).collect();
+        verdicts.missing.extend(lacking);
+    }
+    let compared = match (needs(Expression::is_of_diff), against) {
+        (false, _) => None,
+        (true, Some(against)) => Some(diff::find(&against.a, &against.b, &against.options)?),
+        (true, None) => {
+            return Err(Error::Unanswerable(
+                "a gate about diff.… needs two sides: heaptape diff A B --fail-if …".into(),
+            ));
+        }
+    };
+    for gate in gates {
+        let missing = || Error::Unanswerable(format!("{}: the files do not hold what it needs", gate.text));
+        let value = match (&compared, gate.is_of_diff()) {
+            (Some(compared), true) => of_diff(compared, gate).ok_or_else(missing)?,
+            _ => *values.get(gate.metric).ok_or_else(missing)?,
+        };
+        let failed = gate.holds(value);
+        let culprits = match (failed, &found, &compared) {
+            (false, ..) => Vec::new(),
+            (true, _, Some(compared)) if gate.is_of_diff() => changed(compared, gate),
+            (true, Some(found), _) if gate.is_of_leaks() => leaking(found, gate, &mut symbols),
+            _ => Vec::new(),
+        };
+        verdicts.gates.push(Judged { gate: gate.text.clone(), failed, value, shown: shown(gate, value), culprits });
+    }
+    if let Some(compared) = compared {
+        verdicts.missing.extend(compared.missing);
+    }
+    Ok(verdicts)
+}
+
+fn shown(gate: &Expression, value: f64) -> String {
+    let number = value.abs().min(u64::MAX as f64) as u64;
+    let sign = if value < 0.0 { "-" } else { "" };
+    match gate.unit {
+        Unit::Percent => format!("{value:.2}%"),
+        Unit::Bytes => format!("{sign}{}", text::bytes(number)),
+        Unit::Count => format!("{sign}{}", text::count(number)),
+    }
+}
+
+fn of_sums(
+    recordings: &[crate::load::Recording],
+    asked: &Asked,
+    values: &mut BTreeMap<&'static str, f64>,
+    verdicts: &mut Verdicts,
+) -> Result<(), Error> {
+    let progress = Progress::new("reading events");
+    let mut symbols = asked.symbolizer();
+    for image in asked.images(recordings)? {
+        let sums = match asked.is_all() {
+            true => sums(image, &progress),
+            false => super::sums::of_asked(image, asked, &mut symbols, &progress),
+        };
+        verdicts.missing.extend(sums.missing.iter().map(ToString::to_string));
+        let totals = &sums.totals;
+        let lost: u64 = image.tape.accounts.iter().map(|account| account.lost).sum();
+        let added = [
+            ("live", totals.live_bytes),
+            ("live.blocks", totals.live_blocks),
+            ("allocated", totals.bytes_allocated),
+            ("allocs", totals.allocs),
+            ("resizes", totals.resizes),
+            ("frees", totals.frees),
+            ("unknown-frees", totals.unknown_frees),
+            ("lost", lost),
+        ];
+        for (name, value) in added {
+            *values.entry(name).or_default() += value as f64;
+        }
+        // Peaks of several processes are at different times: the greatest counts.
+        for (name, value) in [("peak", totals.peak_bytes), ("peak.blocks", totals.peak_blocks)] {
+            if sums.has_peak {
+                let most = values.entry(name).or_default();
+                *most = most.max(value as f64);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The class of leaks that a metric is about; none: all.
+fn class(metric: &str) -> Option<Verdict> {
+    match metric {
+        "leaked.growing" => Some(Verdict::Growing),
+        "leaked.slow" => Some(Verdict::Slow),
+        "leaked.container-growth" => Some(Verdict::ContainerGrowth),
+        "leaked.one-time" => Some(Verdict::OneTime),
+        "leaked.uncertain" => Some(Verdict::Uncertain),
+        _ => None,
+    }
+}
+
+fn of_leaks(found: &Found, values: &mut BTreeMap<&'static str, f64>) {
+    let own = || found.leaks.iter().filter(|leak| leak.kept.is_none() && leak.verdict != Verdict::Inherited);
+    for metric in METRICS.iter().map(|(name, ..)| *name).filter(|name| name.starts_with("leaked")) {
+        let bytes = match (metric, class(metric)) {
+            ("leaked.blocks", _) => own().map(|leak| leak.blocks as f64).sum(),
+            ("leaked.stacks", _) => own().count() as f64,
+            (_, Some(class)) => own().filter(|leak| leak.verdict == class).map(|leak| leak.bytes as f64).sum(),
+            (_, None) => own().map(|leak| leak.bytes as f64).sum(),
+        };
+        values.insert(metric, bytes);
+    }
+}
+
+/// The change that a gate is about, or its share of the old value.
+fn of_diff(found: &diff::Found, gate: &Expression) -> Option<f64> {
+    let (a, b) = match gate.metric {
+        "diff.live" => (found.a.live_bytes, found.b.live_bytes),
+        "diff.live.blocks" => (found.a.live_blocks, found.b.live_blocks),
+        "diff.allocated" => (found.a.bytes, found.b.bytes),
+        "diff.allocs" => (found.a.allocs, found.b.allocs),
+        "diff.sites" => return Some(found.changes.len() as f64),
+        _ => found.peak_bytes?,
+    };
+    Some(match gate.unit {
+        Unit::Percent if a == b => 0.0,
+        Unit::Percent if a == 0.0 => f64::INFINITY,
+        Unit::Percent => (b - a) * 100.0 / a,
+        _ => b - a,
+    })
+}
+
+fn changed(found: &diff::Found, gate: &Expression) -> Vec<Culprit> {
+    let delta = |change: &diff::Change| match gate.metric {
+        "diff.live" => change.delta.live_bytes,
+        "diff.live.blocks" => change.delta.live_blocks,
+        "diff.allocs" => change.delta.allocs,
+        _ => change.delta.bytes,
+    };
+    let mut worst: Vec<&diff::Change> = found.changes.iter().collect();
+    worst.sort_by(|x, y| delta(y).total_cmp(&delta(x)));
+    let told = worst.into_iter().take(CULPRITS).map(|change| Culprit {
+        text: format!(
+            "{:+.0} live bytes, {:+.0} allocated bytes in {}",
+            change.delta.live_bytes,
+            change.delta.bytes,
+            change.functions.join(" < ")
+        ),
+        kind: change.status.into(),
+        file: change.file.clone(),
+        line: change.line,
+        stack: change.stack.iter().filter(|frame| frame.program).map(|frame| frame.function.clone()).collect(),
+    });
+    told.collect()
+}
+
+fn leaking(found: &Found, gate: &Expression, symbols: &mut Symbolizer) -> Vec<Culprit> {
+    let wanted = class(gate.metric);
+    let own = found.leaks.iter().filter(|leak| leak.kept.is_none());
+    let told = own.filter(|leak| wanted.is_none_or(|class| leak.verdict == class)).take(CULPRITS).map(|leak| {
+        let stacks = leak.image.stacks();
+        let frame = innermost(symbols, stacks, leak.site);
+        let (stack, _) = text_stack(symbols, stacks, leak.site, 8);
+        Culprit {
+            text: format!(
+                "{} in {}, {}: {}",
+                text::bytes(leak.bytes),
+                counted(leak.blocks, "block"),
+                leak.verdict.name(),
+                frame_line(&frame)
+            ),
+            kind: leak.verdict.name().into(),
+            file: frame.file.clone(),
+            line: frame.line,
+            stack,
+        }
+    });
+    told.collect()
+}
+
+/// Prints the verdicts.
+///
+/// # Errors
+/// When `out` fails.
+pub fn print(verdicts: &Verdicts, as_json: bool, out: &mut dyn Write, style: Style) -> Result<(), Error> {
+    if as_json {
+        super::json::print(out, verdicts)?;
+        return Ok(());
+    }
+    let mut lines = Vec::new();
+    for gate in &verdicts.gates {
+        let word = if gate.failed { "FAILED" } else { "passed" };
+        lines.push((gate.failed, format!("{word} {} (it is {})", gate.gate, gate.shown)));
+        lines.extend(gate.culprits.iter().enumerate().map(|(at, one)| (true, format!("  {}. {}", at + 1, one.text))));
+    }
+    for missing in &verdicts.missing {
+        lines.push((false, format!("! {missing}")));
+    }
+    // What failed is told before what passed or is missing.
+    if lines.len() > LINES {
+        lines.sort_by_key(|(failed, _)| !failed);
+        let more = lines.len() - (LINES - 1);
+        lines.truncate(LINES - 1);
+        lines.push((false, format!("… {} more", counted(more as u64, "line"))));
+    }
+    let mut screen = Screen::new(out, style);
+    for (_, line) in lines {
+        screen.line(&text::shorten(&line, style.width))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! `heaptape realloc`: what resizes cost, and who resizes the same block again and again.
+
+use super::questions::{Answer, Asked, Shown, ask, group};
+use super::{Error, Outcome};
+use crate::model::resizes::Resizes;
+use crate::text::{Screen, Style, bytes, count, counted, percent};
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+struct Row {
+    resizes: u64,
+    moved: u64,
+    copied_bytes: u64,
+    grown: u64,
+    shrunk: u64,
+    longest_chain: u64,
+    #[serde(flatten)]
+    shown: Shown,
+}
+
+#[derive(Serialize)]
+struct Chain {
+    resizes_from: u64,
+    blocks: u64,
+}
+
+#[derive(Serialize)]
+struct ReallocAnswer {
+    resizes: u64,
+    moved: u64,
+    copied_bytes: u64,
+    unknown: u64,
+    chains: Vec<Chain>,
+    sites: Vec<Row>,
+}
+
+/// `heaptape realloc`.
+///
+/// # Errors
+/// When nothing can be read, or `out` fails.
+pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(asked, out, style, true, |image, symbols, progress| {
+        let mut model = Resizes::default();
+        let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
+        model.finish(&outcome.live);
+        let rows = model.rows.iter().zip(0u32..);
+        let rows = rows.map(|(row, site)| (site, [row.resizes, row.moved, row.copied, row.grown, row.shrunk]));
+        let groups = group(asked, image, symbols, rows);
+        let sites = groups.iter().take(asked.top).map(|group| {
+            let [resizes, moved, copied_bytes, grown, shrunk] = group.values;
+            // The longest of all sites of the group is not a sum: the greatest site's stands for it.
+            let longest_chain = model.rows.get(group.site as usize).map_or(0, |row| row.longest);
+            Row { resizes, moved, copied_bytes, grown, shrunk, longest_chain, shown: group.shown(image, symbols) }
+        });
+        let sum = |of: fn(&crate::model::resizes::Row) -> u64| model.rows.iter().map(of).fold(0, u64::saturating_add);
+        let chains = model.chains.iter().enumerate().filter(|(_, blocks)| **blocks > 0);
+        let answer = ReallocAnswer {
+            resizes: sum(|row| row.resizes),
+            moved: sum(|row| row.moved),
+            copied_bytes: sum(|row| row.copied),
+            unknown: sum(|row| row.unknown),
+            chains: chains.map(|(class, &blocks)| Chain { resizes_from: 1 << class, blocks }).collect(),
+            sites: sites.collect(),
+        };
+        Ok((answer, outcome.missing))
+    })
+}
+
+impl Answer for ReallocAnswer {
+    fn print(&self, screen: &mut Screen) -> io::Result<()> {
+        screen.line(&format!(
+            "{}; {} moved the block ({}) and copied {}",
+            counted(self.resizes, "resize"),
+            count(self.moved),
+            percent(self.moved, self.resizes),
+            bytes(self.copied_bytes),
+        ))?;
+        let chains: Vec<String> = self
+            .chains
+            .iter()
+            .map(|chain| format!("{} of {}+", counted(chain.blocks, "block"), count(chain.resizes_from)))
+            .collect();
+        if !chains.is_empty() {
+            screen.line(&format!("chains of resizes: {}", chains.join(", ")))?;
+        }
+        let rows: Vec<Vec<String>> = self
+            .sites
+            .iter()
+            .map(|row| {
+                let moved = percent(row.moved, row.resizes);
+                let (copied, longest) = (bytes(row.copied_bytes), count(row.longest_chain));
+                vec![count(row.resizes), moved, copied, longest, row.shown.place.clone()]
+            })
+            .collect();
+        screen.table(&["resizes", "moved", "copied", "longest chain", "site"], &rows)
+    }
+}

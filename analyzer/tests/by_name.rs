@@ -1,0 +1,28 @@
+//! Filters and groups by function and module need names: of a profile, which brings its own.
+
+mod made;
+
+use heaptape_analyzer::report::{Asked, By, sites};
+use heaptape_analyzer::text::Style;
+use made::{Options, Step};
+use serde_json::Value;
+
+#[test]
+fn stacks_are_told_together_by_what_was_asked() {
+    let step = |index, site| Step::Alloc { index, size: 10, site, thread: 1, tick: 200 + index };
+    let steps: Vec<Step> = (1..=8).map(|index| step(index, index as u32)).collect();
+    let (_dir, path) = made::recording(&steps, &Options::default());
+    let rows = |by: Option<By>| {
+        let asked = Asked { paths: vec![path.clone()], json: true, top: 100, by, ..Asked::default() };
+        let mut out = Vec::new();
+        sites::run(&asked, &mut out, Style::PLAIN).unwrap();
+        let value: Value = serde_json::from_slice(&out).unwrap();
+        value["processes"][0]["sites"].as_array().unwrap().clone()
+    };
+    assert_eq!(rows(Some(By::Stack)).len(), 8, "each site is another stack");
+    assert_eq!(rows(Some(By::Function)).len(), 8, "no names: addresses stand for them");
+    let modules = rows(Some(By::Module));
+    assert_eq!(modules.len(), 1);
+    assert_eq!(modules[0]["bytes"], 80);
+    assert_eq!(modules[0]["place"], "(unknown)");
+}

@@ -1,0 +1,127 @@
+//! Questions about some of the blocks, against a plain filter of the same steps; and the questions about resizes.
+
+mod made;
+
+use heaptape_analyzer::report::{Asked, Filter, peak, realloc, sites, sizes};
+use heaptape_analyzer::text::Style;
+use made::{Options, Step, program};
+use proptest::prelude::*;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::path::Path;
+
+fn asked(path: &Path, filter: Filter) -> Asked {
+    Asked { paths: vec![path.to_path_buf()], json: true, top: 1000, filter, ..Asked::default() }
+}
+
+fn value(out: &[u8]) -> Value {
+    let value: Value = serde_json::from_slice(out).unwrap();
+    value["processes"][0].clone()
+}
+
+fn sum(rows: &Value, field: &str) -> u64 {
+    rows.as_array().unwrap().iter().map(|row| row[field].as_u64().unwrap()).sum()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Allocations and bytes of the blocks of a size and a thread.
+    #[test]
+    fn by_size_and_thread(
+        rolls in prop::collection::vec(any::<(u8, u16, u8, u8, u8)>(), 0..300),
+        least in 0u64..40_000,
+        width in 0u64..40_000,
+        thread in 1u32..4,
+    ) {
+        let steps = program(&rolls);
+        let (_dir, path) = made::recording(&steps, &Options::default());
+        let filter = Filter {
+            min_size: Some(least),
+            max_size: Some(least + width),
+            threads: vec![thread.to_string()],
+            ..Filter::default()
+        };
+        let mut out = Vec::new();
+        sites::run(&asked(&path, filter.clone()), &mut out, Style::PLAIN).unwrap();
+        let found = value(&out);
+        let wanted = steps.iter().filter_map(|step| match step {
+            Step::Alloc { size, thread: by, .. } | Step::Resize { size, thread: by, .. } => Some((*size, *by)),
+            _ => None,
+        });
+        let wanted: Vec<u64> = wanted.filter(|&(size, by)| by == thread && (least..=least + width).contains(&size)).map(|(size, _)| size).collect();
+        // Sites that allocated nothing but bytes of size 0 are not listed among places.
+        let listed = sum(&found["sites"], "bytes");
+        prop_assert_eq!(listed, wanted.iter().sum::<u64>());
+        let mut out = Vec::new();
+        sizes::run(&asked(&path, filter), &mut out, Style::PLAIN).unwrap();
+        prop_assert_eq!(value(&out)["allocs"].as_u64(), Some(wanted.len() as u64));
+    }
+
+    /// The live bytes of blocks that live for long, at their peak, by brute force over all steps.
+    #[test]
+    fn by_age(rolls in prop::collection::vec(any::<(u8, u16, u8, u8, u8)>(), 1..200), least in 1u64..3000) {
+        let steps = program(&rolls);
+        let (_dir, path) = made::recording(&steps, &Options::default());
+        let end = steps.last().map_or(0, Step::tick);
+        let mut lives: HashMap<u64, (u64, u64)> = HashMap::new();
+        for step in &steps {
+            match *step {
+                Step::Alloc { index, tick, .. } | Step::Inherited { index, tick, .. } => drop(lives.insert(index, (tick, end))),
+                Step::Free { index, tick, .. } | Step::Implied { index, tick, .. } => {
+                    if let Some(life) = lives.get_mut(&index) {
+                        life.1 = tick;
+                    }
+                }
+                _ => {}
+            }
+        }
+        let chosen = |index: &u64| lives.get(index).is_some_and(|(birth, death)| death - birth >= least);
+        let (mut live, mut most): (HashMap<u64, u64>, u64) = (HashMap::new(), 0);
+        for step in &steps {
+            match step {
+                Step::Alloc { index, size, .. } | Step::Resize { index, size, .. } if chosen(index) => drop(live.insert(*index, *size)),
+                Step::Free { index, .. } | Step::Implied { index, .. } => drop(live.remove(index)),
+                _ => {}
+            }
+            most = most.max(live.values().sum());
+        }
+        let filter = Filter { min_age: Some(least), ..Filter::default() };
+        let mut out = Vec::new();
+        peak::run(&asked(&path, filter), &mut out, Style::PLAIN).unwrap();
+        // An implied death has no known moment: its block is chosen by none.
+        let implied = steps.iter().any(|step| matches!(step, Step::Implied { .. }));
+        if !implied {
+            prop_assert_eq!(value(&out)["peak_bytes"].as_u64(), Some(most));
+        }
+    }
+
+    /// Resizes, moves and copied bytes.
+    #[test]
+    fn resizes(rolls in prop::collection::vec(any::<(u8, u16, u8, u8, u8)>(), 0..300)) {
+        let steps = program(&rolls);
+        let (_dir, path) = made::recording(&steps, &Options::default());
+        let (mut sizes, mut resizes, mut copied): (HashMap<u64, (u64, bool)>, u64, u64) = (HashMap::new(), 0, 0);
+        let mut moved = 0;
+        for step in &steps {
+            match *step {
+                Step::Alloc { index, size, .. } => drop(sizes.insert(index, (size, false))),
+                Step::Resize { index, size, .. } => {
+                    resizes += 1;
+                    // What is made here moves with its first resize and then stays.
+                    if let Some((old, false)) = sizes.insert(index, (size, true)) {
+                        moved += 1;
+                        copied += old.min(size);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let mut out = Vec::new();
+        realloc::run(&asked(&path, Filter::default()), &mut out, Style::PLAIN).unwrap();
+        let found = value(&out);
+        prop_assert_eq!(found["resizes"].as_u64(), Some(resizes));
+        prop_assert_eq!(found["moved"].as_u64(), Some(moved));
+        prop_assert_eq!(found["copied_bytes"].as_u64(), Some(copied));
+    }
+}

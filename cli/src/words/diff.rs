@@ -1,0 +1,150 @@
+//! `heaptape diff`: what changed between two runs, builds, moments or processes.
+
+use super::asked::{Only, print};
+use super::gates::Gates;
+use super::leaks::Suppress;
+use crate::Outcome;
+use anyhow::bail;
+use clap::ValueEnum;
+use heaptape_analyzer::event::Bound;
+use heaptape_analyzer::report::diff::{self, Normal, Options, Order, Side};
+use heaptape_analyzer::report::gate::Against;
+use heaptape_analyzer::report::{Asked, Filter};
+use std::path::{Path, PathBuf};
+
+/// In which order changes are listed.
+#[derive(Clone, Copy, ValueEnum)]
+enum Sort {
+    /// Greatest change in bytes first
+    Size,
+    /// Greatest change relative to both sides first: |b - a| / (a + b)
+    Range,
+}
+
+/// How the sides are made comparable.
+#[derive(Clone, Copy, ValueEnum)]
+enum Normalise {
+    /// B is scaled to the length of A's run
+    Time,
+    /// B is scaled to the number of A's allocations
+    Events,
+}
+
+/// Its options.
+#[derive(clap::Args)]
+#[command(after_help = "Moments of one recording: heaptape diff --from 40% --to 90% DIR. \
+    Processes of one: heaptape diff --process-a 4711 --process-b 4712 DIR DIR.")]
+pub struct Args {
+    /// The old run: a recording, an image's folder or a file of any format that can be read
+    #[arg(value_name = "A")]
+    a: PathBuf,
+    /// The new run; none: moments of one run are compared
+    #[arg(value_name = "B")]
+    b: Option<PathBuf>,
+    /// JSON instead of text
+    #[arg(long)]
+    json: bool,
+    /// With one run: the old moment
+    #[arg(long, value_name = "WHEN", conflicts_with = "b")]
+    from: Option<Bound>,
+    /// With one run: the new moment [default: the end]
+    #[arg(long, value_name = "WHEN", conflicts_with = "b")]
+    to: Option<Bound>,
+    /// A as it was at this moment
+    #[arg(long, value_name = "WHEN", requires = "b")]
+    at_a: Option<Bound>,
+    /// B as it was at this moment
+    #[arg(long, value_name = "WHEN", requires = "b")]
+    at_b: Option<Bound>,
+    /// Only this process of A: its pid, or its folder
+    #[arg(long, value_name = "PID|FOLDER")]
+    process_a: Option<String>,
+    /// Only this process of B
+    #[arg(long, value_name = "PID|FOLDER")]
+    process_b: Option<String>,
+    /// One more run of A: what its runs differ by is noise; may be given again
+    #[arg(long, value_name = "DIR|FILE")]
+    again_a: Vec<PathBuf>,
+    /// One more run of B
+    #[arg(long, value_name = "DIR|FILE")]
+    again_b: Vec<PathBuf>,
+    /// Match sites by the names of so many innermost frames of the program
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
+    depth: u16,
+    /// Make the sides comparable
+    #[arg(long, value_name = "BY", value_enum, conflicts_with = "per")]
+    normalise: Option<Normalise>,
+    /// Divide each side by its units of work: --per 1000,1500 for requests of A and B; one number is for both
+    #[arg(long, value_name = "N", value_delimiter = ',', num_args = 1)]
+    per: Vec<f64>,
+    /// Changes below so many per cent of a site are noise
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    noise: f64,
+    /// So are changes below so many per cent of the whole
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.1)]
+    least: f64,
+    /// Order of the changes
+    #[arg(long, value_enum, default_value = "size")]
+    sort: Sort,
+    /// Rows
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
+    #[command(flatten)]
+    only: Only,
+    #[command(flatten)]
+    suppress: Suppress,
+    #[command(flatten)]
+    gates: Gates,
+}
+
+/// The runs of a side.
+fn runs(first: &Path, again: &[PathBuf], process: Option<&String>, until: Option<Bound>, filter: &Filter) -> Vec<Side> {
+    let paths = std::iter::once(first).chain(again.iter().map(PathBuf::as_path));
+    let side = |path: &Path| Side { path: path.into(), process: process.cloned(), until, filter: filter.clone() };
+    paths.map(side).collect()
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let (mut at_a, mut at_b) = (args.at_a, args.at_b);
+    let b = match &args.b {
+        Some(b) => b.clone(),
+        None if args.from.is_some() => {
+            (at_a, at_b) = (args.from, args.to);
+            args.a.clone()
+        }
+        None => bail!("one run alone: name another one, or two moments of it (--from, --to)"),
+    };
+    let normal = match (args.normalise, &args.per[..]) {
+        (Some(Normalise::Time), _) => Normal::Time,
+        (Some(Normalise::Events), _) => Normal::Events,
+        (None, []) => Normal::None,
+        (None, &[both]) => Normal::Per(both, both),
+        (None, &[a, b, ..]) => Normal::Per(a, b),
+    };
+    if let Normal::Per(a, b) = normal
+        && !(a > 0.0 && b > 0.0 && a.is_finite() && b.is_finite())
+    {
+        bail!("--per wants positive numbers");
+    }
+    let options = Options {
+        depth: args.depth.into(),
+        normal,
+        order: match args.sort {
+            Sort::Size => Order::Size,
+            Sort::Range => Order::Range,
+        },
+        noise: args.noise / 100.0,
+        least: args.least / 100.0,
+        top: args.top,
+        json: args.json,
+    };
+    let filter = args.only.filter();
+    let old = runs(&args.a, &args.again_a, args.process_a.as_ref(), at_a, &filter);
+    let new = runs(&b, &args.again_b, args.process_b.as_ref(), at_b, &filter);
+    if args.gates.are_asked() {
+        let asked = Asked { paths: vec![b], json: args.json, process: args.process_b, filter, ..Asked::default() };
+        let against = Against { a: old, b: new, options };
+        return args.gates.check(&asked, Some(&against), &args.suppress.options());
+    }
+    print(|out, style| diff::run(&old, &new, &options, out, style))
+}

@@ -1,0 +1,82 @@
+//! The options of gates: what makes a run of CI fail, and how that is told.
+
+use super::leaks::Suppress;
+use crate::Outcome;
+use anyhow::Context;
+use heaptape_analyzer::report::gate::{self, Against, Expression, METRICS};
+use heaptape_analyzer::report::{Asked, leaks};
+use heaptape_analyzer::text::Style;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Gates.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Gates")]
+pub struct Gates {
+    /// Fail when this holds, and print that instead: 'leaked > 0', 'peak > 200MiB', 'diff.live > 5%'; may be given again.
+    /// --fail-if list prints all that is measured
+    #[arg(long, value_name = "GATE", value_parser = wanted)]
+    fail_if: Vec<Wanted>,
+    /// Exit status when a gate fails
+    #[arg(long, value_name = "STATUS", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    fail_code: u8,
+    /// Write the verdicts as JUnit's XML
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Write the verdicts as SARIF
+    #[arg(long, value_name = "FILE")]
+    sarif: Option<PathBuf>,
+}
+
+/// A gate, or the wish to know which there are.
+#[derive(Clone)]
+enum Wanted {
+    List,
+    Gate(Expression),
+}
+
+fn wanted(text: &str) -> Result<Wanted, String> {
+    if text == "list" { Ok(Wanted::List) } else { text.parse().map(Wanted::Gate) }
+}
+
+impl Gates {
+    /// Whether there is one.
+    pub fn are_asked(&self) -> bool {
+        !self.fail_if.is_empty()
+    }
+
+    /// Judges them and tells it.
+    pub fn check(&self, asked: &Asked, against: Option<&Against>, options: &leaks::Options) -> anyhow::Result<Outcome> {
+        let mut out = std::io::stdout().lock();
+        if self.fail_if.iter().any(|gate| matches!(gate, Wanted::List)) {
+            for (name, _, meaning) in METRICS {
+                writeln!(out, "{name:24} {meaning}")?;
+            }
+            return Ok(Outcome::Done);
+        }
+        let gates = self.fail_if.iter().filter_map(|gate| match gate {
+            Wanted::Gate(gate) => Some(gate.clone()),
+            Wanted::List => None,
+        });
+        let gates: Vec<Expression> = gates.collect();
+        let verdicts = gate::judge(&gates, asked, options, against)?;
+        for (file, text) in [(&self.junit, gate::junit(&verdicts)), (&self.sarif, gate::sarif(&verdicts))] {
+            if let Some(file) = file {
+                std::fs::write(file, text).with_context(|| file.display().to_string())?;
+            }
+        }
+        gate::print(&verdicts, asked.json, &mut out, Style::of_stdout())?;
+        Ok(match (verdicts.failed(), verdicts.missing.is_empty()) {
+            (true, _) => Outcome::Status(self.fail_code),
+            (false, true) => Outcome::Done,
+            (false, false) => Outcome::Incomplete,
+        })
+    }
+}
+
+impl Suppress {
+    /// For gates.
+    pub fn options(self) -> leaks::Options {
+        leaks::Options { suppressions: self.suppressions, built_in: !self.no_built_in, ..leaks::Options::default() }
+    }
+}

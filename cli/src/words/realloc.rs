@@ -1,0 +1,17 @@
+//! `heaptape realloc`: what resizes cost.
+
+use super::asked::{Common, print};
+use crate::Outcome;
+use heaptape_analyzer::report::realloc;
+
+/// Its options.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let asked = args.common.asked(20);
+    print(|out, style| realloc::run(&asked, out, style))
+}

@@ -1,0 +1,111 @@
+//! Reads a profile, record by record.
+
+use super::layout::{Record, field};
+use crate::{Cursor, Ending, Error, Format, Kind, Result};
+use prost::Message;
+
+/// How a field's value is stored.
+const NUMBER: u64 = 0;
+const EIGHT: u64 = 1;
+const BYTES: u64 = 2;
+const FOUR: u64 = 5;
+
+/// Steps over the records of a profile that is unpacked.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    cursor: Cursor<'a>,
+    /// Numbers of field 13 that are still to come: the field may hold several at once.
+    comments: Vec<i64>,
+    ending: Option<Ending>,
+}
+
+impl<'a> Reader<'a> {
+    /// Starts at the first record.
+    pub const fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { cursor: Cursor::new(Format::Pprof, bytes), comments: Vec::new(), ending: None }
+    }
+
+    /// How the file ended, once there is no further record.
+    pub const fn ending(&self) -> Option<Ending> {
+        self.ending
+    }
+
+    /// The next record; none at the end, and at a cut.
+    ///
+    /// # Errors
+    /// When the bytes are no profile.
+    #[allow(clippy::should_implement_trait, reason = "it can fail")]
+    pub fn next(&mut self) -> Result<Option<Record>> {
+        if let Some(comment) = self.comments.pop() {
+            return Ok(Some(Record::Comment(comment)));
+        }
+        if self.ending.is_some() {
+            return Ok(None);
+        }
+        if self.cursor.remaining() == 0 {
+            self.ending = Some(Ending::Complete);
+            return Ok(None);
+        }
+        let start = self.cursor.offset();
+        match self.record() {
+            Err(Error { kind: Kind::Cut, field, .. }) => {
+                self.ending = Some(Ending::Cut { offset: start, field });
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
+    }
+
+    fn record(&mut self) -> Result<Record> {
+        let cursor = &mut self.cursor;
+        let before = cursor.clone();
+        let key = cursor.leb("key")?;
+        let (number, name) = (key >> 3, field(key >> 3));
+        match key & 7 {
+            NUMBER => {
+                let value = cursor.leb(name)?.cast_signed();
+                Ok(match number {
+                    9 => Record::TimeNanos(value),
+                    10 => Record::DurationNanos(value),
+                    12 => Record::Period(value),
+                    13 => Record::Comment(value),
+                    14 => Record::DefaultSampleType(value),
+                    1..=6 | 11 => return Err(before.bad(name, key, "a field of bytes belongs")),
+                    other => Record::Other(other),
+                })
+            }
+            BYTES => {
+                let length = cursor.leb(name)?;
+                let place = cursor.clone();
+                let bytes = cursor.take(name, usize::try_from(length).unwrap_or(usize::MAX))?;
+                let wrong = |error: prost::DecodeError| place.error(name, Kind::Text(error.to_string()));
+                Ok(match number {
+                    1 => Record::SampleType(Message::decode(bytes).map_err(wrong)?),
+                    2 => Record::Sample(Message::decode(bytes).map_err(wrong)?),
+                    3 => Record::Mapping(Message::decode(bytes).map_err(wrong)?),
+                    4 => Record::Location(Message::decode(bytes).map_err(wrong)?),
+                    5 => Record::Function(Message::decode(bytes).map_err(wrong)?),
+                    6 => Record::Text(bytes.to_vec()),
+                    11 => Record::PeriodType(Message::decode(bytes).map_err(wrong)?),
+                    13 => {
+                        let mut packed = Cursor::at_offset(Format::Pprof, bytes, place.offset());
+                        while packed.remaining() > 0 {
+                            let comment = packed.leb(name).map_err(|error| match error.kind {
+                                // The message is whole, so this is no cut.
+                                Kind::Cut => place.error(name, Kind::Text("a number ends outside its field".into())),
+                                _ => error,
+                            })?;
+                            self.comments.push(comment.cast_signed());
+                        }
+                        self.comments.reverse();
+                        self.comments.pop().map_or(Record::Other(13), Record::Comment)
+                    }
+                    other => Record::Other(other),
+                })
+            }
+            EIGHT => cursor.take(name, 8).map(|_| Record::Other(number)),
+            FOUR => cursor.take(name, 4).map(|_| Record::Other(number)),
+            _ => Err(before.bad("key", key, "no way of storing a value has this number")),
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Symbols of the objects that the loader has mapped: what `dlsym` would find, without it. `dlsym` allocates on libcs up to 2.33 (its error
+//! messages, at first), and has moved between libraries, so that a program of an older libc could not load this library at all.
+//!
+//! `dl_iterate_phdr` names the objects in the order of their loading: the program, the preloaded libraries, what they need, what was opened
+//! since. It takes the loader's lock and nothing else. Symbols are found by the objects' own hash tables; of several versions of a
+//! symbol the default one counts.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
+
+/// Where to look.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Behind this library.
+    Next,
+    /// Everywhere.
+    Any,
+    /// In the one object that holds this address.
+    Object(usize),
+}
+
+/// A name that is looked for, and what was found: null as long as nothing was.
+pub struct Wanted {
+    name: &'static CStr,
+    gnu_hash: u32,
+    /// The address.
+    pub found: *mut c_void,
+}
+
+impl Wanted {
+    /// Looks for a name.
+    pub const fn new(name: &'static CStr) -> Wanted {
+        let (bytes, mut gnu_hash, mut at) = (name.to_bytes(), 5381u32, 0);
+        while at < bytes.len() {
+            gnu_hash = gnu_hash.wrapping_mul(33).wrapping_add(bytes[at] as u32);
+            at += 1;
+        }
+        Wanted { name, gnu_hash, found: core::ptr::null_mut() }
+    }
+
+    /// The hash of the old tables.
+    fn old_hash(&self) -> u32 {
+        self.name.to_bytes().iter().fold(0u32, |hash, byte| {
+            let hash = (hash << 4).wrapping_add(u32::from(*byte));
+            (hash ^ (hash & 0xf000_0000) >> 24) & 0x0fff_ffff
+        })
+    }
+}
+
+struct Search<'a> {
+    scope: Scope,
+    wanted: &'a mut [Wanted],
+    /// Whether this library was passed.
+    behind: bool,
+    /// Objects seen, and the most to be seen: what was loaded at start comes first.
+    seen: usize,
+    most: usize,
+}
+
+/// Objects that were there when this was first asked for: the program's own and what it needs, opened by nobody.
+static AT_START: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// The loader's state of the program's name space (`r_state`); null until it is known.
+static LOADER_STATE: AtomicPtr<c_int> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Looks names up. With `at_start` only in what was loaded at the program's start. May take the loader's lock: never on the steady path.
+pub fn find(scope: Scope, at_start: bool, wanted: &mut [Wanted]) {
+    let most = if at_start { AT_START.load(Relaxed) } else { usize::MAX };
+    let mut search = Search { scope, wanted, behind: false, seen: 0, most };
+    // SAFETY: the callback gets what libc describes and our own structure, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    let _ = AT_START.compare_exchange(usize::MAX, search.seen, Relaxed, Relaxed);
+}
+
+/// One name.
+pub fn one(scope: Scope, at_start: bool, name: &'static CStr) -> *mut c_void {
+    let mut wanted = [Wanted::new(name)];
+    find(scope, at_start, &mut wanted);
+    wanted[0].found
+}
+
+/// Whether the loader has made all relocations of what is loaded at start, so that any function may be called.
+pub fn is_consistent() -> bool {
+    let state = LOADER_STATE.load(Relaxed);
+    // SAFETY: the loader's variable, there for ever.
+    !state.is_null() && unsafe { state.read_volatile() } == 0
+}
+
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
+    // SAFETY: `find` passes its own structure, and the loader describes an object that stays mapped while it holds its lock.
+    unsafe {
+        let (info, search) = (&*info, &mut *search.cast::<Search<'_>>());
+        search.seen += 1;
+        let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+        let holds = |address: usize| {
+            headers.iter().any(|header| {
+                let start = info.dlpi_addr.wrapping_add(header.p_vaddr) as usize;
+                header.p_type == libc::PT_LOAD && (start..start + header.p_memsz as usize).contains(&address)
+            })
+        };
+        let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC);
+        let Some(dynamic) = dynamic else { return 0 };
+        let object = Object::read(info.dlpi_addr, info.dlpi_addr.wrapping_add(dynamic.p_vaddr) as *const [u64; 2]);
+        if search.seen == 1 && LOADER_STATE.load(Relaxed).is_null() && !object.debug.is_null() {
+            LOADER_STATE.store(object.debug.byte_add(R_STATE).cast_mut().cast(), Relaxed);
+        }
+        let look = match search.scope {
+            Scope::Any => true,
+            Scope::Object(address) => holds(address),
+            Scope::Next if search.behind => true,
+            Scope::Next => {
+                search.behind = holds(visit as *const () as usize);
+                false
+            }
+        };
+        if look {
+            for wanted in search.wanted.iter_mut().filter(|wanted| wanted.found.is_null()) {
+                wanted.found = object.symbol(wanted);
+            }
+        }
+        c_int::from(search.seen >= search.most)
+    }
+}
+
+/// Place of `r_state` in the loader's `struct r_debug`.
+const R_STATE: usize = 24;
+
+/// The tables of an object.
+struct Object {
+    base: u64,
+    symbols: *const libc::Elf64_Sym,
+    strings: *const u8,
+    versions: *const u16,
+    gnu_hash: *const u32,
+    old_hash: *const u32,
+    debug: *const c_void,
+}
+
+impl Object {
+    /// # Safety
+    /// `entry` is the dynamic section of an object mapped with this base.
+    unsafe fn read(base: u64, mut entry: *const [u64; 2]) -> Object {
+        const DT_HASH: u64 = 4;
+        const DT_STRTAB: u64 = 5;
+        const DT_SYMTAB: u64 = 6;
+        const DT_DEBUG: u64 = 21;
+        const DT_GNU_HASH: u64 = 0x6fff_fef5;
+        const DT_VERSYM: u64 = 0x6fff_fff0;
+        let mut object = Object {
+            base,
+            symbols: core::ptr::null(),
+            strings: core::ptr::null(),
+            versions: core::ptr::null(),
+            gnu_hash: core::ptr::null(),
+            old_hash: core::ptr::null(),
+            debug: core::ptr::null(),
+        };
+        // SAFETY: the section ends with a zero tag.
+        unsafe {
+            while (*entry)[0] != 0 {
+                let [tag, value] = *entry;
+                // Some loaders write absolute addresses into the section, some leave what the file says.
+                let at = if value < base { base + value } else { value };
+                match tag {
+                    DT_HASH => object.old_hash = at as *const u32,
+                    DT_STRTAB => object.strings = at as *const u8,
+                    DT_SYMTAB => object.symbols = at as *const libc::Elf64_Sym,
+                    DT_GNU_HASH => object.gnu_hash = at as *const u32,
+                    DT_VERSYM => object.versions = at as *const u16,
+                    DT_DEBUG => object.debug = value as *const c_void,
+                    _ => {}
+                }
+                entry = entry.add(1);
+            }
+        }
+        object
+    }
+
+    /// The address of a symbol, or null.
+    ///
+    /// # Safety
+    /// The object is mapped; its tables are as its linker wrote them, as the loader trusts them too.
+    unsafe fn symbol(&self, wanted: &Wanted) -> *mut c_void {
+        if self.symbols.is_null() || self.strings.is_null() {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the caller's promise.
+        let number =
+            unsafe { if self.gnu_hash.is_null() { self.by_old_hash(wanted) } else { self.by_gnu_hash(wanted) } };
+        // SAFETY: as above; the number came from the object's hash table.
+        number.map_or(core::ptr::null_mut(), |number| unsafe {
+            let symbol = &*self.symbols.add(number);
+            let address = self.base.wrapping_add(symbol.st_value) as *mut c_void;
+            if symbol.st_info & 0xf == STT_GNU_IFUNC {
+                core::mem::transmute::<*mut c_void, extern "C" fn() -> *mut c_void>(address)()
+            } else {
+                address
+            }
+        })
+    }
+
+    /// Whether a symbol is the one, defined, global and of the default version.
+    ///
+    /// # Safety
+    /// As [`Object::symbol`].
+    unsafe fn is(&self, number: usize, wanted: &Wanted) -> bool {
+        const HIDDEN_VERSION: u16 = 0x8000;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let symbol = &*self.symbols.add(number);
+            let (kind, bind) = (symbol.st_info & 0xf, symbol.st_info >> 4);
+            symbol.st_shndx != 0
+                && symbol.st_value != 0
+                && matches!(kind, 0..=2 | STT_GNU_IFUNC)
+                && matches!(bind, 1 | 2 | STB_GNU_UNIQUE)
+                && (self.versions.is_null() || *self.versions.add(number) & HIDDEN_VERSION == 0)
+                && CStr::from_ptr(self.strings.add(symbol.st_name as usize).cast()) == wanted.name
+        }
+    }
+
+    /// # Safety
+    /// As [`Object::symbol`].
+    unsafe fn by_gnu_hash(&self, wanted: &Wanted) -> Option<usize> {
+        let (table, hash) = (self.gnu_hash, wanted.gnu_hash);
+        // SAFETY: the caller's promise: buckets, first symbol, words of the filter, its shift; filter; buckets; chains.
+        unsafe {
+            let (buckets, first, words, shift) = (*table, *table.add(1), *table.add(2), *table.add(3));
+            let filter = table.add(4).cast::<u64>();
+            let word = *filter.add(((hash / 64) & words.wrapping_sub(1)) as usize);
+            let bits = 1u64 << (hash & 63) | 1 << (hash >> (shift & 31) & 63);
+            if buckets == 0 || word & bits != bits {
+                return None;
+            }
+            let bucket = table.add(4 + 2 * words as usize);
+            let chain = bucket.add(buckets as usize);
+            let mut number = *bucket.add((hash % buckets) as usize);
+            if number < first {
+                return None;
+            }
+            loop {
+                let link = *chain.add((number - first) as usize);
+                if link | 1 == hash | 1 && self.is(number as usize, wanted) {
+                    return Some(number as usize);
+                }
+                if link & 1 != 0 {
+                    return None;
+                }
+                number += 1;
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Object::symbol`].
+    unsafe fn by_old_hash(&self, wanted: &Wanted) -> Option<usize> {
+        let table = self.old_hash;
+        if table.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's promise: buckets, symbols; buckets; chains.
+        unsafe {
+            let (buckets, symbols) = (*table, *table.add(1));
+            if buckets == 0 {
+                return None;
+            }
+            let (bucket, chain) = (table.add(2), table.add(2 + buckets as usize));
+            let mut number = *bucket.add((wanted.old_hash() % buckets) as usize);
+            for _ in 0..symbols {
+                if number == 0 || number >= symbols {
+                    return None;
+                }
+                if self.is(number as usize, wanted) {
+                    return Some(number as usize);
+                }
+                number = *chain.add(number as usize);
+            }
+            None
+        }
+    }
+}
+
+const STT_GNU_IFUNC: u8 = 10;
+const STB_GNU_UNIQUE: u8 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_the_loader_finds() {
+        for name in [c"malloc", c"free", c"posix_spawn", c"memcpy", c"_dl_find_object", c"dl_iterate_phdr", c"environ"]
+        {
+            // SAFETY: a valid name; the test's own process.
+            let known = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            assert!(!known.is_null());
+            assert_eq!(one(Scope::Any, false, name), known, "{name:?}");
+            assert_eq!(one(Scope::Any, true, name), known, "{name:?}");
+        }
+        assert!(one(Scope::Any, false, c"no_such_function_anywhere").is_null());
+        assert!(one(Scope::Object(visit as *const () as usize), false, c"malloc").is_null());
+        let malloc = one(Scope::Next, false, c"malloc");
+        assert_eq!(one(Scope::Object(malloc as usize), false, c"malloc"), malloc);
+        assert!(is_consistent());
+    }
+}

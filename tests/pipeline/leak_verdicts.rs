@@ -1,0 +1,147 @@
+//! The labelled set: programs whose leaks are known, one a mode, and what `heaptape leaks` must say of each with its default settings; then
+//! the same recordings with one event in a hundred lost, where a verdict may be uncertain and never wrong.
+
+use heaptape_tests::recording::heaptape;
+use heaptape_tests::{Program, Recording, Target, lossy, workshop};
+use serde_json::Value;
+use std::path::Path;
+
+/// Mode, function that allocates, verdict, blocks left.
+#[rustfmt::skip]
+const LABELLED: &[(&str, &str, &str, u64)] = &[
+    ("linear", "linear", "growing", 1000), ("copied_text", "copied_text", "growing", 400), ("half_freed", "half_freed", "growing", 600),
+    ("rare", "rare", "slow", 9), ("rare_path", "rare_path", "slow", 83), ("alone", "alone", "growing", 40),
+    ("built_text", "built_text", "growing", 400), ("arena_chunk", "arena_chunk", "growing", 40),
+    ("thread_state", "thread_state", "growing", 100), ("backlog", "backlog", "growing", 600), ("entry", "entry", "bounded-cache", 64),
+    ("mixed_entry", "mixed_entry", "bounded-cache", 64), ("lost_entry", "lost_entry", "slow", 78), ("table", "table", "one-time", 1),
+    ("setup", "setup", "one-time", 1200), ("burst", "burst", "one-time", 750), ("plugin", "plugin", "one-time", 1),
+    ("late", "late", "one-time", 600), ("pool", "pool", "one-time", 360), ("reset_arena", "reset_arena", "one-time", 8),
+    ("array", "array", "container-growth", 1), ("buffer", "buffer", "container-growth", 1), ("column", "column", "container-growth", 12),
+    ("session", "session", "freed-at-exit", 0), ("request", "request", "young-at-end", 2), ("batch", "batch", "young-at-end", 32),
+    ("tidy", "tidy", "", 0), ("childs", "childs", "growing", 1600),
+];
+
+/// The same, run as fast as they go: their time says nothing then.
+#[rustfmt::skip]
+const QUICK: &[(&str, &str, &str, u64)] = &[
+    ("linear", "linear", "growing", 1000), ("entry", "entry", "bounded-cache", 64), ("session", "session", "freed-at-exit", 0),
+    ("setup", "setup", "one-time", 1200), ("backlog", "backlog", "growing", 600), ("half_freed", "half_freed", "growing", 600),
+    ("rare_path", "rare_path", "slow", 83), ("buffer", "buffer", "container-growth", 1),
+];
+
+/// The same of C++.
+#[rustfmt::skip]
+const CONTAINERS: &[(&str, &str, &str, u64)] = &[
+    ("grow_vector", "grow_vector", "container-growth", 1), ("grow_list", "grow_list", "growing", 800),
+    ("forget_order", "forget_order", "growing", 800), ("tie_cycle", "tie_cycle", "growing", 1200),
+];
+
+/// What `leaks --json` says: function, verdict, blocks, merged by function and verdict.
+fn verdicts(folder: &Path) -> Vec<(String, String, u64)> {
+    let said = heaptape(["leaks".as_ref(), "--json".as_ref(), "--by=function".as_ref(), folder.as_os_str()]);
+    assert!(said.code() < 2, "{said}");
+    let answer: Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    let rows = ["leaks", "freed_at_exit"].into_iter().flat_map(|list| answer[list].as_array().expect("a list"));
+    let mut found: Vec<(String, String, u64)> = Vec::new();
+    for row in rows.filter(|row| row["kept_on_purpose"].is_null()) {
+        let stack = row["stack"].as_array().expect("a stack");
+        let own = stack.iter().find(|frame| frame["program"] == true).or(stack.first());
+        let function = own.map_or("?", |frame| frame["function"].as_str().expect("a name")).to_string();
+        let (verdict, blocks) =
+            (row["verdict"].as_str().expect("a verdict"), row["blocks"].as_u64().expect("a number"));
+        match found.iter_mut().find(|(known, of, _)| *known == function && of == verdict) {
+            Some((_, _, sum)) => *sum += blocks,
+            None => found.push((function, verdict.to_string(), blocks)),
+        }
+    }
+    found
+}
+
+fn judged(program: &Path, set: &[(&str, &str, &str, u64)], quick: bool) {
+    let (mut wrong, mut all_lost) = (Vec::new(), 0);
+    for &(mode, function, verdict, blocks) in set {
+        let mut run = Program::new(program).arg(mode);
+        if quick {
+            run = run.arg("quick");
+        }
+        let recording: Recording = run.recorded();
+        let found = verdicts(&recording.folder);
+        let own: Vec<_> = found.iter().filter(|(name, ..)| name == function).collect();
+        let right = match verdict {
+            "" => own.is_empty(),
+            _ => own.len() == 1 && own[0].1 == verdict && own[0].2 == blocks,
+        };
+        let others = found.iter().filter(|(name, ..)| name != function);
+        let harmless = others.clone().all(|(name, of, _)| is_harmless(name, of));
+        if !right || !harmless {
+            wrong.push(format!("{mode}: {verdict} of {blocks} was expected, found {found:?}"));
+        }
+        let place = workshop::folder();
+        let folder = place.path().join("lossy");
+        let lost = lossy::write(&recording.folder, &folder, 100, 30, 7919);
+        all_lost += lost;
+        for (name, of, blocks) in verdicts(&folder) {
+            let right = of == "uncertain" || (name == function && of == verdict) || is_harmless(&name, &of);
+            if !right {
+                wrong.push(format!("{mode} with {lost} events lost: {name} is called {of} ({blocks} blocks)"));
+            }
+        }
+    }
+    assert!(all_lost > 300, "too little was lost to say anything: {all_lost}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What every program has besides: its own start.
+fn is_harmless(name: &str, verdict: &str) -> bool {
+    matches!(verdict, "one-time" | "uncertain") && ["base", "main", "parents", "_dl_init", "call_init"].contains(&name)
+}
+
+#[test]
+fn paced_programs_are_judged_rightly() {
+    judged(&Target::program("leaks/labelled.c").build(), LABELLED, false);
+}
+
+#[test]
+fn programs_in_a_hurry_are_judged_rightly() {
+    judged(&Target::program("leaks/labelled.c").build(), QUICK, true);
+}
+
+#[test]
+fn containers_and_objects_are_judged_rightly() {
+    judged(&Target::program("leaks/containers.cpp").build(), CONTAINERS, false);
+}
+
+#[test]
+fn evidence_tells_when_how_old_and_who() {
+    let recording =
+        Program::new(Target::program("leaks/labelled.c").build()).arg("lost_entry").option("--free-stacks").recorded();
+    let said = recording.heaptape(&["leaks", "--json", "--by=function"]);
+    let answer: Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    let leak =
+        answer["leaks"].as_array().and_then(|rows| rows.iter().find(|row| row["verdict"] == "slow")).expect("a leak");
+    let evidence = &leak["evidence"];
+    assert_eq!(evidence["allocs"], 1000, "{evidence:#}");
+    assert_eq!(evidence["freed"], 922);
+    let lives: u64 =
+        evidence["lives"].as_array().expect("a list").iter().filter_map(|row| row["blocks"].as_u64()).sum();
+    assert_eq!(lives, 922, "each freed sibling stands in one class");
+    let births: u64 = evidence["births"].as_array().expect("a list").iter().filter_map(Value::as_u64).sum();
+    assert_eq!(births, 78);
+    assert!(evidence["oldest_age"].as_u64() > evidence["longest_life"].as_u64(), "older than any that was freed");
+    assert_eq!(evidence["freed_at"][0]["functions"][0], "run_behind_cache");
+    assert_eq!(evidence["freed_at"][0]["blocks"], 922);
+    assert!(evidence["examples"][0][0].as_str().is_some_and(|address| address.starts_with("0x")));
+}
+
+#[test]
+fn inherited_blocks_are_told_and_are_no_leaks_of_the_child() {
+    let recording = Program::new(Target::program("leaks/labelled.c").build()).arg("childs").recorded();
+    let said = recording.heaptape(&["leaks", "--json"]);
+    let answer: Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    let processes = answer["processes"].as_array().expect("a list");
+    let inherited: Vec<u64> = processes.iter().filter_map(|one| one["inherited_blocks"].as_u64()).collect();
+    assert_eq!(inherited.iter().filter(|&&blocks| blocks > 600).count(), 2, "two children: {inherited:?}");
+    let named = |row: &&Value| row["stack"][0]["function"] == "parents";
+    let parents = answer["leaks"].as_array().expect("a list").iter().filter(named);
+    assert_eq!(parents.filter_map(|row| row["blocks"].as_u64()).sum::<u64>(), 600, "once, in the parent");
+}

@@ -1,0 +1,254 @@
+//! A recording as it would be, had so many of its events found no room: runs of events are taken out, what follows is numbered and
+//! matched anew as the recorder does it, and every gap stands in the tape as a loss.
+
+use heaptape_analyzer::Progress;
+use heaptape_analyzer::event::{Event, Kind, Span};
+use heaptape_analyzer::load::Image;
+use heaptape_formats::mtrc::{self, Place};
+use heaptape_formats::recording::{TAPE, TRACE};
+use heaptape_formats::tape::{self, Codec, Column, Entry, Record, Step, field::Field, field::Text};
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+/// Events of a chunk.
+const CHUNK: usize = 20_000;
+
+/// One call, as the program made it.
+#[derive(Clone, Copy)]
+struct Call {
+    event: Event,
+    /// Resize, free: the address given back.
+    old: u64,
+}
+
+/// A record of the new trace.
+enum Put {
+    Alloc(Event),
+    Resize(Event),
+    Free(Event),
+    Unmatched(Event),
+}
+
+/// Random numbers that are the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+/// Writes the recording `from` to `to` with one event in `one_in` lost, in runs of at most `longest`. Gives how many are lost.
+pub fn write(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u64 {
+    fs::create_dir_all(to).expect("a folder");
+    let mut lost = 0;
+    for entry in fs::read_dir(from).expect("the recording") {
+        let path = entry.expect("an entry").path();
+        let target = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            lost += image(&path, &target, one_in, longest, seed);
+        } else {
+            fs::copy(&path, &target).expect("a copy");
+        }
+    }
+    lost
+}
+
+fn image(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u64 {
+    fs::create_dir_all(to).expect("a folder");
+    let image = Image::open(from, None).expect("an image");
+    let mut events = Vec::new();
+    let missing = image.for_each(Span::ALL, &Progress::silent("test"), &mut |batch| events.extend_from_slice(batch));
+    assert!(missing.is_empty(), "{missing:?}");
+    let calls = calls(&events);
+    let (kept, losses) = lose(&calls, one_in, longest, &mut Random(seed.max(1)));
+    let lost = losses.iter().map(|loss| loss.events).sum();
+    let (trace, chunks) = chunks(&again(&kept));
+    let mut out = Vec::new();
+    let mut writer = tape::Writer::default();
+    tape::Writer::file_head(&mut out);
+    let bytes = fs::read(from.join(TAPE)).expect("the tape");
+    let mut reader = tape::Reader::new(&bytes).expect("a tape");
+    let mut end = None;
+    loop {
+        match reader.step() {
+            Step::Record(_, Record::Chunk(_) | Record::Summary(_) | Record::Ledger(_)) => {}
+            Step::Record(_, record @ Record::End(_)) => end = Some(record),
+            Step::Record(_, record) => writer.record(&record, &mut out),
+            Step::End(_) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut accounts: HashMap<u32, tape::Account> = HashMap::new();
+    let account = |thread| tape::Account { thread, ..tape::Account::default() };
+    for call in &kept {
+        let row = accounts.entry(call.event.thread).or_insert_with(|| account(call.event.thread));
+        (row.emitted, row.recorded) = (row.emitted + 1, row.recorded + 1);
+    }
+    for loss in &losses {
+        let row = accounts.entry(loss.thread).or_insert_with(|| account(loss.thread));
+        (row.emitted, row.lost) = (row.emitted + loss.events, row.lost + loss.events);
+    }
+    let records = chunks.into_iter().map(Record::Chunk).chain(losses.into_iter().map(Record::Loss));
+    let ledger = Record::Ledger(tape::Ledger { accounts: accounts.into_values().collect() });
+    records.chain([ledger]).chain(end).for_each(|record| writer.record(&record, &mut out));
+    fs::write(to.join(TAPE), out).expect("the tape");
+    fs::write(to.join(TRACE), trace).expect("the trace");
+    lost
+}
+
+/// What the program called: the recorder's own records taken out, addresses of what was given back put in.
+fn calls(events: &[Event]) -> Vec<Call> {
+    let mut live: HashMap<u64, u64> = HashMap::new();
+    let mut calls = Vec::new();
+    for &event in events {
+        let old = match event.kind {
+            Kind::Alloc => live.insert(event.index, event.address).unwrap_or(0),
+            Kind::Resize => live.insert(event.index, event.address).unwrap_or(0),
+            Kind::Free => live.remove(&event.index).unwrap_or(0),
+            Kind::Unmatched => event.address,
+        };
+        if event.entry != Entry::Inherited as u8 && event.entry != Entry::Implied as u8 {
+            calls.push(Call { event, old });
+        }
+    }
+    calls
+}
+
+/// Takes runs of events of one thread out.
+fn lose(calls: &[Call], one_in: u64, longest: u64, random: &mut Random) -> (Vec<Call>, Vec<tape::Loss>) {
+    let (mut kept, mut losses): (Vec<Call>, Vec<tape::Loss>) = (Vec::new(), Vec::new());
+    // Thread -> events still to lose, and the open loss.
+    let mut open: HashMap<u32, (u64, tape::Loss)> = HashMap::new();
+    let mut last: HashMap<u32, u64> = HashMap::new();
+    for call in calls {
+        let (thread, tick) = (call.event.thread, call.event.tick);
+        if !open.contains_key(&thread) && random.next() % (one_in * (longest + 1) / 2) == 0 {
+            let from_tick = last.get(&thread).copied().unwrap_or(0);
+            let loss = tape::Loss { thread, events: 0, from_tick, to_tick: u64::MAX };
+            open.insert(thread, (1 + random.next() % longest, loss));
+        }
+        match open.get_mut(&thread) {
+            Some((left, loss)) if *left > 0 => (*left, loss.events) = (*left - 1, loss.events + 1),
+            _ => {
+                if let Some((_, loss)) = open.remove(&thread) {
+                    losses.push(tape::Loss { to_tick: tick, ..loss });
+                }
+                kept.push(*call);
+                last.insert(thread, tick);
+            }
+        }
+    }
+    losses.extend(open.into_values().map(|(_, loss)| loss));
+    (kept, losses)
+}
+
+/// Numbers and matches calls as the recorder does it: by address alone.
+fn again(calls: &[Call]) -> Vec<Put> {
+    let mut live: HashMap<u64, u64> = HashMap::new();
+    let (mut puts, mut next) = (Vec::new(), 1u64);
+    for &Call { event, old } in calls {
+        let takes = matches!(event.kind, Kind::Alloc | Kind::Resize);
+        let given = if event.kind == Kind::Resize { live.remove(&old) } else { None };
+        if takes && let Some(index) = live.remove(&event.address) {
+            puts.push(Put::Free(Event { kind: Kind::Free, index, entry: Entry::Implied as u8, ..event }));
+        }
+        match event.kind {
+            Kind::Alloc => {
+                puts.push(Put::Alloc(Event { index: next, ..event }));
+                live.insert(event.address, next);
+                next += 1;
+            }
+            Kind::Resize => {
+                let index = given.unwrap_or_else(|| {
+                    let entry = Entry::Inherited as u8;
+                    puts.push(Put::Alloc(Event { index: next, address: old, size: 0, site: 0, entry, ..event }));
+                    next += 1;
+                    next - 1
+                });
+                puts.push(Put::Resize(Event { index, ..event }));
+                live.insert(event.address, index);
+            }
+            Kind::Free => match live.remove(&old) {
+                Some(index) => puts.push(Put::Free(Event { index, ..event })),
+                None => puts.push(Put::Unmatched(Event { address: old, ..event })),
+            },
+            Kind::Unmatched => puts.push(Put::Unmatched(event)),
+        }
+    }
+    puts
+}
+
+/// The trace, and its chunks' records.
+fn chunks(puts: &[Put]) -> (Vec<u8>, Vec<tape::Chunk>) {
+    let mut writer = mtrc::Writer::new(mtrc::Options::default());
+    let (mut trace, mut chunks, mut next) = (Vec::new(), Vec::new(), 1u64);
+    for (number, part) in puts.chunks(CHUNK).enumerate() {
+        let mut plain = Vec::new();
+        if number == 0 {
+            writer.header(&mut plain);
+        }
+        writer.new_chunk();
+        let [mut entries, mut ticks, mut sites, mut unmatched] = [const { Vec::new() }; 4];
+        let tick = |put: &Put| match put {
+            Put::Alloc(event) | Put::Resize(event) | Put::Free(event) | Put::Unmatched(event) => event.tick,
+        };
+        let (first_tick, last_tick) = (tick(&part[0]), part.iter().map(tick).max().unwrap_or(0));
+        let (mut now, mut events, first_index) = (first_tick, 0, next);
+        for put in part {
+            let event = match put {
+                Put::Alloc(event) | Put::Resize(event) | Put::Free(event) | Put::Unmatched(event) => event,
+            };
+            let place = Place::thread(event.thread.into());
+            match put {
+                Put::Alloc(_) => {
+                    writer.alloc(&mut plain, event.index, event.address, event.size, &place);
+                    event.site.put(&mut sites);
+                    next += 1;
+                }
+                Put::Resize(_) => {
+                    writer.resize(&mut plain, event.index, event.address, event.size, &place);
+                    event.site.put(&mut sites);
+                }
+                Put::Free(_) => writer.free(&mut plain, event.index, &place),
+                Put::Unmatched(_) => {
+                    let tick = event.tick.saturating_sub(first_tick);
+                    let (address, thread, entry) = (event.address, event.thread, event.entry);
+                    tape::Unmatched { position: events as u32, address, thread, entry, tick }.put(&mut unmatched);
+                    continue;
+                }
+            }
+            entries.push(event.entry);
+            event.tick.saturating_sub(now).put(&mut ticks);
+            now = now.max(event.tick);
+            events += 1;
+        }
+        let column =
+            |kind, plain: Vec<u8>| Column { kind, codec: 0, plain_length: plain.len() as u32, stored: Text(plain) };
+        let kinds = [tape::COLUMN_ENTRIES, tape::COLUMN_TICKS, tape::COLUMN_SITES, tape::COLUMN_UNMATCHED];
+        let columns = kinds.into_iter().zip([entries, ticks, sites, unmatched]);
+        chunks.push(tape::Chunk {
+            number: number as u32 + 1,
+            codec: Codec::Plain as u8,
+            stored_offset: trace.len() as u64,
+            stored_length: plain.len() as u64,
+            plain_offset: trace.len() as u64,
+            plain_length: plain.len() as u64,
+            checksum: tape::codec::checksum(&plain),
+            events,
+            allocations: next - first_index,
+            first_index,
+            first_tick,
+            last_tick,
+            columns: columns.filter(|(_, plain)| !plain.is_empty()).map(|(kind, plain)| column(kind, plain)).collect(),
+            ..tape::Chunk::default()
+        });
+        trace.extend_from_slice(&plain);
+    }
+    writer.end(&mut trace);
+    (trace, chunks)
+}
