@@ -518,7 +518,7 @@ impl Recorder {
 }
 
 /// Ticks of a duration.
-fn ticks_of(nanoseconds: u64, ticks_per_second: u64) -> u64 {
+pub(crate) fn ticks_of(nanoseconds: u64, ticks_per_second: u64) -> u64 {
     (u128::from(nanoseconds) * u128::from(ticks_per_second) / 1_000_000_000) as u64
 }
 

@@ -20,5 +20,5 @@ pub use area::{Area, Header, Layout, Params, SlotControl};
 pub use event::{Event, Op, Record};
 pub use nodes::Node;
 
-/// Version of everything in this crate. 1: the first. 2: gate, [`Op::INTERVAL`].
-pub const WIRE_VERSION: u16 = 2;
+/// Version of everything in this crate. 1: the first. 2: gate, [`Op::INTERVAL`]. 3: stamps at the tail.
+pub const WIRE_VERSION: u16 = 3;

@@ -10,15 +10,20 @@ use crate::clock;
 use crate::drain::Command;
 use crate::options::Mode;
 use crate::process::{self, Process};
+use crate::recorder::ticks_of;
 use crate::session::{End, Session, Stats};
 use crate::sys::Mapping;
+use crossbeam_channel::bounded;
 use formats::recording::{Exit, Image};
 use formats::tape::{self, field::Text};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wire::hello::{ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL};
+
+/// Time for the parent's state at a fork that was not seen.
+const UNSEEN: Duration = Duration::from_millis(20);
 
 impl Service {
     pub(super) fn take_in(&mut self, caller: Caller) {
@@ -47,7 +52,7 @@ impl Service {
         }
     }
 
-    pub(super) fn welcome(&mut self, caller: Caller) -> Result<(), (Caller, io::Error)> {
+    pub(super) fn welcome(&mut self, mut caller: Caller) -> Result<(), (Caller, io::Error)> {
         let start_tick = self.clock.now();
         let process = Process::read(caller.pid);
         let name = String::from_utf8_lossy(&process.comm).into_owned();
@@ -70,7 +75,19 @@ impl Service {
         };
         let folder = self.folder(caller.uid, &epoch, choice.mode, caller.pid, &name);
         let is_fork = caller.hello.origin == ORIGIN_FORK;
+        let age = std::mem::take(&mut caller.hello.fork_age);
+        if age != 0 {
+            // Made by a call that the library did not see: it knows its age.
+            let tick = caller.hello.fork_tick.saturating_sub(ticks_of(age, self.ticks_per_second));
+            caller.hello.fork_tick = tick.max(1);
+        }
         let parent = is_fork.then(|| self.parent(&caller, process.ppid)).flatten();
+        if let Some((parent, _)) = parent.as_ref().filter(|_| age != 0) {
+            // The child waits for its answer: what the parent has now is kept for it.
+            let (done, is_done) = bounded(1);
+            let _ = self.stages.commands.send(Command::Bequeath(parent.id, caller.hello.fork_tick, done));
+            let _ = is_done.recv_timeout(UNSEEN);
+        }
         let unix_ns = clock::unix_ns();
         let id = self.next;
         self.next += 1;
