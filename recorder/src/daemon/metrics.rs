@@ -69,7 +69,9 @@ pub fn text<'a>(clients: impl Iterator<Item = &'a Client>, own: &[Own]) -> Strin
         }
     }
     let mut out = String::new();
-    let rows: [(&str, &str, &str, fn(&Sum) -> u64); 8] = [
+    /// Name, kind, help, figure.
+    type Row = (&'static str, &'static str, &'static str, fn(&Sum) -> u64);
+    let rows: [Row; 8] = [
         ("processes", "gauge", "Processes served", |sum| sum.processes),
         ("live_bytes", "gauge", "Bytes allocated and not freed", |sum| sum.live_bytes),
         ("live_blocks", "gauge", "Blocks allocated and not freed", |sum| sum.live_blocks),
