@@ -92,7 +92,10 @@ pub fn axis(image: &Image, span: Span) -> Axis {
             let frees = image.tape.events.saturating_sub(last.number + 1);
             let live = image.tape.summary.as_ref().map_or(u64::MAX, |summary| summary.totals.live_blocks);
             let taken_down = frees > 0 && frees >= live.saturating_add(frees) / 4;
-            end = if taken_down || last.tick >= half { last.tick } else { end };
+            // A short run that was busy for long enough: how late its end was seen says nothing.
+            let whole = image.clock.nanos(end);
+            let busy = whole < 1_000_000_000 && image.clock.nanos(last.tick) >= SHORT_NS;
+            end = if taken_down || busy || last.tick >= half { last.tick } else { end };
         }
         if let Some(first) = image.birth_at(0).filter(|first| first.tick <= half && first.tick < end) {
             start = first.tick;
