@@ -62,5 +62,8 @@ for source in tests/programs/*.c tests/programs/*.cpp tests/programs/*.rs; do
   git grep -qE "\"(${name%.*}|$name)\"|/$name" -- 'tests/*.rs' 'tests/bench' 'tests/programs' ":!$source" || fail "no test uses $source"
 done
 
+# What the README promises is tested.
+ci/promises.sh || bad=1
+
 [ "$bad" = 0 ] && echo 'house rules: kept'
 exit "$bad"

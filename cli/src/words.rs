@@ -34,6 +34,8 @@ words! {
     ctl Ctl,
     /// What to put into a service's drop-in so that the daemon records it
     env Env,
+    /// What programs hold, live
+    top Top,
     /// The daemon's epochs, as paths for the other words
     epochs Epochs,
     /// What a recorded program did with its heap, on one screen
@@ -62,6 +64,8 @@ words! {
     fragmentation Fragmentation,
     /// What changed between two runs, builds, moments or processes
     diff Diff,
+    /// Copy what names a recording's frames into it, for another machine
+    pack Pack,
     /// A recording as files for other tools
     export Export,
     /// Files of one format as files of another

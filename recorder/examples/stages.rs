@@ -135,6 +135,7 @@ fn session(options: Options) -> Arc<Session> {
         is_namespaced: false,
         stats: Arc::default(),
         limit: Arc::default(),
+        resumed: false,
     })
 }
 

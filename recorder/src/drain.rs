@@ -44,6 +44,8 @@ pub enum Command {
     End(SessionId, End),
     /// A child was forked at this tick by a call that nobody saw: what its parent has now, undone up to the tick, is kept for it. Said when done.
     Bequeath(SessionId, u64, Sender<()>),
+    /// A session goes on with another recorder: its process is not told.
+    Leave(SessionId),
     /// The digest of a session is to do something, behind all that was drained so far.
     Tell(SessionId, Tell),
 }
@@ -83,11 +85,12 @@ pub fn run(clock: Clock, commands: &Receiver<Command>, workers: Vec<Sender<Messa
         while let Some(next) = command.take() {
             match next {
                 Command::Start(session, worker) => drain.start(session, worker),
-                Command::End(id, end) => drain.end(id, end),
+                Command::End(id, end) => drain.end(id, end, true),
                 Command::Bequeath(parent, tick, done) => {
                     drain.bequeath(parent, tick);
                     let _ = done.send(());
                 }
+                Command::Leave(id) => drain.end(id, End::RUNNING, false),
                 Command::Tell(id, tell) => drain.tell(id, tell),
             }
             command = commands.try_recv().ok();
@@ -97,7 +100,7 @@ pub fn run(clock: Clock, commands: &Receiver<Command>, workers: Vec<Sender<Messa
     }
     while let Some(source) = drain.sources.first() {
         let id = source.session.id;
-        drain.end(id, End::RUNNING);
+        drain.end(id, End::RUNNING, true);
     }
 }
 
@@ -136,7 +139,7 @@ impl Drain {
         self.send(worker, Message::Start(Arc::clone(&session)));
         let now = Instant::now();
         self.sources.push(Source {
-            slots: Slots::new(Arc::clone(&session.mapping), session.process.start_tick),
+            slots: Slots::new(Arc::clone(&session.mapping), session.process.start_tick, session.resumed),
             worker,
             waits: session.forked.as_ref().map(|(parent, _, tick)| (*parent, *tick)),
             reap: (now, REAP),
@@ -294,7 +297,7 @@ impl Drain {
         }
     }
 
-    fn end(&mut self, id: SessionId, end: End) {
+    fn end(&mut self, id: SessionId, end: End, closes: bool) {
         let Some(index) = self.sources.iter().position(|source| source.session.id == id) else { return };
         // A child that ends before it got its inheritance still gets it: a pass a generation.
         let begun = Instant::now();
@@ -304,7 +307,9 @@ impl Drain {
         if let Some((parent, tick)) = self.sources[index].waits.take() {
             self.send(self.sources[index].worker, Message::Inherit { child: id, parent, tick });
         }
-        self.sources[index].session.mapping.header().state.store(CLOSED, Release);
+        if closes {
+            self.sources[index].session.mapping.header().state.store(CLOSED, Release);
+        }
         let cut = self.clock.now();
         self.clock.grace();
         let mut batch = self.batches.try_recv().unwrap_or_default();

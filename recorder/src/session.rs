@@ -35,6 +35,8 @@ pub struct Session {
     pub stats: Arc<Stats>,
     /// How much of it may be drained.
     pub limit: Arc<Limit>,
+    /// Whether another recorder had its area before.
+    pub resumed: bool,
 }
 
 /// A bound on what one process may send.
@@ -59,7 +61,19 @@ impl Session {
         let mapping = Arc::clone(&self.mapping);
         let (stats, limit) = (Arc::clone(&self.stats), Arc::clone(&self.limit));
         let (id, clock, is_namespaced) = (self.id, self.clock, self.is_namespaced);
-        Session { id, mapping, process, folder, clock, options, forked: None, is_namespaced, stats, limit }
+        Session {
+            id,
+            mapping,
+            process,
+            folder,
+            clock,
+            options,
+            forked: None,
+            is_namespaced,
+            stats,
+            limit,
+            resumed: self.resumed,
+        }
     }
 }
 
@@ -108,6 +122,8 @@ stats! {
     sampled_out,
     /// Call sites, their callers among them.
     sites,
+    /// Sites that held more at the last full minute than at the one before.
+    growing,
     /// Threads seen.
     threads,
     /// Bytes of the digest's own memory, estimated.

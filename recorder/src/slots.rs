@@ -1,6 +1,6 @@
 //! The thread slots of one session as the drain sees them: who owns which, what waits in their rings, when an owner is gone.
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Stamps};
 use crate::merge::{self, Lane};
 use crate::sys::{self, Mapping};
 use std::sync::Arc;
@@ -35,6 +35,10 @@ struct Slot {
     /// Whether its name was read a second time (threads name themselves after they started).
     named: bool,
     broken: bool,
+    /// The owner's running stamp behind the last copied record.
+    stamps: Stamps,
+    /// What the owner had counted before this recorder came, the records that it found in the ring apart: emitted, lost, sampled out.
+    before: (u64, u64, u64),
 }
 
 /// Something that the digest must know of, in order with the records.
@@ -60,6 +64,10 @@ pub struct Slots {
     frontier: u64,
     backlog: usize,
     news: Vec<News>,
+    /// Whether another recorder had the area before.
+    resumed: bool,
+    /// Events without a slot that were counted before.
+    homeless: u64,
 }
 
 /// What a pass found.
@@ -74,9 +82,46 @@ pub struct Found {
 }
 
 impl Slots {
-    /// The slots of a new area.
-    pub fn new(mapping: Arc<Mapping>, start: u64) -> Slots {
-        Slots { mapping, slots: Vec::new(), threads: 0, cut: start, frontier: 0, backlog: 0, news: Vec::new() }
+    /// The slots of a new area, or of one that another recorder had before.
+    pub fn new(mapping: Arc<Mapping>, start: u64, resumed: bool) -> Slots {
+        let homeless = if resumed { mapping.header().lost_without_slot.load(Relaxed) } else { 0 };
+        let (slots, news) = Default::default();
+        Slots { mapping, slots, threads: 0, cut: start, frontier: 0, backlog: 0, news, resumed, homeless }
+    }
+
+    /// What the owner of a slot had counted before, as far as it does not lie in the ring. The owner runs meanwhile: it counts an event right
+    /// before it publishes it, so the words are read until they stand still for a moment.
+    fn counted_before(control: &SlotControl, ring: wire::ring::Ring) -> (u64, u64, u64) {
+        let read = || {
+            let producer = &control.producer.0;
+            (producer.head.load(Acquire), producer.emitted.load(Acquire), producer.lost.load(Acquire))
+        };
+        let mut words = read();
+        for _ in 0..1000 {
+            for _ in 0..64 {
+                std::hint::spin_loop();
+            }
+            let again = read();
+            if again == words {
+                break;
+            }
+            words = again;
+        }
+        let (head, emitted, lost) = words;
+        let tail = control.consumer.0.tail.load(Relaxed);
+        let mut waiting = 0;
+        if head >= tail && head - tail <= ring.capacity() {
+            Reader::new(ring, tail).copy(head - tail, |run| {
+                waiting += run.iter().filter(|record| record.op().is_event()).count() as u64;
+                // A gap that is told in the ring is this recorder's.
+                waiting +=
+                    run.iter().filter(|record| record.op() == wire::Op::LOST).map(|record| record.body).sum::<u64>();
+            });
+        }
+        let nested = control.producer.0.nested_lost.load(Relaxed);
+        let sampled_out = control.producer.0.sampled_out.load(Relaxed);
+        let all = emitted.saturating_add(sampled_out).saturating_add(nested);
+        (all.saturating_sub(waiting), lost.saturating_add(nested), sampled_out)
     }
 
     /// Everything stamped up to here was passed on.
@@ -101,8 +146,12 @@ impl Slots {
         let used = mapping.slots_used();
         for index in self.slots.len() as u32..used {
             let (Some(ring), Some(control)) = (mapping.ring(index), mapping.slot(index)) else { break };
+            let before = if self.resumed { Slots::counted_before(control, ring) } else { (0, 0, 0) };
+            let stamps = Stamps { stamp: if self.resumed { control.consumer.0.stamp() } else { 0 } };
             let reader = Reader::new(ring, control.consumer.0.tail.load(Relaxed));
             self.slots.push(Slot {
+                stamps,
+                before,
                 reader,
                 lane: Lane::default(),
                 thread: 0,
@@ -151,8 +200,14 @@ impl Slots {
         let slot = &mut self.slots[index];
         if poll.ready > 0 {
             let count = poll.ready.min(MOST);
-            let records = slot.lane.records();
-            slot.reader.copy(count, |run| records.extend_from_slice(run));
+            let (records, stamps) = (slot.lane.records(), &mut slot.stamps);
+            slot.reader.copy(count, |run| {
+                records.extend_from_slice(run);
+                for record in run {
+                    stamps.step(*record);
+                }
+            });
+            control.consumer.0.mark(slot.reader.tail(), slot.stamps.stamp);
             if slot.reader.give_back(control) {
                 sys::wake(&control.consumer.0.tail);
             }
@@ -193,6 +248,7 @@ impl Slots {
         self.threads += 1;
         let slot = &mut self.slots[index];
         slot.lane.restart();
+        slot.lane.resume(slot.stamps.stamp);
         (slot.thread, slot.tid, slot.news, slot.named) = (self.threads, tid, true, false);
         self.news.push(News::Thread(self.threads, tid));
     }
@@ -244,12 +300,14 @@ impl Slots {
             let (sampled_out, nested) = (producer.sampled_out.load(Relaxed), producer.nested_lost.load(Relaxed));
             (emitted.saturating_add(sampled_out).saturating_add(nested), lost.saturating_add(nested), sampled_out)
         };
-        self.mapping.slot(index as u32).map_or((0, 0, 0), words)
+        let (emitted, lost, sampled_out) = self.mapping.slot(index as u32).map_or((0, 0, 0), words);
+        let before = self.slots.get(index).map_or((0, 0, 0), |slot| slot.before);
+        (emitted.saturating_sub(before.0), lost.saturating_sub(before.1), sampled_out.saturating_sub(before.2))
     }
 
     /// The counts of all owners by thread number; number 0 stands for events that found no slot.
     pub fn counts(&self) -> Vec<(u32, (u64, u64, u64))> {
-        let homeless = self.mapping.header().lost_without_slot.load(Relaxed);
+        let homeless = self.mapping.header().lost_without_slot.load(Relaxed).saturating_sub(self.homeless);
         let owned = self.slots.iter().enumerate().filter(|(_, slot)| slot.thread != 0);
         let counts = owned.map(|(index, slot)| (slot.thread, self.words(index)));
         std::iter::once((0, (homeless, homeless, 0))).chain(counts).collect()
@@ -300,10 +358,12 @@ impl Slots {
         }
         self.news.push(News::Ended(slot.thread, counts));
         (slot.thread, slot.tid, slot.pending, slot.broken) = (0, 0, None, false);
+        (slot.stamps, slot.before) = (Stamps::default(), (0, 0, 0));
         slot.lane.restart();
         if let Some(ring) = mapping.ring(index as u32) {
             slot.reader = Reader::new(ring, head);
         }
+        control.consumer.0.mark(head, 0);
         control.consumer.0.tail.store(head, Release);
         let producer = &control.producer.0;
         [&producer.emitted, &producer.lost, &producer.sampled_out, &producer.nested_lost]

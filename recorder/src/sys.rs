@@ -39,6 +39,28 @@ impl Mapping {
         Ok((Mapping::of(&file, params)?, file))
     }
 
+    /// Maps an area that another recorder made. Its sizes stand in its header, which its process may have written to: they must be sound and
+    /// fit the file.
+    pub fn adopt(file: &OwnedFd) -> io::Result<Mapping> {
+        let mut head = [0; 32];
+        let read = nix::sys::uio::pread(file, &mut head, 0)?;
+        let number = |at: usize, size: usize| {
+            head[at..at + size].iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte))
+        };
+        let small = |at: usize| u32::try_from(number(at, 4)).unwrap_or(0);
+        let params = Params { ring_bytes: number(16, 8), slots: small(24), nodes: small(28) };
+        let is_ours =
+            read == head.len() && number(0, 8) == wire::area::MAGIC && small(8) == u32::from(wire::WIRE_VERSION);
+        if !is_ours || !params.is_sound() {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        let seals = fcntl::SealFlag::from_bits_retain(fcntl::fcntl(file, fcntl::FcntlArg::F_GET_SEALS)?);
+        if !seals.contains(fcntl::SealFlag::F_SEAL_SHRINK) {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        Ok(Mapping::of(file, params)?)
+    }
+
     /// Maps the area that lies in `file`, made with `params`.
     pub fn of(file: &OwnedFd, params: Params) -> nix::Result<Mapping> {
         let total = Layout::new(params).total;
@@ -142,6 +164,31 @@ pub fn receive_with(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(us
     Ok((message.bytes, file))
 }
 
+/// Sends one message with any number of descriptors; waits until there is room.
+pub fn send_files(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> nix::Result<()> {
+    let files: Vec<i32> = files.iter().map(|file| file.as_raw_fd()).collect();
+    let rights = [socket::ControlMessage::ScmRights(&files)];
+    let control = if files.is_empty() { &[][..] } else { &rights[..] };
+    let flags = socket::MsgFlags::MSG_NOSIGNAL;
+    socket::sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).map(drop)
+}
+
+/// Receives one message and up to two descriptors that come along.
+pub fn receive_files(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = nix::cmsg_space!([i32; 2]);
+    let mut parts = [io::IoSliceMut::new(bytes)];
+    let flags = socket::MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = socket::recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
+    let mut found = Vec::new();
+    for control in message.cmsgs()? {
+        if let socket::ControlMessageOwned::ScmRights(files) = control {
+            // SAFETY: the kernel has just given these descriptors to us alone.
+            found.extend(files.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
+        }
+    }
+    Ok((message.bytes, found))
+}
+
 /// A descriptor that we were started with (`LISTEN_FDS`); `None` when it is not open.
 pub fn inherited(number: i32) -> Option<OwnedFd> {
     // SAFETY: plain numbers; the answer says whether there is such a descriptor.
@@ -202,6 +249,38 @@ pub fn exit_status(process: BorrowedFd<'_>) -> Option<i32> {
     // SAFETY: the request's number says 64 bytes, the size of `info`.
     let result = unsafe { libc::ioctl(process.as_raw_fd(), PIDFD_GET_INFO as _, &raw mut info) };
     (result == 0 && info.mask & INFO_EXIT != 0).then_some(info.exit_code)
+}
+
+/// Forks a caller that has one thread: `None` in the child.
+pub fn fork() -> nix::Result<Option<u32>> {
+    // SAFETY: the one caller has not started a thread, so that nothing that the child may need is held by one that it does not have.
+    match unsafe { unistd::fork()? } {
+        unistd::ForkResult::Parent { child } => Ok(u32::try_from(child.as_raw()).ok()),
+        unistd::ForkResult::Child => Ok(None),
+    }
+}
+
+/// Leaves the caller's terminal, input and output alone: a session of its own, and nothing that keeps a pipe's end open.
+pub fn step_aside() {
+    let _ = unistd::setsid();
+    if let Ok(nothing) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
+        let _ = unistd::dup2_stdin(&nothing);
+        let _ = unistd::dup2_stdout(&nothing);
+    }
+}
+
+/// Waits until one of these can be read.
+pub fn wait_readable(files: &[BorrowedFd<'_>]) {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let mut polls: Vec<PollFd<'_>> = files.iter().map(|file| PollFd::new(*file, PollFlags::POLLIN)).collect();
+    let _ = poll(&mut polls, PollTimeout::NONE);
+}
+
+/// Whether it can be read now, or is at its end.
+pub fn is_readable(file: BorrowedFd<'_>) -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let mut polls = [PollFd::new(file, PollFlags::POLLIN)];
+    poll(&mut polls, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 /// Sends a signal to a process.

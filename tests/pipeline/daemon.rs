@@ -80,7 +80,7 @@ fn a_flight_is_kept_when_its_process_dies() {
     daemon.ask(&["epoch"]);
     let report = daemon.report(&daemon.epochs(&["--last", "1"]));
     let kept: Vec<_> = report.all("leaks_slowly").collect();
-    assert!(kept.len() > 1 && kept.len() <= 6, "a quarter of the window a segment: {kept:#?}");
+    assert!(kept.len() > 1 && kept.len() <= 6, "a quarter of the window a segment: {report:#?} {:?}", daemon.epochs(&[]));
     let last = kept.iter().max_by_key(|process| process.live_blocks).expect("a segment");
     assert!(last.live_blocks >= 400, "every block that lived is there: {last:#?}");
     let events: u64 = kept.iter().map(|process| process.recorded_events).sum();

@@ -59,7 +59,12 @@ impl Daemon {
 
     /// Kills it and starts another in its place.
     pub fn restart(&mut self) {
-        self.signal(Signal::SIGKILL);
+        self.replace(Signal::SIGKILL);
+    }
+
+    /// Ends it by a signal and starts another in its place.
+    pub fn replace(&mut self, signal: Signal) {
+        self.signal(signal);
         self.child.wait().expect("the daemon is ours");
         self.child = spawn(self.place.path(), &self.options);
         self.ready();
@@ -187,6 +192,10 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        // A daemon that is only killed leaves its keeper behind.
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) && !std::thread::panicking() {
+            self.ctl(&["stop"]);
+        }
         self.child.kill().ok();
         self.child.wait().ok();
         if std::thread::panicking() {

@@ -232,6 +232,36 @@ pub struct ProducerWords {
 pub struct ConsumerWords {
     /// Records that the recorder has taken over. Release.
     pub tail: AtomicU64,
+    /// The thread's running stamp at a position, for a recorder that comes after this one: the one whose position is `tail` holds, the other
+    /// is being written.
+    pub marks: [StampMark; 2],
+}
+
+/// Where a thread's stamps stood.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct StampMark {
+    /// Position in the ring.
+    pub tail: AtomicU64,
+    /// The stamp that the next delta counts from.
+    pub stamp: AtomicU64,
+}
+
+impl ConsumerWords {
+    /// Notes the stamp at a position that is about to become the tail.
+    #[inline]
+    pub fn mark(&self, tail: u64, stamp: u64) {
+        let held = self.tail.load(Relaxed);
+        let free = usize::from(self.marks[0].tail.load(Relaxed) == held);
+        self.marks[free].stamp.store(stamp, Relaxed);
+        self.marks[free].tail.store(tail, Relaxed);
+    }
+
+    /// The stamp at the tail; 0 when it is not known.
+    pub fn stamp(&self) -> u64 {
+        let tail = self.tail.load(Relaxed);
+        self.marks.iter().find(|mark| mark.tail.load(Relaxed) == tail).map_or(0, |mark| mark.stamp.load(Relaxed))
+    }
 }
 
 /// Who owns the slot.

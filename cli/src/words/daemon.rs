@@ -54,6 +54,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     config: Option<PathBuf>,
+    /// Hold what is recorded for the next daemon, at this socket: how a daemon starts its keeper
+    #[arg(long, value_name = "PATH", hide = true)]
+    #[serde(skip)]
+    keep_for_next: Option<PathBuf>,
     /// Where programs find the daemon
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -202,6 +206,10 @@ impl Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    if let Some(path) = &args.keep_for_next {
+        daemon::keeper::keep(path)?;
+        return Ok(Outcome::Done);
+    }
     let config = args.merged()?;
     let level = std::env::var("HEAPTAPE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(tracing::Level::INFO);
     // journald gives the time; names of programs in messages are escaped where they are made.

@@ -79,7 +79,7 @@ impl Service {
             && let Some(id) = self.heaviest(|client| client.now().memory)
         {
             let why = format!("{} bytes are resident: the process that takes most is left alone", self.guard.memory);
-            self.hold(id, Choice { mode: Mode::Off, sampling: Sampling::All }, "memory", &why);
+            self.take_down(id, Choice { mode: Mode::Off, sampling: Sampling::All }, "memory", &why);
         }
         let is_over = self.guard.cpu_percent > budget.cpu as f64;
         self.guard.over = if is_over { self.guard.over + 1 } else { 0 };
@@ -93,14 +93,14 @@ impl Service {
                 "{:.0} % of a processor: the process that sends most is kept as {next}",
                 self.guard.cpu_percent
             );
-            self.hold(id, next, "cpu", &why);
+            self.take_down(id, next, "cpu", &why);
         }
         if self.disk.is_full.load(Relaxed) {
             let writers = self.clients.iter().filter(|client| client.choice.mode.has_events());
             let writers: Vec<(SessionId, Sampling)> =
                 writers.map(|client| (client.session.id, client.choice.sampling)).collect();
             for (id, sampling) in writers {
-                self.hold(id, Choice { mode: Mode::Profile, sampling }, "disk", "events are not kept any more");
+                self.take_down(id, Choice { mode: Mode::Profile, sampling }, "disk", "events are not kept any more");
             }
         }
     }
@@ -111,7 +111,7 @@ impl Service {
     }
 
     /// Takes a process down to something that costs less.
-    fn hold(&mut self, id: SessionId, choice: Choice, what: &'static str, why: &str) {
+    fn take_down(&mut self, id: SessionId, choice: Choice, what: &'static str, why: &str) {
         if let Some(client) = self.clients.iter_mut().find(|client| client.session.id == id) {
             client.held = Some(what);
             let why = format!("{why}; {} ({})", client.name.escape_debug(), client.pid());

@@ -2,6 +2,7 @@
 
 use super::archive::Epoch;
 use super::config::{Choice, GREATEST_INTERVAL, LEAST_INTERVAL, Sampling};
+use super::keeper::Name;
 use crate::options::Mode;
 use crate::process;
 use crate::session::{Now, Session};
@@ -31,7 +32,7 @@ pub struct Client {
     /// Becomes readable when it ends.
     pub process: OwnedFd,
     /// Its area, for a daemon that comes after this one.
-    pub area: Option<OwnedFd>,
+    pub area: OwnedFd,
     /// Its user.
     pub uid: u32,
     /// Its number as it sees itself.
@@ -56,8 +57,6 @@ pub struct Client {
     pub past: VecDeque<(Instant, Now)>,
     /// Its processor time at the last look, in ticks of the kernel.
     pub ticks: u64,
-    /// Sites that grew between the last two looks.
-    pub growing: u64,
     /// When its flight was last kept.
     pub kept: Option<Instant>,
     /// Set when a budget holds it down: which.
@@ -81,6 +80,13 @@ impl Client {
     /// Its number.
     pub fn pid(&self) -> u32 {
         self.session.process.pid
+    }
+
+    /// The name that it is held under for the next daemon.
+    pub fn held_as(&self) -> Name {
+        // A budget's interval is of no use later: it is found anew.
+        let interval = self.choice.interval();
+        Name { pid: self.pid(), uid: self.uid, hello_pid: self.hello_pid, choice: self.choice, interval }
     }
 
     /// How it stands.
@@ -173,7 +179,7 @@ impl Client {
             "live_bytes": now.live_bytes, "live_blocks": now.live_blocks, "peak_bytes": now.peak_bytes,
             "allocs": now.allocs, "frees": now.frees, "bytes": now.bytes,
             "recorded": now.recorded, "lost": now.lost, "sampled_out": now.sampled_out,
-            "sites": now.sites, "sites_growing": self.growing, "threads": now.threads,
+            "sites": now.sites, "sites_growing": now.growing, "threads": now.threads,
             "growth": self.growth(), "allocs_a_second": rates.allocs, "bytes_a_second": rates.bytes,
             "events_a_second": rates.events, "lost_a_second": rates.lost,
             "folder": self.session.folder.display().to_string(),

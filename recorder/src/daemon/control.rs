@@ -97,10 +97,9 @@ pub fn clear(path: &Path, connect: impl Fn() -> io::Result<()>) -> io::Result<()
     }
 }
 
-/// The thread: serves until the service is gone.
-pub fn run(listener: UnixListener, asks: Sender<Ask>, wake: Wake) {
+/// The thread: serves until the service is gone. `busy` counts connections.
+pub fn run(listener: UnixListener, asks: Sender<Ask>, wake: Wake, busy: Arc<AtomicUsize>) {
     let own = nix::unistd::geteuid().as_raw();
-    let busy = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
             std::thread::sleep(Duration::from_millis(20));

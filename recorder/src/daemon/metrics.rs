@@ -63,7 +63,7 @@ pub fn text<'a>(clients: impl Iterator<Item = &'a Client>, own: &[Own]) -> Strin
             (&mut sum.bytes, now.bytes),
             (&mut sum.lost, now.lost),
             (&mut sum.sampled_out, now.sampled_out),
-            (&mut sum.growing, client.growing),
+            (&mut sum.growing, now.growing),
         ] {
             *sum = sum.saturating_add(more);
         }

@@ -15,10 +15,13 @@ mod clients;
 pub mod config;
 pub mod control;
 mod flows;
+mod intake;
+pub mod keeper;
 mod metrics;
 mod notify;
 mod programs;
 mod retention;
 pub mod service;
+mod turns;
 
 pub use service::run;

@@ -1,7 +1,7 @@
 //! What systemd is told and tells, where it is there: readiness, watchdog, sockets that it holds open. A few lines of a stable protocol.
 
 use crate::sys;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -40,6 +40,26 @@ impl Notify {
     }
 }
 
+impl Notify {
+    /// Whether there is somebody.
+    pub fn is_there(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Lets systemd hold descriptors for the next daemon, under a name.
+    pub fn store(&self, name: &str, files: &[BorrowedFd<'_>]) -> nix::Result<()> {
+        match &self.0 {
+            Some(socket) => sys::send_files(sys::fd(socket), format!("FDSTORE=1\nFDNAME={name}").as_bytes(), files),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether systemd holds descriptors for this service (`FileDescriptorStoreMax=`).
+pub fn has_store() -> bool {
+    std::env::var("FDSTORE").is_ok_and(|most| most.parse::<u64>().is_ok_and(|most| most > 0))
+}
+
 /// How often the watchdog wants to hear from us: half of its patience.
 pub fn watchdog() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
@@ -55,7 +75,7 @@ pub fn sockets() -> Vec<(String, OwnedFd)> {
     if number("LISTEN_PID") != Some(u64::from(std::process::id())) {
         return Vec::new();
     }
-    let count = number("LISTEN_FDS").unwrap_or(0).min(64) as i32;
+    let count = number("LISTEN_FDS").unwrap_or(0).min(32_768) as i32;
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':').map(str::to_owned);
     let mut found = Vec::new();

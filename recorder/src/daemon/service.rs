@@ -3,72 +3,73 @@
 
 use super::archive::{Archive, Disk, Epoch, Told};
 use super::budget::Guard;
-use super::clients::{Client, LOOK, is_bad};
-use super::config::{Choice, Config, Death, Sampling};
+use super::clients::{Client, LOOK};
+use super::config::Config;
 use super::control::{self, Ask, Wake};
+use super::keeper::Holder;
 use super::metrics;
 use super::notify::{self, Notify};
 use super::retention::Keep;
-use crate::attach::{Client as Caller, Door, Visit};
-use crate::clock::{self, Clock};
-use crate::drain::Command;
-use crate::image::Tell;
+use crate::attach::{Door, Visit};
+use crate::clock::Clock;
 use crate::options::Mode;
-use crate::process::{self, Process, make_folder, sanitised};
-use crate::session::{End, Session, SessionId, Stats};
+use crate::process::{self, make_folder};
+use crate::session::{End, SessionId};
 use crate::stages::Stages;
-use crate::store::{Stored, Then};
-use crate::sys;
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use formats::recording::{Exit, Image};
-use formats::tape::{self, field::Text};
+use crate::store::Then;
+use crate::sys::{self};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use formats::recording::Exit;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use wire::hello::{ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL};
 
 /// The longest time between two rounds of the loop.
 const ROUND: Duration = Duration::from_secs(1);
 /// The same while something is being ended.
 const SOON: Duration = Duration::from_millis(20);
+/// Time for the last answers of `ctl` to be sent.
+const ANSWERED: Duration = Duration::from_secs(2);
 /// Name of the folder of flights, beside the epochs.
-const FLIGHTS: &str = "flight";
+pub(super) const FLIGHTS: &str = "flight";
 /// A flight is kept for the same reason at most so often.
 const KEPT: Duration = Duration::from_secs(60);
 
 /// The epoch that a user's processes are written to.
 #[derive(Debug)]
-struct Current {
-    epoch: Arc<Epoch>,
-    names: HashMap<String, u32>,
-    until: Instant,
+pub(super) struct Current {
+    pub(super) epoch: Arc<Epoch>,
+    pub(super) names: HashMap<String, u32>,
+    pub(super) until: Instant,
 }
 
 /// An epoch that is over, and what is still to come of it.
 #[derive(Debug)]
-struct Closing {
-    epoch: Arc<Epoch>,
-    pending: HashSet<SessionId>,
-    then: Vec<Then>,
+pub(super) struct Closing {
+    pub(super) epoch: Arc<Epoch>,
+    /// Processes, and the part of each that is to come: one that is over may have gone on in further segments.
+    pub(super) pending: HashMap<SessionId, PathBuf>,
+    pub(super) then: Vec<Then>,
 }
 
 /// A process that has ended, until its last byte is written.
 #[derive(Debug)]
-struct Ending {
-    epoch: Arc<Epoch>,
-    label: String,
-    exit: Exit,
-    keeps: bool,
+pub(super) struct Ending {
+    pub(super) epoch: Arc<Epoch>,
+    pub(super) label: String,
+    pub(super) exit: Exit,
+    pub(super) keeps: bool,
+    pub(super) part: PathBuf,
 }
 
 /// What happened since the start.
@@ -101,21 +102,26 @@ pub struct Service {
     pub(super) disk: Arc<Disk>,
     pub(super) guard: Guard,
     pub(super) started: Instant,
-    clock: Clock,
-    ticks_per_second: u64,
-    stages: Stages,
-    door: Door,
-    epochs: HashMap<u32, Current>,
-    closing: Vec<Closing>,
-    ending: HashMap<SessionId, Ending>,
-    archive: Sender<Told>,
-    archivist: Option<JoinHandle<()>>,
-    asks: Receiver<Ask>,
-    woken: UnixStream,
-    notify: Notify,
-    signals: SignalFd,
-    next: SessionId,
-    looked: Instant,
+    pub(super) clock: Clock,
+    pub(super) ticks_per_second: u64,
+    pub(super) stages: Stages,
+    pub(super) door: Door,
+    pub(super) epochs: HashMap<u32, Current>,
+    pub(super) closing: Vec<Closing>,
+    pub(super) ending: HashMap<SessionId, Ending>,
+    pub(super) archive: Sender<Told>,
+    pub(super) archivist: Option<JoinHandle<()>>,
+    pub(super) asks: Receiver<Ask>,
+    pub(super) woken: UnixStream,
+    pub(super) notify: Notify,
+    pub(super) holder: Holder,
+    /// Whether processes are left to the next daemon at the end.
+    pub(super) leaves: bool,
+    /// Connections of `ctl`.
+    pub(super) talking: Arc<AtomicUsize>,
+    pub(super) signals: SignalFd,
+    pub(super) next: SessionId,
+    pub(super) looked: Instant,
     pub(super) stopping: Option<Vec<Sender<()>>>,
 }
 
@@ -198,6 +204,7 @@ impl Service {
             }
         };
         let door = door(&config, &mut passed)?;
+        let (holder, held) = Holder::find(&config.socket.with_file_name("keeper"), passed, notify::has_store());
         let clock = Clock::choose();
         let stages = Stages::start(clock)?;
         let disk = Arc::new(Disk::default());
@@ -211,15 +218,19 @@ impl Service {
         wakes.set_nonblocking(true)?;
         let wake: Wake = Arc::new(wakes);
         let (asks_out, asks) = unbounded();
+        let talking = Arc::new(AtomicUsize::new(0));
+        let busy = Arc::clone(&talking);
         if let Some(address) = config.metrics {
             let (listener, asks, wake) = (metrics::listen(address)?, asks_out.clone(), Arc::clone(&wake));
             std::thread::Builder::new().name("metrics".into()).spawn(move || metrics::run(listener, asks, wake))?;
         }
-        std::thread::Builder::new().name("control".into()).spawn(move || control::run(controller, asks_out, wake))?;
+        std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || control::run(controller, asks_out, wake, busy))?;
         let ticks_per_second = clock.ticks_per_second();
         tracing::info!("serving programs at {}, keeping {}", config.socket.display(), config.state.display());
         let (clients, counters, epochs, closing, ending, guard) = Default::default();
-        Ok(Service {
+        let mut service = Service {
             config,
             clients,
             counters,
@@ -242,7 +253,12 @@ impl Service {
             next: 1,
             looked: Instant::now(),
             stopping: None,
-        })
+            holder,
+            leaves: false,
+            talking,
+        };
+        held.into_iter().for_each(|held| service.take_over(held));
+        Ok(service)
     }
 
     fn round(&mut self, most: Duration) -> io::Result<()> {
@@ -306,7 +322,11 @@ impl Service {
     fn signalled(&mut self) {
         while let Ok(Some(signal)) = self.signals.read_signal() {
             match Signal::try_from(signal.ssi_signo as i32) {
-                Ok(Signal::SIGTERM | Signal::SIGINT) => drop(self.stopping.get_or_insert_default()),
+                Ok(Signal::SIGTERM | Signal::SIGINT) => {
+                    // Whoever is started next goes on; `ctl stop` is for good.
+                    self.leaves = !matches!(self.holder, Holder::Nobody);
+                    self.stopping.get_or_insert_default();
+                }
                 Ok(Signal::SIGUSR1) => {
                     let flights: Vec<SessionId> = self.flights().collect();
                     flights.into_iter().for_each(|id| self.keep_flight(id, "a signal", Then::new(|| {})));
@@ -314,362 +334,6 @@ impl Service {
                 Ok(Signal::SIGHUP) => self.rotate_all(&mut |_| Then::new(|| {})),
                 _ => {}
             }
-        }
-    }
-
-    /// Sessions of which the last while is kept.
-    pub(super) fn flights(&self) -> impl Iterator<Item = SessionId> {
-        self.clients.iter().filter(|client| client.choice.mode == Mode::Flight).map(|client| client.session.id)
-    }
-
-    /// The epoch of a user.
-    fn epoch(&mut self, uid: u32) -> io::Result<Arc<Epoch>> {
-        if let Some(current) = self.epochs.get(&uid) {
-            return Ok(Arc::clone(&current.epoch));
-        }
-        let own = nix::unistd::geteuid().as_raw();
-        let epoch = Arc::new(Epoch::begin(&self.config.state, uid, (uid != own).then_some(uid))?);
-        let _ = self.archive.send(Told::Begin(Arc::clone(&epoch)));
-        let until = Instant::now() + self.config.epoch;
-        self.epochs.insert(uid, Current { epoch: Arc::clone(&epoch), names: HashMap::new(), until });
-        Ok(epoch)
-    }
-
-    /// A folder of its own for a process: in the epoch, or among the flights.
-    fn folder(&mut self, uid: u32, epoch: &Epoch, mode: Mode, pid: u32, name: &str) -> PathBuf {
-        let stem = format!("{pid}.{}", sanitised(name.as_bytes()));
-        let number = self.epochs.get_mut(&uid).map_or(1, |current| {
-            let count = current.names.entry(stem.clone()).or_insert(0);
-            *count += 1;
-            *count
-        });
-        let name = if number == 1 { stem } else { format!("{stem}.{number}") };
-        if mode != Mode::Flight {
-            return epoch.dir.join(name);
-        }
-        let flights = epoch.dir.with_file_name(FLIGHTS);
-        let _ = make_folder(&flights, epoch.owner);
-        // The epoch's name makes it unlike those of other epochs.
-        let of = epoch.dir.file_name().unwrap_or_default().to_string_lossy();
-        flights.join(format!("{name}@{of}+1"))
-    }
-
-    fn take_in(&mut self, caller: Caller) {
-        let uid = caller.uid;
-        if !self.config.serves_all && uid != nix::unistd::geteuid().as_raw() {
-            self.counters.refused += 1;
-            return caller.refuse(REFUSED_FILTER);
-        }
-        // The same process again: it went on with another program, and its old area has all that it published.
-        while let Some(place) = self.clients.iter().position(|client| client.pid() == caller.pid) {
-            self.end(place, End::EXEC);
-        }
-        let of_user = self.clients.iter().filter(|client| client.uid == uid).count() as u64;
-        if of_user >= self.config.budget.clients {
-            self.guard.hit("clients", &format!("user {uid}: {of_user} processes are served, the next runs unrecorded"));
-            self.counters.refused += 1;
-            return caller.refuse(REFUSED_FULL);
-        }
-        match self.welcome(caller) {
-            Ok(()) => self.counters.accepted += 1,
-            Err((caller, error)) => {
-                tracing::warn!("process {} runs unrecorded: {error}", caller.pid);
-                self.counters.refused += 1;
-                caller.refuse(REFUSED_FULL);
-            }
-        }
-    }
-
-    fn welcome(&mut self, caller: Caller) -> Result<(), (Caller, io::Error)> {
-        let start_tick = self.clock.now();
-        let process = Process::read(caller.pid);
-        let name = String::from_utf8_lossy(&process.comm).into_owned();
-        let mut asked = process::variable(caller.pid, &["HEAPTAPE_MODE", "HEAPTAPE_LABEL"]).into_iter();
-        let (mode, label) = (asked.next().flatten(), asked.next().flatten());
-        let choice = self.config.choose(&process.comm, mode.as_deref());
-        let (cgroup, unit) = process::control_group(caller.pid);
-        let label: String = label.or(unit).unwrap_or_default().chars().take(200).collect();
-        let mut options = choice.options(&self.config, &label);
-        let epoch = match self.epoch(caller.uid) {
-            Ok(epoch) => epoch,
-            Err(error) => return Err((caller, error)),
-        };
-        options.owner = epoch.owner;
-        options.slots = self.config.budget.threads.clamp(1, wire::limits::SLOTS.into()) as u32;
-        let options = Arc::new(options);
-        let (mapping, area) = match caller.area(&options, self.clock) {
-            Ok(area) => area,
-            Err(error) => return Err((caller, error)),
-        };
-        let folder = self.folder(caller.uid, &epoch, choice.mode, caller.pid, &name);
-        let is_fork = caller.hello.origin == ORIGIN_FORK;
-        let parent = is_fork.then(|| self.parent(&caller, process.ppid)).flatten();
-        let unix_ns = clock::unix_ns();
-        let id = self.next;
-        self.next += 1;
-        let worker = parent.as_ref().map_or(id as usize % self.stages.workers, |(_, worker)| *worker);
-        let forked = parent.map(|(session, _)| {
-            let name = session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            (session.id, name, caller.hello.fork_tick)
-        });
-        let session = Arc::new(Session {
-            id,
-            mapping: Arc::new(mapping),
-            process: tape::Process {
-                pid: caller.pid,
-                ppid: process.ppid,
-                uid: caller.uid,
-                origin: if is_fork { 1 } else { 3 },
-                ticks_per_second: self.ticks_per_second,
-                start_tick,
-                start_unix_ns: unix_ns,
-                page_size: caller.hello.page_size,
-                exe: Text(process.exe.clone()),
-                cwd: Text(process.cwd.clone()),
-                argv: process.argv.iter().map(|argument| Text(argument.clone())).collect(),
-                label: Text(label.clone().into_bytes()),
-                recorder: env!("CARGO_PKG_VERSION").into(),
-                sample_bytes: options.sample_bytes,
-                free_sites: options.free_stacks,
-            },
-            folder,
-            clock: self.clock,
-            options,
-            forked,
-            is_namespaced: caller.hello.pid != caller.pid,
-            stats: Arc::new(Stats::default()),
-            limit: Arc::default(),
-        });
-        let hello_pid = caller.hello.pid;
-        let uid = caller.uid;
-        let interval = choice.interval();
-        session.limit.records.store(self.config.budget.events.saturating_mul(2), Relaxed);
-        // The gate stands before the area is handed over.
-        if choice.mode == Mode::Off {
-            session.mapping.header().gate.0.store(wire::area::GATE_DORMANT, Relaxed);
-        }
-        if !caller.accept(&session.mapping, &area) {
-            return Ok(());
-        }
-        let _ = self.archive.send(Told::Process(Arc::clone(&epoch), id, about(&session, &process)));
-        let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
-        let (past, ticks, growing, kept, held) = Default::default();
-        self.clients.push(Client {
-            session,
-            process: caller.process,
-            area: Some(area),
-            uid,
-            hello_pid,
-            worker,
-            choice,
-            interval,
-            name,
-            label,
-            cgroup,
-            epoch,
-            since: Instant::now(),
-            past,
-            ticks,
-            growing,
-            kept,
-            held,
-        });
-        Ok(())
-    }
-
-    /// The process that a fork child has its blocks from; `None` when their shares are not known.
-    fn parent(&self, caller: &Caller, ppid: u32) -> Option<(Arc<Session>, usize)> {
-        let is_old = |client: &&Client| {
-            caller.hello.fork_tick == 0 || client.session.process.start_tick <= caller.hello.fork_tick
-        };
-        let named = self.clients.iter().filter(is_old).find(|client| client.hello_pid == caller.hello.parent_pid);
-        let found = named.or_else(|| self.clients.iter().filter(is_old).find(|client| client.pid() == ppid))?;
-        let knows_all =
-            found.uid == caller.uid && found.choice.mode != Mode::Off && found.choice.sampling == Sampling::All;
-        knows_all.then(|| (Arc::clone(&found.session), found.worker))
-    }
-
-    fn end(&mut self, place: usize, end: End) {
-        let client = self.clients.swap_remove(place);
-        let exit = end.exit();
-        let keeps = match self.config.triggers.death {
-            Death::Never => false,
-            Death::Bad => is_bad(&exit),
-            Death::Any => true,
-        };
-        if client.session.limit.hits.load(Relaxed) > 0 {
-            self.guard.hit("events", &format!("process {}: events were lost", client.pid()));
-        }
-        let Client { epoch, label, session, .. } = client;
-        // Children that share the gate's page attach for themselves.
-        session.mapping.header().gate.0.store(wire::area::GATE_OPEN, Relaxed);
-        self.ending.insert(session.id, Ending { epoch, label, exit, keeps });
-        let _ = self.stages.commands.send(Command::End(session.id, end));
-    }
-
-    /// The last byte of a part is written.
-    fn stored(&mut self, stored: Stored) {
-        let id = stored.session;
-        self.counters.errors += u64::from(stored.error.is_some());
-        if let Some(place) = self.closing.iter().position(|closing| closing.pending.contains(&id)) {
-            let closing = &mut self.closing[place];
-            closing.pending.remove(&id);
-            let ending = self.ending.get(&id).filter(|_| stored.is_over);
-            let label = ending.map(|ending| ending.label.clone());
-            let exit = ending.map(|ending| ending.exit);
-            let running =
-                || self.clients.iter().find(|client| client.session.id == id).map(|client| client.label.clone());
-            let label = label.or_else(running).unwrap_or_default();
-            let epoch = Arc::clone(&closing.epoch);
-            if stored.is_over {
-                self.over(&epoch, &stored);
-            }
-            let _ = self.archive.send(Told::Part(epoch, stored, label, exit));
-            self.seal_closed();
-        } else if let Some(epoch) = self.ending.get(&id).map(|ending| Arc::clone(&ending.epoch)) {
-            let label = self.ending.get(&id).map(|ending| ending.label.clone()).unwrap_or_default();
-            let exit = self.ending.get(&id).filter(|_| stored.is_over).map(|ending| ending.exit);
-            if stored.is_over {
-                self.over(&epoch, &stored);
-            }
-            let _ = self.archive.send(Told::Part(epoch, stored, label, exit));
-        } else if let Some(client) = self.clients.iter().find(|client| client.session.id == id) {
-            let _ = self.archive.send(Told::Part(Arc::clone(&client.epoch), stored, client.label.clone(), None));
-        }
-    }
-
-    /// A process is over and written.
-    fn over(&mut self, epoch: &Arc<Epoch>, stored: &Stored) {
-        let sums = stored.sums;
-        self.counters.recorded += sums.recorded;
-        self.counters.lost += sums.lost;
-        self.counters.sampled_out += sums.sampled_out;
-        let ending = self.ending.remove(&stored.session);
-        if ending.is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
-            self.counters.kept += 1;
-            tracing::info!("the flight of a process that died is kept in {}", epoch.dir.display());
-            let told = Told::Adopt(Arc::clone(epoch), stored.session, stored.segments.clone(), Then::new(|| {}));
-            let _ = self.archive.send(told);
-        } else {
-            stored.segments.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
-        }
-    }
-
-    fn seal_closed(&mut self) {
-        for place in (0..self.closing.len()).rev() {
-            if self.closing[place].pending.is_empty() {
-                let Closing { epoch, then, .. } = self.closing.remove(place);
-                let done = Then::new(move || then.into_iter().for_each(Then::call));
-                let _ = self.archive.send(Told::Seal(epoch, done));
-            }
-        }
-    }
-
-    /// Ends the epochs of all users; `then` is called for each of them.
-    pub(super) fn rotate_all(&mut self, then: &mut dyn FnMut(u32) -> Then) {
-        let users: Vec<u32> = self.epochs.keys().copied().collect();
-        for uid in users {
-            let then = then(uid);
-            self.rotate(uid, then);
-        }
-    }
-
-    /// Epochs of users, for whoever wants to wait for each.
-    pub(super) fn users(&self) -> usize {
-        self.epochs.len()
-    }
-
-    /// Ends a user's epoch; the next one begins with whatever runs.
-    fn rotate(&mut self, uid: u32, then: Then) {
-        let Some(Current { epoch: old, .. }) = self.epochs.remove(&uid) else { return then.call() };
-        self.counters.epochs += 1;
-        let mut pending: HashSet<SessionId> =
-            self.ending.iter().filter(|(_, ending)| ending.epoch == old).map(|(id, _)| *id).collect();
-        let runs = self.clients.iter().any(|client| client.uid == uid);
-        let new =
-            if runs { self.epoch(uid).map_err(|error| tracing::error!("no new epoch: {error}")).ok() } else { None };
-        if let Some(new) = new {
-            for place in 0..self.clients.len() {
-                if self.clients[place].uid == uid {
-                    self.move_on(place, &new);
-                    let client = &self.clients[place];
-                    if client.choice.mode != Mode::Flight {
-                        pending.insert(client.session.id);
-                    }
-                }
-            }
-        }
-        self.closing.push(Closing { epoch: old, pending, then: vec![then] });
-        self.seal_closed();
-    }
-
-    fn move_on(&mut self, place: usize, epoch: &Arc<Epoch>) {
-        self.clients[place].epoch = Arc::clone(epoch);
-        let choice = self.clients[place].choice;
-        if choice.mode == Mode::Flight {
-            let client = &self.clients[place];
-            let told = Told::Process(Arc::clone(epoch), client.session.id, about_again(&client.session));
-            let _ = self.archive.send(told);
-        } else {
-            self.part(place, choice, Then::new(|| {}));
-        }
-    }
-
-    /// Goes on with a process in another folder, in the mode of the choice.
-    fn part(&mut self, place: usize, choice: Choice, then: Then) {
-        let (uid, epoch) = (self.clients[place].uid, Arc::clone(&self.clients[place].epoch));
-        let (pid, name) = (self.clients[place].pid(), self.clients[place].name.clone());
-        let folder = self.folder(uid, &epoch, choice.mode, pid, &name);
-        let client = &mut self.clients[place];
-        let mut options = choice.options(&self.config, &client.label);
-        options.owner = epoch.owner;
-        if choice.sampling == client.choice.sampling {
-            options.sample_bytes = client.interval;
-        } else {
-            client.interval = choice.interval();
-        }
-        // A profile goes on counting from the attach; a trace begins anew.
-        let starts = choice.mode.has_events().then(|| (self.clock.now(), clock::unix_ns()));
-        let session = Arc::new(client.session.part(folder, Arc::new(options), starts));
-        client.choice = choice;
-        client.session = Arc::clone(&session);
-        let _ = self.archive.send(Told::Process(epoch, session.id, about_again(&session)));
-        let _ = self.stages.commands.send(Command::Tell(session.id, Tell::Turn(session, then)));
-    }
-
-    /// Changes what is kept of a process that runs.
-    pub(super) fn change(&mut self, id: SessionId, choice: Choice, then: Then) {
-        let Some(place) = self.clients.iter().position(|client| client.session.id == id) else { return then.call() };
-        self.part(place, choice, then);
-        self.clients[place].command();
-    }
-
-    /// Tells the digest of a process something.
-    pub(super) fn tell(&self, id: SessionId, tell: Tell) {
-        let _ = self.stages.commands.send(Command::Tell(id, tell));
-    }
-
-    /// Lets the archive write everything.
-    pub(super) fn flush(&self, then: Then) {
-        let _ = self.archive.send(Told::Flush(then));
-    }
-
-    /// Keeps the events of a flight.
-    pub(super) fn keep_flight(&mut self, id: SessionId, why: &str, then: Then) {
-        let Some(client) = self.clients.iter_mut().find(|client| client.session.id == id) else { return then.call() };
-        client.kept = Some(Instant::now());
-        self.counters.kept += 1;
-        tracing::info!("the flight of {} ({}) is kept: {why}", client.name.escape_debug(), client.pid());
-        let (archive, epoch) = (self.archive.clone(), Arc::clone(&client.epoch));
-        let (reply, folders) = bounded::<Vec<PathBuf>>(1);
-        // The reply comes from the stage that has written them.
-        let adopt = move || {
-            if let Ok(folders) = folders.recv() {
-                let _ = archive.send(Told::Adopt(epoch, id, folders, then));
-            }
-        };
-        if std::thread::Builder::new().name("keep".into()).spawn(adopt).is_ok() {
-            self.tell(id, Tell::Keep(reply));
         }
     }
 
@@ -712,9 +376,16 @@ impl Service {
         self.notify.tell("STOPPING=1");
         let waiting = self.stopping.take().unwrap_or_default();
         while !self.clients.is_empty() {
-            self.end(0, End::RUNNING);
+            if self.leaves {
+                self.leave(0);
+            } else {
+                self.end(0, End::RUNNING);
+            }
         }
         self.stages.stop();
+        if !self.leaves {
+            self.holder.end();
+        }
         while let Ok(stored) = self.stages.stored.try_recv() {
             self.stored(stored);
         }
@@ -730,29 +401,11 @@ impl Service {
             let _ = done.send(());
         }
         // The answer to `ctl stop` is sent by another thread.
-        std::thread::sleep(Duration::from_millis(20));
+        let begun = Instant::now();
+        while self.talking.load(Relaxed) > 0 && begun.elapsed() < ANSWERED {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
-}
-
-fn about(session: &Session, process: &Process) -> Image {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Image {
-        folder: session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        pid: session.process.pid,
-        ppid: process.ppid,
-        origin: if session.process.origin == 1 { "fork" } else { "attach" }.into(),
-        parent: session.forked.as_ref().map(|(_, folder, _)| folder.clone()),
-        exe: text(&process.exe),
-        argv: process.argv.iter().map(|argument| text(argument)).collect(),
-        started_unix_ns: session.process.start_unix_ns,
-        ..Image::default()
-    }
-}
-
-fn about_again(session: &Session) -> Image {
-    let tape::Process { exe, argv, ppid, .. } = &session.process;
-    let argv = argv.iter().map(|argument| argument.0.clone()).collect();
-    about(session, &Process { ppid: *ppid, exe: exe.0.clone(), argv, ..Process::default() })
 }
 
 /// Segments of flights that nobody will keep any more.

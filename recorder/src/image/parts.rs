@@ -14,11 +14,13 @@ use formats::tape::{self, Account, Entry, Ledger, Record as TapeRecord, SiteSums
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wire::Op;
 
 /// Segments that a flight keeps besides the one that is being written.
 const SEGMENTS: usize = 4;
+/// Over which growth of sites is counted.
+const GROWTH: Duration = Duration::from_secs(60);
 
 /// What a digest is told of one process.
 #[derive(Debug)]
@@ -57,8 +59,6 @@ pub struct View {
     pub sites: Vec<ViewSite>,
     /// The modules that stacks name.
     pub modules: Vec<tape::Module>,
-    /// Sites that hold more than at the last look.
-    pub growing: u64,
 }
 
 /// What an image knows of its parts.
@@ -72,14 +72,17 @@ pub(super) struct Parts {
     number: u32,
     /// Sums at the last contribution: the next one tells what came since.
     told: Vec<SiteSums>,
-    /// Live bytes of sites at the last look.
+    /// Live bytes of sites a minute ago, when that was, and how many grew in the minute before.
     looked: Vec<(u32, u64)>,
+    looked_at: Instant,
+    growing: u64,
 }
 
 impl Default for Parts {
     fn default() -> Self {
-        let (inherited, closed, told, looked) = Default::default();
-        Parts { inherited, closed, opened: Instant::now(), number: 1, told, looked }
+        let (inherited, closed, told, looked, growing) = Default::default();
+        let now = Instant::now();
+        Parts { inherited, closed, opened: now, number: 1, told, looked, looked_at: now, growing }
     }
 }
 
@@ -117,7 +120,10 @@ impl Image {
     }
 
     /// What is written about how it stands, for anybody to read.
-    pub(super) fn tell_stats(&self) {
+    pub(super) fn tell_stats(&mut self) {
+        if self.parts.looked_at.elapsed() >= GROWTH {
+            self.count_growing();
+        }
         let totals = self.profile.totals();
         let sums = self.sums();
         let live = self.live.index().len();
@@ -132,6 +138,7 @@ impl Image {
             lost: sums.lost,
             sampled_out: sums.sampled_out,
             sites: self.stacks.last().into(),
+            growing: self.parts.growing,
             threads: self.threads.len() as u64 - 1,
             // 43 bytes a live block and about 200 a site, measured where they are defined; the rest is tables that grow once.
             memory: live * 43 + u64::from(self.stacks.last()) * 200 + (2 << 20),
@@ -360,19 +367,24 @@ impl Image {
         }
     }
 
+    /// How many sites hold more than a minute ago.
+    fn count_growing(&mut self) {
+        let sums = self.profile.site_sums();
+        let now: Vec<(u32, u64)> = sums.iter().map(|row| (row.site, row.bytes - row.freed_bytes)).collect();
+        let before = |site: u32| {
+            let found = self.parts.looked.binary_search_by_key(&site, |(site, _)| *site);
+            found.map_or(0, |place| self.parts.looked[place].1)
+        };
+        self.parts.growing = now.iter().filter(|(site, live)| *live > before(*site)).count() as u64;
+        (self.parts.looked, self.parts.looked_at) = (now, Instant::now());
+    }
+
     /// The sites that hold most now.
     fn look(&mut self, most: usize) -> View {
         let mut rows: Vec<(u32, u64, SiteSums)> = Vec::new();
         for row in self.profile.site_sums() {
             rows.push((row.site, row.bytes - row.freed_bytes, row));
         }
-        let now: Vec<(u32, u64)> = rows.iter().map(|(site, live, _)| (*site, *live)).collect();
-        let before = |site: u32| {
-            let found = self.parts.looked.binary_search_by_key(&site, |(site, _)| *site);
-            found.map_or(0, |place| self.parts.looked[place].1)
-        };
-        let growing = now.iter().filter(|(site, live)| *live > before(*site)).count() as u64;
-        self.parts.looked = now;
         rows.sort_unstable_by_key(|(site, live, _)| (std::cmp::Reverse(*live), *site));
         rows.truncate(most);
         let modules = self.stacks.announced().iter().filter_map(|(_, record)| match record {
@@ -388,6 +400,6 @@ impl Image {
             bytes: row.bytes,
             stack: self.stacks.frames(site),
         };
-        View { sites: rows.into_iter().map(site).collect(), growing, modules }
+        View { sites: rows.into_iter().map(site).collect(), modules }
     }
 }

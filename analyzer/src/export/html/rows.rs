@@ -116,25 +116,36 @@ fn rank(parts: &mut [Part]) {
     }
 }
 
+/// Of the rows that are folded already, or of the others, folds all but the greatest outwards, when there are more than `most`.
+fn fold(parts: &mut [Part], most: usize, folded: bool, frames: usize, parent: impl Fn(usize, u32) -> u32) {
+    rank(parts);
+    let meant = |row: &Row| (row.site & FOLDED != 0) == folded;
+    let mut ranks: Vec<f64> =
+        parts.iter().flat_map(|part| &part.rows).filter(|row| meant(row)).map(|row| row.rank).collect();
+    if ranks.len() <= most {
+        return;
+    }
+    // Of folded ones half stay, so that there is room for what the others become.
+    let kept = if folded { most / 2 } else { most };
+    let least = *ranks.select_nth_unstable_by(kept, |a, b| b.total_cmp(a)).1;
+    for (at, part) in parts.iter_mut().enumerate() {
+        part.fold(|row| match meant(row) && row.rank <= least {
+            true => outwards(row.site, frames, |site| parent(at, site)),
+            false => row.site,
+        });
+    }
+}
+
 /// Folds the least rows of all parts until so many are left, and makes slots wider until the cells are few enough. `parent`
 /// gives the caller of a part's site.
 pub fn bound(parts: &mut [Part], stacks: usize, cells: usize, parent: impl Fn(usize, u32) -> u32) {
-    // One frame outwards, then twice as many each time: what does not meet its like near by meets it further out.
-    for round in 0..16 {
-        let rows: usize = parts.iter().map(|part| part.rows.len()).sum();
-        if rows <= stacks {
-            break;
-        }
-        rank(parts);
-        let mut ranks: Vec<f64> = parts.iter().flat_map(|part| &part.rows).map(|row| row.rank).collect();
-        // Of those that are folded some stay: they stand for what was folded.
-        ranks.select_nth_unstable_by(stacks / 4 * 3, |a, b| b.total_cmp(a));
-        let least = ranks[stacks / 4 * 3];
-        for (at, part) in parts.iter_mut().enumerate() {
-            part.fold(|row| match row.rank > least {
-                true => row.site,
-                false => outwards(row.site, 1 << round, |site| parent(at, site)),
-            });
+    let (few, many) = (stacks / 4, stacks - stacks / 4);
+    if parts.iter().map(|part| part.rows.len()).sum::<usize>() > stacks {
+        // The greatest stacks stay themselves, whatever is made of the others.
+        fold(parts, many, false, 1, &parent);
+        // One frame outwards, then twice as many each time: what does not meet its like near by meets it further out.
+        for round in 0..16 {
+            fold(parts, few, true, 1 << round, &parent);
         }
     }
     loop {

@@ -1,0 +1,315 @@
+//! `heaptape top`: the daemon's processes, live: what they hold, how fast they allocate, how they grow; and into one, its call sites.
+//! Plain lines drawn anew: works over any line to any terminal.
+
+use super::ctl::{ask, harmless, number, text};
+use super::frames::Frames;
+use crate::Outcome;
+use heaptape_analyzer::text::{bytes, count};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{IsTerminal, Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// What rows are sorted by.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum Sort {
+    /// Live bytes
+    Live,
+    /// Allocations a second
+    Rate,
+    /// Growth in a minute
+    Growth,
+    /// Lost events
+    Lost,
+}
+
+/// Its options.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Keys: l, r, g, x sort by live bytes, rate, growth, losses; up and down (or k and j) choose; Enter shows the call sites \
+    of the chosen process, Esc or b goes back; / filters by name, p pauses, q ends."
+)]
+pub struct Args {
+    /// The daemon's control socket
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Begin with this process's call sites
+    #[arg(long, value_name = "PID")]
+    process: Option<u64>,
+    /// Seconds between looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    delay: u64,
+    /// What rows are sorted by
+    #[arg(long, value_enum, default_value = "live")]
+    sort: Sort,
+    /// Print once, without keys, and end
+    #[arg(long)]
+    once: bool,
+}
+
+/// Live bytes that are drawn as a time line.
+const PAST: usize = 30;
+
+struct View {
+    sort: Sort,
+    chosen: usize,
+    inside: Option<u64>,
+    filter: String,
+    is_typing: bool,
+    is_paused: bool,
+    past: BTreeMap<u64, VecDeque<u64>>,
+    frames: Frames,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let mut view = View {
+        sort: args.sort,
+        chosen: 0,
+        inside: args.process,
+        filter: String::new(),
+        is_typing: false,
+        is_paused: false,
+        past: BTreeMap::new(),
+        frames: Frames::default(),
+    };
+    let mut out = std::io::stdout().lock();
+    if args.once || !out.is_terminal() {
+        let (rows, screen) = view.look(&args.control, (100, usize::MAX))?;
+        screen.iter().try_for_each(|line| writeln!(out, "{}", line.trim_end()))?;
+        return Ok(if rows == 0 { Outcome::Incomplete } else { Outcome::Done });
+    }
+    let _raw = Raw::begin();
+    let keys = keys();
+    let outcome = live(&mut view, &args, &keys, &mut out);
+    write!(out, "\x1b[?25h\x1b[?1049l")?;
+    out.flush()?;
+    outcome.map(|()| Outcome::Done)
+}
+
+fn live(view: &mut View, args: &Args, keys: &Receiver<u8>, out: &mut dyn Write) -> anyhow::Result<()> {
+    write!(out, "\x1b[?1049h\x1b[?25l")?;
+    let mut rows = 0;
+    loop {
+        if !view.is_paused {
+            let size =
+                terminal_size::terminal_size().map_or((100, 30), |(width, height)| (width.0.into(), height.0.into()));
+            let (found, screen) = view.look(&args.control, size)?;
+            rows = found;
+            write!(out, "\x1b[H")?;
+            for line in screen.iter().take(size.1.saturating_sub(1)) {
+                let line: String = line.chars().take(size.0).collect();
+                write!(out, "{line}\x1b[K\r\n")?;
+            }
+            write!(out, "\x1b[J")?;
+            out.flush()?;
+        }
+        let key = match keys.recv_timeout(Duration::from_secs(args.delay)) {
+            Ok(key) => key,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        };
+        if !view.key(key, keys, rows) {
+            return Ok(());
+        }
+    }
+}
+
+impl View {
+    /// Obeys a key; false ends.
+    fn key(&mut self, key: u8, keys: &Receiver<u8>, rows: usize) -> bool {
+        if self.is_typing {
+            match key {
+                b'\r' | b'\n' => self.is_typing = false,
+                0x7f | 8 => drop(self.filter.pop()),
+                0x1b => (self.is_typing, self.filter) = (false, String::new()),
+                b' '..=b'~' => self.filter.push(char::from(key)),
+                _ => {}
+            }
+            return true;
+        }
+        // An arrow is three bytes that come together; Esc alone is one.
+        let key = if key == 0x1b {
+            let next = || keys.recv_timeout(Duration::from_millis(20)).unwrap_or(0);
+            match (next(), next()) {
+                (b'[', b'A') => b'k',
+                (b'[', b'B') => b'j',
+                _ => b'b',
+            }
+        } else {
+            key
+        };
+        match key {
+            b'q' | 3 => return false,
+            b'l' => self.sort = Sort::Live,
+            b'r' => self.sort = Sort::Rate,
+            b'g' => self.sort = Sort::Growth,
+            b'x' => self.sort = Sort::Lost,
+            b'k' => self.chosen = self.chosen.saturating_sub(1),
+            b'j' => self.chosen = (self.chosen + 1).min(rows.saturating_sub(1)),
+            b'\r' | b'\n' => self.inside = self.inside.or(Some(u64::MAX)),
+            b'b' => self.inside = None,
+            b'/' => (self.is_typing, self.filter) = (true, String::new()),
+            b'p' => self.is_paused = !self.is_paused,
+            _ => {}
+        }
+        true
+    }
+
+    /// Asks and draws: how many rows there are, and the lines.
+    fn look(&mut self, control: &Option<PathBuf>, size: (usize, usize)) -> anyhow::Result<(usize, Vec<String>)> {
+        let answer = ask(control.clone(), &json!({ "word": "list" }))?;
+        let mut rows: Vec<Value> = answer.as_array().cloned().unwrap_or_default();
+        for row in &rows {
+            let past = self.past.entry(number(row, "pid")).or_default();
+            past.push_back(number(row, "live_bytes"));
+            if past.len() > PAST {
+                past.pop_front();
+            }
+        }
+        self.past.retain(|pid, _| rows.iter().any(|row| number(row, "pid") == *pid));
+        rows.retain(|row| text(row, "name").contains(&self.filter));
+        let by = |row: &Value| match self.sort {
+            Sort::Live => number(row, "live_bytes") as i64,
+            Sort::Rate => number(row, "allocs_a_second") as i64,
+            Sort::Growth => row["growth"].as_i64().unwrap_or(0),
+            Sort::Lost => number(row, "lost") as i64,
+        };
+        rows.sort_by_key(|row| (std::cmp::Reverse(by(row)), number(row, "pid")));
+        self.chosen = self.chosen.min(rows.len().saturating_sub(1));
+        if self.inside == Some(u64::MAX) {
+            self.inside = rows.get(self.chosen).map(|row| number(row, "pid"));
+        }
+        let mut screen = Vec::new();
+        let sum = |key: &str| rows.iter().map(|row| number(row, key)).sum::<u64>();
+        let note = if self.is_typing { format!("  filter: {}_", self.filter) } else { String::new() };
+        screen.push(format!(
+            "heaptape  {} processes  {} live  {} allocations/s  {} lost{note}",
+            rows.len(),
+            bytes(sum("live_bytes")),
+            count(sum("allocs_a_second")),
+            count(sum("lost"))
+        ));
+        match self.inside {
+            Some(pid) if rows.iter().any(|row| number(row, "pid") == pid) => {
+                self.sites(control, pid, size, &mut screen)?
+            }
+            Some(_) => self.inside = None,
+            None => self.processes(&rows, size, &mut screen),
+        }
+        Ok((rows.len(), screen))
+    }
+
+    fn processes(&self, rows: &[Value], size: (usize, usize), screen: &mut Vec<String>) {
+        screen.push(format!(
+            "  {:>8} {:<16} {:<13} {:>10} {:>10} {:>10} {:>10} {:>8}  LAST {PAST}",
+            "PID", "NAME", "MODE", "LIVE", "ALLOCS/S", "BYTES/S", "GROWTH", "LOST"
+        ));
+        let fits = size.1.saturating_sub(4).max(1);
+        let first = self.chosen.saturating_sub(fits - 1);
+        for (place, row) in rows.iter().enumerate().skip(first).take(fits) {
+            let growth = row["growth"].as_i64().unwrap_or(0);
+            let sign = if growth < 0 { '-' } else { '+' };
+            let line = self.past.get(&number(row, "pid")).map(spark).unwrap_or_default();
+            screen.push(format!(
+                "{} {:>8} {:<16} {:<13} {:>10} {:>10} {:>10} {:>10} {:>8}  {line}",
+                if place == self.chosen { '>' } else { ' ' },
+                number(row, "pid"),
+                text(row, "name"),
+                text(row, "mode"),
+                bytes(number(row, "live_bytes")),
+                count(number(row, "allocs_a_second")),
+                bytes(number(row, "bytes_a_second")),
+                format!("{sign}{}", bytes(growth.unsigned_abs())),
+                count(number(row, "lost"))
+            ));
+        }
+    }
+
+    fn sites(
+        &mut self,
+        control: &Option<PathBuf>,
+        pid: u64,
+        size: (usize, usize),
+        screen: &mut Vec<String>,
+    ) -> anyhow::Result<()> {
+        let answer = ask(control.clone(), &json!({ "word": "show", "which": pid.to_string(), "sites": 50 }))?;
+        let line = self.past.get(&pid).map(spark).unwrap_or_default();
+        screen.push(format!(
+            "{} ({pid})  {}  {} live in {} blocks  {} sites grow  {line}",
+            text(&answer, "name"),
+            text(&answer, "mode"),
+            bytes(number(&answer, "live_bytes")),
+            count(number(&answer, "live_blocks")),
+            number(&answer, "sites_growing")
+        ));
+        screen.push(format!("{:>10} {:>10} {:>12}  CALL SITE", "LIVE", "BLOCKS", "ALLOCATED"));
+        for site in answer["call_sites"].as_array().into_iter().flatten().take(size.1.saturating_sub(5)) {
+            let frames = self.frames.named(site, 3);
+            let place: Vec<String> = frames.iter().map(|frame| harmless(frame)).collect();
+            screen.push(format!(
+                "{:>10} {:>10} {:>12}  {}",
+                bytes(number(site, "live_bytes")),
+                count(number(site, "live_blocks")),
+                bytes(number(site, "bytes")),
+                place.join(" < ")
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Live bytes as a line of eight heights.
+fn spark(past: &VecDeque<u64>) -> String {
+    const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let (least, most) = (past.iter().min().copied().unwrap_or(0), past.iter().max().copied().unwrap_or(0));
+    let height = |value: &u64| HEIGHTS[((value - least) as u128 * 7 / u128::from((most - least).max(1))) as usize];
+    past.iter().map(height).collect()
+}
+
+/// The terminal passes keys on one by one; as it was before when this goes. Asked of `stty`, which every system has.
+struct Raw(Option<String>);
+
+impl Raw {
+    fn begin() -> Raw {
+        let was = stty(&["-g"]).map(|text| text.trim().to_owned());
+        if was.is_some() {
+            stty(&["-icanon", "-echo", "min", "1"]);
+        }
+        Raw(was)
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|was| drop(stty(&[was.as_str()])));
+    }
+}
+
+fn stty(words: &[&str]) -> Option<String> {
+    let said = Command::new("stty").args(words).stdin(Stdio::inherit()).stderr(Stdio::null()).output().ok()?;
+    said.status.success().then(|| String::from_utf8_lossy(&said.stdout).into_owned())
+}
+
+fn keys() -> Receiver<u8> {
+    let (sends, keys) = channel();
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        while std::io::stdin().read(&mut byte).is_ok_and(|count| count == 1) && sends.send(byte[0]).is_ok() {}
+    });
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_heights() {
+        assert_eq!(spark(&VecDeque::from([0, 7, 14, 0])), "▁▄█▁");
+        assert_eq!(spark(&VecDeque::from([5, 5])), "▁▁");
+        assert_eq!(spark(&VecDeque::from([0, u64::MAX])), "▁█");
+    }
+}

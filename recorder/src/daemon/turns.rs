@@ -1,0 +1,236 @@
+//! Epochs begin and end, processes go on in other folders and modes, flights are kept: whatever turns from one part to the next.
+
+use super::archive::{Epoch, Told};
+use super::config::Choice;
+use super::intake::about_again;
+use super::service::{Closing, Current, FLIGHTS, Service};
+use crate::clock;
+use crate::drain::Command;
+use crate::image::Tell;
+use crate::options::Mode;
+use crate::process::{make_folder, sanitised};
+use crate::session::SessionId;
+use crate::store::{Stored, Then};
+use crossbeam_channel::bounded;
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Service {
+    /// Sessions of which the last while is kept.
+    pub(super) fn flights(&self) -> impl Iterator<Item = SessionId> {
+        self.clients.iter().filter(|client| client.choice.mode == Mode::Flight).map(|client| client.session.id)
+    }
+
+    /// The epoch of a user.
+    pub(super) fn epoch(&mut self, uid: u32) -> io::Result<Arc<Epoch>> {
+        if let Some(current) = self.epochs.get(&uid) {
+            return Ok(Arc::clone(&current.epoch));
+        }
+        let own = nix::unistd::geteuid().as_raw();
+        let epoch = Arc::new(Epoch::begin(&self.config.state, uid, (uid != own).then_some(uid))?);
+        let _ = self.archive.send(Told::Begin(Arc::clone(&epoch)));
+        let until = Instant::now() + self.config.epoch;
+        self.epochs.insert(uid, Current { epoch: Arc::clone(&epoch), names: HashMap::new(), until });
+        Ok(epoch)
+    }
+
+    /// A folder of its own for a process: in the epoch, or among the flights.
+    pub(super) fn folder(&mut self, uid: u32, epoch: &Epoch, mode: Mode, pid: u32, name: &str) -> PathBuf {
+        let stem = format!("{pid}.{}", sanitised(name.as_bytes()));
+        let number = self.epochs.get_mut(&uid).map_or(1, |current| {
+            let count = current.names.entry(stem.clone()).or_insert(0);
+            *count += 1;
+            *count
+        });
+        let name = if number == 1 { stem } else { format!("{stem}.{number}") };
+        if mode != Mode::Flight {
+            return epoch.dir.join(name);
+        }
+        let flights = epoch.dir.with_file_name(FLIGHTS);
+        let _ = make_folder(&flights, epoch.owner);
+        // The epoch's name makes it unlike those of other epochs.
+        let of = epoch.dir.file_name().unwrap_or_default().to_string_lossy();
+        flights.join(format!("{name}@{of}+1"))
+    }
+
+    /// The last byte of a part is written.
+    pub(super) fn stored(&mut self, stored: Stored) {
+        let id = stored.session;
+        self.counters.errors += u64::from(stored.error.is_some());
+        let is_of =
+            |closing: &Closing| closing.pending.get(&id).is_some_and(|part| stored.is_over || stored.part == *part);
+        if let Some(place) = self.closing.iter().position(is_of) {
+            let closing = &mut self.closing[place];
+            closing.pending.remove(&id);
+            let ending = self.ending.get(&id).filter(|_| stored.is_over);
+            let label = ending.map(|ending| ending.label.clone());
+            let exit = ending.map(|ending| ending.exit);
+            let running =
+                || self.clients.iter().find(|client| client.session.id == id).map(|client| client.label.clone());
+            let label = label.or_else(running).unwrap_or_default();
+            let epoch = Arc::clone(&closing.epoch);
+            if stored.is_over {
+                self.over(&epoch, &stored);
+            }
+            let _ = self.archive.send(Told::Part(epoch, stored, label, exit));
+            self.seal_closed();
+        } else if let Some(epoch) = self.ending.get(&id).map(|ending| Arc::clone(&ending.epoch)) {
+            let label = self.ending.get(&id).map(|ending| ending.label.clone()).unwrap_or_default();
+            let exit = self.ending.get(&id).filter(|_| stored.is_over).map(|ending| ending.exit);
+            if stored.is_over {
+                self.over(&epoch, &stored);
+            }
+            let _ = self.archive.send(Told::Part(epoch, stored, label, exit));
+        } else if let Some(client) = self.clients.iter().find(|client| client.session.id == id) {
+            // A part that ended by a change of mode may still be the old epoch's.
+            let is_in = |closing: &&Closing| stored.part.parent() == Some(&closing.epoch.dir);
+            let old = self.closing.iter().find(is_in).map(|closing| Arc::clone(&closing.epoch));
+            let epoch = old.unwrap_or_else(|| Arc::clone(&client.epoch));
+            let _ = self.archive.send(Told::Part(epoch, stored, client.label.clone(), None));
+        }
+    }
+
+    /// A process is over and written.
+    pub(super) fn over(&mut self, epoch: &Arc<Epoch>, stored: &Stored) {
+        let sums = stored.sums;
+        self.counters.recorded += sums.recorded;
+        self.counters.lost += sums.lost;
+        self.counters.sampled_out += sums.sampled_out;
+        let ending = self.ending.remove(&stored.session);
+        if ending.is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
+            self.counters.kept += 1;
+            tracing::info!("the flight of a process that died is kept in {}", epoch.dir.display());
+            let told = Told::Adopt(Arc::clone(epoch), stored.session, stored.segments.clone(), Then::new(|| {}));
+            let _ = self.archive.send(told);
+        } else {
+            stored.segments.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
+        }
+    }
+
+    pub(super) fn seal_closed(&mut self) {
+        for place in (0..self.closing.len()).rev() {
+            if self.closing[place].pending.is_empty() {
+                let Closing { epoch, then, .. } = self.closing.remove(place);
+                let done = Then::new(move || then.into_iter().for_each(Then::call));
+                let _ = self.archive.send(Told::Seal(epoch, done));
+            }
+        }
+    }
+
+    /// Ends the epochs of all users; `then` is called for each of them.
+    pub(super) fn rotate_all(&mut self, then: &mut dyn FnMut(u32) -> Then) {
+        let users: Vec<u32> = self.epochs.keys().copied().collect();
+        for uid in users {
+            let then = then(uid);
+            self.rotate(uid, then);
+        }
+    }
+
+    /// Epochs of users, for whoever wants to wait for each.
+    pub(super) fn users(&self) -> usize {
+        self.epochs.len()
+    }
+
+    /// Ends a user's epoch; the next one begins with whatever runs.
+    pub(super) fn rotate(&mut self, uid: u32, then: Then) {
+        let Some(Current { epoch: old, .. }) = self.epochs.remove(&uid) else { return then.call() };
+        self.counters.epochs += 1;
+        let mut pending: HashMap<SessionId, PathBuf> = self
+            .ending
+            .iter()
+            .filter(|(_, ending)| ending.epoch == old)
+            .map(|(id, ending)| (*id, ending.part.clone()))
+            .collect();
+        let runs = self.clients.iter().any(|client| client.uid == uid);
+        let new =
+            if runs { self.epoch(uid).map_err(|error| tracing::error!("no new epoch: {error}")).ok() } else { None };
+        if let Some(new) = new {
+            for place in 0..self.clients.len() {
+                if self.clients[place].uid == uid {
+                    let session = Arc::clone(&self.clients[place].session);
+                    self.move_on(place, &new);
+                    if self.clients[place].choice.mode != Mode::Flight {
+                        pending.insert(session.id, session.folder.clone());
+                    }
+                }
+            }
+        }
+        self.closing.push(Closing { epoch: old, pending, then: vec![then] });
+        self.seal_closed();
+    }
+
+    pub(super) fn move_on(&mut self, place: usize, epoch: &Arc<Epoch>) {
+        self.clients[place].epoch = Arc::clone(epoch);
+        let choice = self.clients[place].choice;
+        if choice.mode == Mode::Flight {
+            let client = &self.clients[place];
+            let told = Told::Process(Arc::clone(epoch), client.session.id, about_again(&client.session));
+            let _ = self.archive.send(told);
+        } else {
+            self.part(place, choice, Then::new(|| {}));
+        }
+    }
+
+    /// Goes on with a process in another folder, in the mode of the choice.
+    pub(super) fn part(&mut self, place: usize, choice: Choice, then: Then) {
+        let (uid, epoch) = (self.clients[place].uid, Arc::clone(&self.clients[place].epoch));
+        let (pid, name) = (self.clients[place].pid(), self.clients[place].name.clone());
+        let folder = self.folder(uid, &epoch, choice.mode, pid, &name);
+        let client = &mut self.clients[place];
+        let mut options = choice.options(&self.config, &client.label);
+        options.owner = epoch.owner;
+        if choice.sampling == client.choice.sampling {
+            options.sample_bytes = client.interval;
+        } else {
+            client.interval = choice.interval();
+        }
+        // A profile goes on counting from the attach; a trace begins anew.
+        let starts = choice.mode.has_events().then(|| (self.clock.now(), clock::unix_ns()));
+        let session = Arc::new(client.session.part(folder, Arc::new(options), starts));
+        client.choice = choice;
+        client.session = Arc::clone(&session);
+        let _ = self.archive.send(Told::Process(epoch, session.id, about_again(&session)));
+        let _ = self.stages.commands.send(Command::Tell(session.id, Tell::Turn(session, then)));
+    }
+
+    /// Changes what is kept of a process that runs.
+    pub(super) fn change(&mut self, id: SessionId, choice: Choice, then: Then) {
+        let Some(place) = self.clients.iter().position(|client| client.session.id == id) else { return then.call() };
+        self.holder.release(&self.clients[place].held_as());
+        self.part(place, choice, then);
+        self.clients[place].command();
+        self.hold(place);
+    }
+
+    /// Tells the digest of a process something.
+    pub(super) fn tell(&self, id: SessionId, tell: Tell) {
+        let _ = self.stages.commands.send(Command::Tell(id, tell));
+    }
+
+    /// Lets the archive write everything.
+    pub(super) fn flush(&self, then: Then) {
+        let _ = self.archive.send(Told::Flush(then));
+    }
+
+    /// Keeps the events of a flight.
+    pub(super) fn keep_flight(&mut self, id: SessionId, why: &str, then: Then) {
+        let Some(client) = self.clients.iter_mut().find(|client| client.session.id == id) else { return then.call() };
+        client.kept = Some(Instant::now());
+        self.counters.kept += 1;
+        tracing::info!("the flight of {} ({}) is kept: {why}", client.name.escape_debug(), client.pid());
+        let (archive, epoch) = (self.archive.clone(), Arc::clone(&client.epoch));
+        let (reply, folders) = bounded::<Vec<PathBuf>>(1);
+        // The reply comes from the stage that has written them.
+        let adopt = move || {
+            if let Ok(folders) = folders.recv() {
+                let _ = archive.send(Told::Adopt(epoch, id, folders, then));
+            }
+        };
+        if std::thread::Builder::new().name("keep".into()).spawn(adopt).is_ok() {
+            self.tell(id, Tell::Keep(reply));
+        }
+    }
+}

@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+"""Servers under load, bare and under one daemon in each mode, in turn, round by round: throughput against bare (paired), the daemon's own
+cost, and, for redis, live bytes against the server's own statistics. Then a microbenchmark of a dormant process.
+
+usage: servers.py [--rounds N] [--seconds S] [--modes MODE,…] [--only redis,postgres,nginx,micro] [--together]"""
+import argparse, json, os, shutil, signal, statistics, subprocess, sys, tempfile, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
+HEAPTAPE = os.environ.get("HEAPTAPE", os.path.join(TARGET, "release/heaptape"))
+PORT = 17_000
+
+
+def wait(what, holds):
+    for _ in range(400):
+        if holds():
+            return
+        time.sleep(0.02)
+    raise SystemExit(f"waited for long: {what}")
+
+
+def answers(*words):
+    return subprocess.run(words, capture_output=True).returncode == 0
+
+
+class Daemon:
+    def __init__(self, place):
+        self.place = place
+        self.socket, self.control = os.path.join(place, "run/socket"), os.path.join(place, "run/control")
+        words = [HEAPTAPE, "daemon", "--socket", self.socket, "--state", os.path.join(place, "state"), "--keep-bytes", "2GiB"]
+        self.log = open(os.path.join(place, "daemon.log"), "w")
+        self.process = subprocess.Popen(words, stderr=self.log)
+        wait("the daemon", lambda: answers(HEAPTAPE, "ctl", "--control", self.control, "status"))
+        self.library = subprocess.run([HEAPTAPE, "library"], capture_output=True, text=True, check=True).stdout.strip()
+        # Servers of other users must be able to read it.
+        copy = os.path.join(place, "libheaptape.so")
+        shutil.copy(self.library, copy)
+        os.chmod(copy, 0o755)
+        self.library = copy
+
+    def ctl(self, *words):
+        said = subprocess.run([HEAPTAPE, "ctl", "--control", self.control, "--json", *words], capture_output=True, text=True, check=True)
+        return json.loads(said.stdout)
+
+    def environment(self, mode):
+        if mode == "bare":
+            return {}
+        return {"LD_PRELOAD": self.library, "HEAPTAPE_SOCKET": self.socket, "HEAPTAPE_MODE": mode}
+
+    def cpu(self):
+        with open(f"/proc/{self.process.pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self):
+        self.ctl("stop")
+        self.process.wait()
+
+
+def started(words, environment, **more):
+    clean = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "HEAPTAPE_SOCKET", "HEAPTAPE_MODE")}
+    return subprocess.Popen(words, env=clean | environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more)
+
+
+class Redis:
+    name, program = "redis-server", "redis-server"
+    needs = ["redis-server", "redis-benchmark", "redis-cli"]
+
+    def start(self, environment, place):
+        words = ["redis-server", "--port", str(PORT), "--save", "", "--appendonly", "no", "--dir", place]
+        self.process = started(words, environment)
+        wait("redis", lambda: answers("redis-cli", "-p", str(PORT), "ping"))
+
+    def load(self, seconds):
+        # Values of 300 bytes over 100,000 keys, and lists: the server allocates and frees all the time.
+        count = str(int(seconds * 25_000))
+        words = ["redis-benchmark", "-p", str(PORT), "-c", "20", "-n", count, "-r", "100000", "-d", "300", "-t", "set,get,lpush,lpop", "--csv"]
+        begun = time.monotonic()
+        subprocess.run(words, capture_output=True, check=True)
+        return 4 * int(count) / (time.monotonic() - begun)
+
+    def own_bytes(self):
+        text = subprocess.run(["redis-cli", "-p", str(PORT), "info", "memory"], capture_output=True, text=True, check=True).stdout
+        return int(next(line.split(":")[1] for line in text.splitlines() if line.startswith("used_memory:")))
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+class Postgres:
+    name, program = "PostgreSQL", "postgres"
+    needs = ["pgbench", "psql", "runuser"]
+
+    def start(self, environment, place):
+        binaries = sorted(os.listdir("/usr/lib/postgresql"))[-1]
+        self.bin = f"/usr/lib/postgresql/{binaries}/bin"
+        self.place = os.path.join(place, "pg")
+        self.user = ["runuser", "-u", "postgres", "--"]
+        if not os.path.exists(self.place):
+            os.makedirs(self.place)
+            shutil.chown(self.place, "postgres")
+            subprocess.run([*self.user, f"{self.bin}/initdb", "-D", f"{self.place}/data", "-A", "trust"], capture_output=True, check=True)
+        settings = ["-c", f"port={PORT + 1}", "-c", f"unix_socket_directories={self.place}", "-c", "listen_addresses=", "-c", "fsync=off"]
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        self.process = started([*self.user, "env", *variables, f"{self.bin}/postgres", "-D", f"{self.place}/data", *settings], {})
+        self.to = ["-h", self.place, "-p", str(PORT + 1), "-U", "postgres"]
+        wait("postgres", lambda: answers("psql", *self.to, "-c", "select 1"))
+        if not answers("psql", *self.to, "-c", "select count(*) from pgbench_branches"):
+            subprocess.run(["pgbench", *self.to, "-i", "-s", "2", "-q"], capture_output=True, check=True)
+
+    def load(self, seconds):
+        said = subprocess.run(["pgbench", *self.to, "-S", "-c", "4", "-j", "1", "-T", str(seconds)], capture_output=True, text=True, check=True).stdout
+        return float(next(line.split("=")[1].split()[0] for line in said.splitlines() if line.startswith("tps")))
+
+    def stop(self):
+        subprocess.run([*self.user, f"{self.bin}/pg_ctl", "-D", f"{self.place}/data", "-m", "fast", "stop"], capture_output=True)
+        self.process.wait()
+
+
+class Nginx:
+    name, program = "nginx", "nginx"
+    needs = ["nginx", "wrk"]
+
+    def start(self, environment, place):
+        os.makedirs(f"{place}/web", exist_ok=True)
+        with open(f"{place}/web/index.html", "w") as file:
+            file.write("x" * 4000)
+        os.chmod(place, 0o755)
+        with open(f"{place}/nginx.conf", "w") as file:
+            file.write(f"""worker_processes 1; pid {place}/nginx.pid; error_log {place}/nginx.log; daemon off;
+                events {{ worker_connections 512; }}
+                http {{ access_log off; gzip on; gzip_types *; gzip_min_length 1; client_body_temp_path {place}/t1; proxy_temp_path {place}/t2;
+                fastcgi_temp_path {place}/t3; uwsgi_temp_path {place}/t4; scgi_temp_path {place}/t5;
+                server {{ listen 127.0.0.1:{PORT + 2}; root {place}/web; }} }}""")
+        self.process = started(["nginx", "-p", place, "-c", f"{place}/nginx.conf"], environment)
+        wait("nginx", lambda: answers("curl", "-sf", f"http://127.0.0.1:{PORT + 2}/"))
+
+    def load(self, seconds):
+        words = ["wrk", "-t", "1", "-c", "16", "-d", f"{seconds}s", "-H", "Accept-Encoding: gzip", f"http://127.0.0.1:{PORT + 2}/"]
+        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        return float(next(line.split()[1] for line in said.splitlines() if line.startswith("Requests/sec")))
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait()
+
+
+def measure(server, daemon, mode, place):
+    server.start(daemon.environment(mode), place)
+    server.load(1)  # what is made once is made
+    before, begun = daemon.cpu(), time.monotonic()
+    rate = server.load(ARGS.seconds)
+    out = {"rate": rate, "cpu": (daemon.cpu() - before) / (time.monotonic() - begun)}
+    if mode not in ("bare", "off"):
+        daemon.ctl("flush")
+        time.sleep(1.2)
+        ours = [one for one in daemon.ctl("list") if one["name"] == server.program]
+        out["live"], out["lost"] = sum(one["live_bytes"] for one in ours), sum(one["lost"] for one in ours)
+        if hasattr(server, "own_bytes"):
+            out["own"] = server.own_bytes()
+    server.stop()
+    return out
+
+
+def spread(values, digits=3):
+    return "{:.{d}f} ({:.{d}f}-{:.{d}f})".format(statistics.median(values), min(values), max(values), d=digits)
+
+
+def servers(daemon, place):
+    modes = ["bare", *ARGS.modes.split(",")]
+    print("| server | mode | throughput against bare | a second | daemon's processors | live bytes | its own figure | lost |")
+    print("|---|---|---|---|---|---|---|---|")
+    for server in [Redis(), Postgres(), Nginx()]:
+        if ARGS.only and server.program.split("-")[0] not in ARGS.only.replace("postgresql", "postgres"):
+            continue
+        missing = [name for name in server.needs if not shutil.which(name)]
+        if missing:
+            print(f"{server.name}: {', '.join(missing)} not installed: scripts/install-tools", file=sys.stderr)
+            continue
+        runs = {mode: [] for mode in modes}
+        for turn in range(ARGS.rounds):
+            for mode in modes[turn % len(modes):] + modes[:turn % len(modes)]:
+                runs[mode].append(measure(server, daemon, mode, place))
+            print(f"{server.name}: round {turn + 1} of {ARGS.rounds}", file=sys.stderr)
+        for mode in modes:
+            ratios = [run["rate"] / bare["rate"] for run, bare in zip(runs[mode], runs["bare"])]
+            median = lambda key: statistics.median(run.get(key, 0) for run in runs[mode])
+            show = lambda key: f"{int(median(key)):,}" if key in runs[mode][0] else ""
+            print(f"| {server.name} | {mode} | {spread(ratios)} | {median('rate'):,.0f} | {median('cpu'):.2f} | {show('live')} | {show('own')} | {show('lost')} |", flush=True)
+
+
+def micro(daemon, place):
+    program = os.path.join(place, "calls")
+    subprocess.run(["gcc", "-O2", os.path.join(HERE, "calls.c"), "-o", program], check=True)
+    cases = {"bare": {}, "inert": {"LD_PRELOAD": daemon.library}, "off": daemon.environment("off"), "profile:2%": daemon.environment("profile:2%"), "profile": daemon.environment("profile")}
+    least = {name: [] for name in cases}
+    for _ in range(max(ARGS.rounds, 5)):
+        for name, environment in cases.items():
+            said = subprocess.run([program], env=os.environ | environment, capture_output=True, text=True, check=True).stdout
+            least[name].append(float(said.split()[0]))
+    print("\n| a pair of malloc and free, least of chunks, ns | least | median of rounds |\n|---|---|---|")
+    for name, values in least.items():
+        print(f"| {name} | {min(values):.2f} | {statistics.median(values):.2f} |")
+
+
+def main():
+    place = tempfile.mkdtemp(prefix="heaptape-servers-")
+    os.chmod(place, 0o755)
+    daemon = Daemon(place)
+    try:
+        print(f"{ARGS.rounds} rounds of {ARGS.seconds} s, {os.cpu_count()} processors, medians (least-most)\n")
+        servers(daemon, place)
+        if not ARGS.only or "micro" in ARGS.only:
+            micro(daemon, place)
+        status = daemon.ctl("status")
+        print(f"\nthe daemon: {status['own']['resident_bytes'] / 2**20:.0f} MiB resident, {status['own']['cpu_seconds_total']:.1f} s of processor time; load {os.getloadavg()[0]:.1f} at the end")
+    finally:
+        daemon.stop()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--modes", default="off,profile,profile:2%,trace")
+    parser.add_argument("--only", help="servers whose names contain one of these words, by commas; micro for the microbenchmark")
+    ARGS = parser.parse_args()
+    main()
