@@ -75,6 +75,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("free-sites", &[("heaptape free-sites heaptape.ls.4711", "where memory is given back")]),
     ("fragmentation", &[("heaptape fragmentation heaptape.ls.4711", "who keeps nearly empty pages")]),
     ("top", &[("heaptape top", "the programs that the daemon serves, live")]),
+    ("pack", &[("heaptape pack run1", "copy what names its frames into it, for another machine")]),
     (
         "diff",
         &[

@@ -229,8 +229,11 @@ fn main() {
     let mut files = Vec::new();
     folders.iter().for_each(|folder| seeds(folder, &mut files));
     // A reader of one format is fed with files of that format.
-    if let Some(format) = FORMATS.iter().find(|format| format.1 == name).map(|format| format.0) {
-        files.retain(|(_, bytes)| heaptape_formats::sniff::format(bytes) == Some(format));
+    let formats: Vec<Format> = FORMATS.iter().filter(|format| format.1 == name).map(|format| format.0).collect();
+    if !formats.is_empty() {
+        files.retain(|(_, bytes)| {
+            heaptape_formats::sniff::format(bytes).is_some_and(|format| formats.contains(&format))
+        });
     }
     if name == "tape" {
         // Made in code: the format is our own, and tests make its recordings.
