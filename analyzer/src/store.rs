@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// An image's folder, and the process that it is of: its number and when it came.
+type Found = (Option<(u32, u64)>, PathBuf);
+
 /// What is looked for.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
@@ -67,7 +70,7 @@ pub fn find(state: &Path, wanted: &Wanted) -> io::Result<Vec<PathBuf>> {
     if wanted.program.is_none() && wanted.label.is_none() {
         return Ok(epochs.collect());
     }
-    let mut found: Vec<(Option<(u32, u64)>, PathBuf)> = Vec::new();
+    let mut found: Vec<Found> = Vec::new();
     for epoch in epochs {
         found.extend(images(&epoch, wanted));
     }
@@ -79,16 +82,15 @@ pub fn find(state: &Path, wanted: &Wanted) -> io::Result<Vec<PathBuf>> {
                 last.insert(*process, place);
             }
         }
-        let is_last = |(place, (process, _)): &(usize, (Option<(u32, u64)>, PathBuf))| {
-            process.is_none_or(|process| last.get(&process) == Some(place))
-        };
+        let is_last =
+            |(place, (process, _)): &(usize, Found)| process.is_none_or(|process| last.get(&process) == Some(place));
         return Ok(found.into_iter().enumerate().filter(is_last).map(|(_, (_, path))| path).collect());
     }
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
 /// The images of an epoch that fit, each with the process that it is of.
-fn images(epoch: &Path, wanted: &Wanted) -> Vec<(Option<(u32, u64)>, PathBuf)> {
+fn images(epoch: &Path, wanted: &Wanted) -> Vec<Found> {
     let read = std::fs::read(epoch.join(RECORDING)).ok();
     let about: Recording = read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
     let mut found = Vec::new();
