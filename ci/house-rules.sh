@@ -33,7 +33,7 @@ found=$(cargo tree --quiet -p heaptape-preload -e normal,no-proc-macro --prefix 
   fail "the preload library's packages differ from ci/preload-dependencies.txt:"$'\n'"$found"
 
 # Every library and command crate says what it thinks of unsafe code.
-for lib in formats/src/lib.rs analyzer/src/lib.rs cli/src/main.rs tests/src/lib.rs; do
+for lib in formats/src/lib.rs analyzer/src/lib.rs cli/src/main.rs parquet/src/main.rs tests/src/lib.rs; do
   grep -q 'forbid(unsafe_code)' "$lib" || fail "$lib forbids no unsafe code"
 done
 
@@ -61,6 +61,9 @@ for source in tests/programs/*.c tests/programs/*.cpp tests/programs/*.rs; do
   name=$(basename "$source")
   git grep -qE "\"(${name%.*}|$name)\"|/$name" -- 'tests/*.rs' 'tests/bench' 'tests/programs' ":!$source" || fail "no test uses $source"
 done
+
+# What the README promises is tested.
+ci/promises.sh || bad=1
 
 [ "$bad" = 0 ] && echo 'house rules: kept'
 exit "$bad"

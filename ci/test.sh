@@ -9,7 +9,7 @@ HEAPTAPE=$(cd "$folder/release" && pwd)/heaptape
 export HEAPTAPE
 # Backtraces of a failing test's own process say nothing about the program that it ran.
 unset RUST_BACKTRACE
-cargo test --workspace --exclude heaptape-tests
+cargo test --workspace --exclude heaptape-tests --exclude heaptape-parquet
 cargo test -p heaptape-tests --lib
 # The long forms read back a hundred million events: optimised.
 profile=()

@@ -105,6 +105,17 @@ impl FromStr for Bound {
     }
 }
 
+/// As [`FromStr`] reads it.
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Bound::Time(nanos) => write!(f, "{nanos}ns"),
+            Bound::Share(share) => write!(f, "{}%", share * 100.0),
+            Bound::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
 /// The part of a run that a question is about, as asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Range {
@@ -176,6 +187,9 @@ mod tests {
         assert_eq!("2m".parse(), Ok(Bound::Time(120_000_000_000)));
         assert_eq!("40%".parse(), Ok(Bound::Share(0.4)));
         assert_eq!("123456".parse(), Ok(Bound::Number(123_456)));
+        for text in ["1500000000ns", "40%", "12.5%", "123456"] {
+            assert_eq!(text.parse::<Bound>().map(|bound| bound.to_string()), Ok(text.to_string()));
+        }
         for bad in ["", "s", "-1s", "1.5", "101%", "3 parsecs", "1e9"] {
             assert!(bad.parse::<Bound>().is_err(), "{bad}");
         }

@@ -16,6 +16,7 @@ pub mod import;
 pub mod load;
 pub mod missing;
 pub mod model;
+pub mod pack;
 pub mod pattern;
 pub mod pictures;
 pub mod program_frames;

@@ -3,6 +3,8 @@
 
 use heaptape_formats::tape;
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
 
 /// A mapped ELF object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub struct Module {
     pub path: Vec<u8>,
     /// Build-id; empty when it has none.
     pub build_id: Vec<u8>,
+    /// Folder that stands for `/` where the file is looked for first.
+    pub root: Option<Arc<Path>>,
 }
 
 /// A frame that a file names by itself, without addresses to look up.
@@ -104,6 +108,12 @@ impl Stacks {
         }
         self.sites[place] = site;
         true
+    }
+
+    /// Files of modules are looked for below this folder first.
+    pub fn set_root(&mut self, root: &Path) {
+        let root: Arc<Path> = root.into();
+        self.modules.iter_mut().for_each(|module| module.root = Some(root.clone()));
     }
 
     /// Looks again for modules of sites that had none when they appeared: their module may have been seen only later.

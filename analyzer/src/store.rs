@@ -7,9 +7,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// An image's folder, and the process that it is of: its number and when it came.
-type Found = (Option<(u32, u64)>, PathBuf);
-
 /// What is looked for.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
@@ -70,7 +67,7 @@ pub fn find(state: &Path, wanted: &Wanted) -> io::Result<Vec<PathBuf>> {
     if wanted.program.is_none() && wanted.label.is_none() {
         return Ok(epochs.collect());
     }
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<(Option<(u32, u64)>, PathBuf)> = Vec::new();
     for epoch in epochs {
         found.extend(images(&epoch, wanted));
     }
@@ -82,15 +79,16 @@ pub fn find(state: &Path, wanted: &Wanted) -> io::Result<Vec<PathBuf>> {
                 last.insert(*process, place);
             }
         }
-        let is_last =
-            |(place, (process, _)): &(usize, Found)| process.is_none_or(|process| last.get(&process) == Some(place));
-        return Ok(found.into_iter().enumerate().filter(is_last).map(|(_, (_, path))| path).collect());
+        let is_last = |place, process: Option<(u32, u64)>| process.is_none_or(|one| last.get(&one) == Some(&place));
+        let each = found.into_iter().enumerate();
+        let kept = each.filter_map(|(place, (process, path))| is_last(place, process).then_some(path));
+        return Ok(kept.collect());
     }
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
 /// The images of an epoch that fit, each with the process that it is of.
-fn images(epoch: &Path, wanted: &Wanted) -> Vec<Found> {
+fn images(epoch: &Path, wanted: &Wanted) -> Vec<(Option<(u32, u64)>, PathBuf)> {
     let read = std::fs::read(epoch.join(RECORDING)).ok();
     let about: Recording = read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
     let mut found = Vec::new();

@@ -7,6 +7,8 @@
 mod demangle;
 mod dwarf;
 mod elf;
+mod files;
+mod minidebug;
 mod returned_text;
 
 pub use demangle::demangle;
@@ -14,15 +16,14 @@ pub use demangle::demangle;
 use crate::stacks::{Module, Site, Stacks};
 use dwarf::Debug;
 use elf::{Elf, Functions};
+pub use files::Origin;
+use files::{Search, search};
 use heaptape_formats::tape::SITE_SIGNAL;
 use returned_text::returned_text;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
-
-/// Where distributions put separate debug files.
-const DEBUG_ROOT: &str = "/usr/lib/debug";
 
 /// How much is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +73,8 @@ struct Object {
     path: Rc<str>,
     /// Files to look into, the module's own first: all have the recorded build-id.
     files: Vec<(PathBuf, Elf)>,
+    /// Whether the first is the module's own file.
+    own: bool,
     functions: Option<Functions>,
     debug: Option<Option<Debug>>,
 }
@@ -79,6 +82,7 @@ struct Object {
 /// Names addresses, and remembers what it found.
 pub struct Symbolizer {
     detail: Detail,
+    origin: Origin,
     objects: Vec<Object>,
     by_module: FxHashMap<(Vec<u8>, Vec<u8>), usize>,
     names: FxHashMap<(usize, u64), Rc<Frame>>,
@@ -89,8 +93,14 @@ pub struct Symbolizer {
 impl Symbolizer {
     /// Reads nothing yet.
     pub fn new(detail: Detail) -> Self {
+        Symbolizer::from(detail, Origin::default())
+    }
+
+    /// Looks for files as it is told.
+    pub fn from(detail: Detail, origin: Origin) -> Self {
         Symbolizer {
             detail,
+            origin,
             objects: Vec::new(),
             by_module: FxHashMap::default(),
             names: FxHashMap::default(),
@@ -209,8 +219,7 @@ impl Symbolizer {
     /// Whether the module's own file is there, and still the one that was recorded.
     pub fn is_there(&mut self, module: &Module) -> bool {
         let object = self.object(module);
-        let own = &self.objects[object];
-        own.files.first().is_some_and(|(path, _)| path.as_os_str().as_encoded_bytes() == module.path)
+        self.objects[object].own
     }
 
     /// Link-time start of a function of the module that is not `taken`: `_init`, which no stack passes through, or the first.
@@ -228,35 +237,18 @@ impl Symbolizer {
             return known;
         }
         let path = String::from_utf8_lossy(&module.path).into_owned();
-        let files = self.files(&path, &module.build_id);
-        self.objects.push(Object { path: path.into(), files, functions: None, debug: None });
+        let Search { files, own, notes } = search(&path, module, &self.origin);
+        notes.into_iter().for_each(|note| self.note(note));
+        self.objects.push(Object { path: path.into(), files, own, functions: None, debug: None });
         self.by_module.insert(key, self.objects.len() - 1);
         self.objects.len() - 1
     }
 
-    /// The module's file if it is still the one that was recorded, and its separate debug file.
-    fn files(&mut self, path: &str, build_id: &[u8]) -> Vec<(PathBuf, Elf)> {
-        let mut files = Vec::new();
-        // Names in brackets ([vdso]) are no files.
-        let own = if path.starts_with('/') { Elf::open(Path::new(path)) } else { None };
-        let same = |elf: &Elf| build_id.is_empty() || elf.build_id == build_id;
-        match own {
-            Some(elf) if same(&elf) => files.push((PathBuf::from(path), elf)),
-            Some(_) => self.note(format!("{path} is not the file that was recorded (another build-id)")),
-            None if path.starts_with('/') => self.note(format!("{path} cannot be read; its functions have no names")),
-            None => {}
-        }
-        let link = files.first().and_then(|(_, elf)| elf.debug_link());
-        for candidate in debug_files(path, build_id, link.as_deref()) {
-            if let Some(elf) = Elf::open(&candidate)
-                && same(&elf)
-                && files.first().is_none_or(|(own, _)| *own != candidate)
-            {
-                files.push((candidate, elf));
-                break;
-            }
-        }
-        files
+    /// The files that name a module's functions and lines: its own, its debug file, what these point to.
+    pub fn sources(&mut self, module: &Module) -> Vec<PathBuf> {
+        let object = self.object(module);
+        let files = &self.objects[object].files;
+        files.iter().flat_map(|(path, elf)| std::iter::once(path.clone()).chain(files::beside(path, elf))).collect()
     }
 
     fn functions(&mut self, object: usize) -> &Functions {
@@ -264,7 +256,7 @@ impl Symbolizer {
         object.functions.get_or_insert_with(|| {
             let tables = object.files.iter().map(|(_, elf)| elf.functions(false));
             let full = tables.into_iter().find(|functions| !functions.is_empty());
-            full.or_else(|| object.files.first().map(|(_, elf)| elf.functions(true))).unwrap_or_default()
+            full.or_else(|| object.files.first().map(|(_, elf)| minidebug::functions(elf))).unwrap_or_default()
         })
     }
 
@@ -303,21 +295,4 @@ fn unplaced(stacks: &Stacks, site: &Site) -> Frame {
         frame.line = u32::try_from(named.line).ok().filter(|&line| line > 0);
     }
     frame
-}
-
-/// Where the separate debug file may lie.
-fn debug_files(path: &str, build_id: &[u8], link: Option<&str>) -> Vec<PathBuf> {
-    let mut candidates = Vec::new();
-    if let [first, rest @ ..] = build_id
-        && !rest.is_empty()
-    {
-        let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-        candidates.push(PathBuf::from(format!("{DEBUG_ROOT}/.build-id/{first:02x}/{rest}.debug")));
-    }
-    if let (Some(link), Some(folder)) = (link, Path::new(path).parent()) {
-        candidates.push(folder.join(link));
-        candidates.push(folder.join(".debug").join(link));
-        candidates.push(Path::new(DEBUG_ROOT).join(folder.strip_prefix("/").unwrap_or(folder)).join(link));
-    }
-    candidates
 }

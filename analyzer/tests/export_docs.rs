@@ -31,3 +31,19 @@ fn the_table_is_the_list() {
         assert!(behind.contains(&format!("`{}`", exporter.name())), "{}: what can it not hold?", exporter.name());
     }
 }
+
+/// The row of the README names them all.
+#[test]
+fn the_readme_names_the_list() {
+    const MARK: &str = "`heaptape export --to FORMAT -o OUT DIR`, FORMAT: ";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let names: Vec<&str> = EXPORTERS.iter().map(|exporter| exporter.name()).collect();
+    let (before, rest) = text.split_once(MARK).expect("the row of the table");
+    let (found, behind) = rest.split_once(';').expect("what comes behind the names");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, format!("{before}{MARK}{};{behind}", names.join(" "))).unwrap();
+    } else {
+        assert_eq!(found, names.join(" "), "README.md is not of this list");
+    }
+}

@@ -104,7 +104,7 @@ proptest! {
         for step in &steps {
             let now = slot(step.tick());
             let inside = from <= now && now < to;
-            let mut gone = |live: &mut BTreeMap<u64, (u64, u32, u32)>, index: u64, expected: &mut BTreeMap<u32, Sums>| {
+            let gone = |live: &mut BTreeMap<u64, (u64, u32, u32)>, index: u64, expected: &mut BTreeMap<u32, Sums>| {
                 let (size, site, born) = live.remove(&index)?;
                 if inside {
                     let sums = expected.entry(site).or_default();

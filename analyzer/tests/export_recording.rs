@@ -366,7 +366,7 @@ fn what_cannot_become_another_is_refused_with_the_reason() {
 fn a_cut_recording_is_exported_as_far_as_it_goes() {
     let (_dir, recording) = made::recording(&steps(), &made::Options { end: false, summary: false, ..options() });
     let out = tempfile::tempdir().unwrap();
-    for exporter in EXPORTERS {
+    for exporter in EXPORTERS.iter().filter(|exporter| exporter.name() != "parquet") {
         let target = out.path().join(exporter.name());
         let written =
             export::run(*exporter, std::slice::from_ref(&recording), &Options::default(), Some(&target), false)

@@ -116,7 +116,14 @@ fn source(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
 fn stacks(program: &Path, said: &Said, build_id: &[u8], flags: u8) -> Stacks {
     let mut stacks = Stacks::default();
     let path = program.as_os_str().as_encoded_bytes().to_vec();
-    stacks.modules.push(Module { start: 0, end: u64::MAX, bias: said.bias, path, build_id: build_id.to_vec() });
+    stacks.modules.push(Module {
+        start: 0,
+        end: u64::MAX,
+        bias: said.bias,
+        path,
+        build_id: build_id.to_vec(),
+        root: None,
+    });
     stacks.push(Site { module: 1, address: said.address, flags, ..Site::default() });
     stacks
 }

@@ -64,6 +64,8 @@ words! {
     fragmentation Fragmentation,
     /// What changed between two runs, builds, moments or processes
     diff Diff,
+    /// Copy what names a recording's frames into it, for another machine
+    pack Pack,
     /// A recording as files for other tools
     export Export,
     /// Files of one format as files of another

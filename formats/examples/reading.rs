@@ -134,7 +134,9 @@ fn main() -> Result<()> {
     let path = place("profile.mptl", profile(dice));
     measure("MPTL", &path, None, |bytes| drop(black_box(Profile::read(bytes).expect("our own file"))));
     let path = place("gmon.out", gprof(dice)?);
-    measure("gmon.out", &path, None, |bytes| drop(black_box(gmon::read(bytes, Hints::default()).expect("our own file"))));
+    measure("gmon.out", &path, None, |bytes| {
+        drop(black_box(gmon::read(bytes, Hints::default()).expect("our own file")))
+    });
     let path = place("dcpi", dcpi(dice)?);
     measure("DCPI", &path, None, |bytes| {
         let profile = dcpi::read(bytes).expect("our own file");

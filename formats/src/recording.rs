@@ -4,6 +4,7 @@
 //! ```text
 //! heaptape.sqlite3.4711/
 //!   recording.json
+//!   sysroot/               files of modules below their own paths, when the recording was packed
 //!   4711.sqlite3/          pid and program; `.2`, `.3` … behind it when a pid and name come again (exec, pid reuse)
 //!     trace.mtrc[.zst|.lz4]   profile.mptl   events.tape
 //! ```
@@ -40,6 +41,11 @@ pub const TRACE: &str = "trace.mtrc";
 pub const PROFILE: &str = "profile.mptl";
 /// Name of an image's tape.
 pub const TAPE: &str = "events.tape";
+
+/// Room on the disk for the last words, while a recording is made.
+pub const RESERVE: &str = ".reserve";
+/// Name of the folder with the files of modules, as `heaptape pack` puts them there.
+pub const SYSROOT: &str = "sysroot";
 
 /// What `recording.json` holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

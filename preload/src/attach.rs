@@ -1,7 +1,7 @@
 //! From the environment to a live session: socket, hello, map the area, close everything. Once; silently and for good when anything is amiss.
 
 use crate::thread::{BLOCK_BYTES, Block};
-use crate::{intern, stamp, sys};
+use crate::{intern, sandbox, stamp, sys};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
@@ -164,13 +164,14 @@ pub fn pid() -> u32 {
 pub fn socket_path() -> Option<&'static [u8]> {
     // SAFETY: the path was written before LIVE, and is not written again.
     let (path, length) = unsafe { &*PATH.0.get() };
-    (STATE.load(Acquire) == LIVE).then(|| path.get(..*length)).flatten()
+    (STATE.load(Acquire) == LIVE && !sandbox::is_sandboxed()).then(|| path.get(..*length)).flatten()
 }
 
 fn attach(pid: u32, is_child: bool) -> Option<Session> {
     if sys::auxiliary(libc::AT_SECURE) != 0
         || sys::is_under_valgrind()
         || sys::environment("RUNNING_UNDER_RR").is_some()
+        || sandbox::is_sandboxed()
     {
         return None;
     }

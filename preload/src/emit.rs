@@ -392,7 +392,11 @@ fn wait(
             control.waiting.0.store(0, Relaxed);
             return true;
         }
-        sys::futex_wait(tail_low, seen, NAP_MS);
+        if crate::sandbox::is_sandboxed() {
+            (0..SPINS).for_each(|_| core::hint::spin_loop());
+        } else {
+            sys::futex_wait(tail_low, seen, NAP_MS);
+        }
         control.waiting.0.store(0, Relaxed);
         if refresh(block) {
             return true;

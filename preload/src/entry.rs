@@ -141,6 +141,18 @@ pub mod plain {
     }
 
     #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int {
+        // SAFETY: the program's own call.
+        unsafe { crate::sandbox::prctl(option, a, b, c, d) }
+    }
+
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn syscall() {
+        core::arch::naked_asm!("endbr64", "jmp {body}", body = sym crate::sandbox::syscall)
+    }
+
+    #[unsafe(no_mangle)]
     pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
         // SAFETY: the program's own call.
         unsafe { crate::fork::dlclose(handle) }

@@ -26,6 +26,7 @@ mod intern;
 mod link;
 mod real;
 mod sample;
+mod sandbox;
 mod stamp;
 mod sys;
 mod thread;

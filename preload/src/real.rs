@@ -118,6 +118,11 @@ next_functions! {
     dlclose c"dlclose" (handle: *mut c_void) -> c_int, { let _ = handle; -1 };
     fork c"fork" () -> c_int, raw_fork();
     _Fork c"_Fork" () -> c_int, raw_fork();
+    prctl c"prctl" (option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int, {
+        let _ = (option, a, b, c, d);
+        sys::set_errno(libc::ENOSYS);
+        -1
+    };
     posix_spawn c"posix_spawn" (pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, environment: *const *const c_char) -> c_int, {
         let _ = (pid, path, actions, attributes, argv, environment);
         libc::ENOSYS
@@ -162,6 +167,7 @@ pub fn resolve() -> bool {
             crate::unwind::objects::find_loader(finder);
             find_all();
             crate::exec::find_next();
+            crate::sandbox::find_next();
             IS_GLIBC.store(!libc_malloc.is_null() && libc_malloc == pointers::malloc.load(Relaxed), Relaxed);
             crate::stamp::watch_threads(flag.cast());
             STATE.store(RESOLVED, Release);

@@ -81,7 +81,11 @@ pub fn run(queues: &Queues) {
         };
         match message {
             None => {}
-            Some(Message::Start(session)) => drop(images.insert(session.id, Image::new(session))),
+            Some(Message::Start(session)) => {
+                let mut image = Image::new(session);
+                image.open(&mut out);
+                images.insert(image.id(), image);
+            }
             Some(Message::Inherit { child, parent, tick }) => {
                 let gone = ended.iter_mut().map(|(_, image)| image).find(|image| image.id() == parent);
                 let left = images.get_mut(&parent).or(gone).map(|parent| parent.bequeath(tick));

@@ -42,10 +42,10 @@ pub enum Command {
     Start(Arc<Session>, usize),
     /// A session ends.
     End(SessionId, End),
-    /// A session goes on with another recorder: its process is not told.
-    Leave(SessionId),
     /// A child was forked at this tick by a call that nobody saw: what its parent has now, undone up to the tick, is kept for it. Said when done.
     Bequeath(SessionId, u64, Sender<()>),
+    /// A session goes on with another recorder: its process is not told.
+    Leave(SessionId),
     /// The digest of a session is to do something, behind all that was drained so far.
     Tell(SessionId, Tell),
 }
@@ -86,11 +86,11 @@ pub fn run(clock: Clock, commands: &Receiver<Command>, workers: Vec<Sender<Messa
             match next {
                 Command::Start(session, worker) => drain.start(session, worker),
                 Command::End(id, end) => drain.end(id, end, true),
-                Command::Leave(id) => drain.end(id, End::RUNNING, false),
                 Command::Bequeath(parent, tick, done) => {
                     drain.bequeath(parent, tick);
                     let _ = done.send(());
                 }
+                Command::Leave(id) => drain.end(id, End::RUNNING, false),
                 Command::Tell(id, tell) => drain.tell(id, tell),
             }
             command = commands.try_recv().ok();

@@ -6,13 +6,14 @@ mod parts;
 pub use parts::{Tell, View, ViewSite};
 
 use crate::batch::{Batch, Stamps, Step};
+use crate::files::PLAIN_LIMIT;
 use crate::index::MAX_SIZE;
 use crate::live::{Call, Done, Effect, Inheritance, Kind, Live, entry};
 use crate::options::Options;
 use crate::profile::{Amount, Profile};
 use crate::session::{End, Session, SessionId};
 use crate::stacks::Stacks;
-use crate::store::{PLAIN_LIMIT, Piece, Sums};
+use crate::store::{Piece, Sums};
 use crate::trace::{Chunk, Trace};
 use amounts::{Follow, Standing};
 use formats::tape::{self, Account, Codec, Ledger, Loss, Note, Record as TapeRecord, Summary};
@@ -53,6 +54,8 @@ pub type Counts = (u64, u64, u64);
 #[derive(Clone, Debug, Default)]
 struct Thread {
     recorded: u64,
+    /// Of these, in chunks that were cut.
+    cut: u64,
     counts: Counts,
     /// Of the counts, what earlier parts told.
     given: Counts,
@@ -144,6 +147,16 @@ impl Image {
     /// The session that this is the digest of.
     pub fn id(&self) -> SessionId {
         self.session.id
+    }
+
+    /// The tape is there from the start: whatever happens next, it says which process this was.
+    pub fn open(&mut self, out: &mut dyn FnMut(Piece)) {
+        if self.session.options.mode.has_events() && !self.session.options.folds {
+            self.tell_clock();
+            let mut piece = Piece::of(&self.session);
+            piece.before = std::mem::take(&mut self.before);
+            out(piece);
+        }
     }
 
     /// A thread was first seen, or its name became known.
@@ -364,6 +377,10 @@ impl Image {
             let mut chunk = self.trace.cut(spare);
             (chunk.commit.live_blocks, chunk.commit.live_bytes) = self.size_now;
             chunk.commit.most_bytes = self.profile.most_bytes;
+            for (number, thread) in (0..).zip(&mut self.threads).filter(|(_, thread)| thread.cut != thread.recorded) {
+                chunk.threads.push((number, thread.recorded - thread.cut));
+                thread.cut = thread.recorded;
+            }
             piece.chunk = Some(chunk);
         }
         self.since = None;

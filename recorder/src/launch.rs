@@ -2,12 +2,14 @@
 //! exit status are the program's own.
 
 use crate::attach;
+use crate::keeper::Keeper;
 use crate::options::Options;
 use crate::process::sanitised;
-use crate::recorder::{Outcome, Recorder};
+use crate::recorder::Outcome;
 use crate::session::End;
+use crate::store::Sums;
 use crate::sys;
-use crate::tree::why_not;
+use formats::recording::{Exit, RECORDING, Recording};
 use formats::tape::END_SIGNALLED;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
@@ -38,6 +40,8 @@ pub struct Launch {
     pub library: PathBuf,
     /// What was chosen.
     pub options: Options,
+    /// Whether the recorder is a process of its own, which outlives the caller: for a caller that has one thread.
+    pub apart: bool,
 }
 
 /// A recorded run.
@@ -219,8 +223,8 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         .chain(&launch.arguments)
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
-    let mut recorder =
-        Recorder::start(&dir, &nest.socket(), launch.options.clone(), command).map_err(|error| refuse(&dir, &error))?;
+    let keeper = Keeper::start(&dir, &nest.socket(), launch.options.clone(), command, launch.apart);
+    let keeper = keeper.map_err(|error| refuse(&dir, &error))?;
     let mut command = Command::new(&launch.program);
     command.args(&launch.arguments);
     let sanitized = is_sanitized(&find(&launch.program));
@@ -234,7 +238,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            drop(recorder.finish());
+            keeper.never_mind();
             let _ = std::fs::remove_dir_all(&dir);
             let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
             return Err(Refused { message: format!("{}: {error}", launch.program.to_string_lossy()), status });
@@ -242,43 +246,54 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     };
     let pid = child.id();
     let dir = name_dir(&launch, dir, &name, pid);
-    recorder.moved(&dir);
+    keeper.named(&dir);
     let process = sys::process(pid).map_err(|error| refuse(&dir, &error.into()))?;
-    let mut failed = None;
     let status = loop {
-        let ready = recorder.serve(&[sys::fd(&signals.file), sys::fd(&process)], Duration::from_secs(1));
+        sys::wait_readable(&[sys::fd(&signals.file), sys::fd(&process)]);
         signals.pass_on(sys::fd(&process));
-        // Whatever fails here (a full disk above all), the program runs on and its status is ours.
-        if let Err(error) = &ready {
-            failed.get_or_insert_with(|| format!("{}: {error}", dir.display()));
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        if ready.map_or(true, |ready| ready.get(1) == Some(&true))
-            && let Ok(Some(status)) = child.try_wait()
-        {
+        if let Ok(Some(status)) = child.try_wait() {
             break status.into_raw();
         }
     };
     let end = End::of_status(status);
-    recorder.process_ended(pid, end);
-    let mut unrecorded = None;
-    if !recorder.images().iter().any(|image| image.pid == pid) {
-        let path = find(&launch.program);
-        let why = if sanitized {
-            Some("it has a sanitizer, which takes no library before it".into())
-        } else {
-            why_not(&path)
-        };
-        let why = why.unwrap_or_else(|| "it did not load the library".into());
-        if !recorder.knows_untraced(pid) {
-            recorder.not_traced(pid, path.to_string_lossy().into_owned(), why.clone());
-            unrecorded = Some(why);
+    let why = sanitized.then(|| "it has a sanitizer, which takes no library before it".into());
+    let said = keeper.finish(pid, status, &find(&launch.program), why);
+    let mut outcome = Outcome { recording: read_recording(&dir), errors: Vec::new(), sums: Sums::default() };
+    let unrecorded = match said {
+        Some(said) => {
+            (outcome.sums, outcome.errors) = (said.sums(), said.errors);
+            said.unrecorded
         }
-    }
-    let mut outcome = recorder.finish();
-    outcome.errors.extend(failed);
+        None => {
+            outcome.errors.push(format!("{}: the recorder was killed: the recording is cut", dir.display()));
+            None
+        }
+    };
     let status = if end.reason == END_SIGNALLED { 128 + end.status } else { end.status };
     Ok(Finished { dir, outcome, status: status as u8, unrecorded })
+}
+
+/// What `recording.json` says; nothing when it could not be written.
+fn read_recording(dir: &Path) -> Recording {
+    std::fs::read(dir.join(RECORDING)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+}
+
+/// What came of a recording whose command was killed: waits for its recorder, if that is still at work.
+pub fn resume(dir: &Path) -> io::Result<Finished> {
+    crate::keeper::wait_for_end(dir)?;
+    let recording = read_recording(dir);
+    let exit = recording.images.first().and_then(|image| image.exit);
+    let status = match exit {
+        Some(Exit::Code(code)) => code as u8,
+        Some(Exit::Signal(signal)) => 128 + signal as u8,
+        _ => 0,
+    };
+    let mut errors = Vec::new();
+    if recording.ended_unix_ns.is_none() {
+        errors.push(format!("{}: its recorder is gone: what it had written can be read", dir.display()));
+    }
+    let outcome = Outcome { recording, errors, sums: Sums::default() };
+    Ok(Finished { dir: dir.to_owned(), outcome, status, unrecorded: None })
 }
 
 /// The file that a shell would run.
@@ -322,6 +337,6 @@ mod tests {
     fn programs_are_found_and_judged() {
         assert_eq!(find(OsStr::new("/a/b")), Path::new("/a/b"));
         let shell = find(OsStr::new("sh"));
-        assert!(shell.is_absolute() && why_not(&shell).is_none());
+        assert!(shell.is_absolute() && crate::tree::why_not(&shell).is_none());
     }
 }

@@ -11,7 +11,7 @@ use crate::store::Sums;
 use crate::sys::{self, Mapping};
 use crate::tree::{self, Change, Watch};
 use crossbeam_channel::bounded;
-use formats::recording::{Image, NotTraced, RECORDING, Recording};
+use formats::recording::{Image, NotTraced, RECORDING, RESERVE, Recording};
 use formats::tape::{self, field::Text};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::collections::HashMap;
@@ -31,6 +31,8 @@ const MOST_SESSIONS: usize = 4096;
 const SETTLING: Duration = Duration::from_secs(10);
 /// Time for the parent's state at a fork that was not seen.
 const UNSEEN: Duration = Duration::from_millis(100);
+/// See [`RESERVE`].
+const RESERVE_BYTES: i64 = 256 << 10;
 /// Processes that run unrecorded, by name and reason; more are counted with the last.
 const MOST_NOT_TRACED: usize = 10_000;
 /// `recording.json` is not written more often, the end apart.
@@ -134,7 +136,18 @@ impl Recorder {
             sums: Sums::default(),
         };
         recorder.write_recording()?;
+        recorder.set_room_aside();
         Ok(recorder)
+    }
+
+    /// Room for what must be said when the disk is full. Without it the recording may end without its ending.
+    fn set_room_aside(&self) {
+        let path = self.dir.join(RESERVE);
+        if let Ok(file) = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)
+            && nix::fcntl::posix_fallocate(&file, 0, RESERVE_BYTES).is_err()
+        {
+            let _ = file.set_len(0);
+        }
     }
 
     /// The folder got another name.
@@ -145,6 +158,11 @@ impl Recorder {
     /// Processes taken in so far.
     pub fn images(&self) -> &[Image] {
         &self.recording.images
+    }
+
+    /// Whether anybody is recorded, or about to be.
+    pub fn is_busy(&self) -> bool {
+        !self.running.is_empty() || !self.handed.is_empty()
     }
 
     /// A process that runs without being recorded, and why.
@@ -491,6 +509,7 @@ impl Recorder {
         self.stages.stop();
         self.take_stored();
         self.recording.ended_unix_ns = Some(clock::unix_ns());
+        let _ = std::fs::remove_file(self.dir.join(RESERVE));
         if let Err(error) = self.write_recording() {
             self.errors.push(format!("{}: {error}", self.dir.join(RECORDING).display()));
         }

@@ -1,27 +1,23 @@
-//! The last stage: compresses chunks, writes trace, tape and profile. The tape's commit record follows its trace bytes, both are only
-//! ever appended to, so whatever is cut off at any moment leaves whole chunks.
+//! The last stage: hands what is to be written to the images' files ([`crate::files`]), and goes on when they cannot be written.
 //!
-//! A trace starts plain, as a file that mpatrol's own reader reads. When it outgrows [`PLAIN_LIMIT`] its chunks are written again,
-//! compressed, into a new file, and a tape that names that one takes the old tape's place in one rename; then the plain file goes.
-//! Between rename and removal both files are there: the tape's chunks say which one holds.
+//! A disk that is full, a quota, an error: the piece at hand is given up, its events are counted as lost, thread by thread, and everything that
+//! later pieces need (sites, modules, names) is kept until it can be written. Nobody waits: the program runs on, each next piece is another
+//! try, and the recording says how long writing stood still, why, and what that cost.
 
 use crate::contribution::Contribution;
+use crate::files::{Failure, Files};
 use crate::session::{Session, SessionId};
 use crate::trace::Chunk;
 use crossbeam_channel::{Receiver, Sender};
-use formats::recording::{PROFILE, TAPE, TRACE};
-use formats::tape::{self, Codec, Column, Record, Step};
-use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use formats::recording::RESERVE;
+use formats::tape::{Ledger, Loss, Note, Record};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
-/// Bytes up to which a trace stays plain.
-pub const PLAIN_LIMIT: u64 = 1 << 20;
-/// Columns smaller than this are not worth compressing.
-const SMALL_COLUMN: usize = 64;
+/// Records that wait for a disk that cannot be written; beyond it the image is given up.
+const MOST_WAITING: usize = 1 << 20;
 
 /// Something to write for one image, in this order: records, chunk, records, profile, end.
 #[derive(Debug)]
@@ -50,6 +46,8 @@ pub struct Piece {
     pub remove: Option<PathBuf>,
     /// What is to be done once everything up to here is written.
     pub then: Option<Then>,
+    /// The chunk, once it is written.
+    pub written: Option<Chunk>,
 }
 
 /// Something to be done later, once.
@@ -77,10 +75,24 @@ impl Piece {
     /// An empty piece.
     pub fn of(session: &Arc<Session>) -> Piece {
         let (before, after, segments) = Default::default();
-        let (chunk, profile, last, whole, contribution, remove, then) = Default::default();
+        let (chunk, profile, last, whole, contribution, remove, then, written) = Default::default();
         let session = Arc::clone(session);
         let is_over = false;
-        Piece { session, before, chunk, after, profile, last, whole, contribution, is_over, segments, remove, then }
+        Piece {
+            session,
+            before,
+            chunk,
+            after,
+            profile,
+            last,
+            whole,
+            contribution,
+            is_over,
+            segments,
+            remove,
+            then,
+            written,
+        }
     }
 
     /// Whether there is something to write.
@@ -134,231 +146,159 @@ pub struct Stored {
     pub segments: Vec<PathBuf>,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("{path}: {error}")]
-struct Failure {
-    path: PathBuf,
-    error: io::Error,
-}
-
-fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, Failure> {
-    result.map_err(|error| Failure { path: path.to_owned(), error })
-}
-
-/// A file that only grows.
+/// One image on its way to disk.
 #[derive(Debug)]
-struct Growing {
-    path: PathBuf,
-    file: File,
-    at: u64,
+struct Target {
+    session: Arc<Session>,
+    files: Option<Files>,
+    /// Records that stand before the next chunk and could not be written yet.
+    waiting: Vec<Record>,
+    /// Events of chunks that were given up, by thread.
+    dropped: BTreeMap<u32, u64>,
+    stall: Option<Stall>,
+    /// What is told when all is over.
+    error: Option<String>,
 }
 
-impl Growing {
-    fn create(path: PathBuf, owner: Option<u32>) -> Result<Growing, Failure> {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
-        let file = at(&path, file)?;
-        at(&path, crate::process::give_to(&file, owner))?;
-        Ok(Growing { path, file, at: 0 })
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> Result<u64, Failure> {
-        at(&self.path, self.file.write_all_at(bytes, self.at))?;
-        self.at += bytes.len() as u64;
-        Ok(self.at - bytes.len() as u64)
-    }
-}
-
-/// The files of one image.
+/// Writing stands still.
 #[derive(Debug)]
-struct Files {
-    folder: PathBuf,
-    owner: Option<u32>,
-    tape: Growing,
-    trace: Option<Growing>,
-    /// How the trace is stored now, and how it is to be stored once it is large.
-    codec: Codec,
-    later: (Codec, i32),
-    packed: Vec<u8>,
-    framed: Vec<u8>,
+struct Stall {
+    since: Instant,
+    why: String,
+    /// Events by thread, and the ticks that they lie between.
+    events: BTreeMap<u32, u64>,
+    ticks: (u64, u64),
 }
 
-/// Writes a record's commit: packs columns and bytes, and says where they lie.
-fn pack(chunk: &mut Chunk, codec: (Codec, i32), offset: u64, packed: &mut Vec<u8>) -> io::Result<()> {
-    packed.clear();
-    codec.0.pack(&chunk.plain, codec.1, packed)?;
-    let commit = &mut chunk.commit;
-    commit.codec = codec.0 as u8;
-    (commit.stored_offset, commit.stored_length) = (offset, packed.len() as u64);
-    commit.checksum = crc32fast::hash(packed);
-    Ok(())
-}
-
-fn column(kind: u8, plain: &[u8], codec: (Codec, i32)) -> io::Result<Column> {
-    let (codec, level) = if plain.len() < SMALL_COLUMN { (Codec::Plain, 0) } else { codec };
-    let mut stored = Vec::new();
-    codec.pack(plain, level, &mut stored)?;
-    Ok(Column { kind, codec: codec as u8, plain_length: plain.len() as u32, stored: tape::field::Text(stored) })
-}
-
-impl Files {
-    fn open(session: &Session) -> Result<Files, Failure> {
-        let folder = session.folder.clone();
-        let mut framed = Vec::new();
-        tape::Writer::file_head(&mut framed);
-        tape::Writer::default().record(&Record::Process(session.process.clone()), &mut framed);
-        if session.options.folds {
-            at(&folder, crate::process::make_folder(&folder, session.options.owner))?;
-        }
-        let mut tape = Growing::create(folder.join(TAPE), session.options.owner)?;
-        tape.append(&framed)?;
-        let later = (session.options.codec, session.options.level);
-        let owner = session.options.owner;
-        Ok(Files { folder, owner, tape, trace: None, codec: Codec::Plain, later, packed: Vec::new(), framed })
+impl Target {
+    fn new(session: &Arc<Session>) -> Target {
+        let (waiting, dropped) = Default::default();
+        Target { session: Arc::clone(session), files: None, waiting, dropped, stall: None, error: None }
     }
 
-    fn trace_path(&self, codec: Codec) -> PathBuf {
-        self.folder.join(format!("{TRACE}{}", codec.suffix()))
+    /// Writes a piece, or gives its chunk up.
+    fn write(&mut self, piece: &mut Piece) {
+        self.waiting.append(&mut piece.before);
+        if self.waiting.len() > MOST_WAITING {
+            self.waiting.clear();
+            self.error.get_or_insert_with(|| {
+                format!("{}: what was kept for the disk is given up", self.session.folder.display())
+            });
+        }
+        let mut result = self.put(piece);
+        if piece.last.is_some() && result.is_err() {
+            // Room for the last words was set aside.
+            let reserve = self.session.folder.parent().map(|folder| folder.join(RESERVE));
+            reserve.map(|path| std::fs::OpenOptions::new().write(true).truncate(true).open(path));
+            self.note_failure(result.err(), piece);
+            piece.chunk = None;
+            result = self.put(piece).or_else(|_| {
+                // Without the sums, which a reader can make again.
+                piece.after.retain(|record| !matches!(record, Record::Summary(_)));
+                piece.profile = None;
+                self.put(piece)
+            });
+        }
+        self.note_failure(result.err(), piece);
+        if let Some(sums) = &mut piece.last {
+            let dropped = self.dropped.values().sum::<u64>();
+            (sums.recorded, sums.lost) = (sums.recorded.saturating_sub(dropped), sums.lost + dropped);
+        }
     }
 
-    fn records(&mut self, records: &[Record]) -> Result<(), Failure> {
-        if records.is_empty() {
-            return Ok(());
-        }
-        self.framed.clear();
-        let mut writer = tape::Writer::default();
-        records.iter().for_each(|record| writer.record(record, &mut self.framed));
-        self.tape.append(&self.framed).map(drop)
-    }
-
-    fn chunk(&mut self, chunk: &mut Chunk) -> Result<(), Failure> {
-        if self.codec != self.later.0 && chunk.commit.plain_offset + chunk.commit.plain_length > PLAIN_LIMIT {
-            self.compress()?;
-        }
-        let codec = if self.codec == Codec::Plain { (Codec::Plain, 0) } else { self.later };
-        let path = self.trace_path(self.codec);
-        let trace = match &mut self.trace {
-            Some(trace) => trace,
-            none => none.insert(Growing::create(path, self.owner)?),
-        };
-        at(&trace.path, pack(chunk, codec, trace.at, &mut self.packed))?;
-        trace.append(&self.packed)?;
-        for (kind, plain) in chunk.columns.iter().filter(|(_, plain)| !plain.is_empty()) {
-            // Columns are our own in any case: the plain trace is for another reader.
-            let column = at(&self.tape.path, column(*kind, plain, self.later))?;
-            chunk.commit.columns.push(column);
-        }
-        self.records(&[Record::Chunk(std::mem::take(&mut chunk.commit))])
-    }
-
-    /// The trace has outgrown the plain file: from here on it is compressed.
-    fn compress(&mut self) -> Result<(), Failure> {
-        self.codec = self.later.0;
-        let Some(plain) = self.trace.take() else { return Ok(()) };
-        let bytes = at(&plain.path, std::fs::read(&plain.path))?;
-        let old_tape = at(&self.tape.path, std::fs::read(&self.tape.path))?;
-        let mut trace = Growing::create(self.trace_path(self.codec), self.owner)?;
-        let mut tape = Growing::create(self.folder.join(format!("{TAPE}.tmp")), self.owner)?;
-        let mut framed = Vec::new();
-        tape::Writer::file_head(&mut framed);
-        let mut writer = tape::Writer::default();
-        let mut reader = at(&self.tape.path, tape::Reader::new(&old_tape).map_err(io::Error::other))?;
-        loop {
-            match reader.step() {
-                Step::Record(_, Record::Chunk(commit)) => {
-                    let from = commit.stored_offset as usize;
-                    let plain = bytes.get(from..from + commit.stored_length as usize).unwrap_or_default().to_vec();
-                    let mut chunk = Chunk { commit, plain, ..Chunk::default() };
-                    at(&trace.path, pack(&mut chunk, self.later, trace.at, &mut self.packed))?;
-                    trace.append(&self.packed)?;
-                    writer.record(&Record::Chunk(chunk.commit), &mut framed);
-                }
-                Step::Record(_, record) => writer.record(&record, &mut framed),
-                Step::Unknown(..) | Step::Damage(..) => {}
-                Step::End(_) => break,
+    fn note_failure(&mut self, failure: Option<Failure>, piece: &mut Piece) {
+        let Some(failure) = failure else { return };
+        let why = failure.error.to_string();
+        let stall = self.stall.get_or_insert_with(|| {
+            tracing::warn!("{failure}: writing stands still, and events are counted as lost until it can go on");
+            Stall { since: Instant::now(), why, events: BTreeMap::new(), ticks: (u64::MAX, 0) }
+        });
+        if let Some(chunk) = &mut piece.chunk {
+            let (first, last) = stall.ticks;
+            stall.ticks = (first.min(chunk.commit.first_tick), last.max(chunk.commit.last_tick));
+            for (thread, events) in chunk.threads.drain(..) {
+                *stall.events.entry(thread).or_default() += events;
+                *self.dropped.entry(thread).or_default() += events;
             }
         }
-        tape.append(&framed)?;
-        let path = self.folder.join(TAPE);
-        at(&path, std::fs::rename(&tape.path, &path))?;
-        tape.path = path;
-        at(&plain.path, std::fs::remove_file(&plain.path))?;
-        (self.tape, self.trace) = (tape, Some(trace));
-        Ok(())
+        let events: u64 = stall.events.values().sum();
+        self.error = Some(format!("{failure}; {events} events are lost"));
     }
 
-    /// Puts a file in the place of another, whole.
-    fn replace(&mut self, name: &str, bytes: &[u8]) -> Result<Growing, Failure> {
-        let (path, temporary) = (self.folder.join(name), self.folder.join(format!("{name}.tmp")));
-        let _ = std::fs::remove_file(&temporary);
-        let mut file = Growing::create(temporary, self.owner)?;
-        file.append(bytes)?;
-        at(&file.path, file.file.sync_data())?;
-        at(&path, std::fs::rename(&file.path, &path))?;
-        file.path = path;
-        Ok(file)
-    }
-
-    fn profile(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.replace(PROFILE, bytes).map(drop)
-    }
-
-    fn whole(&mut self, records: &[Record]) -> Result<(), Failure> {
-        let mut framed = Vec::new();
-        tape::Writer::file_head(&mut framed);
-        let mut writer = tape::Writer::default();
-        records.iter().for_each(|record| writer.record(record, &mut framed));
-        self.tape = self.replace(TAPE, &framed)?;
-        Ok(())
-    }
-
-    fn write(&mut self, piece: &mut Piece) -> Result<(), Failure> {
+    /// Tries to write all of a piece. What was written is taken out of it.
+    fn put(&mut self, piece: &mut Piece) -> Result<(), Failure> {
+        let files = match &mut self.files {
+            Some(files) => files,
+            none => none.insert(Files::open(&self.session)?),
+        };
         if let Some(records) = &piece.whole {
-            self.whole(records)?;
+            files.whole(records)?;
+            piece.whole = None;
         }
-        self.records(&piece.before)?;
+        files.records(&self.waiting)?;
+        self.waiting.clear();
         if let Some(chunk) = &mut piece.chunk {
-            self.chunk(chunk)?;
+            files.chunk(chunk)?;
+            piece.written = piece.chunk.take();
+        }
+        if let Some(stall) = self.stall.take() {
+            let (seconds, events) = (stall.since.elapsed().as_secs_f64(), stall.events.values().sum::<u64>());
+            let text = format!("writing stood still for {seconds:.1} s ({}): {events} events are lost", stall.why);
+            tracing::warn!("{}: {text}", self.session.folder.display());
+            self.error = Some(format!("{}: {text}", self.session.folder.display()));
+            let (from_tick, to_tick) = (stall.ticks.0.min(stall.ticks.1), stall.ticks.1);
+            let losses = stall.events.iter().map(|(&thread, &events)| Loss { thread, events, from_tick, to_tick });
+            self.waiting.extend(losses.map(Record::Loss));
+            self.waiting.push(Record::Note(Note { tick: to_tick, text: text.into() }));
+            files.records(&self.waiting)?;
+            self.waiting.clear();
         }
         if let Some(bytes) = &piece.profile {
-            self.profile(bytes)?;
+            files.profile(bytes)?;
+            piece.profile = None;
         }
         if piece.after.iter().any(|record| matches!(record, Record::End(_))) {
-            // The end mark belongs to no chunk; the tape's last record says that all is there, so it comes last.
-            self.packed.clear();
-            let codec = if self.codec == Codec::Plain { (Codec::Plain, 0) } else { self.later };
-            if let Some(trace) = &mut self.trace {
-                let mark = formats::mtrc::layout::MAGIC;
-                at(&trace.path, codec.0.pack(mark, codec.1, &mut self.packed))?;
-                trace.append(&self.packed)?;
+            files.end_mark()?;
+        }
+        for record in &piece.after {
+            match record {
+                Record::Ledger(ledger) => files.records(&[Record::Ledger(corrected(ledger, &self.dropped))])?,
+                other => files.records(std::slice::from_ref(other))?,
             }
         }
-        self.records(&piece.after)
+        piece.after.clear();
+        Ok(())
     }
+}
+
+/// A ledger in which events of chunks that were given up are lost ones.
+fn corrected(ledger: &Ledger, dropped: &BTreeMap<u32, u64>) -> Ledger {
+    let mut ledger = ledger.clone();
+    for account in &mut ledger.accounts {
+        let gone = dropped.get(&account.thread).copied().unwrap_or(0).min(account.recorded);
+        (account.recorded, account.lost) = (account.recorded - gone, account.lost + gone);
+    }
+    ledger
 }
 
 /// The stage's thread: writes pieces until all senders are gone. Chunks go back to be filled again.
 pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored>) {
-    let mut images: HashMap<SessionId, Result<Files, String>> = HashMap::new();
+    let mut images: HashMap<SessionId, Target> = HashMap::new();
     for mut piece in pieces {
         let id = piece.session.id;
         if piece.has_bytes() {
-            let files = images.entry(id).or_insert_with(|| told(Files::open(&piece.session)));
-            if let Ok(open) = files
-                && let Err(failure) = told(open.write(&mut piece))
-            {
-                *files = Err(failure);
-            }
+            images.entry(id).or_insert_with(|| Target::new(&piece.session)).write(&mut piece);
         }
         if let Some(folder) = piece.remove.take() {
             let _ = std::fs::remove_dir_all(folder);
         }
-        if let Some(chunk) = piece.chunk.take() {
+        if let Some(chunk) = piece.chunk.take().or(piece.written.take()) {
             let _ = spare.try_send(chunk);
         }
         if let Some(sums) = piece.last {
-            let files = images.remove(&id);
-            let folder = files.is_some().then(|| piece.session.folder.clone());
-            let error = files.and_then(Result::err);
+            let target = images.remove(&id);
+            let folder = target.is_some().then(|| piece.session.folder.clone());
+            let error = target.and_then(|target| target.error);
             let contribution = piece.contribution.take();
             let segments = std::mem::take(&mut piece.segments);
             let _ = done.send(Stored {
@@ -376,12 +316,4 @@ pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored
             then.call();
         }
     }
-}
-
-/// Says once what went wrong; the image is left as it is, cut but readable, and its process goes on.
-fn told<T>(result: Result<T, Failure>) -> Result<T, String> {
-    result.map_err(|failure| {
-        tracing::error!("{failure}: this process is not recorded any further");
-        failure.to_string()
-    })
 }

@@ -251,6 +251,38 @@ pub fn exit_status(process: BorrowedFd<'_>) -> Option<i32> {
     (result == 0 && info.mask & INFO_EXIT != 0).then_some(info.exit_code)
 }
 
+/// Forks a caller that has one thread: `None` in the child.
+pub fn fork() -> nix::Result<Option<u32>> {
+    // SAFETY: the one caller has not started a thread, so that nothing that the child may need is held by one that it does not have.
+    match unsafe { unistd::fork()? } {
+        unistd::ForkResult::Parent { child } => Ok(u32::try_from(child.as_raw()).ok()),
+        unistd::ForkResult::Child => Ok(None),
+    }
+}
+
+/// Leaves the caller's terminal, input and output alone: a session of its own, and nothing that keeps a pipe's end open.
+pub fn step_aside() {
+    let _ = unistd::setsid();
+    if let Ok(nothing) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
+        let _ = unistd::dup2_stdin(&nothing);
+        let _ = unistd::dup2_stdout(&nothing);
+    }
+}
+
+/// Waits until one of these can be read.
+pub fn wait_readable(files: &[BorrowedFd<'_>]) {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let mut polls: Vec<PollFd<'_>> = files.iter().map(|file| PollFd::new(*file, PollFlags::POLLIN)).collect();
+    let _ = poll(&mut polls, PollTimeout::NONE);
+}
+
+/// Whether it can be read now, or is at its end.
+pub fn is_readable(file: BorrowedFd<'_>) -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let mut polls = [PollFd::new(file, PollFlags::POLLIN)];
+    poll(&mut polls, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
 /// Sends a signal to a process.
 pub fn signal(process: BorrowedFd<'_>, number: i32) {
     let null = std::ptr::null_mut::<c_void>();

@@ -16,12 +16,15 @@ pub struct Chunk {
     pub plain: Vec<u8>,
     /// Plain columns and their kinds; empty ones are not stored.
     pub columns: [(u8, Vec<u8>); 5],
+    /// Its events by thread.
+    pub threads: Vec<(u32, u64)>,
 }
 
 impl Chunk {
     fn clear(&mut self) {
         self.commit = tape::Chunk::default();
         self.plain.clear();
+        self.threads.clear();
         let kinds = [COLUMN_ENTRIES, COLUMN_TICKS, COLUMN_SITES, COLUMN_WEIGHTS, COLUMN_UNMATCHED];
         for (column, kind) in self.columns.iter_mut().zip(kinds) {
             column.0 = kind;
@@ -244,7 +247,7 @@ impl Trace {
     /// Ends the chunk and starts the next one in `spare`.
     pub fn cut(&mut self, mut spare: Chunk) -> Chunk {
         spare.clear();
-        let Chunk { plain, columns, .. } = spare;
+        let Chunk { plain, columns, threads, .. } = spare;
         let turn = |sheet: &mut Sheet, spare: Vec<u8>| std::mem::replace(sheet, Sheet::over(spare)).take();
         let sheets = [&mut self.entries, &mut self.ticks, &mut self.sites, &mut self.weights, &mut self.unmatched];
         let mut sheets = sheets.into_iter();
@@ -262,6 +265,6 @@ impl Trace {
         self.unmatched_count = 0;
         let padding = self.plain_offset < self.padded;
         self.writer = mtrc::Writer::resume(mtrc::Options { padding, ..mtrc::Options::default() }, self.writer.window());
-        Chunk { commit, plain, columns }
+        Chunk { commit, plain, columns, threads }
     }
 }

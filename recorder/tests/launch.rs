@@ -22,6 +22,7 @@ fn run(dir: &Path, command: &[&str]) -> Result<Finished, Refused> {
         dir: Some(dir.to_owned()),
         library: library(),
         options: Options::default(),
+        apart: false,
     })
 }
 

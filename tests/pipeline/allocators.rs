@@ -95,8 +95,31 @@ fn a_program_of_another_libc() {
     assert_eq!((preloaded.code(), &preloaded.stdout), (12, &plain.stdout), "{preloaded}");
     let recording = program.recorded();
     assert_eq!((recording.outcome.code(), &recording.outcome.stdout), (12, &plain.stdout), "{}", recording.outcome);
-    if let Some(process) = recording.report().processes.first() {
-        process.ledger();
+    let recording = recording.whole();
+    let report = recording.report();
+    let process = report.only("small-musl");
+    assert_eq!((process.allocs, process.frees, process.live_bytes), (100, 50, 50 * 107), "{process:#?}");
+    torture::passed(29, "a program of musl, recorded", 1);
+}
+
+/// Another preload that passes everything on, before the library and behind it: each call is one event.
+#[test]
+fn other_preloads_in_both_orders() {
+    let other = Target::library("passes_on.c").build();
+    for line in ["export LD_PRELOAD=\"$LD_PRELOAD:$OTHER\"", "export LD_PRELOAD=\"$OTHER:$LD_PRELOAD\""] {
+        let folder = workshop::folder();
+        let file = folder.path().join("own");
+        let program = Program::new(target::c("pairs")).args(["20000", "2"]).env("OWN_FILE", &file).env("OTHER", &other);
+        let program = program.behind(&["bash", "-c", &format!("{line}; exec \"$@\""), "bash"]);
+        let plain = program.plain().success();
+        std::fs::remove_file(&file).expect("own figures");
+        let recording = program.recorded();
+        same(&plain, &recording.outcome);
+        let recording = recording.whole();
+        let (own, report) = (own::sum(&own::read(&file)), recording.report());
+        let process = report.only("pairs");
+        assert!((own.allocs..own.allocs + 8).contains(&process.allocs), "{line}: {own:#?} {process:#?}");
+        assert_eq!(process.resizes, own.resizes, "{line}");
     }
-    torture::passed(29, "a program of musl, unharmed", 1);
+    torture::passed(30, "orders of another preload", 2);
 }

@@ -179,7 +179,7 @@ fn who_gave_up_waiting_is_named() {
     };
     let recording = Program::shell(&line).recorded_while(|command, _| {
         assert!(until(&go.with_extension("ready")), "the shell runs");
-        let id = nix::unistd::Pid::from_raw(i32::try_from(command.id()).expect("a process id"));
+        let id = heaptape_tests::run::keeper(command);
         std::thread::sleep(Duration::from_millis(100));
         kill(id, Signal::SIGSTOP).expect("SIGSTOP");
         std::fs::write(&go, "").expect("the word to go");

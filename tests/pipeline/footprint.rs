@@ -77,6 +77,24 @@ fn a_sandbox_that_kills_on_our_calls() {
     torture::passed(23, "pairs in a sandbox without a system call", 15_000);
 }
 
+/// A program that shut itself in forks, starts others and fills its ring, and none of our calls kills it.
+#[test]
+fn a_sandbox_with_children() {
+    let sleeps = heaptape_tests::Target::program("sleeps.c").flag("-static").build();
+    for how in ["forks", "forks-raw"] {
+        let program = Program::new(target::c("sandbox")).arg(how).arg(&sleeps).option("--ring=4KiB");
+        let plain = program.plain().success();
+        same(&plain, &program.preloaded());
+        let recording = program.recorded();
+        same(&plain, &recording.outcome);
+        let report = recording.report();
+        let process = report.only("sandbox");
+        process.ledger();
+        assert!(process.allocs >= 300_001 && process.lost_events == 0, "{how}: {process:#?}");
+    }
+    torture::passed(23, "ways into a sandbox, with children", 2);
+}
+
 /// Needs exactly one thread: a guest's helper thread makes it fail.
 #[test]
 fn a_user_name_space_needs_a_single_thread() {

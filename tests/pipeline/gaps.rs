@@ -1,6 +1,7 @@
 //! Losses are counted to the event: a ring that is too small, in the mode that drops.
 
-use heaptape_tests::{Program, own, same, target, workshop};
+use heaptape_tests::{Program, is_full, own, run, same, target, torture, workshop};
+use std::time::Duration;
 
 #[test]
 fn drop_mode_counts_every_loss() {
@@ -41,4 +42,38 @@ fn a_small_ring_loses_nothing_by_default() {
     same(&plain, &recording.outcome);
     let recording = recording.whole();
     own::equal(&own::read(&file), &own::recorded(&recording));
+}
+
+/// Whenever the recorder stands still, and for how long: what happened is what is recorded and what is counted as lost, to the event.
+#[test]
+fn losses_are_exact_in_random_schedules() {
+    use nix::sys::signal::{Signal, kill};
+    let rounds = if is_full() { 200 } else { 6 };
+    let mut lossy = 0;
+    for round in 0..rounds {
+        let folder = workshop::folder();
+        let file = folder.path().join("own");
+        let ring = ["--ring=4KiB", "--ring=16KiB", "--ring=64KiB"][round % 3];
+        let program = Program::new(target::c("pairs")).args(["60000", "1"]).env("OWN_FILE", &file);
+        let mut dice = 0x9e37_79b9_u64 + round as u64;
+        let recording = program.option("--overflow=drop").option(ring).recorded_while(|command, _| {
+            let keeper = run::keeper(command);
+            while command.try_wait().expect("waits").is_none() {
+                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let nap = |bits: u64| std::thread::sleep(Duration::from_micros(bits % 4_000));
+                kill(keeper, Signal::SIGSTOP).ok();
+                nap(dice >> 40);
+                kill(keeper, Signal::SIGCONT).ok();
+                nap(dice >> 20);
+            }
+        });
+        let own = own::sum(&own::read(&file));
+        let report = recording.report();
+        let process = report.only("pairs");
+        process.ledger();
+        assert_eq!(process.emitted_events, own.allocs + own.resizes + own.frees, "round {round}: {process:#?}");
+        lossy += u64::from(process.lost_events > 0);
+    }
+    assert!(lossy > 0, "no round lost anything: the schedules do not force it");
+    torture::passed(48, "schedules with losses, each exact", lossy);
 }

@@ -1,8 +1,11 @@
 //! SIGKILL at random moments, of the program and of the recorder.
 
+use heaptape_tests::recording::heaptape;
+use heaptape_tests::run::keeper;
 use heaptape_tests::{Process, Program, is_full, own, target, torture, workshop};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -70,32 +73,51 @@ fn killed_at_a_random_moment() {
     torture::passed(3, "SIGKILLs of the program, everything published recorded", rounds as u64);
 }
 
-/// The recorder dies: the program goes on unharmed, and what the recorder had written is read, and said to be cut.
+/// The command is killed under load: the program goes on, its events are recorded to the last, none is lost and none doubled.
 #[test]
-fn the_recorder_is_killed() {
-    let rounds = if is_full() { 100 } else { 6 };
+fn the_command_is_killed() {
+    let rounds = if is_full() { 100 } else { 2 };
     for round in 0..rounds {
         let folder = workshop::folder();
         let file = folder.path().join("own");
-        let said = folder.path().join("said");
-        // Detached, so that it outlives the command; it says how it ended.
-        let line = format!("{} 700000 2 >/dev/null; echo $? > {}", target::c("pairs").display(), said.display());
-        let program = Program::shell(&line).env("OWN_FILE", &file);
-        let moment = Duration::from_micros((round as u64 * 104_729) % 200_000);
+        let program = Program::new(target::c("pairs")).args(["150000", "4"]).env("OWN_FILE", &file);
+        let moment = Duration::from_micros((round as u64 * 104_729) % 120_000);
         let recording = program.recorded_while(|command, _| {
             wait_for(&file, moment);
             command.kill().expect("SIGKILL");
         });
-        let start = Instant::now();
-        while std::fs::read_to_string(&said).unwrap_or_default().is_empty() {
-            assert!(start.elapsed() < Duration::from_secs(60), "the program hangs without its recorder");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        assert_eq!(std::fs::read_to_string(&said).expect("its status").trim(), "0");
+        let resumed =
+            heaptape([OsStr::new("record"), "--quiet".as_ref(), "--resume".as_ref(), recording.folder.as_ref()]);
+        assert_eq!(resumed.code(), 0, "round {round}, after {moment:?}: {resumed}");
+        let recording = recording.whole();
+        own::equal(&own::read(&file), &own::recorded(&recording));
+    }
+    torture::passed(4, "SIGKILLs of the command under load, nothing lost and nothing doubled", rounds as u64);
+}
+
+/// The process that holds the recording is killed: the program goes on unharmed, and what was written is read, and said to be cut.
+#[test]
+fn the_keeper_is_killed() {
+    let rounds = if is_full() { 100 } else { 3 };
+    for round in 0..rounds {
+        let folder = workshop::folder();
+        let file = folder.path().join("own");
+        let program = Program::new(target::c("pairs")).args(["700000", "2"]).env("OWN_FILE", &file);
+        let moment = Duration::from_micros((round as u64 * 104_729) % 200_000);
+        let recording = program.recorded_while(|command, _| {
+            let keeper = keeper(command);
+            wait_for(&file, moment);
+            kill(keeper, Signal::SIGKILL).expect("SIGKILL");
+        });
+        assert_eq!(recording.outcome.code(), 0, "the status is the program's: {}", recording.outcome);
+        assert!(recording.outcome.error().contains("the recorder was killed"), "{}", recording.outcome);
         let own = own::sum(&own::read(&file));
         assert!(own.allocs >= 1_400_000);
         let verdict = recording.heaptape(&["verify"]);
         assert_eq!(verdict.code(), 1, "round {round}, after {moment:?}: readable and cut: {verdict}");
+        let resumed =
+            heaptape([OsStr::new("record"), "--quiet".as_ref(), "--resume".as_ref(), recording.folder.as_ref()]);
+        assert_eq!(resumed.code(), 1, "there is nobody to wait for, and that is said: {resumed}");
         let report = recording.report();
         for process in report.all("pairs") {
             assert!(!process.complete && process.allocs <= own.allocs + 10, "{process:#?}");
@@ -112,8 +134,8 @@ fn the_recorder_is_stopped() {
     let program = Program::new(target::c("pairs")).args(["500000", "1"]).env("OWN_FILE", &file);
     let mut waited = Duration::ZERO;
     let recording = program.recorded_while(|command, _| {
+        let id = keeper(command);
         wait_for(&file, Duration::from_millis(3));
-        let id = Pid::from_raw(i32::try_from(command.id()).expect("a process id"));
         kill(id, Signal::SIGSTOP).expect("SIGSTOP");
         let start = Instant::now();
         // The program ends although nobody takes its events: its descriptors close, its own figures stand still.
@@ -141,9 +163,19 @@ fn both_are_killed() {
     let folder = workshop::folder();
     let file = folder.path().join("own");
     let program = Program::new(target::c("writes_on")).arg("2").env("OWN_FILE", &file);
-    let recording = program.recorded_while(|command, _| {
-        wait_for(&file, Duration::from_millis(700));
+    let recording = program.recorded_while(|command, folder| {
+        let start = Instant::now();
+        let has_chunk = || {
+            let images = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            let traces = images.flat_map(|image| ["trace.mtrc", "trace.mtrc.zst"].map(|name| image.path().join(name)));
+            traces.into_iter().any(|trace| trace.metadata().is_ok_and(|file| file.len() > 0))
+        };
+        while !has_chunk() {
+            assert!(start.elapsed() < Duration::from_secs(30), "something is written");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let pid = traced(command).expect("the traced process");
+        kill(keeper(command), Signal::SIGKILL).expect("SIGKILL");
         command.kill().expect("SIGKILL");
         kill(Pid::from_raw(pid), Signal::SIGKILL).expect("SIGKILL");
     });
@@ -169,6 +201,7 @@ fn a_killed_recorders_socket() {
             assert!(start.elapsed() < Duration::from_secs(20), "the recorder makes its folder");
         }
         std::thread::sleep(Duration::from_millis(200));
+        kill(keeper(command), Signal::SIGKILL).expect("SIGKILL");
         command.kill().expect("SIGKILL");
     });
     assert_eq!(nests(), 1, "a killed recorder cannot clear up");

@@ -1,6 +1,11 @@
 //! Limits of the system on the program.
 
-use heaptape_tests::{Program, same, target, torture};
+use heaptape_tests::disk::SmallDisk;
+use heaptape_tests::recording::heaptape;
+use heaptape_tests::{Outcome, Process, Program, Report, is_full, own, same, target, torture, workshop};
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
 
 #[test]
 fn limits_of_memory_files_and_stack() {
@@ -33,7 +38,7 @@ fn limits_of_memory_files_and_stack() {
             "{limit}: {}",
             recording.outcome
         );
-        recording.report().processes.iter().for_each(heaptape_tests::Process::ledger);
+        recording.report().processes.iter().for_each(Process::ledger);
     }
     torture::passed(24, "limits", limits.len() as u64);
 }
@@ -60,32 +65,109 @@ fn a_limit_that_leaves_room() {
     assert_eq!(report.only("limits").allocs, 1_001);
 }
 
-/// The disk is full: the program goes on, the command says it, what was written is read.
+/// What the recording in a folder says after its disk was full: readable, with a gap, and every event in its ledger.
+#[track_caller]
+fn full_disk_told(place: &Path, outcome: &Outcome) -> Process {
+    assert!(outcome.error().contains("heaptape:"), "the command says that the disk was full: {outcome}");
+    let say = |words: &[&str]| heaptape(words.iter().map(OsStr::new).chain([place.as_os_str()]));
+    let verdict = say(&["verify"]);
+    assert_eq!(verdict.code(), 1, "readable, with a gap: {verdict}\n{outcome}");
+    assert!(verdict.text().contains("lost"), "{verdict}");
+    let report: Report = serde_json::from_slice(&say(&["report", "--json"]).stdout).expect("a report");
+    let process = report.processes[0].clone();
+    assert_eq!(process.emitted_events, process.recorded_events + process.lost_events, "{process:#?}");
+    assert!(process.lost_events > 0 && !process.complete, "{process:#?}");
+    process
+}
+
+/// The disk is full to the end: the program goes on, what was written is read, the rest is counted, and the ending is there.
 #[test]
 fn a_full_disk() {
-    if !heaptape_tests::is_root() {
-        return;
+    let Some(disk) = SmallDisk::mount("2m") else { return };
+    let own = workshop::folder();
+    let figures = own.path().join("own");
+    let program = |place: &Path| {
+        let recorder = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(place).arg("--");
+        recorder.arg(target::c("pairs")).args(["3000000", "1"]).env("OWN_FILE", &figures)
+    };
+    let plain = Program::new(target::c("pairs")).args(["3000000", "1"]).plain().success();
+    let place = disk.at().join("r");
+    let outcome = program(&place).plain();
+    assert_eq!((outcome.code(), &outcome.stdout), (plain.code(), &plain.stdout), "{outcome}");
+    let process = full_disk_told(&place, &outcome);
+    let own = own::sum(&own::read(&figures));
+    assert_eq!(process.emitted_events, own.allocs + own.resizes + own.frees, "the count is exact: {process:#?}");
+    // The sums were made before the disk came into it.
+    assert_eq!((process.allocs, process.resizes, process.frees), (own.allocs, own.resizes, own.frees), "{process:#?}");
+    assert_eq!(process.exit.get("code").and_then(serde_json::Value::as_u64), Some(0), "{process:#?}");
+    torture::passed(33, "a full disk, the program unharmed, the rest read and counted", 1);
+}
+
+/// The disk is full for a while: writing goes on when there is room again.
+#[test]
+fn a_disk_that_is_full_for_a_while() {
+    let Some(disk) = SmallDisk::mount("8m") else { return };
+    let (place, filler, go) = (disk.at().join("r"), disk.at().join("filler"), disk.folder.path().join("go"));
+    std::fs::write(&filler, vec![0; 7 << 20]).expect("what fills the disk");
+    let line = format!(
+        "{0} 1500000 1; touch {1}.full; while [ ! -e {1} ]; do sleep 0.02; done; exec {0} 60000 1",
+        target::c("pairs").display(),
+        go.display()
+    );
+    let both =
+        Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(&place).args(["--", "sh", "-c", &line]);
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !go.with_extension("full").exists() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            std::fs::remove_file(&filler).expect("room again");
+            std::fs::write(&go, "").expect("the word to go on");
+        });
+        both.plain().success()
+    });
+    assert!(outcome.error().contains("heaptape:"), "{outcome}");
+    let say = |words: &[&str]| heaptape(words.iter().map(OsStr::new).chain([place.as_os_str()]));
+    let report: Report = serde_json::from_slice(&say(&["report", "--json"]).stdout).expect("a report");
+    for process in &report.processes {
+        assert_eq!(process.emitted_events, process.recorded_events + process.lost_events, "{process:#?}");
     }
-    let folder = heaptape_tests::workshop::folder();
-    let at = folder.path().join("small-disk");
-    std::fs::create_dir(&at).expect("a folder");
-    let mounted = Program::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"]).arg(&at).plain();
-    if mounted.code() != 0 {
-        return; // mounting is not permitted here
-    }
-    let program = Program::new(target::c("pairs")).args(["3000000", "1"]);
+    let (during, after): (Vec<&Process>, Vec<&Process>) =
+        report.all("pairs").partition(|process| process.emitted_events > 1_000_000);
+    assert!(during[0].lost_events > 0, "{report:#?}");
+    assert!(during[0].recorded_events > 0, "{report:#?}");
+    assert!(after[0].lost_events == 0 && after[0].allocs >= 60_000, "written when there was room again: {report:#?}");
+    torture::passed(33, "a disk that was full for a while, written on", 1);
+}
+
+/// Errors of the disk at any write, once or from then on: the program is unharmed, the recorder ends, what it wrote can be read.
+#[test]
+fn errors_at_each_write() {
+    let program = Program::new(target::c("pairs")).args(["30000", "1"]);
     let plain = program.plain().success();
-    let place = at.join("r");
-    let recorder = Program::new(heaptape_tests::workshop::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
-    let outcome = recorder.arg(target::c("pairs")).args(["3000000", "1"]).plain();
-    let verdict = heaptape_tests::recording::heaptape([std::ffi::OsStr::new("verify"), place.as_ref()]);
-    let report =
-        heaptape_tests::recording::heaptape([std::ffi::OsStr::new("report"), "--json".as_ref(), place.as_ref()]);
-    Program::new("umount").arg(&at).plain();
-    assert_eq!(outcome.stdout, plain.stdout, "{outcome}");
-    assert_eq!(outcome.code(), plain.code(), "{outcome}");
-    assert!(outcome.error().contains("heaptape:"), "the command says that the disk was full: {outcome}");
-    assert_eq!(verdict.code(), 1, "readable, with a gap: {verdict}");
-    assert!(report.code() < 2, "{report}");
-    torture::passed(33, "a full disk, the program unharmed, the rest read", 1);
+    if Program::new("strace").args(["-o", "/dev/null", "true"]).plain().code() != 0 {
+        return; // strace may not trace here
+    }
+    let (mut tried, step) = (0, if is_full() { 1 } else { 7 });
+    for error in ["ENOSPC", "EIO", "EDQUOT"] {
+        for when in ["", "+"] {
+            for number in (1..=if is_full() { 40 } else { 15 }).step_by(step) {
+                let folder = workshop::folder();
+                let place = folder.path().join("r");
+                let inject =
+                    format!("inject=pwrite64,fdatasync,fsync,ftruncate,fallocate:error={error}:when={number}{when}");
+                let recorder = Program::new("strace").args(["-f", "-o", "/dev/null", "-e", &inject]);
+                let recorder = recorder.arg(workshop::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
+                let outcome = recorder.arg(target::c("pairs")).args(["30000", "1"]).plain();
+                assert_eq!((outcome.code(), &outcome.stdout), (plain.code(), &plain.stdout), "{inject}: {outcome}");
+                assert!(!outcome.error().contains("panicked"), "{inject}: {outcome}");
+                for word in ["verify", "report"] {
+                    let said = heaptape([OsStr::new(word), place.as_os_str()]);
+                    assert!(said.code() <= 2 && !said.error().contains("panicked"), "{inject}: {said}\n{outcome}");
+                }
+                tried += 1;
+            }
+        }
+    }
+    torture::passed(34, "errors of the disk, at each write and from each write on", tried);
 }

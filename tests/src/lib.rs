@@ -7,6 +7,7 @@
 
 pub mod browser;
 pub mod daemon;
+pub mod disk;
 pub mod lossy;
 pub mod oracle;
 pub mod own;

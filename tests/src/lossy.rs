@@ -127,7 +127,7 @@ fn lose(calls: &[Call], one_in: u64, longest: u64, random: &mut Random) -> (Vec<
     let mut last: HashMap<u32, u64> = HashMap::new();
     for call in calls {
         let (thread, tick) = (call.event.thread, call.event.tick);
-        if !open.contains_key(&thread) && random.next() % (one_in * (longest + 1) / 2) == 0 {
+        if !open.contains_key(&thread) && random.next().is_multiple_of(one_in * (longest + 1) / 2) {
             let from_tick = last.get(&thread).copied().unwrap_or(0);
             let loss = tape::Loss { thread, events: 0, from_tick, to_tick: u64::MAX };
             open.insert(thread, (1 + random.next() % longest, loss));

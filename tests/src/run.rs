@@ -156,6 +156,13 @@ impl Program {
         self.behind(&["bash", "-c", &line, "bash"])
     }
 
+    /// This program as the last arguments of another.
+    pub fn behind_command(&self, other: Program) -> Program {
+        let mut both = other.arg(&self.path).args(&self.arguments);
+        both.environment.extend(self.environment.iter().cloned());
+        both
+    }
+
     fn command(&self, before: &[OsString]) -> Command {
         let mut words = before
             .iter()
@@ -216,6 +223,25 @@ impl Program {
         let outcome =
             finish_while(self.command(&self.recording_words(&folder)), &self.stdin, |child| meanwhile(child, &folder));
         Recording { outcome, folder, place }
+    }
+}
+
+/// The process of a command that holds its recording, once it is there.
+#[track_caller]
+pub fn keeper(command: &Child) -> Pid {
+    let id = command.id();
+    let own = std::fs::canonicalize(workshop::command()).expect("the command's path");
+    let start = Instant::now();
+    loop {
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        let mut children = children.split_whitespace().filter_map(|word| word.parse::<i32>().ok());
+        if let Some(pid) =
+            children.find(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == own))
+        {
+            return Pid::from_raw(pid);
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "the command has no keeper");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

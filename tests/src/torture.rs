@@ -35,7 +35,7 @@ const fn row(number: u32, name: &'static str, place: Place) -> Row {
 pub const ROWS: &[Row] = &[
     row(1, "plain programs: same output and exit status, nothing lost", Place::Both),
     row(3, "SIGKILL of the program at random times: everything published is recorded", Place::Both),
-    row(4, "SIGKILL of the recorder: the program goes on, what was written is read", Place::Both),
+    row(4, "SIGKILL of the command and of its keeper", Place::Both),
     row(5, "SIGKILL of recorder and program", Place::Both),
     row(6, "no recorder: no socket, a socket that is none, no rights", Place::Quick),
     row(7, "a recorder that is stopped: the program is not held for ever", Place::Both),
@@ -60,13 +60,50 @@ pub const ROWS: &[Row] = &[
     row(27, "200 libraries with thread-local variables", Place::Quick),
     row(28, "two libraries in turn at one address", Place::Both),
     row(29, "other allocators, musl, static programs", Place::Quick),
+    row(30, "other preloads, before and behind", Place::Quick),
     row(31, "valgrind, gdb, strace, ASan", Place::Quick),
     row(33, "a full disk", Place::Quick),
+    row(34, "errors of the disk at each write", Place::Both),
     row(37, "cut and flipped recordings", Place::Long),
+    row(39, "a client that rewrites its own area at full speed", Place::Both),
     row(40, "a flooded socket", Place::Quick),
+    row(42, "another user", Place::Quick),
+    row(43, "names that are meant to do something to their reader", Place::Quick),
     row(46, "100,000,000 events through 8 threads, every one in a checksum", Place::Both),
-    row(56, "the library's imports, exports, sizes", Place::Quick),
+    row(48, "losses, exact in random schedules", Place::Both),
     row(57, "the library's system calls", Place::Quick),
+];
+
+/// Rows of the suite that other commands run.
+const ELSEWHERE: &[(u32, &str, &str)] = &[
+    (38, "readers fed with mutated files", "`scripts/dev fuzz`"),
+    (
+        44,
+        "sizes, counts and nesting that are lies",
+        "`cargo test -p heaptape-analyzer --test damage`, `cargo test -p heaptape-formats`",
+    ),
+    (56, "the library's imports, exports, versions, sizes", "`ci/audit-preload.sh`"),
+    (
+        58,
+        "the protocol in every order that the memory model allows (loom)",
+        "`cargo test -p heaptape-wire --test model`",
+    ),
+    (60, "each promise has its tests", "`ci/promises.sh`"),
+];
+
+/// Rows that do not run, and why.
+const NOT_RUN: &[(&str, &str)] = &[
+    (
+        "2, 32",
+        "large servers, the JVM, a browser: not in a base system; redis, make and compilers stand for them in rows 1 and 18",
+    ),
+    ("9", "the wait's own limits are in rows 7 and 8; no option sets them apart"),
+    ("35, 54, 55", "a failing allocator, starvation and memory pressure in the recorder: no harness for them yet"),
+    ("36", "power loss: no model of a disk that drops, reorders and tears yet; a cut or torn file is row 37"),
+    ("41, 47, 49, 50, 53", "budgets, days of running, upgrades, late attach, a sandboxed recorder: the daemon's"),
+    ("45", "steps of the clock: the time stamp counter cannot be set in a test"),
+    ("51, 52", "other processors"),
+    ("59", "a random mix of the others"),
 ];
 
 /// The folder of the notes.
@@ -117,5 +154,9 @@ pub fn table() -> String {
         let passed = if passed.is_empty() { "-".to_owned() } else { passed };
         text += &format!("| {} | {} | {runs} | {passed} |\n", row.number, row.name);
     }
+    text += "\nBy other commands:\n\n| row | what | command |\n|---|---|---|\n";
+    ELSEWHERE.iter().for_each(|(number, what, command)| text += &format!("| {number} | {what} | {command} |\n"));
+    text += "\nNot run:\n\n| rows | why |\n|---|---|\n";
+    NOT_RUN.iter().for_each(|(rows, why)| text += &format!("| {rows} | {why} |\n"));
     text
 }

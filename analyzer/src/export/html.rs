@@ -81,7 +81,7 @@ impl Exporter for Export {
         let folded: u64 = page.processes.iter().map(|process| process.folded).sum();
         if folded > 0 {
             out.note(format!(
-                "{folded} small stacks are one row of their process: a page has room for {}",
+                "{folded} small stacks are shown as one with others of their callers: a page has room for {}",
                 rows::STACKS
             ));
         }

@@ -54,6 +54,7 @@ exporters! {
     massif,
     csv,
     json,
+    parquet,
     html,
 }
 
@@ -281,7 +282,7 @@ pub fn run(
     verify: bool,
 ) -> Result<Written, Error> {
     if verify && !exporter.is_read_back() {
-        let why = "is not read back: --to collapsed holds the same sums as numbers";
+        let why = "is not read back here: leave out --verify";
         return Err(Error::Impossible(format!("{} {why}", exporter.name())));
     }
     let recordings: Vec<Recording> = paths.iter().map(|path| load::open(path)).collect::<Result<_, _>>()?;

@@ -97,6 +97,18 @@ impl Out {
         self.next = Some(name);
     }
 
+    /// The folder of a format whose files are written by another program.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn folder(&self) -> Result<&Path, Error> {
+        match &self.target {
+            Target::Folder(folder) => Ok(folder),
+            Target::File(path) => Ok(path),
+            Target::Stdout => Err(Error::Impossible("-o must name a folder".into())),
+        }
+    }
+
     /// The one file of a format that makes one.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use crate::missing::Missing;
 use crate::progress::Progress;
 use crate::stacks::Stacks;
 use crate::unpack;
-use heaptape_formats::recording::{self, Exit, PROFILE, TAPE};
+use heaptape_formats::recording::{self, Exit, PROFILE, SYSROOT, TAPE};
 use heaptape_formats::tape::{
     Codec, END_EXEC, END_EXITED, END_RUNNING, END_SIGNALLED, Process, SiteSums, Source, Step, Stream, Summary, Totals,
 };
@@ -130,6 +130,11 @@ impl Image {
         }
         image.events = Events::Taped { tape: file, trace };
         image.fill_from_tape();
+        // What `heaptape pack` put beside the images.
+        let packed = folder.parent().unwrap_or(folder).join(SYSROOT);
+        if packed.is_dir() {
+            image.tape.stacks.set_root(&packed);
+        }
         Ok(image)
     }
 

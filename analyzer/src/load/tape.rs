@@ -117,7 +117,7 @@ impl Tape {
                 let heaptape_formats::tape::Module {
                     start, end, bias, path: Text(path), build_id: Text(build_id), ..
                 } = module;
-                self.stacks.modules.push(Module { start, end, bias, path, build_id });
+                self.stacks.modules.push(Module { start, end, bias, path, build_id, root: None });
             }
             Record::ModuleGone(gone) => mapped.remove(gone.number),
             Record::Sites(sites) => {

@@ -333,12 +333,16 @@ mod tests {
     fn pages_go_to_the_file_and_come_back() {
         let mut live = LiveSet::within(1000);
         for index in 0..1_000_000 {
-            live.insert(index, Block { size: index * 3, address: !index, tick: 7, inherited: index % 2 == 0, ..Block::default() });
+            live.insert(
+                index,
+                Block { size: index * 3, address: !index, tick: 7, inherited: index % 2 == 0, ..Block::default() },
+            );
         }
         assert!(live.resident <= 1001, "{} pages in memory", live.resident);
         assert_eq!(live.iter().count(), 1_000_000);
         for index in (0..1_000_000).step_by(777) {
-            let wanted = Block { size: index * 3, address: !index, tick: 7, inherited: index % 2 == 0, ..Block::default() };
+            let wanted =
+                Block { size: index * 3, address: !index, tick: 7, inherited: index % 2 == 0, ..Block::default() };
             assert_eq!(live.remove(index), Some(wanted));
             assert_eq!(live.remove(index), None);
         }

@@ -2,7 +2,8 @@
 //! the live bytes went meanwhile.
 //!
 //! Sparse: a cell is a site in a slot (a power of two of slices) in which it did something. When there are too many cells, slots
-//! become twice as wide, again and again: memory is bounded by the sites, whatever the number of events.
+//! become twice as wide, again and again: memory is bounded by the sites, whatever the number of events. Sites that did one thing
+//! have a cell however wide slots are, so widening stops early unless there are very many.
 
 use super::live_set::{Block, LiveSet};
 use super::row;
@@ -74,6 +75,11 @@ pub fn merge(cells: &mut Vec<Cell>) {
     });
 }
 
+/// Fewer slots than this say little of a run.
+pub const FEW_SLOTS: usize = 64;
+/// So many times too many cells are borne before there are fewer slots than that.
+const VERY_MANY: usize = 4;
+
 /// Where the events of an image lie on an axis that images share.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
@@ -125,6 +131,8 @@ struct Open {
 pub struct Slices {
     axis: Axis,
     limit: usize,
+    /// Cells that are borne before they are put in order.
+    patience: usize,
     /// Slices of a slot, as a power of two.
     pub shift: u32,
     /// The cells, in order once [`Slices::finish`] was called.
@@ -139,11 +147,12 @@ pub struct Slices {
 }
 
 impl Slices {
-    /// At most so many cells, as long as a slot is not the whole run.
+    /// About so many cells at most.
     pub fn new(axis: Axis, shift: u32, limit: usize) -> Self {
         Slices {
             axis,
             limit,
+            patience: 2 * limit,
             shift,
             cells: Vec::new(),
             line: vec![Point::default(); axis.slices.max(1)],
@@ -182,9 +191,10 @@ impl Slices {
         while self.cells.len() > self.limit && self.widen() {}
     }
 
-    /// Half as many slots; false when there is only one.
+    /// Half as many slots; false when there are few, and not very many cells.
     fn widen(&mut self) -> bool {
-        if self.axis.slices >> self.shift <= 1 {
+        let slots = self.axis.slices >> self.shift;
+        if slots <= 1 || slots <= FEW_SLOTS && self.cells.len() <= VERY_MANY * self.limit {
             return false;
         }
         self.shift += 1;
@@ -193,12 +203,11 @@ impl Slices {
     }
 
     fn bound(&mut self) {
-        // Twice the limit: putting in order costs more than keeping.
-        while self.cells.len() > 2 * self.limit {
+        // Putting in order costs more than keeping: so it happens when cells may have doubled since the last time.
+        if self.cells.len() > self.patience {
             merge(&mut self.cells);
-            if self.cells.len() > self.limit && !self.widen() {
-                break;
-            }
+            while self.cells.len() > self.limit && self.widen() {}
+            self.patience = 2 * self.cells.len().max(self.limit);
         }
     }
 

@@ -109,3 +109,75 @@ impl Model for Timeline {
         self.change(event, old, None);
     }
 }
+
+/// Live bytes of groups of sites at the end of each slice.
+#[derive(Debug)]
+pub struct ByGroup {
+    by_tick: bool,
+    start: u64,
+    width: u64,
+    slices: usize,
+    /// For each site its group.
+    group_of: Vec<u32>,
+    live: Vec<u64>,
+    /// For each group its live bytes at the ends of the slices so far.
+    pub series: Vec<Vec<u64>>,
+}
+
+impl ByGroup {
+    /// The same slices as another timeline's, for sites of these groups.
+    pub fn beside(timeline: &Timeline, group_of: Vec<u32>, groups: usize) -> Self {
+        let Timeline { by_tick, start, width, .. } = *timeline;
+        let slices = timeline.slices.len();
+        ByGroup { by_tick, start, width, slices, group_of, live: vec![0; groups], series: vec![Vec::new(); groups] }
+    }
+
+    /// Gives slices behind the last event what is live.
+    pub fn finish(&mut self) {
+        self.advance(self.slices);
+    }
+
+    fn advance(&mut self, to: usize) {
+        if self.series.first().is_some_and(|series| series.len() < to) {
+            for (series, live) in self.series.iter_mut().zip(&self.live) {
+                series.resize(to, *live);
+            }
+        }
+    }
+
+    #[inline]
+    fn change(&mut self, event: &Event, old: Option<&Block>, new: Option<&Block>) {
+        let at = if self.by_tick { event.tick } else { event.number };
+        let slice = usize::try_from(at.saturating_sub(self.start) / self.width).unwrap_or(usize::MAX);
+        self.advance(slice.min(self.slices - 1));
+        let group = |site: u32| self.group_of.get(site as usize).map_or(0, |&group| group as usize);
+        if let Some(old) = old
+            && let Some(live) = self.live.get_mut(group(old.site))
+        {
+            *live = live.saturating_sub(old.size);
+        }
+        let group = |site: u32| self.group_of.get(site as usize).map_or(0, |&group| group as usize);
+        if let Some(new) = new
+            && let Some(live) = self.live.get_mut(group(new.site))
+        {
+            *live = live.saturating_add(new.size);
+        }
+    }
+}
+
+impl Model for ByGroup {
+    #[inline]
+    fn alloc(&mut self, event: &Event, block: &Block) {
+        self.change(event, None, Some(block));
+    }
+
+    #[inline]
+    fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
+        self.change(event, old, Some(block));
+    }
+
+    #[inline]
+    fn free(&mut self, event: &Event, old: Option<&Block>) {
+        self.change(event, old, None);
+    }
+}

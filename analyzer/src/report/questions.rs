@@ -8,7 +8,7 @@ use crate::event::Range;
 use crate::load::{self, Image, Recording};
 use crate::missing::Missing;
 use crate::progress::Progress;
-use crate::symbols::{Detail, Symbolizer};
+use crate::symbols::{Detail, Origin, Symbolizer};
 use crate::text::{Screen, Style, duration};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -35,6 +35,8 @@ pub struct Asked {
     pub filter: Filter,
     /// By what stacks are told together, if not as the question does it.
     pub by: Option<By>,
+    /// Where the files are looked for that name frames.
+    pub origin: Origin,
 }
 
 impl Asked {
@@ -48,7 +50,7 @@ impl Asked {
 
     /// What names the frames.
     pub fn symbolizer(&self) -> Symbolizer {
-        Symbolizer::new(Detail::Full)
+        Symbolizer::from(Detail::Full, self.origin.clone())
     }
 
     /// The images that were asked for.

@@ -1,11 +1,16 @@
 //! `heaptape timeline`: live bytes and blocks over the run.
 
+use super::frames::{place, place_line};
+use super::grouping::{By, key};
 use super::questions::{Answer, Asked, When, ask};
 use super::{Error, Outcome};
 use crate::event::Moment;
-use crate::model::timeline::Timeline;
+use crate::model::timeline::{ByGroup, Timeline};
 use crate::pictures;
+use crate::stacks::Stacks;
+use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, bytes, count, duration};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -20,9 +25,45 @@ struct Row {
     frees: u64,
 }
 
+/// Live bytes of a group at the end of each slice.
+#[derive(Serialize)]
+struct Group {
+    name: String,
+    most_bytes: u64,
+    live_bytes: Vec<u64>,
+}
+
 #[derive(Serialize)]
 struct TimelineAnswer {
     slices: Vec<Row>,
+    /// With `--by`: what has the most live bytes at the end of some slice, first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<Group>,
+}
+
+/// Groups in text, and in JSON.
+const GROUPS: usize = 20;
+/// Numbers kept of all groups together: 128 MiB.
+const MOST_NUMBERS: usize = 16 << 20;
+
+/// For each site its group, and the groups' names.
+fn groups(stacks: &Stacks, symbols: &mut Symbolizer, by: By) -> (Vec<u32>, Vec<String>) {
+    let mut known: FxHashMap<String, u32> = FxHashMap::default();
+    let mut names = Vec::new();
+    let group_of = (0..=stacks.len() as u32).map(|site| {
+        let name = match by {
+            By::Stack => {
+                let place = place(symbols, stacks, site, 3);
+                place_line(symbols, stacks, &place)
+            }
+            by => key(symbols, stacks, site, by).join(" < "),
+        };
+        *known.entry(name).or_insert_with_key(|name| {
+            names.push(name.clone());
+            names.len() as u32 - 1
+        })
+    });
+    (group_of.collect(), names)
 }
 
 /// `heaptape timeline` in so many slices.
@@ -39,8 +80,28 @@ pub fn run(asked: &Asked, slices: usize, out: &mut dyn Write, style: Style) -> R
         };
         let by_event = !image.has_times() || span.first > 0 || span.end < u64::MAX;
         let mut model = Timeline::new(from, to, !by_event, slices);
-        let outcome = asked.replay(image, span.with_history(), symbols, progress, &mut model);
+        let (group_of, names) = asked.by.map(|by| groups(image.stacks(), symbols, by)).unwrap_or_default();
+        if names.len().saturating_mul(slices) > MOST_NUMBERS {
+            let why =
+                format!("{} groups of {slices} slices are too many: --slices, --by function, --by module", names.len());
+            return Err(Error::Unanswerable(why));
+        }
+        let mut grouped = ByGroup::beside(&model, group_of, names.len());
+        let span = span.with_history();
+        let outcome = match names.is_empty() {
+            true => asked.replay(image, span, symbols, progress, &mut model),
+            false => asked.replay(image, span, symbols, progress, &mut (&mut model, &mut grouped)),
+        };
         model.finish();
+        grouped.finish();
+        let all = names.into_iter().zip(grouped.series);
+        let all = all.map(|(name, live_bytes)| {
+            let most_bytes = live_bytes.iter().copied().max().unwrap_or(0);
+            Group { name, most_bytes, live_bytes }
+        });
+        let mut groups: Vec<Group> = all.filter(|group| group.most_bytes > 0).collect();
+        groups.sort_by(|a, b| b.most_bytes.cmp(&a.most_bytes).then_with(|| a.name.cmp(&b.name)));
+        groups.truncate(if asked.top > 0 { asked.top } else { GROUPS });
         let when = |slice: usize| match by_event {
             true => When { time_ns: None, event: Some(model.start_of(slice)) },
             false => When::at(image, model.start_of(slice), None),
@@ -54,7 +115,7 @@ pub fn run(asked: &Asked, slices: usize, out: &mut dyn Write, style: Style) -> R
             bytes: slice.bytes,
             frees: slice.frees,
         });
-        Ok((TimelineAnswer { slices: rows.collect() }, outcome.missing))
+        Ok((TimelineAnswer { slices: rows.collect(), groups }, outcome.missing))
     })
 }
 
@@ -80,6 +141,19 @@ impl Answer for TimelineAnswer {
                 vec![at, bytes(row.live_bytes), bytes(row.most_bytes), count(row.live_blocks), count(row.allocs), drawn]
             })
             .collect();
-        screen.table(&["from", "live", "most", "blocks", "allocations", ""], &rows)
+        screen.table(&["from", "live", "most", "blocks", "allocations", ""], &rows)?;
+        if self.groups.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<Vec<String>> = self
+            .groups
+            .iter()
+            .map(|group| {
+                let end = group.live_bytes.last().copied().unwrap_or(0);
+                let line = pictures::sparkline(style, &group.live_bytes, 40).unwrap_or_default();
+                vec![bytes(group.most_bytes), bytes(end), line, group.name.clone()]
+            })
+            .collect();
+        screen.table(&["most", "at the end", "over the run", "of"], &rows)
     }
 }

@@ -1,8 +1,9 @@
 //! Source lines and inlined functions from DWARF, by addr2line. Made only for modules of which a frame is printed.
 
 use super::elf::Elf;
-use addr2line::Context;
-use gimli::{EndianArcSlice, RunTimeEndian};
+use super::files::package;
+use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
+use gimli::{Dwarf, DwarfPackage, EndianArcSlice, RunTimeEndian};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +13,14 @@ const MOST_INLINED: usize = 64;
 type Slice = EndianArcSlice<RunTimeEndian>;
 
 /// The debug information of one file.
-pub struct Debug(Context<Slice>);
+pub struct Debug {
+    context: Context<Slice>,
+    /// Split units in one package.
+    package: Option<DwarfPackage<Slice>>,
+}
+
+/// Bytes of debug information of split units that are read at most, in all.
+const MOST_SPLIT: u64 = 2 << 30;
 
 /// A frame as DWARF knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,16 +40,46 @@ impl Debug {
         if size == 0 || size > most {
             return None;
         }
-        let mut dwarf = gimli::Dwarf::load(|id| load(elf, id.name())).ok()?;
+        let mut dwarf = Dwarf::load(|id| load(elf, id.name())).ok()?;
         if let Some(shared) = elf.alternative_link().and_then(|link| Elf::open(&beside(path, &link))) {
             dwarf.load_sup(|id| load(&shared, id.name())).ok()?;
         }
-        Context::from_dwarf(dwarf).ok().map(Debug)
+        let context = Context::from_dwarf(dwarf).ok()?;
+        let package = Elf::open(&package(path)).and_then(|packed| {
+            let fits = packed.section_size(".debug_info.dwo") <= MOST_SPLIT;
+            let empty = EndianArcSlice::new(Arc::from([]), endian(&packed));
+            let sections = |id: gimli::SectionId| load(&packed, id.dwo_name().unwrap_or_default());
+            fits.then(|| DwarfPackage::load(sections, empty).ok())?
+        });
+        Some(Debug { context, package })
+    }
+
+    /// A split unit: from the package, or from the file that its skeleton names.
+    fn unit(&self, wanted: &SplitDwarfLoad<Slice>) -> Option<Arc<Dwarf<Slice>>> {
+        if let Some(package) = &self.package {
+            return package.find_cu(wanted.dwo_id, &wanted.parent).ok()?.map(Arc::new);
+        }
+        let text = |slice: &Option<Slice>| slice.as_ref().map(|slice| String::from_utf8_lossy(slice).into_owned());
+        let folder = text(&wanted.comp_dir).unwrap_or_default();
+        let elf = Elf::open(&Path::new(&folder).join(text(&wanted.path)?))?;
+        if elf.section_size(".debug_info.dwo") > MOST_SPLIT {
+            return None;
+        }
+        let mut unit = Dwarf::load(|id| load(&elf, id.dwo_name().unwrap_or_default())).ok()?;
+        unit.make_dwo(&wanted.parent);
+        Some(Arc::new(unit))
     }
 
     /// The frames of a link-time address, innermost (most deeply inlined) first.
     pub fn find(&self, address: u64) -> Vec<Source> {
-        let Ok(mut frames) = self.0.find_frames(address).skip_all_loads() else { return Vec::new() };
+        let mut lookup = self.context.find_frames(address);
+        let found = loop {
+            match lookup {
+                LookupResult::Output(found) => break found,
+                LookupResult::Load { load, continuation } => lookup = continuation.resume(self.unit(&load)),
+            }
+        };
+        let Ok(mut frames) = found else { return Vec::new() };
         let mut found = Vec::new();
         while let Ok(Some(frame)) = frames.next() {
             let symbol = frame.function.as_ref().and_then(|name| name.raw_name().ok().map(|name| name.into_owned()));
@@ -59,8 +97,12 @@ impl Debug {
 }
 
 fn load(elf: &Elf, name: &str) -> Result<Slice, gimli::Error> {
-    let endian = if elf.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
-    Ok(EndianArcSlice::new(Arc::from(elf.section(name)), endian))
+    let bytes = if name.is_empty() { Vec::new() } else { elf.section(name) };
+    Ok(EndianArcSlice::new(Arc::from(bytes), endian(elf)))
+}
+
+fn endian(elf: &Elf) -> RunTimeEndian {
+    if elf.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big }
 }
 
 /// A link that is relative to the file that holds it.

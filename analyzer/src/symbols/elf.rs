@@ -66,6 +66,19 @@ impl Functions {
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
+
+    /// Both tables together; where both name a function, the first's name stays.
+    #[must_use]
+    pub fn with(mut self, other: Functions) -> Functions {
+        let shift = self.names.len() as u32;
+        self.names.extend_from_slice(&other.names);
+        let moved = |row: Function| row.name.checked_add(shift).map(|name| Function { name, ..row });
+        self.rows.extend(other.rows.into_iter().filter_map(moved));
+        // Stable: of equal starts the first table's come first.
+        self.rows.sort_by_key(|row| row.start);
+        self.rows.dedup_by_key(|row| row.start);
+        self
+    }
 }
 
 fn until_nul(bytes: &[u8]) -> &[u8] {
@@ -79,7 +92,12 @@ impl Elf {
         if !std::fs::metadata(path).ok()?.is_file() {
             return None;
         }
-        let mut elf = Elf { cache: ReadCache::new(File::open(path).ok()?), build_id: Vec::new() };
+        Elf::of(File::open(path).ok()?)
+    }
+
+    /// Of an open file.
+    pub fn of(file: File) -> Option<Elf> {
+        let mut elf = Elf { cache: ReadCache::new(file), build_id: Vec::new() };
         elf.build_id = elf.find_build_id()?;
         Some(elf)
     }

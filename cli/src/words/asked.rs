@@ -4,6 +4,7 @@ use crate::Outcome;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::report::{self, Asked, By, Error, Filter};
+use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
 use std::io::Write;
 use std::path::PathBuf;
@@ -32,6 +33,12 @@ pub struct Common {
     /// Tell stacks together by: stack, function, file, line or module of the innermost frame of the program
     #[arg(long, value_name = "WHAT", value_parser = by())]
     by: Option<By>,
+    /// A folder that stands for / where programs and debug files are looked for first
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
+    /// Ask the servers of DEBUGINFOD_URLS for missing debug information, by elfutils' debuginfod-find
+    #[arg(long)]
+    debuginfod: bool,
     #[command(flatten, next_help_heading = "Only some blocks")]
     only: Only,
 }
@@ -89,9 +96,10 @@ impl Common {
 
     /// The question, with so many rows unless others were asked for.
     pub fn asked(self, rows: usize) -> Asked {
-        let Common { paths, json, from, to, process, top, by, only } = self;
+        let Common { paths, json, from, to, process, top, by, sysroot, debuginfod, only } = self;
         let range = Range { from, to };
-        Asked { paths, json, range, top: top.unwrap_or(rows), process, filter: only.filter(), by }
+        let origin = Origin { sysroot: sysroot.as_deref().map(Into::into), debuginfod };
+        Asked { paths, json, range, top: top.unwrap_or(rows), process, filter: only.filter(), by, origin }
     }
 }
 

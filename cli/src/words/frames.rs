@@ -25,7 +25,14 @@ impl Frames {
             let module = frame["module"].as_str().map(|path| {
                 let bias = address.wrapping_sub(frame["offset"].as_u64().unwrap_or(0));
                 let build_id = bytes_of(frame["build_id"].as_str().unwrap_or_default());
-                stacks.modules.push(Module { start: 0, end: u64::MAX, bias, path: path.as_bytes().to_vec(), build_id });
+                stacks.modules.push(Module {
+                    start: 0,
+                    end: u64::MAX,
+                    bias,
+                    path: path.as_bytes().to_vec(),
+                    build_id,
+                    root: None,
+                });
                 stacks.modules.len() as u32
             });
             last = stacks.push(Site { parent: last, module: module.unwrap_or(0), address, ..Site::default() });

@@ -4,7 +4,7 @@ use crate::{Outcome, library};
 use clap::ValueEnum;
 use heaptape_analyzer::{report, text::Style};
 use heaptape_formats::tape::Codec;
-use heaptape_recorder::launch::{Finished, Launch, record};
+use heaptape_recorder::launch::{Finished, Launch, record, resume};
 use heaptape_recorder::options::{LEVEL, OVERFLOW_DROP, OVERFLOW_WAIT, Options, STACKS_CALLER, STACKS_FULL};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -72,8 +72,16 @@ pub struct Args {
     /// Leave these programs out
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     skip: Vec<String>,
+    /// Wait for the end of a recording whose `heaptape record` was killed, and sum it up
+    #[arg(long, value_name = "DIR", conflicts_with = "command")]
+    resume: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROG")]
+    #[arg(
+        required_unless_present = "resume",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROG"
+    )]
     command: Vec<OsString>,
 }
 
@@ -112,6 +120,13 @@ fn codec(text: &str) -> Result<(Codec, i32), String> {
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     log();
+    if let Some(dir) = args.resume {
+        let finished = resume(&dir).map_err(|error| anyhow::anyhow!("{}: {error}", dir.display()))?;
+        finished.outcome.errors.iter().for_each(|error| eprintln!("heaptape: {error}"));
+        finish(&finished, args.quiet);
+        let is_whole = finished.outcome.errors.is_empty();
+        return Ok(if is_whole { Outcome::Status(finished.status) } else { Outcome::Status(1) });
+    }
     let mut command = args.command.into_iter();
     let launch = Launch {
         program: command.next().unwrap_or_default(),
@@ -139,6 +154,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             skip: args.skip,
             ..Options::default()
         },
+        apart: true,
     };
     let program = launch.program.to_string_lossy().into_owned();
     match record(launch) {

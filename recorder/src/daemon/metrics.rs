@@ -47,9 +47,6 @@ struct Sum {
     growing: u64,
 }
 
-/// A figure of each program: name, kind, help, and how it is read.
-type Row = (&'static str, &'static str, &'static str, fn(&Sum) -> u64);
-
 /// The text. What is counted for a program falls when a process of it ends: rates should be asked with `rate` over short times.
 pub fn text<'a>(clients: impl Iterator<Item = &'a Client>, own: &[Own]) -> String {
     let mut programs: BTreeMap<(String, String), Sum> = BTreeMap::new();
@@ -72,6 +69,8 @@ pub fn text<'a>(clients: impl Iterator<Item = &'a Client>, own: &[Own]) -> Strin
         }
     }
     let mut out = String::new();
+    /// Name, kind, help, figure.
+    type Row = (&'static str, &'static str, &'static str, fn(&Sum) -> u64);
     let rows: [Row; 8] = [
         ("processes", "gauge", "Processes served", |sum| sum.processes),
         ("live_bytes", "gauge", "Bytes allocated and not freed", |sum| sum.live_bytes),

@@ -4,7 +4,7 @@
 
 use heaptape_tests::browser::{Browser, Screen};
 use heaptape_tests::workshop;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// A picture of at most so many bytes.
@@ -32,7 +32,7 @@ const PICTURES: &[Picture] = &[
         name: "range",
         compared: false,
         screen: DAY,
-        choice: "#show=growth&range=140-250&program=true",
+        choice: "#show=growth&range=20-130&program=true",
         first: "scrollTo({ top: 250, behavior: 'instant' })",
         element: None,
     },
@@ -64,7 +64,7 @@ const PICTURES: &[Picture] = &[
     Picture {
         name: "compared",
         compared: true,
-        screen: DAY,
+        screen: Screen { height: 1250, ..DAY },
         choice: "#show=left&program=true",
         first: SHORT,
         element: None,
@@ -79,9 +79,11 @@ const PICTURES: &[Picture] = &[
     },
 ];
 
-fn heaptape(words: &[&str], rounds: &str) {
+/// In the folder of the recordings, so that no picture shows where anybody keeps the project.
+fn heaptape(words: &[&str], rounds: &str, folder: &Path) {
     let status = Command::new(workshop::command())
         .args(words)
+        .current_dir(folder)
         .env("PYTHONMALLOC", "malloc")
         .env("ROUNDS", rounds)
         .status()
@@ -108,19 +110,14 @@ fn main() {
     assert!(Browser::is_there(), "no chromium: scripts/install-tools chromium");
     let place = workshop::folder();
     let gallery = workshop::root().join("docs/gallery");
-    let program = gallery.join("index.py");
-    let python = workshop::find("python3").expect("python3");
-    let path = |name: &str| place.path().join(name);
-    let text = |path: &PathBuf| path.to_str().expect("a path").to_string();
-    for (name, rounds) in [("before", "40"), ("after", "60")] {
-        let to = text(&path(name));
-        heaptape(&["record", "-q", "-o", &to, "--", &text(&python), &text(&program)], rounds);
+    std::fs::copy(gallery.join("index.py"), place.path().join("index.py")).expect("the program");
+    for (name, rounds) in [("before", "40"), ("after", "80")] {
+        heaptape(&["record", "-q", "-o", name, "--", "python3", "index.py"], rounds, place.path());
     }
-    let (before, after) = (text(&path("before")), text(&path("after")));
-    heaptape(&["export", "--to", "html", "-o", &text(&path("page.html")), &before], "");
-    heaptape(&["export", "--to", "html", "-o", &text(&path("compared.html")), &before, &after], "");
+    heaptape(&["export", "--to", "html", "-o", "page.html", "before"], "", place.path());
+    heaptape(&["export", "--to", "html", "-o", "compared.html", "before", "after"], "", place.path());
     for picture in PICTURES {
-        let page = path(if picture.compared { "compared.html" } else { "page.html" });
+        let page = place.path().join(if picture.compared { "compared.html" } else { "page.html" });
         photograph(picture, &page, &gallery);
     }
 }

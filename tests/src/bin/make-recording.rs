@@ -44,7 +44,18 @@ struct Chunk {
     first_tick: u64,
 }
 
+/// Sums of a site, and what it held at the peak: taken down when it first changes behind a peak.
+#[derive(Clone, Default)]
+struct Row {
+    sums: tape::SiteSums,
+    live: (u64, u64),
+    at_peak: (u64, u64),
+    epoch: u64,
+}
+
 struct Maker {
+    rows: Vec<Row>,
+    epoch: u64,
     trace: BufWriter<File>,
     tape: BufWriter<File>,
     mtrc: mtrc::Writer,
@@ -57,6 +68,8 @@ struct Maker {
     next: u64,
     tick: u64,
     events: u64,
+    /// Events by thread.
+    threads: [u64; 5],
     totals: tape::Totals,
 }
 
@@ -67,8 +80,9 @@ impl Maker {
         self.tape.write_all(&bytes)
     }
 
-    fn event(&mut self, entry: Entry) -> io::Result<()> {
+    fn event(&mut self, entry: Entry, thread: u64) -> io::Result<()> {
         self.tick += STEP;
+        self.threads[thread as usize] += 1;
         self.chunk.entries.push(entry as u8);
         let since = if self.chunk.events == 0 { 0 } else { STEP };
         since.put(&mut self.chunk.ticks);
@@ -81,8 +95,38 @@ impl Maker {
         totals.peak_blocks = totals.peak_blocks.max(totals.live_blocks);
         if totals.live_bytes > totals.peak_bytes {
             (totals.peak_bytes, totals.peak_tick) = (totals.live_bytes, self.tick);
+            self.epoch += 1;
         }
         if self.chunk.events == CHUNK { self.cut() } else { Ok(()) }
+    }
+
+    fn row(&mut self, site: u32) -> &mut Row {
+        let row = &mut self.rows[site as usize];
+        if row.epoch != self.epoch {
+            (row.at_peak, row.epoch) = (row.live, self.epoch);
+        }
+        row
+    }
+
+    fn taken(&mut self, site: u32, size: u64) {
+        let row = self.row(site);
+        (row.sums.allocs, row.sums.bytes) = (row.sums.allocs + 1, row.sums.bytes + size);
+        row.live = (row.live.0 + 1, row.live.1 + size);
+    }
+
+    fn given(&mut self, site: u32, size: u64) {
+        let row = self.row(site);
+        (row.sums.frees, row.sums.freed_bytes) = (row.sums.frees + 1, row.sums.freed_bytes + size);
+        row.live = (row.live.0 - 1, row.live.1 - size);
+    }
+
+    fn summary(&self) -> tape::Summary {
+        let used = self.rows.iter().zip(0u32..).filter(|(row, _)| row.sums.allocs > 0);
+        let sums = used.map(|(row, site)| {
+            let (peak_blocks, peak_bytes) = if row.epoch == self.epoch { row.at_peak } else { row.live };
+            tape::SiteSums { site, peak_blocks, peak_bytes, ..row.sums.clone() }
+        });
+        tape::Summary { totals: self.totals.clone(), sites: sums.collect() }
     }
 
     fn alloc(&mut self, size: u64, site: u32, thread: u64) -> io::Result<u64> {
@@ -96,26 +140,30 @@ impl Maker {
         self.totals.live_blocks += 1;
         self.totals.live_bytes += size;
         self.totals.bytes_allocated += size;
-        self.event(Entry::Malloc)?;
+        self.taken(site, size);
+        self.event(Entry::Malloc, thread)?;
         Ok(index)
     }
 
-    fn resize(&mut self, index: u64, old: u64, size: u64, site: u32, thread: u64) -> io::Result<()> {
+    fn resize(&mut self, index: u64, (old, old_site): (u64, u32), size: u64, site: u32, thread: u64) -> io::Result<()> {
         let address = 0x7e00_0000_0000 + index % (1 << 30) * 64;
         self.mtrc.resize(&mut self.chunk.plain, index, address, size, &Place::thread(thread));
         site.put(&mut self.chunk.sites);
         self.totals.resizes += 1;
         self.totals.live_bytes = self.totals.live_bytes + size - old;
         self.totals.bytes_allocated += size;
-        self.event(Entry::Realloc)
+        self.given(old_site, old);
+        self.taken(site, size);
+        self.event(Entry::Realloc, thread)
     }
 
-    fn free(&mut self, index: u64, size: u64, thread: u64) -> io::Result<()> {
+    fn free(&mut self, index: u64, (size, site): (u64, u32), thread: u64) -> io::Result<()> {
         self.mtrc.free(&mut self.chunk.plain, index, &Place::thread(thread));
         self.totals.frees += 1;
         self.totals.live_blocks -= 1;
         self.totals.live_bytes -= size;
-        self.event(Entry::Free)
+        self.given(site, size);
+        self.event(Entry::Free, thread)
     }
 
     fn cut(&mut self) -> io::Result<()> {
@@ -192,6 +240,8 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
     tape::Writer::file_head(&mut start);
     tape.write_all(&start)?;
     let mut maker = Maker {
+        rows: vec![Row::default(); SITES as usize + 1],
+        epoch: 0,
         trace: BufWriter::new(File::create(image.join(format!("{TRACE}{}", Codec::Zstd.suffix())))?),
         tape,
         mtrc: mtrc::Writer::new(mtrc::Options::default()),
@@ -204,38 +254,46 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
         next: 1,
         tick: 1000,
         events: 0,
+        threads: [0; 5],
         totals: tape::Totals::default(),
     };
     head(&mut maker)?;
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let mut live: Vec<(u64, u32)> = Vec::new();
+    let mut live: Vec<(u64, u32, u32)> = Vec::new();
     while maker.events < events {
         // Few sites do most: the square of a random number is mostly small.
         let roll = random.below(1 << 16);
         let site = 1 + (roll * roll % u64::from(SITES)) as u32;
         let (size, thread) = (8 + random.below(64) * random.below(16), 1 + random.below(4));
         if live.len() >= most_live {
-            let (index, size) = live.swap_remove(random.below(live.len() as u64) as usize);
-            maker.free(index, size.into(), thread)?;
+            let (index, size, site) = live.swap_remove(random.below(live.len() as u64) as usize);
+            maker.free(index, (size.into(), site), thread)?;
         }
         if random.below(20) == 0 && !live.is_empty() {
             let at = random.below(live.len() as u64) as usize;
-            let (index, old) = live[at];
-            live[at].1 = size as u32;
-            maker.resize(index, old.into(), size, site, thread)?;
+            let (index, old, old_site) = live[at];
+            (live[at].1, live[at].2) = (size as u32, site);
+            maker.resize(index, (old.into(), old_site), size, site, thread)?;
         }
         let leaks = random.below(1000) == 0;
         let index = maker.alloc(size, if leaks { 77 } else { site }, thread)?;
         if !leaks {
-            live.push((index, size as u32));
+            live.push((index, size as u32, site));
         }
     }
     if maker.chunk.events > 0 {
         maker.cut()?;
     }
-    let account =
-        tape::Account { thread: 1, emitted: maker.events, recorded: maker.events, ..tape::Account::default() };
-    maker.record(&Record::Ledger(tape::Ledger { accounts: vec![account] }))?;
+    let account = |(number, &events): (usize, &u64)| tape::Account {
+        thread: number as u32,
+        emitted: events,
+        recorded: events,
+        ..tape::Account::default()
+    };
+    let accounts = maker.threads.iter().enumerate().skip(1).map(account).collect();
+    maker.record(&Record::Ledger(tape::Ledger { accounts }))?;
+    let summary = maker.summary();
+    maker.record(&Record::Summary(summary))?;
     let (reason, unix_ns) = (tape::END_EXITED, 1_700_000_000_000_000_000 + maker.tick);
     let tick = maker.tick;
     maker.record(&Record::End(tape::End { tick, unix_ns, reason, status: 0 }))?;

@@ -88,7 +88,7 @@ function evidenceOf(leak, total, process) {
     return found;
   }
   const when = (moment_) => (moment_.time_ns !== null ? duration(moment_.time_ns) : `event ${count(moment_.event ?? 0)}`);
-  const life = (value) => (why.first.time_ns !== null ? duration(value) : counted(value, "event"));
+  const life = (value) => (why.unit === "ns" ? duration(value) : counted(value, "event"));
   const sizes = leak.blocks === 1 ? bytes(why.smallest) : why.smallest === why.largest ? `${bytes(why.smallest)} each` : `${bytes(why.smallest)} to ${bytes(why.largest)}`;
   found.push(leak.blocks === 1 ? `Born ${when(why.first)} after the start, ${sizes}` : `Born ${when(why.first)} to ${when(why.last)} after the start; ${sizes}`);
   if (why.bytes_per_second >= 1 && SERIOUS.includes(leak.verdict)) found.push(`Grows by ${bytes(why.bytes_per_second)} a second`);
@@ -100,6 +100,7 @@ function evidenceOf(leak, total, process) {
     const names = why.threads.map((number) => threadLabel(process.threads, process.threads.find((thread) => thread.number === number) ?? { number, name: "" }));
     if (process.threads.length > 1) found.push(h("span", {}, "By ", h("bdi", {}, names.join(", "))));
   }
+  if (why.most_bytes > leak.bytes) found.push(`${bytes(why.most_bytes)} alive at once at most`);
   if (why.examples.length > 0) found.push(`For example at ${why.examples.slice(0, 2).map(([address]) => address).join(", ")}`);
   if (why.missing_events) found.push(`${counted(why.missing_events, "event")} missing from the recording`);
   return found;

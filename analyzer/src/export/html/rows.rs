@@ -4,12 +4,12 @@
 
 use super::names::Names;
 use super::pack::Columns;
-use crate::model::slices::{Cell, Sums, merge, widen};
+use crate::model::slices::{Cell, FEW_SLOTS, Sums, merge, widen};
 
 /// Stacks of a page.
 pub const STACKS: usize = 100_000;
 /// Cells of a page.
-pub const CELLS: usize = 300_000;
+pub const CELLS: usize = 400_000;
 /// A row with this bit in its site stands for small stacks below the site that the other bits are (0: of any caller).
 pub const FOLDED: u32 = 1 << 31;
 
@@ -116,27 +116,57 @@ fn rank(parts: &mut [Part]) {
     }
 }
 
-/// Folds the least rows of all parts until so many are left, and makes slots wider until the cells are few enough. `parent`
-/// gives the caller of a part's site.
+/// Of the rows that are folded already, or of the others, folds all but the greatest outwards, when there are more than `most`.
+fn fold(parts: &mut [Part], most: usize, folded: bool, frames: usize, parent: &impl Fn(usize, u32) -> u32) {
+    rank(parts);
+    let meant = |row: &Row| (row.site & FOLDED != 0) == folded;
+    let mut ranks: Vec<f64> =
+        parts.iter().flat_map(|part| &part.rows).filter(|row| meant(row)).map(|row| row.rank).collect();
+    if ranks.len() <= most {
+        return;
+    }
+    // Of folded ones half stay, so that there is room for what the others become.
+    let kept = if folded { most / 2 } else { most };
+    let least = *ranks.select_nth_unstable_by(kept, |a, b| b.total_cmp(a)).1;
+    for (at, part) in parts.iter_mut().enumerate() {
+        part.fold(|row| match meant(row) && row.rank <= least {
+            true => outwards(row.site, frames, |site| parent(at, site)),
+            false => row.site,
+        });
+    }
+}
+
+/// Folds the least rows of all parts until so many are left, and makes slots wider until the cells are few enough; where that would
+/// leave few slots, more rows are folded instead. `parent` gives the caller of a part's site.
 pub fn bound(parts: &mut [Part], stacks: usize, cells: usize, parent: impl Fn(usize, u32) -> u32) {
-    // One frame outwards, then twice as many each time: what does not meet its like near by meets it further out.
-    for round in 0..16 {
-        let rows: usize = parts.iter().map(|part| part.rows.len()).sum();
-        if rows <= stacks {
-            break;
+    let mut stacks = stacks;
+    loop {
+        fold_to(parts, stacks, &parent);
+        if align(parts, cells, FEW_SLOTS) {
+            return;
         }
-        rank(parts);
-        let mut ranks: Vec<f64> = parts.iter().flat_map(|part| &part.rows).map(|row| row.rank).collect();
-        // Of those that are folded some stay: they stand for what was folded.
-        ranks.select_nth_unstable_by(stacks / 4 * 3, |a, b| b.total_cmp(a));
-        let least = ranks[stacks / 4 * 3];
-        for (at, part) in parts.iter_mut().enumerate() {
-            part.fold(|row| match row.rank > least {
-                true => row.site,
-                false => outwards(row.site, 1 << round, |site| parent(at, site)),
-            });
+        stacks = stacks / 4 * 3;
+        if stacks <= cells / 100 {
+            align(parts, cells, 1);
+            return;
         }
     }
+}
+
+fn fold_to(parts: &mut [Part], stacks: usize, parent: &impl Fn(usize, u32) -> u32) {
+    let (few, many) = (stacks / 4, stacks - stacks / 4);
+    if parts.iter().map(|part| part.rows.len()).sum::<usize>() > stacks {
+        // The greatest stacks stay themselves, whatever is made of the others.
+        fold(parts, many, false, 1, parent);
+        // One frame outwards, then twice as many each time: what does not meet its like near by meets it further out.
+        for round in 0..16 {
+            fold(parts, few, true, 1 << round, parent);
+        }
+    }
+}
+
+/// Gives all parts slots of one width, wide enough for so many cells, but no fewer than `least` of them; whether that went.
+fn align(parts: &mut [Part], cells: usize, least: usize) -> bool {
     loop {
         let widest = parts.iter().map(|part| part.shift).max().unwrap_or(0);
         for part in parts.iter_mut() {
@@ -146,9 +176,12 @@ pub fn bound(parts: &mut [Part], stacks: usize, cells: usize, parent: impl Fn(us
             }
         }
         let held: usize = parts.iter().map(|part| part.cells.len()).sum();
-        let slots = parts.iter().flat_map(|part| &part.cells).map(|cell| cell.slot).max().unwrap_or(0);
-        if held <= cells || slots == 0 {
-            return;
+        let last = parts.iter().flat_map(|part| &part.cells).map(|cell| cell.slot as usize).max().unwrap_or(0);
+        if held <= cells || last == 0 {
+            return true;
+        }
+        if last / 2 < least {
+            return least == 1;
         }
         if let Some(part) = parts.iter_mut().find(|part| part.shift == widest) {
             widen(&mut part.cells);

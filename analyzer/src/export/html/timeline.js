@@ -23,7 +23,7 @@ function timelineLanes() {
   const shown = shownProcesses().filter((process) => process.has_events);
   if (shown.length > 1) {
     const lanes = [...shown].sort((a, b) => b.recorded_events - a.recorded_events).slice(0, 6).sort((a, b) => a.span[0] - b.span[0]);
-    return lanes.map((process) => ({ label: `${process.name} ${process.pid}`, span: process.span, ticks: process.threads.map((thread) => thread.span[0]).filter((_, at) => at > 0) }));
+    return lanes.map((process) => ({ label: COMPARING() ? (process.recording === 0 ? "before" : "after") : `${process.name} ${process.pid}`, span: process.span, ticks: process.threads.map((thread) => thread.span[0]).filter((_, at) => at > 0) }));
   }
   if (page.axis.unit !== "ns") return [];
   const threads = shown.flatMap((process) => process.threads);
@@ -40,7 +40,7 @@ function paintTimeline(view) {
   const rates = 34;
   const height = 14 + plot + 8 + rates + 20 + lanes.length * LANE + (lanes.length > 0 ? 6 : 0);
   const pen = size(canvas, width, height);
-  const left = width < 600 ? 54 : 70, right = 10;
+  const left = width < 600 ? 60 : 70, right = 10;
   Object.assign(view, { left, width: width - left - right });
   const x = (units) => left + units / page.axis.length * view.width;
   const top = 14, bottom = top + plot;
@@ -167,7 +167,8 @@ function paintPeak(pen, colours, x, y, most, right) {
     pen.font = `600 11px ${colours.sans}`;
     const wide = pen.measureText(label).width;
     pen.textAlign = "left";
-    const place = at + 8 + wide > right ? at - 8 - wide : at + 8;
+    // Two peaks of one moment: one label on each side.
+    const place = COMPARING() && recording === 0 && at - 8 - wide > x(0) || at + 8 + wide > right ? at - 8 - wide : at + 8;
     pen.strokeStyle = colours.page;
     pen.lineWidth = 4;
     pen.strokeText(label, place, y(value));

@@ -29,8 +29,7 @@ pub fn view_recorded(recorded: &Recorded, options: &Options, out: &mut dyn Write
     }
     let outcome = replay(image, Span::ALL, &Progress::new("reading events"), &mut ());
     notes.extend(image.missing.iter().chain(&outcome.missing).map(ToString::to_string));
-    let mut live: Vec<(u64, live_set::Block)> =
-        outcome.live.iter().filter(|(_, block)| !block.inherited).collect();
+    let mut live: Vec<(u64, live_set::Block)> = outcome.live.iter().filter(|(_, block)| !block.inherited).collect();
     live.sort_unstable_by_key(|(index, _)| *index);
     let mut symbols = Symbolizer::new(Detail::Full);
     let blocks: Vec<Block> = live.iter().map(|(index, block)| described(&mut symbols, image, *index, block)).collect();

@@ -2,11 +2,12 @@
 
 use crate::event::Span;
 use crate::load::Image;
+use crate::load::tape::Place;
 use crate::missing::Missing;
 use crate::model::leaks::{Axis, History, LIVES, Leaks, SLICES, Survivors, life_bound};
 use crate::model::verdict::{Run, slope};
+use crate::report::place;
 use crate::report::questions::When;
-use crate::report::{Place, place};
 use crate::symbols::Symbolizer;
 use serde::Serialize;
 
@@ -91,7 +92,10 @@ pub fn axis(image: &Image, span: Span) -> Axis {
             let frees = image.tape.events.saturating_sub(last.number + 1);
             let live = image.tape.summary.as_ref().map_or(u64::MAX, |summary| summary.totals.live_blocks);
             let taken_down = frees > 0 && frees >= live.saturating_add(frees) / 4;
-            end = if taken_down || last.tick >= half { last.tick } else { end };
+            // A short run that was busy for long enough: how late its end was seen says nothing.
+            let whole = image.clock.nanos(end);
+            let busy = whole < 1_000_000_000 && image.clock.nanos(last.tick) >= SHORT_NS;
+            end = if taken_down || busy || last.tick >= half { last.tick } else { end };
         }
         if let Some(first) = image.birth_at(0).filter(|first| first.tick <= half && first.tick < end) {
             start = first.tick;
@@ -121,7 +125,14 @@ fn is_told_by_time(image: &Image, end: u64) -> bool {
 /// What the run as a whole says to every site.
 pub fn run_of(image: &Image, axis: Axis, span: Span, model: &Leaks, missing: &[Missing]) -> Run {
     let end_tick = image.tape.last_tick.min(span.end_tick);
-    let end = if axis.by_tick { end_tick } else { image.tape.events.min(span.end).max(axis.end) };
+    // How late the recorder sees a death is no age of anything, unless nothing happened for long.
+    let last_event = image.tape.places.iter().rev().find_map(|place| match place {
+        Place::Committed { chunk, .. } => Some(chunk.last_tick),
+        Place::Salvage { .. } => None,
+    });
+    let busy = |last: &u64| *last >= axis.start + end_tick.saturating_sub(axis.start) / 4 * 3;
+    let seen = last_event.filter(busy).unwrap_or(end_tick).min(end_tick);
+    let end = if axis.by_tick { seen } else { image.tape.events.min(span.end).max(axis.end) };
     let seconds = if image.has_times() { image.clock.nanos(end_tick) as f64 / 1e9 } else { 0.0 };
     let allocs = model.rows.iter().map(|row| row.allocs).sum();
     let peak_bytes = (0..SLICES).map(|at| model.rows.iter().map(|row| row.series[at]).fold(0, u64::saturating_add));
@@ -190,7 +201,7 @@ const PLACES: usize = 3;
 pub fn freed_at(image: &Image, model: &Leaks, site: u32, symbols: &mut Symbolizer) -> Vec<FreedAt> {
     let mut named: Vec<FreedAt> = Vec::new();
     for (at, blocks) in model.freed_at(site) {
-        let Place { names, .. } = place(symbols, image.stacks(), at, 2);
+        let names = place(symbols, image.stacks(), at, 2).names;
         match named.iter().position(|known| known.functions == names) {
             Some(known) => named[known].blocks += blocks,
             None if named.len() < PLACES => named.push(FreedAt { blocks, functions: names }),

@@ -5,7 +5,9 @@ use super::{Found, Leak, Options};
 use crate::missing::Missing;
 use crate::model::leaks::SLICES;
 use crate::model::verdict::Verdict;
-use crate::report::frames::text_stack;
+use crate::pictures::sparkline;
+use crate::report::frames::{frame_line, text_stack};
+use crate::report::grouping::innermost;
 use crate::report::say_missing;
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, bytes, count, counted, duration, percent, shorten};
@@ -24,7 +26,12 @@ pub fn print(found: &Found, options: &Options, symbols: &mut Symbolizer, screen:
     let cut = missing.iter().any(|(_, missing)| missing.contains(&Missing::NoEnd));
     let when = if cut { "still live when the recording was cut" } else { "never freed" };
     let (all, blocks) = (bytes(total.bytes), counted(total.blocks, "block"));
-    screen.heading(&format!("{all} in {blocks} {when}, from {}", counted(total.stacks, "stack")))?;
+    let mut first = format!("{all} in {blocks} {when}, from {}", counted(total.stacks, "stack"));
+    if let Some(worst) = leaks.first().filter(|leak| leak.verdict <= Verdict::Slow) {
+        let frame = innermost(symbols, worst.image.stacks(), worst.site);
+        first += &format!("; {}: {}", worst.verdict.name(), frame_line(&frame));
+    }
+    screen.heading(&first)?;
     let several = missing.len() > 1;
     let top = options.top.unwrap_or(TOP);
     for (number, leak) in leaks.iter().take(top).enumerate() {
@@ -120,8 +127,10 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
         };
         screen.line(&format!("    {born}; {sizes}{example}{threads}"))?;
     }
-    if leak.blocks > 2 || leak.verdict == Verdict::FreedAtExit {
-        screen.line(&format!("    live bytes over the run: {}", spark(&evidence.live_bytes)))?;
+    if (leak.blocks > 2 || leak.verdict == Verdict::FreedAtExit)
+        && let Some(line) = sparkline(screen.style, &evidence.live_bytes, SLICES)
+    {
+        screen.line(&format!("    live bytes over the run: {line}"))?;
     }
     if let (Some(mean), Some(longest)) = (evidence.mean_life, evidence.longest_life) {
         let mut siblings = format!(
@@ -139,12 +148,4 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
         screen.line(&format!("    resized {} times", count(evidence.resized)))?;
     }
     Ok(())
-}
-
-/// A line of bars, one a slice.
-fn spark(series: &[u64; SLICES]) -> String {
-    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let most = series.iter().copied().max().unwrap_or(0).max(1);
-    let bar = |&live: &u64| BARS[(u128::from(live) * 8).div_ceil(u128::from(most)) as usize];
-    series.iter().map(bar).collect::<String>().trim_end().to_string()
 }

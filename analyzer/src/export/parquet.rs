@@ -1,0 +1,75 @@
+//! Parquet tables, written by a program of its own: the format's library is larger than heaptape. It is looked for beside this program, then
+//! in the search path.
+
+use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The exporter.
+pub struct Export;
+
+/// The program.
+const HELPER: &str = "heaptape-parquet";
+
+impl Exporter for Export {
+    fn name(&self) -> &'static str {
+        "parquet"
+    }
+
+    fn extension(&self) -> &'static str {
+        "parquet"
+    }
+
+    fn summary(&self) -> &'static str {
+        "Parquet tables of events, allocations, stacks and frames, for DuckDB and Spark"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { events: true, shape: Shape::Folder }
+    }
+
+    fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
+        let helper = helper().ok_or_else(|| {
+            let why =
+                "is neither beside heaptape nor in the search path: cargo build --release -p heaptape-parquet makes it";
+            Error::Impossible(format!("{HELPER} {why}"))
+        })?;
+        let failed = |error| Error::Write(helper.display().to_string(), error);
+        let mut command = Command::new(&helper);
+        command.arg("--output").arg(out.folder()?);
+        let range = source.range();
+        for (option, bound) in [("--from", range.from), ("--until", range.to)] {
+            if let Some(bound) = bound {
+                command.args([option, &bound.to_string()]);
+            }
+        }
+        if let Some(process) = &source.options.process {
+            command.args(["--process", process]);
+        }
+        command.arg("--").args(source.recordings.iter().map(|recording| &recording.path));
+        // Its messages are heaptape's.
+        let said = command.stderr(Stdio::inherit()).output().map_err(failed)?;
+        out.files.extend(String::from_utf8_lossy(&said.stdout).lines().map(PathBuf::from));
+        // 1: something is missing of the recording, which is known here.
+        match said.status.code() {
+            Some(0 | 1) => Ok(()),
+            _ => Err(Error::Impossible(format!("{HELPER}: {}", said.status))),
+        }
+    }
+
+    fn is_read_back(&self) -> bool {
+        false
+    }
+
+    fn totals(&self, _: &mut Source<'_>) -> Result<Totals, Error> {
+        Ok(Totals::default())
+    }
+}
+
+/// Where the program lies.
+fn helper() -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(HELPER)));
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&search).map(|folder| folder.join(HELPER));
+    beside.into_iter().chain(found).find(|path| path.is_file())
+}

@@ -1,0 +1,142 @@
+//! Where the files lie that name a module's functions and lines. Each must have the build-id that was recorded.
+
+use super::elf::Elf;
+use crate::stacks::Module;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+/// Where distributions put separate debug files.
+const DEBUG_ROOT: &str = "/usr/lib/debug";
+
+/// Where files are looked for besides their own paths.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// A folder that stands for `/`, searched first.
+    pub sysroot: Option<Arc<Path>>,
+    /// Whether servers named by `DEBUGINFOD_URLS` are asked: by elfutils' `debuginfod-find`, which keeps what it gets in its
+    /// cache and gives up after `DEBUGINFOD_TIMEOUT`.
+    pub debuginfod: bool,
+}
+
+/// What was found.
+pub struct Search {
+    /// Paths and files.
+    pub files: Vec<(PathBuf, Elf)>,
+    /// Whether the first is the module's own.
+    pub own: bool,
+    /// What a reader should know.
+    pub notes: Vec<String>,
+}
+
+/// The path as it is below a root.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    // A recording's paths may hold `..`: nothing outside of the root is read for them.
+    let inside = path.components().filter_map(|part| match part {
+        std::path::Component::Normal(name) => Some(name),
+        _ => None,
+    });
+    root.join(inside.collect::<PathBuf>())
+}
+
+/// Looks for a module's files.
+pub fn search(path: &str, module: &Module, origin: &Origin) -> Search {
+    let mut found = Search { files: Vec::new(), own: false, notes: Vec::new() };
+    let build_id = &module.build_id[..];
+    let same = |elf: &Elf| build_id.is_empty() || elf.build_id == build_id;
+    let roots = || origin.sysroot.iter().chain(&module.root);
+    // Names in brackets ([vdso]) are no files.
+    if path.starts_with('/') {
+        let mut another = false;
+        let places = roots().map(|root| below(root, Path::new(path))).chain([PathBuf::from(path)]);
+        for place in places {
+            match Elf::open(&place) {
+                Some(elf) if same(&elf) => {
+                    found.files.push((place, elf));
+                    found.own = true;
+                    break;
+                }
+                Some(_) => another = true,
+                None => {}
+            }
+        }
+        match (found.own, another) {
+            (true, _) => {}
+            (false, true) => {
+                found.notes.push(format!("{path} is not the file that was recorded (another build-id)"));
+            }
+            (false, false) => found.notes.push(format!("{path} cannot be read; its functions have no names")),
+        }
+    }
+    let link = found.files.first().and_then(|(_, elf)| elf.debug_link());
+    let plain = debug_files(path, build_id, link.as_deref());
+    let rooted = roots().flat_map(|root| plain.iter().map(|place| below(root, place)));
+    let places: Vec<PathBuf> = rooted.chain(plain.clone()).collect();
+    let lies_there = |place: &PathBuf| Elf::open(place).filter(same).map(|elf| (place.clone(), elf));
+    let first = found.files.first().map(|(own, _)| own.clone());
+    let mut separate = places.iter().filter(|place| first.as_ref() != Some(place)).find_map(lies_there);
+    let has_lines = found.files.first().is_some_and(|(_, elf)| elf.section_size(".debug_info") > 0);
+    if separate.is_none() && origin.debuginfod && !has_lines && build_id.len() > 1 {
+        match debuginfod(build_id) {
+            Ok(place) => separate = lies_there(&place),
+            Err(why) => found.notes.push(format!("{path}: {why}")),
+        }
+    }
+    found.files.extend(separate);
+    found
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Asks the servers; none are asked when none are named.
+fn debuginfod(build_id: &[u8]) -> Result<PathBuf, String> {
+    if std::env::var_os("DEBUGINFOD_URLS").is_none_or(|urls| urls.is_empty()) {
+        return Err("DEBUGINFOD_URLS names no server".into());
+    }
+    let mut command = Command::new("debuginfod-find");
+    command.args(["debuginfo", &hexadecimal(build_id)]).stdin(Stdio::null()).stderr(Stdio::null());
+    if std::env::var_os("DEBUGINFOD_TIMEOUT").is_none() {
+        command.env("DEBUGINFOD_TIMEOUT", "30");
+    }
+    let said = command.output().map_err(|error| format!("debuginfod-find (elfutils): {error}"))?;
+    let place = String::from_utf8_lossy(&said.stdout).trim().to_string();
+    match said.status.success() && place.starts_with('/') {
+        true => Ok(place.into()),
+        false => Err("the debuginfod servers have no debug information of it".into()),
+    }
+}
+
+/// Files that a file points to and lines come from: shared debug information, packages and files of split units.
+pub fn beside(path: &Path, elf: &Elf) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    all.extend(elf.alternative_link().map(|link| folder.join(link)));
+    all.push(package(path));
+    all.retain(|place| place.is_file());
+    all
+}
+
+/// The package of a file's split units: its path with `.dwp` behind it.
+pub fn package(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".dwp");
+    name.into()
+}
+
+/// Where the separate debug file may lie.
+fn debug_files(path: &str, build_id: &[u8], link: Option<&str>) -> Vec<PathBuf> {
+    let mut candidates = Vec::new();
+    if let [first, rest @ ..] = build_id
+        && !rest.is_empty()
+    {
+        candidates.push(PathBuf::from(format!("{DEBUG_ROOT}/.build-id/{first:02x}/{}.debug", hexadecimal(rest))));
+    }
+    if let (Some(link), Some(folder)) = (link, Path::new(path).parent()) {
+        candidates.push(folder.join(link));
+        candidates.push(folder.join(".debug").join(link));
+        candidates.push(Path::new(DEBUG_ROOT).join(folder.strip_prefix("/").unwrap_or(folder)).join(link));
+    }
+    candidates
+}

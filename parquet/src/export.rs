@@ -1,0 +1,329 @@
+//! An image's tables: events, allocations, stacks, frames, and the process itself.
+
+use crate::ids;
+use crate::table::{Cell, Field, Table};
+use heaptape_analyzer::event::{Event, Kind, Range};
+use heaptape_analyzer::model::live_set::Block;
+use heaptape_analyzer::program_frames::is_program;
+use heaptape_analyzer::replay::{Model, replay};
+use heaptape_analyzer::symbols::{Detail, Frame, Symbolizer, module_of};
+use heaptape_analyzer::{Image, Missing, Progress, Recording};
+use heaptape_formats::tape::Entry;
+use parquet::data_type::ByteArray;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+/// Frames of a stack that are listed: more than any recording has, fewer than a hostile file could ask for.
+const DEEPEST: usize = 2048;
+
+macro_rules! fields {
+    ($($name:ident: $kind:literal),* $(,)?) => { &[$(Field { name: stringify!($name), kind: $kind }),*] };
+}
+
+/// Every event. `kind`: alloc, resize, free; `inherited` (a block of the parent is met), `implied` (a free that nobody saw), `unmatched`.
+const EVENTS: &[Field] = fields! {
+    time_ns: "i64", number: "i64", kind: "text", function: "text", thread: "i32", allocation: "i64", address: "i64", size: "i64",
+    weight: "i64", stack: "i64", pid: "i32",
+};
+/// Every allocation with its lifetime, through all its resizes.
+const ALLOCATIONS: &[Field] = fields! {
+    born_ns: "i64", died_ns: "i64?", lifetime_ns: "i64?", allocation: "i64", address: "i64", size: "i64", resizes: "i32", thread: "i32",
+    died_on: "i64?", stack: "i64", function: "text", pid: "i32",
+};
+/// Every stack: its frames innermost first, its functions outermost first, and the innermost frame of the program.
+const STACKS: &[Field] = fields! {
+    stack: "i64", caller: "i64", depth: "i32", frames: "[i64]", function: "text", file: "text", line: "i32", folded: "text",
+};
+/// Every frame; several rows where functions were inlined, innermost first.
+const FRAMES: &[Field] = fields! {
+    frame: "i64", inlined: "i32", module: "text", build_id: "text", offset: "i64", function: "text", file: "text", line: "i32",
+};
+/// The process.
+const PROCESSES: &[Field] = fields! {
+    started_unix_ns: "i64", duration_ns: "i64", pid: "i32", ppid: "i32", folder: "text", exe: "text", command: "text", host_name: "text",
+    origin: "text", exit: "text", complete: "i32",
+};
+
+/// The partitions of a recording.
+pub struct Place {
+    date: String,
+    host: String,
+    recording: String,
+}
+
+impl Place {
+    /// By day of its start, host, and its folder's name.
+    pub fn of(recording: &Recording, path: &Path) -> Place {
+        let about = recording.about.as_ref();
+        let started = about.map(|about| about.started_unix_ns).filter(|&at| at > 0);
+        let started = started.or_else(|| recording.images.first().map(|image| image.clock.start_unix_ns)).unwrap_or(0);
+        let whole = path.canonicalize().ok();
+        let name = whole.as_deref().unwrap_or(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let host = about.map(|about| about.host.clone()).filter(|host| !host.is_empty());
+        Place {
+            date: date(started / 1_000_000_000),
+            host: plain(&host.unwrap_or_else(|| "unknown".into())),
+            recording: plain(&name),
+        }
+    }
+
+    fn file(&self, out: &Path, table: &str, image: &Image) -> PathBuf {
+        let Place { date, host, recording } = self;
+        out.join(table)
+            .join(format!("date={date}"))
+            .join(format!("host={host}"))
+            .join(format!("recording={recording}"))
+            .join(format!("{}.parquet", plain(&image.about.folder)))
+    }
+}
+
+/// One component of a path, without what a partition's name gives a meaning.
+fn plain(name: &str) -> String {
+    let text: String = name.chars().map(|c| if c.is_alphanumeric() || "._-+".contains(c) { c } else { '_' }).collect();
+    if text.trim_matches('.').is_empty() { format!("_{text}") } else { text }
+}
+
+/// The day of a time since 1970, as `2026-11-21` (days from a civil calendar that begins in March).
+fn date(seconds: u64) -> String {
+    let days = (seconds / 86_400) as i64 + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+/// What came of it.
+pub struct Written {
+    /// The files.
+    pub files: Vec<PathBuf>,
+    /// What was found missing on the way.
+    pub missing: Vec<Missing>,
+}
+
+/// Writes the tables of an image.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn image(image: &Image, range: &Range, place: &Place, out: &Path) -> anyhow::Result<Written> {
+    let file = |table: &str| place.file(out, table, image);
+    let ids = ids::of(image.stacks());
+    let mut rows = Rows {
+        image,
+        ids: &ids,
+        events: Table::create(&file("events"), EVENTS, Some("time_ns"))?,
+        allocations: Table::create(&file("allocations"), ALLOCATIONS, Some("born_ns"))?,
+        names: HashMap::new(),
+        pid: small(image.about.pid.into()),
+        failed: None,
+        used: HashSet::new(),
+    };
+    let outcome = replay(image, image.span(range), &Progress::new("exporting events"), &mut rows);
+    let mut live: Vec<(u64, Block)> = outcome.live.iter().filter(|(_, block)| !block.inherited).collect();
+    live.sort_by_key(|(index, block)| (block.tick, *index));
+    for (index, block) in live {
+        rows.lived(index, &block, None);
+    }
+    let Rows { events, allocations, failed, used, .. } = rows;
+    failed.map_or(Ok(()), Err)?;
+    events.finish()?;
+    allocations.finish()?;
+    stacks(image, &ids, &used, &file("stacks"), &file("frames"))?;
+    process(image, place, &file("processes"), outcome.missing.is_empty())?;
+    let files = ["events", "allocations", "stacks", "frames", "processes"].map(file).into();
+    Ok(Written { files, missing: outcome.missing })
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn small(number: u64) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+fn text(text: &str) -> Cell {
+    Cell::Text(text.into())
+}
+
+/// Events and allocations on their way out.
+struct Rows<'a> {
+    image: &'a Image,
+    ids: &'a [(i64, i64)],
+    events: Table,
+    allocations: Table,
+    names: HashMap<&'static str, ByteArray>,
+    pid: i32,
+    failed: Option<anyhow::Error>,
+    /// Sites that rows name.
+    used: HashSet<u32>,
+}
+
+impl Rows<'_> {
+    fn name(&mut self, name: &'static str) -> Cell {
+        Cell::Text(self.names.entry(name).or_insert_with(|| name.into()).clone())
+    }
+
+    fn stack(&mut self, site: u32) -> i64 {
+        self.used.insert(site);
+        self.ids.get(site as usize).map_or(0, |ids| ids.1)
+    }
+
+    fn event(&mut self, event: &Event, kind: &'static str) {
+        if self.failed.is_some() {
+            return;
+        }
+        let row = [
+            Cell::Number(signed(self.image.clock.nanos(event.tick))),
+            Cell::Number(signed(event.number)),
+            self.name(kind),
+            self.name(Entry::from_number(event.entry).map_or("", Entry::name)),
+            Cell::Small(small(event.thread.into())),
+            Cell::Number(signed(event.index)),
+            Cell::Number(event.address.cast_signed()),
+            Cell::Number(signed(event.size)),
+            Cell::Number(signed(event.bytes())),
+            Cell::Number(self.stack(event.site)),
+            Cell::Small(self.pid),
+        ];
+        self.failed = self.events.row(row).err();
+    }
+
+    /// A block that died, or lives on.
+    fn lived(&mut self, index: u64, block: &Block, death: Option<&Event>) {
+        if self.failed.is_some() {
+            return;
+        }
+        let clock = self.image.clock;
+        let born = signed(clock.nanos(block.tick));
+        let died = death.map(|event| signed(clock.nanos(event.tick)));
+        let row = [
+            Cell::Number(born),
+            Cell::Maybe(died),
+            Cell::Maybe(died.map(|died| died.saturating_sub(born))),
+            Cell::Number(signed(index)),
+            Cell::Number(block.address.cast_signed()),
+            Cell::Number(signed(block.size)),
+            Cell::Small(small(block.resizes.into())),
+            Cell::Small(small(block.thread.into())),
+            Cell::Maybe(death.map(|event| i64::from(event.thread))),
+            Cell::Number(self.stack(block.site)),
+            self.name(Entry::from_number(block.entry).map_or("", Entry::name)),
+            Cell::Small(self.pid),
+        ];
+        self.failed = self.allocations.row(row).err();
+    }
+}
+
+impl Model for Rows<'_> {
+    fn alloc(&mut self, event: &Event, _: &Block) {
+        self.event(event, "alloc");
+    }
+
+    fn resize(&mut self, event: &Event, _: Option<&Block>, _: &Block) {
+        self.event(event, "resize");
+    }
+
+    fn free(&mut self, event: &Event, old: Option<&Block>) {
+        // An allocation of an index that lives proves a free that nobody saw; the event is that allocation's own.
+        if event.kind == Kind::Free {
+            self.event(event, if event.is_implied() { "implied" } else { "free" });
+        }
+        if let Some(old) = old {
+            self.lived(event.index, old, Some(event));
+        }
+    }
+
+    fn unmatched(&mut self, event: &Event) {
+        self.event(event, "unmatched");
+    }
+}
+
+/// The stacks that rows name, and all their frames.
+fn stacks(image: &Image, ids: &[(i64, i64)], used: &HashSet<u32>, to: &Path, frames_to: &Path) -> anyhow::Result<()> {
+    let all = image.stacks();
+    let mut symbols = Symbolizer::new(Detail::Full);
+    let mut table = Table::create(to, STACKS, None)?;
+    let mut frames = Table::create(frames_to, FRAMES, None)?;
+    let (mut stacks_done, mut frames_done) = (HashSet::new(), HashSet::new());
+    let mut sites: Vec<u32> = used.iter().copied().filter(|&site| site != 0).collect();
+    sites.sort_unstable();
+    for number in sites {
+        let (_, stack) = ids.get(number as usize).copied().unwrap_or_default();
+        if !stacks_done.insert(stack) {
+            continue;
+        }
+        let mut list = Vec::new();
+        let mut titles = Vec::new();
+        let mut place: Option<Frame> = None;
+        for (number, site) in all.stack(number).take(DEEPEST) {
+            let (frame, _) = ids.get(number as usize).copied().unwrap_or_default();
+            list.push(frame);
+            let named = symbols.frames(all, &site);
+            place = place.or_else(|| named.iter().find(|frame| is_program(frame)).cloned());
+            titles.extend(named.iter().map(|frame| frame.title().replace(';', ":")));
+            if !frames_done.insert(frame) {
+                continue;
+            }
+            let module = module_of(all, &site);
+            let build_id: String =
+                module.iter().flat_map(|module| &module.build_id).map(|byte| format!("{byte:02x}")).collect();
+            for (inlined, frame_named) in (0..).zip(named.iter()) {
+                frames.row([
+                    Cell::Number(frame),
+                    Cell::Small(inlined),
+                    text(&frame_named.module),
+                    text(&build_id),
+                    Cell::Number(frame_named.offset.cast_signed()),
+                    text(&frame_named.title()),
+                    text(frame_named.file.as_deref().unwrap_or_default()),
+                    Cell::Small(small(frame_named.line.unwrap_or(0).into())),
+                ])?;
+            }
+        }
+        let place = place.unwrap_or_default();
+        titles.reverse();
+        let parent = all.site(number).parent;
+        table.row([
+            Cell::Number(stack),
+            Cell::Number(if parent < number { ids.get(parent as usize).map_or(0, |ids| ids.1) } else { 0 }),
+            Cell::Small(small(list.len() as u64)),
+            Cell::List(list),
+            text(&place.function.unwrap_or_default()),
+            text(&place.file.unwrap_or_default()),
+            Cell::Small(small(place.line.unwrap_or(0).into())),
+            text(&titles.join(";")),
+        ])?;
+    }
+    table.finish()?;
+    frames.finish()
+}
+
+fn process(image: &Image, place: &Place, to: &Path, whole: bool) -> anyhow::Result<()> {
+    let about = &image.about;
+    let mut table = Table::create(to, PROCESSES, None)?;
+    let exit = about.exit.map_or(String::new(), |exit| format!("{exit:?}").to_lowercase());
+    table.row([
+        Cell::Number(signed(image.clock.start_unix_ns)),
+        Cell::Number(signed(image.clock.nanos(image.tape.last_tick))),
+        Cell::Small(small(about.pid.into())),
+        Cell::Small(small(about.ppid.into())),
+        text(&about.folder),
+        text(&about.exe),
+        text(&about.argv.join(" ")),
+        text(&place.host),
+        text(&about.origin),
+        text(&exit),
+        Cell::Small(i32::from(whole && image.missing.is_empty())),
+    ])?;
+    table.finish()
+}
+
+#[cfg(test)]
+pub(crate) fn date_of(seconds: u64) -> String {
+    date(seconds)
+}

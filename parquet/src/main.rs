@@ -1,0 +1,79 @@
+//! `heaptape-parquet`: recordings as Parquet tables, for DuckDB, Spark and whatever else reads them. `heaptape export --to parquet` runs it.
+//!
+//! ```text
+//! OUT/events/date=2026-11-21/host=web1/recording=heaptape.ls.4711/4711.ls.parquet      allocations/  stacks/  frames/  processes/
+//! ```
+//! Memory follows the stacks and what lives, not the events: rows go out in groups.
+#![forbid(unsafe_code)]
+
+mod export;
+mod ids;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use heaptape_analyzer::event::{Bound, Range};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Recordings as Parquet tables.
+#[derive(Parser)]
+#[command(name = "heaptape-parquet", version)]
+struct Arguments {
+    /// Folder of the tables; other recordings may be in it already
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Start of the part to export: a time after the start (1.5s, 300ms, 2m), a share of the run (40%) or an event's number
+    #[arg(long, value_name = "WHEN")]
+    from: Option<Bound>,
+    /// End of that part, likewise
+    #[arg(long, value_name = "WHEN")]
+    until: Option<Bound>,
+    /// Only this process: its pid, or its folder in the recording
+    #[arg(long, value_name = "PID|FOLDER")]
+    process: Option<String>,
+    /// Recordings, folders of images, or single files
+    #[arg(required = true, value_name = "DIR|FILE")]
+    paths: Vec<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("heaptape-parquet: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether nothing is missing of what was exported.
+fn run(arguments: &Arguments) -> anyhow::Result<bool> {
+    let range = Range { from: arguments.from, to: arguments.until };
+    let mut done = 0;
+    let mut whole = true;
+    for path in &arguments.paths {
+        let recording = heaptape_analyzer::open(path)?;
+        let place = export::Place::of(&recording, path);
+        for image in &recording.images {
+            if arguments.process.as_ref().is_some_and(|process| !image.is(process)) {
+                continue;
+            }
+            let written = export::image(image, &range, &place, &arguments.output)
+                .with_context(|| format!("{}: {}", path.display(), image.about.folder))?;
+            written.files.iter().for_each(|file| println!("{}", file.display()));
+            for missing in recording.missing.iter().chain(&image.missing).chain(&written.missing) {
+                eprintln!("heaptape-parquet: {}: {missing}", image.about.folder);
+                whole = false;
+            }
+            done += 1;
+        }
+    }
+    if done == 0 {
+        bail!("no process image of that name");
+    }
+    Ok(whole)
+}

@@ -1,0 +1,187 @@
+//! A table being written: columns of rows that are gathered and go out as a row group.
+
+use anyhow::Context;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
+use parquet::file::metadata::SortingColumn;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Rows of a group: enough to compress well, few enough to lie in memory (about 100 bytes each).
+pub const GROUP: usize = 1 << 18;
+
+/// A value of a row.
+pub enum Cell {
+    /// `int32`
+    Small(i32),
+    /// `int64`
+    Number(i64),
+    /// `int64` that may be absent.
+    Maybe(Option<i64>),
+    /// `string`
+    Text(ByteArray),
+    /// A list of `int64`.
+    List(Vec<i64>),
+}
+
+/// The values of a column that have not gone out.
+enum Column {
+    Small(Vec<i32>),
+    Number(Vec<i64>),
+    Maybe(Vec<Option<i64>>),
+    Text(Vec<ByteArray>),
+    List(Vec<Vec<i64>>),
+}
+
+/// A column of a schema: name and kind.
+#[derive(Clone, Copy)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// `i32`, `i64`, `i64?`, `text` or `[i64]`.
+    pub kind: &'static str,
+}
+
+/// A file being written.
+pub struct Table {
+    writer: SerializedFileWriter<File>,
+    columns: Vec<Column>,
+    rows: usize,
+    /// The column that each group is sorted by.
+    order: Option<usize>,
+}
+
+impl Table {
+    /// Begins a file. `order`: the column by which the rows of each group are sorted.
+    pub fn create(path: &Path, fields: &[Field], order: Option<&str>) -> anyhow::Result<Table> {
+        let lines = fields.iter().map(|Field { name, kind }| match *kind {
+            "i32" => format!("required int32 {name};"),
+            "i64" => format!("required int64 {name};"),
+            "i64?" => format!("optional int64 {name};"),
+            "text" => format!("required binary {name} (STRING);"),
+            _ => format!("required group {name} (LIST) {{ repeated group list {{ required int64 element; }} }}"),
+        });
+        let message = format!("message row {{ {} }}", lines.collect::<Vec<_>>().join(" "));
+        let schema = Arc::new(parse_message_type(&message).context("the table's schema")?);
+        let order = order.and_then(|name| fields.iter().position(|field| field.name == name));
+        let sorted = order.map(|column| {
+            vec![SortingColumn {
+                column_idx: i32::try_from(column).unwrap_or(0),
+                descending: false,
+                nulls_first: false,
+            }]
+        });
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
+            .set_created_by(format!("heaptape {}", env!("CARGO_PKG_VERSION")))
+            .set_sorting_columns(sorted)
+            .build();
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        }
+        let file = File::create(path).with_context(|| path.display().to_string())?;
+        let columns = fields.iter().map(|field| match field.kind {
+            "i32" => Column::Small(Vec::new()),
+            "i64" => Column::Number(Vec::new()),
+            "i64?" => Column::Maybe(Vec::new()),
+            "text" => Column::Text(Vec::new()),
+            _ => Column::List(Vec::new()),
+        });
+        let columns = columns.collect();
+        Ok(Table { writer: SerializedFileWriter::new(file, schema, Arc::new(properties))?, columns, rows: 0, order })
+    }
+
+    /// Adds a row: a cell for each field, of its kind.
+    pub fn row<const N: usize>(&mut self, cells: [Cell; N]) -> anyhow::Result<()> {
+        for (column, cell) in self.columns.iter_mut().zip(cells) {
+            match (column, cell) {
+                (Column::Small(values), Cell::Small(value)) => values.push(value),
+                (Column::Number(values), Cell::Number(value)) => values.push(value),
+                (Column::Maybe(values), Cell::Maybe(value)) => values.push(value),
+                (Column::Text(values), Cell::Text(value)) => values.push(value),
+                (Column::List(values), Cell::List(value)) => values.push(value),
+                _ => anyhow::bail!("a cell of another kind than its column"),
+            }
+        }
+        self.rows += 1;
+        if self.rows == GROUP { self.group() } else { Ok(()) }
+    }
+
+    fn group(&mut self) -> anyhow::Result<()> {
+        if self.rows == 0 {
+            return Ok(());
+        }
+        if let Some(Column::Number(keys)) = self.order.and_then(|order| self.columns.get(order))
+            && !keys.is_sorted()
+        {
+            let mut places: Vec<usize> = (0..self.rows).collect();
+            places.sort_by_key(|&place| keys[place]);
+            self.columns.iter_mut().for_each(|column| column.arrange(&places));
+        }
+        let mut group = self.writer.next_row_group()?;
+        for column in &mut self.columns {
+            let Some(mut writer) = group.next_column()? else { break };
+            match column {
+                Column::Small(values) => drop(writer.typed::<Int32Type>().write_batch(values, None, None)?),
+                Column::Number(values) => drop(writer.typed::<Int64Type>().write_batch(values, None, None)?),
+                Column::Text(values) => drop(writer.typed::<ByteArrayType>().write_batch(values, None, None)?),
+                Column::Maybe(values) => {
+                    let there: Vec<i64> = values.iter().flatten().copied().collect();
+                    let levels: Vec<i16> = values.iter().map(|value| i16::from(value.is_some())).collect();
+                    writer.typed::<Int64Type>().write_batch(&there, Some(&levels), None)?;
+                }
+                Column::List(values) => {
+                    let there: Vec<i64> = values.iter().flatten().copied().collect();
+                    // An empty list is one absent item; each further item of a list repeats at its level.
+                    let (mut definitions, mut repeats) = (Vec::new(), Vec::new());
+                    for list in values.iter() {
+                        definitions.extend((0..list.len().max(1)).map(|_| i16::from(!list.is_empty())));
+                        repeats.extend((0..list.len().max(1)).map(|at| i16::from(at > 0)));
+                    }
+                    writer.typed::<Int64Type>().write_batch(&there, Some(&definitions), Some(&repeats))?;
+                }
+            }
+            writer.close()?;
+            column.clear();
+        }
+        group.close()?;
+        self.rows = 0;
+        Ok(())
+    }
+
+    /// Writes what is left, and the file's end.
+    pub fn finish(mut self) -> anyhow::Result<()> {
+        self.group()?;
+        self.writer.close()?;
+        Ok(())
+    }
+}
+
+impl Column {
+    fn clear(&mut self) {
+        match self {
+            Column::Small(values) => values.clear(),
+            Column::Number(values) => values.clear(),
+            Column::Maybe(values) => values.clear(),
+            Column::Text(values) => values.clear(),
+            Column::List(values) => values.clear(),
+        }
+    }
+
+    /// Puts the rows in the order of their places.
+    fn arrange(&mut self, places: &[usize]) {
+        match self {
+            Column::Small(values) => *values = places.iter().map(|&place| values[place]).collect(),
+            Column::Number(values) => *values = places.iter().map(|&place| values[place]).collect(),
+            Column::Maybe(values) => *values = places.iter().map(|&place| values[place]).collect(),
+            Column::Text(values) => *values = places.iter().map(|&place| values[place].clone()).collect(),
+            Column::List(values) => {
+                *values = places.iter().map(|&place| std::mem::take(&mut values[place])).collect();
+            }
+        }
+    }
+}

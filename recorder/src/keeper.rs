@@ -1,0 +1,237 @@
+//! The recorder of a command in a process of its own. The command itself starts the program, passes signals on and waits; what holds the
+//! events is this one, which no terminal's signal reaches. Whoever kills the command (a time limit, a person, a script that cleans up) takes
+//! nothing away: the keeper goes on until the last recorded process has ended, and ends the recording as ever.
+
+use crate::options::Options;
+use crate::recorder::Recorder;
+use crate::session::End;
+use crate::store::Sums;
+use crate::sys;
+use crate::tree::why_not;
+use formats::recording::RESERVE;
+use nix::errno::Errno;
+use nix::sys::socket::{self, MsgFlags};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Most bytes of a message.
+const MOST: usize = 64 << 10;
+/// Errors that are told one by one.
+const MOST_ERRORS: usize = 50;
+/// How long nothing must run before a keeper without its command ends: a process may be on its way.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// What command and keeper say to each other.
+#[derive(Debug, Serialize, Deserialize)]
+enum Word {
+    /// Keeper: it records, or why it cannot.
+    Ready(Option<String>),
+    /// Command: the recording's name, now that the program's number is known.
+    Named(PathBuf),
+    /// Command: the program has ended with this status (as `wait` says it), and should it not be recorded, this is why.
+    Ended { pid: u32, status: i32, program: PathBuf, why: Option<String> },
+    /// Command: the program could not be started.
+    Never,
+    /// Keeper: the recording is at its end.
+    Done(Said),
+}
+
+/// What the keeper says at the end.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Said {
+    /// What could not be written.
+    pub errors: Vec<String>,
+    /// Emitted, recorded, lost, sampled out.
+    sums: [u64; 4],
+    /// Why the program itself is not in the recording.
+    pub unrecorded: Option<String>,
+}
+
+impl Said {
+    /// Events of all processes.
+    pub fn sums(&self) -> Sums {
+        let [emitted, recorded, lost, sampled_out] = self.sums;
+        Sums { emitted, recorded, lost, sampled_out }
+    }
+}
+
+/// The command's end.
+#[derive(Debug)]
+pub struct Keeper {
+    channel: OwnedFd,
+    /// The keeper's process; `None` when it is a thread.
+    process: Option<u32>,
+}
+
+fn say(channel: &OwnedFd, word: &Word) {
+    if let Ok(bytes) = serde_json::to_vec(word) {
+        let _ = socket::send(channel.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL);
+    }
+}
+
+/// The next word; `None` when the other side is gone.
+fn hear(channel: &OwnedFd) -> Option<Word> {
+    let mut bytes = vec![0; MOST];
+    loop {
+        match socket::recv(channel.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
+            Err(Errno::EINTR) => {}
+            Ok(count) if count > 0 => return serde_json::from_slice(&bytes[..count]).ok(),
+            _ => return None,
+        }
+    }
+}
+
+impl Keeper {
+    /// Starts recording. `apart`: in a process of its own, for a caller that has one thread; else in a thread.
+    pub fn start(dir: &Path, socket: &Path, options: Options, command: Vec<String>, apart: bool) -> io::Result<Keeper> {
+        let flags = socket::SockFlag::SOCK_CLOEXEC;
+        let pair = socket::socketpair(socket::AddressFamily::Unix, socket::SockType::SeqPacket, None, flags);
+        let (channel, keepers) = pair.map_err(sys::io)?;
+        let (dir, socket) = (dir.to_owned(), socket.to_owned());
+        let mut keeper = Keeper { channel, process: None };
+        if apart {
+            keeper.process = sys::fork().map_err(sys::io)?;
+            if keeper.process.is_none() {
+                sys::step_aside();
+                drop(keeper);
+                keep(&keepers, &dir, &socket, options, command);
+                std::process::exit(0);
+            }
+        } else {
+            let body = move || keep(&keepers, &dir, &socket, options, command);
+            std::thread::Builder::new().name("keeper".into()).spawn(body)?;
+        }
+        match hear(&keeper.channel) {
+            Some(Word::Ready(None)) => Ok(keeper),
+            Some(Word::Ready(Some(error))) => Err(io::Error::other(error)),
+            _ => Err(io::Error::other("the recorder ended before it began")),
+        }
+    }
+
+    /// The recording's folder has got its name.
+    pub fn named(&self, dir: &Path) {
+        // A relative name is meant from where the command stands, and the keeper stands there too.
+        say(&self.channel, &Word::Named(dir.to_owned()));
+    }
+
+    /// The program could not be started.
+    pub fn never_mind(self) {
+        say(&self.channel, &Word::Never);
+        while hear(&self.channel).is_some() {}
+    }
+
+    /// The program has ended. Waits for the end of the recording; `None`: the keeper was killed.
+    pub fn finish(&self, pid: u32, status: i32, program: &Path, why: Option<String>) -> Option<Said> {
+        say(&self.channel, &Word::Ended { pid, status, program: program.to_owned(), why });
+        loop {
+            match hear(&self.channel)? {
+                Word::Done(said) => return Some(said),
+                _ => continue,
+            }
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(process) = self.process.and_then(|process| i32::try_from(process).ok()) {
+            let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(process), None);
+        }
+    }
+}
+
+/// The keeper's life.
+fn keep(channel: &OwnedFd, dir: &Path, socket: &Path, options: Options, command: Vec<String>) {
+    let mut recorder = match Recorder::start(dir, socket, options, command) {
+        Ok(recorder) => recorder,
+        Err(error) => return say(channel, &Word::Ready(Some(error.to_string()))),
+    };
+    let lock = Lock::hold(dir);
+    say(channel, &Word::Ready(None));
+    let (mut is_alone, mut quiet, mut said) = (false, Instant::now(), Said::default());
+    let mut failed = None;
+    loop {
+        let none: [BorrowedFd<'_>; 0] = [];
+        let one = [sys::fd(channel)];
+        let ready = recorder.serve(if is_alone { &none } else { &one }, Duration::from_secs(1));
+        if let Err(error) = &ready {
+            // Whatever fails here (a full disk above all), the program runs on.
+            failed.get_or_insert_with(|| format!("{}: {error}", dir.display()));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if recorder.is_busy() {
+            quiet = Instant::now();
+        }
+        if is_alone {
+            if quiet.elapsed() >= QUIET {
+                break;
+            }
+            continue;
+        }
+        let has_word = ready.map_or(true, |ready| ready.first() == Some(&true)) && sys::is_readable(sys::fd(channel));
+        if !has_word {
+            continue;
+        }
+        match hear(channel) {
+            Some(Word::Named(dir)) => recorder.moved(&dir),
+            Some(Word::Ended { pid, status, program, why }) => {
+                said.unrecorded = ended(&mut recorder, pid, status, &program, why);
+                break;
+            }
+            Some(Word::Never) => break,
+            Some(_) => {}
+            None => (is_alone, quiet) = (true, Instant::now()),
+        }
+    }
+    let outcome = recorder.finish();
+    drop(lock);
+    said.errors = outcome.errors.into_iter().chain(failed).take(MOST_ERRORS).collect();
+    said.sums = [outcome.sums.emitted, outcome.sums.recorded, outcome.sums.lost, outcome.sums.sampled_out];
+    if is_alone {
+        // Nobody else clears up.
+        socket.parent().map(std::fs::remove_dir);
+    }
+    say(channel, &Word::Done(said));
+}
+
+/// The program has ended; gives why it was not recorded, if so.
+fn ended(recorder: &mut Recorder, pid: u32, status: i32, program: &Path, why: Option<String>) -> Option<String> {
+    let _ = recorder.serve(&[], Duration::ZERO);
+    recorder.process_ended(pid, End::of_status(status));
+    if recorder.images().iter().any(|image| image.pid == pid) {
+        return None;
+    }
+    let why = why.or_else(|| why_not(program)).unwrap_or_else(|| "it did not load the library".into());
+    if recorder.knows_untraced(pid) {
+        return None;
+    }
+    recorder.not_traced(pid, program.to_string_lossy().into_owned(), why.clone());
+    Some(why)
+}
+
+/// Says that a recording has its recorder: held on the file that keeps room for the last words.
+#[derive(Debug)]
+struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    fn hold(dir: &Path) -> Option<Lock> {
+        let file = File::open(dir.join(RESERVE)).ok()?;
+        file.try_lock().ok()?;
+        Some(Lock { _file: file })
+    }
+}
+
+/// Waits until a recording's recorder, if it has one, has ended it.
+pub fn wait_for_end(dir: &Path) -> io::Result<()> {
+    match File::open(dir.join(RESERVE)) {
+        Ok(file) => file.lock_shared(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Totals and the stacks that hold most, over all hosts and days of a folder of tables (heaptape export --to parquet), by Apache Spark.
+
+  spark-submit --master spark://HOST:7077 scripts/fleet.py TABLES [--since 2026-11-01] [--top 20] [--json]
+"""
+import argparse
+import json
+
+from pyspark.sql import SparkSession, functions as F
+
+arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+arguments.add_argument("tables", help="folder of the tables; a path that every worker can read")
+arguments.add_argument("--since", help="first day, such as 2026-11-01")
+arguments.add_argument("--top", type=int, default=20)
+arguments.add_argument("--json", action="store_true")
+asked = arguments.parse_args()
+
+spark = SparkSession.builder.appName("heaptape fleet").getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+
+
+def table(name):
+    """A table, of the days that were asked for: partitions outside are not even read."""
+    rows = spark.read.option("mergeSchema", "false").parquet(f"{asked.tables}/{name}")
+    return rows if asked.since is None else rows.where(F.col("date") >= asked.since)
+
+
+events, allocations = table("events"), table("allocations")
+takes = F.col("kind").isin("alloc", "resize")
+totals = events.agg(
+    F.count_if(F.col("kind") == "alloc").alias("allocs"),
+    F.count_if(F.col("kind") == "resize").alias("resizes"),
+    F.count_if(F.col("kind") == "free").alias("frees"),
+    F.coalesce(F.sum(F.when(takes, F.col("weight"))), F.lit(0)).alias("bytes_allocated"),
+).first().asDict()
+live = allocations.where("died_ns is null")
+totals |= live.agg(F.count("*").alias("live_blocks"), F.coalesce(F.sum("size"), F.lit(0)).alias("live_bytes")).first().asDict()
+
+# A stack has the same number on all hosts that run the same build.
+stacks = table("stacks").groupBy("stack").agg(F.first("function").alias("function"), F.first("folded").alias("folded"))
+held = live.groupBy("stack").agg(F.sum("size").alias("bytes"), F.count("*").alias("blocks"), F.count_distinct("host").alias("hosts"))
+top = held.join(stacks, "stack", "left").orderBy(F.desc("bytes"), "stack").limit(asked.top).collect()
+
+if asked.json:
+    print(json.dumps({"totals": totals, "top": [row.asDict() for row in top]}))
+else:
+    print("  ".join(f"{name} {value:,}" for name, value in totals.items()))
+    for row in top:
+        print(f"{row.bytes:>16,} bytes {row.blocks:>12,} blocks {row.hosts:>5} hosts  {row.function or '(no stack)'}")
+spark.stop()

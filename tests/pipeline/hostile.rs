@@ -1,0 +1,49 @@
+//! A traced program that works against the recorder: others do not notice.
+
+use heaptape_tests::{Program, is_full, own, run, target, torture, workshop};
+use std::time::Duration;
+
+/// Kibibytes that a process holds.
+fn resident(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
+    line.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// It rewrites its area at full speed; the recorder lives, its memory stays flat, and another program's recording is perfect.
+#[test]
+fn a_program_that_rewrites_its_area() {
+    let seconds: u64 = if is_full() { 60 } else { 3 };
+    let folder = workshop::folder();
+    let file = folder.path().join("own");
+    let (hostile, honest) = (target::c("rewrites_area"), target::c("pairs"));
+    // The honest one starts and ends while the other is at it.
+    let line = format!(
+        "{} {} & sleep 0.5; OWN_FILE={} {} {} 2; wait",
+        hostile.display(),
+        seconds * 1000,
+        file.display(),
+        honest.display(),
+        if is_full() { 20_000_000 } else { 200_000 }
+    );
+    let mut most = 0;
+    let recording = Program::new("bash").args(["-c", &line]).recorded_while(|command, _| {
+        let keeper = run::keeper(command).as_raw();
+        while command.try_wait().expect("waits").is_none() && resident(keeper) > 0 {
+            most = most.max(resident(keeper));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    assert!(recording.outcome.text().contains("pairs on 2 threads"), "{}", recording.outcome);
+    let report = recording.report();
+    let honest = report.only("pairs");
+    honest.ledger();
+    assert!(honest.complete && honest.lost_events == 0, "{honest:#?}");
+    let own = own::sum(&own::read(&file));
+    assert_eq!(honest.resizes, own.resizes);
+    // A start of a thread allocates a little besides.
+    assert!((own.allocs..own.allocs + 8).contains(&honest.allocs), "{own:#?} {honest:#?}");
+    assert!(most < 1 << 20, "{most} KiB in the recorder");
+    assert!(recording.heaptape(&["verify"]).code() <= 1);
+    torture::passed(39, "seconds of a program that rewrites its area, another one's recording perfect", seconds);
+}

@@ -1,0 +1,83 @@
+//! `heaptape pack`, and where names come from: a stripped program, recorded here and packed, says the same elsewhere without the program.
+
+use heaptape_tests::recording::heaptape;
+use heaptape_tests::{Program, Target, workshop};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+fn tool(name: &str, words: &[&OsStr]) {
+    let said = Command::new(workshop::need(name)).args(words).output().expect("the tool");
+    assert!(said.status.success(), "{name}: {}", String::from_utf8_lossy(&said.stderr));
+}
+
+fn leaks(folder: &Path, words: &[&str]) -> String {
+    let said = heaptape(["leaks"].into_iter().chain(words.iter().copied()).map(OsStr::new).chain([folder.as_os_str()]));
+    said.success().text()
+}
+
+#[test]
+fn a_stripped_program_packed_says_the_same_without_the_program() {
+    let place = workshop::folder();
+    let (program, debug) = (place.path().join("shop"), place.path().join("shop.debug"));
+    fs::copy(Target::program("leaks/shop.c").build(), &program).expect("a copy");
+    tool("objcopy", &["--only-keep-debug".as_ref(), program.as_os_str(), debug.as_os_str()]);
+    tool("strip", &[program.as_os_str()]);
+    let link = format!("--add-gnu-debuglink={}", debug.display());
+    tool("objcopy", &[link.as_ref(), program.as_os_str()]);
+    let recording = Program::new(&program).recorded().success().whole();
+    let here = leaks(&recording.folder, &[]);
+    assert!(here.contains("load_order shop.c:"), "names and lines come from the debug file: {here}");
+    heaptape([OsStr::new("pack"), recording.folder.as_os_str()]);
+    fs::remove_file(&program).expect("the program goes");
+    fs::remove_file(&debug).expect("its debug file goes");
+    let elsewhere = place.path().join("elsewhere");
+    fs::rename(&recording.folder, &elsewhere).expect("it moves");
+    assert_eq!(leaks(&elsewhere, &[]), here);
+    // The same files below a folder that is named.
+    let sysroot = place.path().join("root");
+    fs::rename(elsewhere.join("sysroot"), &sysroot).expect("it moves");
+    assert!(!leaks(&elsewhere, &[]).contains("shop.c:"), "without the files no lines are known");
+    assert_eq!(leaks(&elsewhere, &["--sysroot", &sysroot.to_string_lossy()]), here);
+}
+
+#[test]
+fn split_debug_information_names_lines() {
+    let place = workshop::folder();
+    let source = workshop::programs().join("leaks/shop.c");
+    let program = place.path().join("shop");
+    let built = Command::new("gcc")
+        .args(["-O2", "-g", "-gsplit-dwarf", "-fno-builtin", "-o", "shop"])
+        .arg(&source)
+        .current_dir(place.path())
+        .status()
+        .expect("gcc");
+    assert!(built.success());
+    let split = fs::read_dir(place.path()).expect("the folder").flatten();
+    assert!(
+        split.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().ends_with(".dwo")),
+        "a file of its own"
+    );
+    let recording = Program::new(&program).recorded().success().whole();
+    let said = leaks(&recording.folder, &[]);
+    assert!(said.contains("load_order shop.c:"), "{said}");
+}
+
+#[test]
+fn symbols_packed_into_a_stripped_binary_name_functions() {
+    let place = workshop::folder();
+    let file = |name: &str| place.path().join(name);
+    let (program, symbols) = (file("shop"), file("symbols"));
+    fs::copy(Target::program("leaks/shop.c").build(), &program).expect("a copy");
+    // As distributions do it: the symbols alone, packed by xz, in a section of the stripped binary.
+    tool("objcopy", &["--only-keep-debug".as_ref(), program.as_os_str(), symbols.as_os_str()]);
+    tool("strip", &["--strip-debug".as_ref(), symbols.as_os_str()]);
+    tool("xz", &[symbols.as_os_str()]);
+    tool("strip", &[program.as_os_str()]);
+    let section = format!(".gnu_debugdata={}", file("symbols.xz").display());
+    tool("objcopy", &["--add-section".as_ref(), section.as_ref(), program.as_os_str()]);
+    let recording = Program::new(&program).recorded().success().whole();
+    let said = leaks(&recording.folder, &[]);
+    assert!(said.contains("load_order"), "{said}");
+}

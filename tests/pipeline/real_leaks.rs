@@ -1,0 +1,54 @@
+//! Leaks built into real programs on purpose: the first line of `heaptape leaks` names the function that made the lost blocks.
+
+use heaptape_tests::{Program, Recording, Target};
+use std::process::Command;
+
+/// The system's interpreter, whose headers `scripts/install-tools` installs.
+const PYTHON: &str = "/usr/bin/python3";
+
+#[track_caller]
+fn guilty(recording: &Recording, function: &str) {
+    let said = recording.heaptape(&["leaks"]).success().text();
+    let first = said.lines().next().expect("a line");
+    assert!(first.contains(function) && first.contains("growing"), "{said}");
+    let said = recording.heaptape(&["leaks", "--fail-if", "leaked.growing > 0"]);
+    assert_eq!(said.code(), 1);
+    assert!(said.text().lines().nth(1).is_some_and(|line| line.contains(function)), "{said}");
+}
+
+#[test]
+fn an_extension_of_sqlite() {
+    let extension = Target::library("leaks/sqlite_keys.c").build();
+    let fill = "INSERT INTO t SELECT search_key('Customer ' || x), stored_key('Order ' || x) FROM
+         (WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x<2000) SELECT x FROM c);
+         SELECT count(DISTINCT substr(k, 1, 10)) FROM t;\n";
+    let script = format!(
+        ".load {}
+         CREATE TABLE t(k TEXT, s TEXT);
+         {}",
+        extension.display(),
+        fill.repeat(10)
+    );
+    let recording = Program::new("sqlite3").arg(":memory:").stdin(script).recorded().success().whole();
+    guilty(&recording, "fold_key");
+}
+
+#[test]
+fn a_c_module_of_python() {
+    const WHERE: &str = "import sysconfig; print(sysconfig.get_paths()['include'])";
+    let said = Command::new(PYTHON).args(["-c", WHERE]).output().expect("the system's Python");
+    let headers = format!("-I{}", String::from_utf8_lossy(&said.stdout).trim());
+    let module = Target::library("leaks/wordcount.c").named("wordcount.so").flag(headers).build();
+    let script = "
+import json, wordcount
+size = 0
+for i in range(4000):
+    word = wordcount.longest('request %d of customer %d in the morning' % (i, i * 7))
+    size += len(json.dumps({'n': i, 'w': word}))
+print(size)
+";
+    let folder = module.parent().expect("a folder");
+    let program = Program::new(PYTHON).args(["-s", "-c", script]).env("PYTHONPATH", folder);
+    let recording = program.env("PYTHONDONTWRITEBYTECODE", "1").recorded().success().whole();
+    guilty(&recording, "copy_word");
+}

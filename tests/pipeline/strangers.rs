@@ -1,0 +1,67 @@
+//! Other users, and names that are meant to do something to whoever reads them.
+
+use heaptape_tests::{Program, is_root, target, torture, workshop};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// A program whose name tries to leave the folder, to write the terminal's title, and to turn the line round.
+#[test]
+fn a_name_full_of_tricks() {
+    let folder = workshop::folder();
+    let name = OsStr::from_bytes(b"..\\..\x1b]0;owned\x07\n\r=cmd()\xe2\x80\xae<script>");
+    let path = folder.path().join(name);
+    std::fs::copy(target::c("small"), &path).expect("a copy");
+    let recording = Program::new(&path).arg("3").recorded();
+    assert_eq!(recording.outcome.code(), 3);
+    for entry in std::fs::read_dir(&recording.folder).expect("the recording").flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_harmless = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+        assert!(name.chars().all(is_harmless) && !name.starts_with('.'), "{name:?}");
+    }
+    let mut said = 0;
+    for words in [
+        &["report"][..],
+        &["leaks"],
+        &["verify"],
+        &["peak"],
+        &["sites"],
+        &["timeline"],
+        &["threads"],
+        &["report", "--json"],
+    ] {
+        let outcome = recording.heaptape(words);
+        assert!(outcome.code() < 2, "{words:?}: {outcome}");
+        let text = outcome.text() + &outcome.error();
+        let is_trick = |letter: char| (letter.is_control() && letter != '\n' && letter != '\t') || letter == '\u{202e}';
+        assert!(
+            !text.contains(is_trick),
+            "{words:?}: {:?}",
+            text.chars().filter(|letter| is_trick(*letter)).collect::<String>()
+        );
+        said += 1;
+    }
+    torture::passed(43, "reports of a program whose name is full of tricks", said);
+}
+
+/// Another user can neither read a recording nor talk to its recorder.
+#[test]
+fn another_user_gets_nothing() {
+    if !is_root() || workshop::find("setpriv").is_none() {
+        return;
+    }
+    // A way to the recording, so that its own rights are what keeps the other out.
+    let folder = workshop::folder();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("a way");
+    let place = folder.path().join("r");
+    let line = "p=$1; shift; setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all \
+                env -u LD_PRELOAD sh -c 'ls \"$0\" && echo listed; cat \"$0\"/recording.json && echo read; touch \"$0\"/x && echo written; \
+                ls -l \"$HEAPTAPE_SOCKET\" && echo seen; rm -rf \"$0\"; ls -d \"$0\"' \"$p\"; echo done";
+    let recorder = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
+    let outcome = recorder.args(["sh", "-c", line, "sh"]).arg(&place).plain().success();
+    let text = outcome.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines, [place.to_str().expect("a path"), "done"], "{outcome}");
+    assert!(place.join("recording.json").is_file(), "{outcome}");
+    torture::passed(42, "attempts of another user, all denied", 5);
+}
