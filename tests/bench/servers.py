@@ -2,7 +2,7 @@
 """Servers under load, bare and under one daemon in each mode, in turn, round by round: throughput against bare (paired), the daemon's own
 cost, and, for redis, live bytes against the server's own statistics. Then a microbenchmark of a dormant process.
 
-usage: servers.py [--rounds N] [--seconds S] [--modes MODE,…] [--only redis,postgres,nginx,micro] [--together]"""
+usage: servers.py [--rounds N] [--seconds S] [--modes MODE,…] [--only redis,postgres,nginx,micro]"""
 import argparse, json, os, shutil, signal, statistics, subprocess, sys, tempfile, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))

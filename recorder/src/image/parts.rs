@@ -277,7 +277,7 @@ impl Image {
                 let (lost, sampled) = (known.counts.1, known.counts.2);
                 let more = (lost - known.given.1) + sampled.saturating_sub(known.given.2);
                 known.given = (known.given.0 + known.recorded + known.passed + more, lost, sampled);
-                (known.recorded, known.passed) = (0, 0);
+                (known.recorded, known.passed, known.cut) = (0, 0, 0);
             }
         }
         if old.mode == Mode::Flight && new.mode != Mode::Flight {
