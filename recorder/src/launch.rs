@@ -6,6 +6,7 @@ use crate::keeper::Keeper;
 use crate::options::Options;
 use crate::process::sanitised;
 use crate::recorder::Outcome;
+use crate::sanitizer;
 use crate::session::End;
 use crate::store::Sums;
 use crate::sys;
@@ -15,9 +16,9 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::ffi::{OsStr, OsString};
-use std::fs::{DirBuilder, File};
+use std::fs::DirBuilder;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -227,7 +228,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let keeper = keeper.map_err(|error| refuse(&dir, &error))?;
     let mut command = Command::new(&launch.program);
     command.args(&launch.arguments);
-    let sanitized = is_sanitized(&find(&launch.program));
+    let sanitized = sanitizer::is_in(&find(&launch.program));
     if !sanitized {
         command.env("LD_PRELOAD", preload(&launch.library)).env(ENV_SOCKET, nest.socket());
         if std::env::var_os(ENV_ATTACH).is_none() {
@@ -309,26 +310,6 @@ fn find(program: &OsStr) -> PathBuf {
     places.into_iter().find(is_program).unwrap_or_else(|| program.into())
 }
 
-/// Whether a program carries or needs a sanitizer's run-time, which ends the program when another library stands before it.
-fn is_sanitized(path: &Path) -> bool {
-    /// Names are looked for in this much of the file; string tables of programs lie in front.
-    const MOST: u64 = 64 << 20;
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
-    read.is_ok()
-        && bytes.starts_with(b"\x7fELF")
-        && [&b"__asan_init"[..], b"__tsan_init", b"__msan_init", b"__hwasan_init"]
-            .iter()
-            .any(|name| holds(&bytes, name))
-}
-
-/// Whether a name stands in a string table.
-fn holds(bytes: &[u8], name: &[u8]) -> bool {
-    let (first, rest) = (name[0], &name[1..]);
-    let mut places = bytes.iter().enumerate().filter(|(_, byte)| **byte == first).map(|(place, _)| place + 1);
-    places.any(|place| bytes[place..].starts_with(rest) && bytes.get(place + rest.len()) == Some(&0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,5 +319,6 @@ mod tests {
         assert_eq!(find(OsStr::new("/a/b")), Path::new("/a/b"));
         let shell = find(OsStr::new("sh"));
         assert!(shell.is_absolute() && crate::tree::why_not(&shell).is_none());
+        assert!(!sanitizer::is_in(&shell));
     }
 }

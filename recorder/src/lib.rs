@@ -37,6 +37,7 @@ pub mod options;
 pub mod process;
 pub mod profile;
 pub mod recorder;
+pub mod sanitizer;
 pub mod session;
 pub mod slots;
 pub mod stacks;
