@@ -1,11 +1,11 @@
 //! The preload library inside this binary, and the file that the loader needs: written once into a folder that only we can write to,
 //! under a name that its content gives it.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::hash::{DefaultHasher, Hasher};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 static LIBRARY: &[u8] = include_bytes!(env!("HEAPTAPE_LIBRARY_FILE"));
@@ -36,6 +36,8 @@ fn folders() -> impl Iterator<Item = PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let own = format!("heaptape-{}", owner());
     let places = [
+        // What the superuser records may give its rights up, and its loader must still find the library.
+        is_for_all().then(|| PathBuf::from("/var/cache/heaptape")),
         variable("XDG_CACHE_HOME").map(|place| place.join("heaptape")),
         variable("HOME").map(|place| place.join(".cache").join("heaptape")),
         variable("TMPDIR").map(|place| place.join(&own)),
@@ -51,6 +53,11 @@ fn folders() -> impl Iterator<Item = PathBuf> {
 /// Our user's number: that of a process file which the kernel just made for us.
 fn owner() -> u32 {
     std::fs::metadata("/proc/self").map_or(0, |me| me.uid())
+}
+
+/// Whether other users' processes may come to load it.
+fn is_for_all() -> bool {
+    owner() == 0
 }
 
 fn write(folder: &Path) -> std::io::Result<PathBuf> {
@@ -69,6 +76,9 @@ fn write(folder: &Path) -> std::io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     hasher.write(LIBRARY);
     let path = folder.join(format!("libheaptape-{:016x}.so", hasher.finish()));
+    if is_for_all() {
+        std::fs::set_permissions(folder, Permissions::from_mode(0o755))?;
+    }
     if std::fs::read(&path).is_ok_and(|bytes| bytes == LIBRARY) {
         return Ok(path);
     }
@@ -76,6 +86,9 @@ fn write(folder: &Path) -> std::io::Result<PathBuf> {
     let _ = std::fs::remove_file(&temporary);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
     file.write_all(LIBRARY)?;
+    if is_for_all() {
+        file.set_permissions(Permissions::from_mode(0o644))?;
+    }
     std::fs::rename(&temporary, &path)?;
     Ok(path)
 }

@@ -136,6 +136,7 @@ fn session(options: Options) -> Arc<Session> {
         stats: Arc::default(),
         limit: Arc::default(),
         resumed: false,
+        carried: None,
     })
 }
 

@@ -49,6 +49,8 @@ pub enum Message {
     Note(SessionId, String),
     /// Something to do.
     Tell(SessionId, Tell),
+    /// The next daemon goes on with it.
+    Leave(SessionId),
     /// All records came before.
     End(SessionId, End),
 }
@@ -84,6 +86,7 @@ pub fn run(queues: &Queues) {
             Some(Message::Start(session)) => {
                 let mut image = Image::new(session);
                 image.open(&mut out);
+                image.resume(&mut spare, &mut out);
                 images.insert(image.id(), image);
             }
             Some(Message::Inherit { child, parent, tick }) => {
@@ -116,6 +119,7 @@ pub fn run(queues: &Queues) {
                     image.tell(tell, &mut spare, &mut out);
                 }
             }
+            Some(Message::Leave(id)) => with(&mut images, id, Image::leave),
             Some(Message::End(id, end)) => {
                 if let Some(mut image) = images.remove(&id) {
                     image.finish(end, &mut spare, &mut out);

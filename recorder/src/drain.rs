@@ -318,6 +318,9 @@ impl Drain {
         self.pass_on(index, batch);
         let source = self.sources.swap_remove(index);
         self.send(source.worker, Message::Counts(id, source.slots.counts()));
+        if !closes {
+            self.send(source.worker, Message::Leave(id));
+        }
         self.send(source.worker, Message::End(id, end));
     }
 }

@@ -6,7 +6,7 @@
 //! Between rename and removal both files are there: the tape's chunks say which one holds.
 
 use crate::session::Session;
-use crate::sync::{self, Sync};
+use crate::sync;
 use crate::trace::Chunk;
 use formats::recording::{PROFILE, TAPE, TRACE};
 use formats::tape::{self, Codec, Column, Record, Step};
@@ -14,6 +14,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Bytes up to which a trace stays plain.
 pub const PLAIN_LIMIT: u64 = 1 << 20;
@@ -80,7 +81,9 @@ pub struct Files {
     later: (Codec, i32),
     packed: Vec<u8>,
     framed: Vec<u8>,
-    sync: Sync,
+    /// See [`sync::wrote`].
+    round: u64,
+    opened: Instant,
     has_end: bool,
 }
 
@@ -116,7 +119,6 @@ impl Files {
         let mut tape = Growing::create(folder.join(TAPE), owner)?;
         tape.append(&framed)?;
         let later = (session.options.codec, session.options.level);
-        let sync = Sync::default();
         Ok(Files {
             folder,
             owner,
@@ -126,7 +128,8 @@ impl Files {
             later,
             packed: Vec::new(),
             framed,
-            sync,
+            round: 0,
+            opened: Instant::now(),
             has_end: false,
         })
     }
@@ -143,7 +146,14 @@ impl Files {
         self.framed.clear();
         let mut writer = tape::Writer::default();
         records.iter().for_each(|record| writer.record(record, &mut self.framed));
-        self.tape.append(&self.framed).map(drop)
+        self.tape.append(&self.framed)?;
+        self.wrote(self.framed.len());
+        Ok(())
+    }
+
+    fn wrote(&mut self, bytes: usize) {
+        let files = self.trace.iter().chain([&self.tape]).map(|growing| &growing.file);
+        sync::wrote(&mut self.round, bytes, files);
     }
 
     /// Appends a chunk: its bytes to the trace, then its commit to the tape.
@@ -158,7 +168,10 @@ impl Files {
         let path = self.trace_path(self.codec);
         let trace = match &mut self.trace {
             Some(trace) => trace,
-            none => none.insert(Growing::create(path, self.owner)?),
+            none => {
+                self.round = 0;
+                none.insert(Growing::create(path, self.owner)?)
+            }
         };
         let start = trace.at;
         at(&trace.path, pack(chunk, codec, start, &mut self.packed))?;
@@ -175,10 +188,7 @@ impl Files {
         if let (Err(_), Some(trace)) = (&result, &mut self.trace) {
             trace.back_to(start);
         }
-        let written = self.packed.len() + self.framed.len();
-        if result.is_ok() && self.sync.is_due(written) {
-            sync::now(self.trace.iter().chain([&self.tape]).map(|growing| &growing.file));
-        }
+        self.wrote(self.packed.len());
         result
     }
 
@@ -213,12 +223,17 @@ impl Files {
             }
         }
         tape.append(&framed)?;
+        if self.opened.elapsed() >= sync::EVERY {
+            // What the old ones hold may be on the disk already, and must not be lost with them.
+            at(&trace.path, trace.file.sync_data())?;
+            at(&tape.path, tape.file.sync_data())?;
+        }
         let path = self.folder.join(TAPE);
         at(&path, std::fs::rename(&tape.path, &path))?;
         tape.path = path;
         // From here on the new files hold; a plain file that stays is one too many and no more.
         let _ = std::fs::remove_file(&plain.path);
-        (self.codec, self.tape, self.trace) = (later, tape, Some(trace));
+        (self.codec, self.tape, self.trace, self.round) = (later, tape, Some(trace), 0);
         Ok(())
     }
 
@@ -244,7 +259,7 @@ impl Files {
         tape::Writer::file_head(&mut framed);
         let mut writer = tape::Writer::default();
         records.iter().for_each(|record| writer.record(record, &mut framed));
-        self.tape = self.replace(TAPE, &framed)?;
+        (self.tape, self.round) = (self.replace(TAPE, &framed)?, 0);
         Ok(())
     }
 
@@ -259,11 +274,5 @@ impl Files {
             self.has_end = true;
         }
         Ok(())
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        sync::now(self.trace.iter().chain([&self.tape]).map(|growing| &growing.file));
     }
 }

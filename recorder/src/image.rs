@@ -1,6 +1,7 @@
 //! The digest of one process image: ordered records in, pieces of trace, tape and profile out.
 
 mod amounts;
+mod carried;
 mod parts;
 
 pub use parts::{Tell, View, ViewSite};
@@ -108,7 +109,7 @@ impl Image {
     /// Starts the digest of a session.
     pub fn new(session: Arc<Session>) -> Image {
         let (process, options) = (&session.process, &session.options);
-        let image = Image {
+        Image {
             standing: Standing::of(options),
             parts: Parts::default(),
             notes: Vec::new(),
@@ -129,19 +130,7 @@ impl Image {
             news: (false, false),
             size_now: (0, 0),
             session,
-        };
-        image.first_words()
-    }
-
-    /// What readers should know from the start.
-    fn first_words(mut self) -> Image {
-        if self.session.resumed {
-            self.note(
-                "taken over from another daemon: what lived before is not known, and frees of it are of unknown blocks"
-                    .into(),
-            );
         }
-        self
     }
 
     /// The session that this is the digest of.

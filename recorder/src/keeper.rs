@@ -101,6 +101,8 @@ impl Keeper {
                 keep(&keepers, &dir, &socket, options, command);
                 std::process::exit(0);
             }
+            // Its end is heard of only when nobody else holds its side.
+            drop(keepers);
         } else {
             let body = move || keep(&keepers, &dir, &socket, options, command);
             std::thread::Builder::new().name("keeper".into()).spawn(body)?;

@@ -8,6 +8,7 @@ use crate::process::{self, Process, sanitised};
 use crate::session::{End, Session, SessionId};
 use crate::stages::Stages;
 use crate::store::Sums;
+use crate::sync;
 use crate::sys::{self, Mapping};
 use crate::tree::{self, Change, Watch};
 use crossbeam_channel::bounded;
@@ -464,6 +465,7 @@ impl Recorder {
             stats: Arc::default(),
             limit: Arc::default(),
             resumed: false,
+            carried: None,
         });
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
         let image_place = self.recording.images.len();
@@ -495,6 +497,7 @@ impl Recorder {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all(&bytes)?;
         std::fs::rename(&temporary, &path)?;
+        sync::wrote(&mut 0, bytes.len(), std::iter::once(&file));
         (self.written, self.dirty) = (Some(Instant::now()), false);
         Ok(())
     }
@@ -513,6 +516,7 @@ impl Recorder {
         if let Err(error) = self.write_recording() {
             self.errors.push(format!("{}: {error}", self.dir.join(RECORDING).display()));
         }
+        sync::finish();
         Outcome { recording: self.recording, errors: self.errors, sums: self.sums }
     }
 }

@@ -37,6 +37,8 @@ pub struct Session {
     pub limit: Arc<Limit>,
     /// Whether another recorder had its area before.
     pub resumed: bool,
+    /// The file of its live blocks, from one daemon to the next.
+    pub carried: Option<PathBuf>,
 }
 
 /// A bound on what one process may send.
@@ -73,6 +75,7 @@ impl Session {
             stats,
             limit,
             resumed: self.resumed,
+            carried: self.carried.clone(),
         }
     }
 }

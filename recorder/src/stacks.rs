@@ -101,6 +101,11 @@ impl Stacks {
         self.sites.len() as u32
     }
 
+    /// A node of each site that has one.
+    pub fn nodes(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.of_node.iter().enumerate().filter(|(_, site)| **site != 0).map(|(node, site)| (*site, node as u32))
+    }
+
     /// Events whose stack could not be read.
     pub fn bad(&self) -> u64 {
         self.bad

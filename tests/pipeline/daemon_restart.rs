@@ -1,7 +1,7 @@
 //! Daemons that are killed, restarted and replaced under load: programs go on, what is written is readable, and accounts balance.
 
-use heaptape_tests::daemon::until;
-use heaptape_tests::{Daemon, is_full, target};
+use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::{Daemon, is_full, target, torture, workshop};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
@@ -39,20 +39,64 @@ fn killed_again_and_again_under_load() {
 #[test]
 fn replaced_in_good_order() {
     let mut daemon = Daemon::start(&["--mode", "trace"]);
-    let running = daemon.spawn(&target::c("leaks_slowly"), &["1000000", "1"], None);
-    until("it is served", || daemon.list("leaks_slowly").len() == 1);
-    std::thread::sleep(Duration::from_millis(300));
+    let modes = ["trace", "profile", "profile:4KiB"];
+    let running = modes.map(|mode| daemon.spawn(&target::c("leaks_slowly"), &["1000000", "1"], Some(mode)));
+    until("they are served", || daemon.list("leaks_slowly").len() == 3);
+    std::thread::sleep(Duration::from_millis(600));
+    let live = |daemon: &Daemon| {
+        let list = daemon.list("leaks_slowly");
+        let of = |running: &Running| {
+            let one = list.iter().find(|one| one["pid"] == running.0.id());
+            one.and_then(|one| one["live_blocks"].as_u64()).unwrap_or(0)
+        };
+        running.each_ref().map(of)
+    };
+    until("they are counted", || live(&daemon).iter().all(|blocks| *blocks > 50));
+    let before = live(&daemon);
     daemon.replace(Signal::SIGTERM);
-    until("it is served again", || daemon.list("leaks_slowly").len() == 1);
-    std::thread::sleep(Duration::from_millis(300));
+    // What lived lives on: each goes on from where it stood, and none falls back.
+    until("what lived is known", || live(&daemon).iter().zip(before).all(|(now, before)| *now >= before));
+    let first = live(&daemon);
+    until("they are counted on", || live(&daemon).iter().zip(first).all(|(now, first)| *now > first));
     drop(running);
-    until("it is over", || daemon.list("leaks_slowly").is_empty());
+    until("they are over", || daemon.list("leaks_slowly").is_empty());
     daemon.stop();
     daemon.whole();
     let report = daemon.report(&daemon.epochs(&[]));
-    assert_eq!(report.processes.len(), 2);
-    let lost: u64 = report.processes.iter().map(|process| process.lost_events).sum();
-    assert_eq!(lost, 0, "{report:#?}");
+    let all: Vec<_> = report.all("leaks_slowly").collect();
+    // The trace's two, and of the profiles the two that were left and the sum of those that ended.
+    assert_eq!(all.len(), 5, "{report:#?}");
+    let strays: u64 = all.iter().map(|process| process.lost_events + process.unknown_frees).sum();
+    assert_eq!(strays, 0, "nothing is lost and no free is of an unknown block: {report:#?}");
+    let leaks = daemon.leaks(&daemon.epochs(&["--last", "1"]));
+    let kept = leaks.iter().find(|leak| leak.functions().contains(&"keeps")).expect("the leak");
+    assert!(kept.blocks >= before[0], "{kept:#?}");
+}
+
+/// What starts while no daemon runs goes on untraced; whatever it starts later is served.
+#[test]
+fn started_while_nobody_serves() {
+    let mut daemon = Daemon::start(&[]);
+    let place = workshop::folder();
+    let go = place.path().join("go");
+    let line = format!(
+        "while [ ! -e {} ]; do sleep 0.05; done; {} 1000000 1; exit 0",
+        go.display(),
+        target::c("leaks_slowly").display()
+    );
+    let mut early = None;
+    daemon.away(|daemon| {
+        daemon.run(&target::c("small"), &[]).success();
+        early = Some(daemon.spawn(&workshop::need("bash"), &["-c", &line], None));
+        std::thread::sleep(Duration::from_millis(300));
+    });
+    std::fs::write(&go, "").expect("the word to go on");
+    until("what it starts is served", || daemon.list("leaks_slowly").len() == 1);
+    assert!(daemon.list("bash").is_empty(), "one attach, at the start, and none later");
+    let served = daemon.list("leaks_slowly")[0]["pid"].as_u64().expect("a number");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(served as i32), Signal::SIGTERM).expect("it is there");
+    drop(early);
+    torture::passed(50, "programs that started while no daemon ran, and what they started later", 2);
 }
 
 /// Every epoch is readable, and wherever a ledger is written it balances.

@@ -62,7 +62,7 @@ fn inherited_blocks_are_nobodys_leak() {
 
 #[test]
 fn forks_in_a_program_with_threads() {
-    let forks: u64 = if is_full() { 10_000 } else { 100 };
+    let forks: u64 = if is_full() { 1_000 } else { 100 };
     let program = Program::new(target::c("fork_in_threads")).arg(forks.to_string());
     let plain = program.plain().success();
     same(&plain, &program.preloaded());

@@ -1,9 +1,7 @@
 //! Real programs behave the same: bare, recorded, and with the library but no recorder.
 
 use heaptape_tests::disk::SmallDisk;
-use heaptape_tests::run::keeper;
-use heaptape_tests::{Outcome, Program, is_full, same, torture, workshop};
-use nix::sys::signal::{Signal, kill};
+use heaptape_tests::{Program, conditions, is_full, same, torture, workshop};
 use std::time::Duration;
 
 /// Programs of a base system (and what `scripts/install-tools` installs), as lines of a shell whose output does not depend on time or
@@ -45,29 +43,7 @@ const LINES: &[&str] = &[
 
 #[test]
 fn thirty_programs() {
-    let mut tried = 0;
-    for line in LINES {
-        let program = Program::new("bash")
-            .arg("-c")
-            .arg(line)
-            .env("LC_ALL", "C")
-            .env("PYTHONHASHSEED", "0")
-            .env("PERL_HASH_SEED", "0");
-        let plain = program.plain();
-        if plain.code() == 127 {
-            continue; // not installed
-        }
-        same(&plain, &program.preloaded());
-        let recording = program.recorded();
-        same(&plain, &recording.outcome);
-        let verdict = recording.heaptape(&["verify"]);
-        assert!(verdict.code() < 2, "{line}: {verdict}");
-        for process in recording.report().processes {
-            process.ledger();
-            assert_eq!(process.lost_events, 0, "{line}: {process:#?}");
-        }
-        tried += 1;
-    }
+    let tried = LINES.iter().filter(|line| conditions::recorded_and_preloaded(line)).count() as u64;
     assert!(tried >= 25, "only {tried} programs are installed: run scripts/install-tools");
     torture::passed(1, "programs with the same output, bare, recorded and preloaded", tried);
 }
@@ -79,44 +55,9 @@ fn programs_whose_recorder_fails() {
     let (mut killed, mut full) = (0, 0);
     let disk = SmallDisk::mount("96k");
     for line in LINES.iter().step_by(step) {
-        // The command's own status is gone with it: the shell says the program's.
-        let line = format!("{{\n{line}\n}}\necho status $?");
-        let program = Program::new("bash")
-            .arg("-c")
-            .arg(line)
-            .env("LC_ALL", "C")
-            .env("PYTHONHASHSEED", "0")
-            .env("PERL_HASH_SEED", "0");
-        let plain = program.plain();
-        if plain.text().contains("status 127") {
-            continue; // not installed
-        }
-        let own = |outcome: &Outcome| {
-            let lines = outcome.error();
-            let lines = lines.lines().filter(|line| !line.contains("heaptape") && !line.contains("WARN"));
-            (outcome.text(), lines.map(str::to_owned).collect::<Vec<_>>())
-        };
-        let recording = program.recorded_while(|command, _| {
-            let keeper = keeper(command);
-            let children = format!("/proc/{0}/task/{0}/children", command.id());
-            let has_started =
-                || std::fs::read_to_string(&children).is_ok_and(|text| text.split_whitespace().count() >= 2);
-            while !has_started() && command.try_wait().expect("waits").is_none() {
-                std::thread::sleep(Duration::from_micros(100));
-            }
-            std::thread::sleep(Duration::from_micros(7919 * (killed + 1) % 30_000));
-            kill(keeper, Signal::SIGKILL).ok();
-            command.kill().ok();
-        });
-        assert_eq!(own(&plain), own(&recording.outcome), "{}", recording.outcome);
-        killed += 1;
-        let Some(disk) = &disk else { continue };
-        let place = disk.at().join(format!("r{full}"));
-        let recorder = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
-        let outcome = program.behind_command(recorder).plain();
-        assert_eq!((plain.code(), own(&plain)), (outcome.code(), own(&outcome)), "{outcome}");
-        std::fs::remove_dir_all(&place).expect("room for the next one's beginning");
-        full += 1;
+        let moment = Duration::from_micros(7919 * (killed + 1) % 30_000);
+        killed += u64::from(conditions::recorder_killed(line, moment));
+        full += u64::from(disk.as_ref().is_some_and(|disk| conditions::disk_full(line, disk)));
     }
     torture::passed(4, "programs whose recorder was killed in the middle, with the same output", killed);
     torture::passed(33, "programs recorded to a full disk, with the same output", full);

@@ -70,6 +70,15 @@ impl Daemon {
         self.ready();
     }
 
+    /// Ends it in good order, and starts another after `meanwhile`.
+    pub fn away(&mut self, meanwhile: impl FnOnce(&Daemon)) {
+        self.signal(Signal::SIGTERM);
+        self.child.wait().expect("the daemon is ours");
+        meanwhile(self);
+        self.child = spawn(self.place.path(), &self.options);
+        self.ready();
+    }
+
     /// Where programs find it.
     pub fn socket(&self) -> PathBuf {
         self.place.path().join("run/socket")

@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 pub mod browser;
+pub mod conditions;
+pub mod crash;
 pub mod daemon;
 pub mod disk;
 pub mod lossy;

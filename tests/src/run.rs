@@ -1,7 +1,7 @@
 //! Running a program and what came of it.
 
 use crate::recording::Recording;
-use crate::workshop;
+use crate::{is_full, workshop};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::ffi::{OsStr, OsString};
@@ -13,7 +13,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Nothing that a test starts takes longer, on a machine that has other work too.
-const LONGEST: Duration = Duration::from_secs(300);
+fn longest() -> Duration {
+    Duration::from_secs(if is_full() { 3_000 } else { 300 })
+}
 
 /// What a program left behind.
 #[derive(Clone)]
@@ -278,7 +280,7 @@ pub fn finish_while(mut command: Command, stdin: &[u8], meanwhile: impl FnOnce(&
             if let Some(status) = child.try_wait().expect("the child can be waited for") {
                 break Some(status);
             }
-            if start.elapsed() > LONGEST {
+            if start.elapsed() > longest() {
                 killpg(group, Signal::SIGKILL).ok();
                 child.wait().ok();
                 break None;
@@ -291,7 +293,8 @@ pub fn finish_while(mut command: Command, stdin: &[u8], meanwhile: impl FnOnce(&
     let wall = start.elapsed();
     let Some(status) = status else {
         panic!(
-            "{command:?} did not end in {LONGEST:?} and was killed; standard error:\n{}",
+            "{command:?} did not end in {:?} and was killed; standard error:\n{}",
+            longest(),
             String::from_utf8_lossy(&stderr)
         );
     };

@@ -3,3 +3,4 @@
 
 mod big_programs;
 mod damage;
+mod large;

@@ -4,7 +4,7 @@ use super::archive::Told;
 use super::clients::{Client, is_bad};
 use super::config::{Death, GREATEST_INTERVAL, Sampling};
 use super::keeper::{Held, Name};
-use super::service::{Ending, Service};
+use super::service::{CARRIED, Ending, Service};
 use crate::attach::Client as Caller;
 use crate::clock;
 use crate::drain::Command;
@@ -17,6 +17,7 @@ use crossbeam_channel::bounded;
 use formats::recording::{Exit, Image};
 use formats::tape::{self, field::Text};
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -124,6 +125,7 @@ impl Service {
             stats: Arc::new(Stats::default()),
             limit: Arc::default(),
             resumed: false,
+            carried: Some(carried(&self.config.state, caller.pid)),
         });
         let hello_pid = caller.hello.pid;
         let uid = caller.uid;
@@ -228,6 +230,7 @@ impl Service {
             stats: Arc::new(Stats::default()),
             limit: Arc::default(),
             resumed: true,
+            carried: Some(carried(&self.config.state, pid)),
         });
         tracing::info!("process {pid} ({}) is taken over", comm.escape_debug());
         let _ = self.archive.send(Told::Process(Arc::clone(&epoch), id, about(&session, &process)));
@@ -296,6 +299,11 @@ impl Service {
         self.ending.insert(session.id, Ending { epoch, label, exit, keeps, part: session.folder.clone() });
         let _ = self.stages.commands.send(Command::End(session.id, end));
     }
+}
+
+/// Where the live blocks of a process wait for the next daemon.
+fn carried(state: &Path, pid: u32) -> PathBuf {
+    state.join(CARRIED).join(pid.to_string())
 }
 
 /// A process as its epoch lists it.

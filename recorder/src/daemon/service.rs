@@ -17,7 +17,8 @@ use crate::process::{self, make_folder};
 use crate::session::{End, SessionId};
 use crate::stages::Stages;
 use crate::store::Then;
-use crate::sys::{self};
+use crate::sync;
+use crate::sys;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use formats::recording::Exit;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -42,6 +43,8 @@ const SOON: Duration = Duration::from_millis(20);
 const ANSWERED: Duration = Duration::from_secs(2);
 /// Name of the folder of flights, beside the epochs.
 pub(super) const FLIGHTS: &str = "flight";
+/// Name of the folder of what lives, from one daemon to the next.
+pub(super) const CARRIED: &str = "carried";
 /// A flight is kept for the same reason at most so often.
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -257,7 +260,16 @@ impl Service {
             leaves: false,
             talking,
         };
+        let carried = service.config.state.join(CARRIED);
+        make_folder(&carried, None)?;
+        let pids: Vec<String> = held.iter().map(|held| held.name.pid.to_string()).collect();
         held.into_iter().for_each(|held| service.take_over(held));
+        // What nobody holds has ended meanwhile.
+        for entry in std::fs::read_dir(&carried)?.flatten() {
+            if !pids.iter().any(|pid| entry.file_name() == pid.as_str()) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
         Ok(service)
     }
 
@@ -394,6 +406,7 @@ impl Service {
         if let Some(archivist) = self.archivist.take() {
             let _ = archivist.join();
         }
+        sync::finish();
         clear_flights(&self.config.state);
         let _ = std::fs::remove_file(&self.config.control);
         tracing::info!("stopped after {} s", self.started.elapsed().as_secs());

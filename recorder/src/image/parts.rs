@@ -71,7 +71,7 @@ pub(super) struct Parts {
     opened: Instant,
     number: u32,
     /// Sums at the last contribution: the next one tells what came since.
-    told: Vec<SiteSums>,
+    pub(super) told: Vec<SiteSums>,
     /// Live bytes of sites a minute ago, when that was, and how many grew in the minute before.
     looked: Vec<(u32, u64)>,
     looked_at: Instant,

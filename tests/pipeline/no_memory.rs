@@ -1,0 +1,62 @@
+//! The recorder, or a reader, has no memory from some allocation on: it may end, and the program and what was written stay unharmed.
+
+use heaptape_tests::recording::heaptape;
+use heaptape_tests::{Program, Target, is_full, target, torture, workshop};
+use std::ffi::OsStr;
+
+/// Numbers of allocations to fail at: each of the first ones, then further and further apart.
+fn numbers(most: u64) -> impl Iterator<Item = u64> {
+    let (step, first) = if is_full() { (50, 60) } else { (4, 6) };
+    let next = move |number: &u64| Some(number + (number / step).max(1) + u64::from(*number > first));
+    std::iter::successors(Some(1), next).take_while(move |number| *number < most)
+}
+
+fn without_memory(program: Program, from: u64, once: bool) -> Program {
+    let program = program.env("LD_PRELOAD", Target::library("fails_nth.c").build()).env("FAILS_FROM", from.to_string());
+    if once { program.env("FAILS_ONCE", "1") } else { program }
+}
+
+#[test]
+fn in_the_recorder() {
+    let pairs = target::c("pairs");
+    let plain = Program::new(&pairs).args(["60000", "2"]).plain().success();
+    let mut tried = 0;
+    for (number, once) in numbers(40_000).flat_map(|number| [(number, false), (number, true)]) {
+        let place = workshop::folder();
+        let folder = place.path().join("r");
+        let recorder = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(&folder).arg("--");
+        let recorder = without_memory(recorder, number, once).arg(&pairs).args(["60000", "2"]);
+        let outcome = recorder.plain();
+        let what = format!("no memory from allocation {number} on (once: {once}): {outcome}");
+        let ran = outcome.stdout == plain.stdout;
+        assert!(ran || outcome.stdout.is_empty(), "{what}");
+        assert!(!outcome.error().contains("panicked"), "{what}");
+        assert!(ran || outcome.code() != 0, "a program that was not started is no success: {what}");
+        if folder.exists() {
+            heaptape(["record", "--quiet", "--resume"].map(OsStr::new).into_iter().chain([folder.as_os_str()]));
+            let said = heaptape([OsStr::new("verify"), folder.as_os_str()]);
+            assert!(said.code() <= 2 && !said.error().contains("panicked"), "{what}{said}");
+        }
+        tried += 1;
+    }
+    torture::passed(35, "allocations of the recorder that failed, the program unharmed", tried);
+}
+
+#[test]
+fn in_a_reader() {
+    let recording = Program::new("ls").args(["-l", "/"]).recorded().success();
+    let mut tried = 0;
+    for word in ["report", "leaks", "verify"] {
+        let whole = recording.heaptape(&[word]).success();
+        for (number, once) in numbers(200_000).flat_map(|number| [(number, false), (number, true)]) {
+            let reader = Program::new(workshop::command()).arg(word).arg(&recording.folder);
+            let said = without_memory(reader, number, once).plain();
+            let what = format!("{word}, no memory from allocation {number} on (once: {once}): {said}");
+            assert!(!said.error().contains("panicked"), "{what}");
+            // What it says is right, or it says that it could not.
+            assert!(said.stdout == whole.stdout || said.code() > 1 && !said.error().is_empty(), "{what}");
+            tried += 1;
+        }
+    }
+    torture::passed(35, "allocations of a reader that failed", tried);
+}

@@ -1,0 +1,232 @@
+//! What a disk may hold after the power failed: made from the log of everything that was written (`logs_writes.c`).
+//!
+//! The disk's law is that of journalling file systems. Bytes that were not brought to the disk may be there or not, sector by sector, in any
+//! order; what is missing inside a file reads as zeros. Names and lengths change in order, and a file that is brought to the disk brings
+//! every change of names before it. Whatever was brought stays.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What tears.
+const SECTOR: u64 = 512;
+
+/// Random numbers that are the same everywhere.
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next one.
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// One below this.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+}
+
+/// One thing that was done to the disk.
+#[derive(Debug)]
+enum Act {
+    Create { inode: u64, path: PathBuf },
+    Write { inode: u64, at: u64, bytes: Vec<u8> },
+    Resize { inode: u64, length: u64 },
+    Sync { inode: u64 },
+    SyncAll,
+    Rename { from: PathBuf, to: PathBuf },
+    Remove { path: PathBuf },
+    Folder { path: PathBuf },
+}
+
+/// All that was done, in order.
+pub struct Log {
+    acts: Vec<Act>,
+    root: PathBuf,
+}
+
+/// One file: what is on the disk, and what was done since.
+#[derive(Clone, Default)]
+struct Body {
+    kept: Vec<u8>,
+    since: Vec<usize>,
+}
+
+impl Log {
+    /// Reads a log about files below `root`.
+    pub fn read(path: &Path, root: &Path) -> Log {
+        let bytes = fs::read(path).expect("the log of what was written");
+        let mut rest = bytes.as_slice();
+        let mut acts = Vec::new();
+        while !rest.is_empty() {
+            let mut take = |count: usize| rest.split_off(..count).expect("a whole record");
+            let head = take(40);
+            let small = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+            let wide = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
+            let mut name = |count: u32| PathBuf::from(String::from_utf8_lossy(take(count as usize)).into_owned());
+            let (path, second) = (name(small(4)), name(small(8)));
+            let (inode, offset, length) = (wide(16), wide(24), wide(32));
+            let kind = small(0);
+            acts.push(match kind {
+                1 => Act::Create { inode, path },
+                2 => Act::Write { inode, at: offset, bytes: take(length as usize).to_vec() },
+                3 => Act::Resize { inode, length: offset },
+                4 => Act::Sync { inode },
+                5 => Act::SyncAll,
+                6 => Act::Rename { from: path, to: second },
+                7 | 9 => Act::Remove { path },
+                8 => Act::Folder { path },
+                _ => panic!("a record of kind {kind}"),
+            });
+        }
+        Log { acts, root: root.to_owned() }.told_apart()
+    }
+
+    /// Gives each file a number of its own: the system gives a removed file's to the next one.
+    fn told_apart(mut self) -> Log {
+        let (mut files, mut next) = (BTreeMap::new(), 0);
+        for at in 0..self.acts.len() {
+            let is_known = match &self.acts[at] {
+                Act::Create { path, .. } => self.names(at).contains_key(path.as_path()),
+                _ => true,
+            };
+            let (Act::Create { inode, .. } | Act::Write { inode, .. } | Act::Resize { inode, .. } | Act::Sync { inode }) =
+                &mut self.acts[at]
+            else {
+                continue;
+            };
+            if !is_known {
+                next += 1;
+                files.insert(*inode, next);
+            }
+            *inode = files[inode];
+        }
+        self
+    }
+
+    /// Moments at which the power may fail: after so many acts.
+    pub fn moments(&self) -> usize {
+        self.acts.len()
+    }
+
+    /// Moments right after something was brought to the disk.
+    pub fn syncs(&self) -> Vec<usize> {
+        let is_sync = |act: &Act| matches!(act, Act::Sync { .. } | Act::SyncAll);
+        self.acts.iter().enumerate().filter(|(_, act)| is_sync(act)).map(|(at, _)| at + 1).collect()
+    }
+
+    /// The files as they stand on the disk at a moment, and the names that are certain.
+    fn state(&self, moment: usize) -> (BTreeMap<u64, Body>, usize) {
+        let mut bodies: BTreeMap<u64, Body> = BTreeMap::new();
+        let mut certain = 0;
+        for (at, act) in self.acts[..moment].iter().enumerate() {
+            match act {
+                Act::Write { inode, .. } | Act::Resize { inode, .. } => {
+                    bodies.entry(*inode).or_default().since.push(at);
+                }
+                Act::Sync { inode } => {
+                    certain = at;
+                    bodies.entry(*inode).and_modify(|body| self.keep(body));
+                }
+                Act::SyncAll => {
+                    certain = at;
+                    bodies.values_mut().for_each(|body| self.keep(body));
+                }
+                _ => {}
+            }
+        }
+        (bodies, certain)
+    }
+
+    fn keep(&self, body: &mut Body) {
+        for at in std::mem::take(&mut body.since) {
+            self.apply(&mut body.kept, at, |_| true);
+        }
+    }
+
+    /// Does to a file what was done, as far as sectors get through.
+    fn apply(&self, file: &mut Vec<u8>, at: usize, mut gets_through: impl FnMut(u64) -> bool) {
+        match &self.acts[at] {
+            Act::Resize { length, .. } => file.resize(*length as usize, 0),
+            Act::Write { at, bytes, .. } => {
+                let end = at + bytes.len() as u64;
+                let mut from = *at;
+                while from < end {
+                    let to = end.min((from / SECTOR + 1) * SECTOR);
+                    if gets_through(from / SECTOR) {
+                        file.resize(file.len().max(to as usize), 0);
+                        file[from as usize..to as usize]
+                            .copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
+                    }
+                    from = to;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The names after so many acts.
+    fn names(&self, moment: usize) -> BTreeMap<&Path, u64> {
+        let mut names: BTreeMap<&Path, u64> = BTreeMap::new();
+        for act in &self.acts[..moment] {
+            match act {
+                Act::Create { inode, path } => drop(names.insert(path, *inode)),
+                Act::Rename { from, to } => {
+                    if let Some(inode) = names.remove(from.as_path()) {
+                        names.insert(to, inode);
+                    }
+                }
+                Act::Remove { path } => drop(names.remove(path.as_path())),
+                _ => {}
+            }
+        }
+        names
+    }
+
+    fn put(&self, names: usize, to: &Path, content: impl Fn(u64) -> Vec<u8>) {
+        fs::create_dir_all(to).expect("a folder");
+        let moved = |path: &Path| to.join(path.strip_prefix(&self.root).expect("a path below the folder"));
+        for act in &self.acts[..names] {
+            if let Act::Folder { path } = act {
+                fs::create_dir_all(moved(path)).expect("a folder");
+            }
+        }
+        for (path, inode) in self.names(names) {
+            fs::write(moved(path), content(inode)).expect("a file");
+        }
+    }
+
+    /// What is on the disk for certain at a moment: nothing else got there.
+    pub fn certain(&self, moment: usize, to: &Path) {
+        let (bodies, certain) = self.state(moment);
+        self.put(certain, to, |inode| bodies.get(&inode).map(|body| body.kept.clone()).unwrap_or_default());
+    }
+
+    /// What may be on the disk when the power fails at a moment: names up to some later point, and sectors by the dice.
+    pub fn possible(&self, moment: usize, random: &mut Random, to: &Path) {
+        let (bodies, certain) = self.state(moment);
+        let names = certain + random.below((moment - certain + 1) as u64) as usize;
+        let mut contents = BTreeMap::new();
+        for (inode, body) in &bodies {
+            // None, half, nearly all, all.
+            let share = [0, 128, 250, 256][random.below(4) as usize];
+            let mut file = body.kept.clone();
+            let mut length = file.len();
+            for &at in &body.since {
+                self.apply(&mut file, at, |_| random.below(256) < share);
+                if let Act::Write { at, bytes, .. } = &self.acts[at] {
+                    length = length.max(*at as usize + bytes.len());
+                }
+            }
+            // A length may get there without its bytes.
+            if random.below(2) == 0 {
+                file.resize(file.len().max(length), 0);
+            }
+            contents.insert(*inode, file);
+        }
+        self.put(names, to, |inode| contents.get(&inode).cloned().unwrap_or_default());
+    }
+}
