@@ -3,6 +3,7 @@
 mod amounts;
 mod carried;
 mod parts;
+mod threads;
 
 pub use parts::{Tell, View, ViewSite};
 
@@ -21,6 +22,7 @@ use formats::tape::{self, Account, Codec, Ledger, Loss, Note, Record as TapeReco
 use parts::Parts;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use threads::Threads;
 use wire::{Op, Record};
 
 /// Calls that go through the stages together: their memory is asked for ahead, and what they need stays in the nearest cache.
@@ -52,8 +54,9 @@ const LEGACIES: usize = 16;
 /// What the control words of a thread said: emitted, lost, sampled out.
 pub type Counts = (u64, u64, u64);
 
+/// What is known of a thread.
 #[derive(Clone, Debug, Default)]
-struct Thread {
+pub struct Thread {
     recorded: u64,
     /// Of these, in chunks that were cut.
     cut: u64,
@@ -71,6 +74,18 @@ struct Thread {
     last_tick: u64,
     /// A mark whose gap has no end yet: events, tick before it.
     gap: Option<(u64, u64)>,
+    /// Whether it has ended.
+    is_over: bool,
+}
+
+impl Thread {
+    /// What it counts in this part.
+    fn account(&self, thread: u32) -> Account {
+        let Thread { recorded, counts: (emitted, lost, sampled_out), given, passed, .. } = self;
+        let (emitted, lost) = (emitted.saturating_sub(given.0), lost.saturating_sub(given.1));
+        let sampled_out = sampled_out.saturating_sub(given.2).saturating_add(*passed);
+        Account { thread, emitted, recorded: *recorded, lost, sampled_out }
+    }
 }
 
 /// One image.
@@ -83,8 +98,7 @@ pub struct Image {
     legacies: Vec<(u64, Inheritance)>,
     profile: Profile,
     trace: Trace,
-    /// By thread number; 0 stands for events without a slot.
-    threads: Vec<Thread>,
+    threads: Threads,
     /// What sampled blocks stand for; `None` while every event is recorded.
     standing: Option<Standing>,
     parts: Parts,
@@ -118,7 +132,7 @@ impl Image {
             legacies: Vec::new(),
             profile: Profile::default(),
             trace: trace_of(options),
-            threads: vec![Thread { mean: options.sample_bytes, ..Thread::default() }],
+            threads: Threads::new(Thread { mean: options.sample_bytes, ..Thread::default() }),
             calls: Vec::with_capacity(GROUP),
             effects: Vec::with_capacity(2 * GROUP),
             before: Vec::new(),
@@ -159,10 +173,8 @@ impl Image {
     }
 
     fn meet(&mut self, thread: u32) {
-        if self.threads.len() <= thread as usize {
-            let new = Thread { mean: self.session.options.sample_bytes, ..Thread::default() };
-            self.threads.resize(thread as usize + 1, new);
-        }
+        let mean = self.session.options.sample_bytes;
+        self.threads.meet(thread as usize, || Thread { mean, ..Thread::default() });
     }
 
     /// Ordered records. Gives the pieces that became ready, made in spare memory.
@@ -366,8 +378,8 @@ impl Image {
             let mut chunk = self.trace.cut(spare);
             (chunk.commit.live_blocks, chunk.commit.live_bytes) = self.size_now;
             chunk.commit.most_bytes = self.profile.most_bytes;
-            for (number, thread) in (0..).zip(&mut self.threads).filter(|(_, thread)| thread.cut != thread.recorded) {
-                chunk.threads.push((number, thread.recorded - thread.cut));
+            for (number, thread) in self.threads.iter_mut().filter(|(_, thread)| thread.cut != thread.recorded) {
+                chunk.threads.push((number as u32, thread.recorded - thread.cut));
                 thread.cut = thread.recorded;
             }
             piece.chunk = Some(chunk);
@@ -419,6 +431,9 @@ impl Image {
     pub fn thread_ended(&mut self, thread: u32, counts: Counts) {
         self.counts(thread, counts);
         self.settle(thread);
+        if let Some(known) = self.threads.get_mut(thread as usize) {
+            known.is_over = thread != 0;
+        }
         self.begin();
         self.live.put_back(thread, self.last_tick, &mut self.effects);
         self.account();
@@ -454,13 +469,7 @@ impl Image {
 
     /// The accounts of this part.
     fn accounts(&self) -> impl Iterator<Item = Account> {
-        let account = |(thread, known): (usize, &Thread)| {
-            let Thread { recorded, counts: (emitted, lost, sampled_out), given, passed, .. } = known;
-            let (emitted, lost) = (emitted.saturating_sub(given.0), lost.saturating_sub(given.1));
-            let sampled_out = sampled_out.saturating_sub(given.2).saturating_add(*passed);
-            Account { thread: thread as u32, emitted, recorded: *recorded, lost, sampled_out }
-        };
-        self.threads.iter().enumerate().map(account)
+        self.threads.accounts()
     }
 
     fn ledger(&self) -> TapeRecord {
@@ -530,7 +539,7 @@ impl Image {
         self.live.finish(self.last_tick, &mut self.effects);
         self.account();
         let now = self.session.clock.now();
-        for thread in 0..self.threads.len() as u32 {
+        for thread in self.threads.numbers().into_iter().map(|number| number as u32) {
             self.settle(thread);
             let known = &mut self.threads[thread as usize];
             // What was lost behind the last record has no mark in the ring.

@@ -68,7 +68,8 @@ impl Waiting {
         let Ok(files) = files.map(File::try_clone).collect::<Result<Vec<_>, _>>() else { return };
         *round = self.round;
         if self.files.len() + files.len() <= ONE_BY_ONE {
-            self.files.extend(files);
+            // To the front: a tape that was named before its trace began must not get there before it.
+            self.files.splice(0..0, files);
         } else {
             self.more = files.into_iter().next().or(self.more.take());
         }

@@ -70,9 +70,9 @@ fn all_stand_still() {
         let children = std::fs::read_to_string(children).expect("its children");
         let all = children.split_whitespace().filter_map(|word| word.parse().ok()).map(Pid::from_raw);
         let all: Vec<Pid> = all.chain([keeper(command)]).collect();
-        all.iter().for_each(|pid| drop(kill(*pid, Signal::SIGSTOP)));
+        all.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).expect("it is there"));
         std::thread::sleep(Duration::from_secs(3));
-        all.iter().for_each(|pid| drop(kill(*pid, Signal::SIGCONT)));
+        all.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).expect("it is there"));
     });
     let recording = recording.success().whole();
     assert!(recording.report().only("leaks_slowly").allocs >= 5_600);

@@ -169,7 +169,7 @@ fn hostile_names() {
     assert!(!daemon.log().contains('\x1b'));
 }
 
-/// A week of epochs in seconds: short processes come and go, one stays; the disk stays below its bound, the newest epochs are there, and
+/// A week of epochs in seconds: short processes come and go, three stay; the disk stays below its bound, the newest epochs are there, and
 /// neither memory nor descriptors grow.
 #[test]
 fn a_week_in_seconds() {
@@ -177,8 +177,8 @@ fn a_week_in_seconds() {
     let keep = bound.to_string();
     let mut daemon = Daemon::start(&["--epoch", "1s", "--snapshot", "200ms", "--keep-bytes", &keep]);
     let program = target::c("leaks_slowly");
-    let stays = daemon.spawn(&program, &["1000000", "2"], None);
-    let traced = daemon.spawn(&program, &["1000000", "1"], Some("trace"));
+    let turns = target::c("turns_over");
+    let long = ["profile", "profile:4KiB", "trace"].map(|mode| daemon.spawn(&turns, &["1"], Some(mode)));
     let measure = |name: &str| {
         let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned();
@@ -205,15 +205,15 @@ fn a_week_in_seconds() {
         }
     }
     assert!(after.1 <= early.1, "descriptors: {early:?}, then {after:?}");
-    // The process that stays leaks on purpose: its live blocks are the daemon's memory too.
-    assert!(after.0 < early.0 + early.0 / 5, "resident KiB: {early:?}, then {after:?}");
+    println!("resident KiB and descriptors: {early:?}, then {after:?}");
+    assert!(after.0 <= early.0 + early.0 / 20, "resident KiB: {early:?}, then {after:?}");
     daemon.ask(&["epoch"]);
     let epochs = daemon.epochs(&[]);
     assert!(epochs.len() >= 3, "{epochs:?}");
     let removed = daemon.ask(&["status"])["own"]["epochs_removed_total"].as_f64().unwrap_or(0.0);
     let disk = daemon.ask(&["status"])["own"]["disk_bytes"].as_f64().unwrap_or(0.0) as u64;
     assert!(disk <= bound, "{disk} bytes on disk, {removed} epochs removed");
-    drop((stays, traced));
+    drop(long);
     until("all are over", || daemon.ask(&["status"])["processes"] == 0);
     daemon.stop();
     daemon.whole();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Events that can be read of each image, by its folder's number.
+/// Events that can be read of each process.
 fn events(folder: &Path, what: &str) -> BTreeMap<u32, u64> {
     let words = ["report", "--json"].map(OsStr::new);
     let said = heaptape(words.into_iter().chain([folder.as_os_str()]));
@@ -17,7 +17,10 @@ fn events(folder: &Path, what: &str) -> BTreeMap<u32, u64> {
         return BTreeMap::new();
     }
     let report: Report = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{what}: {error}: {said}"));
-    report.processes.iter().map(|process| (process.pid, process.events())).collect()
+    let mut events = BTreeMap::new();
+    // A process that went on with another program has two images.
+    report.processes.iter().for_each(|process| *events.entry(process.pid).or_default() += process.events());
+    events
 }
 
 /// A recording that is brought to the disk several times while it goes on, and outgrows its plain trace meanwhile.

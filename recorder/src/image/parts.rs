@@ -139,9 +139,9 @@ impl Image {
             sampled_out: sums.sampled_out,
             sites: self.stacks.last().into(),
             growing: self.parts.growing,
-            threads: self.threads.len() as u64 - 1,
-            // 43 bytes a live block and about 200 a site, measured where they are defined; the rest is tables that grow once.
-            memory: live * 43 + u64::from(self.stacks.last()) * 200 + (2 << 20),
+            threads: self.threads.seen as u64,
+            // 43 bytes a live block and about 200 a site or thread, measured where they are defined; the rest is tables that grow once.
+            memory: live * 43 + (u64::from(self.stacks.last()) + self.threads.len() as u64) * 200 + (2 << 20),
         });
     }
 
@@ -272,7 +272,7 @@ impl Image {
         let (old, new) = (Arc::clone(&self.session.options), Arc::clone(&next.options));
         self.close(None, then, spare, out);
         let keeps_ledger = old.mode == Mode::Profile && new.mode == Mode::Profile;
-        for known in &mut self.threads {
+        for (_, known) in self.threads.iter_mut() {
             if !keeps_ledger {
                 let (lost, sampled) = (known.counts.1, known.counts.2);
                 let more = (lost - known.given.1) + sampled.saturating_sub(known.given.2);
@@ -280,6 +280,7 @@ impl Image {
                 (known.recorded, known.passed, known.cut) = (0, 0, 0);
             }
         }
+        self.threads.turn(keeps_ledger);
         if old.mode == Mode::Flight && new.mode != Mode::Flight {
             let folders: Vec<PathBuf> = self.parts.closed.drain(..).chain([self.session.folder.clone()]).collect();
             for folder in folders {
