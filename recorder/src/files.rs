@@ -14,7 +14,6 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 /// Bytes up to which a trace stays plain.
 pub const PLAIN_LIMIT: u64 = 1 << 20;
@@ -83,7 +82,8 @@ pub struct Files {
     framed: Vec<u8>,
     /// See [`sync::wrote`].
     round: u64,
-    opened: Instant,
+    /// The first of these rounds.
+    first_round: u64,
     has_end: bool,
 }
 
@@ -129,7 +129,7 @@ impl Files {
             packed: Vec::new(),
             framed,
             round: 0,
-            opened: Instant::now(),
+            first_round: 0,
             has_end: false,
         })
     }
@@ -154,6 +154,9 @@ impl Files {
     fn wrote(&mut self, bytes: usize) {
         let files = self.trace.iter().chain([&self.tape]).map(|growing| &growing.file);
         sync::wrote(&mut self.round, bytes, files);
+        if self.first_round == 0 {
+            self.first_round = self.round;
+        }
     }
 
     /// Appends a chunk: its bytes to the trace, then its commit to the tape.
@@ -223,7 +226,7 @@ impl Files {
             }
         }
         tape.append(&framed)?;
-        if self.opened.elapsed() >= sync::EVERY {
+        if self.first_round != 0 && sync::was_taken(self.first_round) {
             // What the old ones hold may be on the disk already, and must not be lost with them.
             at(&trace.path, trace.file.sync_data())?;
             at(&tape.path, tape.file.sync_data())?;

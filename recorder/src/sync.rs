@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Most time that power loss may cost.
-pub const EVERY: Duration = Duration::from_secs(5);
+const EVERY: Duration = Duration::from_secs(5);
 /// Most bytes.
 const BYTES: usize = 16 << 20;
 /// Files that are brought one by one; with more than these the whole file system is.
@@ -94,6 +94,11 @@ pub fn wrote<'a>(round: &mut u64, bytes: usize, files: impl Iterator<Item = &'a 
     if was_idle || waiting.bytes >= BYTES {
         NEWS.notify_all();
     }
+}
+
+/// Whether what was written in a round is on the disk, or on its way.
+pub fn was_taken(round: u64) -> bool {
+    waiting().round > round
 }
 
 /// Brings everything that waits to the disk, and waits for that.

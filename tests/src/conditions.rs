@@ -60,8 +60,7 @@ pub fn recorder_killed(line: &str, moment: Duration) -> bool {
     let recording = program.recorded_while(|command, _| {
         let keeper = keeper(command);
         let children = format!("/proc/{0}/task/{0}/children", command.id());
-        let has_started =
-            || std::fs::read_to_string(&children).is_ok_and(|text| text.split_whitespace().count() >= 2);
+        let has_started = || std::fs::read_to_string(&children).is_ok_and(|text| text.split_whitespace().count() >= 2);
         while !has_started() && command.try_wait().expect("waits").is_none() {
             std::thread::sleep(Duration::from_micros(100));
         }

@@ -4,9 +4,38 @@
 //! order; what is missing inside a file reads as zeros. Names and lengths change in order, and a file that is brought to the disk brings
 //! every change of names before it. Whatever was brought stays.
 
+use heaptape_formats::recording::{TAPE, TRACE};
+use heaptape_formats::tape::{self, Codec, Record, Step};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// Takes away what no commit names: a reader may find events there, and promises none.
+pub fn only_committed(folder: &Path) {
+    for image in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let bytes = fs::read(image.join(TAPE)).unwrap_or_default();
+        let mut ends = BTreeMap::new();
+        if let Ok(mut tape) = tape::Reader::new(&bytes) {
+            loop {
+                match tape.step() {
+                    Step::Record(_, Record::Chunk(chunk)) => {
+                        drop(ends.insert(chunk.codec, chunk.stored_offset + chunk.stored_length));
+                    }
+                    Step::End(_) => break,
+                    _ => {}
+                }
+            }
+        }
+        for codec in [Codec::Plain, Codec::Lz4, Codec::Zstd] {
+            if let Ok(trace) = fs::OpenOptions::new().write(true).open(image.join(format!("{TRACE}{}", codec.suffix())))
+            {
+                let end =
+                    ends.get(&(codec as u8)).copied().unwrap_or(0).min(trace.metadata().map_or(0, |file| file.len()));
+                trace.set_len(end).expect("it is cut");
+            }
+        }
+    }
+}
 
 /// What tears.
 const SECTOR: u64 = 512;
@@ -93,8 +122,10 @@ impl Log {
                 Act::Create { path, .. } => self.names(at).contains_key(path.as_path()),
                 _ => true,
             };
-            let (Act::Create { inode, .. } | Act::Write { inode, .. } | Act::Resize { inode, .. } | Act::Sync { inode }) =
-                &mut self.acts[at]
+            let (Act::Create { inode, .. }
+            | Act::Write { inode, .. }
+            | Act::Resize { inode, .. }
+            | Act::Sync { inode }) = &mut self.acts[at]
             else {
                 continue;
             };

@@ -1,6 +1,7 @@
 //! Servers and interpreters under load.
 
-use heaptape_tests::{Program, torture, workshop};
+use heaptape_tests::daemon::until;
+use heaptape_tests::{Daemon, Program, torture, workshop};
 use std::time::{Duration, Instant};
 
 /// A server under its own benchmark, forking for snapshots meanwhile; the answers are checked by the client.
@@ -61,4 +62,54 @@ fn a_parallel_build() {
     let report = recording.report();
     assert_eq!(report.all("cc1plus").count(), 12, "{report:#?}");
     torture::passed(1, "compilers of a parallel build", 12);
+}
+
+/// What redis says it holds and what the daemon says: alike, but for what the allocator rounds up.
+#[test]
+fn redis_by_its_own_figures() {
+    let (Some(server), Some(_)) = (workshop::find("redis-server"), workshop::find("redis-benchmark")) else { return };
+    let daemon = Daemon::start(&[]);
+    let place = workshop::folder();
+    let socket = place.path().join("socket").display().to_string();
+    let arguments = ["--port", "0", "--unixsocket", &socket, "--save", "", "--dir", "/"];
+    let _server = daemon.spawn(&server, &arguments, Some("profile"));
+    let said = |words: &[&str]| Program::new("redis-cli").args(["-s", &socket]).args(words).plain();
+    until("redis answers", || said(&["ping"]).code() == 0);
+    let own = || {
+        let text = said(&["info", "memory"]).success().text();
+        let line =
+            text.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("its figure").trim().to_owned();
+        line.parse::<f64>().expect("a number")
+    };
+    let ours = || {
+        // Its figures stand still for two looks: all of it is drained.
+        let look = || daemon.list("redis-server")[0].clone();
+        let mut last = look();
+        loop {
+            std::thread::sleep(Duration::from_millis(1200));
+            let now = look();
+            if now["live_bytes"] == last["live_bytes"] {
+                assert_eq!(now["lost"], 0, "{now}");
+                return now["live_bytes"].as_f64().expect("bytes");
+            }
+            last = now;
+        }
+    };
+    let (own_before, before) = (own(), ours());
+    for _ in 0..4 {
+        let load = Program::new("redis-benchmark").args(["-s", &socket, "-q", "-c", "2", "-n", "3000", "-r", "100000"]);
+        load.args(["-d", "300", "-t", "set,lpush,hset"]).plain().success();
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let (own_grown, grown) = (own() - own_before, ours() - before);
+    println!("grown by {own_grown} by its own figure, {grown} by ours");
+    // jemalloc's classes are at most a quarter apart.
+    assert!(
+        own_grown > 4e6 && (own_grown * 0.78..own_grown * 1.02).contains(&grown),
+        "{own_grown} by its own, {grown} by ours"
+    );
+    said(&["flushall"]).success();
+    let (own_left, left) = (own() - own_before, ours() - before);
+    assert!((left - own_left).abs() < own_grown / 20.0, "after all went: {own_left} by its own, {left} by ours");
+    torture::passed(18, "servers whose own figures agree with the daemon's", 1);
 }

@@ -37,10 +37,7 @@ java -Xmx256m $d/Churn.java; echo $?; rm -r $d"####,
         "man and its pipeline",
         r####"MANPAGER=cat man -P cat bash 2>&1 | head -20 | md5sum; man -w nosuchpage; echo $?"####,
     ),
-    (
-        "sudo",
-        r####"sudo -n id -un; sudo -n sh -c "exit 7"; echo $?"####,
-    ),
+    ("sudo", r####"sudo -n id -un; sudo -n sh -c "exit 7"; echo $?"####),
     (
         "bubblewrap",
         r####"bwrap --ro-bind / / --unshare-all --die-with-parent sh -c "echo inside; id -u; exit 8"; echo $?"####,

@@ -8,7 +8,7 @@ use crate::missing::Missing;
 use crate::progress::Progress;
 use crate::stacks::Stacks;
 use crate::unpack;
-use heaptape_formats::recording::{self, Exit, PROFILE, SYSROOT, TAPE};
+use heaptape_formats::recording::{self, Exit, PROFILE, SYSROOT, TAPE, TRACE};
 use heaptape_formats::tape::{
     Codec, END_EXEC, END_EXITED, END_RUNNING, END_SIGNALLED, Process, SiteSums, Source, Step, Stream, Summary, Totals,
 };
@@ -117,7 +117,9 @@ impl Image {
         let mut image = Image { about, path: folder.to_path_buf(), tape, ..Image::nothing() };
         image.missing.append(&mut image.tape.missing);
         let mut trace = None;
-        match trace_file(folder) {
+        // Where two lie there, the recorder was on its way from one to the other: the chunks say which one they are in.
+        let named = image.tape.codec().map(|codec| (folder.join(format!("{TRACE}{}", codec.suffix())), codec));
+        match named.filter(|(path, _)| path.is_file()).or_else(|| trace_file(folder)) {
             Some((path, codec)) => match File::open(&path) {
                 Ok(file) => {
                     image.salvage_behind(&file, codec);
@@ -126,7 +128,7 @@ impl Image {
                 Err(error) => image.lacks(&path, &error.to_string()),
             },
             None if image.tape.places.is_empty() => {}
-            None => image.lacks(&folder.join(recording::TRACE), "it is not there"),
+            None => image.lacks(&folder.join(TRACE), "it is not there"),
         }
         image.events = Events::Taped { tape: file, trace };
         image.fill_from_tape();

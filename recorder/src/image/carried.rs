@@ -47,7 +47,8 @@ impl Image {
         let blocks = match read {
             Ok(blocks) => blocks,
             Err(error) => {
-                let why = if error.kind() == io::ErrorKind::NotFound { "it was killed".into() } else { error.to_string() };
+                let why =
+                    if error.kind() == io::ErrorKind::NotFound { "it was killed".into() } else { error.to_string() };
                 return self.note(format!(
                     "taken over from another daemon: what lived before is not known ({why}), and frees of it are of unknown blocks"
                 ));
