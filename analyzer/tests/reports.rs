@@ -232,7 +232,7 @@ fn profiles_keep_their_numbers_when_they_get_names() {
     let (_dir, path) = recording();
     let profile = path.join("4711.made/profile.mptl");
     let before = Profile::read(&std::fs::read(&profile).unwrap()).unwrap().0;
-    report::name_profile(&path).unwrap();
+    report::name_profile(&heaptape_analyzer::load::open(&path).unwrap()).unwrap();
     let after = Profile::read(&std::fs::read(&profile).unwrap()).unwrap().0;
     assert_eq!((&before.data, &before.bins), (&after.data, &after.bins));
     assert_eq!(before.sites, after.sites);

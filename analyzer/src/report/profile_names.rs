@@ -1,32 +1,71 @@
 //! Writes function names into the profiles of a recording, so that mpatrol's own mprof shows them: symbol tables only.
 
 use super::Error;
-use crate::load::{self, Image};
-use crate::symbols::{Detail, Symbolizer};
-use heaptape_formats::mptl::{Builder, Profile, Symbol};
+use crate::load::{Image, Recording};
+use crate::stacks::Site;
+use crate::symbols::{Detail, Symbolizer, demangle};
+use heaptape_formats::mptl::{self, Builder, Functions, Profile, Symbol};
 use heaptape_formats::recording::PROFILE;
 use rustc_hash::FxHashMap;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, ErrorKind, Write};
 use std::path::Path;
 
-/// Names the functions in each image's profile. A profile that cannot be read stays as it is.
+/// Names the functions in each image's profile. A profile that has names, or is another machine's, stays as it is.
 ///
 /// # Errors
-/// When the recording cannot be read, or a profile not be written.
-pub fn name_profile(dir: &Path) -> Result<(), Error> {
-    let recording = load::open(dir)?;
+/// When a profile cannot be written.
+pub fn name_profile(recording: &Recording) -> Result<(), Error> {
     let mut symbols = Symbolizer::new(Detail::Quick);
     for image in &recording.images {
         let path = image.path.join(PROFILE);
-        let Ok(bytes) = std::fs::read(&path) else { continue };
-        let Ok((profile, ending)) = Profile::read(&bytes) else { continue };
-        if ending.is_complete() {
-            let mut out = Vec::new();
-            named(&profile, image, &mut symbols).write(&mut out);
-            replace(&path, &out)?;
+        let Ok(file) = File::open(&path) else { continue };
+        let mut known = Known { image, symbols: &mut symbols, names: FxHashMap::default(), last: Default::default() };
+        let written = replace(&path, |out| {
+            let (mut input, mut out) = (BufReader::with_capacity(BUFFER, file), BufWriter::with_capacity(BUFFER, out));
+            mptl::named(&mut input, &mut out, &mut known)?;
+            out.flush()
+        });
+        match written {
+            Err(error) if error.kind() == ErrorKind::InvalidData => {}
+            written => written?,
         }
     }
     Ok(())
+}
+
+/// Bytes that are read and written at once.
+const BUFFER: usize = 1 << 18;
+
+/// The functions of an image's sites. Sites of one address follow each other, so few are looked up.
+struct Known<'a> {
+    image: &'a Image,
+    symbols: &'a mut Symbolizer,
+    names: FxHashMap<(u32, u64), Vec<u8>>,
+    last: (Site, Option<(u32, u64)>),
+}
+
+impl Functions for Known<'_> {
+    /// Module and start of the function.
+    type Key = (u32, u64);
+
+    fn function(&mut self, number: u64, _: u64) -> Option<Self::Key> {
+        let site = Site { parent: 0, ..self.image.stacks().site(u32::try_from(number).ok()?) };
+        if self.last.0 != site {
+            let found = self.symbols.function_symbol(self.image.stacks(), &site);
+            let key = found.map(|(start, symbol)| {
+                let key = (site.module, start);
+                self.names.entry(key).or_insert_with(|| symbol.to_vec());
+                key
+            });
+            self.last = (site, key);
+        }
+        self.last.1
+    }
+
+    fn name(&mut self, key: Self::Key) -> (u64, Vec<u8>) {
+        (key.1, self.names.get(&key).map(|symbol| demangle(symbol).into_bytes()).unwrap_or_default())
+    }
 }
 
 /// The same profile with names. Its sites have the numbers of the tape's.
@@ -57,17 +96,15 @@ pub(crate) fn named(profile: &Profile, image: &Image, symbols: &mut Symbolizer) 
 }
 
 /// Writes beside the file and renames: a reader sees the old one or the new one.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let beside = path.with_extension("mptl.tmp");
-    let write = || {
-        let mut file = std::fs::File::create(&beside)?;
+    let written = File::create(&beside).and_then(|mut file| {
         // The new file is for the same eyes as the old one.
         file.set_permissions(std::fs::metadata(path)?.permissions())?;
-        file.write_all(bytes)?;
+        write(&mut file)?;
         file.sync_all()?;
         std::fs::rename(&beside, path)
-    };
-    let written = write();
+    });
     if written.is_err() {
         // The old profile stands; the half-written one must not.
         let _ = std::fs::remove_file(&beside);
