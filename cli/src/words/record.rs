@@ -179,7 +179,7 @@ fn finish(finished: &Finished, quiet: bool) {
         Ok(recording) => [recording],
         Err(error) => return eprintln!("heaptape: {error}; the recording: {}", finished.dir.display()),
     };
-    if let Err(error) = report::name_profile(&recording[0]) {
+    if let Err(error) = report::name_profile(&recording[0], report::PLAIN_LIMIT) {
         eprintln!("heaptape: the profile's functions could not be named: {error}");
     }
     if !quiet && let Err(error) = report::after_record(&recording, &mut std::io::stderr().lock(), Style::of_stderr()) {
