@@ -206,7 +206,6 @@ fn a_week_in_seconds() {
     }
     // Files that wait to be brought to the disk hold some, more or less of them.
     assert!(after.1 < early.1 + 8, "descriptors: {early:?}, then {after:?}");
-    println!("resident KiB and descriptors: {early:?}, then {after:?}");
     assert!(after.0 <= early.0 + early.0 / 20, "resident KiB: {early:?}, then {after:?}");
     daemon.ask(&["epoch"]);
     let epochs = daemon.epochs(&[]);
