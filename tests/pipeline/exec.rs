@@ -116,6 +116,20 @@ fn a_static_child_by_a_raw_exec() {
     assert_eq!(recording.not_traced("unseen"), ["it is statically linked"], "{:#?}", recording.about());
 }
 
+/// What the superuser records gives its rights up: its loader still finds the library, and nothing else is seen of it.
+#[test]
+fn rights_given_up() {
+    if !is_root() {
+        return;
+    }
+    let line = "setpriv --reuid 65534 --regid 65534 --clear-groups sh -c 'echo words; id -u; ls /root; exit 5'";
+    let program = Program::shell(line);
+    let plain = program.plain().exits(5);
+    same(&plain, &program.preloaded());
+    same(&plain, &program.recorded().outcome);
+    torture::passed(20, "a program of the superuser that gives its rights up, unharmed", 1);
+}
+
 #[test]
 fn other_programs_that_cannot_be_recorded() {
     let folder = workshop::folder();

@@ -2,7 +2,7 @@
 
 use crate::disk::SmallDisk;
 use crate::run::keeper;
-use crate::{Outcome, Process, Program, same, workshop};
+use crate::{Outcome, Program, same, workshop};
 use nix::sys::signal::{Signal, kill};
 use std::time::Duration;
 
@@ -28,14 +28,9 @@ pub fn recorded_and_preloaded(line: &str) -> bool {
     assert!(verdict.code() < 2, "{line}: {verdict}");
     for process in recording.report().processes {
         process.ledger();
-        assert!(is_unharmed(&process), "{line}: {process:#?}");
+        assert_eq!(process.lost_events, 0, "{line}: {process:#?}");
     }
     true
-}
-
-/// Whether all of it was recorded. Who is killed, or ended by a thread of its own in the middle of a call, may leave that call behind.
-fn is_unharmed(process: &Process) -> bool {
-    process.lost_events == 0
 }
 
 /// The command's own status is gone with it: the shell says the program's.

@@ -19,7 +19,7 @@ pub fn only_committed(folder: &Path) {
             loop {
                 match tape.step() {
                     Step::Record(_, Record::Chunk(chunk)) => {
-                        drop(ends.insert(chunk.codec, chunk.stored_offset + chunk.stored_length));
+                        ends.insert(chunk.codec, chunk.stored_offset + chunk.stored_length);
                     }
                     Step::End(_) => break,
                     _ => {}
@@ -44,8 +44,8 @@ const SECTOR: u64 = 512;
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next one.
-    pub fn next(&mut self) -> u64 {
+    /// The next 64 bits.
+    pub fn word(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -54,7 +54,7 @@ impl Random {
 
     /// One below this.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
+        self.word() % bound.max(1)
     }
 }
 
