@@ -2,7 +2,7 @@
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::{Daemon, Program, torture, workshop};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A server under its own benchmark, forking for snapshots meanwhile; the answers are checked by the client.
 #[test]
@@ -32,14 +32,11 @@ fn redis_under_its_benchmark() {
 /// 1,000 short processes: each is an image of its own, and nothing is left behind.
 #[test]
 fn a_thousand_short_processes() {
-    let start = Instant::now();
     let recording = Program::shell("for i in $(seq 1000); do /bin/true; done; echo done").recorded().success();
-    let took = start.elapsed();
     let report = recording.report();
     // `true` allocates a little before its main; each has its own image.
     assert_eq!(report.all("true").count(), 1_000);
     report.processes.iter().for_each(heaptape_tests::Process::ledger);
-    assert!(took < Duration::from_secs(60), "{took:?}");
     torture::passed(19, "short processes in one recording", 1_000);
 }
 
