@@ -32,10 +32,10 @@ pub trait Model {
     fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
         let _ = (block, gone);
     }
-    /// A block of this site will be given or taken soon. Whoever keeps much of a site may read it, so that the processor has
-    /// it at hand then.
-    fn soon(&self, site: u32) {
-        let _ = site;
+    /// A block of this site will be allocated soon, or one will be `freed`. Whoever keeps much of a site may read it, so that
+    /// the processor has it at hand then.
+    fn soon(&self, site: u32, freed: bool) {
+        let _ = (site, freed);
     }
 }
 
@@ -71,9 +71,9 @@ macro_rules! tuple {
                 $($name.inherited(block, gone);)*
             }
             #[inline]
-            fn soon(&self, site: u32) {
+            fn soon(&self, site: u32, freed: bool) {
                 let ($($name,)*) = self;
-                $($name.soon(site);)*
+                $($name.soon(site, freed);)*
             }
         }
     };
@@ -113,9 +113,11 @@ pub fn replay(image: &Image, span: Span, progress: &Progress, models: &mut impl 
             }
             let held = outcome.live.glance(&indexes);
             for (event, held) in events.iter().zip(held) {
-                models.soon(if event.kind == Kind::Free { held } else { event.site });
-                if event.kind == Kind::Resize {
-                    models.soon(held);
+                if event.kind != Kind::Free {
+                    models.soon(event.site, false);
+                }
+                if event.kind != Kind::Alloc {
+                    models.soon(held, true);
                 }
             }
             for event in events {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -84,9 +84,7 @@ fn stripped() -> (Recording, Vec<u8>, String, tempfile::TempDir) {
 }
 
 fn ask(word: &str, recording: &Recording, address: SocketAddr, cache: &Path) -> Outcome {
-    // The first word of a program is looked up by the test's own rules, so it is named in full.
-    let command: PathBuf = workshop::command();
-    let asked = Program::new(command).arg(word).arg("--debuginfod").arg(&recording.folder);
+    let asked = Program::new(workshop::command()).arg(word).arg("--debuginfod").arg(&recording.folder);
     let asked = asked.env("DEBUGINFOD_URLS", format!("http://{address}")).env("DEBUGINFOD_CACHE_PATH", cache);
     asked.env("DEBUGINFOD_TIMEOUT", "1").env("HOME", cache).plain()
 }

@@ -412,9 +412,12 @@ impl Model for Leaks {
     }
 
     #[inline]
-    fn soon(&self, site: u32) {
+    fn soon(&self, site: u32, freed: bool) {
         if let Some(row) = self.rows.get(site as usize) {
-            std::hint::black_box((row.allocs, row.lived));
+            std::hint::black_box(row.allocs);
+            if freed {
+                std::hint::black_box(row.lived);
+            }
         }
     }
 }

@@ -251,18 +251,16 @@ impl LiveSet {
     #[inline(never)]
     fn change_room(&mut self, at: u32, room: u64) {
         let kind = kind_for(room.count_ones());
-        let mut blocks = [Block::default(); PLACES];
-        let page = &self.pages[at as usize];
-        self.frames.read(page.at, page.room.count_ones() as usize, &mut blocks);
-        self.frames.give(page.at, page.kind);
         let group = self.frames.take(kind);
         let page = &mut self.pages[at as usize];
         let old =
             std::mem::replace(page, Page { at: group, kind, room: if kind == WHOLE { !0 } else { room }, ..*page });
         page.few = page.few.map(|_| few(kind));
         for place in (0..PLACES).filter(|place| old.held & 1 << place != 0) {
-            *self.frames.block(page.place(place)) = blocks[(old.place(place) - old.at) as usize];
+            let block = *self.frames.block(old.place(place));
+            *self.frames.block(page.place(place)) = block;
         }
+        self.frames.give(old.at, old.kind);
     }
 
     #[cold]

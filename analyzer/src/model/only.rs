@@ -85,8 +85,8 @@ impl<M: Model> Model for Only<'_, M> {
     }
 
     #[inline]
-    fn soon(&self, site: u32) {
-        self.model.soon(site);
+    fn soon(&self, site: u32, freed: bool) {
+        self.model.soon(site, freed);
     }
 }
 

@@ -168,7 +168,7 @@ impl Model for Peak {
     }
 
     #[inline]
-    fn soon(&self, site: u32) {
+    fn soon(&self, site: u32, _: bool) {
         std::hint::black_box(self.sites.get(site as usize).map(|row| row.epoch));
     }
 }

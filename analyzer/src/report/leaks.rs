@@ -329,10 +329,10 @@ fn of_sums<'a>(
     found: &mut Found<'a>,
 ) -> Result<Vec<Missing>, Error> {
     let sums = sums(image, progress);
-    sums.needs_blocks(image)?;
+    sums.needs_frees(image)?;
     for row in &sums.sites {
         let (blocks, bytes) = (row.allocs.saturating_sub(row.frees), row.bytes.saturating_sub(row.freed_bytes));
-        if blocks > 0 && !found.rules.eat(image, symbols, row.site, blocks, bytes) {
+        if (blocks > 0 || bytes > 0) && !found.rules.eat(image, symbols, row.site, blocks, bytes) {
             found.leaks.push(Leak {
                 image,
                 verdict: Verdict::Uncertain,

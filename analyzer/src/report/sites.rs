@@ -34,7 +34,7 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         let sums = match asked.is_all() {
             true => {
                 let sums = sums(image, progress);
-                sums.needs_blocks(image)?;
+                sums.needs_frees(image)?;
                 sums
             }
             false => of_asked(image, asked, symbols, progress),

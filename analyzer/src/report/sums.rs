@@ -27,12 +27,12 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Whether they count blocks.
+    /// Whether they say what was freed.
     ///
     /// # Errors
-    /// When they hold only bytes that were alive at some moment, as Massif's do.
-    pub(super) fn needs_blocks(&self, image: &Image) -> Result<(), Error> {
-        if self.totals.allocs > 0 || self.sites.iter().all(|row| row.bytes == 0 && row.peak_bytes == 0) {
+    /// When they hold only bytes that were alive at the peak and at some other moment, as Massif's do.
+    pub(super) fn needs_frees(&self, image: &Image) -> Result<(), Error> {
+        if self.totals.allocs > 0 || self.sites.iter().all(|row| row.peak_bytes == 0) {
             return Ok(());
         }
         let why = "the file counts no allocations: it says what was alive at some moments (peak), not what was freed";
