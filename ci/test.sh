@@ -15,3 +15,5 @@ cargo test -p heaptape-tests --lib
 profile=()
 [ "${HEAPTAPE_FULL:-0}" = 0 ] || profile=(--release)
 cargo test "${profile[@]}" -p heaptape-tests --test pipeline -- --test-threads="${HEAPTAPE_TEST_THREADS:-$(nproc)}" "$@"
+# A minute of damaged files for all readers, with overflow checks; the tests' build has made the program.
+"$folder/debug/fuzz" 60

@@ -74,14 +74,23 @@ impl Recording {
 
 /// The trace file of an image's folder: plain or compressed.
 pub fn trace_file(folder: &Path) -> Option<(PathBuf, Codec)> {
+    stored(folder, TRACE)
+}
+
+/// The profile of an image's folder: plain or compressed.
+pub fn profile_file(folder: &Path) -> Option<PathBuf> {
+    stored(folder, PROFILE).map(|(path, _)| path)
+}
+
+fn stored(folder: &Path, name: &str) -> Option<(PathBuf, Codec)> {
     [Codec::Plain, Codec::Zstd, Codec::Lz4]
         .into_iter()
-        .map(|codec| (folder.join(format!("{TRACE}{}", codec.suffix())), codec))
+        .map(|codec| (folder.join(format!("{name}{}", codec.suffix())), codec))
         .find(|(path, _)| path.is_file())
 }
 
 fn is_image(folder: &Path) -> bool {
-    folder.join(TAPE).is_file() || folder.join(PROFILE).is_file() || trace_file(folder).is_some()
+    folder.join(TAPE).is_file() || profile_file(folder).is_some() || trace_file(folder).is_some()
 }
 
 /// Opens a recording, an image's folder or a file.

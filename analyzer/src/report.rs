@@ -28,7 +28,7 @@ pub mod verify;
 pub use filter::Filter;
 pub use frames::{FrameJson, Place, place, stack_json, text_stack};
 pub use grouping::By;
-pub use profile_names::name_profile;
+pub use profile_names::{PLAIN_LIMIT, name_profile};
 pub use questions::{Asked, Head};
 pub use summary::after_record;
 

@@ -198,10 +198,15 @@ impl Symbolizer {
 
     /// Run-time start address and symbol of a site's function, for profiles.
     pub fn function(&mut self, stacks: &Stacks, site: &Site) -> Option<(u64, String)> {
+        self.function_symbol(stacks, site).map(|(start, symbol)| (start, demangle(symbol)))
+    }
+
+    /// Run-time start address of a site's function, and its symbol as the file has it.
+    pub fn function_symbol(&mut self, stacks: &Stacks, site: &Site) -> Option<(u64, &[u8])> {
         let module = module_of(stacks, site)?;
         let (object, address) = (self.object(module), link_address(module, site));
         let (start, symbol) = self.functions(object).find(address)?;
-        Some((start.wrapping_add(module.bias), demangle(symbol)))
+        Some((start.wrapping_add(module.bias), symbol))
     }
 
     /// Link-time start and end of the function around a link-time address of a module.

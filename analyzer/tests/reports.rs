@@ -8,8 +8,9 @@ use heaptape_analyzer::report::{
     self, Asked, Outcome, leaks, lifetimes, peak, sites, sizes, summary, temporary, threads, timeline, verify,
 };
 use heaptape_analyzer::text::Style;
+use heaptape_analyzer::unpack;
 use heaptape_formats::mptl::Profile;
-use heaptape_formats::tape;
+use heaptape_formats::tape::{self, Codec};
 use made::{Options, Step};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -232,8 +233,33 @@ fn profiles_keep_their_numbers_when_they_get_names() {
     let (_dir, path) = recording();
     let profile = path.join("4711.made/profile.mptl");
     let before = Profile::read(&std::fs::read(&profile).unwrap()).unwrap().0;
-    report::name_profile(&path).unwrap();
+    report::name_profile(&heaptape_analyzer::load::open(&path).unwrap(), report::PLAIN_LIMIT).unwrap();
     let after = Profile::read(&std::fs::read(&profile).unwrap()).unwrap().0;
     assert_eq!((&before.data, &before.bins), (&after.data, &after.bins));
     assert_eq!(before.sites, after.sites);
+}
+
+#[test]
+fn a_large_profile_is_packed_and_read_as_before() {
+    let options = Options { chunk_events: 100, codec: Codec::Zstd, ..Options::default() };
+    let (_dir, path) = made::recording(&steps(), &options);
+    let folder = path.join("4711.made");
+    let before = Profile::read(&std::fs::read(folder.join("profile.mptl")).unwrap()).unwrap().0;
+    report::name_profile(&heaptape_analyzer::load::open(&path).unwrap(), 0).unwrap();
+    assert!(!folder.join("profile.mptl").exists());
+    let packed = unpack::open(&folder.join("profile.mptl.zst")).unwrap();
+    assert_eq!(Profile::read(&packed.bytes).unwrap().0, before);
+    let mut said = Vec::new();
+    assert!(
+        matches!(verify::run(&path, &mut said, Style::PLAIN), Ok(Outcome::Complete)),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
+    // Without the tape the profile is what knows the stacks.
+    std::fs::remove_file(folder.join("events.tape")).unwrap();
+    let opened = heaptape_analyzer::load::open(&path).unwrap();
+    assert_eq!(
+        opened.images[0].sums.as_ref().map(|sums| sums.0.live_blocks),
+        Some(made::truth(&steps()).totals.live_blocks)
+    );
 }

@@ -141,3 +141,17 @@ fn help_names_every_format() {
         assert!(text.lines().any(|line| line.contains(&format!("- {name}:")) && line.contains(summary)), "{text}");
     }
 }
+
+#[test]
+fn a_view_that_is_given_another_format_names_who_shows_it() {
+    let views = [("mprof", "mpatrol/usedebug.mtrc", "mptrace"), ("mptrace", "mpatrol/recursion.mpt", "mprof")];
+    let logs =
+        [("mleak", "gmon/hand/arcs-only.gmon", "gprof"), ("mleak", "dcpi/good/v007-unknown-lines.dcpi", "dcpiprof")];
+    for (view, sample, shows) in views.into_iter().chain(logs) {
+        let output = heaptape(&[view, golden(sample).to_str().unwrap()], None);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let takes_it = view == "mprof";
+        assert_eq!(said.contains(&format!("`heaptape {shows}` shows it")), !takes_it, "{view} {sample}: {said}");
+        assert_eq!(output.status.success(), takes_it, "{view} {sample}");
+    }
+}

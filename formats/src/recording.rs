@@ -6,7 +6,7 @@
 //!   recording.json
 //!   sysroot/               files of modules below their own paths, when the recording was packed
 //!   4711.sqlite3/          pid and program; `.2`, `.3` … behind it when a pid and name come again (exec, pid reuse)
-//!     trace.mtrc[.zst|.lz4]   profile.mptl   events.tape
+//!     trace.mtrc[.zst|.lz4]   profile.mptl[.zst]   events.tape
 //! ```
 //!
 //! The daemon keeps recordings of a user one behind the other, as epochs:
@@ -37,7 +37,7 @@ pub fn is_epoch(name: &str) -> bool {
 pub const RECORDING: &str = "recording.json";
 /// Name of an image's trace; with the codec's suffix when compressed.
 pub const TRACE: &str = "trace.mtrc";
-/// Name of an image's profile.
+/// Name of an image's profile; with zstd's suffix when compressed.
 pub const PROFILE: &str = "profile.mptl";
 /// Name of an image's tape.
 pub const TAPE: &str = "events.tape";

@@ -32,6 +32,7 @@ mod refusals;
 mod same_output;
 mod semantics;
 mod signals;
+mod speedscope;
 mod stacks;
 mod strangers;
 mod threads;

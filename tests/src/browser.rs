@@ -55,7 +55,7 @@ impl Browser {
             path
         };
         let (input, output) = (pipe("in"), pipe("out"));
-        let run = "exec timeout -k 5 \"$1\" chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars --no-first-run \
+        let run = "exec timeout -k 5 \"$1\" chromium --headless=new --no-sandbox --disable-gpu --enable-unsafe-swiftshader --hide-scrollbars --no-first-run \
                    --disable-background-networking --disable-component-update --disable-dev-shm-usage --user-data-dir=\"$2\" \
                    --remote-debugging-pipe about:blank 3<\"$3\" 4>\"$4\"";
         let child = Command::new("bash")

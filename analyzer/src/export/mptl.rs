@@ -3,7 +3,7 @@
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, verify};
 use crate::convert::merge;
 use crate::event::Event;
-use crate::load::{Events, Image};
+use crate::load::{self, Events, Image};
 use crate::model::{live_set::Block, row};
 use crate::replay::{Model, replay};
 use crate::report::profile_names;
@@ -97,7 +97,7 @@ fn read(path: &Path) -> Result<Profile, Error> {
 
 /// An image's profile: the recorded one where it counts everything, else made of the events; with names.
 fn of(source: &mut Source<'_>, image: &Image) -> Result<Profile, Error> {
-    let stored = || read(&image.path.join(PROFILE));
+    let stored = || read(&load::profile_file(&image.path).unwrap_or_else(|| image.path.join(PROFILE)));
     match &image.events {
         Events::Profile if image.path.is_dir() => stored(),
         Events::Profile => read(&image.path),

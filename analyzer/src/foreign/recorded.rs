@@ -19,10 +19,10 @@ pub fn is_recording(path: &Path) -> bool {
     }
     if path.is_dir() {
         let holds = |name: &str| path.join(name).is_file();
-        use heaptape_formats::recording::{PROFILE, RECORDING, TAPE};
+        use heaptape_formats::recording::{RECORDING, TAPE};
         return holds(RECORDING)
             || holds(TAPE)
-            || holds(PROFILE)
+            || load::profile_file(path).is_some()
             || load::trace_file(path).is_some()
             || has_images(path);
     }

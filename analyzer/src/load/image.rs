@@ -2,13 +2,13 @@
 
 use super::chunk::{Decoded, Decoder, Head};
 use super::tape::{self, Place, Tape};
-use super::{Failure, bare, io_failure, trace_file};
+use super::{Failure, bare, io_failure, profile_file, trace_file};
 use crate::event::{Bound, Event, Range, Span};
 use crate::missing::Missing;
 use crate::progress::Progress;
 use crate::stacks::Stacks;
 use crate::unpack;
-use heaptape_formats::recording::{self, Exit, PROFILE, SYSROOT, TAPE};
+use heaptape_formats::recording::{self, Exit, SYSROOT, TAPE};
 use heaptape_formats::tape::{
     Codec, END_EXEC, END_EXITED, END_RUNNING, END_SIGNALLED, Process, SiteSums, Source, Step, Stream, Summary, Totals,
 };
@@ -159,14 +159,18 @@ impl Image {
 
     /// What trace and profile say alone.
     fn without_tape(folder: &Path, about: recording::Image, why: String) -> Result<Image, Failure> {
-        let (trace, profile) = (trace_file(folder).map(|(path, _)| path), folder.join(PROFILE));
+        let (trace, profile) = (trace_file(folder).map(|(path, _)| path), profile_file(folder));
         let mut image = match trace {
             Some(trace) => Image::trace(&trace)?,
-            None if profile.is_file() => Image::profile(&profile)?,
-            None => return Err(Failure::Unknown { path: folder.display().to_string(), why: format!("{TAPE}: {why}") }),
+            None => match &profile {
+                Some(profile) => Image::profile(profile)?,
+                None => {
+                    return Err(Failure::Unknown { path: folder.display().to_string(), why: format!("{TAPE}: {why}") });
+                }
+            },
         };
         if matches!(image.events, Events::Trace(_))
-            && let Ok(sums) = Image::profile(&profile)
+            && let Some(Ok(sums)) = profile.as_deref().map(Image::profile)
         {
             // The trace has the events and the profile the stacks; the profile's sums answer questions about sites.
             image.sums = sums.sums;

@@ -326,11 +326,10 @@ pub fn report(
 /// What `heaptape record` prints at the end: the same, without anything that takes long.
 ///
 /// # Errors
-/// When nothing can be read, or `out` fails.
-pub fn after_record(dir: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    let recordings = [load::open(dir)?];
-    let summary = summarize(&recordings, Symbolizer::new(Detail::Quick), &Progress::new("reading events"));
-    print(&summary, &recordings, &mut Screen::new(out, style))?;
+/// When `out` fails.
+pub fn after_record(recording: &[Recording; 1], out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    let summary = summarize(recording, Symbolizer::new(Detail::Quick), &Progress::new("reading events"));
+    print(&summary, recording, &mut Screen::new(out, style))?;
     Ok(summary.outcome())
 }
 

@@ -12,6 +12,7 @@ use crate::model::totals::Totals;
 use crate::progress::Progress;
 use crate::replay::{Model, replay};
 use crate::text::{Screen, Style, count};
+use crate::unpack;
 use heaptape_formats::mptl::Profile;
 use heaptape_formats::recording::PROFILE;
 use heaptape_formats::tape::{self, Entry, SiteSums};
@@ -269,8 +270,9 @@ fn same_sites(held: &CallSites, peak: &Peak, stated: &[SiteSums], expect: &mut i
 /// The profile must be whole and count the same.
 fn profile(image: &Image, totals: &tape::Totals, intact: bool, wrong: &mut Vec<String>) {
     let Events::Taped { .. } = image.events else { return };
-    let read = std::fs::read(image.path.join(PROFILE)).map_err(|error| error.to_string());
-    let profile = read.and_then(|bytes| Profile::read(&bytes).map_err(|error| error.to_string()));
+    let path = load::profile_file(&image.path).unwrap_or_else(|| image.path.join(PROFILE));
+    let read = unpack::open(&path).map_err(|error| error.to_string());
+    let profile = read.and_then(|opened| Profile::read(&opened.bytes).map_err(|error| error.to_string()));
     match profile {
         Err(why) => wrong.push(format!("{PROFILE}: {why}")),
         Ok((_, ending)) if !ending.is_complete() => wrong.push(format!("{PROFILE} is cut")),

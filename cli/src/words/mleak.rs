@@ -3,9 +3,10 @@
 use crate::Outcome;
 use heaptape_analyzer::foreign::mleak::{self, Options};
 use heaptape_analyzer::foreign::recorded::{Recorded, is_recording};
+use heaptape_analyzer::foreign::{format_of, stranger};
 use heaptape_analyzer::load::bare;
-use heaptape_formats::{Format, sniff};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use heaptape_formats::Format;
+use std::io::{self, BufReader, BufWriter, Write};
 use std::path::Path;
 
 /// The options of the real mleak.
@@ -36,12 +37,17 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     }
     let options = Options { ignore: args.ignore, max_stack: args.max_stack };
     let path = Path::new(&args.file);
-    if is_recording(path) || is_trace(path) {
+    let format = format_of(path);
+    if is_recording(path) || format == Some(Format::Mtrc) {
         let recorded = Recorded::open(path, args.process.as_deref())?;
         let notes = mleak::view_recorded(&recorded, &options, &mut out)?;
         out.flush()?;
         notes.iter().for_each(|note| eprintln!("mleak: {note}"));
         return Ok(if notes.is_empty() { Outcome::Done } else { Outcome::Incomplete });
+    }
+    if let Some(format) = format {
+        eprintln!("mleak: {}: no log; {}", args.file, stranger(format));
+        return Ok(Outcome::Incomplete);
     }
     let opened = if args.file == "-" { bare::unpacking(io::stdin()) } else { bare::open(path) };
     match opened {
@@ -53,10 +59,4 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     }
     out.flush()?;
     Ok(Outcome::Done)
-}
-
-fn is_trace(path: &Path) -> bool {
-    let mut start = Vec::new();
-    let read = bare::open(path).and_then(|reader| reader.take(4).read_to_end(&mut start));
-    read.is_ok() && sniff::format(&start) == Some(Format::Mtrc)
 }

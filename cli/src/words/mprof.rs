@@ -3,8 +3,8 @@
 use crate::Outcome;
 use anyhow::Context;
 use heaptape_analyzer::foreign::mprof::{self, Options};
-use heaptape_analyzer::foreign::recorded;
-use heaptape_formats::{Ending, mptl::Profile};
+use heaptape_analyzer::foreign::{self, recorded};
+use heaptape_formats::{Ending, Format, mptl::Profile};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -62,6 +62,9 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Ok(read) => read,
         Err(error) => {
             eprintln!("mprof: {}\nmprof: {error}", mprof::words(&error));
+            foreign::format_of(path).filter(|format| *format != Format::Mptl).into_iter().for_each(|format| {
+                eprintln!("mprof: {}", foreign::stranger(format));
+            });
             return Ok(Outcome::Incomplete);
         }
     };

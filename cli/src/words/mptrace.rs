@@ -4,11 +4,12 @@ use crate::Outcome;
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use heaptape_analyzer::export;
+use heaptape_analyzer::foreign;
 use heaptape_analyzer::foreign::mptrace::{self, Hatf, Options, Simulation, View};
 use heaptape_analyzer::foreign::recorded::{self, Recorded};
 use heaptape_analyzer::load::bare;
-use heaptape_formats::Ending;
 use heaptape_formats::mtrc::{Failure, Stream};
+use heaptape_formats::{Ending, Format};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
@@ -97,7 +98,13 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         file => bare::open(Path::new(file)),
     };
     match opened {
-        Ok(input) => show(&args, input),
+        Ok(input) => {
+            let outcome = show(&args, input)?;
+            if let Some(format) = foreign::format_of(Path::new(&args.file)).filter(|format| *format != Format::Mtrc) {
+                eprintln!("mptrace: {}", foreign::stranger(format));
+            }
+            Ok(outcome)
+        }
         Err(error) => {
             eprintln!("mptrace: {}: {error}", args.file);
             Ok(Outcome::Incomplete)

@@ -2,7 +2,7 @@
 
 use crate::{Outcome, library};
 use clap::ValueEnum;
-use heaptape_analyzer::{report, text::Style};
+use heaptape_analyzer::{load, report, text::Style};
 use heaptape_formats::tape::Codec;
 use heaptape_recorder::launch::{Finished, Launch, record, resume};
 use heaptape_recorder::options::{LEVEL, OVERFLOW_DROP, OVERFLOW_WAIT, Options, STACKS_CALLER, STACKS_FULL};
@@ -175,11 +175,14 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
 
 /// Names the functions in the profiles and prints the summary. Neither is a reason to fail: the recording is there.
 fn finish(finished: &Finished, quiet: bool) {
-    if let Err(error) = report::name_profile(&finished.dir) {
+    let recording = match load::open(&finished.dir) {
+        Ok(recording) => [recording],
+        Err(error) => return eprintln!("heaptape: {error}; the recording: {}", finished.dir.display()),
+    };
+    if let Err(error) = report::name_profile(&recording[0], report::PLAIN_LIMIT) {
         eprintln!("heaptape: the profile's functions could not be named: {error}");
     }
-    if !quiet && let Err(error) = report::after_record(&finished.dir, &mut std::io::stderr().lock(), Style::of_stderr())
-    {
+    if !quiet && let Err(error) = report::after_record(&recording, &mut std::io::stderr().lock(), Style::of_stderr()) {
         eprintln!("heaptape: {error}; the recording: {}", finished.dir.display());
     }
 }

@@ -7,9 +7,11 @@
 mod builder;
 mod dump;
 pub mod layout;
+mod named;
 mod reader;
 mod writer;
 
 pub use builder::{Builder, Symbol};
 pub use dump::dump;
 pub use layout::{Bins, Data, Profile, Site, Sums};
+pub use named::{Functions, named};

@@ -1,4 +1,4 @@
-//! Feeds mutated golden files to every reader: `fuzz SECONDS [SEED]` for some seconds to whichever reader knows the bytes again,
+//! Feeds mutated golden files to the readers: `fuzz SECONDS [SEED]` to each for its share of the seconds,
 //! `fuzz READER COUNT [SEED]` so many inputs to one of them. A panic aborts the process; the note in the kept folder names the
 //! seed and the round, which make the same bytes again.
 #![forbid(unsafe_code)]
@@ -7,6 +7,7 @@ use heaptape_analyzer::foreign::{mleak, mprof, mptrace};
 use heaptape_analyzer::{convert, import, unpack};
 use heaptape_formats::{Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
 use heaptape_tests::workshop;
+use nix::time::ClockId;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -177,58 +178,42 @@ const FORMATS: [(Format, &str); 9] = [
     (Format::Massif, "import"),
 ];
 
-/// By the reader of whatever the bytes look like.
-fn read(bytes: &[u8], sink: &mut Sink) {
-    let known = heaptape_formats::sniff::format(bytes);
-    let name = FORMATS.iter().find(|format| Some(format.0) == known).map(|format| format.1);
-    if let Some((_, _, reader)) = READERS.iter().find(|reader| Some(reader.0) == name) {
-        reader(bytes, sink);
-    }
+/// Seconds that all readers together are fed when nothing else is said.
+const USUAL_SECONDS: u64 = 60;
+/// Inputs to one reader when nothing else is said.
+const USUAL_ROUNDS: u64 = 300_000;
+const USUAL_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// When a reader has had enough.
+#[derive(Clone, Copy)]
+enum Until {
+    Rounds(u64),
+    Seconds(f64),
 }
 
-/// What is asked for: which reader, which files it is fed with, and for how long.
-struct Asked {
-    name: String,
-    folders: Vec<PathBuf>,
-    reader: Reader,
-    seconds: Option<u64>,
-    rounds: u64,
-    seed: u64,
-}
-
-impl Asked {
-    fn of(words: &[String]) -> Asked {
-        let golden = workshop::root().join("tests/golden");
-        let number = |at: usize, usual: u64| words.get(at).map_or(usual, |word| word.parse().expect("a number"));
-        let seed = 0x9e37_79b9_7f4a_7c15;
-        let named = words.first().and_then(|word| READERS.iter().find(|reader| reader.0 == word));
-        match named {
-            Some((name, folders, reader)) => Asked {
-                name: name.to_string(),
-                folders: folders.iter().map(|folder| golden.join(folder)).collect(),
-                reader: *reader,
-                seconds: None,
-                rounds: number(1, 300_000),
-                seed: number(2, seed),
-            },
-            None => Asked {
-                name: "all".into(),
-                folders: vec![golden],
-                reader: read,
-                seconds: Some(number(0, 60)),
-                rounds: u64::MAX,
-                seed: number(1, seed),
-            },
-        }
-    }
+/// What this process has used of a processor: other programs make no reader slow.
+fn processor_time() -> Duration {
+    ClockId::CLOCK_PROCESS_CPUTIME_ID.now().expect("the clock of the process").into()
 }
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let Asked { name, folders, reader, seconds, rounds: most, seed } = Asked::of(&words);
+    let number =
+        |at: usize, usual: u64| words.get(at).map_or(usual, |word| word.parse().expect("a number or a reader's name"));
+    match words.first().and_then(|word| READERS.iter().find(|reader| reader.0 == word)) {
+        Some(reader) => feed(reader, Until::Rounds(number(1, USUAL_ROUNDS)), number(2, USUAL_SEED)),
+        None => {
+            let each = number(0, USUAL_SECONDS) as f64 / READERS.len() as f64;
+            READERS.iter().for_each(|reader| feed(reader, Until::Seconds(each), number(1, USUAL_SEED)));
+        }
+    }
+}
+
+/// The files that a reader's inputs are made from: those of its formats, or all when it takes any.
+fn seeds_of(name: &str, folders: &[&str]) -> Vec<(PathBuf, Vec<u8>)> {
+    let golden = workshop::root().join("tests/golden");
     let mut files = Vec::new();
-    folders.iter().for_each(|folder| seeds(folder, &mut files));
-    // A reader of one format is fed with files of that format.
+    folders.iter().for_each(|folder| seeds(&golden.join(folder), &mut files));
     let formats: Vec<Format> = FORMATS.iter().filter(|format| format.1 == name).map(|format| format.0).collect();
     if !formats.is_empty() {
         files.retain(|(_, bytes)| {
@@ -241,26 +226,35 @@ fn main() {
     }
     files.sort();
     assert!(!files.is_empty(), "there are no golden files");
-    let (start, mut rounds, mut slowest) = (Instant::now(), 0u64, Duration::ZERO);
+    files
+}
+
+/// Feeds one reader. Errors are what most of these bytes deserve; only a panic or a hang is a failure.
+fn feed((name, folders, reader): &(&str, &[&str], Reader), until: Until, seed: u64) {
+    let files = seeds_of(name, folders);
     let note = workshop::kept().join(format!("fuzz-last-round-{name}"));
-    while rounds < most && seconds.is_none_or(|seconds| start.elapsed() < Duration::from_secs(seconds)) {
+    let (start, mut rounds, mut slowest) = (Instant::now(), 0u64, Duration::ZERO);
+    let goes_on = |rounds: u64| match until {
+        Until::Rounds(most) => rounds < most,
+        Until::Seconds(most) => start.elapsed().as_secs_f64() < most,
+    };
+    while goes_on(rounds) {
         let mut random = Random(seed.wrapping_add(rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
         random.next();
         let (path, seed_bytes) = &files[random.below(files.len())];
         let other = &files[random.below(files.len())].1;
         let mut bytes = seed_bytes.clone();
         mutate(&mut random, &mut bytes, other);
-        if name == "unpack" {
+        if *name == "unpack" {
             bytes = packed(&mut random, bytes);
         }
         if rounds.is_multiple_of(64) {
             fs::write(&note, format!("{name} seed {seed} round {rounds} and the 63 behind it\n")).ok();
         }
-        let one = Instant::now();
+        let one = processor_time();
         let mut sink = Sink(64 << 20);
-        // Errors are what most of these bytes deserve; only a panic or a hang is a failure.
         reader(&bytes, &mut sink);
-        let took = one.elapsed();
+        let took = processor_time() - one;
         assert!(took < Duration::from_secs(2), "round {rounds} of seed {seed} took {took:?}: {}", path.display());
         slowest = slowest.max(took);
         rounds += 1;
