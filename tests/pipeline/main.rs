@@ -9,6 +9,7 @@ mod brute_force;
 mod daemon;
 mod daemon_bounds;
 mod daemon_restart;
+mod debuginfod;
 mod diffs;
 mod exec;
 mod exports;
