@@ -32,6 +32,11 @@ pub trait Model {
     fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
         let _ = (block, gone);
     }
+    /// A block of this site will be allocated soon, or one will be `freed`. Whoever keeps much of a site may read it, so that
+    /// the processor has it at hand then.
+    fn soon(&self, site: u32, freed: bool) {
+        let _ = (site, freed);
+    }
 }
 
 impl Model for () {}
@@ -65,6 +70,11 @@ macro_rules! tuple {
                 let ($($name,)*) = self;
                 $($name.inherited(block, gone);)*
             }
+            #[inline]
+            fn soon(&self, site: u32, freed: bool) {
+                let ($($name,)*) = self;
+                $($name.soon(site, freed);)*
+            }
         }
     };
 }
@@ -86,12 +96,33 @@ pub struct Outcome {
     pub unmatched: u64,
 }
 
+/// Events whose blocks are looked up ahead: their places in memory are far apart, and waiting for all at once takes little
+/// longer than for one.
+const AHEAD: usize = 32;
+
 /// Gives every event of a span to the models.
 pub fn replay(image: &Image, span: Span, progress: &Progress, models: &mut impl Model) -> Outcome {
     let mut outcome = Outcome::default();
     let missing = image.for_each(span, progress, &mut |events| {
-        for event in events {
-            step(&mut outcome, event, models);
+        for events in events.chunks(AHEAD) {
+            let mut indexes = [u64::MAX; AHEAD];
+            for (index, event) in indexes.iter_mut().zip(events) {
+                if matches!(event.kind, Kind::Resize | Kind::Free) {
+                    *index = event.index;
+                }
+            }
+            let held = outcome.live.glance(&indexes);
+            for (event, held) in events.iter().zip(held) {
+                if event.kind != Kind::Free {
+                    models.soon(event.site, false);
+                }
+                if event.kind != Kind::Alloc {
+                    models.soon(held, true);
+                }
+            }
+            for event in events {
+                step(&mut outcome, event, models);
+            }
         }
     });
     outcome.missing = missing;

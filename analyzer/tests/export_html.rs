@@ -9,7 +9,7 @@ use heaptape_analyzer::open;
 use heaptape_analyzer::progress::Progress;
 use heaptape_analyzer::report::summary::summarize;
 use heaptape_analyzer::report::sums;
-use heaptape_analyzer::symbols::Detail;
+use heaptape_analyzer::symbols::{Detail, Symbolizer};
 use heaptape_formats::recording::{NotTraced, Recording};
 use heaptape_formats::tape;
 use made::{Step, program};
@@ -65,7 +65,7 @@ proptest! {
         let (_dir, path) = made::recording(&steps, &made::Options::default());
         let held = page(&path);
         let recordings = [open(&path).unwrap()];
-        let summary = serde_json::to_value(summarize(&recordings, Detail::Full, &Progress::silent("test"))).unwrap();
+        let summary = serde_json::to_value(summarize(&recordings, Symbolizer::new(Detail::Full), &Progress::silent("test"))).unwrap();
         prop_assert_eq!(&held.page["recordings"][0]["totals"], &summary["totals"]);
         for (name, value) in summary["processes"][0].as_object().unwrap() {
             prop_assert_eq!(&held.page["processes"][0][name], value, "{}", name);

@@ -203,8 +203,8 @@ proptest! {
             let until = if slice == SLICES - 1 { u64::MAX } else { start + width * (slice as u64 + 1) };
             let past: Vec<Step> = steps.iter().copied().take_while(|step| step.tick() < until).collect();
             let live = truth(&past).live;
-            for (site, row) in leaks.rows.iter().enumerate() {
-                let plain: u64 = live.values().filter(|block| block.1 as usize == site).map(|block| block.0).sum();
+            for (site, row) in leaks.histories() {
+                let plain: u64 = live.values().filter(|block| block.1 == site).map(|block| block.0).sum();
                 prop_assert_eq!(row.series[slice], plain, "site {} slice {}", site, slice);
             }
         }

@@ -89,6 +89,50 @@ fn conversions_tell_what_they_proved_and_what_they_could_not() {
     assert!(copy.status.success() && copy.stdout == bytes);
 }
 
+/// What each file of another tool answers, or why it cannot.
+#[test]
+fn imports_answer_or_say_what_they_cannot_hold() {
+    const EVENTS: &str = "this needs events, and there are none: the file holds only sums by stack";
+    const PEAK: &str = "the peak needs events, and there are none: a profile holds only sums";
+    const BLOCKS: &str = "the file counts no allocations: it says what was alive at some moments";
+    let files = ["go-heap.pb", "heaptrack.txt", "valgrind-dhat.json", "valgrind-massif.out"];
+    // What the answer holds of each file: text on standard output, or the refusal.
+    let words: [(&[&str], [Result<&str, &str>; 4]); 8] = [
+        (&["report"], [Ok("main.keeps"), Ok("1001 B in 1 block"), Ok("1001 B in 1 block"), Ok("peak 9.77 KiB")]),
+        (&["leaks"], [Ok("main.keeps main.go:11"), Ok("leaf t.c:4"), Ok("leaf t.c:4"), Err(BLOCKS)]),
+        (&["peak"], [Err(PEAK), Ok("main t.c:9"), Ok("main t.c:9"), Ok("main t.c:9")]),
+        (&["sites"], [Ok("main.drops main.go:12"), Ok("main t.c:9"), Ok("main t.c:9"), Err(BLOCKS)]),
+        (&["sizes"], [Err(EVENTS); 4]),
+        (&["lifetimes"], [Err(EVENTS); 4]),
+        (&["timeline"], [Err(EVENTS); 4]),
+        (&["sites", "--from", "10%"], [Err(EVENTS); 4]),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    for (place, name) in files.into_iter().enumerate() {
+        let file = golden("import").join(name).display().to_string();
+        for (words, wanted) in &words {
+            let said = heaptape(&[words, &[&file[..]][..]].concat(), None);
+            let (out, told) = (String::from_utf8(said.stdout).unwrap(), String::from_utf8(said.stderr).unwrap());
+            match wanted[place] {
+                Ok(text) => {
+                    assert!(said.status.code() == Some(0) && out.contains(text), "{name} {words:?}: {out}{told}")
+                }
+                Err(why) => {
+                    assert!(said.status.code() == Some(2) && told.contains(why), "{name} {words:?}: {out}{told}");
+                }
+            }
+        }
+        let same = heaptape(&["diff", &file, &file], None);
+        let text = String::from_utf8(same.stdout).unwrap();
+        assert!(same.status.code() == Some(0) && text.contains("nothing changed"), "{name}: {text}");
+        let page = dir.path().join(name).display().to_string();
+        let made = heaptape(&["export", "--to", "html", "-o", &page, &file], None);
+        let told = String::from_utf8_lossy(&made.stderr).into_owned();
+        assert_eq!(made.status.code(), Some(0), "{name}: {told}");
+        assert!(std::fs::read_to_string(&page).unwrap().contains("</html>"), "{name}");
+    }
+}
+
 #[test]
 fn help_names_every_format() {
     let help = heaptape(&["export", "--help"], None);

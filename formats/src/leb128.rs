@@ -34,6 +34,22 @@ pub fn read(bytes: &[u8]) -> Result<(u64, usize), Failure> {
     Err(if bytes.len() < MAX_BYTES { Failure::Cut } else { Failure::TooLong })
 }
 
+/// The number at the start of eight bytes (the first is the lowest), and the bytes that it takes; none when it is longer.
+/// No length is looked at and no byte by itself.
+#[inline(always)]
+pub const fn near(word: u64) -> Option<(u64, usize)> {
+    let ends = !word & 0x8080_8080_8080_8080;
+    if ends == 0 {
+        return None;
+    }
+    let taken = (ends.trailing_zeros() as usize >> 3) + 1;
+    // All bits up to the end of the number, without its continuation bits; then 7-bit groups close up in three steps.
+    let word = word & (ends ^ (ends - 1)) & 0x7f7f_7f7f_7f7f_7f7f;
+    let word = (word & 0x7f00_7f00_7f00_7f00) >> 1 | (word & 0x007f_007f_007f_007f);
+    let word = (word & 0x3fff_0000_3fff_0000) >> 2 | (word & 0x0000_3fff_0000_3fff);
+    Some(((word & 0x0fff_ffff_0000_0000) >> 4 | (word & 0x0fff_ffff), taken))
+}
+
 /// Appends `value` in its shortest form.
 #[inline]
 pub fn write(out: &mut Vec<u8>, mut value: u64) {
@@ -78,6 +94,21 @@ mod tests {
                 assert_eq!(unzigzag(zigzag(value as i64)), value as i64);
             }
         }
+    }
+
+    #[test]
+    fn near_reads_the_same() {
+        for shift in 0..64 {
+            for value in [(1u64 << shift) - 1, 1 << shift, u64::MAX >> shift] {
+                let mut out = Vec::new();
+                write(&mut out, value);
+                let size = out.len();
+                out.resize(16, 0xff);
+                let word = out.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
+                assert_eq!(word.and_then(near), (size <= 8).then_some((value, size)));
+            }
+        }
+        assert_eq!(near(0x7f_0080_81), Some((1, 3)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Where births lie in a run, from the index of chunks and one chunk more.
 
-use super::chunk;
+use super::chunk::Decoder;
 use super::tape::Place;
 use super::{Events, Image};
 use crate::event::{Kind, Moment};
@@ -19,7 +19,7 @@ impl Image {
         let place = self.tape.places.iter().find(|place| {
             committed(place).is_some_and(|(first, count)| wanted < first.saturating_add(count) && count > 0)
         })?;
-        let decoded = chunk::decode(tape, trace, &self.head(trace), place, Vec::new());
+        let decoded = Decoder::default().decode(tape, trace, &self.head(trace), place, Vec::new());
         let mut births = decoded.events.iter().filter(|event| event.kind == Kind::Alloc);
         let found = births.clone().find(|event| event.index >= wanted).or_else(|| births.next_back());
         found.map(|event| event.moment())

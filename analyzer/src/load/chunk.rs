@@ -5,7 +5,7 @@ use super::tape::Place;
 use crate::event::{Event, Kind};
 use crate::missing::Missing;
 use heaptape_formats::mtrc::{self, Record};
-use heaptape_formats::tape::{self, Codec, Column, Source, Step, Stream, field::Field};
+use heaptape_formats::tape::{self, Codec, Column, Source, Step, Stream, Unpacker, field::Field};
 use heaptape_formats::{Cursor, Format, leb128};
 
 /// The longest plain chunk or column that is unpacked; no writer makes one of a tenth of it.
@@ -33,102 +33,128 @@ pub struct Decoded {
     pub missing: Vec<Missing>,
 }
 
-/// Decodes what lies at a place. Never fails: what cannot be read is in [`Decoded::missing`]. `used` is memory that may be
-/// used again: a chunk's events take 8 MiB and more.
-pub fn decode<T: Source + ?Sized, M: Source + ?Sized>(
-    tape: &T,
-    trace: &M,
-    head: &Head,
-    place: &Place,
-    mut used: Vec<Event>,
-) -> Decoded {
-    match place {
-        Place::Committed { offset, before, chunk } => {
-            used.clear();
-            let mut decoded = Decoded { events: used, missing: Vec::new() };
-            if let Err(why) = committed(tape, trace, head, *offset, *before, &mut decoded) {
-                decoded.events.clear();
-                decoded.missing.push(Missing::Chunk {
-                    number: chunk.number,
-                    events: chunk.events,
-                    first_tick: chunk.first_tick,
-                    last_tick: chunk.last_tick,
-                    why,
-                });
+/// Decodes chunk after chunk in the same memory.
+#[derive(Default)]
+pub struct Decoder {
+    unpacker: Unpacker,
+    stored: Vec<u8>,
+    plain: Vec<u8>,
+    /// Plain columns: functions, times, stacks, weights.
+    columns: [Vec<u8>; 4],
+}
+
+impl Decoder {
+    /// Decodes what lies at a place. Never fails: what cannot be read is in [`Decoded::missing`]. `used` is memory that may be
+    /// used again: a chunk's events take 8 MiB and more.
+    pub fn decode<T: Source + ?Sized, M: Source + ?Sized>(
+        &mut self,
+        tape: &T,
+        trace: &M,
+        head: &Head,
+        place: &Place,
+        mut used: Vec<Event>,
+    ) -> Decoded {
+        match place {
+            Place::Committed { offset, before, chunk } => {
+                used.clear();
+                let mut decoded = Decoded { events: used, missing: Vec::new() };
+                if let Err(why) = self.committed(tape, trace, head, *offset, *before, &mut decoded) {
+                    decoded.events.clear();
+                    decoded.missing.push(Missing::Chunk {
+                        number: chunk.number,
+                        events: chunk.events,
+                        first_tick: chunk.first_tick,
+                        last_tick: chunk.last_tick,
+                        why,
+                    });
+                }
+                decoded
             }
-            decoded
+            Place::Salvage { offset, before, length, codec, tick } => {
+                salvage(trace, head, (*offset, *length), *codec, *before, *tick)
+            }
         }
-        Place::Salvage { offset, before, length, codec, tick } => {
-            salvage(trace, head, (*offset, *length), *codec, *before, *tick)
+    }
+
+    fn committed<T: Source + ?Sized, M: Source + ?Sized>(
+        &mut self,
+        tape: &T,
+        trace: &M,
+        head: &Head,
+        offset: u64,
+        before: u64,
+        decoded: &mut Decoded,
+    ) -> Result<(), String> {
+        let chunk = match Stream::at(tape, offset).step().map_err(|error| error.to_string())? {
+            Step::Record(_, tape::Record::Chunk(chunk)) => chunk,
+            _ => return Err("its record cannot be read again".into()),
+        };
+        self.unpack(trace, &chunk)?;
+        let plain = &self.plain[..];
+        let (header, body) = match chunk.plain_offset {
+            0 => {
+                let header = mtrc::Header::read(plain).map_err(|error| error.to_string())?;
+                (header, plain.get(header.len()..).unwrap_or_default())
+            }
+            _ => (head.header, plain),
+        };
+        let base = chunk.plain_offset + (plain.len() - body.len()) as u64;
+        let mut columns = Columns::new(&chunk, head, &mut self.unpacker, &mut self.columns, &mut decoded.missing);
+        let mut reader = mtrc::Reader::chunk(header, body, base);
+        let events = &mut decoded.events;
+        let likely = usize::try_from(chunk.events).unwrap_or(0).min(body.len() / LEAST_EVENT);
+        events.reserve(likely + columns.unmatched.len());
+        let mut number = before;
+        loop {
+            if !columns.unmatched.as_slice().is_empty() {
+                columns.unmatched_before(number - before, chunk.first_tick, number, events);
+            }
+            let Some(numbers) = reader.next_numbers().map_err(|error| error.to_string())? else { break };
+            let Some(kind) = kind_of(numbers.letter) else { continue };
+            let mtrc::Numbers { index, address, size, thread, .. } = numbers;
+            let thread = u32::try_from(thread).unwrap_or(u32::MAX);
+            let mut event = Event { kind, entry: 0, thread, site: 0, number, index, address, size, weight: 0, tick: 0 };
+            columns.fill(&mut event);
+            events.push(event);
+            number += 1;
         }
+        columns.unmatched_before(u64::MAX, chunk.first_tick, number, events);
+        columns.finish(&mut decoded.missing);
+        if number - before != chunk.events {
+            return Err(format!("{} events lie where {} belong", number - before, chunk.events));
+        }
+        Ok(())
+    }
+
+    /// The checked and unpacked bytes of a chunk.
+    fn unpack<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<(), String> {
+        if chunk.plain_length > LONGEST || chunk.stored_length > LONGEST {
+            return Err(format!(
+                "{} bytes are more than a chunk can have",
+                chunk.plain_length.max(chunk.stored_length)
+            ));
+        }
+        let stored = &mut self.stored;
+        trace.take_at(chunk.stored_offset, chunk.stored_length as usize, stored).map_err(|error| error.to_string())?;
+        if stored.len() as u64 != chunk.stored_length {
+            return Err(format!("the trace has only {} of its {} bytes", stored.len(), chunk.stored_length));
+        }
+        if tape::codec::checksum(stored) != chunk.checksum {
+            return Err("the checksum does not match its bytes".into());
+        }
+        let codec = Codec::from_number(chunk.codec).ok_or_else(|| format!("codec {} is not known", chunk.codec))?;
+        let unpacked = self.unpacker.unpack(codec, stored, chunk.plain_length as usize, &mut self.plain);
+        unpacked.map_err(|error| error.to_string())
     }
 }
 
-fn committed<T: Source + ?Sized, M: Source + ?Sized>(
-    tape: &T,
-    trace: &M,
-    head: &Head,
-    offset: u64,
-    before: u64,
-    decoded: &mut Decoded,
-) -> Result<(), String> {
-    let chunk = match Stream::at(tape, offset).step().map_err(|error| error.to_string())? {
-        Step::Record(_, tape::Record::Chunk(chunk)) => chunk,
-        _ => return Err("its record cannot be read again".into()),
-    };
-    let plain = plain_bytes(trace, &chunk)?;
-    let (header, body) = match chunk.plain_offset {
-        0 => {
-            let header = mtrc::Header::read(&plain).map_err(|error| error.to_string())?;
-            (header, plain.get(header.len()..).unwrap_or_default())
-        }
-        _ => (head.header, &plain[..]),
-    };
-    let base = chunk.plain_offset + (plain.len() - body.len()) as u64;
-    let mut columns = Columns::new(&chunk, head, &mut decoded.missing);
-    let mut reader = mtrc::Reader::chunk(header, body, base);
-    let events = &mut decoded.events;
-    events.reserve(usize::try_from(chunk.events).unwrap_or(0).min(body.len() / LEAST_EVENT) + columns.unmatched.len());
-    let mut number = before;
-    loop {
-        columns.unmatched_before(number - before, chunk.first_tick, number, events);
-        match reader.next().map_err(|error| error.to_string())? {
-            Some(record) => {
-                let Some(mut event) = event_of(&record) else { continue };
-                event.number = number;
-                columns.fill(&mut event);
-                events.push(event);
-                number += 1;
-            }
-            None => break,
-        }
+const fn kind_of(letter: u8) -> Option<Kind> {
+    match letter {
+        mtrc::layout::ALLOC => Some(Kind::Alloc),
+        mtrc::layout::RESIZE => Some(Kind::Resize),
+        mtrc::layout::FREE => Some(Kind::Free),
+        _ => None,
     }
-    columns.unmatched_before(u64::MAX, chunk.first_tick, number, events);
-    columns.finish(&mut decoded.missing);
-    if number - before != chunk.events {
-        return Err(format!("{} events lie where {} belong", number - before, chunk.events));
-    }
-    Ok(())
-}
-
-/// The checked and unpacked bytes of a chunk.
-pub fn plain_bytes<M: Source + ?Sized>(trace: &M, chunk: &tape::Chunk) -> Result<Vec<u8>, String> {
-    if chunk.plain_length > LONGEST || chunk.stored_length > LONGEST {
-        return Err(format!("{} bytes are more than a chunk can have", chunk.plain_length.max(chunk.stored_length)));
-    }
-    let mut stored = Vec::new();
-    trace.take_at(chunk.stored_offset, chunk.stored_length as usize, &mut stored).map_err(|error| error.to_string())?;
-    if stored.len() as u64 != chunk.stored_length {
-        return Err(format!("the trace has only {} of its {} bytes", stored.len(), chunk.stored_length));
-    }
-    if tape::codec::checksum(&stored) != chunk.checksum {
-        return Err("the checksum does not match its bytes".into());
-    }
-    let codec = Codec::from_number(chunk.codec).ok_or_else(|| format!("codec {} is not known", chunk.codec))?;
-    if codec == Codec::Plain && stored.len() as u64 == chunk.plain_length {
-        return Ok(stored);
-    }
-    codec.unpack(&stored, chunk.plain_length as usize).map_err(|error| error.to_string())
 }
 
 /// An event from its trace record alone; none for `H` and `I`.
@@ -184,12 +210,12 @@ fn salvage<M: Source + ?Sized>(
 }
 
 /// The columns of a chunk, read from front to back beside its records.
-struct Columns {
+struct Columns<'a> {
     number: u32,
-    entries: Option<Numbers>,
-    ticks: Option<Numbers>,
-    sites: Option<Numbers>,
-    weights: Option<Numbers>,
+    entries: Option<Numbers<'a>>,
+    ticks: Option<Numbers<'a>>,
+    sites: Option<Numbers<'a>>,
+    weights: Option<Numbers<'a>>,
     unmatched: std::vec::IntoIter<tape::Unmatched>,
     tick: u64,
     free_sites: bool,
@@ -197,13 +223,13 @@ struct Columns {
 }
 
 /// Values one after another.
-struct Numbers {
-    bytes: Vec<u8>,
+struct Numbers<'a> {
+    bytes: &'a [u8],
     at: usize,
     failed: bool,
 }
 
-impl Numbers {
+impl Numbers<'_> {
     #[inline]
     fn byte(&mut self) -> u8 {
         let byte = self.bytes.get(self.at).copied();
@@ -214,6 +240,19 @@ impl Numbers {
 
     #[inline]
     fn number(&mut self) -> u64 {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        if let Some(word) = rest.first_chunk::<8>()
+            && let Some((value, taken)) = leb128::near(u64::from_le_bytes(*word))
+        {
+            self.at += taken;
+            return value;
+        }
+        self.checked()
+    }
+
+    /// A number near the end, or a very long one.
+    #[cold]
+    fn checked(&mut self) -> u64 {
         match leb128::read(self.bytes.get(self.at..).unwrap_or_default()) {
             Ok((value, size)) => {
                 self.at += size;
@@ -235,32 +274,45 @@ impl Numbers {
     }
 }
 
-impl Columns {
-    fn new(chunk: &tape::Chunk, head: &Head, missing: &mut Vec<Missing>) -> Self {
-        let mut lacks = |what, why: String| missing.push(Missing::Column { number: chunk.number, what, why });
-        let mut unpack = |kind, what| {
-            let column = chunk.columns.iter().find(|column| column.kind == kind)?;
-            match unpacked(column) {
-                Ok(bytes) => Some(bytes),
-                Err(why) => {
-                    lacks(what, why);
-                    None
-                }
+impl<'a> Columns<'a> {
+    fn new(
+        chunk: &tape::Chunk,
+        head: &Head,
+        unpacker: &mut Unpacker,
+        memory: &'a mut [Vec<u8>; 4],
+        missing: &mut Vec<Missing>,
+    ) -> Self {
+        let mut unpack = |kind, what, bytes: &mut Vec<u8>| -> bool {
+            let Some(column) = chunk.columns.iter().find(|column| column.kind == kind) else { return false };
+            let unpacked = unpacked(unpacker, column, bytes);
+            if let Err(why) = &unpacked {
+                missing.push(Missing::Column { number: chunk.number, what, why: why.clone() });
             }
+            unpacked.is_ok()
         };
-        let numbers = |bytes| Numbers { bytes, at: 0, failed: false };
-        let entries = unpack(tape::COLUMN_ENTRIES, "functions").map(numbers);
-        let ticks = unpack(tape::COLUMN_TICKS, "times").map(numbers);
-        let sites = unpack(tape::COLUMN_SITES, "stacks").map(numbers);
-        let weights = unpack(tape::COLUMN_WEIGHTS, "weights").map(numbers);
-        let mut items = Vec::new();
-        if let Some(bytes) = unpack(tape::COLUMN_UNMATCHED, "unmatched events") {
+        let kinds = [
+            (tape::COLUMN_ENTRIES, "functions"),
+            (tape::COLUMN_TICKS, "times"),
+            (tape::COLUMN_SITES, "stacks"),
+            (tape::COLUMN_WEIGHTS, "weights"),
+        ];
+        let mut columns = memory.iter_mut().zip(kinds).map(|(bytes, (kind, what))| {
+            let is_there = unpack(kind, what, bytes);
+            let bytes: &[u8] = bytes;
+            is_there.then_some(Numbers { bytes, at: 0, failed: false })
+        });
+        let mut column = || columns.next().flatten();
+        let (entries, ticks, sites, weights) = (column(), column(), column(), column());
+        drop(columns);
+        let (mut items, mut bytes) = (Vec::new(), Vec::new());
+        if unpack(tape::COLUMN_UNMATCHED, "unmatched events", &mut bytes) {
             let mut cursor = Cursor::new(Format::Tape, &bytes);
             while cursor.remaining() > 0 {
                 match tape::Unmatched::get(&mut cursor, "unmatched") {
                     Ok(item) => items.push(item),
                     Err(error) => {
-                        lacks("unmatched events", error.to_string());
+                        let why = error.to_string();
+                        missing.push(Missing::Column { number: chunk.number, what: "unmatched events", why });
                         break;
                     }
                 }
@@ -335,10 +387,11 @@ impl Columns {
     }
 }
 
-fn unpacked(column: &Column) -> Result<Vec<u8>, String> {
+fn unpacked(unpacker: &mut Unpacker, column: &Column, bytes: &mut Vec<u8>) -> Result<(), String> {
     if u64::from(column.plain_length) > LONGEST {
         return Err(format!("{} bytes are more than a column can have", column.plain_length));
     }
     let codec = Codec::from_number(column.codec).ok_or_else(|| format!("codec {} is not known", column.codec))?;
-    codec.unpack(&column.stored.0, column.plain_length as usize).map_err(|error| error.to_string())
+    let unpacked = unpacker.unpack(codec, &column.stored.0, column.plain_length as usize, bytes);
+    unpacked.map_err(|error| error.to_string())
 }

@@ -1,6 +1,6 @@
 //! One program in one process: its files, opened, and the way to its events.
 
-use super::chunk::{self, Decoded, Head};
+use super::chunk::{Decoded, Decoder, Head};
 use super::tape::{self, Place, Tape};
 use super::{Failure, bare, io_failure, profile_file, trace_file};
 use crate::event::{Bound, Event, Range, Span};
@@ -382,9 +382,9 @@ impl Image {
         };
         let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4).min(places.len() / 4);
         if workers < 2 {
-            let mut used = Vec::new();
+            let (mut decoder, mut used) = (Decoder::default(), Vec::new());
             for place in places {
-                used = take(chunk::decode(tape, trace, &head, place, used));
+                used = take(decoder.decode(tape, trace, &head, place, used));
             }
             return missing;
         }
@@ -396,9 +396,10 @@ impl Image {
                     let (giver, used) = channel();
                     let (places, head) = (&places, &head);
                     scope.spawn(move || {
+                        let mut decoder = Decoder::default();
                         for place in places.iter().skip(first).step_by(workers) {
                             let used = used.try_recv().unwrap_or_default();
-                            if sender.send(chunk::decode(tape, trace, head, place, used)).is_err() {
+                            if sender.send(decoder.decode(tape, trace, head, place, used)).is_err() {
                                 break;
                             }
                         }

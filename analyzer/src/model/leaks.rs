@@ -6,6 +6,7 @@ use super::row;
 use crate::event::{Event, Kind, Moment, Span};
 use crate::replay::Model;
 use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
 
 /// Slices of the run in which live bytes and births are kept.
 pub const SLICES: usize = 16;
@@ -31,10 +32,8 @@ pub struct Axis {
     pub end: u64,
 }
 
-/// A site over the run. 320 bytes each, in the order in which they are used: an event touches the first two lines of the
-/// processor's cache and one of the third; where sites are many, each is a miss.
+/// A site over the run.
 #[derive(Clone, Debug, Default)]
-#[repr(C, align(64))]
 pub struct History {
     /// Allocations and resizes here.
     pub allocs: u64,
@@ -60,13 +59,10 @@ pub struct History {
     pub longest_life: u64,
     /// Of the freed ones, those freed right after a larger one was allocated here: a container that took a larger place.
     pub replaced: u64,
-    /// Size of the latest allocation here, until something of the site is freed.
-    newest: u64,
     /// Of the allocations, those that were resized away.
     pub resized: u64,
     /// Live blocks in the middle of the run.
     pub half_blocks: u64,
-    filled: u8,
     /// Blocks that were freed, by how long they lived.
     pub lives: [u32; LIVES],
     /// Live bytes at the end of each slice.
@@ -100,23 +96,89 @@ pub struct Survivors {
     pub inherited: bool,
 }
 
+/// What changes of a site with its events: an allocation touches the first of two lines of the processor's cache, a free both.
+/// Where sites are many each is a miss.
+#[derive(Clone, Debug, Default)]
+#[repr(C, align(128))]
+struct Row {
+    allocs: u64,
+    bytes: u64,
+    live_bytes: u64,
+    most_bytes: u64,
+    largest: u64,
+    /// Size of the latest allocation here, until something of the site is freed.
+    newest: u64,
+    live_blocks: u32,
+    most_blocks: u32,
+    /// Blocks whose end was not seen.
+    implied: u32,
+    /// Slices that are in the series.
+    filled: u8,
+    lived: u64,
+    longest_life: u64,
+    replaced: u64,
+    resized: u64,
+    /// Modulo 65,536; see [`Leaks::carried`].
+    lives: [u16; LIVES],
+}
+
+/// What changes of a site with the slices of the run alone.
+#[derive(Clone, Debug, Default)]
+struct Series {
+    live_bytes: [u64; SLICES],
+    half_blocks: u64,
+}
+
 /// Gathers evidence.
 #[derive(Debug)]
 pub struct Leaks {
     axis: Axis,
     width: u64,
+    /// The slice of the latest event, and what belongs to it: from here on, and up to there.
+    slice: usize,
+    slice_start: u64,
+    slice_end: u64,
     free_sites: bool,
     /// By site number.
-    pub rows: Vec<History>,
+    rows: Vec<Row>,
+    series: Vec<Series>,
+    /// How often a site's counter of a class of lifetimes ran over.
+    carried: FxHashMap<(u32, usize), u32>,
     /// How often a block of the first site was freed at the second, where frees carry sites.
-    pub freed_at: FxHashMap<(u32, u32), u64>,
+    freed_at: FxHashMap<(u32, u32), u64>,
+    /// The same in order: a site, how often, where.
+    freed_by: Vec<(u32, Reverse<u64>, u32)>,
 }
 
 impl Leaks {
     /// For a run that is measured so.
     pub fn new(axis: Axis, free_sites: bool) -> Self {
         let width = (axis.end.saturating_sub(axis.start) / SLICES as u64).saturating_add(1);
-        Leaks { axis, width, free_sites, rows: Vec::new(), freed_at: FxHashMap::default() }
+        Leaks {
+            axis,
+            width,
+            slice: 0,
+            slice_start: 0,
+            slice_end: 0,
+            free_sites,
+            rows: Vec::new(),
+            series: Vec::new(),
+            carried: FxHashMap::default(),
+            freed_at: FxHashMap::default(),
+            freed_by: Vec::new(),
+        }
+    }
+
+    /// The slice of an event: the next one's is the same, most likely.
+    #[inline]
+    fn slice_now(&mut self, at: u64) -> usize {
+        if at < self.slice_start || at >= self.slice_end {
+            self.slice = self.slice(at);
+            let start = |slice: usize| self.axis.start.saturating_add(self.width.saturating_mul(slice as u64));
+            self.slice_start = if self.slice == 0 { 0 } else { start(self.slice) };
+            self.slice_end = if self.slice == SLICES - 1 { u64::MAX } else { start(self.slice + 1) };
+        }
+        self.slice
     }
 
     fn slice(&self, at: u64) -> usize {
@@ -133,22 +195,22 @@ impl Leaks {
     }
 
     #[inline]
-    fn row(&mut self, site: u32, slice: usize) -> &mut History {
+    fn row(&mut self, site: u32, slice: usize) -> &mut Row {
         let row = row(&mut self.rows, site);
         if usize::from(row.filled) < slice {
-            row.fill(slice);
+            row.fill(slice, super::row(&mut self.series, site));
         }
         row
     }
 
     #[inline]
     fn taken(&mut self, event: &Event, block: &Block) {
-        let slice = self.slice(self.when(event));
+        let slice = self.slice_now(self.when(event));
         let row = self.row(block.site, slice);
         row.allocs += 1;
         row.bytes = row.bytes.saturating_add(block.size);
         row.newest = block.size;
-        row.live_blocks += 1;
+        row.live_blocks = row.live_blocks.saturating_add(1);
         row.live_bytes = row.live_bytes.saturating_add(block.size);
         row.most_blocks = row.most_blocks.max(row.live_blocks);
         row.most_bytes = row.most_bytes.max(row.live_bytes);
@@ -157,32 +219,74 @@ impl Leaks {
 
     #[inline]
     fn given(&mut self, event: &Event, old: &Block) {
-        let slice = self.slice(self.when(event));
+        let slice = self.slice_now(self.when(event));
         let age = self.when(event).saturating_sub(self.birth(old));
         let row = self.row(old.site, slice);
-        row.frees += 1;
         row.live_blocks = row.live_blocks.saturating_sub(1);
         row.live_bytes = row.live_bytes.saturating_sub(old.size);
         if event.is_implied() {
-            row.resized += u64::from(event.kind == Kind::Resize);
+            let resized = event.kind == Kind::Resize;
+            row.resized += u64::from(resized);
+            row.implied = row.implied.saturating_add(u32::from(!resized));
             return;
         }
-        row.died += 1;
         row.lived = row.lived.saturating_add(age);
         row.longest_life = row.longest_life.max(age);
-        let class = (u64::BITS - age.leading_zeros()).saturating_sub(7) as usize / 3;
-        let class = &mut row.lives[class.min(LIVES - 1)];
-        *class = class.saturating_add(1);
         row.replaced += u64::from(row.newest > old.size);
         row.newest = 0;
+        let class = (u64::BITS - age.leading_zeros()).saturating_sub(7) as usize / 3;
+        let class = class.min(LIVES - 1);
+        row.lives[class] = row.lives[class].wrapping_add(1);
+        if row.lives[class] == 0 {
+            *self.carried.entry((old.site, class)).or_default() += 1;
+        }
         if self.free_sites && event.site != 0 {
             *self.freed_at.entry((old.site, event.site)).or_default() += 1;
         }
     }
 
+    /// What a site did, once [`Leaks::survivors`] has completed the series.
+    pub fn history(&self, site: u32) -> History {
+        let place = site as usize;
+        let (Some(row), Some(series)) = (self.rows.get(place), self.series.get(place)) else {
+            return History::default();
+        };
+        let lives = std::array::from_fn(|class| {
+            let carried = self.carried.get(&(site, class)).copied().unwrap_or(0);
+            carried.saturating_mul(1 << u16::BITS).saturating_add(row.lives[class].into())
+        });
+        let frees = row.allocs.saturating_sub(row.live_blocks.into());
+        History {
+            allocs: row.allocs,
+            bytes: row.bytes,
+            frees,
+            live_blocks: row.live_blocks.into(),
+            live_bytes: row.live_bytes,
+            most_bytes: row.most_bytes,
+            most_blocks: row.most_blocks.into(),
+            largest: row.largest,
+            died: frees.saturating_sub(row.resized).saturating_sub(row.implied.into()),
+            lived: row.lived,
+            longest_life: row.longest_life,
+            replaced: row.replaced,
+            resized: row.resized,
+            half_blocks: series.half_blocks,
+            lives,
+            series: series.live_bytes,
+        }
+    }
+
+    /// Every site's number, and what it did.
+    pub fn histories(&self) -> impl Iterator<Item = (u32, History)> + '_ {
+        (0..self.rows.len() as u32).map(|site| (site, self.history(site)))
+    }
+
     /// The survivors born in a span, by site, own ones and inherited ones apart; completes the series.
     pub fn survivors(&mut self, live: &LiveSet, born: Span) -> FxHashMap<(u32, bool), Survivors> {
-        self.rows.iter_mut().for_each(|row| row.fill(SLICES));
+        self.series.resize(self.rows.len(), Series::default());
+        self.rows.iter_mut().zip(&mut self.series).for_each(|(row, series)| row.fill(SLICES, series));
+        self.freed_by = self.freed_at.iter().map(|(&(from, at), &count)| (from, Reverse(count), at)).collect();
+        self.freed_by.sort_unstable();
         let mut sites: FxHashMap<(u32, bool), Survivors> = FxHashMap::default();
         for (_, block) in live.iter() {
             if !born.contains(Moment { number: block.number, tick: block.tick }) {
@@ -195,12 +299,11 @@ impl Leaks {
         sites
     }
 
-    /// Where blocks of a site were freed, most often first.
-    pub fn freed_at(&self, site: u32) -> Vec<(u32, u64)> {
-        let mut places: Vec<(u32, u64)> =
-            self.freed_at.iter().filter(|((from, _), _)| *from == site).map(|((_, at), count)| (*at, *count)).collect();
-        places.sort_by_key(|&(site, count)| (std::cmp::Reverse(count), site));
-        places
+    /// Where blocks of a site were freed, most often first, once [`Leaks::survivors`] was asked.
+    pub fn freed_at(&self, site: u32) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let first = self.freed_by.partition_point(|&(from, ..)| from < site);
+        let places = self.freed_by[first..].iter().take_while(move |&&(from, ..)| from == site);
+        places.map(|&(_, Reverse(count), at)| (at, count))
     }
 }
 
@@ -227,12 +330,14 @@ impl History {
             *sum = sum.saturating_add(bytes);
         }
     }
+}
 
-    fn fill(&mut self, until: usize) {
+impl Row {
+    fn fill(&mut self, until: usize, series: &mut Series) {
         let from = usize::from(self.filled).min(until);
-        self.series[from..until].fill(self.live_bytes);
+        series.live_bytes[from..until].fill(self.live_bytes);
         if from < SLICES / 2 && until >= SLICES / 2 {
-            self.half_blocks = self.live_blocks;
+            series.half_blocks = self.live_blocks.into();
         }
         self.filled = until as u8;
     }
@@ -303,6 +408,16 @@ impl Model for Leaks {
     fn free(&mut self, event: &Event, old: Option<&Block>) {
         if let Some(old) = old {
             self.given(event, old);
+        }
+    }
+
+    #[inline]
+    fn soon(&self, site: u32, freed: bool) {
+        if let Some(row) = self.rows.get(site as usize) {
+            std::hint::black_box(row.allocs);
+            if freed {
+                std::hint::black_box(row.lived);
+            }
         }
     }
 }

@@ -1,31 +1,33 @@
 //! The allocations that are alive, by allocation index.
 //!
 //! Indexes are given in order of birth, so blocks that are born together lie together: in pages of 64 places, which come and
-//! go with their blocks. A page that is no longer among the youngest and holds only few blocks gives them to a map and goes,
-//! so that memory follows what lives whatever the indexes are (48 to 200 bytes a block, measured 60 on a program that keeps
-//! most of what it allocates). When more pages live than memory is meant for, those that nobody touched lie in a temporary
-//! file.
+//! go with their blocks. A page that is no longer among the youngest keeps only room for what still lives in it, a quarter
+//! full at least, so that memory follows what lives whatever the indexes are: 60 to 230 bytes a block. What is more than
+//! memory is meant for lies in a temporary file.
 
+mod frames;
 mod spill;
 
+use frames::{Frames, KINDS, blocks, kind_for};
 use rustc_hash::FxHashMap;
-use spill::Spill;
 use std::collections::VecDeque;
 
 /// Places of a page: one bit of a word each.
 const PLACES: usize = 64;
-/// An old page with fewer blocks than this is given up.
-const FEW: u32 = 16;
-/// Pages that are young: 512 of 3 KiB stay in the processor's second-level cache.
-const YOUNG: usize = 512;
-
-/// Pages in memory, 3 KiB each; the others lie in a file: 192 MiB, 4 million blocks where they lie densely.
+/// The kind of a group that holds a whole page.
+const WHOLE: u8 = KINDS as u8 - 1;
+/// Pages that are young: 128 of 3 KiB stay in the processor's second-level cache.
+const YOUNG: usize = 128;
+/// Frames in memory, 3 KiB each; the others lie in a file: 192 MiB, 4 million blocks where they lie densely.
 const RESIDENT: usize = 64 << 10;
-/// Old blocks in the map before pages with few blocks stay pages, which can go to the file: 64 MiB.
-const SPARSE: usize = 512 << 10;
+/// Page numbers, from the first on, that are looked up in a table; those beyond in a map. 64 MiB, a thousand million births.
+const NEAR: usize = 16 << 20;
+/// The table may be so much longer than four times the pages that there ever were.
+const SLACK: u64 = 1 << 16;
 
 /// A block that is alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Block {
     /// First byte.
     pub address: u64,
@@ -47,19 +49,31 @@ pub struct Block {
     pub inherited: bool,
 }
 
+/// A page with live blocks, or the newest.
 #[derive(Debug)]
 struct Page {
-    /// Number of the page: index / 64.
+    /// Its number: index / 64.
     number: u64,
     /// A bit for each place that holds a block.
     held: u64,
-    young: bool,
-    /// Whether it was used since the search for a page to put away last passed it.
-    touched: bool,
-    /// Where it lies in the file, plus one; 0: in memory, or nowhere.
-    slot: u32,
-    /// None while it lies in the file.
-    blocks: Option<Box<[Block; PLACES]>>,
+    /// A bit for each place that its group has room for, in their order.
+    room: u64,
+    /// Its group.
+    at: u32,
+    kind: u8,
+    /// With so many blocks, or fewer, it gets a smaller group, or goes; none: it is the newest.
+    few: Option<u8>,
+}
+
+impl Page {
+    /// Where a place of it lies in memory.
+    #[inline]
+    const fn place(&self, place: usize) -> u32 {
+        match self.kind {
+            WHOLE => self.at + place as u32,
+            _ => self.at + (self.room & ((1 << place) - 1)).count_ones(),
+        }
+    }
 }
 
 /// Live allocations.
@@ -68,20 +82,17 @@ pub struct LiveSet {
     pages: Vec<Page>,
     /// Places in `pages` that can be used again.
     unused: Vec<u32>,
-    /// Page number -> place in `pages`.
-    places: FxHashMap<u64, u32>,
-    /// Young pages, oldest first.
-    young: VecDeque<u32>,
-    /// Blocks of pages that were given up.
-    sparse: FxHashMap<u64, Block>,
-    /// The page that was used last: number and place. It is in memory.
-    last: Option<(u64, u32)>,
-    /// Pages that may be in memory, and that are.
-    budget: usize,
-    resident: usize,
-    spill: Spill,
-    /// Where the search for a page to put away goes on.
-    hand: usize,
+    /// Number of the first page that there was; the table starts there.
+    base: Option<u64>,
+    /// Page number - base -> place in `pages`, plus one; 0: there is none.
+    near: Vec<u32>,
+    /// The same for pages that are not in the table.
+    far: FxHashMap<u64, u32>,
+    /// How many pages there ever were.
+    made: u64,
+    /// Numbers of the young pages, oldest first; the last is the newest.
+    young: VecDeque<u64>,
+    frames: Frames,
 }
 
 impl Default for LiveSet {
@@ -91,19 +102,17 @@ impl Default for LiveSet {
 }
 
 impl LiveSet {
-    /// With so many pages in memory at most.
+    /// With so many frames of 64 blocks in memory at most.
     pub fn within(budget: usize) -> Self {
         LiveSet {
             pages: Vec::new(),
             unused: Vec::new(),
-            places: FxHashMap::default(),
+            base: None,
+            near: Vec::new(),
+            far: FxHashMap::default(),
+            made: 0,
             young: VecDeque::new(),
-            sparse: FxHashMap::default(),
-            last: None,
-            budget: budget.max(2),
-            resident: 0,
-            spill: Spill::default(),
-            hand: 0,
+            frames: Frames::within(budget),
         }
     }
 
@@ -111,20 +120,18 @@ impl LiveSet {
         (index / PLACES as u64, (index % PLACES as u64) as usize)
     }
 
+    /// Where a page number stands in the table, if it can.
     #[inline]
-    fn page(&mut self, number: u64) -> Option<u32> {
-        match self.last {
-            Some((last, at)) if last == number => Some(at),
-            _ => {
-                let at = *self.places.get(&number)?;
-                self.last = Some((number, at));
-                let page = &mut self.pages[at as usize];
-                page.touched = true;
-                if page.blocks.is_none() {
-                    self.fetch(at);
-                }
-                Some(at)
-            }
+    fn near(&self, number: u64) -> usize {
+        usize::try_from(number.wrapping_sub(self.base.unwrap_or(number))).unwrap_or(usize::MAX)
+    }
+
+    #[inline]
+    fn page(&self, number: u64) -> Option<u32> {
+        match self.near.get(self.near(number)) {
+            Some(&at) if at > 0 => Some(at - 1),
+            _ if self.far.is_empty() => None,
+            _ => self.far.get(&number).copied(),
         }
     }
 
@@ -136,232 +143,172 @@ impl LiveSet {
             Some(at) => at,
             None => self.new_page(number),
         };
-        let page = &mut self.pages[at as usize];
         let bit = 1 << place;
-        // Whatever `page` and `new_page` give is in memory.
-        let Some(blocks) = &mut page.blocks else { return self.sparse.insert(index, block) };
-        let before = std::mem::replace(&mut blocks[place], block);
-        if page.held & bit != 0 {
-            return Some(before);
+        if self.pages[at as usize].room & bit == 0 {
+            self.change_room(at, self.pages[at as usize].held | bit);
         }
+        let page = &mut self.pages[at as usize];
+        let before = std::mem::replace(self.frames.block(page.place(place)), block);
+        let doubled = page.held & bit != 0;
         page.held |= bit;
-        if self.sparse.is_empty() { None } else { self.sparse.remove(&index) }
+        doubled.then_some(before)
     }
 
     /// Takes an allocation out.
     #[inline]
     pub fn remove(&mut self, index: u64) -> Option<Block> {
         let (number, place) = Self::split(index);
-        if let Some(at) = self.page(number) {
-            let page = &mut self.pages[at as usize];
-            let bit = 1 << place;
-            if page.held & bit != 0
-                && let Some(blocks) = &page.blocks
-            {
-                page.held &= !bit;
-                let block = blocks[place];
-                if !page.young && page.held.count_ones() < FEW && (page.held == 0 || self.sparse.len() < SPARSE) {
-                    self.give_up(at);
-                }
-                return Some(block);
-            }
+        let at = self.page(number)?;
+        let page = &mut self.pages[at as usize];
+        let bit = 1 << place;
+        if page.held & bit == 0 {
+            return None;
         }
-        self.sparse.remove(&index)
+        page.held &= !bit;
+        let block = *self.frames.block(page.place(place));
+        if page.few.is_some_and(|few| page.held.count_ones() <= u32::from(few)) {
+            self.settle(at);
+        }
+        Some(block)
     }
 
     /// The allocation of an index.
     #[inline]
     pub fn get_mut(&mut self, index: u64) -> Option<&mut Block> {
         let (number, place) = Self::split(index);
-        if let Some(at) = self.page(number)
-            && self.pages[at as usize].held & 1 << place != 0
-        {
-            return self.pages[at as usize].blocks.as_mut().map(|blocks| &mut blocks[place]);
-        }
-        self.sparse.get_mut(&index)
+        let page = &self.pages[self.page(number)? as usize];
+        (page.held & 1 << place != 0).then(|| self.frames.block(page.place(place)))
+    }
+
+    /// The sites of allocations, where they are in memory; else 0. Step by step for all of them, so that the processor waits
+    /// for many places of its memory at the same time, and has the blocks at hand afterwards.
+    #[inline]
+    pub fn glance<const N: usize>(&self, indexes: &[u64; N]) -> [u32; N] {
+        let pages = indexes.map(|index| self.page(index / PLACES as u64).unwrap_or(u32::MAX));
+        let places: [u32; N] = std::array::from_fn(|at| {
+            let (_, place) = Self::split(indexes[at]);
+            let page = self.pages.get(pages[at] as usize).filter(|page| page.held & 1 << place != 0);
+            page.map_or(u32::MAX, |page| page.place(place))
+        });
+        places.map(|place| {
+            // A block may lie in two lines of the processor's cache.
+            let block = self.frames.glance(place).map(|block| (block.site, block.address));
+            std::hint::black_box(block).map_or(0, |(site, _)| site)
+        })
     }
 
     /// Everything alive, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Block)> + '_ {
-        let pages = self.pages.iter().filter(|page| page.held != 0).flat_map(|page| {
-            let (number, held) = (page.number, page.held);
-            let blocks = page.blocks.as_deref().copied().unwrap_or_else(|| self.spill.read(page.slot));
-            let all = blocks.into_iter().zip(0u64..).filter(move |(_, place)| held & 1 << place != 0);
-            all.map(move |(block, place)| (number * PLACES as u64 + place, block))
-        });
-        pages.chain(self.sparse.iter().map(|(index, block)| (*index, *block)))
+        self.pages.iter().filter(|page| page.held != 0).flat_map(|page| {
+            let mut blocks = [Block::default(); PLACES];
+            self.frames.read(page.at, page.room.count_ones() as usize, &mut blocks);
+            let places = (0..PLACES).filter(|place| page.held & 1 << place != 0);
+            places.map(move |place| {
+                let block = blocks[(page.place(place) - page.at) as usize];
+                (page.number * PLACES as u64 + place as u64, block)
+            })
+        })
     }
 
     /// Keeps only what `keep` says.
     pub fn retain(&mut self, mut keep: impl FnMut(u64, &Block) -> bool) {
-        for page in &mut self.pages {
-            let spilled = page.blocks.is_none().then(|| self.spill.read(page.slot));
-            let Some(blocks) = page.blocks.as_deref().or(spilled.as_ref()) else { continue };
-            for (place, block) in blocks.iter().enumerate() {
-                let index = page.number * PLACES as u64 + place as u64;
-                if page.held & 1 << place != 0 && !keep(index, block) {
+        let mut blocks = [Block::default(); PLACES];
+        for page in self.pages.iter_mut().filter(|page| page.held != 0) {
+            self.frames.read(page.at, page.room.count_ones() as usize, &mut blocks);
+            let held = page.held;
+            for place in (0..PLACES).filter(|place| held & 1 << place != 0) {
+                let block = &blocks[(page.place(place) - page.at) as usize];
+                if !keep(page.number * PLACES as u64 + place as u64, block) {
                     page.held &= !(1 << place);
                 }
             }
         }
-        self.sparse.retain(|index, block| keep(*index, block));
     }
 
-    /// Brings a page back from the file.
+    /// A page that has become nearly empty gets a smaller group, or goes.
     #[cold]
-    fn fetch(&mut self, at: u32) {
-        self.make_room();
+    #[inline(never)]
+    fn settle(&mut self, at: u32) {
+        let page = &self.pages[at as usize];
+        if page.held != 0 {
+            if page.kind > kind_for(page.held.count_ones()) {
+                self.change_room(at, page.held);
+            }
+            return;
+        }
+        let (number, kind, group) = (page.number, page.kind, page.at);
+        self.frames.give(group, kind);
+        let near = self.near(number);
+        match self.near.get_mut(near) {
+            Some(known) if *known == at + 1 => *known = 0,
+            _ => drop(self.far.remove(&number)),
+        }
+        self.unused.push(at);
+    }
+
+    /// Moves what a page holds to a group with room for these places.
+    #[cold]
+    #[inline(never)]
+    fn change_room(&mut self, at: u32, room: u64) {
+        let kind = kind_for(room.count_ones());
+        let group = self.frames.take(kind);
         let page = &mut self.pages[at as usize];
-        page.blocks = Some(Box::new(self.spill.take(page.slot)));
-        page.slot = 0;
-        self.resident += 1;
-    }
-
-    /// Puts a page away that was not touched of late, when there are as many in memory as may be. Young ones stay: they are
-    /// few.
-    fn make_room(&mut self) {
-        if self.resident < self.budget || self.spill.is_broken() {
-            return;
+        let old =
+            std::mem::replace(page, Page { at: group, kind, room: if kind == WHOLE { !0 } else { room }, ..*page });
+        page.few = page.few.map(|_| few(kind));
+        for place in (0..PLACES).filter(|place| old.held & 1 << place != 0) {
+            let block = *self.frames.block(old.place(place));
+            *self.frames.block(page.place(place)) = block;
         }
-        // Twice around: the first time takes away the marks.
-        for _ in 0..2 * self.pages.len() {
-            self.hand = (self.hand + 1) % self.pages.len();
-            let in_use = self.last.is_some_and(|(_, at)| at as usize == self.hand);
-            let page = &mut self.pages[self.hand];
-            if page.blocks.is_none() || page.held == 0 || page.young || in_use {
-                continue;
-            }
-            if std::mem::take(&mut page.touched) {
-                continue;
-            }
-            if let Some(blocks) = &page.blocks
-                && let Some(slot) = self.spill.put(blocks)
-            {
-                (page.slot, page.blocks) = (slot, None);
-                self.resident -= 1;
-            }
-            return;
-        }
+        self.frames.give(old.at, old.kind);
     }
 
     #[cold]
+    #[inline(never)]
     fn new_page(&mut self, number: u64) -> u32 {
-        if self.young.len() == YOUNG
-            && let Some(oldest) = self.young.pop_front()
-        {
-            let page = &mut self.pages[oldest as usize];
-            page.young = false;
-            if page.held.count_ones() < FEW && (page.held == 0 || self.sparse.len() < SPARSE) {
-                self.give_up(oldest);
+        if let Some(page) = self.young.back().and_then(|&newest| self.page(newest)) {
+            self.pages[page as usize].few = Some(0);
+            if self.pages[page as usize].held == 0 {
+                self.settle(page);
             }
         }
+        if self.young.len() >= YOUNG
+            && let Some(old) = self.young.pop_front().and_then(|oldest| self.page(oldest))
+        {
+            self.pages[old as usize].few = Some(few(self.pages[old as usize].kind));
+            self.settle(old);
+        }
+        let page = Page { number, held: 0, room: !0, at: self.frames.take(WHOLE), kind: WHOLE, few: None };
         let at = match self.unused.pop() {
-            Some(at) => at,
+            Some(at) => {
+                self.pages[at as usize] = page;
+                at
+            }
             None => {
-                self.make_room();
-                let blocks = Some(Box::new([Block::default(); PLACES]));
-                self.resident += 1;
-                self.pages.push(Page { number, held: 0, young: true, touched: true, slot: 0, blocks });
+                self.pages.push(page);
                 self.pages.len() as u32 - 1
             }
         };
-        let page = &mut self.pages[at as usize];
-        (page.number, page.held, page.young) = (number, 0, true);
-        self.young.push_back(at);
-        self.places.insert(number, at);
-        self.last = Some((number, at));
+        self.young.push_back(number);
+        self.made += 1;
+        self.base.get_or_insert(number);
+        let near = self.near(number);
+        if near < NEAR && near as u64 <= self.made * 4 + SLACK {
+            if near >= self.near.len() {
+                self.near.resize(near + 1, 0);
+            }
+            self.near[near] = at + 1;
+        } else {
+            self.far.insert(number, at);
+        }
         at
     }
+}
 
-    /// Moves the few blocks of a page to the map.
-    #[cold]
-    fn give_up(&mut self, at: u32) {
-        let page = &mut self.pages[at as usize];
-        for (place, block) in page.blocks.iter().flat_map(|blocks| blocks.iter()).enumerate() {
-            if page.held & 1 << place != 0 {
-                self.sparse.insert(page.number * PLACES as u64 + place as u64, *block);
-            }
-        }
-        page.held = 0;
-        self.places.remove(&page.number);
-        self.unused.push(at);
-        self.last = None;
-    }
+/// With so many blocks a page's group of this kind is left.
+const fn few(kind: u8) -> u8 {
+    if kind == 0 { 0 } else { blocks(kind - 1) as u8 }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::HashMap;
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
-        /// Against a plain map: runs of births as a program makes them, and indexes that lie far apart.
-        #[test]
-        fn behaves_like_a_map(
-            steps in prop::collection::vec((0u8..8, 0u64..2000, 0u64..4), 0..60),
-            budget in prop::sample::select(vec![520usize, 560, RESIDENT]),
-        ) {
-            let (mut live, mut plain, mut next) = (LiveSet::within(budget), HashMap::new(), 0);
-            for (step, (kind, number, far)) in steps.into_iter().enumerate() {
-                let index = number.wrapping_mul(37) % (next + 1) + [0, 0, 1 << 40, u64::MAX / 2][far as usize];
-                let block = Block { size: step as u64, ..Block::default() };
-                match kind {
-                    0..3 => for _ in 0..number {
-                        prop_assert_eq!(live.insert(next, block), plain.insert(next, block));
-                        next += 1;
-                    },
-                    3 => for index in (0..next).step_by(3) {
-                        prop_assert_eq!(live.remove(index), plain.remove(&index));
-                    },
-                    4 => prop_assert_eq!(live.insert(index, block), plain.insert(index, block)),
-                    5 | 6 => prop_assert_eq!(live.remove(index), plain.remove(&index)),
-                    _ => prop_assert_eq!(live.get_mut(index).copied(), plain.get(&index).copied()),
-                }
-            }
-            let mut left: Vec<(u64, Block)> = live.iter().collect();
-            let mut expected: Vec<(u64, Block)> = plain.into_iter().collect();
-            left.sort_by_key(|pair| pair.0);
-            expected.sort_by_key(|pair| pair.0);
-            prop_assert_eq!(left, expected);
-        }
-    }
-
-    /// What does not fit into memory lies in the file, and comes back.
-    #[test]
-    fn pages_go_to_the_file_and_come_back() {
-        let mut live = LiveSet::within(1000);
-        for index in 0..1_000_000 {
-            live.insert(
-                index,
-                Block { size: index * 3, address: !index, tick: 7, inherited: index % 2 == 0, ..Block::default() },
-            );
-        }
-        assert!(live.resident <= 1001, "{} pages in memory", live.resident);
-        assert_eq!(live.iter().count(), 1_000_000);
-        for index in (0..1_000_000).step_by(777) {
-            let wanted =
-                Block { size: index * 3, address: !index, tick: 7, inherited: index % 2 == 0, ..Block::default() };
-            assert_eq!(live.remove(index), Some(wanted));
-            assert_eq!(live.remove(index), None);
-        }
-        assert!(live.resident <= 1001);
-        live.retain(|_, block| block.inherited);
-        assert!(live.iter().all(|(index, block)| index % 2 == 0 && block.size == index * 3));
-    }
-
-    /// One block in a hundred lives on: their pages must not.
-    #[test]
-    fn few_survivors_take_little() {
-        let mut live = LiveSet::default();
-        for index in 0..1_000_000 {
-            live.insert(index, Block::default());
-            if index % 100 != 0 {
-                live.remove(index);
-            }
-        }
-        assert!(live.pages.len() <= YOUNG + 1);
-        assert_eq!(live.iter().count(), 10_000);
-    }
-}
+mod tests;

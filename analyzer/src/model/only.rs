@@ -83,6 +83,11 @@ impl<M: Model> Model for Only<'_, M> {
             self.model.inherited(block, gone);
         }
     }
+
+    #[inline]
+    fn soon(&self, site: u32, freed: bool) {
+        self.model.soon(site, freed);
+    }
 }
 
 /// First pass of a question about ages: which allocations live so long, in the run's unit.

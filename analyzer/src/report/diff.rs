@@ -11,7 +11,7 @@ pub use side::{Side, Sums};
 
 use super::frames::FrameJson;
 use super::{Error, Outcome, json, say_missing};
-use crate::symbols::{Detail, Symbolizer};
+use crate::symbols::{Detail, Origin, Symbolizer};
 use crate::text::{Screen, Style};
 use matching::Pair;
 use serde::Serialize;
@@ -59,6 +59,8 @@ pub struct Options {
     pub top: Option<usize>,
     /// JSON instead of text.
     pub json: bool,
+    /// Where the files are looked for that name frames.
+    pub origin: Origin,
 }
 
 impl Default for Options {
@@ -71,6 +73,7 @@ impl Default for Options {
             least: 0.001,
             top: None,
             json: false,
+            origin: Origin::default(),
         }
     }
 }
@@ -157,7 +160,7 @@ pub struct Found {
 /// # Errors
 /// When nothing can be read.
 pub fn find(a: &[Side], b: &[Side], options: &Options) -> Result<Found, Error> {
-    let mut symbols = Symbolizer::new(Detail::Full);
+    let mut symbols = Symbolizer::from(Detail::Full, options.origin.clone());
     let known = side::Known::of(a, b)?;
     let measure = |sides: &[Side], symbols: &mut Symbolizer| -> Result<Vec<Measured>, Error> {
         sides.iter().map(|side| side::measure(side, &known, options.depth, symbols)).collect()

@@ -167,7 +167,7 @@ pub fn find<'a>(
         let lacking = if image.has_events() {
             of_events(image, asked, options.depth, symbols, &progress, &mut found)
         } else {
-            of_sums(image, &progress, symbols, &mut found)
+            of_sums(image, &progress, symbols, &mut found)?
         };
         found.missing.push((image, lacking));
     }
@@ -291,9 +291,7 @@ fn of_events<'a>(
         }
         group.sites += 1;
         group.survivors.merge(&survivors);
-        if let Some(history) = model.rows.get(site as usize) {
-            group.history.merge(history);
-        }
+        group.history.merge(&model.history(site));
     }
     for Group { site, sites, survivors, history, kept, .. } in groups.into_values() {
         let verdict = judge(&run, &history, &survivors);
@@ -308,27 +306,33 @@ fn of_events<'a>(
 
 /// Sites that were emptied only at the end. While events are missing nothing is said: what looks empty may not be.
 fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, symbols: &mut Symbolizer) -> Vec<Leak<'a>> {
-    let rows = model.rows.iter().zip(0u32..).filter(|(row, _)| run.hidden == 0 && is_freed_at_exit(row));
+    let rows = model.histories().filter(|(_, history)| run.hidden == 0 && is_freed_at_exit(history));
     let none = Survivors::default();
-    rows.map(|(history, site)| Leak {
+    rows.map(|(site, history)| Leak {
         image,
         verdict: Verdict::FreedAtExit,
         site,
         sites: 1,
         blocks: 0,
         bytes: 0,
-        evidence: Some(evidence::evidence(image, run, history, &none, freed_at(image, model, site, symbols))),
+        evidence: Some(evidence::evidence(image, run, &history, &none, freed_at(image, model, site, symbols))),
         kept: None,
     })
     .collect()
 }
 
 /// Leaks of a profile: what was allocated and not freed, without evidence.
-fn of_sums<'a>(image: &'a Image, progress: &Progress, symbols: &mut Symbolizer, found: &mut Found<'a>) -> Vec<Missing> {
+fn of_sums<'a>(
+    image: &'a Image,
+    progress: &Progress,
+    symbols: &mut Symbolizer,
+    found: &mut Found<'a>,
+) -> Result<Vec<Missing>, Error> {
     let sums = sums(image, progress);
+    sums.needs_frees(image)?;
     for row in &sums.sites {
         let (blocks, bytes) = (row.allocs.saturating_sub(row.frees), row.bytes.saturating_sub(row.freed_bytes));
-        if blocks > 0 && !found.rules.eat(image, symbols, row.site, blocks, bytes) {
+        if (blocks > 0 || bytes > 0) && !found.rules.eat(image, symbols, row.site, blocks, bytes) {
             found.leaks.push(Leak {
                 image,
                 verdict: Verdict::Uncertain,
@@ -341,5 +345,5 @@ fn of_sums<'a>(image: &'a Image, progress: &Progress, symbols: &mut Symbolizer, 
             });
         }
     }
-    sums.missing
+    Ok(sums.missing)
 }

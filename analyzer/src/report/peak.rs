@@ -83,13 +83,15 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
 
 impl Answer for PeakAnswer {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
-        screen.line(&format!(
-            "peak of {} in {}, {}; at most {} at any moment",
-            bytes(self.peak_bytes),
-            counted(self.peak_blocks, "block"),
-            self.at.text(),
-            counted(self.most_blocks, "block"),
-        ))?;
+        let (peak, at) = (bytes(self.peak_bytes), self.at.text());
+        // Massif counts no blocks.
+        screen.line(&match self.peak_blocks {
+            0 if self.peak_bytes > 0 => format!("peak of {peak}, {at}"),
+            blocks => {
+                let (blocks, most) = (counted(blocks, "block"), counted(self.most_blocks, "block"));
+                format!("peak of {peak} in {blocks}, {at}; at most {most} at any moment")
+            }
+        })?;
         let own = |row: &Row| row.own_peak_bytes.map_or_else(|| "-".into(), bytes);
         let rows: Vec<Vec<String>> = self
             .holders

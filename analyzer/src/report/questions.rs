@@ -126,7 +126,9 @@ pub(super) fn ask<A: Answer>(
     let recordings = asked.open()?;
     let images = asked.images(&recordings)?;
     if needs_events && !images.is_empty() && !images.iter().any(|image| image.has_events()) {
-        return Err(Error::Unanswerable("this needs events, and there are none: a profile holds only sums".into()));
+        return Err(Error::Unanswerable(
+            "this needs events, and there are none: the file holds only sums by stack".into(),
+        ));
     }
     let mut symbols = asked.symbolizer();
     let progress = Progress::new("reading events");

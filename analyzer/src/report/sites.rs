@@ -32,7 +32,11 @@ struct SitesAnswer {
 pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     ask(asked, out, style, !asked.is_all(), |image, symbols, progress| {
         let sums = match asked.is_all() {
-            true => sums(image, progress),
+            true => {
+                let sums = sums(image, progress);
+                sums.needs_frees(image)?;
+                sums
+            }
             false => of_asked(image, asked, symbols, progress),
         };
         let rows = sums.sites.iter().map(|row| (row.site, [row.bytes, row.allocs, row.frees, row.freed_bytes]));

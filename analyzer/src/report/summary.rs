@@ -5,7 +5,7 @@ use super::sums::{Sums, sums};
 use super::{Error, Outcome, json, say_missing};
 use crate::load::{self, Image, Recording};
 use crate::progress::Progress;
-use crate::symbols::{Detail, Symbolizer};
+use crate::symbols::{Detail, Origin, Symbolizer};
 use crate::text::{Screen, Style, bytes, count, counted, duration};
 use heaptape_formats::recording::{Exit, NotTraced};
 use heaptape_formats::tape::{Account, SiteSums};
@@ -274,10 +274,9 @@ fn ranking(images: &[(&Image, &Sums)], symbols: &mut Symbolizer, weigh: Weigh) -
         .collect()
 }
 
-/// Makes the summary of recordings, as `detail` allows.
-pub fn summarize(recordings: &[Recording], detail: Detail, progress: &Progress) -> Summary {
+/// Makes the summary of recordings, with what names their frames.
+pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &Progress) -> Summary {
     let mut summary = Summary::default();
-    let mut symbols = Symbolizer::new(detail);
     let mut all: Vec<(&Image, Sums)> = Vec::new();
     for recording in recordings {
         if let Some(about) = &recording.about {
@@ -306,10 +305,16 @@ pub fn summarize(recordings: &[Recording], detail: Detail, progress: &Progress) 
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
-pub fn report(paths: &[&Path], as_json: bool, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+pub fn report(
+    paths: &[&Path],
+    as_json: bool,
+    origin: &Origin,
+    out: &mut dyn Write,
+    style: Style,
+) -> Result<Outcome, Error> {
     let recordings = paths.iter().map(|path| load::open(path)).collect::<Result<Vec<_>, _>>()?;
     let progress = Progress::new("reading events");
-    let summary = summarize(&recordings, Detail::Full, &progress);
+    let summary = summarize(&recordings, Symbolizer::from(Detail::Full, origin.clone()), &progress);
     drop(progress);
     match as_json {
         true => json::print(out, &summary)?,
@@ -323,7 +328,7 @@ pub fn report(paths: &[&Path], as_json: bool, out: &mut dyn Write, style: Style)
 /// # Errors
 /// When `out` fails.
 pub fn after_record(recording: &[Recording; 1], out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    let summary = summarize(recording, Detail::Quick, &Progress::new("reading events"));
+    let summary = summarize(recording, Symbolizer::new(Detail::Quick), &Progress::new("reading events"));
     print(&summary, recording, &mut Screen::new(out, style))?;
     Ok(summary.outcome())
 }

@@ -1,5 +1,6 @@
 //! Totals and sums by site of an image, the cheapest way that gives them: the tape's own summary, a profile's, or a replay.
 
+use super::Error;
 use super::questions::Asked;
 use crate::event::{Range, Span};
 use crate::load::Image;
@@ -23,6 +24,20 @@ pub struct Sums {
     pub has_peak: bool,
     /// What is missing: of the image, and what was found on the way.
     pub missing: Vec<Missing>,
+}
+
+impl Sums {
+    /// Whether they say what was freed.
+    ///
+    /// # Errors
+    /// When they hold only bytes that were alive at the peak and at some other moment, as Massif's do.
+    pub(super) fn needs_frees(&self, image: &Image) -> Result<(), Error> {
+        if self.totals.allocs > 0 || self.sites.iter().all(|row| row.peak_bytes == 0) {
+            return Ok(());
+        }
+        let why = "the file counts no allocations: it says what was alive at some moments (peak), not what was freed";
+        Err(Error::Unanswerable(format!("{}: {why}", image.path.display())))
+    }
 }
 
 /// The sums of a whole image.

@@ -5,6 +5,8 @@ use crate::stacks::Module;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Where distributions put separate debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
@@ -17,6 +19,8 @@ pub struct Origin {
     /// Whether servers named by `DEBUGINFOD_URLS` are asked: by elfutils' `debuginfod-find`, which keeps what it gets in its
     /// cache and gives up after `DEBUGINFOD_TIMEOUT`.
     pub debuginfod: bool,
+    /// Whether a server kept somebody waiting until that: then none is asked again.
+    pub silent: Arc<AtomicBool>,
 }
 
 /// What was found.
@@ -77,8 +81,13 @@ pub fn search(path: &str, module: &Module, origin: &Origin) -> Search {
     let mut separate = places.iter().filter(|place| first.as_ref() != Some(place)).find_map(lies_there);
     let has_lines = found.files.first().is_some_and(|(_, elf)| elf.section_size(".debug_info") > 0);
     if separate.is_none() && origin.debuginfod && !has_lines && build_id.len() > 1 {
-        match debuginfod(build_id) {
-            Ok(place) => separate = lies_there(&place),
+        match debuginfod(build_id, &origin.silent) {
+            Ok(place) => {
+                separate = lies_there(&place);
+                if separate.is_none() {
+                    found.notes.push(format!("{path}: what a debuginfod server gave is not its debug information"));
+                }
+            }
             Err(why) => found.notes.push(format!("{path}: {why}")),
         }
     }
@@ -90,22 +99,33 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Asks the servers; none are asked when none are named.
-fn debuginfod(build_id: &[u8]) -> Result<PathBuf, String> {
+/// Seconds for which a server may keep silent, where `DEBUGINFOD_TIMEOUT` does not say.
+const PATIENCE: u64 = 30;
+
+/// Asks the servers; none are asked when none are named, and none once more when one kept silent.
+fn debuginfod(build_id: &[u8], silent: &AtomicBool) -> Result<PathBuf, String> {
     if std::env::var_os("DEBUGINFOD_URLS").is_none_or(|urls| urls.is_empty()) {
         return Err("DEBUGINFOD_URLS names no server".into());
     }
+    if silent.load(Ordering::Relaxed) {
+        return Err("the debuginfod servers do not answer".into());
+    }
     let mut command = Command::new("debuginfod-find");
     command.args(["debuginfo", &hexadecimal(build_id)]).stdin(Stdio::null()).stderr(Stdio::null());
-    if std::env::var_os("DEBUGINFOD_TIMEOUT").is_none() {
-        command.env("DEBUGINFOD_TIMEOUT", "30");
-    }
+    let patience = std::env::var("DEBUGINFOD_TIMEOUT").ok().and_then(|seconds| seconds.parse().ok());
+    let patience = patience.filter(|&seconds| seconds > 0).unwrap_or(PATIENCE);
+    command.env("DEBUGINFOD_TIMEOUT", patience.to_string());
+    let asked = Instant::now();
     let said = command.output().map_err(|error| format!("debuginfod-find (elfutils): {error}"))?;
     let place = String::from_utf8_lossy(&said.stdout).trim().to_string();
-    match said.status.success() && place.starts_with('/') {
-        true => Ok(place.into()),
-        false => Err("the debuginfod servers have no debug information of it".into()),
+    if said.status.success() && place.starts_with('/') {
+        return Ok(place.into());
     }
+    if asked.elapsed() >= Duration::from_secs(patience) {
+        silent.store(true, Ordering::Relaxed);
+        return Err("the debuginfod servers do not answer".into());
+    }
+    Err("the debuginfod servers have no debug information of it".into())
 }
 
 /// Files that a file points to and lines come from: shared debug information, packages and files of split units.

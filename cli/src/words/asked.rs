@@ -33,14 +33,28 @@ pub struct Common {
     /// Tell stacks together by: stack, function, file, line or module of the innermost frame of the program
     #[arg(long, value_name = "WHAT", value_parser = by())]
     by: Option<By>,
+    #[command(flatten)]
+    names: Names,
+    #[command(flatten, next_help_heading = "Only some blocks")]
+    only: Only,
+}
+
+/// Where the files lie that name frames.
+#[derive(clap::Args, Default)]
+pub struct Names {
     /// A folder that stands for / where programs and debug files are looked for first
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
     /// Ask the servers of DEBUGINFOD_URLS for missing debug information, by elfutils' debuginfod-find
     #[arg(long)]
     debuginfod: bool,
-    #[command(flatten, next_help_heading = "Only some blocks")]
-    only: Only,
+}
+
+impl Names {
+    /// For the library.
+    pub fn origin(&self) -> Origin {
+        Origin { sysroot: self.sysroot.as_deref().map(Into::into), debuginfod: self.debuginfod, ..Origin::default() }
+    }
 }
 
 /// Which blocks; all conditions must hold, of several values of one option one.
@@ -96,9 +110,8 @@ impl Common {
 
     /// The question, with so many rows unless others were asked for.
     pub fn asked(self, rows: usize) -> Asked {
-        let Common { paths, json, from, to, process, top, by, sysroot, debuginfod, only } = self;
-        let range = Range { from, to };
-        let origin = Origin { sysroot: sysroot.as_deref().map(Into::into), debuginfod };
+        let Common { paths, json, from, to, process, top, by, names, only } = self;
+        let (range, origin) = (Range { from, to }, names.origin());
         Asked { paths, json, range, top: top.unwrap_or(rows), process, filter: only.filter(), by, origin }
     }
 }

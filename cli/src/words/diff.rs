@@ -1,6 +1,6 @@
 //! `heaptape diff`: what changed between two runs, builds, moments or processes.
 
-use super::asked::{Only, print};
+use super::asked::{Names, Only, print};
 use super::gates::Gates;
 use super::leaks::Suppress;
 use crate::Outcome;
@@ -90,6 +90,8 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     top: Option<usize>,
     #[command(flatten)]
+    names: Names,
+    #[command(flatten)]
     only: Only,
     #[command(flatten)]
     suppress: Suppress,
@@ -137,12 +139,14 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         least: args.least / 100.0,
         top: args.top,
         json: args.json,
+        origin: args.names.origin(),
     };
     let filter = args.only.filter();
     let old = runs(&args.a, &args.again_a, args.process_a.as_ref(), at_a, &filter);
     let new = runs(&b, &args.again_b, args.process_b.as_ref(), at_b, &filter);
     if args.gates.are_asked() {
         let asked = Asked { paths: vec![b], json: args.json, process: args.process_b, filter, ..Asked::default() };
+        let asked = Asked { origin: options.origin.clone(), ..asked };
         let against = Against { a: old, b: new, options };
         return args.gates.check(&asked, Some(&against), &args.suppress.options());
     }

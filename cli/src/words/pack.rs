@@ -1,8 +1,8 @@
 //! `heaptape pack`: copies what names a recording's frames into it.
 
+use super::asked::Names;
 use crate::Outcome;
 use heaptape_analyzer::pack::pack;
-use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::{bytes, counted};
 use std::path::PathBuf;
 
@@ -12,19 +12,14 @@ pub struct Args {
     /// Recordings
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
-    /// A folder that stands for / where programs and debug files are looked for first
-    #[arg(long, value_name = "DIR")]
-    sysroot: Option<PathBuf>,
-    /// Ask the servers of DEBUGINFOD_URLS for missing debug information, by elfutils' debuginfod-find
-    #[arg(long)]
-    debuginfod: bool,
+    #[command(flatten)]
+    names: Names,
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let mut whole = true;
     for folder in &args.folders {
-        let origin = Origin { sysroot: args.sysroot.as_deref().map(Into::into), debuginfod: args.debuginfod };
-        let packed = pack(folder, origin)?;
+        let packed = pack(folder, args.names.origin())?;
         let (files, size) = (counted(packed.files.len() as u64, "file"), bytes(packed.bytes));
         println!("{}: {files} of {size} packed", folder.display());
         for missing in &packed.missing {

@@ -1,6 +1,6 @@
 //! `heaptape report`: the summary.
 
-use super::asked::print;
+use super::asked::{Names, print};
 use super::gates::Gates;
 use super::leaks::Suppress;
 use crate::Outcome;
@@ -17,16 +17,19 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    names: Names,
+    #[command(flatten)]
     suppress: Suppress,
     #[command(flatten)]
     gates: Gates,
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let origin = args.names.origin();
     if args.gates.are_asked() {
-        let asked = Asked { paths: args.paths, json: args.json, ..Asked::default() };
+        let asked = Asked { paths: args.paths, json: args.json, origin, ..Asked::default() };
         return args.gates.check(&asked, None, &args.suppress.options());
     }
     let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
-    print(|out, style| summary::report(&paths, args.json, out, style))
+    print(|out, style| summary::report(&paths, args.json, &origin, out, style))
 }

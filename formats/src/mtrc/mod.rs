@@ -15,7 +15,7 @@ mod writer;
 
 pub use dump::dump;
 pub use layout::{Header, Place, Record};
-pub use reader::Reader;
+pub use reader::{Numbers, Reader};
 pub use shape::{Name, Shape, rewrite};
 pub use stream::{Failure, Stream};
 pub use window::Window;

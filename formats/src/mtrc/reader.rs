@@ -5,7 +5,7 @@
 
 use super::layout::{ALLOC, FREE, HEAP, Header, INTERNAL, MAGIC, Place, RESIZE, Record, SLOTS};
 use super::names::Heard;
-use crate::{Cursor, Ending, Error, Format, Kind, Result};
+use crate::{Cursor, Ending, Error, Format, Kind, Result, leb128};
 
 /// The longest name that is read. mpatrol's own limit is 1023; this one only bounds memory.
 const LONGEST_READ: usize = 1 << 20;
@@ -24,6 +24,21 @@ pub(super) struct Parsed {
     size: u64,
     thread: u64,
     line: u64,
+}
+
+/// The numbers of a record; those that its kind does not have are 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// Its letter: [`ALLOC`], [`RESIZE`], [`FREE`], [`HEAP`] or [`INTERNAL`].
+    pub letter: u8,
+    /// The allocation's index.
+    pub index: u64,
+    /// First byte of the block, or of the heap's memory.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Thread number.
+    pub thread: u64,
 }
 
 /// What [`parse`] found.
@@ -70,17 +85,9 @@ impl Names {
 fn near(window: &[u8; FAR], at: &mut usize) -> Option<u64> {
     let from = *at & 63;
     let bytes = window[from..from + 8].first_chunk::<8>()?;
-    let word = u64::from_le_bytes(*bytes);
-    let ends = !word & 0x8080_8080_8080_8080;
-    if ends == 0 {
-        return None;
-    }
-    *at = from + (ends.trailing_zeros() as usize >> 3) + 1;
-    // All bits up to the end of the number, without its continuation bits; then 7-bit groups close up in three steps.
-    let word = word & (ends ^ (ends - 1)) & 0x7f7f_7f7f_7f7f_7f7f;
-    let word = (word & 0x7f00_7f00_7f00_7f00) >> 1 | (word & 0x007f_007f_007f_007f);
-    let word = (word & 0x3fff_0000_3fff_0000) >> 2 | (word & 0x0000_3fff_0000_3fff);
-    Some((word & 0x0fff_ffff_0000_0000) >> 4 | (word & 0x0fff_ffff))
+    let (value, taken) = leb128::near(u64::from_le_bytes(*bytes))?;
+    *at = from + taken;
+    Some(value)
 }
 
 /// The fast path: a record without names that lies whole in the window.
@@ -251,6 +258,26 @@ impl<'a> Reader<'a> {
             Step::Record(parsed, taken) => {
                 self.at += taken;
                 Ok(Some((self.names.record(&parsed), rest.get(..taken).unwrap_or_default())))
+            }
+            step => {
+                self.stop(step);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The numbers of the next record, without its names.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    #[inline]
+    pub fn next_numbers(&mut self) -> Result<Option<Numbers>> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        match parse(rest, self.base + self.at as u64, self.header.has_place(), &mut self.names)? {
+            Step::Record(parsed, taken) => {
+                self.at += taken;
+                let Parsed { letter, index, address, size, thread, .. } = parsed;
+                Ok(Some(Numbers { letter, index, address, size, thread }))
             }
             step => {
                 self.stop(step);

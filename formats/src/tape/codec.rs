@@ -66,18 +66,54 @@ impl Codec {
     }
 
     /// The plain bytes of one frame, which must be exactly `plain_length` (a bound the caller has checked).
+    ///
+    /// # Errors
+    /// When the bytes are no such frame.
     pub fn unpack(self, stored: &[u8], plain_length: usize) -> std::io::Result<Vec<u8>> {
-        let mut plain = Vec::with_capacity(plain_length.min(stored.len().saturating_mul(256).max(1 << 16)));
+        let mut plain = Vec::new();
+        Unpacker::default().unpack(self, stored, plain_length, &mut plain)?;
+        Ok(plain)
+    }
+}
+
+/// Unpacks frame after frame in the same memory.
+#[derive(Default)]
+pub struct Unpacker(Option<zstd::bulk::Decompressor<'static>>);
+
+impl Unpacker {
+    /// The plain bytes of one frame, which must be exactly `plain_length` (a bound the caller has checked), in place of what
+    /// `plain` holds.
+    ///
+    /// # Errors
+    /// When the bytes are no such frame.
+    pub fn unpack(
+        &mut self,
+        codec: Codec,
+        stored: &[u8],
+        plain_length: usize,
+        plain: &mut Vec<u8>,
+    ) -> std::io::Result<()> {
+        plain.clear();
+        // What a file announces decides no memory until as much was seen in it.
+        let likely = stored.len().saturating_mul(256).max(1 << 16);
+        plain.reserve(plain_length.min(likely));
         let limit = plain_length as u64 + 1;
-        match self {
+        match codec {
             Codec::Plain => plain.extend_from_slice(stored),
-            Codec::Lz4 => drop(lz4_flex::frame::FrameDecoder::new(stored).take(limit).read_to_end(&mut plain)?),
-            Codec::Zstd => drop(zstd::stream::read::Decoder::with_buffer(stored)?.take(limit).read_to_end(&mut plain)?),
+            Codec::Lz4 => drop(lz4_flex::frame::FrameDecoder::new(stored).take(limit).read_to_end(plain)?),
+            Codec::Zstd if plain_length <= likely => {
+                let decompressor = match &mut self.0 {
+                    Some(decompressor) => decompressor,
+                    none => none.insert(zstd::bulk::Decompressor::new()?),
+                };
+                decompressor.decompress_to_buffer(stored, plain)?;
+            }
+            Codec::Zstd => drop(zstd::stream::read::Decoder::with_buffer(stored)?.take(limit).read_to_end(plain)?),
         }
         if plain.len() != plain_length {
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "not the announced length"));
         }
-        Ok(plain)
+        Ok(())
     }
 }
 

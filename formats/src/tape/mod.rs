@@ -11,7 +11,7 @@ pub mod frame;
 pub mod layout;
 pub mod stream;
 
-pub use codec::Codec;
+pub use codec::{Codec, Unpacker};
 pub use dump::dump;
 pub use frame::{Reader, Step, Writer};
 pub use layout::*;

@@ -19,6 +19,8 @@ const SITES: u32 = 100_000;
 const SITES_AT_ONCE: u32 = 10_000;
 /// Ticks of an event: 100 ns.
 const STEP: u64 = 100;
+/// Bytes from block to block: more than any has.
+const APART: u64 = 1024;
 const FOLDER: &str = "4711.made";
 
 struct Random(u64);
@@ -131,7 +133,7 @@ impl Maker {
 
     fn alloc(&mut self, size: u64, site: u32, thread: u64) -> io::Result<u64> {
         let index = self.next;
-        let address = 0x7f00_0000_0000 + index % (1 << 30) * 64;
+        let address = 0x7f00_0000_0000 + index % (1 << 30) * APART;
         self.mtrc.alloc(&mut self.chunk.plain, index, address, size, &Place::thread(thread));
         site.put(&mut self.chunk.sites);
         self.next += 1;
@@ -146,7 +148,7 @@ impl Maker {
     }
 
     fn resize(&mut self, index: u64, (old, old_site): (u64, u32), size: u64, site: u32, thread: u64) -> io::Result<()> {
-        let address = 0x7e00_0000_0000 + index % (1 << 30) * 64;
+        let address = 0x7e00_0000_0000 + index % (1 << 30) * APART;
         self.mtrc.resize(&mut self.chunk.plain, index, address, size, &Place::thread(thread));
         site.put(&mut self.chunk.sites);
         self.totals.resizes += 1;

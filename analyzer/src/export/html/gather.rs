@@ -180,12 +180,12 @@ impl Gathered {
         let mut missing = image.missing.clone();
         missing.extend(outcome.missing);
 
-        let run = evidence::run_of(image, axis, span, &survivors, &missing);
         let mut left: Vec<_> = survivors.survivors(&outcome.live, Span::ALL).into_iter().collect();
+        let run = evidence::run_of(image, axis, span, &survivors, &missing);
         left.sort_by_key(|((site, inherited), _)| (*site, *inherited));
         let mut found = Vec::new();
         for ((site, _), survivor) in left {
-            let history = survivors.rows.get(site as usize).cloned().unwrap_or_default();
+            let history = survivors.history(site);
             let verdict = judge(&run, &history, &survivor);
             found.push((leak(self.images.len(), site, verdict, survivor.blocks, survivor.bytes), history, survivor));
         }

@@ -1,5 +1,5 @@
-//! Pages of the live set that do not fit into memory: a file without a name in the folder for temporary files, in slots of one
-//! page. When it cannot be written, pages stay in memory.
+//! Frames of the live set that do not fit into memory: a file without a name in the folder for temporary files, in slots of one
+//! frame. When it cannot be written, frames stay in memory.
 
 use super::{Block, PLACES};
 use std::fs::File;
@@ -25,7 +25,7 @@ impl Spill {
         self.broken
     }
 
-    /// Writes a page; gives its slot plus one.
+    /// Writes a frame; gives its slot plus one.
     pub fn put(&mut self, blocks: &[Block; PLACES]) -> Option<u32> {
         let slot = self.free.pop().unwrap_or(self.slots);
         let mut bytes = Vec::with_capacity(SLOT);
@@ -47,13 +47,13 @@ impl Spill {
         Some(slot + 1)
     }
 
-    /// Reads a page, whose slot stays.
-    pub fn read(&self, slot: u32) -> [Block; PLACES] {
+    /// Reads blocks of a frame from its block `first` on; they stay in the file.
+    pub fn read(&self, slot: u32, first: usize, blocks: &mut [Block]) {
         let mut bytes = [0; SLOT];
-        let mut blocks = [Block::default(); PLACES];
-        let Some((slot, file)) = slot.checked_sub(1).zip(self.file.as_ref()) else { return blocks };
-        if file.read_exact_at(&mut bytes, offset(slot)).is_err() {
-            return blocks;
+        let bytes = &mut bytes[..(blocks.len() * BLOCK).min(SLOT)];
+        let Some((slot, file)) = slot.checked_sub(1).zip(self.file.as_ref()) else { return };
+        if file.read_exact_at(bytes, offset(slot) + (first * BLOCK) as u64).is_err() {
+            return;
         }
         for (block, bytes) in blocks.iter_mut().zip(bytes.chunks_exact(BLOCK)) {
             let long = |at: usize| bytes[at * 8..][..8].try_into().map_or(0, u64::from_le_bytes);
@@ -70,14 +70,11 @@ impl Spill {
                 inherited: bytes[45] != 0,
             };
         }
-        blocks
     }
 
-    /// Reads a page and gives its slot back.
-    pub fn take(&mut self, slot: u32) -> [Block; PLACES] {
-        let blocks = self.read(slot);
+    /// Gives a slot back.
+    pub fn give(&mut self, slot: u32) {
         self.free.extend(slot.checked_sub(1));
-        blocks
     }
 }
 
