@@ -2,8 +2,8 @@
 """Servers under load, bare and under one daemon in each mode, in turn, round by round: throughput against bare (paired), the daemon's own
 cost, and, for redis, live bytes against the server's own statistics. Then a microbenchmark of a dormant process.
 
-usage: servers.py [--rounds N] [--seconds S] [--modes MODE,…] [--only redis,postgres,nginx,micro]"""
-import argparse, json, os, shutil, signal, statistics, subprocess, sys, tempfile, time
+usage: servers.py [--rounds N] [--seconds S] [--modes MODE,…] [--only redis,postgres,nginx,micro] [--together]"""
+import argparse, json, os, shutil, signal, statistics, subprocess, sys, tempfile, threading, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -169,24 +169,38 @@ class Nginx:
         self.process.wait()
 
 
-def measure(server, daemon, mode, place):
-    server.start(daemon.environment(mode), place)
-    server.load(1)  # what is made once is made
-    before, own, begun = daemon.cpu(), tree_cpu(server.process.pid), time.monotonic()
-    rate = server.load(ARGS.seconds)
-    took = time.monotonic() - begun
-    # Of a machine that has other work the processor time of an operation says more than the clock.
-    each = (tree_cpu(server.process.pid) - own) / (rate * took)
-    out = {"rate": rate, "cpu": (daemon.cpu() - before) / took, "speed": 1 / each}
+def measure(group, daemon, mode, place):
+    """One run of servers that are under load at the same time."""
+    for server in group:
+        server.start(daemon.environment(mode), place)
+        server.load(1)  # what is made once is made
+    outs = [{} for _ in group]
+    before, own, begun = daemon.cpu(), [tree_cpu(server.process.pid) for server in group], time.monotonic()
+
+    def one(server, own, out):
+        rate = server.load(ARGS.seconds)
+        # Of a machine that has other work the processor time of an operation says more than the clock.
+        each = (tree_cpu(server.process.pid) - own) / (rate * (time.monotonic() - begun))
+        out |= {"rate": rate, "speed": 1 / each}
+
+    loads = [threading.Thread(target=one, args=each) for each in zip(group, own, outs)]
+    for load in loads:
+        load.start()
+    for load in loads:
+        load.join()
+    cpu = (daemon.cpu() - before) / (time.monotonic() - begun)
     if mode not in ("bare", "off"):
         daemon.ctl("flush")
         time.sleep(1.2)
-        ours = [one for one in daemon.ctl("list") if one["name"] == server.program]
-        out["live"], out["lost"] = sum(one["live_bytes"] for one in ours), sum(one["lost"] for one in ours)
-        if hasattr(server, "own_bytes"):
-            out["own"] = server.own_bytes()
-    server.stop()
-    return out
+    for server, out in zip(group, outs):
+        out["cpu"] = cpu
+        if mode not in ("bare", "off"):
+            ours = [one for one in daemon.ctl("list") if one["name"] == server.program]
+            out["live"], out["lost"] = sum(one["live_bytes"] for one in ours), sum(one["lost"] for one in ours)
+            if hasattr(server, "own_bytes"):
+                out["own"] = server.own_bytes()
+        server.stop()
+    return outs
 
 
 def spread(values, digits=3):
@@ -197,6 +211,7 @@ def servers(daemon, place):
     modes = ["bare", *ARGS.modes.split(",")]
     print("| server | mode | throughput against bare | operations a second of the server's processor time against bare | a second | daemon's processors | live bytes | its own figure | lost |")
     print("|---|---|---|---|---|---|---|---|---|")
+    wanted = []
     for server in [Redis(), Postgres(), Nginx()]:
         if ARGS.only and server.program.split("-")[0] not in ARGS.only.replace("postgresql", "postgres"):
             continue
@@ -204,16 +219,24 @@ def servers(daemon, place):
         if missing:
             print(f"{server.name}: {', '.join(missing)} not installed: scripts/install-tools", file=sys.stderr)
             continue
-        runs = {mode: [] for mode in modes}
+        wanted.append(server)
+    for group in [wanted] if ARGS.together and wanted else [[server] for server in wanted]:
+        runs = {mode: [[] for _ in group] for mode in modes}
         for turn in range(ARGS.rounds):
             for mode in modes[turn % len(modes):] + modes[:turn % len(modes)]:
-                runs[mode].append(measure(server, daemon, mode, place))
-            print(f"{server.name}: round {turn + 1} of {ARGS.rounds}", file=sys.stderr)
-        for mode in modes:
-            ratios, speeds = ([run[key] / bare[key] for run, bare in zip(runs[mode], runs["bare"])] for key in ("rate", "speed"))
-            median = lambda key: statistics.median(run.get(key, 0) for run in runs[mode])
-            show = lambda key: f"{int(median(key)):,}" if key in runs[mode][0] else ""
-            print(f"| {server.name} | {mode} | {spread(ratios)} | {spread(speeds)} | {median('rate'):,.0f} | {median('cpu'):.2f} | {show('live')} | {show('own')} | {show('lost')} |", flush=True)
+                for run, out in zip(runs[mode], measure(group, daemon, mode, place)):
+                    run.append(out)
+            print(f"{', '.join(server.name for server in group)}: round {turn + 1} of {ARGS.rounds}", file=sys.stderr)
+        for at, server in enumerate(group):
+            for mode in modes:
+                table(server, mode, runs[mode][at], runs["bare"][at])
+
+
+def table(server, mode, runs, bare):
+    ratios, speeds = ([run[key] / plain[key] for run, plain in zip(runs, bare)] for key in ("rate", "speed"))
+    median = lambda key: statistics.median(run.get(key, 0) for run in runs)
+    show = lambda key: f"{int(median(key)):,}" if key in runs[0] else ""
+    print(f"| {server.name} | {mode} | {spread(ratios)} | {spread(speeds)} | {median('rate'):,.0f} | {median('cpu'):.2f} | {show('live')} | {show('own')} | {show('lost')} |", flush=True)
 
 
 def micro(daemon, place):
@@ -273,5 +296,6 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--modes", default="off,profile,profile:2%,trace")
     parser.add_argument("--only", help="servers whose names contain one of these words, by commas; micro for the microbenchmark, kills for the longest call under a daemon that is killed")
+    parser.add_argument("--together", action="store_true", help="all servers under load at the same time")
     ARGS = parser.parse_args()
     main()
