@@ -97,7 +97,9 @@ fn imports_answer_or_say_what_they_cannot_hold() {
     const BLOCKS: &str = "the file counts no allocations: it says what was alive at some moments";
     let files = ["go-heap.pb", "heaptrack.txt", "valgrind-dhat.json", "valgrind-massif.out"];
     // What the answer holds of each file: text on standard output, or the refusal.
-    let words: [(&[&str], [Result<&str, &str>; 4]); 8] = [
+    /// A question's words, and what each of the four files answers or why it cannot.
+    type Row<'a> = (&'a [&'a str], [Result<&'a str, &'a str>; 4]);
+    let words: [Row<'_>; 8] = [
         (&["report"], [Ok("main.keeps"), Ok("1001 B in 1 block"), Ok("1001 B in 1 block"), Ok("peak 9.77 KiB")]),
         (&["leaks"], [Ok("main.keeps main.go:11"), Ok("leaf t.c:4"), Ok("leaf t.c:4"), Err(BLOCKS)]),
         (&["peak"], [Err(PEAK), Ok("main t.c:9"), Ok("main t.c:9"), Ok("main t.c:9")]),
