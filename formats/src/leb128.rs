@@ -108,7 +108,7 @@ mod tests {
                 assert_eq!(word.and_then(near), (size <= 8).then_some((value, size)));
             }
         }
-        assert_eq!(near(0x7f_0080_81), Some((1, 3)));
+        assert_eq!(near(0x7f00_8081), Some((1, 3)));
     }
 
     #[test]
