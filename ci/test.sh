@@ -9,11 +9,12 @@ HEAPTAPE=$(cd "$folder/release" && pwd)/heaptape
 export HEAPTAPE
 # Backtraces of a failing test's own process say nothing about the program that it ran.
 unset RUST_BACKTRACE
-cargo test --workspace --exclude heaptape-tests --exclude heaptape-parquet
-cargo test -p heaptape-tests --lib
+# The same packages each time: another choice has other features of their dependencies, and builds all of them again.
+all=(--workspace --exclude heaptape-parquet)
+cargo test "${all[@]}"
 # The long forms read back a hundred million events: optimised.
 profile=()
 [ "${HEAPTAPE_FULL:-0}" = 0 ] || profile=(--release)
-cargo test "${profile[@]}" -p heaptape-tests --test pipeline -- --test-threads="${HEAPTAPE_TEST_THREADS:-$(nproc)}" "$@"
+cargo test "${profile[@]}" "${all[@]}" --test pipeline -- --test-threads="${HEAPTAPE_TEST_THREADS:-$(nproc)}" "$@"
 # A minute of damaged files for all readers, with overflow checks; the tests' build has made the program.
 "$folder/debug/fuzz" 60
