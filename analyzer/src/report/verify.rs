@@ -17,6 +17,7 @@ use heaptape_formats::mptl::Profile;
 use heaptape_formats::recording::PROFILE;
 use heaptape_formats::tape::{self, Entry, SiteSums};
 use rustc_hash::FxHashMap;
+use std::error::Error as _;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -271,7 +272,8 @@ fn same_sites(held: &CallSites, peak: &Peak, stated: &[SiteSums], expect: &mut i
 fn profile(image: &Image, totals: &tape::Totals, intact: bool, wrong: &mut Vec<String>) {
     let Events::Taped { .. } = image.events else { return };
     let path = load::profile_file(&image.path).unwrap_or_else(|| image.path.join(PROFILE));
-    let read = unpack::open(&path).map_err(|error| error.to_string());
+    let why = |error: unpack::Error| error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    let read = unpack::open(&path).map_err(why);
     let profile = read.and_then(|opened| Profile::read(&opened.bytes).map_err(|error| error.to_string()));
     match profile {
         Err(why) => wrong.push(format!("{PROFILE}: {why}")),
