@@ -14,6 +14,7 @@ mod budget;
 mod clients;
 pub mod config;
 pub mod control;
+mod epoch;
 mod flows;
 mod intake;
 pub mod keeper;
