@@ -71,6 +71,23 @@ def stretch(group, daemon, pids, mode):
     return [(count - was) * 1e9 / (cpu - used) for (was, used), (count, cpu) in zip(before, measure())]
 
 
+def calls(group, daemon, pids, mode):
+    """How often each server calls the allocator: what a mode costs a call says the rest."""
+    for server in group:
+        for pid in pids[server.name]:
+            daemon.ctl("mode", str(pid), mode)
+    time.sleep(2)
+
+    def counted():
+        listed = daemon.ctl("list")
+        of = lambda name: sum(one["recorded"] + one["lost"] + one["sampled_out"] for one in listed if one["pid"] in pids[name])
+        return [(of(server.name), cpu_ns(pids[server.name])) for server in group]
+
+    before = counted()
+    time.sleep(4)
+    return [f"{server.name} {(now - was) * 1e9 / (cpu - used):,.0f}" for server, (was, used), (now, cpu) in zip(group, before, counted())]
+
+
 def main():
     wanted = [server for server in [BusyRedis(), BusyPostgres(), BusyNginx()] if not ARGS.only or server.program.split("-")[0] in ARGS.only.replace("postgresql", "postgres")]
     missing = [name for server in wanted for name in server.needs if not shutil.which(name)]
@@ -110,6 +127,7 @@ def main():
                 low, middle, high = statistics.quantiles(values, n=4)
                 shown.append(f"{middle:.3f} ({low:.3f}-{high:.3f})")
             print(f"| {mode} | {' | '.join(shown)} |")
+        print(f"\nallocator calls a second of the server's processor time, in the last mode: {', '.join(calls(wanted, daemon, pids, modes[-1]))}")
         lost = sum(one["lost"] for one in daemon.ctl("list"))
         print(f"\nevents lost: {lost}; load {os.getloadavg()[0]:.1f} at the end")
     finally:
