@@ -391,6 +391,34 @@ fn room(block: &mut Block) -> bool {
     wait(block, header, control, &mut refresh)
 }
 
+/// How long a thread waits for the recorder.
+pub struct Patience {
+    heartbeat: u64,
+    start: u64,
+    alive: u64,
+}
+
+impl Patience {
+    /// From now on.
+    pub fn new(header: &heaptape_wire::Header) -> Patience {
+        let now = sys::monotonic_ns();
+        Patience { heartbeat: header.heartbeat.0.load(Relaxed), start: now, alive: now }
+    }
+
+    /// Whether the session is closed, the recorder's heart has not beaten for `wait_ms`, or too much time has gone in all.
+    pub fn is_over(&mut self, header: &heaptape_wire::Header) -> bool {
+        /// A recorder that lives but takes nothing from a ring for so long is as good as dead.
+        const LONGEST_MS: u64 = 30_000;
+        let (now, beat) = (sys::monotonic_ns(), header.heartbeat.0.load(Relaxed));
+        if beat != self.heartbeat {
+            (self.heartbeat, self.alive) = (beat, now);
+        }
+        header.state.load(Relaxed) == CLOSED
+            || now.saturating_sub(self.alive) / 1_000_000 >= header.wait_ms.load(Relaxed)
+            || now.saturating_sub(self.start) / 1_000_000 >= LONGEST_MS
+    }
+}
+
 /// Waits for room: as long as the recorder's heartbeat moves, and `wait_ms` in all without it. Then the breaker trips for the whole process.
 fn wait(
     block: &mut Block,
@@ -400,8 +428,6 @@ fn wait(
 ) -> bool {
     const SPINS: u32 = 64;
     const NAP_MS: u64 = 10;
-    /// A recorder that lives but takes nothing from this ring for so long is as good as dead.
-    const LONGEST_MS: u64 = 30_000;
     for _ in 0..SPINS {
         core::hint::spin_loop();
         if refresh(block) {
@@ -409,8 +435,7 @@ fn wait(
         }
     }
     let tail_low = (&raw const control.consumer.0.tail).cast::<u32>();
-    let mut heartbeat = header.heartbeat.0.load(Relaxed);
-    let (start, mut alive) = (sys::monotonic_ns(), sys::monotonic_ns());
+    let mut patience = Patience::new(header);
     loop {
         control.waiting.0.store(1, SeqCst);
         let seen = control.consumer.0.tail.load(SeqCst) as u32;
@@ -427,16 +452,7 @@ fn wait(
         if refresh(block) {
             return true;
         }
-        let now = sys::monotonic_ns();
-        let beat = header.heartbeat.0.load(Relaxed);
-        if beat != heartbeat {
-            (heartbeat, alive) = (beat, now);
-        }
-        let silent_ms = now.saturating_sub(alive) / 1_000_000;
-        if header.state.load(Relaxed) == CLOSED
-            || silent_ms >= header.wait_ms.load(Relaxed)
-            || now.saturating_sub(start) / 1_000_000 >= LONGEST_MS
-        {
+        if patience.is_over(header) {
             header.breaker.store(1, Relaxed);
             return false;
         }
