@@ -10,6 +10,7 @@ mod clocks;
 mod daemon;
 mod daemon_bounds;
 mod daemon_restart;
+mod daemon_streams;
 mod debuginfod;
 mod diffs;
 mod exec;
