@@ -98,9 +98,11 @@ impl Door {
         Ok(Door { socket, path: Some(path.to_owned()), silent: Vec::new() })
     }
 
-    /// Serves a socket that somebody else listens with; its file stays.
-    pub fn of(socket: OwnedFd) -> Door {
-        Door { socket, path: None, silent: Vec::new() }
+    /// Serves a socket that somebody else listens with; its file stays. Whoever made it may have made it to wait.
+    pub fn of(socket: OwnedFd) -> io::Result<Door> {
+        use nix::fcntl::{FcntlArg, OFlag, fcntl};
+        fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(sys::io)?;
+        Ok(Door { socket, path: None, silent: Vec::new() })
     }
 
     /// What to wait for: the door itself, then callers.

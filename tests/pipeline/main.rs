@@ -8,6 +8,7 @@ mod browser;
 mod brute_force;
 mod clocks;
 mod daemon;
+mod daemon_activation;
 mod daemon_bounds;
 mod daemon_restart;
 mod daemon_streams;

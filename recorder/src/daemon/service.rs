@@ -165,7 +165,7 @@ fn folder_of(path: &Path) -> io::Result<()> {
 /// The door: systemd's socket, or our own.
 fn door(config: &Config, passed: &mut Vec<(String, std::os::fd::OwnedFd)>) -> io::Result<Door> {
     if let Some(place) = passed.iter().position(|(name, _)| name != "control") {
-        return Ok(Door::of(passed.swap_remove(place).1));
+        return Door::of(passed.swap_remove(place).1);
     }
     let path = &config.socket;
     folder_of(path)?;
