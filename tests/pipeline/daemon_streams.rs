@@ -240,7 +240,9 @@ fn bytes_and_numbers_are_bounded() {
     assert!(said.error().contains("4 streams in this epoch"), "{said}");
     let daemon = Daemon::start(&[]);
     let open: Vec<Sender> = (0..20).map(|_| Sender::to(&daemon)).collect();
-    open.iter().for_each(|one| drop(one.say(&trace[..100]).expect("it is heard")));
+    for one in &open {
+        one.say(&trace[..100]).expect("it is heard");
+    }
     until("sixteen come", || status(&daemon, "streams") == 16 && status(&daemon, "streams_refused_total") == 4);
     drop(open);
     until("all are over", || status(&daemon, "streams_total") == 16);
