@@ -30,10 +30,13 @@ pub const PROGRAM: &str = "all.";
 /// Origin of an image that is a trace or a profile that somebody sent: it has no tape.
 pub const STREAM: &str = "stream";
 
-/// Whether a name is an epoch's.
+/// Whether a name is an epoch's: the minute in which it began, and behind a dash its number among those of the minute, from the second on.
 pub fn is_epoch(name: &str) -> bool {
-    let digits = name.split('-').next().unwrap_or_default();
-    digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_digit())
+    let is_number = |text: &str, digits| text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit());
+    match name.split_once('-') {
+        None => is_number(name, 12),
+        Some((minute, number)) => is_number(minute, 12) && is_number(number, 4),
+    }
 }
 
 /// Name of the file that describes a recording.

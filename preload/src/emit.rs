@@ -3,6 +3,7 @@
 //! Order within one event: capture, announce (`intent`), stamp, store, publish. The announcement lets the recorder know that a stamp may
 //! already have been taken for something that it cannot see yet; it is not needed while the process has one thread.
 
+use crate::entry::{self, Lane};
 use crate::guard::{self, Verdict};
 use crate::thread::{self, BEGUN, BEHIND_NEXT, Block, COUNTED, INTERVAL, NESTED, READY, UNTRACED, Waiting};
 use crate::unwind::memo;
@@ -26,7 +27,7 @@ const STAMP_EVERY: u32 = 15;
 enum Way {
     /// The thread's block, its gate ready.
     Fast(*mut Block),
-    /// The process is not traced: measured 1 ns a call.
+    /// The process is not traced.
     Untraced,
     /// Everything else.
     Slow,
@@ -65,6 +66,27 @@ fn odd_block(sp: usize, size: usize, address: usize) -> Option<(*mut Block, Verd
     match unsafe { guard::judge(block, sp, size, address) } {
         Verdict::Inner => None,
         verdict => Some((block, verdict)),
+    }
+}
+
+/// Whether an allocation is passed over by a sampled thread; it is counted then. Asked before the call, so that a jump to the allocator is all
+/// that follows; one that fails has been counted nevertheless.
+#[inline(always)]
+pub fn passes_over(size: usize) -> bool {
+    match way() {
+        // SAFETY: the thread's own block, its gate ready.
+        Way::Fast(block) => unsafe { sample::passes_over(block, size as u64) },
+        _ => false,
+    }
+}
+
+/// The same for a free. Null is not an event, and goes the long way.
+#[inline(always)]
+pub fn passes_over_free(address: *mut u8) -> bool {
+    match way() {
+        // SAFETY: as above.
+        Way::Fast(block) => !address.is_null() && unsafe { sample::passes_over_free(block, address as u64) },
+        _ => false,
     }
 }
 
@@ -325,12 +347,15 @@ pub unsafe fn obey(block: *mut Block) {
     let header = area.header();
     // SAFETY: the caller's promise.
     let block = unsafe { &mut *block };
-    if block.countdown.take_up(header.sample_bytes.load(Relaxed)) {
+    let sample_bytes = header.sample_bytes.load(Relaxed);
+    if block.countdown.take_up(sample_bytes) {
+        entry::choose(Lane::of_interval(sample_bytes));
         block.lost_untold |= INTERVAL | BEHIND_NEXT;
     }
     if header.gate.0.load(Relaxed) == GATE_DORMANT {
         // The block stays as it is until the recorder sees the thread in another slot, or gone.
         tls::set((&raw const header.gate.0).cast_mut().cast());
+        entry::choose(Lane::Untraced);
     }
 }
 
@@ -357,6 +382,7 @@ fn room(block: &mut Block) -> bool {
     if header.state.load(Relaxed) == CLOSED {
         attach::close();
         tls::set(thread::untraced());
+        entry::choose(Lane::Untraced);
         return false;
     }
     if header.overflow.load(Relaxed) == OVERFLOW_DROP || header.breaker.load(Relaxed) != 0 {

@@ -3,6 +3,7 @@
 //! Blocks lie in one reservation, one for each slot, opened when the slot is claimed. The reservation is `MADV_WIPEONFORK`: in a forked
 //! child every block reads as zeros, so the first event finds `gate == 0` and takes the slow way, whatever kind of fork it was.
 
+use crate::entry::{self, Lane};
 use crate::unwind::memo::Memo;
 use crate::{attach, sys, tls};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -143,6 +144,7 @@ fn arrives(sp: usize) -> *mut Block {
         // Looked at again at each call, until the recorder opens it.
         Some(Err(gate)) => {
             tls::set(gate);
+            entry::choose(Lane::Untraced);
             return core::ptr::null_mut();
         }
         Some(Ok(block)) => Some(block),
@@ -153,7 +155,10 @@ fn arrives(sp: usize) -> *mut Block {
             tls::set(block);
             return block;
         }
-        None if attach::is_off() => tls::set(untraced()),
+        None if attach::is_off() => {
+            tls::set(untraced());
+            entry::choose(Lane::Untraced);
+        }
         _ => {
             tls::set(core::ptr::null_mut());
             attach::missed();
@@ -171,8 +176,10 @@ fn given(session: &attach::Session, sp: usize) -> Option<*mut Block> {
             control.owner.0.state.store(SLOT_FREE, Release);
             return None;
         }
+        let sample_bytes = session.area.header().sample_bytes.load(Relaxed);
         // SAFETY: the slot was claimed by this thread alone and its block is open.
-        unsafe { prepare(block, control, ring, sp, session.area.header().sample_bytes.load(Relaxed)) };
+        unsafe { prepare(block, control, ring, sp, sample_bytes) };
+        entry::choose(Lane::of_interval(sample_bytes));
         Some(block)
     })
 }

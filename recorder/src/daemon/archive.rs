@@ -5,6 +5,7 @@
 //! Sealing is a rename of `recording.json`, so an epoch is sealed or it is not. One that a killed daemon left open is sealed, as it lies
 //! there, by the next.
 
+use super::epoch::Epoch;
 use super::flows::Flows;
 use super::programs::Program;
 use super::retention::{self, Keep};
@@ -28,40 +29,6 @@ const WRITE: Duration = Duration::from_secs(5);
 const SWEEP: Duration = Duration::from_secs(10);
 /// Programs of one epoch; further ones are added to one row.
 const MOST_PROGRAMS: usize = 1024;
-
-/// An epoch as everybody names it.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub struct Epoch {
-    /// Whose.
-    pub uid: u32,
-    /// Whom its files are given to, when that is somebody else than the daemon.
-    pub owner: Option<u32>,
-    /// Its folder.
-    pub dir: PathBuf,
-    /// When it began.
-    pub started_unix_ns: u64,
-}
-
-impl Epoch {
-    /// Begins one: makes its folder. Names are times, so that their order is that of the epochs.
-    pub fn begin(state: &Path, uid: u32, owner: Option<u32>) -> io::Result<Epoch> {
-        let own = state.join(uid.to_string());
-        make_folder(&own, owner)?;
-        let started_unix_ns = clock::unix_ns();
-        let formats::dcpi::Epoch { year, month, day, hour, minute, .. } =
-            formats::dcpi::Epoch::from_unix(started_unix_ns / 1_000_000_000);
-        let digits = format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}");
-        for number in 1..10_000 {
-            let name = if number == 1 { digits.to_string() } else { format!("{digits}-{number:04}") };
-            let dir = own.join(name);
-            if !dir.exists() {
-                make_folder(&dir, owner)?;
-                return Ok(Epoch { uid, owner, dir, started_unix_ns });
-            }
-        }
-        Err(io::Error::from(io::ErrorKind::AlreadyExists))
-    }
-}
 
 /// What the archive is told.
 #[derive(Debug)]
@@ -236,7 +203,8 @@ impl Archive {
 
     /// What is too old or too much goes.
     fn sweep(&mut self) {
-        let found = retention::sweep(&self.state, self.keep, clock::unix_ns() / 1_000_000_000);
+        let open: Vec<&Path> = self.open.iter().map(|open| open.epoch.dir.as_path()).collect();
+        let found = retention::sweep(&self.state, self.keep, &open, clock::unix_ns() / 1_000_000_000);
         self.disk.bytes.store(found.bytes, Relaxed);
         self.disk.epochs.store(found.epochs, Relaxed);
         self.disk.removed.fetch_add(found.removed, Relaxed);

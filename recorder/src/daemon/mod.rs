@@ -15,6 +15,7 @@ mod budget;
 mod clients;
 pub mod config;
 pub mod control;
+mod epoch;
 mod flows;
 mod intake;
 pub mod keeper;

@@ -1,11 +1,12 @@
 //! The service's thread: takes processes in, follows them to their end, begins and ends epochs. Nothing here waits for a disk: a program
 //! that starts waits for its answer.
 
-use super::archive::{Archive, Disk, Epoch, Told};
+use super::archive::{Archive, Disk, Told};
 use super::budget::Guard;
 use super::clients::{Client, LOOK};
 use super::config::Config;
 use super::control::{self, Ask, Wake};
+use super::epoch::Epoch;
 use super::keeper::Holder;
 use super::metrics;
 use super::notify::{self, Notify};

@@ -1,7 +1,8 @@
 //! Epochs begin and end, processes go on in other folders and modes, flights are kept: whatever turns from one part to the next.
 
-use super::archive::{Epoch, Told};
+use super::archive::Told;
 use super::config::Choice;
+use super::epoch::Epoch;
 use super::intake::about_again;
 use super::service::{Closing, Current, FLIGHTS, Service};
 use crate::clock;
