@@ -5,7 +5,7 @@ use crate::missing::Missing;
 use crate::stacks::{Mapped, Module, Site, Stacks};
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
-    Account, Chunk, Codec, End, Inherited, Loss, Note, Process, Record, Source, Step, Stream, Summary, Thread,
+    Account, Chunk, Codec, Course, End, Inherited, Loss, Note, Process, Record, Source, Step, Stream, Summary, Thread,
 };
 use heaptape_formats::{Ending, Result};
 use std::collections::BTreeMap;
@@ -54,6 +54,8 @@ pub struct Tape {
     pub losses: Vec<Loss>,
     /// The latest totals and sums.
     pub summary: Option<Summary>,
+    /// How sites that grew stood over the run, where there are no events.
+    pub course: Course,
     /// Whether they count every chunk.
     pub summary_is_last: bool,
     /// How it ended.
@@ -142,6 +144,7 @@ impl Tape {
             }
             Record::Note(note) => self.notes.push(note),
             Record::Inherited(inherited) => self.inherited = Some(inherited),
+            Record::Course(course) => self.course = course,
         }
     }
 

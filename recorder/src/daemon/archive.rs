@@ -14,7 +14,7 @@ use crate::process::{make_folder, replace_file, sanitised};
 use crate::session::SessionId;
 use crate::store::{Stored, Then};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use formats::recording::{Exit, FLOWS, Image, PROFILE, PROGRAM, RECORDING, Recording, TAPE};
+use formats::recording::{Exit, FLOWS, Image, PROFILE, PROGRAM, RECORDING, Recording, STREAM, TAPE, TRACE};
 use formats::tape;
 use std::collections::HashMap;
 use std::io;
@@ -41,6 +41,8 @@ pub enum Told {
     Part(Arc<Epoch>, Stored, String, Option<Exit>),
     /// Folders that belong to an epoch from now on: segments of a flight.
     Adopt(Arc<Epoch>, SessionId, Vec<PathBuf>, Then),
+    /// A folder that came by a stream, and the image that it is from now on.
+    Stream(Arc<Epoch>, PathBuf, Image, Then),
     /// An epoch is over: everything of it was told.
     Seal(Arc<Epoch>, Then),
     /// Everything told is to be on disk.
@@ -136,6 +138,17 @@ impl Archive {
             Told::Adopt(epoch, id, folders, then) => {
                 if let Some(open) = self.find(&epoch) {
                     open.adopt(id, &folders);
+                }
+                self.write_all();
+                then.call();
+            }
+            Told::Stream(epoch, folder, image, then) => {
+                let errors = Arc::clone(&self.disk);
+                if let Some(open) = self.find(&epoch) {
+                    let moved = std::fs::rename(&folder, epoch.dir.join(&image.folder));
+                    // No session has this number: what came does not change any more.
+                    moved.is_ok().then(|| open.images.push((0, image)));
+                    count(&errors, moved);
                 }
                 self.write_all();
                 then.call();
@@ -298,7 +311,7 @@ impl Open {
 
     /// Lists what is there: a process without files is not.
     fn write_recording(&self, host: &str, ended_unix_ns: Option<u64>) -> io::Result<()> {
-        let there = |image: &&Image| self.epoch.dir.join(&image.folder).join(TAPE).is_file();
+        let there = |image: &&Image| image.origin == STREAM || self.epoch.dir.join(&image.folder).join(TAPE).is_file();
         let mut images: Vec<Image> = self.images.iter().map(|(_, image)| image).filter(there).cloned().collect();
         for ((exe, _), (name, _)) in &self.programs {
             let started_unix_ns = self.epoch.started_unix_ns;
@@ -344,8 +357,13 @@ fn seal_left(dir: &Path) {
     // Processes that were not listed yet.
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let folder = entry.file_name().to_string_lossy().into_owned();
-        if entry.path().join(TAPE).is_file() && !recording.images.iter().any(|image| image.folder == folder) {
+        if recording.images.iter().any(|image| image.folder == folder) {
+            continue;
+        }
+        if entry.path().join(TAPE).is_file() {
             recording.images.push(Image { folder, exit: Some(Exit::Running), ..Image::default() });
+        } else if [TRACE, PROFILE].iter().any(|name| entry.path().join(name).is_file()) {
+            recording.images.push(Image { folder, origin: STREAM.into(), ..Image::default() });
         }
     }
     use std::os::unix::fs::MetadataExt;

@@ -34,7 +34,9 @@ impl Service {
         let epoch = Arc::new(Epoch::begin(&self.config.state, uid, (uid != own).then_some(uid))?);
         let _ = self.archive.send(Told::Begin(Arc::clone(&epoch)));
         let until = Instant::now() + self.config.epoch;
-        self.epochs.insert(uid, Current { epoch: Arc::clone(&epoch), names: HashMap::new(), until });
+        let current =
+            Current { epoch: Arc::clone(&epoch), until, names: HashMap::new(), streams: 0, streamed: Arc::default() };
+        self.epochs.insert(uid, current);
         Ok(epoch)
     }
 
