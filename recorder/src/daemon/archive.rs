@@ -5,7 +5,7 @@
 //! Sealing is a rename of `recording.json`, so an epoch is sealed or it is not. One that a killed daemon left open is sealed, as it lies
 //! there, by the next.
 
-use super::epoch::Epoch;
+use super::epoch::{Epoch, begun};
 use super::flows::Flows;
 use super::programs::Program;
 use super::retention::{self, Keep};
@@ -326,27 +326,37 @@ impl Open {
             images.push(image);
         }
         images.sort_by(|one, other| one.folder.cmp(&other.folder));
-        let recording = Recording {
-            format: "heaptape recording".into(),
-            version: 1,
-            heaptape: env!("CARGO_PKG_VERSION").into(),
-            host: host.to_owned(),
-            started_unix_ns: self.epoch.started_unix_ns,
-            ended_unix_ns,
-            images,
-            ..Recording::default()
-        };
+        let recording =
+            Recording { host: host.to_owned(), ended_unix_ns, images, ..recording_of(self.epoch.started_unix_ns) };
         let mut bytes = serde_json::to_vec_pretty(&recording)?;
         bytes.push(b'\n');
         replace_file(&self.epoch.dir.join(RECORDING), &bytes, self.epoch.owner)
     }
 }
 
+/// What `recording.json` says of an epoch that began then.
+fn recording_of(started_unix_ns: u64) -> Recording {
+    Recording {
+        format: "heaptape recording".into(),
+        version: 1,
+        heaptape: env!("CARGO_PKG_VERSION").into(),
+        started_unix_ns,
+        ..Recording::default()
+    }
+}
+
 /// Seals an epoch that a daemon left open when it was killed.
 fn seal_left(dir: &Path) {
     let path = dir.join(RECORDING);
-    let read = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Recording>(&bytes).ok());
-    let Some(mut recording) = read.filter(|recording| recording.ended_unix_ns.is_none()) else { return };
+    // Killed before it said what it is; removing it succeeds while nothing is in it.
+    if !path.exists() && std::fs::remove_dir(dir).is_ok() {
+        return;
+    }
+    let read = match std::fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).ok(),
+        Err(_) => Some(recording_of(begun(dir).unwrap_or(0) * 1_000_000_000)),
+    };
+    let Some(mut recording) = read.filter(|recording: &Recording| recording.ended_unix_ns.is_none()) else { return };
     let changed = std::fs::metadata(&path).and_then(|file| file.modified()).ok();
     let since = changed.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
     let ended = since.map_or(recording.started_unix_ns, |since| since.as_nanos() as u64);
@@ -375,5 +385,26 @@ fn seal_left(dir: &Path) {
     match written {
         Ok(()) => tracing::info!("{}: left open, now sealed", dir.display()),
         Err(error) => tracing::error!("{}: left open, and cannot be sealed: {error}", dir.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_daemon_left_is_sealed() {
+        let place = tempfile::tempdir().expect("a folder");
+        let [empty, begun] = ["202611211901", "202611211902"].map(|name| place.path().join("7").join(name));
+        std::fs::create_dir_all(&empty).expect("an epoch without anything");
+        std::fs::create_dir_all(begun.join("1.true")).expect("an epoch with a process");
+        std::fs::write(begun.join("1.true").join(TAPE), "").expect("its tape");
+        let keep = Keep { age: Duration::MAX, bytes: u64::MAX };
+        Archive::new(place.path(), keep, Arc::default());
+        assert!(!empty.exists());
+        let bytes = std::fs::read(begun.join(RECORDING)).expect("it is described");
+        let recording: Recording = serde_json::from_slice(&bytes).expect("as it should be");
+        assert_eq!((recording.images.len(), recording.started_unix_ns), (1, 1_795_287_720_000_000_000));
+        assert!(recording.ended_unix_ns.is_some());
     }
 }
