@@ -6,6 +6,7 @@ mod attach;
 mod bootstrap;
 mod browser;
 mod brute_force;
+mod brute_sides;
 mod clocks;
 mod daemon;
 mod daemon_bounds;
