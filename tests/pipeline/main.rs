@@ -23,6 +23,7 @@ mod hooks_each_function;
 mod hostile;
 mod jumps;
 mod kill_target;
+mod late_starts;
 mod leak_verdicts;
 mod limits;
 mod modules;
