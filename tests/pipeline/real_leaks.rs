@@ -43,7 +43,7 @@ fn a_c_module_of_python() {
     let script = "
 import json, wordcount
 size = 0
-for i in range(4000):
+for i in range(20000):
     word = wordcount.longest('request %d of customer %d in the morning' % (i, i * 7))
     size += len(json.dumps({'n': i, 'w': word}))
 print(size)
