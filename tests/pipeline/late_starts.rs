@@ -13,8 +13,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Some 3.2 million events of three threads: more than what lies between two summaries.
-const WORDS: [&str; 4] = ["5", "580000", "2", "3"];
+/// Some 1.3 million events of three threads: more than what lies between two summaries.
+const WORDS: [&str; 4] = ["5", "240000", "2", "3"];
 
 fn ask(words: &[&str], folder: &Path) -> Value {
     let words = words.iter().map(OsStr::new).chain([OsStr::new("--json"), folder.as_os_str()]);
@@ -48,7 +48,7 @@ fn forgetful(recording: &Recording) -> PathBuf {
         summaries += usize::from(matches!(record, Record::Summary(_)));
         writer.record(&record, &mut bytes);
     }
-    assert!(told > 20 && summaries >= 3, "{told} chunks tell it, and there are {summaries} summaries");
+    assert!(told >= 10 && summaries >= 2, "{told} chunks tell it, and there are {summaries} summaries");
     fs::write(to.join(TAPE), bytes).expect("a tape");
     folder
 }
@@ -89,9 +89,9 @@ fn of_a_long_run_are_what_a_plain_replay_says() {
     let recording = Program::new(Target::program("shares.c").build()).args(WORDS).recorded().success().whole();
     let forgetful = forgetful(&recording);
     let events = plain::events(&image(&recording));
-    assert!(events.len() > 3_000_000, "{}", events.len());
+    assert!(events.len() > 1_250_000, "{}", events.len());
     let count = events.len();
-    for (from, to) in [(count / 2, count / 2 + count / 100), (count * 9 / 10, count), (1_200_000, 2_400_000)] {
+    for (from, to) in [(count * 9 / 10, count * 91 / 100), (1_200_000, count), (600_000, 700_000)] {
         let mut live = Live::default();
         events[..from].iter().for_each(|event| live.step(event));
         let (mut peak, mut most_blocks, mut most) = (live.clone(), live.blocks.len(), live.bytes);
@@ -121,14 +121,14 @@ fn of_a_long_run_are_what_a_plain_replay_says() {
         let highest = slices.iter().map(|slice| number(slice, "most_bytes")).max();
         assert_eq!(highest, Some(most));
     }
-    let (early, late) = ("30.5%", "31.5%");
+    let (early, late) = ("95.5%", "96.5%");
     for words in [
         &["peak", "--from", early, "--to", late, "--by", "stack", "--top", "100000"][..],
-        &["peak", "--from", "2500000"],
+        &["peak", "--from", "1200000"],
         &["timeline", "--from", early, "--to", late, "--slices", "50"],
         &["timeline", "--from", "98%", "--by", "stack"],
         &["diff", "--from", early, "--to", late],
-        &["diff", "--from", "1100000", "--to", "3000000"],
+        &["diff", "--from", "1100000", "--to", "1250000"],
     ] {
         let found = ask(words, &recording.folder).to_string();
         let wanted = ask(words, &forgetful).to_string();
