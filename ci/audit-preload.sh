@@ -18,8 +18,8 @@ exports=$(nm -D --defined-only "$library" | awk '{ print $NF }' | sort -u)
 wanted=$({
   # operators! { NUMBER SYMBOL … }
   awk '/^operators! \{/ { on = 1; next } /^\}/ { on = 0 } on && $2 ~ /^_Z/ { print $2 }' preload/src/hooks.rs
-  # exports! { NAME COUNT BODY; … }
-  awk '/exports! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 3 { print $1 }' preload/src/hooks.rs
+  # exports! { NAME COUNT BODY SAMPLED; … }
+  awk '/^crate::entry::exports! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 3 { print $1 }' preload/src/hooks.rs
   # exec_functions! { NUMBER NAME … }
   awk '/^exec_functions! \{/ { on = 1; next } /^\}/ { on = 0 } on && NF >= 5 { print $2 }' preload/src/exec.rs
   # functions that need nothing of their caller's state

@@ -1,6 +1,7 @@
 //! What reports ask: each model learns one thing from the events that [`crate::replay()`] gives it, and knows nothing of files.
 
 pub mod call_sites;
+pub mod course;
 pub mod fragments;
 pub mod free_sites;
 pub mod leaks;

@@ -2,7 +2,7 @@
 
 use crate::load;
 use heaptape_formats::pattern::fits;
-use heaptape_formats::recording::{FLOWS, PROGRAM, RECORDING, Recording, is_epoch};
+use heaptape_formats::recording::{FLOWS, PROGRAM, RECORDING, Recording, STREAM, is_epoch};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -105,8 +105,12 @@ fn images(epoch: &Path, wanted: &Wanted) -> Vec<(Option<(u32, u64)>, PathBuf)> {
             continue;
         }
         if let Some(label) = &wanted.label {
-            let opened = load::Image::open(&path, None);
-            if !opened.is_ok_and(|image| image.tape.process.label.lossy() == *label) {
+            let sent = listed.filter(|image| image.origin == STREAM);
+            let fits = match sent {
+                Some(image) => image.label == *label,
+                None => load::Image::open(&path, None).is_ok_and(|image| image.tape.process.label.lossy() == *label),
+            };
+            if !fits {
                 continue;
             }
         }

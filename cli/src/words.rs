@@ -34,6 +34,8 @@ words! {
     ctl Ctl,
     /// What to put into a service's drop-in so that the daemon records it
     env Env,
+    /// Give the daemon a trace (MTRC) or a profile (MPTL) to keep
+    send Send,
     /// What programs hold, live
     top Top,
     /// The daemon's epochs, as paths for the other words

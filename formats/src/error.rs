@@ -1,6 +1,6 @@
 //! What can be wrong with a file, and where. One type for all formats: every message names format, offset and field.
 
-use std::fmt;
+use std::{fmt, io};
 
 /// The file formats that this crate knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +94,38 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// Why a stream of bytes was read no further.
+#[derive(Debug)]
+pub enum Failure {
+    /// The bytes could not be read.
+    Io(io::Error),
+    /// The bytes are not what their format asks for.
+    Format(Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::Io(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Format(error)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Io(error) => error.fmt(f),
+            Failure::Format(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
 /// The result of reading.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -116,4 +148,13 @@ impl Ending {
     pub const fn is_complete(self) -> bool {
         matches!(self, Ending::Complete)
     }
+}
+
+/// What a walk over bytes that come piece by piece found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Walked {
+    /// How the bytes ended, or what is wrong behind those that can be read.
+    pub ending: Result<Ending>,
+    /// So many bytes can be read by themselves, as a whole file or as a cut one.
+    pub bytes: u64,
 }

@@ -22,5 +22,5 @@ pub mod sniff;
 pub mod tape;
 
 pub use cursor::Cursor;
-pub use error::{Ending, Error, Format, Kind, Result};
+pub use error::{Ending, Error, Failure, Format, Kind, Result, Walked};
 pub use flavour::Flavour;

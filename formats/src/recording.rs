@@ -27,10 +27,16 @@ pub const FLOWS: &str = "dcpi";
 /// How the name of a folder begins that holds a program's sums.
 pub const PROGRAM: &str = "all.";
 
-/// Whether a name is an epoch's.
+/// Origin of an image that is a trace or a profile that somebody sent: it has no tape.
+pub const STREAM: &str = "stream";
+
+/// Whether a name is an epoch's: the minute in which it began, and behind a dash its number among those of the minute, from the second on.
 pub fn is_epoch(name: &str) -> bool {
-    let digits = name.split('-').next().unwrap_or_default();
-    digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_digit())
+    let is_number = |text: &str, digits| text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit());
+    match name.split_once('-') {
+        None => is_number(name, 12),
+        Some((minute, number)) => is_number(minute, 12) && is_number(number, 4),
+    }
 }
 
 /// Name of the file that describes a recording.
@@ -83,7 +89,7 @@ pub struct Image {
     pub pid: u32,
     /// Parent's process id.
     pub ppid: u32,
-    /// `start`, `fork`, `exec` or `attach`.
+    /// `start`, `fork`, `exec`, `attach` or [`STREAM`]; of a stream everything else is about who sent it.
     pub origin: String,
     /// Folder of the image that it was forked or exec'd from, when that was recorded too.
     pub parent: Option<String>,
@@ -97,6 +103,12 @@ pub struct Image {
     pub ended_unix_ns: Option<u64>,
     /// How it ended.
     pub exit: Option<Exit>,
+    /// The label of whoever sent a stream; those of processes are in their tapes.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub label: String,
+    /// What is wrong with a stream, or why its end is missing; what came before is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lacks: Option<String>,
 }
 
 /// How a process image ended.

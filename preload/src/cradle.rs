@@ -4,15 +4,18 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-const BYTES: usize = 64 << 10;
+/// Bytes of the arena.
+pub const BYTES: usize = 64 << 10;
 const HEAD: usize = 16;
 
+/// The arena.
 #[repr(C, align(4096))]
-struct Arena(UnsafeCell<[u8; BYTES]>);
+pub struct Arena(UnsafeCell<[u8; BYTES]>);
 // SAFETY: bytes are handed out once each by the atomic index below; the arena itself never reads or writes a block.
 unsafe impl Sync for Arena {}
 
-static ARENA: Arena = Arena(UnsafeCell::new([0; BYTES]));
+/// Where the blocks lie.
+pub static ARENA: Arena = Arena(UnsafeCell::new([0; BYTES]));
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether a pointer came from here.

@@ -3,7 +3,7 @@
 //! Each export is a naked stub ([`crate::entry`]) that hands the stack pointer and the frame pointer of its caller to the body: the exact
 //! state at the call, whatever the compiler does with our own frames.
 
-use crate::emit::{allocated, freed, resize_begins, resize_ends};
+use crate::emit::{allocated, freed, passes_over, passes_over_free, resize_begins, resize_ends};
 use crate::{cradle, guard, real, tls};
 use core::ffi::{CStr, c_int, c_void};
 use heaptape_wire::Op;
@@ -39,6 +39,12 @@ fn told(op: Op, block: *mut u8, size: usize, sp: usize, bp: usize) -> *mut u8 {
 pub unsafe extern "C" fn malloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
     // SAFETY: the program's own call.
     told(Op::MALLOC, unsafe { real::malloc(size) }, size, sp, bp)
+}
+
+/// The body of `malloc` for the sampled lane.
+pub unsafe extern "C" fn malloc_sampled(size: usize, sp: usize, bp: usize) -> *mut u8 {
+    // SAFETY: the program's own call.
+    unsafe { if passes_over(size) { real::malloc(size) } else { malloc(size, sp, bp) } }
 }
 
 /// The body of `calloc`.
@@ -157,6 +163,12 @@ pub unsafe extern "C" fn free(block: *mut u8, sp: usize, bp: usize) {
     free_by(Op::FREE, block, sp, bp, || unsafe { real::free(block) });
 }
 
+/// The body of `free` for the sampled lane.
+pub unsafe extern "C" fn free_sampled(block: *mut u8, sp: usize, bp: usize) {
+    // SAFETY: the program's own call.
+    unsafe { if !cradle::owns(block) && passes_over_free(block) { real::free(block) } else { free(block, sp, bp) } }
+}
+
 /// The body of `cfree`.
 pub unsafe extern "C" fn cfree(block: *mut u8, sp: usize, bp: usize) {
     // SAFETY: the program's own call.
@@ -190,7 +202,7 @@ macro_rules! operators {
     ($($index:literal $symbol:ident $name:literal $shape:ident $op:ident;)*) => {
         /// Names of the C++ operators, by number.
         pub const OPERATORS: [&CStr; [$($name),*].len()] = [$($name),*];
-        $(crate::entry::operator_stub!($symbol, $index, $shape);)*
+        crate::entry::operator_exports! { $($index $symbol $shape;)* }
         /// What each operator is recorded as.
         const OPERATOR_OPS: [Op; OPERATORS.len()] = [$(Op::$op),*];
     };
@@ -274,17 +286,17 @@ pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, whi
 }
 
 crate::entry::exports! {
-    malloc 1 malloc;
-    calloc 2 calloc;
-    realloc 2 realloc;
-    reallocarray 3 reallocarray;
-    posix_memalign 3 posix_memalign;
-    aligned_alloc 2 aligned_alloc;
-    memalign 2 memalign;
-    valloc 1 valloc;
-    pvalloc 1 pvalloc;
-    free 1 free;
-    cfree 1 cfree;
-    free_sized 2 free_sized;
-    free_aligned_sized 3 free_aligned_sized;
+    malloc 1 malloc malloc_sampled;
+    calloc 2 calloc calloc;
+    realloc 2 realloc realloc;
+    reallocarray 3 reallocarray reallocarray;
+    posix_memalign 3 posix_memalign posix_memalign;
+    aligned_alloc 2 aligned_alloc aligned_alloc;
+    memalign 2 memalign memalign;
+    valloc 1 valloc valloc;
+    pvalloc 1 pvalloc pvalloc;
+    free 1 free free_sampled;
+    cfree 1 cfree cfree;
+    free_sized 2 free_sized free_sized;
+    free_aligned_sized 3 free_aligned_sized free_aligned_sized;
 }

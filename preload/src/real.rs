@@ -23,8 +23,9 @@ macro_rules! next_functions {
                 unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> $result>(pointer)($($arg),*) }
             }
         )*
-        #[allow(non_upper_case_globals, non_snake_case)]
-        mod pointers {
+        /// Where the next functions are.
+        #[allow(missing_docs, non_upper_case_globals, non_snake_case)]
+        pub mod pointers {
             use super::*;
             $(
                 pub static $name: AtomicPtr<c_void> = AtomicPtr::new(boot::$name as *mut c_void);
@@ -189,7 +190,7 @@ pub fn is_glibc() -> bool {
 }
 
 /// The C++ operators, found on first use: a C program has none, and one loaded later by `dlopen` may not be in the global scope.
-static OPERATORS: [AtomicPtr<c_void>; crate::hooks::OPERATORS.len()] =
+pub static OPERATORS: [AtomicPtr<c_void>; crate::hooks::OPERATORS.len()] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; crate::hooks::OPERATORS.len()];
 
 /// The next definition of an operator; null when there is none. `caller` is an address in the calling object, whose own scope is

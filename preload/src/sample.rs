@@ -111,10 +111,16 @@ pub fn insert(address: u64) -> bool {
     place.is_some()
 }
 
+/// Whether a block may have been sampled.
+#[inline(always)]
+fn is_likely(address: u64) -> bool {
+    FILTER[(hash(address) >> (64 - FILTER_LOG2)) as usize].load(Acquire) != 0
+}
+
 /// Whether a block was sampled; it is no longer noted.
 #[inline(always)]
 pub fn remove(address: u64) -> bool {
-    FILTER[(hash(address) >> (64 - FILTER_LOG2)) as usize].load(Acquire) != 0 && remove_noted(address)
+    is_likely(address) && remove_noted(address)
 }
 
 #[cold]
@@ -160,6 +166,41 @@ pub unsafe fn wants(block: *mut Block, is_free: bool, address: u64, size: u64) -
             count_passed(block);
         }
         wanted
+    }
+}
+
+/// Whether an allocation holds no sampling point, which is then counted and done with. Else nothing was changed.
+///
+/// # Safety
+/// As [`wants`].
+#[inline(always)]
+pub unsafe fn passes_over(block: *mut Block, size: u64) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let countdown = &mut (*block).countdown;
+        let left = countdown.left.wrapping_sub(size as i64);
+        let passes = countdown.mean != 0 && size < i64::MAX as u64 && left >= 0;
+        if passes {
+            countdown.left = left;
+            count_passed(block);
+        }
+        passes
+    }
+}
+
+/// Whether a free is of a block that was surely not sampled, which is then counted and done with. Else nothing was changed.
+///
+/// # Safety
+/// As [`wants`].
+#[inline(always)]
+pub unsafe fn passes_over_free(block: *mut Block, address: u64) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let passes = (*block).countdown.mean != 0 && !is_likely(address);
+        if passes {
+            count_passed(block);
+        }
+        passes
     }
 }
 

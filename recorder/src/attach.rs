@@ -1,11 +1,12 @@
 //! The recorder's door: a socket, the hello that comes in through it, and the area that goes out.
 //!
 //! A client is a stranger: one message of a fixed length, a second to send it, no descriptors taken, nobody waits for it. Who it is says
-//! the kernel (`SO_PEERCRED`), not the client.
+//! the kernel (`SO_PEERCRED`), not the client. What begins as a trace or a profile does is no message, but a file that follows.
 
 use crate::clock::Clock;
 use crate::options::Options;
 use crate::sys::{self, Mapping};
+use formats::{mptl, mtrc};
 use nix::errno::Errno;
 use nix::sys::socket;
 use std::io;
@@ -53,11 +54,24 @@ pub struct Client {
     pub process: OwnedFd,
 }
 
+/// A client that sends a trace or a profile; none of it has been taken.
+#[derive(Debug)]
+pub struct Sender {
+    /// Where it comes from.
+    pub socket: OwnedFd,
+    /// Process id, as the kernel says.
+    pub pid: u32,
+    /// User.
+    pub uid: u32,
+}
+
 /// What somebody at the door wants.
 #[derive(Debug)]
 pub enum Visit {
     /// To be recorded.
     Hello(Client),
+    /// To have a file kept.
+    File(Sender),
     /// To say that a program runs which cannot be.
     Notice {
         /// The process that says it, as the kernel knows it.
@@ -84,9 +98,11 @@ impl Door {
         Ok(Door { socket, path: Some(path.to_owned()), silent: Vec::new() })
     }
 
-    /// Serves a socket that somebody else listens with; its file stays.
-    pub fn of(socket: OwnedFd) -> Door {
-        Door { socket, path: None, silent: Vec::new() }
+    /// Serves a socket that somebody else listens with; its file stays. Whoever made it may have made it to wait.
+    pub fn of(socket: OwnedFd) -> io::Result<Door> {
+        use nix::fcntl::{FcntlArg, OFlag, fcntl};
+        fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(sys::io)?;
+        Ok(Door { socket, path: None, silent: Vec::new() })
     }
 
     /// What to wait for: the door itself, then callers.
@@ -111,14 +127,24 @@ impl Door {
         for caller in std::mem::take(&mut self.silent) {
             // One byte more than the longest message has, so that a longer one is seen to be longer. A plain receive takes no descriptors.
             let mut bytes = [0; HELLO_BYTES + NOTICE_PATH + 1];
-            match socket::recv(caller.socket.as_raw_fd(), &mut bytes, socket::MsgFlags::MSG_DONTWAIT) {
+            let (socket, wait) = (caller.socket.as_raw_fd(), socket::MsgFlags::MSG_DONTWAIT);
+            match socket::recv(socket, &mut bytes, wait | socket::MsgFlags::MSG_PEEK) {
                 Err(Errno::EAGAIN | Errno::EINTR) if caller.since.elapsed() < PATIENCE => self.silent.push(caller),
-                Ok(count) if count > 0 => visits.extend(caller.introduce(&bytes[..count])),
+                Ok(count) if begins_file(&bytes[..count]) => visits.extend(caller.sender().map(Visit::File)),
+                Ok(count) if count > 0 && socket::recv(socket, &mut bytes, wait) == Ok(count) => {
+                    visits.extend(caller.introduce(&bytes[..count]));
+                }
                 _ => {}
             }
         }
         visits
     }
+}
+
+/// Whether a message is the first of a file: its first four bytes decide, or those that have come of them.
+fn begins_file(message: &[u8]) -> bool {
+    let start = &message[..message.len().min(4)];
+    !start.is_empty() && [mtrc::layout::MAGIC, mptl::layout::MAGIC].iter().any(|magic| magic.starts_with(start))
 }
 
 /// Whether somebody listens at a path: connects, without waiting, and leaves.
@@ -135,9 +161,19 @@ impl Drop for Door {
 }
 
 impl Caller {
-    fn introduce(self, bytes: &[u8]) -> Option<Visit> {
+    /// Process and user, as the kernel says.
+    fn peer(&self) -> Option<(u32, u32)> {
         let peer = socket::getsockopt(&self.socket, socket::sockopt::PeerCredentials).ok()?;
-        let pid = u32::try_from(peer.pid()).ok().filter(|pid| *pid > 0)?;
+        Some((u32::try_from(peer.pid()).ok().filter(|pid| *pid > 0)?, peer.uid()))
+    }
+
+    fn sender(self) -> Option<Sender> {
+        let (pid, uid) = self.peer()?;
+        Some(Sender { socket: self.socket, pid, uid })
+    }
+
+    fn introduce(self, bytes: &[u8]) -> Option<Visit> {
+        let (pid, uid) = self.peer()?;
         if let Some(notice) = Notice::decode(bytes).filter(|_| bytes.len() <= HELLO_BYTES + NOTICE_PATH) {
             let path = bytes.get(HELLO_BYTES..).unwrap_or_default().to_vec();
             return Some(Visit::Notice { from: pid, pid: notice.pid, why: notice.why, path });
@@ -150,7 +186,7 @@ impl Caller {
             return None;
         };
         let process = sys::process_of_peer(sys::fd(&self.socket), pid).ok()?;
-        Some(Visit::Hello(Client { socket: self.socket, hello, pid, uid: peer.uid(), process }))
+        Some(Visit::Hello(Client { socket: self.socket, hello, pid, uid, process }))
     }
 }
 

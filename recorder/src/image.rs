@@ -123,6 +123,8 @@ pub struct Image {
     /// Events in the chunks behind the last summary.
     unsummed: u64,
     size_now: (u64, u64),
+    /// The process goes on, and is the next daemon's: what it counts beyond what was read is counted there.
+    is_left: bool,
 }
 
 impl Image {
@@ -149,6 +151,7 @@ impl Image {
             profile_told: Instant::now(),
             news: (false, false),
             unsummed: 0,
+            is_left: false,
             size_now: (0, 0),
             session,
         }
@@ -558,7 +561,9 @@ impl Image {
         self.account();
         let now = self.session.clock.now();
         for thread in self.threads.numbers().into_iter().map(|number| number as u32) {
-            self.settle(thread);
+            if !self.is_left {
+                self.settle(thread);
+            }
             let known = &mut self.threads[thread as usize];
             // What was lost behind the last record has no mark in the ring.
             let untold = known.counts.1.saturating_sub(known.told);

@@ -21,6 +21,7 @@ pub mod attach;
 pub mod batch;
 pub mod clock;
 pub mod contribution;
+pub mod course;
 pub mod daemon;
 pub mod digest;
 pub mod drain;

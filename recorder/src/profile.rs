@@ -265,6 +265,12 @@ impl Profile {
         .collect()
     }
 
+    /// What lives: site, blocks, bytes; in the order of the sites.
+    pub fn live(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+        let live = self.sites.iter().enumerate().filter(|(_, hot)| hot.live_blocks > 0);
+        live.map(|(site, hot)| (site as u32, hot.live_blocks, hot.live_bytes))
+    }
+
     fn at_peak(&self, hot: &Hot) -> (u64, u64) {
         if hot.tag == self.peak { (hot.peak_bytes, hot.peak_blocks) } else { (hot.live_bytes, hot.live_blocks) }
     }

@@ -207,6 +207,8 @@ impl Recorder {
             for visit in self.door.visits() {
                 match visit {
                     Visit::Hello(client) => self.take_in(client),
+                    // A recording of a program is of that program alone.
+                    Visit::File(_) => {}
                     Visit::Notice { from, pid, why, path } => self.noticed(from, pid, why, &path),
                 }
             }

@@ -115,10 +115,16 @@ pub fn finish() {
 fn work() {
     let mut waiting = waiting();
     loop {
-        let rest = waiting.rest().unwrap_or(EVERY);
-        if rest > Duration::ZERO {
-            waiting = NEWS.wait_timeout(waiting, rest).unwrap_or_else(PoisonError::into_inner).0;
-            continue;
+        match waiting.rest() {
+            None => {
+                waiting = NEWS.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            Some(rest) if rest > Duration::ZERO => {
+                waiting = NEWS.wait_timeout(waiting, rest).unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            Some(_) => {}
         }
         let (files, more) = waiting.take();
         drop(waiting);

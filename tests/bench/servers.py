@@ -155,7 +155,7 @@ class Nginx:
                 events {{ worker_connections 512; }}
                 http {{ access_log off; gzip on; gzip_types *; gzip_min_length 1; client_body_temp_path {place}/t1; proxy_temp_path {place}/t2;
                 fastcgi_temp_path {place}/t3; uwsgi_temp_path {place}/t4; scgi_temp_path {place}/t5;
-                server {{ listen 127.0.0.1:{PORT + 2}; root {place}/web; }} }}""")
+                server {{ listen 127.0.0.1:{PORT + 2}; root {place}/web; location /status {{ stub_status; }} }} }}""")
         self.process = started(["nginx", "-p", place, "-c", f"{place}/nginx.conf"], environment)
         wait("nginx", lambda: answers("curl", "-sf", f"http://127.0.0.1:{PORT + 2}/"))
 

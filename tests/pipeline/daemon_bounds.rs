@@ -185,7 +185,7 @@ fn a_week_in_seconds() {
         line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0)
     };
     let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).map_or(0, Iterator::count);
-    let seconds = if is_full() { 168 } else { 14 };
+    let seconds = if is_full() { 168 } else { 24 };
     let (mut early, mut after) = ((u64::MAX, usize::MAX), (u64::MAX, usize::MAX));
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(seconds) {
@@ -206,9 +206,7 @@ fn a_week_in_seconds() {
     }
     // Files that wait to be brought to the disk hold some, more or less of them.
     assert!(after.1 < early.1 + 8, "descriptors: {early:?}, then {after:?}");
-    // In seconds what is filled once goes on being filled: a week's law is the long form's.
-    let slack = if is_full() { 0 } else { 4096 };
-    assert!(after.0 <= early.0 + early.0 / 20 + slack, "resident KiB: {early:?}, then {after:?}");
+    assert!(after.0 <= early.0 + early.0 / 20, "resident KiB: {early:?}, then {after:?}");
     daemon.ask(&["epoch"]);
     let epochs = daemon.epochs(&[]);
     assert!(epochs.len() >= 3, "{epochs:?}");

@@ -1,8 +1,9 @@
 //! The labelled set: programs whose leaks are known, one a mode, and what `heaptape leaks` must say of each with its default settings; then
 //! the same recordings with one event in a hundred lost, where a verdict may be uncertain and never wrong.
 
+use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Program, Recording, Target, lossy, workshop};
+use heaptape_tests::{Daemon, Program, Recording, Target, lossy, workshop};
 use serde_json::Value;
 use std::path::Path;
 
@@ -102,6 +103,41 @@ fn is_harmless(name: &str, verdict: &str) -> bool {
 #[test]
 fn paced_programs_are_judged_rightly() {
     judged(&Target::program("leaks/labelled.c").build(), LABELLED, false);
+}
+
+/// The daemon's sums of the same programs, slower, while they run: the label, or uncertain.
+#[test]
+fn sums_are_never_judged_wrongly() {
+    let daemon = Daemon::start(&["--mode", "profile"]);
+    let program = Target::program("leaks/labelled.c").build();
+    let start = |mode: &str| daemon.spawn(&program, &[mode, "slow"], None);
+    // Those that last longer would let the others stand still for half of their lives.
+    let lasting = LABELLED.iter().filter(|(mode, ..)| *mode != "childs");
+    let running: Vec<_> = lasting.map(|(mode, ..)| (mode, start(mode))).collect();
+    let is_idle = |one: &Value| one["seconds"].as_u64() > Some(8) && one["allocs_a_second"] == 0;
+    let done = |all: Vec<Value>| all.len() > 20 && all.iter().all(is_idle);
+    until("all have done what they do", || done(daemon.list("labelled")));
+    daemon.ask(&["snapshot"]);
+    let said = daemon.word(&["leaks", "--json"], &daemon.epochs(&[]));
+    let answer: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let (mut wrong, mut told) = (Vec::new(), Vec::new());
+    for row in answer["leaks"].as_array().expect("a list").iter().filter(|row| row["kept_on_purpose"].is_null()) {
+        let (verdict, pid) = (row["verdict"].as_str().expect("a verdict"), row["process"].as_u64());
+        let Some((mode, _)) = running.iter().find(|(_, one)| Some(u64::from(one.0.id())) == pid) else { continue };
+        let (_, function, label, _) = LABELLED.iter().find(|(name, ..)| name == *mode).expect("a label");
+        let stack = row["stack"].as_array().expect("a stack");
+        let is_own = stack.iter().any(|frame| frame["function"] == *function);
+        if is_own && verdict == *label {
+            told.push(format!("{mode}: {verdict}"));
+        } else if verdict != "uncertain" && (is_own || verdict != "one-time") {
+            wrong.push(format!("{mode}: {verdict}, {} blocks, {}", row["blocks"], stack[0]["function"]));
+        }
+    }
+    println!("told: {told:?}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for mode in ["linear", "copied_text", "alone", "built_text", "arena_chunk"] {
+        assert!(told.contains(&format!("{mode}: growing")), "{mode} is not among {told:?}");
+    }
 }
 
 #[test]

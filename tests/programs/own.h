@@ -25,7 +25,7 @@
 #define KEEP_FRAME() __asm__ volatile("" ::: "memory")
 
 struct own { uint64_t tid, allocs, resizes, frees, bytes, hash; };
-#define OWN_SLOTS 65536
+#define OWN_SLOTS 131072
 struct own_file { uint64_t magic; _Atomic uint64_t used; struct own slots[OWN_SLOTS]; };
 #define OWN_MAGIC 0x314e574full /* "OWN1" */
 

@@ -8,7 +8,7 @@ use crate::missing::Missing;
 use crate::progress::Progress;
 use crate::stacks::Stacks;
 use crate::unpack;
-use heaptape_formats::recording::{self, Exit, SYSROOT, TAPE, TRACE};
+use heaptape_formats::recording::{self, Exit, STREAM, SYSROOT, TAPE, TRACE};
 use heaptape_formats::tape::{
     Codec, END_EXEC, END_EXITED, END_RUNNING, END_SIGNALLED, Process, SiteSums, Source, Step, Stream, Summary, Totals,
 };
@@ -107,6 +107,9 @@ impl Image {
             ..recording::Image::default()
         });
         let tape_path = folder.join(TAPE);
+        if about.origin == STREAM {
+            return Image::stream(folder, about);
+        }
         let (file, tape) = match File::open(&tape_path).map_err(|error| error.to_string()).and_then(|file| {
             let tape = tape::read(&file).map_err(|error| error.to_string())?;
             Ok((file, tape))
@@ -157,6 +160,18 @@ impl Image {
     pub fn empty(folder: &Path, about: &recording::Image) -> Image {
         let missing = vec![Missing::File { name: about.folder.clone(), why: "none of its files can be read".into() }];
         Image { about: about.clone(), path: folder.to_path_buf(), missing, ..Image::nothing() }
+    }
+
+    /// A trace or a profile that somebody sent to the daemon: it never had a tape.
+    fn stream(folder: &Path, about: recording::Image) -> Result<Image, Failure> {
+        let lacks = about.lacks.clone();
+        let mut image = Image::without_tape(folder, about, String::new())?;
+        image.missing.remove(0);
+        if let Some(why) = lacks {
+            let file = trace_file(folder).map(|(path, _)| path).or_else(|| profile_file(folder)).unwrap_or_default();
+            image.lacks(&file, &format!("it is kept up to what could be read: {why}"));
+        }
+        Ok(image)
     }
 
     /// What trace and profile say alone.

@@ -5,8 +5,8 @@ use crate::missing::Missing;
 use crate::stacks::{Mapped, Module, Site, Stacks};
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
-    Account, COLUMN_WAS, Chunk, Codec, End, Inherited, Loss, Note, Process, Record, Source, Step, Stream, Summary,
-    Thread,
+    Account, COLUMN_WAS, Chunk, Codec, Course, End, Inherited, Loss, Note, Process, Record, Source, Step, Stream,
+    Summary, Thread,
 };
 use heaptape_formats::{Ending, Result};
 use std::collections::BTreeMap;
@@ -61,6 +61,8 @@ pub struct Tape {
     pub summaries: Vec<(u64, usize)>,
     /// Whether they count every chunk.
     pub summary_is_last: bool,
+    /// How sites that grew stood over the run, where there are no events.
+    pub course: Course,
     /// How it ended.
     pub end: Option<End>,
     /// What the recorder had to say.
@@ -148,6 +150,7 @@ impl Tape {
             }
             Record::Note(note) => self.notes.push(note),
             Record::Inherited(inherited) => self.inherited = Some(inherited),
+            Record::Course(course) => self.course = course,
         }
     }
 

@@ -94,6 +94,20 @@ pub fn judge(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     if survivors.inherited {
         return Verdict::Inherited;
     }
+    judge_by(shape, run, history, survivors)
+}
+
+/// Judges a site of which only sums are known, at some moments: growth is told where nothing else could look so, and what stays.
+pub fn judge_course(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
+    judge_by(course_shape, run, history, survivors)
+}
+
+fn judge_by(
+    shape: fn(&Run, &History, &Survivors) -> Verdict,
+    run: &Run,
+    history: &History,
+    survivors: &Survivors,
+) -> Verdict {
     let verdict = shape(run, history, survivors);
     let first = if run.axis.by_tick { survivors.first.0 } else { survivors.first.1 };
     if run.hidden == 0 || run.hidden_until < first {
@@ -179,6 +193,19 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
         return growth(survivors.blocks);
     }
     Verdict::OneTime
+}
+
+/// The same without ages: what frees anything must rise from quarter to quarter and be born in three slices of four.
+fn course_shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
+    if history.died == 0 {
+        return shape(run, history, survivors);
+    }
+    let steady = survivors.births.iter().filter(|&&births| births > 0).count() * 4 >= SLICES * 3;
+    let more_blocks = survivors.blocks > history.half_blocks + history.half_blocks / 4 + 1;
+    if !(steady && more_blocks && rises(history)) {
+        return Verdict::Uncertain;
+    }
+    if is_slow(run, history, survivors, survivors.blocks) { Verdict::Slow } else { Verdict::Growing }
 }
 
 /// Whether growth by so many blocks is slow: in number, as a part of what was allocated, or in time.

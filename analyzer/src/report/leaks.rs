@@ -15,13 +15,15 @@ use super::{Error, Outcome, json, say_missing};
 use crate::event::Span;
 use crate::load::{Image, Recording};
 use crate::missing::Missing;
+use crate::model::course;
 use crate::model::leaks::{History, Leaks, Survivors};
-use crate::model::verdict::{Run, Verdict, is_freed_at_exit, judge};
+use crate::model::verdict::{Run, Verdict, is_freed_at_exit, judge, judge_course};
 use crate::progress::Progress;
 use crate::suppress::{Dialect, generate};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, clean};
 use evidence::{axis, freed_at, run_of};
+use heaptape_formats::tape::SiteCourse;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
@@ -321,7 +323,7 @@ fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, symbols: &mut Symboli
     .collect()
 }
 
-/// Leaks of a profile: what was allocated and not freed, without evidence.
+/// Leaks of sums: what was allocated and not freed, with evidence where the sums were looked at through the run.
 fn of_sums<'a>(
     image: &'a Image,
     progress: &Progress,
@@ -330,19 +332,21 @@ fn of_sums<'a>(
 ) -> Result<Vec<Missing>, Error> {
     let sums = sums(image, progress);
     sums.needs_frees(image)?;
+    let course = &image.tape.course;
+    let lost = image.tape.accounts.iter().fold(0u64, |sum, account| sum.saturating_add(account.lost));
+    let (end, rate) = (image.tape.last_tick, image.clock.ticks_per_second);
+    let run = course::run(course, &sums.totals, end, rate, lost);
+    let courses: FxHashMap<u32, &SiteCourse> = course.sites.iter().map(|site| (site.site, site)).collect();
     for row in &sums.sites {
         let (blocks, bytes) = (row.allocs.saturating_sub(row.frees), row.bytes.saturating_sub(row.freed_bytes));
         if (blocks > 0 || bytes > 0) && !found.rules.eat(image, symbols, row.site, blocks, bytes) {
-            found.leaks.push(Leak {
-                image,
-                verdict: Verdict::Uncertain,
-                site: row.site,
-                sites: 1,
-                blocks,
-                bytes,
-                evidence: None,
-                kept: None,
+            let judged = run.as_ref().zip(courses.get(&row.site)).map(|(run, site)| {
+                let (history, survivors) = course::history(run, course, site, row);
+                let verdict = judge_course(run, &history, &survivors);
+                (verdict, Some(evidence::of_course(image, run, &history, &survivors)))
             });
+            let (verdict, evidence) = judged.unwrap_or((Verdict::Uncertain, None));
+            found.leaks.push(Leak { image, verdict, site: row.site, sites: 1, blocks, bytes, evidence, kept: None });
         }
     }
     Ok(sums.missing)

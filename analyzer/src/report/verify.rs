@@ -108,7 +108,10 @@ fn verify(image: &Image, progress: &Progress, screen: &mut Screen) -> io::Result
     let mut missing = image.missing.clone();
     missing.extend(outcome.missing);
     let mut wrong: Vec<String> = missing.iter().map(ToString::to_string).collect();
-    let totals = totals.finish(image.tape.inherited.as_ref());
+    let totals = match image.ready_sums() {
+        Some(summary) if matches!(image.events, Events::Profile) => summary.totals,
+        _ => totals.finish(image.tape.inherited.as_ref()),
+    };
     let intact =
         !missing.iter().any(Missing::hides_events) && !missing.iter().any(|m| matches!(m, Missing::Salvaged { .. }));
     let mut expect = |what: &str, held: u64, stated: u64| {

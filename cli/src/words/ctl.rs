@@ -28,7 +28,7 @@ pub struct Args {
 enum Word {
     /// How the daemon stands: processes, events, memory, disk, budgets that were hit
     Status,
-    /// The processes that are served
+    /// The processes that are served, and what is being sent
     List,
     /// One process and its call sites by live bytes
     Show {
@@ -158,6 +158,17 @@ fn status(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
         bytes(own("resident_bytes")),
         answer["own"]["cpu_seconds_total"].as_f64().unwrap_or(0.0)
     )?;
+    if own("streams") + own("streams_total") + own("streams_refused_total") > 0 {
+        writeln!(
+            out,
+            "streams    {} coming, {} kept ({} not whole, {}), {} refused",
+            own("streams"),
+            own("streams_total"),
+            own("streams_cut_total"),
+            bytes(own("stream_bytes_total")),
+            own("streams_refused_total")
+        )?;
+    }
     for (what, times) in answer["budgets_hit"].as_object().into_iter().flatten() {
         writeln!(out, "budget     {} was hit {times} times", harmless(what))?;
     }
@@ -173,7 +184,10 @@ fn list(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
     for one in answer.as_array().into_iter().flatten() {
         let growth = one["growth"].as_i64().unwrap_or(0);
         let sign = if growth < 0 { "-" } else { "+" };
-        let held = one["held"].as_str().map(|held| format!("  held down: {held}")).unwrap_or_default();
+        let mut held = one["held"].as_str().map(|held| format!("  held down: {held}")).unwrap_or_default();
+        if let Some(received) = one["received"].as_u64() {
+            held = format!("  {} received", bytes(received));
+        }
         writeln!(
             out,
             "{:>8} {:<16} {:<12} {:>10} {:>10} {:>12} {:>9} {:>9}  {}{held}",

@@ -140,6 +140,21 @@ pub struct Args {
     /// Most events a second of one user; the rest is counted as lost [default: 50000000]
     #[arg(long, value_name = "N")]
     events: Option<u64>,
+    /// Most traces and profiles that one user sends in an epoch [default: 1000]
+    #[arg(long, value_name = "N")]
+    streams: Option<u64>,
+    /// Most bytes of one of them [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "word")]
+    stream_bytes: Option<Bytes>,
+    /// Most bytes of all that one user sends in an epoch [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "word")]
+    user_stream_bytes: Option<Bytes>,
+    /// Time without a byte that ends one [default: 1m]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "word")]
+    stream_idle: Option<Span>,
 }
 
 impl Args {
@@ -200,6 +215,10 @@ impl Args {
                 clients: said!(clients).unwrap_or(budget.clients),
                 threads: said!(threads).unwrap_or(budget.threads),
                 events: said!(events).unwrap_or(budget.events).max(1),
+                streams: said!(streams).unwrap_or(budget.streams),
+                stream_bytes: said!(stream_bytes).map_or(budget.stream_bytes, |bytes| bytes.0),
+                user_stream_bytes: said!(user_stream_bytes).map_or(budget.user_stream_bytes, |bytes| bytes.0),
+                stream_idle: said!(stream_idle).map_or(budget.stream_idle, |time| time.0),
             },
         })
     }

@@ -26,6 +26,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("heaptape ctl snapshot", "write how all processes stand, and return when it is done"),
         ],
     ),
+    (
+        "send",
+        &[
+            ("heaptape send mpatrol.trace", "what the real mpatrol traced, into today's epoch"),
+            ("heaptape send --socket /run/heaptape/socket -", "from standard input, to the machine's daemon"),
+        ],
+    ),
     ("env", &[("heaptape env --label web", "variables for a service's drop-in")]),
     (
         "epochs",

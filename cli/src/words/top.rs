@@ -162,6 +162,8 @@ impl View {
     fn look(&mut self, control: &Option<PathBuf>, size: (usize, usize)) -> anyhow::Result<(usize, Vec<String>)> {
         let answer = ask(control.clone(), &json!({ "word": "list" }))?;
         let mut rows: Vec<Value> = answer.as_array().cloned().unwrap_or_default();
+        // What is sent is a file, of which nothing is known yet.
+        rows.retain(|row| row["received"].is_null());
         for row in &rows {
             let past = self.past.entry(number(row, "pid")).or_default();
             past.push_back(number(row, "live_bytes"));

@@ -2,16 +2,18 @@
 //!
 //! [`Profile::read`] checks every reference, so that whoever has a [`Profile`] may follow indexes and parents blindly.
 //! [`Profile::write`] gives the bytes of a file that was read back unchanged; [`Builder`] makes a new profile as the real
-//! library would number it.
+//! library would number it. [`walk`] checks one that comes piece by piece, in constant memory.
 
 mod builder;
 mod dump;
 pub mod layout;
 mod named;
 mod reader;
+mod stream;
 mod writer;
 
 pub use builder::{Builder, Symbol};
 pub use dump::dump;
 pub use layout::{Bins, Data, Profile, Site, Sums};
 pub use named::{Functions, named};
+pub use stream::walk;

@@ -7,7 +7,7 @@ use super::layout::{Bins, DATA_WORDS, Data, FIRST_KNOWN, FIRST_TOO_NEW, MAGIC, P
 use crate::{Cursor, Ending, Error, Flavour, Format, Kind, Result};
 
 /// No file is as large as this; a count that would need it is no cut, but nonsense.
-const NO_FILE: u64 = 1 << 50;
+pub(super) const NO_FILE: u64 = 1 << 50;
 
 /// Name of a field that is asked for again.
 const ALLOCATED_BINS: &str = "allocated bins";

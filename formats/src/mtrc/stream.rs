@@ -2,7 +2,7 @@
 
 use super::layout::{Header, MAGIC, Record};
 use super::reader::{FAR, Names, Parsed, Step, parse};
-use crate::{Ending, Error};
+use crate::{Ending, Failure, Walked};
 use std::io::{self, Read};
 
 /// Bytes asked for at once.
@@ -21,38 +21,6 @@ pub struct Stream<R> {
     names: Names,
     ending: Option<Ending>,
 }
-
-/// Why a stream stopped.
-#[derive(Debug)]
-pub enum Failure {
-    /// The bytes could not be read.
-    Io(io::Error),
-    /// The bytes are no trace.
-    Format(Error),
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Failure::Io(error)
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Failure::Format(error)
-    }
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Failure::Io(error) => error.fmt(f),
-            Failure::Format(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Failure {}
 
 impl<R: Read> Stream<R> {
     /// Reads the header.
@@ -78,6 +46,11 @@ impl<R: Read> Stream<R> {
     /// How the file ended; `None` while records may follow.
     pub const fn ending(&self) -> Option<Ending> {
         self.ending
+    }
+
+    /// Where the next record starts, or the end mark, from the start of the file.
+    pub const fn offset(&self) -> u64 {
+        self.base + self.at as u64
     }
 
     /// The next record; `None` when there is none, and then [`Stream::ending`] says why.
@@ -127,5 +100,69 @@ impl<R: Read> Stream<R> {
         let read = Read::by_ref(&mut self.from).take(wanted as u64).read_to_end(&mut self.buffer)?;
         self.exhausted = read < wanted;
         Ok(())
+    }
+}
+
+/// Walks to the end mark, in constant memory. Bytes behind it are not looked at.
+///
+/// # Errors
+/// When reading fails, or the bytes do not start with a header of a version that can be read.
+pub fn walk(from: impl Read) -> Result<Walked, Failure> {
+    let mut stream = Stream::new(from)?;
+    loop {
+        match stream.step() {
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+            Err(Failure::Format(error)) => return Ok(Walked { bytes: stream.offset(), ending: Err(error) }),
+            Err(failure) => return Err(failure),
+        }
+    }
+    let ending = stream.ending.unwrap_or(Ending::Complete);
+    let bytes = if ending.is_complete() {
+        stream.offset() + MAGIC.len() as u64
+    } else {
+        stream.base + stream.buffer.len() as u64
+    };
+    Ok(Walked { ending: Ok(ending), bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mtrc::Reader;
+
+    /// Cut, flipped or whole: what a walk keeps reads without an error, and to the same record as the whole bytes do.
+    #[test]
+    fn what_a_walk_keeps_can_be_read() {
+        let place = format!("{}/../tests/golden/mpatrol/usedebug.mtrc", env!("CARGO_MANIFEST_DIR"));
+        let golden = std::fs::read(place).unwrap_or_else(|error| panic!("{error}"));
+        let behind = [&golden[..], b"rest"].concat();
+        let whole = Walked { ending: Ok(Ending::Complete), bytes: golden.len() as u64 };
+        assert_eq!(walk(&behind[..]).unwrap_or_else(|error| panic!("{error}")), whole);
+        let read = |bytes: &[u8]| {
+            let mut reader = Reader::new(bytes).unwrap_or_else(|error| panic!("{error}"));
+            let mut records = 0;
+            let error = loop {
+                match reader.next() {
+                    Ok(Some(_)) => records += 1,
+                    Ok(None) => break None,
+                    Err(error) => break Some(error),
+                }
+            };
+            (records, error)
+        };
+        let mut wrong = 0;
+        for place in 20..golden.len() {
+            let mut flipped = golden.clone();
+            flipped[place] ^= 0x8f;
+            for bytes in [&golden[..place], &flipped] {
+                let walked = walk(bytes).unwrap_or_else(|error| panic!("{error}"));
+                let (all, error) = read(bytes);
+                assert_eq!(walked.ending.clone().err(), error, "{place}");
+                wrong += u32::from(error.is_some());
+                assert_eq!(read(&bytes[..walked.bytes as usize]), (all, None), "{place}");
+            }
+        }
+        assert!(wrong > 20, "{wrong}");
     }
 }

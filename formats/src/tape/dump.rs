@@ -142,6 +142,12 @@ fn line(record: &Record) -> String {
             text = format!("end tick {} unix {} {} {}", r.tick, r.unix_ns, reason(r.reason), r.status);
         }
         Record::Note(r) => text = format!("note tick {} {:?}", r.tick, r.text),
+        Record::Course(r) => {
+            text = format!("course at ticks {:?}", r.ticks);
+            for SiteCourse { site, blocks, bytes } in &r.sites {
+                let _ = write!(text, "\n  site {site} blocks {blocks:?} bytes {bytes:?}");
+            }
+        }
         Record::Inherited(r) => {
             text = format!("inherited from {:?} tick {} blocks {} bytes {}", r.parent, r.tick, r.blocks, r.bytes);
         }

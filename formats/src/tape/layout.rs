@@ -364,6 +364,28 @@ tape_record! {
     }
 }
 
+tape_record! {
+    /// How one call site stood at the moments of a [`Course`].
+    SiteCourse {
+        /// Site number.
+        site: u32,
+        /// Its live blocks at each.
+        blocks: Vec<u64>,
+        /// Their bytes.
+        bytes: Vec<u64>,
+    }
+}
+
+tape_record! {
+    /// Kind 14, of sums without events: how the sites that grew stood over the run.
+    Course {
+        /// The moments: ticks, about as far from each other.
+        ticks: Vec<u64>,
+        /// The sites that hold more now than in the middle, those that grew most first; not all.
+        sites: Vec<SiteCourse>,
+    }
+}
+
 macro_rules! records {
     ($($number:literal $name:ident)*) => {
         /// Any record.
@@ -394,6 +416,7 @@ macro_rules! records {
 
 records! {
     1 Process 2 Module 3 ModuleGone 4 Sites 5 Thread 6 Chunk 7 Ledger 8 Loss 9 Clock 10 Summary 11 End 12 Note 13 Inherited
+    14 Course
 }
 
 macro_rules! entries {

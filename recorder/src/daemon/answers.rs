@@ -31,7 +31,9 @@ impl Service {
         let word = question["word"].as_str().unwrap_or_default();
         match word {
             "status" => Answer::Now(self.status()),
-            "list" => Answer::Now(Value::Array(self.clients.iter().map(Client::json).collect())),
+            "list" => {
+                Answer::Now(Value::Array(self.clients.iter().map(Client::json).chain(self.streams.json()).collect()))
+            }
             "metrics" => Answer::Now(Value::String(metrics::text(self.clients.iter(), &self.own()))),
             "show" => self.show(question),
             "mode" => self.mode(question),
@@ -168,7 +170,7 @@ impl Service {
         let sum = |value: fn(&crate::session::Now) -> u64| {
             self.clients.iter().map(|client| value(&client.now())).sum::<u64>() as f64
         };
-        let counters = self.counters;
+        let (counters, streams) = (self.counters, self.streams.counters);
         let mut own: Vec<metrics::Own> = vec![
             ("processes", "gauge", "Processes served", self.clients.len() as f64),
             ("accepted_total", "counter", "Processes taken in", counters.accepted as f64),
@@ -195,6 +197,11 @@ impl Service {
             ("resident_bytes", "gauge", "Resident memory of the daemon", self.guard.memory as f64),
             ("cpu_seconds_total", "counter", "Processor time of the daemon", self.guard.cpu_ns as f64 / 1e9),
             ("queued_commands", "gauge", "Commands that the drain has not taken", self.commands_waiting() as f64),
+            ("streams", "gauge", "Traces and profiles that are coming", self.streams.count() as f64),
+            ("streams_total", "counter", "Traces and profiles that were sent and are kept", streams.kept as f64),
+            ("streams_cut_total", "counter", "Those of them that are not whole", streams.incomplete as f64),
+            ("streams_refused_total", "counter", "Those of which nothing is kept", streams.refused as f64),
+            ("stream_bytes_total", "counter", "Bytes of those that are kept", streams.bytes as f64),
             ("parts_ending", "gauge", "Processes that ended and are not written yet", self.ending_count() as f64),
         ];
         let hits: u64 = self.guard.hits().map(|(_, count)| count).sum();

@@ -5,6 +5,7 @@
 //! Sealing is a rename of `recording.json`, so an epoch is sealed or it is not. One that a killed daemon left open is sealed, as it lies
 //! there, by the next.
 
+use super::epoch::Epoch;
 use super::flows::Flows;
 use super::programs::Program;
 use super::retention::{self, Keep};
@@ -13,7 +14,7 @@ use crate::process::{make_folder, replace_file, sanitised};
 use crate::session::SessionId;
 use crate::store::{Stored, Then};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use formats::recording::{Exit, FLOWS, Image, PROFILE, PROGRAM, RECORDING, Recording, TAPE};
+use formats::recording::{Exit, FLOWS, Image, PROFILE, PROGRAM, RECORDING, Recording, STREAM, TAPE, TRACE};
 use formats::tape;
 use std::collections::HashMap;
 use std::io;
@@ -29,40 +30,6 @@ const SWEEP: Duration = Duration::from_secs(10);
 /// Programs of one epoch; further ones are added to one row.
 const MOST_PROGRAMS: usize = 1024;
 
-/// An epoch as everybody names it.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub struct Epoch {
-    /// Whose.
-    pub uid: u32,
-    /// Whom its files are given to, when that is somebody else than the daemon.
-    pub owner: Option<u32>,
-    /// Its folder.
-    pub dir: PathBuf,
-    /// When it began.
-    pub started_unix_ns: u64,
-}
-
-impl Epoch {
-    /// Begins one: makes its folder. Names are times, so that their order is that of the epochs.
-    pub fn begin(state: &Path, uid: u32, owner: Option<u32>) -> io::Result<Epoch> {
-        let own = state.join(uid.to_string());
-        make_folder(&own, owner)?;
-        let started_unix_ns = clock::unix_ns();
-        let formats::dcpi::Epoch { year, month, day, hour, minute, .. } =
-            formats::dcpi::Epoch::from_unix(started_unix_ns / 1_000_000_000);
-        let digits = format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}");
-        for number in 1..10_000 {
-            let name = if number == 1 { digits.to_string() } else { format!("{digits}-{number:04}") };
-            let dir = own.join(name);
-            if !dir.exists() {
-                make_folder(&dir, owner)?;
-                return Ok(Epoch { uid, owner, dir, started_unix_ns });
-            }
-        }
-        Err(io::Error::from(io::ErrorKind::AlreadyExists))
-    }
-}
-
 /// What the archive is told.
 #[derive(Debug)]
 pub enum Told {
@@ -74,6 +41,8 @@ pub enum Told {
     Part(Arc<Epoch>, Stored, String, Option<Exit>),
     /// Folders that belong to an epoch from now on: segments of a flight.
     Adopt(Arc<Epoch>, SessionId, Vec<PathBuf>, Then),
+    /// A folder that came by a stream, and the image that it is from now on.
+    Stream(Arc<Epoch>, PathBuf, Image, Then),
     /// An epoch is over: everything of it was told.
     Seal(Arc<Epoch>, Then),
     /// Everything told is to be on disk.
@@ -173,6 +142,17 @@ impl Archive {
                 self.write_all();
                 then.call();
             }
+            Told::Stream(epoch, folder, image, then) => {
+                let errors = Arc::clone(&self.disk);
+                if let Some(open) = self.find(&epoch) {
+                    let moved = std::fs::rename(&folder, epoch.dir.join(&image.folder));
+                    // No session has this number: what came does not change any more.
+                    moved.is_ok().then(|| open.images.push((0, image)));
+                    count(&errors, moved);
+                }
+                self.write_all();
+                then.call();
+            }
             Told::Seal(epoch, then) => {
                 if let Some(place) = self.open.iter().position(|open| open.epoch == epoch) {
                     let open = self.open.swap_remove(place);
@@ -223,7 +203,8 @@ impl Archive {
 
     /// What is too old or too much goes.
     fn sweep(&mut self) {
-        let found = retention::sweep(&self.state, self.keep, clock::unix_ns() / 1_000_000_000);
+        let open: Vec<&Path> = self.open.iter().map(|open| open.epoch.dir.as_path()).collect();
+        let found = retention::sweep(&self.state, self.keep, &open, clock::unix_ns() / 1_000_000_000);
         self.disk.bytes.store(found.bytes, Relaxed);
         self.disk.epochs.store(found.epochs, Relaxed);
         self.disk.removed.fetch_add(found.removed, Relaxed);
@@ -330,7 +311,7 @@ impl Open {
 
     /// Lists what is there: a process without files is not.
     fn write_recording(&self, host: &str, ended_unix_ns: Option<u64>) -> io::Result<()> {
-        let there = |image: &&Image| self.epoch.dir.join(&image.folder).join(TAPE).is_file();
+        let there = |image: &&Image| image.origin == STREAM || self.epoch.dir.join(&image.folder).join(TAPE).is_file();
         let mut images: Vec<Image> = self.images.iter().map(|(_, image)| image).filter(there).cloned().collect();
         for ((exe, _), (name, _)) in &self.programs {
             let started_unix_ns = self.epoch.started_unix_ns;
@@ -376,8 +357,13 @@ fn seal_left(dir: &Path) {
     // Processes that were not listed yet.
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let folder = entry.file_name().to_string_lossy().into_owned();
-        if entry.path().join(TAPE).is_file() && !recording.images.iter().any(|image| image.folder == folder) {
+        if recording.images.iter().any(|image| image.folder == folder) {
+            continue;
+        }
+        if entry.path().join(TAPE).is_file() {
             recording.images.push(Image { folder, exit: Some(Exit::Running), ..Image::default() });
+        } else if [TRACE, PROFILE].iter().any(|name| entry.path().join(name).is_file()) {
+            recording.images.push(Image { folder, origin: STREAM.into(), ..Image::default() });
         }
     }
     use std::os::unix::fs::MetadataExt;

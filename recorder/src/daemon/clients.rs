@@ -1,7 +1,7 @@
 //! One process as the service sees it: who it is, what is kept of it, how it grows.
 
-use super::archive::Epoch;
 use super::config::{Choice, GREATEST_INTERVAL, LEAST_INTERVAL, Sampling};
+use super::epoch::Epoch;
 use super::keeper::Name;
 use crate::options::Mode;
 use crate::process;

@@ -81,11 +81,29 @@ pub struct Budget {
     pub threads: u64,
     /// Events a second of one user.
     pub events: u64,
+    /// Traces and profiles that one user sends in an epoch.
+    pub streams: u64,
+    /// Bytes of one of them.
+    pub stream_bytes: u64,
+    /// Bytes of all that one user sends in an epoch.
+    pub user_stream_bytes: u64,
+    /// Time without a byte that ends one.
+    pub stream_idle: Duration,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { memory: 2 << 30, cpu: 100, clients: 2048, threads: 16_384, events: 50_000_000 }
+        Budget {
+            memory: 2 << 30,
+            cpu: 100,
+            clients: 2048,
+            threads: 16_384,
+            events: 50_000_000,
+            streams: 1000,
+            stream_bytes: 256 << 20,
+            user_stream_bytes: 1 << 30,
+            stream_idle: Duration::from_secs(60),
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 use super::config::Choice;
 use super::notify::Notify;
 use crate::sys::{self, Mapping};
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{self, sockopt};
 use std::collections::BTreeMap;
@@ -133,10 +134,12 @@ impl Holder {
     }
 }
 
+/// Only an area has seals. systemd gives descriptors of one name back in any order.
 fn held(name: &str, files: Vec<OwnedFd>) -> Option<Held> {
     let name = Name::parse(name)?;
-    let mut files = files.into_iter();
-    Some(Held { name, area: files.next()?, process: files.next()? })
+    let (areas, others): (Vec<_>, Vec<_>) =
+        files.into_iter().partition(|file| fcntl(file, FcntlArg::F_GET_SEALS).is_ok());
+    Some(Held { name, area: areas.into_iter().next()?, process: others.into_iter().next()? })
 }
 
 fn stream() -> nix::Result<OwnedFd> {
@@ -246,7 +249,7 @@ pub fn keep(path: &PathBuf) -> io::Result<()> {
             && socket::getsockopt(&socket, sockopt::PeerCredentials).is_ok_and(|peer| peer.uid() == own)
         {
             // A second daemon is the one that counts: the first is about to find out.
-            let _ = nix::fcntl::fcntl(&socket, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()));
+            let _ = fcntl(&socket, FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()));
             daemon = Some(socket);
         }
         if daemon.is_none() && alone.elapsed() > PATIENCE_ENDED {
@@ -274,6 +277,19 @@ fn has_ended(process: &OwnedFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_area_is_told_from_a_process() {
+        let process = || sys::process(std::process::id()).unwrap_or_else(|error| panic!("{error}"));
+        let params = wire::area::Params { ring_bytes: 4096, slots: 1, nodes: 16 };
+        let area = || Mapping::create(params).unwrap_or_else(|error| panic!("{error}")).1;
+        for files in [vec![area(), process()], vec![process(), area()]] {
+            let held = held("7-0-7-0-trace", files).unwrap_or_else(|| panic!("nothing is held"));
+            assert!(fcntl(&held.area, FcntlArg::F_GET_SEALS).is_ok());
+            assert!(fcntl(&held.process, FcntlArg::F_GET_SEALS).is_err() && !has_ended(&held.process));
+        }
+        assert!(held("7-0-7-0-trace", vec![process(), process()]).is_none());
+    }
 
     #[test]
     fn names_come_back() {

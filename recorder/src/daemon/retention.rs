@@ -1,5 +1,7 @@
-//! Which epochs are kept: none that is too old, not more bytes than allowed, and the newest three of each user in any case.
+//! Which epochs are kept: none that is too old, not more bytes than allowed, and in any case the newest three of each user and those that are
+//! still written.
 
+use super::epoch::begun;
 use formats::recording::is_epoch;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -66,28 +68,14 @@ pub fn bytes(folder: &Path) -> u64 {
     sum
 }
 
-/// Seconds since 1970 that an epoch's name says.
-fn begun(dir: &Path) -> Option<u64> {
-    let name = dir.file_name()?.to_str()?;
-    let part = |from: usize, to: usize| name.get(from..to)?.parse::<u64>().ok();
-    let (year, month, day) = (part(0, 4)?, part(4, 6)?, part(6, 8)?);
-    let (hour, minute) = (part(8, 10)?, part(10, 12)?);
-    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) {
-        return None;
-    }
-    // Days of the civil calendar, years from March on.
-    let (years, months) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = years * 365 + years / 4 - years / 100 + years / 400 + (153 * months + 2) / 5 + day - 1;
-    Some(((days - 719_468) * 24 + hour) * 3600 + minute * 60)
-}
-
-/// Removes what need not be kept: first what is too old, then the oldest as long as there is too much.
-pub fn sweep(state: &Path, keep: Keep, now: u64) -> Swept {
+/// Removes what need not be kept and is not `open`: first what is too old, then the oldest as long as there is too much.
+pub fn sweep(state: &Path, keep: Keep, open: &[&Path], now: u64) -> Swept {
     let all = epochs(state);
     let mut rest: Vec<(Found, u64, bool)> = Vec::new();
     for (place, found) in all.iter().enumerate() {
         let newer = all[place + 1..].iter().filter(|other| other.uid == found.uid).count();
-        rest.push((found.clone(), bytes(&found.dir), newer >= NEWEST));
+        let may_go = newer >= NEWEST && !open.contains(&found.dir.as_path());
+        rest.push((found.clone(), bytes(&found.dir), may_go));
     }
     let mut swept = Swept::default();
     let mut remove = |(found, _, may_go): &(Found, u64, bool)| {
@@ -112,17 +100,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_times() {
-        for (name, seconds) in
-            [("197001010000", 0), ("202611211130-0002", 1_795_260_600), ("200002291200", 951_825_600)]
-        {
-            assert_eq!(begun(Path::new(name)), Some(seconds), "{name}");
-            assert!(is_epoch(name));
-        }
-        assert!(!is_epoch("flight") && !is_epoch("20261121113") && begun(Path::new("202613011130")).is_none());
-    }
-
-    #[test]
     fn old_ones_go_then_the_oldest_and_three_stay() {
         let place = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
         let make = |uid: &str, name: &str, size: usize| {
@@ -142,12 +119,14 @@ mod tests {
         std::fs::create_dir_all(place.path().join("7/flight")).unwrap_or_else(|error| panic!("{error}"));
         let now = begun(Path::new("202611210600")).unwrap_or(0);
         let keep = Keep { age: Duration::from_secs(5 * 3600), bytes: u64::MAX };
-        let swept = sweep(place.path(), keep, now);
+        let written = place.path().join("7/202611210000");
+        assert_eq!(sweep(place.path(), keep, &[&written], now).removed, 0, "it is still written");
+        let swept = sweep(place.path(), keep, &[], now);
         assert_eq!((swept.epochs, swept.removed), (6, 1), "one is too old, and another user's only one stays");
-        let swept = sweep(place.path(), Keep { bytes: 450_000, ..keep }, now);
+        let swept = sweep(place.path(), Keep { bytes: 450_000, ..keep }, &[], now);
         assert_eq!(left(), ["7/202611210300", "7/202611210400", "7/202611210500", "8/202001010000"]);
         assert!(swept.bytes >= 400_000 && swept.removed == 2, "{swept:?}");
-        let swept = sweep(place.path(), Keep { bytes: 0, ..keep }, now + 1_000_000);
+        let swept = sweep(place.path(), Keep { bytes: 0, ..keep }, &[], now + 1_000_000);
         assert_eq!((swept.removed, left().len()), (0, 4));
         assert!(place.path().join("7/flight").is_dir());
     }

@@ -1,15 +1,17 @@
 //! The service's thread: takes processes in, follows them to their end, begins and ends epochs. Nothing here waits for a disk: a program
 //! that starts waits for its answer.
 
-use super::archive::{Archive, Disk, Epoch, Told};
+use super::archive::{Archive, Disk, Told};
 use super::budget::Guard;
 use super::clients::{Client, LOOK};
 use super::config::Config;
 use super::control::{self, Ask, Wake};
+use super::epoch::Epoch;
 use super::keeper::Holder;
 use super::metrics;
 use super::notify::{self, Notify};
 use super::retention::Keep;
+use super::streams::Streams;
 use crate::attach::{Door, Visit};
 use crate::clock::Clock;
 use crate::options::Mode;
@@ -31,7 +33,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -54,6 +56,9 @@ pub(super) struct Current {
     pub(super) epoch: Arc<Epoch>,
     pub(super) names: HashMap<String, u32>,
     pub(super) until: Instant,
+    /// Streams that were begun in it, and the bytes that came by them.
+    pub(super) streams: u64,
+    pub(super) streamed: Arc<AtomicU64>,
 }
 
 /// An epoch that is over, and what is still to come of it.
@@ -116,6 +121,8 @@ pub struct Service {
     pub(super) archivist: Option<JoinHandle<()>>,
     pub(super) asks: Receiver<Ask>,
     pub(super) woken: UnixStream,
+    pub(super) wake: Wake,
+    pub(super) streams: Streams,
     pub(super) notify: Notify,
     pub(super) holder: Holder,
     /// Whether processes are left to the next daemon at the end.
@@ -159,7 +166,7 @@ fn folder_of(path: &Path) -> io::Result<()> {
 /// The door: systemd's socket, or our own.
 fn door(config: &Config, passed: &mut Vec<(String, std::os::fd::OwnedFd)>) -> io::Result<Door> {
     if let Some(place) = passed.iter().position(|(name, _)| name != "control") {
-        return Ok(Door::of(passed.swap_remove(place).1));
+        return Door::of(passed.swap_remove(place).1);
     }
     let path = &config.socket;
     folder_of(path)?;
@@ -227,9 +234,10 @@ impl Service {
             let (listener, asks, wake) = (metrics::listen(address)?, asks_out.clone(), Arc::clone(&wake));
             std::thread::Builder::new().name("metrics".into()).spawn(move || metrics::run(listener, asks, wake))?;
         }
+        let woken_by = Arc::clone(&wake);
         std::thread::Builder::new()
             .name("control".into())
-            .spawn(move || control::run(controller, asks_out, wake, busy))?;
+            .spawn(move || control::run(controller, asks_out, woken_by, busy))?;
         let ticks_per_second = clock.ticks_per_second();
         tracing::info!("serving programs at {}, keeping {}", config.socket.display(), config.state.display());
         let (clients, counters, epochs, closing, ending, guard) = Default::default();
@@ -251,6 +259,8 @@ impl Service {
             archivist: Some(archivist),
             asks,
             woken,
+            wake,
+            streams: Streams::default(),
             notify: Notify::find(),
             signals,
             next: 1,
@@ -260,6 +270,7 @@ impl Service {
             leaves: false,
             talking,
         };
+        service.find_streams()?;
         let carried = service.config.state.join(CARRIED);
         make_folder(&carried, None)?;
         let pids: Vec<String> = held.iter().map(|held| held.name.pid.to_string()).collect();
@@ -300,6 +311,7 @@ impl Service {
             for visit in self.door.visits() {
                 match visit {
                     Visit::Hello(client) => self.take_in(client),
+                    Visit::File(sender) => self.take_stream(sender),
                     Visit::Notice { pid, why, .. } => tracing::debug!("process {pid} runs unrecorded: {}", why.text()),
                 }
             }
@@ -317,6 +329,7 @@ impl Service {
             let mut bytes = [0; 256];
             while (&self.woken).read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
         }
+        self.take_streams();
         while let Ok(ask) = self.asks.try_recv() {
             let answer = self.answer(&ask.question);
             let _ = ask.reply.send(answer);
@@ -394,6 +407,7 @@ impl Service {
                 self.end(0, End::RUNNING);
             }
         }
+        self.end_streams();
         self.stages.stop();
         if !self.leaves {
             self.holder.end();

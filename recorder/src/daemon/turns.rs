@@ -1,7 +1,8 @@
 //! Epochs begin and end, processes go on in other folders and modes, flights are kept: whatever turns from one part to the next.
 
-use super::archive::{Epoch, Told};
+use super::archive::Told;
 use super::config::Choice;
+use super::epoch::Epoch;
 use super::intake::about_again;
 use super::service::{Closing, Current, FLIGHTS, Service};
 use crate::clock;
@@ -33,7 +34,9 @@ impl Service {
         let epoch = Arc::new(Epoch::begin(&self.config.state, uid, (uid != own).then_some(uid))?);
         let _ = self.archive.send(Told::Begin(Arc::clone(&epoch)));
         let until = Instant::now() + self.config.epoch;
-        self.epochs.insert(uid, Current { epoch: Arc::clone(&epoch), names: HashMap::new(), until });
+        let current =
+            Current { epoch: Arc::clone(&epoch), until, names: HashMap::new(), streams: 0, streamed: Arc::default() };
+        self.epochs.insert(uid, current);
         Ok(epoch)
     }
 

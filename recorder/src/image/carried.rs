@@ -18,6 +18,7 @@ const BLOCK: usize = 28;
 impl Image {
     /// Writes the live blocks down for the next daemon.
     pub fn leave(&mut self) {
+        self.is_left = true;
         let Some(path) = self.session.carried.clone() else { return };
         let nodes: HashMap<u32, u32> = self.stacks.nodes().collect();
         let mut blocks: Vec<_> = self.live.index().iter().collect();

@@ -3,6 +3,7 @@
 
 use super::{Image, Standing, trace_of};
 use crate::contribution::Contribution;
+use crate::course::Course;
 use crate::live::Call;
 use crate::options::{Mode, Options};
 use crate::profile::{Amount, Profile};
@@ -76,13 +77,15 @@ pub(super) struct Parts {
     looked: Vec<(u32, u64)>,
     looked_at: Instant,
     growing: u64,
+    /// How sites stood since the attach, or since the sums began anew.
+    course: Course,
 }
 
 impl Default for Parts {
     fn default() -> Self {
-        let (inherited, closed, told, looked, growing) = Default::default();
+        let (inherited, closed, told, looked, growing, course) = Default::default();
         let now = Instant::now();
-        Parts { inherited, closed, opened: now, number: 1, told, looked, looked_at: now, growing }
+        Parts { inherited, closed, opened: now, number: 1, told, looked, looked_at: now, growing, course }
     }
 }
 
@@ -124,6 +127,10 @@ impl Image {
         if self.parts.looked_at.elapsed() >= GROWTH {
             self.count_growing();
         }
+        // Sums of samples would seem to rise and fall by chance.
+        if self.session.options.mode == Mode::Profile && self.standing.is_none() && self.parts.course.is_due() {
+            self.parts.course.keep(self.session.clock.now(), &self.profile);
+        }
         let totals = self.profile.totals();
         let sums = self.sums();
         let live = self.live.index().len();
@@ -141,7 +148,10 @@ impl Image {
             growing: self.parts.growing,
             threads: self.threads.seen as u64,
             // 43 bytes a live block and about 200 a site or thread, measured where they are defined; the rest is tables that grow once.
-            memory: live * 43 + (u64::from(self.stacks.last()) + self.threads.len() as u64) * 200 + (2 << 20),
+            memory: live * 43
+                + (u64::from(self.stacks.last()) + self.threads.len() as u64) * 200
+                + (2 << 20)
+                + self.parts.course.memory(),
         });
     }
 
@@ -211,6 +221,7 @@ impl Image {
         let is_over = end.is_some_and(|end| end != End::RUNNING);
         records.push(if is_over { self.ledger() } else { self.ledger_so_far() });
         records.push(self.summary());
+        records.extend(self.parts.course.record(&self.profile).map(TapeRecord::Course));
         let (end, now) = (end.unwrap_or(End::RUNNING), self.session.clock.now());
         let unix_ns = crate::clock::unix_ns();
         records.push(TapeRecord::End(tape::End { tick: now, unix_ns, reason: end.reason, status: end.status }));
@@ -297,6 +308,9 @@ impl Image {
             self.standing = Standing::of(&new);
             self.profile = Profile::default();
             self.parts.told.clear();
+        }
+        if !keeps_ledger || self.profile.totals().allocs == 0 {
+            self.parts.course = Course::default();
         }
         self.parts.opened = Instant::now();
         self.trace = trace_of(&new);

@@ -1,5 +1,6 @@
 /* Small programs whose leaks are known: one a mode, named by the first argument. What a mode keeps, it allocates in a function of its own
- * name; `noise` is what every program does besides: blocks that are freed at once. A paced program takes 200 steps of a millisecond. */
+ * name; `noise` is what every program does besides: blocks that are freed at once. A paced program takes 200 steps of a millisecond,
+ * a slow one of 60, and then stays for two minutes. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@
 enum { STEPS = 200 };
 #define SITE __attribute__((noipa))
 
-static int paced = 1;
+static long pause_ns = 1000000;
 static void *volatile kept;
 
 SITE static void noise(void) {
@@ -27,7 +28,7 @@ SITE static void base(void) { kept = malloc(256 << 10); }
 
 static void step(void) {
     noise();
-    if (paced) nanosleep(&(struct timespec){0, 1000000}, NULL);
+    if (pause_ns) nanosleep(&(struct timespec){0, pause_ns}, NULL);
 }
 
 /* Grows through the run. */
@@ -57,7 +58,7 @@ static void run_rare_path(void) {
 
 SITE static void alone(void) { kept = malloc(88); }
 static void run_alone(void) {
-    for (int i = 0; i < STEPS / 10; i++) { alone(); alone(); nanosleep(&(struct timespec){0, 10000000}, NULL); }
+    for (int i = 0; i < STEPS / 10; i++) { alone(); alone(); nanosleep(&(struct timespec){0, 10 * (pause_ns ? pause_ns : 1000000)}, NULL); }
 }
 
 SITE static void built_text(void) {
@@ -270,13 +271,14 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
 };
 
 int main(int argc, char **argv) {
-    paced = argc < 3 || strcmp(argv[2], "quick") != 0;
+    if (argc > 2) pause_ns = strcmp(argv[2], "quick") == 0 ? 0 : 60000000;
     for (size_t i = 0; argc > 1 && i < sizeof modes / sizeof *modes; i++) {
         if (strcmp(modes[i].name, argv[1]) != 0) continue;
         base();
         modes[i].run();
+        if (argc > 2 && strcmp(argv[2], "slow") == 0) sleep(120);
         return 0;
     }
-    fprintf(stderr, "labelled MODE [quick]\n");
+    fprintf(stderr, "labelled MODE [quick|slow]\n");
     return 2;
 }

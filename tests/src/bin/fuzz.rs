@@ -95,14 +95,20 @@ const READERS: [(&str, &[&str], Reader); 9] = [
     ("mtrc", &["mpatrol", "export"], |bytes, sink| {
         drop(mtrc::dump(bytes, sink));
         drop(mtrc::rewrite(bytes));
-        if let Ok(mut stream) = mtrc::Stream::new(bytes) {
-            while let Ok(Some(_)) = stream.next() {}
+        if let Ok(walked) = mtrc::walk(bytes) {
+            // What is kept of a stream must read without an error.
+            let kept = &bytes[..walked.bytes as usize];
+            assert!(mtrc::walk(kept).is_ok_and(|again| again.ending.is_ok() && again.bytes == walked.bytes));
         }
     }),
     ("mptl", &["mpatrol"], |bytes, sink| {
         drop(mptl::dump(bytes, sink));
         if let Ok((profile, _)) = mptl::Profile::read(bytes) {
             profile.write(&mut Vec::new());
+        }
+        if let Ok(walked) = mptl::walk(bytes) {
+            let again = mptl::walk(&bytes[..bytes.len().min(walked.bytes as usize)]);
+            assert!(again.is_ok_and(|again| again.ending.is_ok()));
         }
     }),
     ("gmon", &["gmon"], |bytes, sink| {

@@ -84,15 +84,16 @@ function evidenceOf(leak, total, process) {
   found.push(`${percent(leak.bytes, total)} of all that is left${several ? `, in ${COMPARING() ? (process.recording === 0 ? "before: " : "after: ") : ""}${process.name} (pid ${process.pid})` : ""}`);
   const why = leak.evidence;
   if (!why) {
-    found.push("A profile holds no order and no times: nothing more can be said.");
+    found.push("Sums hold no order and no times: nothing more can be said.");
     return found;
   }
   const when = (moment_) => (moment_.time_ns !== null ? duration(moment_.time_ns) : `event ${count(moment_.event ?? 0)}`);
   const life = (value) => (why.unit === "ns" ? duration(value) : counted(value, "event"));
-  const sizes = leak.blocks === 1 ? bytes(why.smallest) : why.smallest === why.largest ? `${bytes(why.smallest)} each` : `${bytes(why.smallest)} to ${bytes(why.largest)}`;
-  found.push(leak.blocks === 1 ? `Born ${when(why.first)} after the start, ${sizes}` : `Born ${when(why.first)} to ${when(why.last)} after the start; ${sizes}`);
+  // Sums that were looked at again and again tell no sizes and no lives.
+  const sizes = why.smallest === null ? "" : leak.blocks === 1 ? `, ${bytes(why.smallest)}` : why.smallest === why.largest ? `; ${bytes(why.smallest)} each` : `; ${bytes(why.smallest)} to ${bytes(why.largest)}`;
+  found.push(leak.blocks === 1 ? `Born ${when(why.first)} after the start${sizes}` : `Born ${when(why.first)} to ${when(why.last)} after the start${sizes}`);
   if (why.bytes_per_second >= 1 && SERIOUS.includes(leak.verdict)) found.push(`Grows by ${bytes(why.bytes_per_second)} a second`);
-  if (why.freed > 0) found.push(`${count(why.freed)} of ${counted(why.allocs, "allocation")} here were freed, after ${life(why.mean_life ?? 0)} on average, ${life(why.longest_life ?? 0)} at most`);
+  if (why.freed > 0) found.push(`${count(why.freed)} of ${counted(why.allocs, "allocation")} here were freed${why.mean_life === null ? "" : `, after ${life(why.mean_life)} on average, ${life(why.longest_life ?? 0)} at most`}`);
   else if (why.allocs === 1) found.push("The only allocation here");
   else found.push(`None of ${counted(why.allocs, "allocation")} here was freed${why.resized > 0 ? `, ${count(why.resized)} resized` : ""}`);
   for (const place of why.freed_at.slice(0, 1)) found.push(h("span", {}, "Siblings were mostly freed in ", h("bdi", {}, place.functions.join(" ← "))));

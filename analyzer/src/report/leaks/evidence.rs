@@ -38,10 +38,10 @@ pub struct Evidence {
     pub oldest_age: u64,
     /// Age of the youngest.
     pub youngest_age: u64,
-    /// Smallest survivor.
-    pub smallest: u64,
-    /// Largest.
-    pub largest: u64,
+    /// Smallest survivor; none where only sums are known.
+    pub smallest: Option<u64>,
+    /// Largest, likewise.
+    pub largest: Option<u64>,
     /// The first few threads that allocated survivors.
     pub threads: Vec<u32>,
     /// The oldest few: address and size.
@@ -185,8 +185,8 @@ pub fn evidence(
         lives: lives.collect(),
         oldest_age: age(first),
         youngest_age: age(last),
-        smallest: survivors.smallest,
-        largest: survivors.largest,
+        smallest: Some(survivors.smallest),
+        largest: Some(survivors.largest),
         threads: survivors.threads.clone(),
         examples: survivors.examples.iter().map(|&(_, address, size)| (format!("{address:#x}"), size)).collect(),
         most_bytes: history.most_bytes,
@@ -195,6 +195,13 @@ pub fn evidence(
         freed_at,
         missing_events: (run.hidden > 0 && run.hidden < u64::MAX).then_some(run.hidden),
     }
+}
+
+/// The evidence of a site of which only sums are known, at some moments: no sizes, no lives.
+pub fn of_course(image: &Image, run: &Run, history: &History, survivors: &Survivors) -> Evidence {
+    let (mean_life, longest_life, smallest, largest) = (None, None, None, None);
+    let evidence = evidence(image, run, history, survivors, Vec::new());
+    Evidence { mean_life, longest_life, smallest, largest, ..evidence }
 }
 
 /// Places told of where siblings were freed.

@@ -98,7 +98,7 @@ fn one(
     }
     match &leak.evidence {
         Some(evidence) => explain(leak, evidence, screen),
-        None => screen.line("    a profile holds no order and no times: nothing more can be said"),
+        None => screen.line("    sums hold no order and no times: nothing more can be said"),
     }
 }
 
@@ -116,16 +116,17 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
             born += &format!(", +{}/s", bytes(rate as u64));
         }
         let sizes = match (evidence.smallest, evidence.largest) {
-            (a, _) if leak.blocks == 1 => format!("{a} B"),
-            (a, b) if a == b => format!("{a} B each"),
-            (a, b) => format!("{a} to {b} B"),
+            (Some(a), _) if leak.blocks == 1 => format!("; {a} B"),
+            (Some(a), Some(b)) if a == b => format!("; {a} B each"),
+            (Some(a), Some(b)) => format!("; {a} to {b} B"),
+            _ => String::new(),
         };
         let example = evidence.examples.first().map(|(address, _)| format!(", e.g. {address}")).unwrap_or_default();
         let threads = match &evidence.threads[..] {
             [] | [_] => String::new(),
             several => format!(", by threads {}", several.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
         };
-        screen.line(&format!("    {born}; {sizes}{example}{threads}"))?;
+        screen.line(&format!("    {born}{sizes}{example}{threads}"))?;
     }
     if (leak.blocks > 2 || leak.verdict == Verdict::FreedAtExit)
         && let Some(line) = sparkline(screen.style, &evidence.live_bytes, SLICES)
@@ -144,6 +145,9 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
             siblings += &format!(", mostly in {}", at.functions.join(" < "));
         }
         screen.line(&siblings)?;
+    } else if evidence.freed > 0 {
+        let (freed, allocs) = (count(evidence.freed), count(evidence.allocs));
+        screen.line(&format!("    {freed} of {allocs} allocations here were freed"))?;
     } else if evidence.resized > 0 {
         screen.line(&format!("    resized {} times", count(evidence.resized)))?;
     }

@@ -1,0 +1,311 @@
+//! Walks over a profile that comes piece by piece, in constant memory: every field lies where it belongs, and every reference leads to
+//! something that is there. That no index comes twice and that callers form no loop needs the whole profile: [`Profile::read`] sees it.
+//!
+//! [`Profile::read`]: super::Profile::read
+
+use super::layout::{DATA_WORDS, FIRST_KNOWN, FIRST_TOO_NEW, MAGIC, SITE_WORDS};
+use super::reader::NO_FILE;
+use crate::{Ending, Error, Failure, Flavour, Format, Kind, Walked};
+use std::io::{self, BufReader, ErrorKind, Read};
+
+/// Bytes asked for at once.
+const BUFFER: usize = 64 << 10;
+
+/// Why the walk stops early.
+enum Stop {
+    Cut(u64, &'static str),
+    Failure(Failure),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Stop::Failure(Failure::Io(error))
+    }
+}
+
+fn bad(offset: u64, field: &'static str, kind: Kind) -> Stop {
+    Stop::Failure(Failure::Format(Error { format: Format::Mptl, offset, field, kind }))
+}
+
+/// The greatest reference to what comes later in the file, and where it stands.
+#[derive(Clone, Copy, Default)]
+struct Greatest {
+    value: u64,
+    offset: u64,
+}
+
+impl Greatest {
+    fn see(&mut self, value: u64, offset: u64) {
+        if value > self.value {
+            *self = Greatest { value, offset };
+        }
+    }
+
+    fn within(self, most: u64, field: &'static str, expected: &'static str) -> Result<(), Stop> {
+        if self.value <= most { Ok(()) } else { Err(bad(self.offset, field, Kind::Bad(self.value, expected))) }
+    }
+}
+
+struct Walk<R> {
+    from: BufReader<R>,
+    at: u64,
+    flavour: Flavour,
+}
+
+/// Walks to the end mark. Bytes behind it are not looked at.
+///
+/// # Errors
+/// When reading fails, or the bytes do not start with a header of a version that can be read.
+pub fn walk(from: impl Read) -> Result<Walked, Failure> {
+    let mut walk = Walk { from: BufReader::with_capacity(BUFFER, from), at: 0, flavour: Flavour::LE64 };
+    walk.head().map_err(|stop| match stop {
+        Stop::Cut(offset, field) => Failure::Format(Error { format: Format::Mptl, offset, field, kind: Kind::Cut }),
+        Stop::Failure(failure) => failure,
+    })?;
+    match walk.tables() {
+        Ok(()) => Ok(Walked { ending: Ok(Ending::Complete), bytes: walk.at }),
+        Err(Stop::Cut(offset, field)) => Ok(Walked { ending: Ok(Ending::Cut { offset, field }), bytes: walk.at }),
+        Err(Stop::Failure(Failure::Format(error))) => Ok(Walked { bytes: error.offset, ending: Err(error) }),
+        Err(Stop::Failure(failure)) => Err(failure),
+    }
+}
+
+impl<R: Read> Walk<R> {
+    /// Fills `bytes`, or gives how many there were.
+    fn fill(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut held = 0;
+        while let Some(rest) = bytes.get_mut(held..).filter(|rest| !rest.is_empty()) {
+            match self.from.read(rest) {
+                Ok(0) => break,
+                Ok(count) => held += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.at += held as u64;
+        Ok(held)
+    }
+
+    fn bytes<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], Stop> {
+        let (offset, mut bytes) = (self.at, [0; N]);
+        if self.fill(&mut bytes)? < N { Err(Stop::Cut(offset, field)) } else { Ok(bytes) }
+    }
+
+    /// A record of so many words.
+    fn words<const N: usize>(&mut self, field: &'static str) -> Result<[u64; N], Stop> {
+        let (offset, word) = (self.at, usize::from(self.flavour.word));
+        let mut bytes = [[0u8; 8]; DATA_WORDS];
+        let room = bytes.as_flattened_mut().get_mut(..N * word).unwrap_or_default();
+        if self.fill(room)? < N * word {
+            return Err(Stop::Cut(offset, field));
+        }
+        let flat = bytes.as_flattened();
+        Ok(std::array::from_fn(|at| self.flavour.number(flat.get(at * word..(at + 1) * word).unwrap_or_default())))
+    }
+
+    fn word(&mut self, field: &'static str) -> Result<u64, Stop> {
+        Ok(self.words::<1>(field)?[0])
+    }
+
+    /// A count of things of at least `words` words.
+    fn count(&mut self, field: &'static str, words: u64) -> Result<u64, Stop> {
+        let offset = self.at;
+        let count = self.word(field)?;
+        let bytes = count.checked_mul(words * u64::from(self.flavour.word));
+        match bytes.filter(|&bytes| bytes < NO_FILE) {
+            Some(_) => Ok(count),
+            None => Err(bad(offset, field, Kind::Bad(count, "no file is so large"))),
+        }
+    }
+
+    fn head(&mut self) -> Result<(), Stop> {
+        if self.bytes("magic")? != *MAGIC {
+            return Err(bad(0, "magic", Kind::Magic));
+        }
+        let offset = self.at;
+        let mark = self.bytes::<8>("byte order mark")?;
+        let Some(flavour) = Flavour::detect(&mark) else {
+            return Err(bad(offset, "byte order mark", Kind::Text("no machine's word 1".into())));
+        };
+        self.flavour = flavour;
+        let (_, behind) = mark.split_at(usize::from(flavour.word));
+        let offset = self.at - behind.len() as u64;
+        let version = if behind.is_empty() { self.word("version")? } else { flavour.number(behind) };
+        if !(FIRST_KNOWN..FIRST_TOO_NEW).contains(&version) {
+            return Err(bad(offset, "version", Kind::Version(version)));
+        }
+        Ok(())
+    }
+
+    fn tables(&mut self) -> Result<(), Stop> {
+        for field in ["small bound", "medium bound", "large bound"] {
+            self.word(field)?;
+        }
+        let bins = self.count("bin size", 2)?;
+        if bins > 0 {
+            for (each, total) in [("allocated bins", "allocated total"), ("freed bins", "freed total")] {
+                for _ in 0..bins {
+                    self.word(each)?;
+                }
+                self.word(total)?;
+            }
+        }
+        let data = self.count("data count", DATA_WORDS as u64)?;
+        for _ in 0..data {
+            let offset = self.at;
+            let [index, ..] = self.words::<DATA_WORDS>("data")?;
+            numbered(offset, "data index", index, data)?;
+        }
+        let (symbol, name) = self.sites(data)?;
+        let symbols = self.count("symbol count", 1)?;
+        symbol.within(symbols, "symbol index", "there are fewer symbols")?;
+        for _ in 0..symbols {
+            self.word("symbol addresses")?;
+        }
+        let named_until = self.strings()?;
+        name.within(named_until, "name offset", "no name of the string table starts there")?;
+        let offset = self.at;
+        if self.bytes("end mark")? == *MAGIC { Ok(()) } else { Err(bad(offset, "end mark", Kind::Magic)) }
+    }
+
+    /// The sites; gives what they refer to that comes behind them: a symbol, and a name.
+    fn sites(&mut self, data: u64) -> Result<(Greatest, Greatest), Stop> {
+        let (mut symbols, mut names) = <(Greatest, Greatest)>::default();
+        let sites = self.count("site count", SITE_WORDS as u64)?;
+        let word = u64::from(self.flavour.word);
+        for _ in 0..sites {
+            let offset = self.at;
+            let [index, parent, _, symbol, name, of] = self.words("site")?;
+            numbered(offset, "site index", index, sites)?;
+            let at = |field: u64| offset + field * word;
+            Greatest { value: parent, offset: at(1) }.within(sites, "parent index", "there are fewer sites")?;
+            Greatest { value: of, offset: at(5) }.within(data, "data index", "there are fewer data records")?;
+            symbols.see(symbol, at(3));
+            names.see(name, at(4));
+        }
+        Ok((symbols, names))
+    }
+
+    /// The string table; gives the last place at which a name may start.
+    fn strings(&mut self) -> Result<u64, Stop> {
+        let offset = self.at;
+        let length = self.word("string table size")?;
+        if length >= NO_FILE {
+            return Err(bad(offset, "string table size", Kind::Bad(length, "no file is so large")));
+        }
+        let (start, mut last) = (self.at, 0);
+        let mut buffer = [0; 4096];
+        while self.at - start < length {
+            let before = self.at - start;
+            let wanted = (length - before).min(buffer.len() as u64) as usize;
+            let room = buffer.get_mut(..wanted).unwrap_or_default();
+            if self.fill(room)? < wanted {
+                return Err(Stop::Cut(start, "string table"));
+            }
+            let found = buffer.get(..wanted).unwrap_or_default().iter().rposition(|&byte| byte == 0);
+            last = found.map_or(last, |place| before + place as u64);
+        }
+        Ok(last)
+    }
+}
+
+fn numbered(offset: u64, field: &'static str, index: u64, count: u64) -> Result<(), Stop> {
+    match index {
+        0 => Err(bad(offset, field, Kind::Bad(index, "indexes go from 1 to the count"))),
+        _ => Greatest { value: index, offset }.within(count, field, "indexes go from 1 to the count"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mptl::Profile;
+
+    /// Every profile in the golden folders.
+    fn golden() -> Vec<(String, Vec<u8>)> {
+        let mut found = Vec::new();
+        for folder in ["mpatrol", "mpatrol/edge"] {
+            let folder = format!("{}/../tests/golden/{folder}", env!("CARGO_MANIFEST_DIR"));
+            for entry in std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{error}")).flatten() {
+                if entry.path().extension().is_some_and(|end| end == "mpt") {
+                    let bytes = std::fs::read(entry.path()).unwrap_or_else(|error| panic!("{error}"));
+                    found.push((entry.file_name().to_string_lossy().into_owned(), bytes));
+                }
+            }
+        }
+        assert!(found.len() > 20, "{}", found.len());
+        found
+    }
+
+    /// A byte at a time, so that nothing depends on how the bytes come.
+    struct Slow<'a>(&'a [u8]);
+
+    impl Read for Slow<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let count = into.len().min(1);
+            self.0.read(into.get_mut(..count).unwrap_or_default())
+        }
+    }
+
+    /// Whether only the whole profile shows it.
+    fn is_of_the_whole(error: &Error) -> bool {
+        matches!(error.kind, Kind::Bad(_, "the callers form a loop" | "an earlier record has this index"))
+    }
+
+    #[test]
+    fn ends_where_the_whole_reader_ends() {
+        for (name, bytes) in golden() {
+            match (Profile::read(&bytes), walk(Slow(&bytes))) {
+                (Ok((profile, ending)), Ok(walked)) => {
+                    let taken = (bytes.len() - profile.trailing.len()) as u64;
+                    assert_eq!(walked, Walked { ending: Ok(ending), bytes: taken }, "{name}");
+                }
+                (Err(error), Ok(Walked { ending: Err(walked), .. }) | Err(Failure::Format(walked))) => {
+                    assert_eq!(error, walked, "{name}");
+                }
+                (Err(error), Ok(_)) => assert!(is_of_the_whole(&error), "{name}: {error}"),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_cut_is_where_the_whole_reader_sees_it() {
+        for (name, bytes) in golden() {
+            if Profile::read(&bytes).is_err() {
+                continue;
+            }
+            for length in (0..bytes.len()).step_by(bytes.len() / 300 + 1) {
+                let cut = &bytes[..length];
+                match (Profile::read(cut), walk(cut)) {
+                    (Ok((_, ending)), Ok(walked)) => {
+                        assert_eq!(Ok(ending), walked.ending, "{name} cut at {length}");
+                        assert!(ending.is_complete() || walked.bytes == length as u64, "{name} cut at {length}");
+                    }
+                    (Err(error), Err(Failure::Format(walked))) => assert_eq!(error, walked, "{name} cut at {length}"),
+                    other => panic!("{name} cut at {length}: {other:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_lies_before_an_error_can_be_read() {
+        let mut wrong = 0;
+        for (name, bytes) in golden() {
+            for place in (0..bytes.len()).step_by(bytes.len() / 300 + 1) {
+                let mut bytes = bytes.clone();
+                bytes[place] ^= 0xa5;
+                if let Ok(Walked { ending: Err(error), bytes: kept }) = walk(&bytes[..]) {
+                    let read = Profile::read(&bytes[..(kept as usize).min(bytes.len())]);
+                    wrong += 1;
+                    assert!(
+                        read.as_ref().map_or_else(is_of_the_whole, |(_, ending)| !ending.is_complete()),
+                        "{name}, byte {place}: {error}: {read:?}"
+                    );
+                }
+            }
+        }
+        assert!(wrong > 100, "{wrong}");
+    }
+}

@@ -1,0 +1,342 @@
+//! Traces and profiles that are sent to the daemon: kept as far as they can be read, found by every question, and nobody else's trouble.
+
+use heaptape_formats::{Ending, mptl, mtrc};
+use heaptape_tests::daemon::until;
+use heaptape_tests::recording::heaptape;
+use heaptape_tests::run::{Outcome, finish};
+use heaptape_tests::{Daemon, is_root, target, workshop};
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, connect, recv, send, shutdown, socket,
+};
+use serde_json::Value;
+use std::fs::read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn golden(name: &str) -> PathBuf {
+    workshop::root().join("tests/golden/mpatrol").join(name)
+}
+
+/// `heaptape send`.
+fn sent(daemon: &Daemon, file: &Path) -> Outcome {
+    heaptape(["send".as_ref(), "--socket".as_ref(), daemon.socket().as_os_str(), file.as_os_str()])
+}
+
+/// Where it was kept.
+fn place(said: &Outcome) -> PathBuf {
+    PathBuf::from(said.text().trim())
+}
+
+/// A sender of our own.
+struct Sender(OwnedFd);
+
+impl Sender {
+    fn to(daemon: &Daemon) -> Sender {
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+        let address = UnixAddr::new(&daemon.socket()).expect("an address");
+        connect(socket.as_raw_fd(), &address).expect("the daemon listens");
+        Sender(socket)
+    }
+
+    fn say(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        send(self.0.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL)
+    }
+
+    fn answer(self) -> Value {
+        let _ = shutdown(self.0.as_raw_fd(), Shutdown::Write);
+        let mut bytes = vec![0; 16 << 10];
+        let mut hear = || recv(self.0.as_raw_fd(), &mut bytes, MsgFlags::empty());
+        let count = hear().or_else(|_| hear()).expect("an answer");
+        serde_json::from_slice(&bytes[..count]).unwrap_or_else(|error| panic!("{error}: {bytes:?}"))
+    }
+}
+
+fn status(daemon: &Daemon, key: &str) -> u64 {
+    daemon.ask(&["status"])["own"][key].as_f64().unwrap_or_else(|| panic!("no {key}")) as u64
+}
+
+#[test]
+fn what_is_sent_is_an_image_of_the_epoch() {
+    let mut daemon = Daemon::start(&[]);
+    let files =
+        ["basic.mtrc", "basic.mpt", "basic32-be.mtrc", "recursion-be64.mpt", "edge/trail.mtrc", "edge/ptrail.mpt"];
+    let kept: Vec<PathBuf> = files.map(|file| place(&sent(&daemon, &golden(file)).success())).into();
+    for (file, kept) in files.iter().zip(&kept) {
+        let (name, end) = if file.ends_with("mpt") { ("profile.mptl", b"MPTL") } else { ("trace.mtrc", b"MTRC") };
+        let (came, bytes) = (read(golden(file)).expect("a sample"), read(kept.join(name)).expect("a file"));
+        assert!(came.starts_with(&bytes) && bytes.ends_with(end), "{file}");
+        assert_eq!(
+            came.len() > bytes.len(),
+            file.contains("trail"),
+            "{file}: what stands behind the end is no part of it"
+        );
+        let (alone, image) = (daemon.report(&[golden(file)]), daemon.report(std::slice::from_ref(kept)));
+        let (alone, image) = (&alone.processes[0], &image.processes[0]);
+        assert_eq!(
+            (alone.allocs, alone.frees, alone.bytes_allocated, alone.live_bytes, alone.peak_bytes),
+            (image.allocs, image.frees, image.bytes_allocated, image.live_bytes, image.peak_bytes),
+            "{file}"
+        );
+    }
+    daemon.ask(&["epoch"]);
+    let epochs = daemon.epochs(&[]);
+    let report = daemon.report(&epochs);
+    assert_eq!(report.all("heaptape").filter(|image| image.complete && image.allocs > 0).count(), files.len());
+    assert!(daemon.leaks(&epochs).iter().any(|leak| leak.functions().starts_with(&["grow", "build_index", "main"])));
+    let sites = daemon.word(&["sites"], &epochs).success();
+    assert!(sites.text().contains("cache_fill < main"), "{sites}");
+    let whole = daemon.word(&["verify"], &epochs).success();
+    assert!(whole.text().contains("26 allocations, 0 resizes, 16 frees"), "{whole}");
+    assert_eq!((status(&daemon, "streams_total"), status(&daemon, "streams_cut_total")), (files.len() as u64, 0));
+    assert_eq!(daemon.epochs(&["--program", "heaptape"]).len(), files.len());
+    assert!(daemon.ctl(&["metrics"]).text().contains("heaptape_streams_total 6\n"));
+    assert!(daemon.ctl(&["status"]).text().contains("0 coming, 6 kept (0 not whole"));
+    // Packed, labelled, through a pipe.
+    let mut command = std::process::Command::new(workshop::command());
+    command.args(["send", "--socket"]).arg(daemon.socket()).env("HEAPTAPE_LABEL", "nightly");
+    let packed = zstd::encode_all(&read(golden("names.mtrc")).expect("a sample")[..], 3).expect("packed");
+    let labelled = place(&finish(command, &packed).success());
+    assert_eq!(daemon.epochs(&["--label", "nightly"]), [labelled.clone()]);
+    assert_eq!(read(labelled.join("trace.mtrc")).ok(), read(golden("names.mtrc")).ok());
+    daemon.stop();
+    daemon.whole();
+    assert_eq!(std::fs::read_dir(daemon.state().join("streams")).map_or(9, Iterator::count), 0, "nothing is left over");
+}
+
+/// Cut: what came is an ending. Garbage: what came before it is kept, and what it is is said.
+#[test]
+fn what_is_not_whole_is_kept_as_far_as_it_can_be_read() {
+    let daemon = Daemon::start(&[]);
+    let folder = workshop::folder();
+    let made = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).expect("a file");
+        path
+    };
+    let (trace, profile) =
+        (read(golden("usedebug.mtrc")).expect("a sample"), read(golden("basic.mpt")).expect("a sample"));
+    let cut_trace = sent(&daemon, &made("cut", &trace[..trace.len() / 2])).exits(1);
+    let cut_profile = sent(&daemon, &made("cut", &profile[..profile.len() - 300])).exits(1);
+    for (said, name, bytes) in
+        [(&cut_trace, "trace.mtrc", trace.len() / 2), (&cut_profile, "profile.mptl", profile.len() - 300)]
+    {
+        assert!(said.error().contains("not whole") && said.error().contains("it ends here"), "{said}");
+        assert_eq!(read(place(said).join(name)).map_or(0, |kept| kept.len()), bytes);
+        let checked = daemon.word(&["verify"], &[place(said)]).exits(1);
+        assert!(checked.text().contains("is cut at offset") && !checked.text().contains("kept up to"), "{checked}");
+    }
+    let (_, ending) = mptl::Profile::read(&profile[..profile.len() - 300]).expect("a profile");
+    let Ending::Cut { offset, field } = ending else { panic!("{ending:?}") };
+    assert!(cut_profile.error().contains(&format!("MPTL: offset {offset}: {field}:")), "{cut_profile}");
+    // Good bytes, then what is none.
+    let good = trace.len() - 4;
+    let wrong = [&trace[..good], b"\xffgarbage", &trace[..]].concat();
+    let said = sent(&daemon, &made("wrong", &wrong)).exits(1);
+    let why = format!("MTRC: offset {good}: record: 255");
+    assert!(said.error().contains(&why), "{said}");
+    assert_eq!(read(place(&said).join("trace.mtrc")).ok(), Some(trace[..good].to_vec()));
+    let before = daemon.report(&[golden("usedebug.mtrc")]).processes[0].events();
+    assert_eq!(daemon.report(&[place(&said)]).processes[0].events(), before, "every record before it");
+    let mut wrong = profile.clone();
+    let end = wrong.len() - 4;
+    wrong[end..].copy_from_slice(b"XXXX");
+    let said = sent(&daemon, &made("wrong", &wrong)).exits(1);
+    assert!(said.error().contains(&format!("MPTL: offset {end}: end mark: not the expected magic")), "{said}");
+    assert!(daemon.report(&[place(&said)]).processes[0].allocs > 0);
+    let said = sent(&daemon, &golden("edge/pcycle.mpt")).exits(1);
+    assert!(said.error().contains("parent index") && said.error().contains("form a loop"), "{said}");
+    // The epoch says it too, once the daemon is over.
+    daemon.ask(&["epoch"]);
+    let checked = daemon.word(&["verify"], &daemon.epochs(&[])).exits(1);
+    assert!(checked.text().contains("kept up to what could be read") && checked.text().contains(&why), "{checked}");
+    assert_eq!((status(&daemon, "streams_total"), status(&daemon, "streams_cut_total")), (5, 5));
+    // Nothing in these can be read.
+    for bytes in [
+        &b"MTRC\x05\0\0\0\0\0\0\0\0\0\0\0"[..],
+        b"MTRC",
+        b"MP",
+        &profile[..12],
+        &read(golden("edge/ver10600.mtrc")).expect("a sample"),
+    ] {
+        let said = sent(&daemon, &made("none", bytes)).exits(2);
+        assert!(said.error().contains("nothing is kept: M"), "{said}");
+    }
+    assert_eq!(status(&daemon, "streams_refused_total"), 5);
+    // Neither is no stream at all.
+    sent(&daemon, &made("other", b"GIF89a")).exits(2);
+}
+
+/// A sender of one byte at a time, and one that says nothing more, beside a program that is recorded.
+#[test]
+fn a_slow_sender_holds_up_nobody() {
+    let mut daemon = Daemon::start(&["--mode", "trace", "--stream-idle", "5s"]);
+    let trace = read(golden("usedebug.mtrc")).expect("a sample");
+    let (slow, silent) = (Sender::to(&daemon), Sender::to(&daemon));
+    silent.say(&trace[..30]).expect("it is heard");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for byte in &trace {
+                slow.say(&[*byte]).expect("it is heard");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let own = std::process::id();
+        let coming = || {
+            let Value::Array(all) = daemon.ask(&["list"]) else { panic!("a list was expected") };
+            all.into_iter()
+                .filter(|one| one["pid"] == own && one["mode"] == "stream" && one["received"].as_u64() > Some(9))
+                .count()
+        };
+        until("both are listed", || coming() == 2);
+        let listed = daemon.ctl(&["list"]).success();
+        assert!(listed.text().contains("received"), "{listed}");
+        daemon.ctl(&["show", &own.to_string()]).exits(2);
+        for _ in 0..5 {
+            daemon.run(&target::c("pairs"), &["20000", "2"]).success();
+        }
+    });
+    let said = slow.answer();
+    assert_eq!(
+        (said["whole"].clone(), said["bytes"].as_u64()),
+        (Value::Bool(true), Some(trace.len() as u64)),
+        "{said}"
+    );
+    until("the silent one is ended", || status(&daemon, "streams") == 0);
+    let said = silent.answer();
+    assert!(said["why"].as_str().is_some_and(|why| why.contains("no byte came for 5s")), "{said}");
+    assert_eq!(daemon.ask(&["status"])["budgets_hit"]["stream-idle"], 1);
+    daemon.stop();
+    let report = daemon.report(&daemon.epochs(&[]));
+    let pairs: Vec<_> = report.all("pairs").collect();
+    assert_eq!(pairs.len(), 5);
+    assert!(pairs.iter().all(|one| one.complete && one.lost_events == 0 && one.allocs >= 20_000), "{pairs:#?}");
+}
+
+#[test]
+fn bytes_and_numbers_are_bounded() {
+    let daemon = Daemon::start(&["--stream-bytes", "5000", "--user-stream-bytes", "12000", "--streams", "4"]);
+    let trace = read(golden("names.mtrc")).expect("a sample");
+    for budget in ["stream-bytes", "stream-bytes", "user-stream-bytes"] {
+        let said = sent(&daemon, &golden("names.mtrc")).exits(1);
+        assert!(said.error().contains(&format!("its budget ({budget}) of")), "{said}");
+        let kept = read(place(&said).join("trace.mtrc")).expect("a trace");
+        assert!(trace.starts_with(&kept) && !kept.is_empty() && kept.len() <= 5000, "{}", kept.len());
+        assert!(daemon.report(&[place(&said)]).processes[0].allocs > 0);
+    }
+    let said = sent(&daemon, &golden("basic.mtrc")).exits(2);
+    assert!(said.error().contains("its user has sent"), "{said}");
+    let hits = daemon.ask(&["status"])["budgets_hit"].clone();
+    assert_eq!((hits["stream-bytes"].as_u64(), hits["user-stream-bytes"].as_u64()), (Some(2), Some(2)), "{hits}");
+    // A new epoch, a new budget; and more at once than one user may have.
+    daemon.ask(&["epoch"]);
+    for file in ["basic.mtrc", "sizes.mtrc", "deep.mtrc", "realloc.mtrc"] {
+        sent(&daemon, &golden(file)).success();
+    }
+    let said = sent(&daemon, &golden("basic.mtrc")).exits(2);
+    assert!(said.error().contains("4 streams in this epoch"), "{said}");
+    let daemon = Daemon::start(&[]);
+    let open: Vec<Sender> = (0..20).map(|_| Sender::to(&daemon)).collect();
+    for one in &open {
+        one.say(&trace[..100]).expect("it is heard");
+    }
+    until("sixteen come", || status(&daemon, "streams") == 16 && status(&daemon, "streams_refused_total") == 4);
+    drop(open);
+    until("all are over", || status(&daemon, "streams_total") == 16);
+}
+
+/// The daemon's memory does not grow with what comes.
+#[test]
+fn a_long_stream_takes_no_memory() {
+    let daemon = Daemon::start(&[]);
+    let peak = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("it lives");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
+    };
+    sent(&daemon, &golden("names.mtrc")).success();
+    let before = peak();
+    let mut writer = mtrc::Writer::new(mtrc::Options::default());
+    let mut bytes = Vec::new();
+    writer.header(&mut bytes);
+    for index in 1..=1_000_000 {
+        writer.alloc(&mut bytes, index, index << 20, 99, &mtrc::Place::thread(1 << 40));
+    }
+    writer.end(&mut bytes);
+    let long = workshop::folder();
+    let path = long.path().join("long");
+    std::fs::write(&path, &bytes).expect("a file");
+    sent(&daemon, &path).success();
+    let grown = peak() - before;
+    assert!(bytes.len() > 16 << 20 && grown < 4 << 20, "{} bytes sent, {grown} bytes more", bytes.len());
+}
+
+/// Whoever sends has it: in a folder of the sender's own, by what the kernel says.
+#[test]
+fn another_user_sends() {
+    if !is_root() {
+        eprintln!("not the superuser: other users are not tried");
+        return;
+    }
+    let folder = workshop::folder();
+    let open = |path: &Path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("rights");
+    open(folder.path());
+    let [command, file] = [(workshop::command(), "heaptape"), (&golden("basic.mtrc"), "basic")].map(|(from, name)| {
+        let to = folder.path().join(name);
+        std::fs::copy(from, &to).expect("a copy");
+        open(&to);
+        to
+    });
+    let send_as_other = |daemon: &Daemon| {
+        open(daemon.state().parent().expect("a folder"));
+        std::fs::set_permissions(daemon.socket(), std::fs::Permissions::from_mode(0o666)).expect("rights");
+        open(daemon.socket().parent().expect("a folder"));
+        let mut words = std::process::Command::new("setpriv");
+        words.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&command);
+        words.args(["send", "--socket"]).arg(daemon.socket()).arg(&file);
+        finish(words, b"")
+    };
+    let daemon = Daemon::start(&[]);
+    let kept = place(&send_as_other(&daemon).success());
+    assert!(kept.starts_with(daemon.state().join("65534")), "{}", kept.display());
+    for path in [kept.clone(), kept.join("trace.mtrc")] {
+        let about = path.metadata().expect("it is there");
+        assert_eq!((about.uid(), about.mode() & 0o077), (65534, 0), "{}", path.display());
+    }
+    let alone = Daemon::start(&["--all-users", "false"]);
+    let said = send_as_other(&alone).exits(2);
+    assert!(said.error().contains("serves its own user"), "{said}");
+    assert!(!alone.state().join("65534").exists());
+}
+
+/// What a daemon that ends, or is killed, had of a stream is kept.
+#[test]
+fn a_stream_outlives_its_daemon() {
+    let mut daemon = Daemon::start(&[]);
+    let trace = read(golden("usedebug.mtrc")).expect("a sample");
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        let sender = Sender::to(&daemon);
+        sender.say(&trace[..1000]).expect("it is heard");
+        let came = |daemon: &Daemon| {
+            let Value::Array(all) = daemon.ask(&["list"]) else { panic!("a list was expected") };
+            all.iter().any(|one| one["received"] == 1000)
+        };
+        until("it comes", || came(&daemon));
+        daemon.replace(signal);
+        if signal == Signal::SIGTERM {
+            let said = sender.answer();
+            assert!(said["why"].as_str().is_some_and(|why| why.contains("the daemon ended")), "{said}");
+        }
+        until("it is kept", || !daemon.epochs(&["--last", "1"]).is_empty() && status(&daemon, "streams") == 0);
+    }
+    daemon.stop();
+    let report = daemon.report(&daemon.epochs(&[]));
+    assert_eq!(report.processes.len(), 2, "{report:#?}");
+    assert!(report.processes.iter().all(|one| one.allocs > 0 && !one.complete), "{report:#?}");
+    let said: String =
+        daemon.epochs(&[]).iter().map(|epoch| daemon.word(&["verify"], &[epoch.clone()]).text()).collect();
+    assert!(said.contains("the daemon was killed while it came") && said.contains("the daemon ended"), "{said}");
+}
