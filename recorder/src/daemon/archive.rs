@@ -5,7 +5,7 @@
 //! Sealing is a rename of `recording.json`, so an epoch is sealed or it is not. One that a killed daemon left open is sealed, as it lies
 //! there, by the next.
 
-use super::epoch::Epoch;
+use super::epoch::{Epoch, begun};
 use super::flows::Flows;
 use super::programs::Program;
 use super::retention::{self, Keep};
@@ -345,9 +345,18 @@ impl Open {
 /// Seals an epoch that a daemon left open when it was killed.
 fn seal_left(dir: &Path) {
     let path = dir.join(RECORDING);
-    let read = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Recording>(&bytes).ok());
+    let read = match std::fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice::<Recording>(&bytes).ok(),
+        // Killed between its folder and its list: it goes when nothing is in it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && std::fs::remove_dir(dir).is_err() => {
+            let started_unix_ns = begun(dir).unwrap_or(0) * 1_000_000_000;
+            let (format, heaptape) = ("heaptape recording".into(), env!("CARGO_PKG_VERSION").into());
+            Some(Recording { format, version: 1, heaptape, started_unix_ns, ..Recording::default() })
+        }
+        Err(_) => None,
+    };
     let Some(mut recording) = read.filter(|recording| recording.ended_unix_ns.is_none()) else { return };
-    let changed = std::fs::metadata(&path).and_then(|file| file.modified()).ok();
+    let changed = std::fs::metadata(&path).or_else(|_| std::fs::metadata(dir)).and_then(|file| file.modified()).ok();
     let since = changed.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
     let ended = since.map_or(recording.started_unix_ns, |since| since.as_nanos() as u64);
     recording.ended_unix_ns = Some(ended);
@@ -375,5 +384,29 @@ fn seal_left(dir: &Path) {
     match written {
         Ok(()) => tracing::info!("{}: left open, now sealed", dir.display()),
         Err(error) => tracing::error!("{}: left open, and cannot be sealed: {error}", dir.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A daemon that was killed between an epoch's folder and its list.
+    #[test]
+    fn epochs_without_a_list() {
+        let state = tempfile::tempdir().expect("a folder");
+        let [empty, held] = ["7/202611211130", "7/202611211131"].map(|name| state.path().join(name));
+        std::fs::create_dir_all(&empty).expect("a folder");
+        std::fs::create_dir_all(held.join("9.cat")).expect("a folder");
+        std::fs::write(held.join("9.cat").join(TRACE), b"MTRC").expect("a file");
+        Archive::new(state.path(), Keep { age: Duration::MAX, bytes: u64::MAX }, Arc::default());
+        assert!(!empty.exists());
+        let bytes = std::fs::read(held.join(RECORDING)).expect("a list");
+        let recording: Recording = serde_json::from_slice(&bytes).expect("a recording");
+        assert_eq!(recording.started_unix_ns, 1_795_260_660_000_000_000);
+        assert!(recording.ended_unix_ns > Some(recording.started_unix_ns - 1));
+        let listed: Vec<_> =
+            recording.images.iter().map(|image| (image.folder.as_str(), image.origin.as_str())).collect();
+        assert_eq!(listed, [("9.cat", STREAM)]);
     }
 }
