@@ -5,9 +5,11 @@ pub mod bare;
 mod births;
 pub mod chunk;
 mod image;
+mod start;
 pub mod tape;
 
 pub use image::{Clock, Events, Image};
+pub use start::Start;
 
 use crate::import;
 use crate::missing::Missing;

@@ -2,7 +2,7 @@
 //! happened to which block; models keep sums.
 
 use crate::event::{Event, Kind, Span};
-use crate::load::Image;
+use crate::load::{Image, Start};
 use crate::missing::Missing;
 use crate::model::live_set::{Block, LiveSet};
 use crate::progress::Progress;
@@ -102,8 +102,20 @@ const AHEAD: usize = 32;
 
 /// Gives every event of a span to the models.
 pub fn replay(image: &Image, span: Span, progress: &Progress, models: &mut impl Model) -> Outcome {
+    replay_from(image, None, span, progress, models)
+}
+
+/// The same from a place on, to models that know what was before it. Of blocks that are older only site and bytes are known, and what lives
+/// at the end without having been touched is not in [`Outcome::live`].
+pub fn replay_from(
+    image: &Image,
+    start: Option<&Start>,
+    span: Span,
+    progress: &Progress,
+    models: &mut impl Model,
+) -> Outcome {
     let mut outcome = Outcome::default();
-    let missing = image.for_each(span, progress, &mut |events| {
+    let missing = image.for_each_from(start.map(|start| start.place), span, progress, &mut |events| {
         for events in events.chunks(AHEAD) {
             let mut indexes = [u64::MAX; AHEAD];
             for (index, event) in indexes.iter_mut().zip(events) {
@@ -127,7 +139,8 @@ pub fn replay(image: &Image, span: Span, progress: &Progress, models: &mut impl 
     });
     outcome.missing = missing;
     // Behind the start of a span, or behind a tear, allocations are unknown by nature.
-    let explained = span.first > 0
+    let explained = start.is_some()
+        || span.first > 0
         || span.first_tick > 0
         || image.missing.iter().chain(&outcome.missing).any(Missing::hides_events);
     if outcome.strange > 0 && !explained {
@@ -207,6 +220,11 @@ fn step(outcome: &mut Outcome, event: &Event, models: &mut impl Model) {
         Kind::Unmatched => {
             outcome.unmatched += 1;
             models.unmatched(event);
+        }
+        Kind::Known => {
+            if live.get_mut(event.index).is_none() {
+                live.insert(event.index, block_of(event, 0));
+            }
         }
     }
 }

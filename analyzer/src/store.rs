@@ -56,6 +56,8 @@ pub fn find(state: &Path, wanted: &Wanted) -> io::Result<Vec<PathBuf>> {
         }
     }
     epochs.sort();
+    // One that begins this moment has nothing to read yet.
+    epochs.retain(|(_, path)| std::fs::read_dir(path).is_ok_and(|mut inside| inside.next().is_some()));
     let after = |name: &str| wanted.from.as_deref().is_none_or(|from| name >= from);
     let before = |name: &str| wanted.to.as_deref().is_none_or(|to| name <= to || name.starts_with(to));
     epochs.retain(|(name, _)| after(name) && before(name));

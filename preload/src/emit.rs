@@ -3,23 +3,23 @@
 //! Order within one event: capture, announce (`intent`), stamp, store, publish. The announcement lets the recorder know that a stamp may
 //! already have been taken for something that it cannot see yet; it is not needed while the process has one thread.
 
-use crate::entry::{self, Lane};
+mod resize;
+mod room;
+
+pub use resize::{resize_begins, resize_ends};
+pub use room::{Patience, obey};
+
 use crate::guard::{self, Verdict};
 use crate::thread::{self, BEGUN, BEHIND_NEXT, Block, COUNTED, INTERVAL, NESTED, READY, UNTRACED, Waiting};
 use crate::unwind::memo;
-use crate::{attach, sample, stamp, sys, tls};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use heaptape_wire::area::{CLOSED, GATE_DORMANT, OVERFLOW_DROP};
+use crate::{attach, sample, stamp, tls};
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use heaptape_wire::event::DELTA_LIMIT;
-use heaptape_wire::limits::STRIDE;
 use heaptape_wire::{Event, Op, Record};
+use room::room;
 
 /// Most records of one event: gap mark, interval, stamp, prefix, event.
 const ROOM: u64 = 5;
-/// Records that the second half of a resize needs.
-const SECOND_HALF: u64 = 3;
-/// Most records kept for second halves: a resize that is left by a jump never asks for its own.
-const MOST_RESERVED: u64 = 8 * SECOND_HALF;
 /// With one thread each 16th event is stamped.
 const STAMP_EVERY: u32 = 15;
 
@@ -154,113 +154,6 @@ fn odd(op: Op, address: u64, size: u64, sp: usize, bp: usize, with_stack: bool) 
     }
 }
 
-/// A resize whose first half has been told, or that is sampled and has none to tell.
-#[derive(Clone, Copy)]
-pub struct Resize {
-    block: *mut Block,
-    nested: bool,
-    /// With sampling: the old block was sampled, the new one is to be. Both hold for a resize that is recorded whole.
-    old: bool,
-    new: bool,
-}
-
-/// The first half of a resize: before the real call. Gives what the second half needs.
-#[inline(never)]
-pub fn resize_begins(old: *mut u8, sp: usize, size: usize) -> Option<Resize> {
-    let (block, verdict) = match way() {
-        Way::Fast(block) => (block, Verdict::Event),
-        Way::Untraced => return None,
-        Way::Slow => odd_block(sp, size, old as usize)?,
-    };
-    let mut resize = Resize { block, nested: verdict == Verdict::Nested, old: true, new: true };
-    // SAFETY: the thread's own block with a gate that is not 0.
-    unsafe {
-        if (*block).countdown.mean != 0 {
-            (resize.old, resize.new) = (sample::remove(old as u64), sample::hits(block, size as u64));
-            if !resize.old {
-                return Some(resize);
-            }
-        }
-    }
-    let event = Event { op: Op::RESIZE_BEGIN, stack: 0, address: old as u64, size: 0 };
-    if resize.nested {
-        return nest(block, event).then_some(resize);
-    }
-    // SAFETY: the thread's own block, not busy.
-    unsafe {
-        guard::begin(block, sp, 0);
-        let reserved = (*block).reserved;
-        (*block).reserved = (reserved + SECOND_HALF).min(MOST_RESERVED);
-        let done = push(&mut *block, event);
-        if !done {
-            (*block).reserved = reserved;
-        }
-        guard::end(block);
-        done.then_some(resize)
-    }
-}
-
-/// The second half: after the real call.
-#[inline(never)]
-pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usize, sp: usize, bp: usize) {
-    let block = resize.block;
-    // SAFETY: the block that the first half was given.
-    unsafe {
-        if (*block).gate == 0 {
-            return; // forked inside the real call: the child's first event of its own attaches it
-        }
-        let failed = new.is_null() && size != 0;
-        let Some(op) =
-            (if (*block).countdown.mean == 0 { Some(op) } else { sampled_resize(resize, op, old, new, failed) })
-        else {
-            return;
-        };
-        let (op, address, size) = if failed {
-            (Op::RESIZE_FAILED, old as u64, 0)
-        } else if new.is_null() || op == Op::RESIZE_FREED {
-            (Op::RESIZE_FREED, old as u64, 0)
-        } else {
-            (op, new as u64, size as u64)
-        };
-        if resize.nested {
-            let stack = nested_stack(block, sp, bp);
-            nest(block, Event { op, stack, address, size });
-            return;
-        }
-        guard::begin(block, sp, if op.is_event() { COUNTED } else { 0 });
-        let stack = if op == Op::RESIZE_FAILED { 0 } else { memo::capture(block, sp, bp) };
-        (*block).reserved = (*block).reserved.saturating_sub(SECOND_HALF);
-        push(&mut *block, Event { op, stack, address, size });
-        guard::end(block);
-        if (&raw const (*block).nested_count).read_volatile() != 0 {
-            tell_nested(block, sp);
-        }
-    }
-}
-
-/// What a resize is recorded as when blocks are sampled; `None`: not at all, and counted. The new block's chance is its own: sampled to
-/// not sampled is a free, not sampled to sampled an allocation.
-///
-/// # Safety
-/// The block is the calling thread's.
-#[cold]
-unsafe fn sampled_resize(resize: Resize, op: Op, old: *mut u8, new: *mut u8, failed: bool) -> Option<Op> {
-    if failed {
-        return (resize.old && sample::insert(old as u64)).then_some(Op::RESIZE_FAILED);
-    }
-    let new_sampled = resize.new && !new.is_null() && sample::insert(new as u64);
-    match (resize.old, new_sampled) {
-        (true, true) => Some(op),
-        (true, false) => Some(Op::RESIZE_FREED),
-        (false, true) => Some(if op == Op::RESIZE { Op::REALLOC } else { Op::REALLOCARRAY }),
-        (false, false) => {
-            // SAFETY: the caller's promise.
-            unsafe { sample::count_passed(resize.block) };
-            None
-        }
-    }
-}
-
 /// Stamps and publishes an event; false when it found no room and was counted.
 ///
 /// # Safety
@@ -335,112 +228,6 @@ fn count_lost(block: &mut Block) {
     block.lost += 1;
     block.lost_untold += 1;
     producer.lost.store(block.lost, Release);
-}
-
-/// What the recorder wants changed. The event at hand is told as it was begun.
-///
-/// # Safety
-/// The block is the calling thread's, with a gate that is not 0.
-#[cold]
-pub unsafe fn obey(block: *mut Block) {
-    let Some(area) = attach::area() else { return };
-    let header = area.header();
-    // SAFETY: the caller's promise.
-    let block = unsafe { &mut *block };
-    let sample_bytes = header.sample_bytes.load(Relaxed);
-    if block.countdown.take_up(sample_bytes) {
-        entry::choose(Lane::of_interval(sample_bytes));
-        block.lost_untold |= INTERVAL | BEHIND_NEXT;
-    }
-    if header.gate.0.load(Relaxed) == GATE_DORMANT {
-        // The block stays as it is until the recorder sees the thread in another slot, or gone.
-        tls::set((&raw const header.gate.0).cast_mut().cast());
-        entry::choose(Lane::Untraced);
-    }
-}
-
-/// The ring looks full, or was not looked at for long: reads the recorder's position again; waits, when that is wanted and the recorder lives. True when there is room.
-#[cold]
-#[inline(never)]
-fn room(block: &mut Block) -> bool {
-    let capacity = block.ring.capacity();
-    let wanted = block.head + ROOM + block.reserved;
-    // SAFETY: as in `push`.
-    let control = unsafe { &*block.control };
-    let mut refresh = |block: &mut Block| {
-        let end = control.consumer.0.tail.load(Acquire).wrapping_add(capacity);
-        block.limit = end.min(wanted + STRIDE);
-        wanted <= end
-    };
-    // SAFETY: the caller's own block.
-    unsafe { obey(block) };
-    if refresh(block) {
-        return true;
-    }
-    let Some(area) = attach::area() else { return false };
-    let header = area.header();
-    if header.state.load(Relaxed) == CLOSED {
-        attach::close();
-        tls::set(thread::untraced());
-        entry::choose(Lane::Untraced);
-        return false;
-    }
-    if header.overflow.load(Relaxed) == OVERFLOW_DROP || header.breaker.load(Relaxed) != 0 {
-        return false;
-    }
-    wait(block, header, control, &mut refresh)
-}
-
-/// Waits for room: as long as the recorder's heartbeat moves, and `wait_ms` in all without it. Then the breaker trips for the whole process.
-fn wait(
-    block: &mut Block,
-    header: &heaptape_wire::Header,
-    control: &heaptape_wire::SlotControl,
-    refresh: &mut impl FnMut(&mut Block) -> bool,
-) -> bool {
-    const SPINS: u32 = 64;
-    const NAP_MS: u64 = 10;
-    /// A recorder that lives but takes nothing from this ring for so long is as good as dead.
-    const LONGEST_MS: u64 = 30_000;
-    for _ in 0..SPINS {
-        core::hint::spin_loop();
-        if refresh(block) {
-            return true;
-        }
-    }
-    let tail_low = (&raw const control.consumer.0.tail).cast::<u32>();
-    let mut heartbeat = header.heartbeat.0.load(Relaxed);
-    let (start, mut alive) = (sys::monotonic_ns(), sys::monotonic_ns());
-    loop {
-        control.waiting.0.store(1, SeqCst);
-        let seen = control.consumer.0.tail.load(SeqCst) as u32;
-        if refresh(block) {
-            control.waiting.0.store(0, Relaxed);
-            return true;
-        }
-        if crate::sandbox::is_sandboxed() {
-            (0..SPINS).for_each(|_| core::hint::spin_loop());
-        } else {
-            sys::futex_wait(tail_low, seen, NAP_MS);
-        }
-        control.waiting.0.store(0, Relaxed);
-        if refresh(block) {
-            return true;
-        }
-        let now = sys::monotonic_ns();
-        let beat = header.heartbeat.0.load(Relaxed);
-        if beat != heartbeat {
-            (heartbeat, alive) = (beat, now);
-        }
-        let silent_ms = now.saturating_sub(alive) / 1_000_000;
-        if header.state.load(Relaxed) == CLOSED
-            || silent_ms >= header.wait_ms.load(Relaxed)
-            || now.saturating_sub(start) / 1_000_000 >= LONGEST_MS
-        {
-            header.breaker.store(1, Relaxed);
-            return false;
-        }
-    }
 }
 
 /// An event of a signal handler that interrupted a hook of this thread: kept until that hook is done. False when it was lost.

@@ -154,6 +154,11 @@ pub fn futex_wait(word: *const u32, expected: u32, milliseconds: u64) {
     call!(SYS_futex, word, libc::FUTEX_WAIT, expected, &raw const time, 0, 0);
 }
 
+/// Whether a thread of this process does not exist any more.
+pub fn is_over(pid: u32, tid: u32) -> bool {
+    call!(SYS_tgkill, pid, tid, 0) == -i64::from(libc::ESRCH) as isize
+}
+
 /// Sleeps.
 pub fn sleep_ms(milliseconds: u64) {
     let time =

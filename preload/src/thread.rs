@@ -5,9 +5,9 @@
 
 use crate::entry::{self, Lane};
 use crate::unwind::memo::Memo;
-use crate::{attach, sys, tls};
+use crate::{attach, emit, sys, tls};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use heaptape_wire::area::{SLOT_FREE, SLOT_TAKEN};
+use heaptape_wire::area::{OVERFLOW_DROP, SLOT_FREE, SLOT_TAKEN};
 use heaptape_wire::limits::STRIDE;
 use heaptape_wire::{Record, SlotControl, ring::Ring};
 
@@ -169,7 +169,7 @@ fn arrives(sp: usize) -> *mut Block {
 
 /// A block for the calling thread; `None` when there is no slot or no memory for it.
 fn given(session: &attach::Session, sp: usize) -> Option<*mut Block> {
-    claim(session).and_then(|slot| {
+    claim(session).or_else(|| awaited(session)).and_then(|slot| {
         let (control, ring) = (session.area.slot(slot)?, session.area.ring(slot)?);
         let (block, ring_bytes) = (session.block(slot), session.area.layout().params.ring_bytes as usize);
         if !sys::open_memory(block.cast(), BLOCK_BYTES) || !sys::open_memory(ring.start().cast(), ring_bytes) {
@@ -211,6 +211,44 @@ unsafe fn prepare(block: *mut Block, control: &SlotControl, ring: Ring, sp: usiz
         (*block).stack_end = own_stack_end(sp);
         (*block).gate = READY;
     }
+}
+
+/// Slots of threads that are over come back when the recorder has read their rings. Where events wait for room, a thread waits for a slot
+/// as long as there are such slots: threads may come and go faster than a recorder without a processor can follow.
+#[cold]
+fn awaited(session: &attach::Session) -> Option<u32> {
+    /// Many threads may wait at once, and each look goes through all slots: the recorder needs the processor more.
+    const LONGEST_NAP_MS: u64 = 32;
+    let mut nap_ms = 1;
+    let header = session.area.header();
+    let mut patience = emit::Patience::new(header);
+    while header.overflow.load(Relaxed) != OVERFLOW_DROP
+        && header.breaker.load(Relaxed) == 0
+        && !crate::sandbox::is_sandboxed()
+        && has_slots_to_come(session)
+    {
+        sys::sleep_ms(nap_ms);
+        nap_ms = (2 * nap_ms).min(LONGEST_NAP_MS);
+        let slot = claim(session);
+        if slot.is_some() {
+            return slot;
+        }
+        if patience.is_over(header) {
+            header.breaker.store(1, Relaxed);
+        }
+    }
+    None
+}
+
+/// Whether a slot's owner is over, looked for in some of them.
+fn has_slots_to_come(session: &attach::Session) -> bool {
+    const LOOKS: u32 = 256;
+    let slots = session.area.layout().params.slots;
+    let mut looked = (0..slots).step_by((slots / LOOKS).max(1) as usize);
+    looked.any(|index| {
+        let owner = session.area.slot(index).map_or(0, |slot| slot.owner.0.tid.load(Acquire));
+        owner != 0 && sys::is_over(attach::pid(), owner)
+    })
 }
 
 /// Takes the lowest free slot. Lock-free: a compare-and-swap on the slot's own word decides.

@@ -11,6 +11,7 @@ use crate::process;
 use crate::session::{End, Session, SessionId};
 use crate::slots::{News, Slots};
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -275,7 +276,7 @@ impl Drain {
                 names.extend(process::thread_name(pid, tid).map(|name| (thread, tid, name)));
             }
             let quiet = source.slots.quiet();
-            let mut gone = Vec::new();
+            let mut gone = FxHashSet::default();
             if !quiet.is_empty()
                 && let Some(alive) = process::threads(pid, source.session.is_namespaced)
             {

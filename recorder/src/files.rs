@@ -9,7 +9,7 @@ use crate::session::Session;
 use crate::sync;
 use crate::trace::Chunk;
 use formats::recording::{PROFILE, TAPE, TRACE};
-use formats::tape::{self, Codec, Column, Record, Step};
+use formats::tape::{self, COLUMN_WAS, Codec, Column, Record, Step};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -180,7 +180,7 @@ impl Files {
         at(&trace.path, pack(chunk, codec, start, &mut self.packed))?;
         trace.append(&self.packed)?;
         chunk.commit.columns.clear();
-        for (kind, plain) in chunk.columns.iter().filter(|(_, plain)| !plain.is_empty()) {
+        for (kind, plain) in chunk.columns.iter().filter(|(kind, plain)| *kind == COLUMN_WAS || !plain.is_empty()) {
             // Columns are our own in any case: the plain trace is for another reader.
             let column = at(&self.tape.path, column(*kind, plain, self.later))?;
             chunk.commit.columns.push(column);

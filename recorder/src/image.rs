@@ -33,6 +33,10 @@ const CHUNK_EVENTS: u64 = 1 << 17;
 const CHUNK_TIME: Duration = Duration::from_secs(1);
 /// Time between ledgers and summaries in the tape.
 const SUMMARY_TIME: Duration = Duration::from_secs(10);
+/// The most events between summaries, and so many for each site: a row of a summary takes some 12 bytes, so all of them a fifth of a byte an
+/// event at most.
+const SUMMARY_EVENTS: u64 = 1 << 20;
+const SITE_EVENTS: u64 = 64;
 /// Notes of a file that is written as a whole.
 const MOST_NOTES: usize = 64;
 /// Time between profiles.
@@ -116,6 +120,8 @@ pub struct Image {
     profile_told: Instant,
     /// Whether events came since the last summary, and the last profile.
     news: (bool, bool),
+    /// Events in the chunks behind the last summary.
+    unsummed: u64,
     size_now: (u64, u64),
     /// The process goes on, and is the next daemon's: what it counts beyond what was read is counted there.
     is_left: bool,
@@ -144,6 +150,7 @@ impl Image {
             summary_told: Instant::now(),
             profile_told: Instant::now(),
             news: (false, false),
+            unsummed: 0,
             is_left: false,
             size_now: (0, 0),
             session,
@@ -195,6 +202,9 @@ impl Image {
                     self.digest(batch.many_threads);
                     if self.trace.events() >= CHUNK_EVENTS {
                         self.cut(spare(), out);
+                        if self.unsummed >= SUMMARY_EVENTS.max(SITE_EVENTS * u64::from(self.stacks.last())) {
+                            self.sum_up(out);
+                        }
                     }
                 }
             }
@@ -304,13 +314,13 @@ impl Image {
                 Done::Free(old) => {
                     self.profile.free(old.site, old.size);
                     if has_events {
-                        self.trace.free(call, entry(call.op), old.index);
+                        self.trace.free(call, entry(call.op), old.index, Some((old.site, old.size)));
                     }
                 }
                 Done::Resize(old) => {
                     self.profile.resize((old.site, old.size), call.site, call.size, call.tick);
                     if has_events {
-                        self.trace.resize(call, entry(call.op), old.index);
+                        self.trace.resize(call, entry(call.op), old.index, Some((old.site, old.size)));
                     }
                 }
                 Done::Else => self.account(),
@@ -361,8 +371,10 @@ impl Image {
             }
             match kind {
                 Kind::Alloc | Kind::Inherited => trace.alloc(&call, entry, index),
-                Kind::Resize | Kind::ForeignResize => trace.resize(&call, entry, index),
-                Kind::Free | Kind::ForeignFree | Kind::Implied => trace.free(&call, entry, index),
+                Kind::Resize => trace.resize(&call, entry, index, Some((old.site, was.bytes))),
+                Kind::ForeignResize => trace.resize(&call, entry, index, None),
+                Kind::Free | Kind::Implied => trace.free(&call, entry, index, Some((old.site, was.bytes))),
+                Kind::ForeignFree => trace.free(&call, entry, index, None),
                 Kind::Unmatched => trace.unmatched(&call, entry),
             }
         }
@@ -378,6 +390,7 @@ impl Image {
         }
         piece.before = std::mem::take(&mut self.before);
         if self.trace.events() > 0 || self.trace.is_new() {
+            self.unsummed += self.trace.events();
             let mut chunk = self.trace.cut(spare);
             (chunk.commit.live_blocks, chunk.commit.live_bytes) = self.size_now;
             chunk.commit.most_bytes = self.profile.most_bytes;
@@ -410,10 +423,7 @@ impl Image {
         }
         if self.news.0 && self.summary_told.elapsed() >= SUMMARY_TIME {
             self.cut(spare(), out);
-            let mut piece = Piece::of(&self.session);
-            piece.after = vec![self.ledger(), self.summary()];
-            out(piece);
-            (self.news.0, self.summary_told) = (false, Instant::now());
+            self.sum_up(out);
         }
         if self.news.1 && self.profile_told.elapsed() >= PROFILE_TIME {
             let mut piece = Piece::of(&self.session);
@@ -421,6 +431,14 @@ impl Image {
             out(piece);
             (self.news.1, self.profile_told) = (false, Instant::now());
         }
+    }
+
+    /// Writes ledger and summary behind the last chunk.
+    fn sum_up(&mut self, out: &mut dyn FnMut(Piece)) {
+        let mut piece = Piece::of(&self.session);
+        piece.after = vec![self.ledger(), self.summary()];
+        out(piece);
+        (self.news.0, self.summary_told, self.unsummed) = (false, Instant::now(), 0);
     }
 
     /// What the control words of a thread say now.

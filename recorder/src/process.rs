@@ -2,6 +2,7 @@
 
 use crate::session::End;
 use crate::sys;
+use rustc_hash::FxHashSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
@@ -77,20 +78,20 @@ pub fn thread_name(pid: u32, tid: u32) -> Option<Vec<u8>> {
 }
 
 /// The threads of a process by the ids that it knows itself; `None` when that cannot be said for sure.
-pub fn threads(pid: u32, is_namespaced: bool) -> Option<Vec<u32>> {
+pub fn threads(pid: u32, is_namespaced: bool) -> Option<FxHashSet<u32>> {
     let folder = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let mut threads = Vec::new();
+    let mut threads = FxHashSet::default();
     for entry in folder {
         let tid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
         if !is_namespaced {
-            threads.push(tid);
+            threads.insert(tid);
             continue;
         }
         // A thread that ends between listing and reading is no thread any more.
         if let Some(status) = read(&format!("/proc/{pid}/task/{tid}/status"), 8192) {
             let status = String::from_utf8_lossy(&status).into_owned();
             let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-            threads.push(ids.split_ascii_whitespace().last()?.parse().ok()?);
+            threads.insert(ids.split_ascii_whitespace().last()?.parse().ok()?);
         }
     }
     Some(threads)

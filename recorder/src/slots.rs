@@ -3,6 +3,7 @@
 use crate::batch::{Batch, Stamps};
 use crate::merge::{self, Lane};
 use crate::sys::{self, Mapping};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -337,7 +338,7 @@ impl Slots {
     }
 
     /// These threads do not exist any more: their slots, once empty, are given back.
-    pub fn gone(&mut self, tids: &[u32]) {
+    pub fn gone(&mut self, tids: &FxHashSet<u32>) {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
             if slot.thread != 0 && tids.contains(&slot.tid) {

@@ -5,7 +5,9 @@ use formats::leb128;
 use formats::mtrc::layout::{ALLOC, FREE, RESIZE};
 use formats::mtrc::{self, Place};
 use formats::tape::field::Field;
-use formats::tape::{self, COLUMN_ENTRIES, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WEIGHTS, Unmatched};
+use formats::tape::{
+    self, COLUMN_ENTRIES, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WAS, COLUMN_WEIGHTS, Unmatched,
+};
 
 /// A piece of the trace that can be decoded alone, before it is compressed.
 #[derive(Debug, Default)]
@@ -14,8 +16,8 @@ pub struct Chunk {
     pub commit: tape::Chunk,
     /// MTRC records.
     pub plain: Vec<u8>,
-    /// Plain columns and their kinds; empty ones are not stored.
-    pub columns: [(u8, Vec<u8>); 5],
+    /// Plain columns and their kinds; of empty ones only [`COLUMN_WAS`] is stored.
+    pub columns: [(u8, Vec<u8>); 6],
     /// Its events by thread.
     pub threads: Vec<(u32, u64)>,
 }
@@ -25,7 +27,7 @@ impl Chunk {
         self.commit = tape::Chunk::default();
         self.plain.clear();
         self.threads.clear();
-        let kinds = [COLUMN_ENTRIES, COLUMN_TICKS, COLUMN_SITES, COLUMN_WEIGHTS, COLUMN_UNMATCHED];
+        let kinds = [COLUMN_ENTRIES, COLUMN_TICKS, COLUMN_SITES, COLUMN_WEIGHTS, COLUMN_UNMATCHED, COLUMN_WAS];
         for (column, kind) in self.columns.iter_mut().zip(kinds) {
             column.0 = kind;
             column.1.clear();
@@ -99,6 +101,7 @@ pub struct Trace {
     sites: Sheet,
     weights: Sheet,
     unmatched: Sheet,
+    was: Sheet,
     unmatched_count: u32,
     number: u32,
     plain_offset: u64,
@@ -127,6 +130,7 @@ impl Trace {
             sites: column(),
             weights: column(),
             unmatched: column(),
+            was: column(),
             unmatched_count: 0,
             number: 0,
             plain_offset: 0,
@@ -209,17 +213,30 @@ impl Trace {
         self.taking(call.site, call.weight);
     }
 
-    /// Appends an `R`.
+    /// What a block was before an `R` or `F`; none: not the image's own.
     #[inline(always)]
-    pub fn resize(&mut self, call: &Call, entry: u8, index: u64) {
+    fn was(&mut self, index: u64, was: Option<(u32, u64)>) {
+        if index < self.next_index {
+            self.was.put(was.map_or(0, |(site, _)| u64::from(site) + 1));
+            if let Some((_, bytes)) = was {
+                self.was.put(bytes);
+            }
+        }
+    }
+
+    /// Appends an `R` of a block that was there, its bytes what it counted for.
+    #[inline(always)]
+    pub fn resize(&mut self, call: &Call, entry: u8, index: u64, was: Option<(u32, u64)>) {
+        self.was(index, was);
         self.begin(entry, call.tick);
         self.record(RESIZE, [index, call.address, call.size], call.thread);
         self.taking(call.site, call.weight);
     }
 
-    /// Appends an `F`.
+    /// Appends an `F` of such a block.
     #[inline(always)]
-    pub fn free(&mut self, call: &Call, entry: u8, index: u64) {
+    pub fn free(&mut self, call: &Call, entry: u8, index: u64, was: Option<(u32, u64)>) {
+        self.was(index, was);
         self.begin(entry, call.tick);
         self.record(FREE, [index], call.thread);
         if self.free_sites {
@@ -249,7 +266,14 @@ impl Trace {
         spare.clear();
         let Chunk { plain, columns, threads, .. } = spare;
         let turn = |sheet: &mut Sheet, spare: Vec<u8>| std::mem::replace(sheet, Sheet::over(spare)).take();
-        let sheets = [&mut self.entries, &mut self.ticks, &mut self.sites, &mut self.weights, &mut self.unmatched];
+        let sheets = [
+            &mut self.entries,
+            &mut self.ticks,
+            &mut self.sites,
+            &mut self.weights,
+            &mut self.unmatched,
+            &mut self.was,
+        ];
         let mut sheets = sheets.into_iter();
         let columns = columns.map(|(kind, spare)| (kind, sheets.next().map_or(Vec::new(), |sheet| turn(sheet, spare))));
         let plain = turn(&mut self.plain, plain);

@@ -13,7 +13,8 @@ LIMIT = 512 << 20
 WORDS = [
     ["report"], ["leaks"], ["peak"], ["sites"], ["sizes"], ["lifetimes"], ["temporary"], ["timeline"], ["threads"], ["realloc"],
     ["fragmentation"], ["verify"], ["leaks", "--min-age", "1s"], ["timeline", "--from", "50%", "--to", "51%"],
-    ["sites", "--from", "50%", "--to", "51%"], ["diff", "--from", "40%", "--to", "60%"],
+    ["sites", "--from", "50%", "--to", "51%"], ["peak", "--from", "50%", "--to", "51%"], ["diff", "--from", "50%", "--to", "51%"],
+    ["diff", "--from", "40%", "--to", "60%"],
 ]
 
 

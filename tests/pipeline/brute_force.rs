@@ -1,16 +1,15 @@
 //! A million events: what the questions answer is what a plain replay of the trace and the tape's columns gives, to the last byte.
 
 use heaptape_formats::mtrc::layout::{ALLOC, FREE, RESIZE};
-use heaptape_formats::mtrc::{Record, Stream};
 use heaptape_formats::recording::TAPE;
-use heaptape_formats::tape::{self, COLUMN_SITES, COLUMN_TICKS, Codec, Record as Said, Step};
-use heaptape_formats::{Format, leb128, sniff};
+use heaptape_formats::{Format, sniff};
+use heaptape_tests::plain::{self, Happened};
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::workshop;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -30,72 +29,6 @@ struct Truth {
     sites: BTreeMap<u32, [u64; 4]>,
     /// Thread -> allocations, resizes, frees.
     threads: BTreeMap<u64, [u64; 3]>,
-}
-
-/// One event, from the trace and the tape's columns.
-struct Happened {
-    letter: u8,
-    index: u64,
-    address: u64,
-    size: u64,
-    thread: u64,
-    /// Of allocations and resizes.
-    site: u32,
-    tick: u64,
-}
-
-/// The times of all events, and the sites of all allocations and resizes, in order.
-fn columns(image: &Path) -> (Vec<u64>, Vec<u32>) {
-    let bytes = fs::read(image.join(TAPE)).expect("the tape");
-    let mut reader = tape::Reader::new(&bytes).expect("a tape");
-    let (mut ticks, mut sites) = (Vec::new(), Vec::new());
-    loop {
-        match reader.step() {
-            Step::Record(_, Said::Chunk(chunk)) => {
-                let numbers = |kind| {
-                    let column = chunk.columns.iter().find(|column| column.kind == kind).expect("the column");
-                    let codec = Codec::from_number(column.codec).expect("a codec");
-                    let plain = codec.unpack(&column.stored.0, column.plain_length as usize).expect("a column");
-                    let mut rest = &plain[..];
-                    let mut numbers = Vec::new();
-                    while !rest.is_empty() {
-                        let (number, size) = leb128::read(rest).expect("a number");
-                        numbers.push(number);
-                        rest = &rest[size..];
-                    }
-                    numbers
-                };
-                sites.extend(numbers(COLUMN_SITES).into_iter().map(|site| site as u32));
-                let mut tick = chunk.first_tick;
-                ticks.extend(numbers(COLUMN_TICKS).into_iter().map(|since| {
-                    tick += since;
-                    tick
-                }));
-            }
-            Step::End(_) => return (ticks, sites),
-            _ => {}
-        }
-    }
-}
-
-fn events(image: &Path) -> Vec<Happened> {
-    let (ticks, sites) = columns(image);
-    let (mut ticks, mut sites) = (ticks.into_iter(), sites.into_iter());
-    let file = File::open(image.join("trace.mtrc.zst")).expect("the trace");
-    let mut stream = Stream::new(zstd::Decoder::new(file).expect("zstd")).expect("a trace");
-    let mut events = Vec::new();
-    while let Some(record) = stream.next().expect("a record") {
-        let (letter, index, address, size, place) = match record {
-            Record::Alloc { index, address, size, place } => (ALLOC, index, address, size, place),
-            Record::Resize { index, address, size, place } => (RESIZE, index, address, size, place),
-            Record::Free { index, place } => (FREE, index, 0, 0, place),
-            Record::Heap { .. } | Record::Internal { .. } => continue,
-        };
-        let site = if letter == FREE { 0 } else { sites.next().expect("a site") };
-        let tick = ticks.next().expect("a time");
-        events.push(Happened { letter, index, address, size, thread: place.thread, site, tick });
-    }
-    events
 }
 
 fn truth(events: &[Happened]) -> Truth {
@@ -150,7 +83,7 @@ fn made(events: &str, live: &str) -> (tempfile::TempDir, PathBuf, Vec<Happened>)
     assert!(made.expect("the generator").success());
     let image = folder.join("4711.made");
     assert_eq!(sniff::format(&fs::read(image.join(TAPE)).expect("the tape")[..16]), Some(Format::Tape));
-    let events = self::events(&image);
+    let events = plain::events(&image);
     (place, folder, events)
 }
 

@@ -55,6 +55,61 @@ fn a_stripped_program_packed_says_the_same_without_the_program() {
     assert_eq!(all(&elsewhere, &["--sysroot", &sysroot.to_string_lossy()]), here);
 }
 
+/// A root that holds the command, what it is linked with, and nothing else.
+fn bare_root(root: &Path) {
+    let said = Command::new("ldd").arg(workshop::command()).output().expect("ldd");
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let libraries = said.split_whitespace().filter(|word| word.starts_with('/')).map(Path::new);
+    for file in libraries.filter(|path| *path != workshop::command()) {
+        let to = root.join(file.strip_prefix("/").expect("an absolute path"));
+        fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
+        fs::copy(file, to).expect("a library");
+    }
+    fs::copy(workshop::command(), root.join("heaptape")).expect("the command");
+}
+
+#[test]
+fn a_stripped_program_packed_says_the_same_in_another_root() {
+    let has_root = |words: &[&str]| {
+        let tried = Command::new("unshare").args(words).args(["/", "true"]).output();
+        tried.is_ok_and(|said| said.status.success())
+    };
+    // The superuser's own root where user namespaces are closed.
+    let Some(words) = [&["-rR"][..], &["-R"]].into_iter().find(|words| has_root(words)) else {
+        eprintln!("SKIPPED: unshare can give no process another root here: packs are not tried in another root");
+        return;
+    };
+    let place = workshop::folder();
+    let (program, root) = (place.path().join("shop"), place.path().join("root"));
+    fs::create_dir(&root).expect("a folder");
+    fs::copy(Target::program("leaks/shop.c").flag("-O1").build(), &program).expect("a copy");
+    let debug = place.path().join("shop.debug");
+    tool("objcopy", &["--only-keep-debug".as_ref(), program.as_os_str(), debug.as_os_str()]);
+    tool("strip", &[program.as_os_str()]);
+    let link = format!("--add-gnu-debuglink={}", debug.display());
+    tool("objcopy", &[link.as_ref(), program.as_os_str()]);
+    let recording = Program::new(&program).recorded().success().whole();
+    let questions = ["report", "leaks", "peak", "sites"];
+    let lines =
+        |text: String| text.lines().filter(|line| !line.starts_with("recorded in ")).collect::<Vec<_>>().join("\n");
+    let here = questions.map(|word| lines(recording.heaptape(&[word]).success().text()));
+    heaptape([OsStr::new("pack"), recording.folder.as_os_str()]).success();
+    bare_root(&root);
+    fs::rename(&recording.folder, root.join("packed")).expect("it moves");
+    let there = |word: &str, folder: &str| {
+        let run = Command::new("unshare").args(words).arg(&root).args(["/heaptape", word, folder]).output();
+        let run = run.expect("unshare");
+        assert!(run.status.success(), "{word}: {}", String::from_utf8_lossy(&run.stderr));
+        lines(String::from_utf8(run.stdout).expect("text"))
+    };
+    for (word, here) in questions.into_iter().zip(&here) {
+        assert_eq!(there(word, "/packed"), *here, "{word}");
+    }
+    assert!(here[1].contains("load_order shop.c:"), "names and lines: {}", here[1]);
+    fs::rename(root.join("packed/sysroot"), root.join("unpacked")).expect("it moves");
+    assert!(!there("leaks", "/packed").contains("load_order"), "nothing else in that root knows the names");
+}
+
 #[test]
 fn split_debug_information_names_lines() {
     let place = workshop::folder();

@@ -1,7 +1,8 @@
 //! Leaks built into real programs on purpose: the first line of `heaptape leaks` names the function that made the lost blocks.
 
-use heaptape_tests::{Program, Recording, Target};
+use heaptape_tests::{Program, Recording, Target, run, workshop};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// The system's interpreter, whose headers `scripts/install-tools` installs.
 const PYTHON: &str = "/usr/bin/python3";
@@ -42,7 +43,7 @@ fn a_c_module_of_python() {
     let script = "
 import json, wordcount
 size = 0
-for i in range(4000):
+for i in range(20000):
     word = wordcount.longest('request %d of customer %d in the morning' % (i, i * 7))
     size += len(json.dumps({'n': i, 'w': word}))
 print(size)
@@ -51,4 +52,38 @@ print(size)
     let program = Program::new(PYTHON).args(["-s", "-c", script]).env("PYTHONPATH", folder);
     let recording = program.env("PYTHONDONTWRITEBYTECODE", "1").recorded().success().whole();
     guilty(&recording, "copy_word");
+}
+
+#[test]
+fn a_module_of_redis() {
+    if workshop::find("redis-server").is_none() {
+        eprintln!("redis-server is not installed: run scripts/install-tools");
+        return;
+    }
+    let module = Target::library("leaks/redis_sessions.c").build();
+    let place = workshop::folder();
+    let socket = place.path().join("s");
+    let client = |lines: String| {
+        let mut command = Command::new("redis-cli");
+        command.arg("-s").arg(&socket);
+        run::finish(command, lines.as_bytes())
+    };
+    let server = Program::new("redis-server").args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]);
+    let server = server.arg(&socket).arg("--loadmodule").arg(&module).arg("--dir").arg(place.path());
+    let recording = server.recorded_while(|_, _| {
+        let patience = Instant::now() + Duration::from_secs(60);
+        while !socket.exists() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let user = |round: usize| {
+            format!(
+                "SESSION.TOUCH user{}\nSET key{0} {round}\nSESSION.WORDS \"so many words as {round}\"\n",
+                round % 50
+            )
+        };
+        let said = client((0..4000).map(user).collect()).success().text();
+        assert!(said.contains("user49-") && said.lines().filter(|line| *line == "5").count() >= 4000, "{said}");
+        client("SHUTDOWN NOSAVE\n".into());
+    });
+    guilty(&recording.success().whole(), "make_token");
 }

@@ -1,7 +1,9 @@
 //! Threads: figures and hashes of each thread's events against what the threads counted themselves.
 
 use heaptape_tests::oracle::Depth;
-use heaptape_tests::{Program, Recording, is_full, own, same, target, torture, workshop};
+use heaptape_tests::{Program, Recording, is_full, own, run, same, target, torture, workshop};
+use nix::sys::signal::{Signal, kill};
+use std::time::Duration;
 
 /// Runs a target that counts itself, recorded, and compares thread by thread.
 #[track_caller]
@@ -46,6 +48,26 @@ fn threads_come_and_go() {
     let recording = each_thread("thread_churn", &[&threads.to_string(), "50"]);
     assert!(recording.report().only("thread_churn").allocs >= threads * 10);
     torture::passed(10, "threads that came and went, each in the recording with its own figures", threads);
+}
+
+/// More threads come and go than there are slots while the recorder stands still: they wait for it, and nothing is lost.
+#[test]
+fn threads_wait_for_slots() {
+    let folder = workshop::folder();
+    let file = folder.path().join("own");
+    let program = Program::new(target::c("thread_churn")).args(["25000", "50"]).env("OWN_FILE", &file);
+    let recording = program.recorded_while(|command, _| {
+        let keeper = run::keeper(command);
+        while !own::has_begun(&file) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        kill(keeper, Signal::SIGSTOP).expect("it is there");
+        std::thread::sleep(Duration::from_millis(1_200));
+        kill(keeper, Signal::SIGCONT).expect("it is there");
+    });
+    let recording = recording.success().whole();
+    own::equal(&own::read(&file), &own::recorded(&recording));
+    torture::passed(10, "threads that came and went while the recorder stood still for a second", 25_000);
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub mod disk;
 pub mod lossy;
 pub mod oracle;
 pub mod own;
+pub mod plain;
 pub mod recording;
 pub mod run;
 pub mod target;

@@ -247,6 +247,6 @@ fn record<'n>(event: &Event, name: &'n Name) -> Option<Record<'n>> {
         Kind::Resize => Some(Record::Resize { index, address, size, place }),
         Kind::Free => Some(Record::Free { index, place }),
         // It has no index, and the format no record for it.
-        Kind::Unmatched => None,
+        Kind::Unmatched | Kind::Known => None,
     }
 }

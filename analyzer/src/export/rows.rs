@@ -118,6 +118,7 @@ const fn kind(kind: Kind) -> &'static str {
         Kind::Resize => "resize",
         Kind::Free => "free",
         Kind::Unmatched => "unmatched",
+        Kind::Known => "known",
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Head {
     pub free_sites: bool,
     /// Sites known; higher numbers are refused.
     pub sites: u32,
+    /// Whether to tell what blocks of earlier chunks were: [`Kind::Known`].
+    pub tells_known: bool,
 }
 
 /// A chunk's events.
@@ -39,8 +41,8 @@ pub struct Decoder {
     unpacker: Unpacker,
     stored: Vec<u8>,
     plain: Vec<u8>,
-    /// Plain columns: functions, times, stacks, weights.
-    columns: [Vec<u8>; 4],
+    /// Plain columns: functions, times, stacks, weights, what blocks were.
+    columns: [Vec<u8>; 5],
 }
 
 impl Decoder {
@@ -55,7 +57,7 @@ impl Decoder {
         mut used: Vec<Event>,
     ) -> Decoded {
         match place {
-            Place::Committed { offset, before, chunk } => {
+            Place::Committed { offset, before, chunk, .. } => {
                 used.clear();
                 let mut decoded = Decoded { events: used, missing: Vec::new() };
                 if let Err(why) = self.committed(tape, trace, head, *offset, *before, &mut decoded) {
@@ -115,6 +117,9 @@ impl Decoder {
             let thread = u32::try_from(thread).unwrap_or(u32::MAX);
             let mut event = Event { kind, entry: 0, thread, site: 0, number, index, address, size, weight: 0, tick: 0 };
             columns.fill(&mut event);
+            if head.tells_known && kind != Kind::Alloc && index < chunk.first_index {
+                events.extend(columns.known(&event));
+            }
             events.push(event);
             number += 1;
         }
@@ -216,6 +221,7 @@ struct Columns<'a> {
     ticks: Option<Numbers<'a>>,
     sites: Option<Numbers<'a>>,
     weights: Option<Numbers<'a>>,
+    was: Option<Numbers<'a>>,
     unmatched: std::vec::IntoIter<tape::Unmatched>,
     tick: u64,
     free_sites: bool,
@@ -279,7 +285,7 @@ impl<'a> Columns<'a> {
         chunk: &tape::Chunk,
         head: &Head,
         unpacker: &mut Unpacker,
-        memory: &'a mut [Vec<u8>; 4],
+        memory: &'a mut [Vec<u8>; 5],
         missing: &mut Vec<Missing>,
     ) -> Self {
         let mut unpack = |kind, what, bytes: &mut Vec<u8>| -> bool {
@@ -295,14 +301,16 @@ impl<'a> Columns<'a> {
             (tape::COLUMN_TICKS, "times"),
             (tape::COLUMN_SITES, "stacks"),
             (tape::COLUMN_WEIGHTS, "weights"),
+            (tape::COLUMN_WAS, "earlier blocks"),
         ];
         let mut columns = memory.iter_mut().zip(kinds).map(|(bytes, (kind, what))| {
-            let is_there = unpack(kind, what, bytes);
+            let is_asked = kind != tape::COLUMN_WAS || head.tells_known;
+            let is_there = is_asked && unpack(kind, what, bytes);
             let bytes: &[u8] = bytes;
             is_there.then_some(Numbers { bytes, at: 0, failed: false })
         });
         let mut column = || columns.next().flatten();
-        let (entries, ticks, sites, weights) = (column(), column(), column(), column());
+        let (entries, ticks, sites, weights, was) = (column(), column(), column(), column(), column());
         drop(columns);
         let (mut items, mut bytes) = (Vec::new(), Vec::new());
         if unpack(tape::COLUMN_UNMATCHED, "unmatched events", &mut bytes) {
@@ -324,6 +332,7 @@ impl<'a> Columns<'a> {
             ticks,
             sites,
             weights,
+            was,
             unmatched: items.into_iter(),
             tick: chunk.first_tick,
             free_sites: head.free_sites,
@@ -354,6 +363,16 @@ impl<'a> Columns<'a> {
         }
     }
 
+    /// What the block of an event was before it, if it was the image's own.
+    #[inline]
+    fn known(&mut self, event: &Event) -> Option<Event> {
+        let was = self.was.as_mut()?;
+        let site = was.number().checked_sub(1)?;
+        let size = was.number();
+        let site = if site <= self.highest_site { site as u32 } else { 0 };
+        Some(Event { kind: Kind::Known, entry: 0, site, size, address: 0, weight: 0, ..*event })
+    }
+
     /// The unmatched events that lie before event `place` of the chunk.
     #[inline]
     fn unmatched_before(&mut self, place: u64, first_tick: u64, number: u64, into: &mut Vec<Event>) {
@@ -377,8 +396,13 @@ impl<'a> Columns<'a> {
     }
 
     fn finish(self, missing: &mut Vec<Missing>) {
-        let columns =
-            [(self.entries, "functions"), (self.ticks, "times"), (self.sites, "stacks"), (self.weights, "weights")];
+        let columns = [
+            (self.entries, "functions"),
+            (self.ticks, "times"),
+            (self.sites, "stacks"),
+            (self.weights, "weights"),
+            (self.was, "earlier blocks"),
+        ];
         for (column, what) in columns {
             if let Some(why) = column.and_then(|column| column.complaint()) {
                 missing.push(Missing::Column { number: self.number, what, why: why.into() });

@@ -375,13 +375,25 @@ impl Image {
     /// Hands the events of a span on, in order, in batches; chunks outside it are not even read. Gives what could not be
     /// read. Chunks are decoded on threads of their own, a few ahead of the one that is being used.
     pub fn for_each(&self, span: Span, progress: &Progress, each: &mut dyn FnMut(&[Event])) -> Vec<Missing> {
+        self.for_each_from(None, span, progress, each)
+    }
+
+    /// The same from a place of the tape on, with what blocks of earlier chunks were ([`crate::event::Kind::Known`]).
+    pub fn for_each_from(
+        &self,
+        from: Option<usize>,
+        span: Span,
+        progress: &Progress,
+        each: &mut dyn FnMut(&[Event]),
+    ) -> Vec<Missing> {
         let (tape, trace) = match &self.events {
             Events::Taped { tape, trace: Some(trace) } => (tape, trace),
             Events::Trace(path) => return bare::events(path, span, self.sums.is_none(), each),
             _ => return Vec::new(),
         };
-        let places: Vec<&Place> = self.tape.places.iter().filter(|place| overlaps(place, span)).collect();
-        let head = self.head(trace);
+        let places = self.tape.places.iter().skip(from.unwrap_or(0));
+        let places: Vec<&Place> = places.filter(|place| overlaps(place, span)).collect();
+        let head = Head { tells_known: from.is_some(), ..self.head(trace) };
         progress.start(places.len() as u64);
         let mut missing = Vec::new();
         let mut take = |mut decoded: Decoded| {
@@ -440,7 +452,8 @@ impl Image {
             Ok(()) => mtrc::Header::read(&start).unwrap_or_default(),
             Err(_) => mtrc::Header::default(),
         };
-        Head { header, free_sites: self.tape.process.free_sites, sites: self.tape.stacks.len() as u32 }
+        let sites = self.tape.stacks.len() as u32;
+        Head { header, free_sites: self.tape.process.free_sites, sites, tells_known: false }
     }
 
     /// The record of a chunk with its columns, read again.

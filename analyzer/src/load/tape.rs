@@ -5,7 +5,8 @@ use crate::missing::Missing;
 use crate::stacks::{Mapped, Module, Site, Stacks};
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
-    Account, Chunk, Codec, Course, End, Inherited, Loss, Note, Process, Record, Source, Step, Stream, Summary, Thread,
+    Account, COLUMN_WAS, Chunk, Codec, Course, End, Inherited, Loss, Note, Process, Record, Source, Step, Stream,
+    Summary, Thread,
 };
 use heaptape_formats::{Ending, Result};
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ pub enum Place {
         before: u64,
         /// The record, without its columns.
         chunk: Chunk,
+        /// Whether it says what its events gave back.
+        has_was: bool,
     },
     /// Bytes of the trace that belong to no chunk that can be read.
     Salvage {
@@ -54,10 +57,12 @@ pub struct Tape {
     pub losses: Vec<Loss>,
     /// The latest totals and sums.
     pub summary: Option<Summary>,
-    /// How sites that grew stood over the run, where there are no events.
-    pub course: Course,
+    /// Where each of them stands in the tape, and how many places come before it.
+    pub summaries: Vec<(u64, usize)>,
     /// Whether they count every chunk.
     pub summary_is_last: bool,
+    /// How sites that grew stood over the run, where there are no events.
+    pub course: Course,
     /// How it ended.
     pub end: Option<End>,
     /// What the recorder had to say.
@@ -136,6 +141,7 @@ impl Tape {
             Record::Clock(clock) => self.last_tick = self.last_tick.max(clock.tick),
             Record::Summary(summary) => {
                 self.summary = Some(summary);
+                self.summaries.push((offset, self.places.len()));
                 self.summary_is_last = true;
             }
             Record::End(end) => {
@@ -149,6 +155,7 @@ impl Tape {
     }
 
     fn chunk(&mut self, offset: u64, mut chunk: Chunk) {
+        let has_was = chunk.columns.iter().any(|column| column.kind == COLUMN_WAS);
         chunk.columns = Vec::new();
         self.summary_is_last = false;
         let expected = self.stored_end();
@@ -162,7 +169,7 @@ impl Tape {
         self.last_tick = self.last_tick.max(chunk.last_tick);
         let before = self.events;
         self.events = self.events.saturating_add(chunk.events);
-        self.places.push(Place::Committed { offset, before, chunk });
+        self.places.push(Place::Committed { offset, before, chunk, has_was });
     }
 
     /// First byte of the trace file behind the last chunk.

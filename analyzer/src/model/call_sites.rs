@@ -27,6 +27,13 @@ pub struct CallSites {
 }
 
 impl CallSites {
+    /// Begins with sums so far.
+    pub fn begin(&mut self, sums: &[SiteSums]) {
+        for &SiteSums { site, allocs, bytes, frees, freed_bytes, .. } in sums {
+            *row(&mut self.rows, site) = Sums { allocs, bytes, frees, freed_bytes };
+        }
+    }
+
     #[inline]
     fn taken(&mut self, block: &Block) {
         let sums = row(&mut self.rows, block.site);

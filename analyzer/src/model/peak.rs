@@ -8,6 +8,7 @@ use super::live_set::Block;
 use super::row;
 use crate::event::{Event, Moment, Span};
 use crate::replay::Model;
+use heaptape_formats::tape::Summary;
 
 /// Blocks and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +57,32 @@ impl Peak {
         let zero = Held::default();
         let at = Moment { number: span.first, tick: span.first_tick };
         Peak { sites: Vec::new(), live: zero, peak: zero, most_blocks: 0, at, epoch: 0, span, inside: false }
+    }
+
+    /// Begins behind what a summary tells of. The number of the event that made the peak is not known from it.
+    pub fn begin(&mut self, summary: &Summary) {
+        self.epoch += 1;
+        for sums in &summary.sites {
+            let held = |blocks, bytes| Held { blocks, bytes };
+            let live = held(sums.allocs.saturating_sub(sums.frees), sums.bytes.saturating_sub(sums.freed_bytes));
+            let at_peak = held(sums.peak_blocks, sums.peak_bytes);
+            *row(&mut self.sites, sums.site) = Site { live, at_peak, epoch: self.epoch, own_peak: live.bytes };
+        }
+        let totals = &summary.totals;
+        self.live = Held { blocks: totals.live_blocks, bytes: totals.live_bytes };
+        if self.span == Span::ALL {
+            self.inside = true;
+            let blocks = summary.sites.iter().fold(0u64, |sum, sums| sum.saturating_add(sums.peak_blocks));
+            self.peak = Held { blocks, bytes: totals.peak_bytes };
+            (self.at.tick, self.most_blocks) = (totals.peak_tick, totals.peak_blocks);
+        }
+    }
+
+    /// The end: in a span without events the peak is what was live all the time.
+    pub fn finish(&mut self) {
+        if !self.inside {
+            self.enter(self.at);
+        }
     }
 
     /// Live blocks and bytes at the peak, and when that was.

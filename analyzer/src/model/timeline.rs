@@ -3,6 +3,7 @@
 use super::live_set::Block;
 use crate::event::{Event, Kind, Moment};
 use crate::replay::Model;
+use heaptape_formats::tape::SiteSums;
 
 /// One slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +41,12 @@ impl Timeline {
         let slices = slices.max(1);
         let width = end.saturating_sub(start).div_ceil(slices as u64).max(1);
         Timeline { by_tick, start, width, slices: vec![Slice::default(); slices], current: 0, live: (0, 0) }
+    }
+
+    /// Begins with so many own blocks and bytes that are live.
+    pub fn begin(&mut self, (live_blocks, live_bytes): (u64, u64)) {
+        self.live = (live_blocks, live_bytes);
+        self.slices[0] = Slice { live_blocks, live_bytes, most_bytes: live_bytes, ..Slice::default() };
     }
 
     /// Start of a slice, in ticks or events.
@@ -130,6 +137,16 @@ impl ByGroup {
         let Timeline { by_tick, start, width, .. } = *timeline;
         let slices = timeline.slices.len();
         ByGroup { by_tick, start, width, slices, group_of, live: vec![0; groups], series: vec![Vec::new(); groups] }
+    }
+
+    /// Begins with what is live by the sums of all sites.
+    pub fn begin(&mut self, sums: &[SiteSums]) {
+        for row in sums {
+            let group = self.group_of.get(row.site as usize).map_or(0, |&group| group as usize);
+            if let Some(live) = self.live.get_mut(group) {
+                *live = live.saturating_add(row.bytes.saturating_sub(row.freed_bytes));
+            }
+        }
     }
 
     /// Gives slices behind the last event what is live.

@@ -16,6 +16,12 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Totals that go on from what a summary told. Inherited blocks are those met from here on.
+    pub fn begin(&mut self, totals: &heaptape_formats::tape::Totals) {
+        self.sums = totals.clone();
+        (self.sums.inherited_blocks, self.sums.inherited_bytes) = (0, 0);
+    }
+
     /// Totals that start with something live, for a span in the middle of a run.
     pub fn starting_with(blocks: u64, bytes: u64) -> Self {
         let mut totals = Totals::default();

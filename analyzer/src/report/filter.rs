@@ -2,11 +2,11 @@
 
 use super::Asked;
 use crate::event::Span;
-use crate::load::Image;
+use crate::load::{Image, Start};
 use crate::model::only::{Ages, Chosen, Only};
 use crate::pattern::Pattern;
 use crate::progress::Progress;
-use crate::replay::{self, Model, replay};
+use crate::replay::{self, Model, replay, replay_from};
 use crate::stacks::Stacks;
 use crate::symbols::Symbolizer;
 use rustc_hash::FxHashMap;
@@ -126,8 +126,26 @@ impl Asked {
         progress: &Progress,
         model: &mut impl Model,
     ) -> replay::Outcome {
+        self.replay_from(image, None, span, symbols, progress, model)
+    }
+
+    /// Where the pass may begin that needs what was live at the start of a span: of chosen blocks alone that is not known.
+    pub(super) fn start(&self, image: &Image, span: Span, by_site: bool) -> Option<Start> {
+        if self.filter.is_all() { image.start_before(span, by_site) } else { None }
+    }
+
+    /// Replays from such a place on.
+    pub(super) fn replay_from(
+        &self,
+        image: &Image,
+        start: Option<&Start>,
+        span: Span,
+        symbols: &mut Symbolizer,
+        progress: &Progress,
+        model: &mut impl Model,
+    ) -> replay::Outcome {
         if self.filter.is_all() {
-            return replay(image, span, progress, model);
+            return replay_from(image, start, span, progress, model);
         }
         let chosen = self.filter.choose(image, symbols, progress);
         let mut outcome = replay(image, span, progress, &mut Only { chosen: &chosen, model });

@@ -59,7 +59,12 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         }
         let span = image.span(&asked.range);
         let mut model = Peak::within(span);
-        let outcome = asked.replay(image, span.with_history(), symbols, progress, &mut model);
+        let start = asked.start(image, span, true);
+        if let Some(summary) = start.as_ref().and_then(|start| start.summary.as_ref()) {
+            model.begin(summary);
+        }
+        let outcome = asked.replay_from(image, start.as_ref(), span.with_history(), symbols, progress, &mut model);
+        model.finish();
         let (held, at) = model.peak();
         let rows =
             model.shares().map(|share| (share.site, [share.at_peak.bytes, share.at_peak.blocks, share.own_peak]));

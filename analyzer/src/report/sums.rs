@@ -3,13 +3,13 @@
 use super::Error;
 use super::questions::Asked;
 use crate::event::{Range, Span};
-use crate::load::Image;
+use crate::load::{Image, Start};
 use crate::missing::Missing;
 use crate::model::call_sites::CallSites;
 use crate::model::peak::Peak;
 use crate::model::totals::Totals;
 use crate::progress::Progress;
-use crate::replay::{self, replay};
+use crate::replay::{self, replay_from};
 use crate::symbols::Symbolizer;
 use heaptape_formats::tape::{self, Inherited, SiteSums};
 
@@ -65,14 +65,20 @@ fn replayed(image: &Image, progress: &Progress) -> Sums {
 /// The sums of a part of an image: what was allocated in it, and how much of that was freed in it.
 pub fn within(image: &Image, range: &Range, progress: &Progress) -> Sums {
     let inherited = if range.is_all() { image.tape.inherited.as_ref() } else { None };
-    let mut replay_all = |models: &mut Models| replay(image, image.span(range), progress, models);
-    by_replay(image, inherited, &mut replay_all)
+    let span = image.span(range);
+    // Sums since the start go on from the last summary before the end.
+    let start = match range {
+        Range { from: None, to: Some(_) } => image.start_before_end(span),
+        _ => None,
+    };
+    let mut replay_all = |models: &mut Models| replay_from(image, start.as_ref(), span, progress, models);
+    by_replay(image, inherited, start.as_ref(), &mut replay_all)
 }
 
 /// The sums of what was asked about.
 pub(super) fn of_asked(image: &Image, asked: &Asked, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
     let span = image.span(&asked.range);
-    by_replay(image, None, &mut |models| asked.replay(image, span, symbols, progress, models))
+    by_replay(image, None, None, &mut |models| asked.replay(image, span, symbols, progress, models))
 }
 
 type Models<'a> = (&'a mut Totals, &'a mut CallSites, &'a mut Peak);
@@ -80,9 +86,15 @@ type Models<'a> = (&'a mut Totals, &'a mut CallSites, &'a mut Peak);
 fn by_replay(
     image: &Image,
     inherited: Option<&Inherited>,
+    start: Option<&Start>,
     replay: &mut dyn FnMut(&mut Models) -> replay::Outcome,
 ) -> Sums {
     let (mut totals, mut sites, mut peak) = (Totals::default(), CallSites::default(), Peak::within(Span::ALL));
+    if let Some(summary) = start.and_then(|start| start.summary.as_ref()) {
+        totals.begin(&summary.totals);
+        sites.begin(&summary.sites);
+        peak.begin(summary);
+    }
     let outcome = replay(&mut (&mut totals, &mut sites, &mut peak));
     let mut missing = image.missing.clone();
     missing.extend(outcome.missing);

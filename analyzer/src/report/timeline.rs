@@ -87,10 +87,15 @@ pub fn run(asked: &Asked, slices: usize, out: &mut dyn Write, style: Style) -> R
             return Err(Error::Unanswerable(why));
         }
         let mut grouped = ByGroup::beside(&model, group_of, names.len());
-        let span = span.with_history();
+        let start = asked.start(image, span, !names.is_empty());
+        if let Some(start) = &start {
+            model.begin(start.live);
+            grouped.begin(start.summary.as_ref().map_or(&[], |summary| &summary.sites[..]));
+        }
+        let (start, span) = (start.as_ref(), span.with_history());
         let outcome = match names.is_empty() {
-            true => asked.replay(image, span, symbols, progress, &mut model),
-            false => asked.replay(image, span, symbols, progress, &mut (&mut model, &mut grouped)),
+            true => asked.replay_from(image, start, span, symbols, progress, &mut model),
+            false => asked.replay_from(image, start, span, symbols, progress, &mut (&mut model, &mut grouped)),
         };
         model.finish();
         grouped.finish();

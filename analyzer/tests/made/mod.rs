@@ -54,6 +54,10 @@ pub struct Options {
     pub chunk_events: usize,
     pub codec: Codec,
     pub summary: bool,
+    /// Chunks between summaries; 0: there is one at the end alone.
+    pub summary_chunks: usize,
+    /// Whether chunks say what their events gave back.
+    pub was: bool,
     pub end: bool,
     pub ticks_per_second: u64,
     pub sites: Vec<tape::Site>,
@@ -67,6 +71,8 @@ impl Default for Options {
             chunk_events: 16,
             codec: Codec::Plain,
             summary: true,
+            summary_chunks: 0,
+            was: true,
             end: true,
             ticks_per_second: 1_000_000_000,
             sites: plain_sites(8),
@@ -211,6 +217,8 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
     }
     let mut mtrc = mtrc::Writer::new(mtrc::Options::default());
     let (mut plain_offset, mut next_index) = (0u64, 1u64);
+    // Index -> site and size of own blocks.
+    let mut live: HashMap<u64, (u32, u64)> = HashMap::new();
     for (number, part) in steps.chunks(options.chunk_events.max(1)).enumerate() {
         let mut plain = Vec::new();
         if number == 0 {
@@ -220,8 +228,21 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
         let (mut entries, mut ticks, mut sites, mut unmatched) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (first_tick, mut last) = (part[0].tick(), part[0].tick());
         let (first_index, mut events, mut allocations) = (next_index, 0u64, 0u64);
+        let mut was = Vec::new();
         for step in part {
             let place = Place::thread(step.thread().into());
+            let old = match *step {
+                Step::Alloc { index, size, site, .. } => live.insert(index, (site, size)),
+                Step::Resize { index, size, site, .. } => live.insert(index, (site, size)),
+                Step::Free { index, .. } | Step::Implied { index, .. } => live.remove(&index),
+                Step::Inherited { .. } | Step::Unmatched { .. } => None,
+            };
+            if let Step::Resize { index, .. } | Step::Free { index, .. } | Step::Implied { index, .. } = *step
+                && index < first_index
+            {
+                old.map_or(0, |(site, _)| site + 1).put(&mut was);
+                old.iter().for_each(|(_, size)| size.put(&mut was));
+            }
             let entry = match *step {
                 Step::Alloc { index, size, site, .. } => {
                     mtrc.alloc(&mut plain, index, address(index), size, &place);
@@ -276,6 +297,9 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
         if !unmatched.is_empty() {
             columns.push(pack(tape::COLUMN_UNMATCHED, &unmatched));
         }
+        if options.was {
+            columns.push(pack(tape::COLUMN_WAS, &was));
+        }
         let mut stored = Vec::new();
         options.codec.pack(&plain, 1, &mut stored).unwrap();
         let before = number * options.chunk_events.max(1);
@@ -301,6 +325,10 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
         files.trace.extend_from_slice(&stored);
         plain_offset += plain.len() as u64;
         put(Record::Chunk(chunk), &mut files.tape);
+        if options.summary_chunks > 0 && (number + 1).is_multiple_of(options.summary_chunks) {
+            let so_far = self::truth(&steps[..before + part.len()]);
+            put(Record::Summary(tape::Summary { totals: so_far.totals, sites: so_far.sites }), &mut files.tape);
+        }
     }
     for loss in &options.losses {
         put(Record::Loss(loss.clone()), &mut files.tape);

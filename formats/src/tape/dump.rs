@@ -45,6 +45,7 @@ const fn column(kind: u8) -> &'static str {
         COLUMN_SITES => "sites",
         COLUMN_WEIGHTS => "weights",
         COLUMN_UNMATCHED => "unmatched",
+        COLUMN_WAS => "was",
         _ => "unknown",
     }
 }

@@ -141,6 +141,10 @@ pub const COLUMN_SITES: u8 = 3;
 pub const COLUMN_WEIGHTS: u8 = 4;
 /// Events that MTRC cannot hold: [`Unmatched`] after [`Unmatched`].
 pub const COLUMN_UNMATCHED: u8 = 5;
+/// For each `R` and `F` of a block that an earlier chunk allocated (its index is below `first_index`) what the block was: its site
+/// number + 1 and the bytes that it counted for, LEB128; 0 alone for one that was not the image's own. With it the live bytes can be
+/// followed from the start of any chunk. A chunk that has it has it also when it is empty.
+pub const COLUMN_WAS: u8 = 6;
 
 tape_record! {
     /// An item of [`COLUMN_UNMATCHED`]: a free or resize of an address that was not known to be allocated.
@@ -301,7 +305,8 @@ tape_record! {
 }
 
 tape_record! {
-    /// Kind 10: totals and sums after the chunks before it, so that a report needs no pass over the events.
+    /// Kind 10: totals and sums after the chunks before it, so that a report needs no pass over the events, and one about a part of the run
+    /// none over what came before it.
     Summary {
         /// Totals of the image.
         totals: Totals,

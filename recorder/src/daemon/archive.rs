@@ -326,37 +326,38 @@ impl Open {
             images.push(image);
         }
         images.sort_by(|one, other| one.folder.cmp(&other.folder));
-        let recording = Recording {
-            format: "heaptape recording".into(),
-            version: 1,
-            heaptape: env!("CARGO_PKG_VERSION").into(),
-            host: host.to_owned(),
-            started_unix_ns: self.epoch.started_unix_ns,
-            ended_unix_ns,
-            images,
-            ..Recording::default()
-        };
+        let recording =
+            Recording { host: host.to_owned(), ended_unix_ns, images, ..recording_of(self.epoch.started_unix_ns) };
         let mut bytes = serde_json::to_vec_pretty(&recording)?;
         bytes.push(b'\n');
         replace_file(&self.epoch.dir.join(RECORDING), &bytes, self.epoch.owner)
     }
 }
 
+/// What `recording.json` says of an epoch that began then.
+fn recording_of(started_unix_ns: u64) -> Recording {
+    Recording {
+        format: "heaptape recording".into(),
+        version: 1,
+        heaptape: env!("CARGO_PKG_VERSION").into(),
+        started_unix_ns,
+        ..Recording::default()
+    }
+}
+
 /// Seals an epoch that a daemon left open when it was killed.
 fn seal_left(dir: &Path) {
     let path = dir.join(RECORDING);
+    // Killed before it said what it is; removing it succeeds while nothing is in it.
+    if !path.exists() && std::fs::remove_dir(dir).is_ok() {
+        return;
+    }
     let read = match std::fs::read(&path) {
-        Ok(bytes) => serde_json::from_slice::<Recording>(&bytes).ok(),
-        // Killed between its folder and its list: it goes when nothing is in it.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && std::fs::remove_dir(dir).is_err() => {
-            let started_unix_ns = begun(dir).unwrap_or(0) * 1_000_000_000;
-            let (format, heaptape) = ("heaptape recording".into(), env!("CARGO_PKG_VERSION").into());
-            Some(Recording { format, version: 1, heaptape, started_unix_ns, ..Recording::default() })
-        }
-        Err(_) => None,
+        Ok(bytes) => serde_json::from_slice(&bytes).ok(),
+        Err(_) => Some(recording_of(begun(dir).unwrap_or(0) * 1_000_000_000)),
     };
-    let Some(mut recording) = read.filter(|recording| recording.ended_unix_ns.is_none()) else { return };
-    let changed = std::fs::metadata(&path).or_else(|_| std::fs::metadata(dir)).and_then(|file| file.modified()).ok();
+    let Some(mut recording) = read.filter(|recording: &Recording| recording.ended_unix_ns.is_none()) else { return };
+    let changed = std::fs::metadata(&path).and_then(|file| file.modified()).ok();
     let since = changed.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
     let ended = since.map_or(recording.started_unix_ns, |since| since.as_nanos() as u64);
     recording.ended_unix_ns = Some(ended);
@@ -391,22 +392,22 @@ fn seal_left(dir: &Path) {
 mod tests {
     use super::*;
 
-    /// A daemon that was killed between an epoch's folder and its list.
     #[test]
-    fn epochs_without_a_list() {
-        let state = tempfile::tempdir().expect("a folder");
-        let [empty, held] = ["7/202611211130", "7/202611211131"].map(|name| state.path().join(name));
-        std::fs::create_dir_all(&empty).expect("a folder");
-        std::fs::create_dir_all(held.join("9.cat")).expect("a folder");
-        std::fs::write(held.join("9.cat").join(TRACE), b"MTRC").expect("a file");
-        Archive::new(state.path(), Keep { age: Duration::MAX, bytes: u64::MAX }, Arc::default());
+    fn what_a_killed_daemon_left_is_sealed() {
+        let place = tempfile::tempdir().expect("a folder");
+        let [empty, begun] = ["202611211901", "202611211902"].map(|name| place.path().join("7").join(name));
+        std::fs::create_dir_all(&empty).expect("an epoch without anything");
+        std::fs::create_dir_all(begun.join("1.true")).expect("an epoch with a process");
+        std::fs::write(begun.join("1.true").join(TAPE), "").expect("its tape");
+        std::fs::create_dir_all(begun.join("2.cat")).expect("a stream");
+        std::fs::write(begun.join("2.cat").join(TRACE), "MTRC").expect("its trace");
+        let keep = Keep { age: Duration::MAX, bytes: u64::MAX };
+        Archive::new(place.path(), keep, Arc::default());
         assert!(!empty.exists());
-        let bytes = std::fs::read(held.join(RECORDING)).expect("a list");
-        let recording: Recording = serde_json::from_slice(&bytes).expect("a recording");
-        assert_eq!(recording.started_unix_ns, 1_795_260_660_000_000_000);
-        assert!(recording.ended_unix_ns > Some(recording.started_unix_ns - 1));
-        let listed: Vec<_> =
-            recording.images.iter().map(|image| (image.folder.as_str(), image.origin.as_str())).collect();
-        assert_eq!(listed, [("9.cat", STREAM)]);
+        let bytes = std::fs::read(begun.join(RECORDING)).expect("it is described");
+        let recording: Recording = serde_json::from_slice(&bytes).expect("as it should be");
+        assert_eq!((recording.images.len(), recording.started_unix_ns), (2, 1_795_287_720_000_000_000));
+        assert!(recording.ended_unix_ns.is_some());
+        assert!(recording.images.iter().any(|image| (&*image.folder, &*image.origin) == ("2.cat", STREAM)));
     }
 }

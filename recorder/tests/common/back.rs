@@ -3,7 +3,8 @@
 
 use heaptape_formats::mtrc::{self, Record as Mtrc};
 use heaptape_formats::tape::{
-    self, COLUMN_ENTRIES, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WEIGHTS, Codec, Entry, Record, Step,
+    self, COLUMN_ENTRIES, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WAS, COLUMN_WEIGHTS, Codec, Entry,
+    Record, Step,
 };
 use heaptape_formats::{Cursor, Format, leb128, mptl};
 use std::collections::{HashMap, HashSet};
@@ -41,6 +42,8 @@ pub struct Back {
     pub profile: Option<mptl::Profile>,
     /// The whole plain trace.
     pub plain: Vec<u8>,
+    /// Index -> site and bytes of own blocks that live.
+    own: HashMap<u64, (u64, u64)>,
 }
 
 fn numbers(bytes: &[u8]) -> Vec<u64> {
@@ -129,6 +132,7 @@ impl Back {
         };
         let (entries, ticks) = (column(COLUMN_ENTRIES), numbers(&column(COLUMN_TICKS)));
         let mut sites = numbers(&column(COLUMN_SITES)).into_iter();
+        let mut was = numbers(&column(COLUMN_WAS)).into_iter();
         let mut weights = numbers(&column(COLUMN_WEIGHTS)).into_iter();
         let (mut tick, mut place, mut first_index) = (chunk.first_tick, 0, chunk.first_index);
         let mut unmatched = Vec::new();
@@ -176,9 +180,19 @@ impl Back {
             if event.letter != 'F' && self.process.sample_bytes != 0 {
                 event.weight = weights.next().expect("a weight");
             }
+            let known = self.own.remove(&event.index);
+            if event.letter != 'A' && event.index < chunk.first_index {
+                let told = was.next().and_then(|site| site.checked_sub(1)).map(|site| (site, was.next().unwrap_or(0)));
+                assert_eq!(told, known, "what the block was: {event:?}");
+            }
+            if event.letter != 'F' && event.entry != Entry::Inherited {
+                let bytes = if self.process.sample_bytes != 0 { event.weight } else { event.size };
+                self.own.insert(event.index, (event.site.into(), bytes));
+            }
             self.events.push(event);
             place += 1;
         }
+        assert!(was.next().is_none() && chunk.columns.iter().any(|column| column.kind == COLUMN_WAS));
         assert_eq!((place as u64, tick), (chunk.events, if place > 0 { chunk.last_tick } else { tick }));
         assert!(sites.next().is_none() && weights.next().is_none() && unmatched.next().is_none());
         assert_eq!(first_index, chunk.first_index + chunk.allocations);

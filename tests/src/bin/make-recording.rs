@@ -17,6 +17,8 @@ const CHUNK: u64 = 100_000;
 const SITES: u32 = 100_000;
 /// Sites of a record.
 const SITES_AT_ONCE: u32 = 10_000;
+/// Events between summaries, as the recorder writes them for so many sites.
+const SUMMARY: u64 = 64 * SITES as u64;
 /// Ticks of an event: 100 ns.
 const STEP: u64 = 100;
 /// Bytes from block to block: more than any has.
@@ -41,9 +43,11 @@ struct Chunk {
     entries: Vec<u8>,
     ticks: Vec<u8>,
     sites: Vec<u8>,
+    was: Vec<u8>,
     events: u64,
     allocations: u64,
     first_tick: u64,
+    live: (u64, u64),
 }
 
 /// Sums of a site, and what it held at the peak: taken down when it first changes behind a peak.
@@ -147,7 +151,16 @@ impl Maker {
         Ok(index)
     }
 
+    /// What a block of an earlier chunk was.
+    fn was(&mut self, index: u64, (size, site): (u64, u32)) {
+        if index < self.first_index {
+            (site + 1).put(&mut self.chunk.was);
+            size.put(&mut self.chunk.was);
+        }
+    }
+
     fn resize(&mut self, index: u64, (old, old_site): (u64, u32), size: u64, site: u32, thread: u64) -> io::Result<()> {
+        self.was(index, (old, old_site));
         let address = 0x7e00_0000_0000 + index % (1 << 30) * APART;
         self.mtrc.resize(&mut self.chunk.plain, index, address, size, &Place::thread(thread));
         site.put(&mut self.chunk.sites);
@@ -160,6 +173,7 @@ impl Maker {
     }
 
     fn free(&mut self, index: u64, (size, site): (u64, u32), thread: u64) -> io::Result<()> {
+        self.was(index, (size, site));
         self.mtrc.free(&mut self.chunk.plain, index, &Place::thread(thread));
         self.totals.frees += 1;
         self.totals.live_blocks -= 1;
@@ -175,8 +189,9 @@ impl Maker {
         self.trace.write_all(&stored)?;
         self.number += 1;
         let mut columns = Vec::new();
-        let all = [chunk.entries, chunk.ticks, chunk.sites];
-        for (kind, plain) in [tape::COLUMN_ENTRIES, tape::COLUMN_TICKS, tape::COLUMN_SITES].into_iter().zip(all) {
+        let all = [chunk.entries, chunk.ticks, chunk.sites, chunk.was];
+        let kinds = [tape::COLUMN_ENTRIES, tape::COLUMN_TICKS, tape::COLUMN_SITES, tape::COLUMN_WAS];
+        for (kind, plain) in kinds.into_iter().zip(all) {
             let mut stored = Vec::new();
             Codec::Zstd.pack(&plain, 1, &mut stored)?;
             let (codec, plain_length) = (Codec::Zstd as u8, plain.len() as u32);
@@ -195,15 +210,22 @@ impl Maker {
             first_index: self.first_index,
             first_tick: chunk.first_tick,
             last_tick: self.tick,
+            live_blocks: chunk.live.0,
+            live_bytes: chunk.live.1,
             most_bytes: self.totals.peak_bytes,
             columns,
-            ..tape::Chunk::default()
         };
         self.stored += stored.len() as u64;
         self.plain += chunk.plain.len() as u64;
         self.first_index = self.next;
         self.mtrc.new_chunk();
-        self.record(&Record::Chunk(record))
+        self.chunk.live = (self.totals.live_blocks, self.totals.live_bytes);
+        self.record(&Record::Chunk(record))?;
+        if self.events.is_multiple_of(SUMMARY) {
+            let summary = self.summary();
+            self.record(&Record::Summary(summary))?;
+        }
+        Ok(())
     }
 }
 

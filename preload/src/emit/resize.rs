@@ -1,0 +1,121 @@
+//! A resize: two events around one call. Its first half gives the old block back before another thread can get its address, its second half
+//! takes the new one.
+
+use super::{Way, nest, nested_stack, odd_block, push, tell_nested, way};
+use crate::guard::{self, Verdict};
+use crate::sample;
+use crate::thread::{Block, COUNTED};
+use crate::unwind::memo;
+use heaptape_wire::{Event, Op};
+
+/// Records that the second half needs.
+const SECOND_HALF: u64 = 3;
+/// Most records kept for second halves: a resize that is left by a jump never asks for its own.
+const MOST_RESERVED: u64 = 8 * SECOND_HALF;
+
+/// A resize whose first half has been told, or that is sampled and has none to tell.
+#[derive(Clone, Copy)]
+pub struct Resize {
+    block: *mut Block,
+    nested: bool,
+    /// With sampling: the old block was sampled, the new one is to be. Both hold for a resize that is recorded whole.
+    old: bool,
+    new: bool,
+}
+
+/// The first half of a resize: before the real call. Gives what the second half needs.
+#[inline(never)]
+pub fn resize_begins(old: *mut u8, sp: usize, size: usize) -> Option<Resize> {
+    let (block, verdict) = match way() {
+        Way::Fast(block) => (block, Verdict::Event),
+        Way::Untraced => return None,
+        Way::Slow => odd_block(sp, size, old as usize)?,
+    };
+    let mut resize = Resize { block, nested: verdict == Verdict::Nested, old: true, new: true };
+    // SAFETY: the thread's own block with a gate that is not 0.
+    unsafe {
+        if (*block).countdown.mean != 0 {
+            (resize.old, resize.new) = (sample::remove(old as u64), sample::hits(block, size as u64));
+            if !resize.old {
+                return Some(resize);
+            }
+        }
+    }
+    let event = Event { op: Op::RESIZE_BEGIN, stack: 0, address: old as u64, size: 0 };
+    if resize.nested {
+        return nest(block, event).then_some(resize);
+    }
+    // SAFETY: the thread's own block, not busy.
+    unsafe {
+        guard::begin(block, sp, 0);
+        let reserved = (*block).reserved;
+        (*block).reserved = (reserved + SECOND_HALF).min(MOST_RESERVED);
+        let done = push(&mut *block, event);
+        if !done {
+            (*block).reserved = reserved;
+        }
+        guard::end(block);
+        done.then_some(resize)
+    }
+}
+
+/// The second half: after the real call.
+#[inline(never)]
+pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usize, sp: usize, bp: usize) {
+    let block = resize.block;
+    // SAFETY: the block that the first half was given.
+    unsafe {
+        if (*block).gate == 0 {
+            return; // forked inside the real call: the child's first event of its own attaches it
+        }
+        let failed = new.is_null() && size != 0;
+        let Some(op) =
+            (if (*block).countdown.mean == 0 { Some(op) } else { sampled_resize(resize, op, old, new, failed) })
+        else {
+            return;
+        };
+        let (op, address, size) = if failed {
+            (Op::RESIZE_FAILED, old as u64, 0)
+        } else if new.is_null() || op == Op::RESIZE_FREED {
+            (Op::RESIZE_FREED, old as u64, 0)
+        } else {
+            (op, new as u64, size as u64)
+        };
+        if resize.nested {
+            let stack = nested_stack(block, sp, bp);
+            nest(block, Event { op, stack, address, size });
+            return;
+        }
+        guard::begin(block, sp, if op.is_event() { COUNTED } else { 0 });
+        let stack = if op == Op::RESIZE_FAILED { 0 } else { memo::capture(block, sp, bp) };
+        (*block).reserved = (*block).reserved.saturating_sub(SECOND_HALF);
+        push(&mut *block, Event { op, stack, address, size });
+        guard::end(block);
+        if (&raw const (*block).nested_count).read_volatile() != 0 {
+            tell_nested(block, sp);
+        }
+    }
+}
+
+/// What a resize is recorded as when blocks are sampled; `None`: not at all, and counted. The new block's chance is its own: sampled to
+/// not sampled is a free, not sampled to sampled an allocation.
+///
+/// # Safety
+/// The block is the calling thread's.
+#[cold]
+unsafe fn sampled_resize(resize: Resize, op: Op, old: *mut u8, new: *mut u8, failed: bool) -> Option<Op> {
+    if failed {
+        return (resize.old && sample::insert(old as u64)).then_some(Op::RESIZE_FAILED);
+    }
+    let new_sampled = resize.new && !new.is_null() && sample::insert(new as u64);
+    match (resize.old, new_sampled) {
+        (true, true) => Some(op),
+        (true, false) => Some(Op::RESIZE_FREED),
+        (false, true) => Some(if op == Op::RESIZE { Op::REALLOC } else { Op::REALLOCARRAY }),
+        (false, false) => {
+            // SAFETY: the caller's promise.
+            unsafe { sample::count_passed(resize.block) };
+            None
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What a thread does when its ring looks full: takes up what the recorder wants changed, and waits for it, or not.
+
+use super::ROOM;
+use crate::entry::{self, Lane};
+use crate::thread::{self, BEHIND_NEXT, Block, INTERVAL};
+use crate::{attach, sys, tls};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use heaptape_wire::area::{CLOSED, GATE_DORMANT, OVERFLOW_DROP};
+use heaptape_wire::limits::STRIDE;
+
+/// What the recorder wants changed. The event at hand is told as it was begun.
+///
+/// # Safety
+/// The block is the calling thread's, with a gate that is not 0.
+#[cold]
+pub unsafe fn obey(block: *mut Block) {
+    let Some(area) = attach::area() else { return };
+    let header = area.header();
+    // SAFETY: the caller's promise.
+    let block = unsafe { &mut *block };
+    let sample_bytes = header.sample_bytes.load(Relaxed);
+    if block.countdown.take_up(sample_bytes) {
+        entry::choose(Lane::of_interval(sample_bytes));
+        block.lost_untold |= INTERVAL | BEHIND_NEXT;
+    }
+    if header.gate.0.load(Relaxed) == GATE_DORMANT {
+        // The block stays as it is until the recorder sees the thread in another slot, or gone.
+        tls::set((&raw const header.gate.0).cast_mut().cast());
+        entry::choose(Lane::Untraced);
+    }
+}
+
+/// The ring looks full, or was not looked at for long: reads the recorder's position again; waits, when that is wanted and the recorder lives. True when there is room.
+#[cold]
+#[inline(never)]
+pub fn room(block: &mut Block) -> bool {
+    let capacity = block.ring.capacity();
+    let wanted = block.head + ROOM + block.reserved;
+    // SAFETY: as in `push`.
+    let control = unsafe { &*block.control };
+    let mut refresh = |block: &mut Block| {
+        let end = control.consumer.0.tail.load(Acquire).wrapping_add(capacity);
+        block.limit = end.min(wanted + STRIDE);
+        wanted <= end
+    };
+    // SAFETY: the caller's own block.
+    unsafe { obey(block) };
+    if refresh(block) {
+        return true;
+    }
+    let Some(area) = attach::area() else { return false };
+    let header = area.header();
+    if header.state.load(Relaxed) == CLOSED {
+        attach::close();
+        tls::set(thread::untraced());
+        entry::choose(Lane::Untraced);
+        return false;
+    }
+    if header.overflow.load(Relaxed) == OVERFLOW_DROP || header.breaker.load(Relaxed) != 0 {
+        return false;
+    }
+    wait(block, header, control, &mut refresh)
+}
+
+/// How long a thread waits for the recorder.
+pub struct Patience {
+    heartbeat: u64,
+    start: u64,
+    alive: u64,
+}
+
+impl Patience {
+    /// From now on.
+    pub fn new(header: &heaptape_wire::Header) -> Patience {
+        let now = sys::monotonic_ns();
+        Patience { heartbeat: header.heartbeat.0.load(Relaxed), start: now, alive: now }
+    }
+
+    /// Whether the session is closed, the recorder's heart has not beaten for `wait_ms`, or too much time has gone in all.
+    pub fn is_over(&mut self, header: &heaptape_wire::Header) -> bool {
+        /// A recorder that lives but takes nothing from a ring for so long is as good as dead.
+        const LONGEST_MS: u64 = 30_000;
+        let (now, beat) = (sys::monotonic_ns(), header.heartbeat.0.load(Relaxed));
+        if beat != self.heartbeat {
+            (self.heartbeat, self.alive) = (beat, now);
+        }
+        header.state.load(Relaxed) == CLOSED
+            || now.saturating_sub(self.alive) / 1_000_000 >= header.wait_ms.load(Relaxed)
+            || now.saturating_sub(self.start) / 1_000_000 >= LONGEST_MS
+    }
+}
+
+/// Waits for room: as long as the recorder's heartbeat moves, and `wait_ms` in all without it. Then the breaker trips for the whole process.
+fn wait(
+    block: &mut Block,
+    header: &heaptape_wire::Header,
+    control: &heaptape_wire::SlotControl,
+    refresh: &mut impl FnMut(&mut Block) -> bool,
+) -> bool {
+    const SPINS: u32 = 64;
+    const NAP_MS: u64 = 10;
+    for _ in 0..SPINS {
+        core::hint::spin_loop();
+        if refresh(block) {
+            return true;
+        }
+    }
+    let tail_low = (&raw const control.consumer.0.tail).cast::<u32>();
+    let mut patience = Patience::new(header);
+    loop {
+        control.waiting.0.store(1, SeqCst);
+        let seen = control.consumer.0.tail.load(SeqCst) as u32;
+        if refresh(block) {
+            control.waiting.0.store(0, Relaxed);
+            return true;
+        }
+        if crate::sandbox::is_sandboxed() {
+            (0..SPINS).for_each(|_| core::hint::spin_loop());
+        } else {
+            sys::futex_wait(tail_low, seen, NAP_MS);
+        }
+        control.waiting.0.store(0, Relaxed);
+        if refresh(block) {
+            return true;
+        }
+        if patience.is_over(header) {
+            header.breaker.store(1, Relaxed);
+            return false;
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! A recording read plainly: every event in one list, and the names of its stacks as binutils know them. What the questions answer is held
+//! against what can be counted from these.
+
+use crate::workshop;
+use heaptape_formats::leb128;
+use heaptape_formats::mtrc::layout::{ALLOC, FREE, RESIZE};
+use heaptape_formats::mtrc::{Record, Stream};
+use heaptape_formats::recording::TAPE;
+use heaptape_formats::tape::{self, COLUMN_SITES, COLUMN_TICKS, Codec, Record as Said, Step};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::process::Command;
+
+/// One event, from the trace and the tape's columns.
+#[derive(Clone, Copy, Debug)]
+pub struct Happened {
+    /// The trace's letter.
+    pub letter: u8,
+    /// Allocation index.
+    pub index: u64,
+    /// Where the block lies; 0 of frees.
+    pub address: u64,
+    /// Its bytes; 0 of frees.
+    pub size: u64,
+    /// Who did it.
+    pub thread: u64,
+    /// The stack; 0 of frees, unless these were recorded with theirs.
+    pub site: u32,
+    /// When.
+    pub tick: u64,
+}
+
+/// All records of an image's tape.
+pub fn tape(image: &Path) -> Vec<Said> {
+    let bytes = fs::read(image.join(TAPE)).expect("the tape");
+    let mut reader = tape::Reader::new(&bytes).expect("a tape");
+    let mut records = Vec::new();
+    loop {
+        match reader.step() {
+            Step::Record(_, record) => records.push(record),
+            Step::End(_) => return records,
+            other => panic!("a whole tape: {other:?}"),
+        }
+    }
+}
+
+/// The times of all events, their sites, and whether frees have one.
+fn columns(image: &Path) -> (Vec<u64>, Vec<u32>, bool) {
+    let (mut ticks, mut sites, mut free_sites) = (Vec::new(), Vec::new(), false);
+    for record in tape(image) {
+        let chunk = match record {
+            Said::Process(process) => {
+                free_sites = process.free_sites;
+                continue;
+            }
+            Said::Chunk(chunk) if chunk.events > 0 => chunk,
+            _ => continue,
+        };
+        let numbers = |kind| {
+            let Some(column) = chunk.columns.iter().find(|column| column.kind == kind) else { return Vec::new() };
+            let codec = Codec::from_number(column.codec).expect("a codec");
+            let plain = codec.unpack(&column.stored.0, column.plain_length as usize).expect("a column");
+            let mut rest = &plain[..];
+            let mut numbers = Vec::new();
+            while !rest.is_empty() {
+                let (number, size) = leb128::read(rest).expect("a number");
+                numbers.push(number);
+                rest = &rest[size..];
+            }
+            numbers
+        };
+        sites.extend(numbers(COLUMN_SITES).into_iter().map(|site| site as u32));
+        let mut tick = chunk.first_tick;
+        ticks.extend(numbers(COLUMN_TICKS).into_iter().map(|since| {
+            tick += since;
+            tick
+        }));
+    }
+    (ticks, sites, free_sites)
+}
+
+/// All events of an image, in order.
+pub fn events(image: &Path) -> Vec<Happened> {
+    let (ticks, sites, free_sites) = columns(image);
+    let (mut ticks, mut sites) = (ticks.into_iter(), sites.into_iter());
+    let packed = image.join("trace.mtrc.zst");
+    let trace: Box<dyn Read> = match File::open(&packed) {
+        Ok(file) => Box::new(zstd::Decoder::new(file).expect("zstd")),
+        Err(_) => Box::new(File::open(image.join("trace.mtrc")).expect("the trace")),
+    };
+    let mut stream = Stream::new(trace).expect("a trace");
+    let mut events = Vec::new();
+    while let Some(record) = stream.next().expect("a record") {
+        let (letter, index, address, size, place) = match record {
+            Record::Alloc { index, address, size, place } => (ALLOC, index, address, size, place),
+            Record::Resize { index, address, size, place } => (RESIZE, index, address, size, place),
+            Record::Free { index, place } => (FREE, index, 0, 0, place),
+            Record::Heap { .. } | Record::Internal { .. } => continue,
+        };
+        let site = if letter == FREE && !free_sites { 0 } else { sites.next().expect("a site") };
+        let tick = ticks.next().expect("a time");
+        events.push(Happened { letter, index, address, size, thread: place.thread, site, tick });
+    }
+    assert!(ticks.next().is_none() && sites.next().is_none(), "as many of each");
+    events
+}
+
+/// A frame of the program: function and line.
+pub type Frame = (String, u32);
+
+/// For each site the frames that lie in `program` itself, innermost first, as addr2line names them.
+pub fn names(image: &Path, program: &Path) -> HashMap<u32, Vec<Frame>> {
+    let (mut module, mut sites) = (None, HashMap::new());
+    for record in tape(image) {
+        match record {
+            Said::Module(one) if one.path.lossy() == program.to_string_lossy() => module = Some(one),
+            Said::Sites(some) => {
+                sites.extend((some.first..).zip(some.sites).map(|(number, site)| (number, (site.parent, site.address))))
+            }
+            _ => {}
+        }
+    }
+    let module = module.expect("the program is a module");
+    let own = |address: u64| (module.start..module.end).contains(&address);
+    let mut addresses: Vec<u64> = sites.values().map(|&(_, address)| address).filter(|&at| own(at)).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    // The call lies before the address that it returns to.
+    let words = addresses.iter().map(|address| format!("{:#x}", address.wrapping_sub(module.bias) - 1));
+    let said = Command::new(workshop::need("addr2line")).args(["-f", "-e"]).arg(program).args(words).output();
+    let said = String::from_utf8(said.expect("addr2line").stdout).expect("text");
+    let lines: Vec<&str> = said.lines().collect();
+    let named = lines.chunks(2).map(|pair| {
+        let line = pair[1].rsplit(':').next().and_then(|line| line.split(' ').next());
+        (pair[0].to_string(), line.and_then(|line| line.parse().ok()).unwrap_or(0))
+    });
+    let named: HashMap<u64, Frame> = addresses.iter().copied().zip(named).collect();
+    let stack = |mut site: u32| {
+        let mut frames = Vec::new();
+        while let Some(&(parent, address)) = sites.get(&site) {
+            frames.extend(named.get(&address).filter(|(function, _)| function != "_start").cloned());
+            site = parent;
+        }
+        frames
+    };
+    sites.keys().map(|&site| (site, stack(site))).collect()
+}
