@@ -100,7 +100,7 @@ fn what_is_sent_is_an_image_of_the_epoch() {
     command.args(["send", "--socket"]).arg(daemon.socket()).env("HEAPTAPE_LABEL", "nightly");
     let packed = zstd::encode_all(&read(golden("names.mtrc")).expect("a sample")[..], 3).expect("packed");
     let labelled = place(&finish(command, &packed).success());
-    assert_eq!(daemon.epochs(&["--label", "nightly"]), [labelled.clone()]);
+    assert_eq!(daemon.epochs(&["--label", "nightly"]), std::slice::from_ref(&labelled));
     assert_eq!(read(labelled.join("trace.mtrc")).ok(), read(golden("names.mtrc")).ok());
     daemon.stop();
     daemon.whole();
@@ -337,6 +337,6 @@ fn a_stream_outlives_its_daemon() {
     assert_eq!(report.processes.len(), 2, "{report:#?}");
     assert!(report.processes.iter().all(|one| one.allocs > 0 && !one.complete), "{report:#?}");
     let said: String =
-        daemon.epochs(&[]).iter().map(|epoch| daemon.word(&["verify"], &[epoch.clone()]).text()).collect();
+        daemon.epochs(&[]).iter().map(|epoch| daemon.word(&["verify"], std::slice::from_ref(epoch)).text()).collect();
     assert!(said.contains("the daemon was killed while it came") && said.contains("the daemon ended"), "{said}");
 }

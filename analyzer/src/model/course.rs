@@ -4,6 +4,8 @@ use super::leaks::{Axis, History, SLICES, Survivors};
 use super::verdict::Run;
 use heaptape_formats::tape::{Course, SiteCourse, SiteSums, Totals};
 
+/// No process holds so much: what a file says beyond that is as good as this, and sums of it fit.
+const MOST: u64 = 1 << 56;
 /// A shorter course says nothing, in seconds: a program's start grows too.
 const SHORT: f64 = 8.0;
 
@@ -30,12 +32,13 @@ fn between(ticks: &[u64], values: &[u64], tick: u64, start: u64, (end, now): (u6
     let (from, before) = next.checked_sub(1).map_or((start, 0), point);
     let (to, after) = point(next);
     let share = tick.saturating_sub(from) as f64 / to.saturating_sub(from).max(1) as f64;
-    (before as f64 + (after as f64 - before as f64) * share.min(1.0)) as u64
+    ((before as f64 + (after as f64 - before as f64) * share.min(1.0)) as u64).min(MOST)
 }
 
 /// A site over that run, as far as moments tell: between two of them it went straight on; a block is born where more live than before.
 pub fn history(run: &Run, course: &Course, site: &SiteCourse, now: &SiteSums) -> (History, Survivors) {
-    let (live_blocks, live_bytes) = (now.allocs.saturating_sub(now.frees), now.bytes.saturating_sub(now.freed_bytes));
+    let (allocs, frees) = (now.allocs.min(MOST), now.frees.min(MOST));
+    let (live_blocks, live_bytes) = (allocs.saturating_sub(frees), now.bytes.saturating_sub(now.freed_bytes).min(MOST));
     let width = run.axis.end.saturating_sub(run.axis.start) / SLICES as u64;
     let end_of = |slice: usize| run.axis.start + width * (slice as u64 + 1);
     let at = |slice: usize| {
@@ -62,10 +65,10 @@ pub fn history(run: &Run, course: &Course, site: &SiteCourse, now: &SiteSums) ->
     survivors.last = born(survivors.births.iter().rposition(|&births| births > 0), &end_of);
     let series = held.map(|(_, bytes)| bytes);
     let history = History {
-        allocs: now.allocs,
+        allocs,
         bytes: now.bytes,
-        frees: now.frees,
-        died: now.frees,
+        frees,
+        died: frees,
         live_blocks,
         live_bytes,
         most_bytes: series.into_iter().max().unwrap_or(0),
@@ -113,6 +116,24 @@ mod tests {
         assert_eq!(verdict(|second| 2000 - 10 * second, 5000, 0), Verdict::Uncertain);
         // A vector: one block that is resized.
         assert_eq!(verdict(|_| 1, 20, 0), Verdict::Uncertain);
+    }
+
+    #[test]
+    fn whatever_a_file_says_is_judged() {
+        for value in [0, 1, 1 << 60, u64::MAX] {
+            for ticks in [vec![value; 9], (0..9).map(|at| u64::MAX - 9 + at).collect(), (0..9).collect()] {
+                let site = SiteCourse { site: 1, blocks: vec![value, 5, value], bytes: vec![value; 20] };
+                let course = Course { ticks, sites: vec![site] };
+                let now = SiteSums { site: 1, allocs: u64::MAX, bytes: value, frees: value, ..SiteSums::default() };
+                let totals = Totals { allocs: u64::MAX, resizes: value, ..Totals::default() };
+                for (end, lost) in [(u64::MAX, 0), (u64::MAX, u64::MAX), (7, 3), (value, value)] {
+                    if let Some(run) = run(&course, &totals, end, value & 1, lost) {
+                        let (history, survivors) = history(&run, &course, &course.sites[0], &now);
+                        judge_course(&run, &history, &survivors);
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -399,12 +399,15 @@ mod tests {
         std::fs::create_dir_all(&empty).expect("an epoch without anything");
         std::fs::create_dir_all(begun.join("1.true")).expect("an epoch with a process");
         std::fs::write(begun.join("1.true").join(TAPE), "").expect("its tape");
+        std::fs::create_dir_all(begun.join("2.cat")).expect("a stream");
+        std::fs::write(begun.join("2.cat").join(TRACE), "MTRC").expect("its trace");
         let keep = Keep { age: Duration::MAX, bytes: u64::MAX };
         Archive::new(place.path(), keep, Arc::default());
         assert!(!empty.exists());
         let bytes = std::fs::read(begun.join(RECORDING)).expect("it is described");
         let recording: Recording = serde_json::from_slice(&bytes).expect("as it should be");
-        assert_eq!((recording.images.len(), recording.started_unix_ns), (1, 1_795_287_720_000_000_000));
+        assert_eq!((recording.images.len(), recording.started_unix_ns), (2, 1_795_287_720_000_000_000));
         assert!(recording.ended_unix_ns.is_some());
+        assert!(recording.images.iter().any(|image| (&*image.folder, &*image.origin) == ("2.cat", STREAM)));
     }
 }

@@ -329,6 +329,10 @@ fn made_tape() -> Vec<u8> {
             sites: vec![tape::SiteSums { site: 1, ..Default::default() }],
             ..Default::default()
         }),
+        tape::Record::Course(tape::Course {
+            ticks: (1..9).collect(),
+            sites: vec![tape::SiteCourse { site: 1, blocks: vec![1; 8], bytes: vec![7; 8] }],
+        }),
         tape::Record::Note(tape::Note { text: "a note".into(), ..Default::default() }),
         tape::Record::Inherited(tape::Inherited { parent: "6.program".into(), ..Default::default() }),
         tape::Record::ModuleGone(tape::ModuleGone { number: 1 }),

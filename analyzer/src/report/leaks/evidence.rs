@@ -200,8 +200,9 @@ pub fn evidence(
 /// The evidence of a site of which only sums are known, at some moments: no sizes, no lives.
 pub fn of_course(image: &Image, run: &Run, history: &History, survivors: &Survivors) -> Evidence {
     let (mean_life, longest_life, smallest, largest) = (None, None, None, None);
+    let (first, last) = (When::at(image, survivors.first.0, None), When::at(image, survivors.last.0, None));
     let evidence = evidence(image, run, history, survivors, Vec::new());
-    Evidence { mean_life, longest_life, smallest, largest, ..evidence }
+    Evidence { first, last, mean_life, longest_life, smallest, largest, ..evidence }
 }
 
 /// Places told of where siblings were freed.
