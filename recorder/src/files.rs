@@ -44,11 +44,11 @@ struct Growing {
 
 impl Growing {
     /// A new file; what an earlier try left there goes.
-    fn create(path: PathBuf, owner: Option<u32>) -> Result<Growing, Failure> {
+    fn create(path: PathBuf, reader: Option<u32>) -> Result<Growing, Failure> {
         let _ = std::fs::remove_file(&path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = at(&path, file)?;
-        at(&path, crate::process::give_to(&file, owner))?;
+        at(&path, crate::process::let_read(&file, reader))?;
         Ok(Growing { path, file, at: 0 })
     }
 
@@ -72,7 +72,7 @@ impl Growing {
 #[derive(Debug)]
 pub struct Files {
     folder: PathBuf,
-    owner: Option<u32>,
+    reader: Option<u32>,
     tape: Growing,
     trace: Option<Growing>,
     /// How the trace is stored now, and how it is to be stored once it is large.
@@ -113,15 +113,15 @@ impl Files {
         tape::Writer::file_head(&mut framed);
         tape::Writer::default().record(&Record::Process(session.process.clone()), &mut framed);
         if session.options.folds {
-            at(&folder, crate::process::make_folder(&folder, session.options.owner))?;
+            at(&folder, crate::process::make_folder(&folder, session.options.reader))?;
         }
-        let owner = session.options.owner;
-        let mut tape = Growing::create(folder.join(TAPE), owner)?;
+        let reader = session.options.reader;
+        let mut tape = Growing::create(folder.join(TAPE), reader)?;
         tape.append(&framed)?;
         let later = (session.options.codec, session.options.level);
         Ok(Files {
             folder,
-            owner,
+            reader,
             tape,
             trace: None,
             codec: Codec::Plain,
@@ -173,7 +173,7 @@ impl Files {
             Some(trace) => trace,
             none => {
                 self.round = 0;
-                none.insert(Growing::create(path, self.owner)?)
+                none.insert(Growing::create(path, self.reader)?)
             }
         };
         let start = trace.at;
@@ -204,8 +204,8 @@ impl Files {
         };
         let bytes = at(&plain.path, std::fs::read(&plain.path))?;
         let old_tape = at(&self.tape.path, std::fs::read(&self.tape.path))?;
-        let mut trace = Growing::create(self.trace_path(later), self.owner)?;
-        let mut tape = Growing::create(self.folder.join(format!("{TAPE}.tmp")), self.owner)?;
+        let mut trace = Growing::create(self.trace_path(later), self.reader)?;
+        let mut tape = Growing::create(self.folder.join(format!("{TAPE}.tmp")), self.reader)?;
         let mut framed = Vec::new();
         tape::Writer::file_head(&mut framed);
         let mut writer = tape::Writer::default();
@@ -243,7 +243,7 @@ impl Files {
     /// Puts a file in the place of another, whole.
     fn replace(&mut self, name: &str, bytes: &[u8]) -> Result<Growing, Failure> {
         let (path, temporary) = (self.folder.join(name), self.folder.join(format!("{name}.tmp")));
-        let mut file = Growing::create(temporary, self.owner)?;
+        let mut file = Growing::create(temporary, self.reader)?;
         file.append(bytes)?;
         at(&file.path, file.file.sync_data())?;
         at(&path, std::fs::rename(&file.path, &path))?;

@@ -43,8 +43,8 @@ pub struct Options {
     pub window: Window,
     /// Whether parts that end add to the sums of their program, and a profile that ends leaves no files of its own.
     pub folds: bool,
-    /// Whom the files are given to.
-    pub owner: Option<u32>,
+    /// Who may read the files besides their owner.
+    pub reader: Option<u32>,
 }
 
 /// What is kept of a process.
@@ -113,7 +113,7 @@ impl Default for Options {
             snapshot: Duration::from_secs(30),
             window: Window::default(),
             folds: false,
-            owner: None,
+            reader: None,
         }
     }
 }

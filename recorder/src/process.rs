@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The most bytes of a command line that are kept.
 const MOST: u64 = 64 << 10;
@@ -109,31 +110,41 @@ pub fn end(pid: u32, process: BorrowedFd<'_>) -> End {
     waited().or_else(zombie).or_else(waited).map_or(End::GONE, End::of_status)
 }
 
-/// Makes a folder that only its owner may look into; one that is there already will do.
-pub fn make_folder(path: &std::path::Path, owner: Option<u32>) -> std::io::Result<()> {
+/// Makes a folder that only its owner may look into, and `reader`; one that is there already will do.
+pub fn make_folder(path: &std::path::Path, reader: Option<u32>) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => give_to(&File::open(path)?, owner),
+        Ok(()) => let_read(&File::open(path)?, reader),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Makes somebody the owner of a file.
-pub fn give_to(file: &File, owner: Option<u32>) -> std::io::Result<()> {
-    let Some(owner) = owner else { return Ok(()) };
-    Ok(nix::unistd::fchown(file, Some(nix::unistd::Uid::from_raw(owner)), None)?)
+/// Lets somebody read a file, or look into a folder, besides its owner. Nothing is given away: who owned a folder could put a link in the place
+/// of what is written there next, and would have a superuser's daemon write wherever it points.
+pub fn let_read(file: &File, reader: Option<u32>) -> std::io::Result<()> {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let Some(reader) = reader else { return Ok(()) };
+    match sys::let_read(file, reader) {
+        Err(error) if error.raw_os_error() == Some(nix::libc::EOPNOTSUPP) => {
+            if !TOLD.swap(true, Relaxed) {
+                tracing::warn!("the file system knows no access lists: users cannot read their own recordings there");
+            }
+            Ok(())
+        }
+        result => result,
+    }
 }
 
-/// Puts a file in the place of another, whole and for good, readable by its owner alone.
-pub fn replace_file(path: &std::path::Path, bytes: &[u8], owner: Option<u32>) -> std::io::Result<()> {
+/// Puts a file in the place of another, whole and for good, readable by its owner alone, and `reader`.
+pub fn replace_file(path: &std::path::Path, bytes: &[u8], reader: Option<u32>) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    give_to(&file, owner)?;
+    let_read(&file, reader)?;
     file.write_all(bytes)?;
     file.sync_data()?;
     std::fs::rename(&temporary, path)

@@ -304,7 +304,7 @@ fn another_user_sends() {
     assert!(kept.starts_with(daemon.state().join("65534")), "{}", kept.display());
     for path in [kept.clone(), kept.join("trace.mtrc")] {
         let about = path.metadata().expect("it is there");
-        assert_eq!((about.uid(), about.mode() & 0o077), (65534, 0), "{}", path.display());
+        assert_eq!((about.uid(), about.mode() & 0o007), (0, 0), "{}", path.display());
     }
     let alone = Daemon::start(&["--all-users", "false"]);
     let said = send_as_other(&alone).exits(2);

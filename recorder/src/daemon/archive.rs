@@ -187,7 +187,7 @@ impl Archive {
     fn seal(&mut self, mut open: Open) {
         let result = open.write(&self.host).and_then(|()| {
             let folder = open.epoch.dir.join(FLOWS);
-            open.flows.write(&folder, open.epoch.started_unix_ns / 1_000_000_000, &self.host, open.epoch.owner)?;
+            open.flows.write(&folder, open.epoch.started_unix_ns / 1_000_000_000, &self.host, open.epoch.reader)?;
             open.write_recording(&self.host, Some(clock::unix_ns()))?;
             std::fs::File::open(&open.epoch.dir)?.sync_all()
         });
@@ -293,16 +293,16 @@ impl Open {
     }
 
     fn write(&mut self, host: &str) -> io::Result<()> {
-        let (dir, owner) = (&self.epoch.dir, self.epoch.owner);
+        let (dir, reader) = (&self.epoch.dir, self.epoch.reader);
         for (name, program) in self.programs.values_mut().filter(|(_, program)| program.is_new) {
             let folder = dir.join(&*name);
-            make_folder(&folder, owner)?;
+            make_folder(&folder, reader)?;
             let mut bytes = Vec::new();
             tape::Writer::file_head(&mut bytes);
             let mut writer = tape::Writer::default();
             program.tape(clock::unix_ns()).iter().for_each(|record| writer.record(record, &mut bytes));
-            replace_file(&folder.join(TAPE), &bytes, owner)?;
-            replace_file(&folder.join(PROFILE), &program.mptl(), owner)?;
+            replace_file(&folder.join(TAPE), &bytes, reader)?;
+            replace_file(&folder.join(PROFILE), &program.mptl(), reader)?;
             program.is_new = false;
             self.is_new = true;
         }
@@ -330,7 +330,7 @@ impl Open {
             Recording { host: host.to_owned(), ended_unix_ns, images, ..recording_of(self.epoch.started_unix_ns) };
         let mut bytes = serde_json::to_vec_pretty(&recording)?;
         bytes.push(b'\n');
-        replace_file(&self.epoch.dir.join(RECORDING), &bytes, self.epoch.owner)
+        replace_file(&self.epoch.dir.join(RECORDING), &bytes, self.epoch.reader)
     }
 }
 
@@ -376,12 +376,11 @@ fn seal_left(dir: &Path) {
             recording.images.push(Image { folder, origin: STREAM.into(), ..Image::default() });
         }
     }
-    use std::os::unix::fs::MetadataExt;
-    let owner =
-        std::fs::metadata(dir).ok().map(|file| file.uid()).filter(|uid| *uid != nix::unistd::geteuid().as_raw());
+    let user = dir.parent().and_then(|own| own.file_name()?.to_str()?.parse().ok());
+    let reader = user.filter(|uid| *uid != nix::unistd::geteuid().as_raw());
     let written = serde_json::to_vec_pretty(&recording)
         .map_err(io::Error::from)
-        .and_then(|bytes| replace_file(&path, &bytes, owner));
+        .and_then(|bytes| replace_file(&path, &bytes, reader));
     match written {
         Ok(()) => tracing::info!("{}: left open, now sealed", dir.display()),
         Err(error) => tracing::error!("{}: left open, and cannot be sealed: {error}", dir.display()),

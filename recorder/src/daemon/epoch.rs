@@ -17,8 +17,8 @@ const MOST: u32 = 9999;
 pub struct Epoch {
     /// Whose.
     pub uid: u32,
-    /// Whom its files are given to, when that is somebody else than the daemon.
-    pub owner: Option<u32>,
+    /// Who may read its files besides the daemon's own user.
+    pub reader: Option<u32>,
     /// Its folder.
     pub dir: PathBuf,
     /// When it began.
@@ -27,16 +27,16 @@ pub struct Epoch {
 
 impl Epoch {
     /// Begins one: makes its folder.
-    pub fn begin(state: &Path, uid: u32, owner: Option<u32>) -> io::Result<Epoch> {
+    pub fn begin(state: &Path, uid: u32, reader: Option<u32>) -> io::Result<Epoch> {
         let own = state.join(uid.to_string());
-        make_folder(&own, owner)?;
+        make_folder(&own, reader)?;
         let started_unix_ns = clock::unix_ns();
         let last = std::fs::read_dir(&own)?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let last = last.filter(|name| is_epoch(name)).max();
         let name = name_after(last.as_deref(), &minute(started_unix_ns)).ok_or(io::ErrorKind::AlreadyExists)?;
         let dir = own.join(name);
-        make_folder(&dir, owner)?;
-        Ok(Epoch { uid, owner, dir, started_unix_ns })
+        make_folder(&dir, reader)?;
+        Ok(Epoch { uid, reader, dir, started_unix_ns })
     }
 }
 

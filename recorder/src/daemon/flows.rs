@@ -50,11 +50,11 @@ impl Flows {
     }
 
     /// Writes the files into `folder`.
-    pub fn write(&self, folder: &Path, unix_seconds: u64, platform: &str, owner: Option<u32>) -> io::Result<()> {
+    pub fn write(&self, folder: &Path, unix_seconds: u64, platform: &str, reader: Option<u32>) -> io::Result<()> {
         if self.images.is_empty() {
             return Ok(());
         }
-        make_folder(folder, owner)?;
+        make_folder(folder, reader)?;
         for ((build_id, path), counts) in &self.images {
             let (Some((first, _)), Some((last, _))) = (counts.first_key_value(), counts.last_key_value()) else {
                 continue;
@@ -87,7 +87,7 @@ impl Flows {
                     .for_each(|(at, row)| builder.add(*at, row[column]));
                 let built = builder.finish().map_err(io::Error::other)?;
                 let short = &identity[..identity.len().min(12)];
-                replace_file(&folder.join(format!("{name}.{short}.{event}")), &built.bytes, owner)?;
+                replace_file(&folder.join(format!("{name}.{short}.{event}")), &built.bytes, reader)?;
             }
         }
         Ok(())

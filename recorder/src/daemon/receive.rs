@@ -5,7 +5,7 @@
 //! and closing, end it.
 
 use super::archive::Disk;
-use crate::process::{give_to, make_folder};
+use crate::process::{let_read, make_folder};
 use formats::recording::{PROFILE, TRACE};
 use formats::{Ending, Failure, Format, Walked, mptl, mtrc};
 use nix::errno::Errno;
@@ -57,8 +57,8 @@ pub struct Job {
     pub socket: Arc<OwnedFd>,
     /// Where it is put; a new folder.
     pub folder: PathBuf,
-    /// Whom that is given to.
-    pub owner: Option<u32>,
+    /// Who may read that.
+    pub reader: Option<u32>,
     /// What it may take.
     pub bounds: Bounds,
     /// What others see of it.
@@ -182,11 +182,11 @@ pub fn receive(job: &Job) -> Received {
     let mut pieces = Pieces { job, file: &file, message, from, to, why, hit };
     let walked = walk(&mut pieces);
     let (why, hit) = (pieces.why, pieces.hit);
-    finish(job.id, &job.folder, &file, job.owner, walked, why, hit)
+    finish(job.id, &job.folder, &file, job.reader, walked, why, hit)
 }
 
 /// What a killed daemon had of a stream.
-pub fn salvage(id: u64, folder: &Path, owner: Option<u32>) -> Received {
+pub fn salvage(id: u64, folder: &Path, reader: Option<u32>) -> Received {
     let path = [COMING, TRACE, PROFILE].map(|name| folder.join(name)).into_iter().find(|path| path.is_file());
     let file = path.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound)).and_then(|path| {
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
@@ -196,7 +196,7 @@ pub fn salvage(id: u64, folder: &Path, owner: Option<u32>) -> Received {
     match file {
         Ok(file) => {
             let walked = walk(&file);
-            finish(id, folder, &file, owner, walked, Some("the daemon was killed while it came".into()), None)
+            finish(id, folder, &file, reader, walked, Some("the daemon was killed while it came".into()), None)
         }
         Err(error) => {
             let _ = std::fs::remove_dir_all(folder);
@@ -223,7 +223,7 @@ fn finish(
     id: u64,
     folder: &Path,
     file: &File,
-    owner: Option<u32>,
+    reader: Option<u32>,
     (format, walked): (Option<Format>, Result<Walked, Failure>),
     why: Option<String>,
     hit: Option<&'static str>,
@@ -236,8 +236,8 @@ fn finish(
             (ending, bytes) = look_through(file, bytes).map_err(|error| error.to_string())?;
         }
         let name = if format == Format::Mptl { PROFILE } else { TRACE };
-        give_to(file, owner)
-            .and_then(|()| give_to(&File::open(folder)?, owner))
+        let_read(file, reader)
+            .and_then(|()| let_read(&File::open(folder)?, reader))
             .and_then(|()| file.sync_data())
             .and_then(|()| std::fs::rename(folder.join(COMING), folder.join(name)))
             .map_err(|error| format!("it cannot be stored: {error}"))?;

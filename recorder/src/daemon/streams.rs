@@ -162,8 +162,8 @@ impl Service {
         self.streams.next += 1;
         let seen = Arc::new(Seen::default());
         let folder = self.coming().join(format!("{uid}-{pid}.{}@{started_unix_ns}-{id}", sanitised(name.as_bytes())));
-        let (disk, owner) = (Arc::clone(&self.disk), epoch.owner);
-        let job = Job { id, socket: Arc::clone(socket), folder, owner, bounds, seen: Arc::clone(&seen), disk };
+        let (disk, reader) = (Arc::clone(&self.disk), epoch.reader);
+        let job = Job { id, socket: Arc::clone(socket), folder, reader, bounds, seen: Arc::clone(&seen), disk };
         let (ends, wake) = (self.streams.ends.clone(), Arc::clone(&self.wake));
         let take = move || {
             let _ = ends.send((uid, receive::receive(&job)));
@@ -246,13 +246,13 @@ impl Service {
             self.streams.next += 1;
             let (name, seen, since) = (name.to_owned(), Arc::default(), Instant::now());
             self.streams.coming.push(Coming { id, uid, name, image, socket: None, seen, since });
-            let owner = (uid != nix::unistd::geteuid().as_raw()).then_some(uid);
-            left.push((id, uid, entry.path(), owner));
+            let reader = (uid != nix::unistd::geteuid().as_raw()).then_some(uid);
+            left.push((id, uid, entry.path(), reader));
         }
         let (ends, wake) = (self.streams.ends.clone(), Arc::clone(&self.wake));
         let look = move || {
-            for (id, uid, folder, owner) in left {
-                let _ = ends.send((uid, receive::salvage(id, &folder, owner)));
+            for (id, uid, folder, reader) in left {
+                let _ = ends.send((uid, receive::salvage(id, &folder, reader)));
                 let _ = wake.as_ref().write(&[1]);
             }
         };

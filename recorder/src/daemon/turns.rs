@@ -53,7 +53,7 @@ impl Service {
             return epoch.dir.join(name);
         }
         let flights = epoch.dir.with_file_name(FLIGHTS);
-        let _ = make_folder(&flights, epoch.owner);
+        let _ = make_folder(&flights, epoch.reader);
         // The epoch's name makes it unlike those of other epochs.
         let of = epoch.dir.file_name().unwrap_or_default().to_string_lossy();
         flights.join(format!("{name}@{of}+1"))
@@ -184,7 +184,7 @@ impl Service {
         let folder = self.folder(uid, &epoch, choice.mode, pid, &name);
         let client = &mut self.clients[place];
         let mut options = choice.options(&self.config, &client.label);
-        options.owner = epoch.owner;
+        options.reader = epoch.reader;
         if choice.sampling == client.choice.sampling {
             options.sample_bytes = client.interval;
         } else {
