@@ -132,8 +132,10 @@ mod tests {
         for name in
             ["7/202611210800", "7/202611210900", "7/202611210900-0002", "7/flight", "8/202611220000", "x/202611210800"]
         {
-            std::fs::create_dir_all(place.path().join(name)).unwrap_or_else(|error| panic!("{error}"));
+            std::fs::create_dir_all(place.path().join(name).join("1.true")).unwrap_or_else(|error| panic!("{error}"));
         }
+        // Begun this moment: it is not listed yet.
+        std::fs::create_dir(place.path().join("8/202611220001")).unwrap_or_else(|error| panic!("{error}"));
         let find = |wanted: Wanted| -> Vec<String> {
             let found = find(place.path(), &wanted).unwrap_or_else(|error| panic!("{error}"));
             found.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect()
