@@ -433,10 +433,10 @@ impl Image {
         }
     }
 
-    /// Writes ledger and summary behind the last chunk.
+    /// Writes ledger and summary behind the last chunk. What the threads' words say is of another moment, so what was read is the ledger.
     fn sum_up(&mut self, out: &mut dyn FnMut(Piece)) {
         let mut piece = Piece::of(&self.session);
-        piece.after = vec![self.ledger(), self.summary()];
+        piece.after = vec![self.ledger_so_far(), self.summary()];
         out(piece);
         (self.news.0, self.summary_told, self.unsummed) = (false, Instant::now(), 0);
     }

@@ -100,7 +100,7 @@ impl Image {
                 Mode::Trace | Mode::Flight => {
                     self.cut(spare(), out);
                     let mut piece = Piece::of(&self.session);
-                    piece.after = vec![self.ledger(), self.summary()];
+                    piece.after = vec![self.ledger_so_far(), self.summary()];
                     piece.profile = Some(self.profile.to_mptl(self.stacks.sites()));
                     piece.then = Some(then);
                     out(piece);
@@ -200,8 +200,8 @@ impl Image {
         Some(Arc::new(self.session.part(next, Arc::clone(&self.session.options), Some(starts))))
     }
 
-    /// The ledger of a process that goes on: what lies in its rings belongs to the next part.
-    fn ledger_so_far(&self) -> TapeRecord {
+    /// The ledger of a process that goes on: what lies in its rings is still to come, or belongs to the next part.
+    pub(super) fn ledger_so_far(&self) -> TapeRecord {
         let settle =
             |account: Account| Account { emitted: account.recorded + account.lost + account.sampled_out, ..account };
         let accounts = self.accounts().map(settle).filter(|account| account.emitted != 0).collect();
