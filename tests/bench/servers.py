@@ -290,12 +290,19 @@ def main():
         shutil.rmtree(place, ignore_errors=True)
 
 
+def options(doc, rounds, seconds, modes, more=""):
+    """The options that benchmarks of servers share, with what they are unless told."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--seconds", type=type(seconds), default=seconds)
+    parser.add_argument("--modes", default=modes)
+    parser.add_argument("--only", help=f"servers whose names contain one of these words, by commas{more}")
+    return parser
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=5)
-    parser.add_argument("--modes", default="off,profile,profile:2%,trace")
-    parser.add_argument("--only", help="servers whose names contain one of these words, by commas; micro for the microbenchmark, kills for the longest call under a daemon that is killed")
+    parser = options(__doc__, 5, 5, "off,profile,profile:2%,trace",
+                     "; micro for the microbenchmark, kills for the longest call under a daemon that is killed")
     parser.add_argument("--together", action="store_true", help="all servers under load at the same time")
     ARGS = parser.parse_args()
     main()

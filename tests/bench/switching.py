@@ -4,7 +4,7 @@ dormant to a mode and back, second by second. Operations a second of a server's 
 the dormant stretches before and behind it: the same process, the same data, the same neighbours.
 
 usage: switching.py [--rounds N] [--seconds S] [--modes MODE,…] [--only redis,postgres,nginx]"""
-import argparse, glob, os, random, shutil, statistics, subprocess, sys, tempfile, time, urllib.request
+import glob, os, random, shutil, statistics, subprocess, sys, tempfile, time, urllib.request
 
 import servers
 from servers import PORT, Daemon, Nginx, Postgres, Redis, started
@@ -141,10 +141,5 @@ def main():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=1.5)
-    parser.add_argument("--modes", default="profile:2%,profile")
-    parser.add_argument("--only", help="servers whose names contain one of these words, by commas")
-    ARGS = servers.ARGS = parser.parse_args()
+    ARGS = servers.ARGS = servers.options(__doc__, 20, 1.5, "profile:2%,profile").parse_args()
     main()

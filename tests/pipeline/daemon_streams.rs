@@ -143,7 +143,7 @@ fn what_is_not_whole_is_kept_as_far_as_it_can_be_read() {
     assert_eq!(daemon.report(&[place(&said)]).processes[0].events(), before, "every record before it");
     let mut wrong = profile.clone();
     let end = wrong.len() - 4;
-    wrong[end..].copy_from_slice(b"XXXX");
+    wrong[end..].copy_from_slice(b"????");
     let said = sent(&daemon, &made("wrong", &wrong)).exits(1);
     assert!(said.error().contains(&format!("MPTL: offset {end}: end mark: not the expected magic")), "{said}");
     assert!(daemon.report(&[place(&said)]).processes[0].allocs > 0);
