@@ -4,6 +4,7 @@
 pub mod bare;
 mod births;
 pub mod chunk;
+mod code;
 mod image;
 mod start;
 pub mod tape;

@@ -41,7 +41,7 @@ pub struct Site {
     pub parent: u32,
     /// Place in [`Stacks::modules`] plus 1; 0 when the address lies in none.
     pub module: u32,
-    /// Place in [`Stacks::named`] plus 1; 0 when the file does not name it.
+    /// Place in [`Stacks::named`] plus 1; 0 when the file does not name it. What has a module too is in one that is no file.
     pub named: u32,
     /// Sum of the tape's `SITE_` bits.
     pub flags: u8,

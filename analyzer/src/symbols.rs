@@ -133,6 +133,7 @@ impl Symbolizer {
             return known.clone();
         }
         let function = self.functions(object).find(address).map(|(_, symbol)| demangle(symbol));
+        let function = function.or_else(|| unplaced(stacks, site).function);
         let offset = site.address.wrapping_sub(module.bias);
         let frame = Rc::new(Frame { function, module: self.objects[object].path.clone(), offset, ..Frame::default() });
         self.names.insert((object, address), frame.clone());
@@ -278,9 +279,6 @@ impl Symbolizer {
 
 /// The module that a site's address lies in.
 pub fn module_of<'a>(stacks: &'a Stacks, site: &Site) -> Option<&'a Module> {
-    if site.named != 0 {
-        return None;
-    }
     stacks.modules.get((site.module as usize).wrapping_sub(1))
 }
 

@@ -16,6 +16,7 @@ pub mod massif;
 pub mod mptl;
 pub mod mtrc;
 pub mod pattern;
+pub mod perf_map;
 pub mod pprof;
 pub mod recording;
 pub mod sniff;

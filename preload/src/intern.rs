@@ -63,6 +63,7 @@ pub fn start(area: &Area, reserved: *mut u8) -> bool {
     GROWING.store(false, Relaxed);
     forget_known();
     header.nodes_used.0.fetch_max(1, Relaxed);
+    announce_again(area);
     let first = (reserved as u64) + (8 << FIRST_LOG2);
     INDEX.store(first | u64::from(FIRST_LOG2), Release);
     sys::open_memory(first as *mut u8, 8 << FIRST_LOG2)
@@ -119,6 +120,10 @@ pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
 #[inline(never)]
 fn append(value: &Value, hash: u64, probe: usize) -> u32 {
     let Some(area) = attach::area() else { return 0 };
+    if settings().caller_only {
+        // No walk asks for the rules of its object.
+        objects::find(value.address.wrapping_sub(1) as usize).inspect(|object| module(object));
+    }
     let used = &area.header().nodes_used.0;
     let capacity = CAPACITY.load(Relaxed);
     let full = || {
@@ -207,6 +212,28 @@ fn forget_known() {
     KNOWN.iter().for_each(|place| place.store(0, Relaxed));
 }
 
+/// First addresses of the objects that this process, or the one that it was forked from, made known; 0 is a free place, and what finds none
+/// is not kept. A forked child has its parent's rules and never asks for them again, so what its parent made known it makes known at its start.
+static TOLD: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+fn remember_told(start: u64) {
+    if !TOLD.iter().any(|told| told.load(Relaxed) == start) {
+        TOLD.iter().find(|told| told.compare_exchange(0, start, Relaxed, Relaxed).is_ok());
+    }
+}
+
+fn forget_told(start: u64) {
+    TOLD.iter().filter(|told| told.load(Relaxed) == start).for_each(|told| told.store(0, Relaxed));
+}
+
+fn announce_again(area: &Area) {
+    for start in TOLD.iter().map(|told| told.load(Relaxed)).filter(|start| *start != 0) {
+        if let Some(object) = objects::find(start as usize).filter(|object| object.start == start) {
+            announce(area, &object);
+        }
+    }
+}
+
 /// Makes an object known to the recorder, unless it is already.
 pub fn module(object: &Object) {
     let place = &KNOWN[(object.start >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 58];
@@ -214,6 +241,13 @@ pub fn module(object: &Object) {
         return;
     }
     let Some(area) = attach::area() else { return };
+    if announce(&area, object) {
+        place.store(object.start, Relaxed);
+    }
+}
+
+/// Adds an object to an area's modules; true when it is among them.
+fn announce(area: &Area, object: &Object) -> bool {
     let header = area.header();
     let known = header.modules_used.0.load(Acquire).min(MODULES);
     let is_it = |index: u32| {
@@ -224,16 +258,17 @@ pub fn module(object: &Object) {
         })
     };
     if (0..known).any(is_it) {
-        place.store(object.start, Relaxed);
-        return;
+        return true;
     }
-    let Some(entry) = area.module(header.modules_used.0.fetch_add(1, Relaxed)) else { return };
-    // SAFETY: the loader named the object for an address whose code is on this thread's stack, so it is mapped.
+    let Some(entry) = area.module(header.modules_used.0.fetch_add(1, Relaxed)) else { return false };
+    remember_told(object.start);
+    // SAFETY: the loader named the object for an address whose code is on this thread's stack, or was on its maker's and is still mapped.
     unsafe {
         let (bias, name) = objects::bias_and_name(object);
         let build_id = objects::build_id(object, bias);
         entry.publish(object.start, object.end, bias, header.nodes_used.0.load(Relaxed), name, build_id);
     }
+    true
 }
 
 /// After a `dlclose`: retires the modules that are no longer there, and with them every node in or inside them. True when there was one.
@@ -252,6 +287,7 @@ pub fn retire_gone_modules() -> bool {
             continue;
         }
         entry.gone_node.store(nodes.max(1), Release);
+        forget_told(start);
         retire_range(start, end, nodes);
         any = true;
     }

@@ -1,10 +1,13 @@
 //! What a process adds to sums that outlive it: its sites by module and offset, so that processes loaded at different addresses add up.
 
+use crate::code::Named;
 use crate::profile::{Profile, Sums as ClassSums};
-use crate::stacks::Stacks;
+use crate::stacks::{Stacks, instruction};
 use crate::store::Sums;
 use formats::mptl::Bins;
+use formats::tape::field::Text;
 use formats::tape::{Module, Record, SiteSums, Totals};
+use rustc_hash::FxHashMap;
 
 /// One frame of a tree of call sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,8 +16,10 @@ pub struct Frame {
     pub parent: u32,
     /// Place of the module in the list of modules, counted from 1; 0 where none is known.
     pub module: u32,
-    /// Link-time address; where no module is known the run-time address.
+    /// Link-time address; where no module is known the run-time address, or, with `is_named`, a place in the list of names.
     pub address: u64,
+    /// Whether it has a name in place of module and address.
+    pub is_named: bool,
     /// The tape's flags.
     pub flags: u8,
 }
@@ -48,6 +53,8 @@ pub struct Flow {
 pub struct Contribution {
     /// Modules: `bias` and `start` are the process's own.
     pub modules: Vec<Module>,
+    /// Names of code that no module describes.
+    pub names: Vec<Text>,
     /// Call sites, callers first.
     pub frames: Vec<Frame>,
     /// Sums; `sums.site` counts frames from 1.
@@ -65,9 +72,9 @@ pub struct Contribution {
 }
 
 impl Contribution {
-    /// What an image adds: all that it counted, and what came since `told`.
+    /// What an image adds: all that it counted, and what came since `told`. Sites, and the names of code that no module describes.
     pub fn new(
-        stacks: &Stacks,
+        (stacks, named): (&Stacks, &[Named]),
         profile: &Profile,
         sums: Vec<SiteSums>,
         told: &[SiteSums],
@@ -81,13 +88,20 @@ impl Contribution {
         });
         let modules: Vec<Module> = modules.collect();
         let place = |number: u32| modules.iter().position(|module| number != 0 && module.number == number);
+        let by_name = named.iter().zip(0u64..);
+        let by_address: FxHashMap<u64, u64> =
+            by_name.flat_map(|((_, addresses), name)| addresses.iter().map(move |address| (*address, name))).collect();
         let frame = |(number, site): (u32, &formats::tape::Site)| {
+            if let Some(name) = by_address.get(&instruction(site)) {
+                return Frame { parent: site.parent, module: 0, address: *name, is_named: true, flags: site.flags };
+            }
             let module = place(stacks.module(number, site.address));
             let bias = module.map_or(0, |place| modules[place].bias);
             Frame {
                 parent: site.parent,
                 module: module.map_or(0, |place| place as u32 + 1),
                 address: site.address.wrapping_sub(bias),
+                is_named: false,
                 flags: site.flags,
             }
         };
@@ -105,6 +119,7 @@ impl Contribution {
             Row { sums, classes, since }
         };
         let rows = sums.into_iter().map(row).collect();
-        Contribution { modules, frames, rows, totals, bins: profile.bins().clone(), account, is_over, whole }
+        let names = named.iter().map(|(range, _)| range.name.clone()).collect();
+        Contribution { modules, names, frames, rows, totals, bins: profile.bins().clone(), account, is_over, whole }
     }
 }

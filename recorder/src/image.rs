@@ -2,6 +2,7 @@
 
 mod amounts;
 mod carried;
+mod code;
 mod parts;
 mod threads;
 

@@ -20,6 +20,7 @@ extern crate heaptape_wire as wire;
 pub mod attach;
 pub mod batch;
 pub mod clock;
+pub mod code;
 pub mod contribution;
 pub mod course;
 pub mod daemon;

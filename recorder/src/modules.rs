@@ -13,6 +13,13 @@ struct Known {
     end: u64,
     first_node: u32,
     gone_told: bool,
+    /// The kernel's own, mapped from no file.
+    is_virtual: bool,
+}
+
+/// Whether no file holds the module's code: the loader knows the vDSO by a bare name.
+pub fn is_virtual(module: &Module) -> bool {
+    !module.path.0.contains(&b'/')
 }
 
 /// The modules of one process image as far as they were announced.
@@ -61,6 +68,12 @@ impl Modules {
         self.last as u32 + 1
     }
 
+    /// Whether a file describes the code of this module.
+    pub fn is_file(&self, number: u32) -> bool {
+        let known = (number as usize).checked_sub(1).and_then(|place| self.known.get(place));
+        known.is_some_and(|module| !module.is_virtual)
+    }
+
     /// The next thing to announce, and the node before which it was so: nodes below it belong to what was announced before.
     pub fn next_news(&mut self) -> Option<(tape::Record, u32)> {
         for place in 0..self.known.len() {
@@ -78,7 +91,8 @@ impl Modules {
         }
         let place = self.known.len();
         let (module, first_node) = self.read(place)?;
-        self.known.push(Known { start: module.start, end: module.end, first_node, gone_told: false });
+        let (start, end, is_virtual) = (module.start, module.end, is_virtual(&module));
+        self.known.push(Known { start, end, first_node, gone_told: false, is_virtual });
         Some((tape::Record::Module(module), 0))
     }
 

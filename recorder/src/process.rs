@@ -8,6 +8,7 @@ use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 /// The most bytes of a command line that are kept.
 const MOST: u64 = 64 << 10;
@@ -71,6 +72,16 @@ impl Process {
 /// Parent's process id.
 pub fn parent(pid: u32) -> Option<u32> {
     stat(pid)?.get(1)?.parse().ok()
+}
+
+/// How long ago a process began; a program that it went on with is younger.
+pub fn age(pid: u32) -> Option<Duration> {
+    /// The kernel tells starts in hundredths of a second since its own.
+    const HUNDREDTHS: f64 = 100.0;
+    let began = stat(pid)?.get(19)?.parse::<f64>().ok()? / HUNDREDTHS;
+    let uptime = read("/proc/uptime", 256)?;
+    let uptime: f64 = std::str::from_utf8(&uptime).ok()?.split(' ').next()?.parse().ok()?;
+    Duration::try_from_secs_f64((uptime - began).max(0.0)).ok()
 }
 
 /// Name of a thread.
@@ -224,6 +235,18 @@ mod tests {
             let after = end(child.id(), sys::fd(&process));
             assert!(after == wanted || after == End::GONE, "{after:?}");
         }
+    }
+
+    #[test]
+    fn a_process_has_an_age() {
+        let mut child = Command::new("/bin/sleep").arg("60").spawn().unwrap_or_else(|error| panic!("{error}"));
+        let young = age(child.id()).unwrap_or(Duration::MAX);
+        std::thread::sleep(Duration::from_millis(300));
+        let older = age(child.id()).unwrap_or(Duration::MAX);
+        let _ = child.kill();
+        let _ = child.wait();
+        assert!(young < older && older < Duration::from_secs(30), "{young:?} {older:?}");
+        assert_eq!(age(u32::MAX), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::attach::{Client, Door, Visit};
 use crate::clock::{self, Clock};
+use crate::code::CodeMap;
 use crate::drain::Command;
 use crate::options::Options;
 use crate::process::{self, Process, sanitised};
@@ -58,6 +59,7 @@ struct Handed {
     client: Client,
     process: Process,
     program: Option<(u64, u64)>,
+    code: CodeMap,
     folder: String,
     mapping: Mapping,
     start_tick: u64,
@@ -345,9 +347,10 @@ impl Recorder {
         if client.hello.fork_age != 0 {
             self.bequeath_unseen(&mut client, process.ppid);
         }
+        let code = CodeMap::of(client.pid, client.hello.pid, client.uid);
         if client.accept(&mapping, &file) {
             let since = Instant::now();
-            self.handed.push(Handed { client, process, program, folder, mapping, start_tick, since });
+            self.handed.push(Handed { client, process, program, code, folder, mapping, start_tick, since });
         } else {
             self.gave_up(&client, &process, &folder);
         }
@@ -402,7 +405,7 @@ impl Recorder {
     }
 
     fn begin(&mut self, handed: Handed) {
-        let Handed { client, process, program, folder, mapping, start_tick, .. } = handed;
+        let Handed { client, process, program, code, folder, mapping, start_tick, .. } = handed;
         let (pid, hello) = (client.pid, client.hello);
         let is_fork = hello.origin == ORIGIN_FORK;
         let parent = self.parent(&client, process.ppid);
@@ -439,8 +442,14 @@ impl Recorder {
             Some((_, _, worker)) if is_fork => *worker,
             _ => id as usize % self.stages.workers,
         };
+        let maker = parent.as_ref().filter(|_| is_fork).map(|(id, _, _)| *id);
+        let maker = self.running.iter().find(|running| Some(running.session.id) == maker);
         let session = Arc::new(Session {
             id,
+            code: Arc::new(match maker {
+                Some(maker) => code.forked_from(&maker.session.code),
+                None => code,
+            }),
             mapping: Arc::new(mapping),
             process: tape::Process {
                 pid,

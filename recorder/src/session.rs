@@ -1,6 +1,7 @@
 //! One process image from hello to goodbye: what all stages know of it.
 
 use crate::clock::Clock;
+use crate::code::CodeMap;
 use crate::options::Options;
 use crate::sys::Mapping;
 use formats::recording::Exit;
@@ -39,6 +40,8 @@ pub struct Session {
     pub resumed: bool,
     /// The file of its live blocks, from one daemon to the next.
     pub carried: Option<PathBuf>,
+    /// Where it tells what code it makes.
+    pub code: Arc<CodeMap>,
 }
 
 /// A bound on what one process may send.
@@ -76,6 +79,7 @@ impl Session {
             limit,
             resumed: self.resumed,
             carried: self.carried.clone(),
+            code: Arc::clone(&self.code),
         }
     }
 }

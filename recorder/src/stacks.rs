@@ -13,6 +13,11 @@ use wire::nodes;
 /// Most sites of one tape record.
 const SITES_A_RECORD: usize = 1 << 16;
 
+/// The address to look a site up by: of the call, not of what follows it.
+pub fn instruction(site: &Site) -> u64 {
+    site.address.wrapping_sub(u64::from(site.flags & SITE_SIGNAL == 0))
+}
+
 /// The sites of one process image.
 #[derive(Debug)]
 pub struct Stacks {
@@ -32,6 +37,8 @@ pub struct Stacks {
     looked_at: u32,
     /// Events whose node could not be.
     bad: u64,
+    /// Instructions of sites that no file describes.
+    unplaced: Vec<u64>,
 }
 
 fn site_flags(flags: u32) -> u8 {
@@ -43,8 +50,8 @@ impl Stacks {
     /// Reads nodes and modules of this area. `exe` and `cwd` make modules' paths absolute.
     pub fn new(mapping: Arc<Mapping>, exe: &[u8], cwd: &[u8]) -> Stacks {
         let modules = Modules::new(Arc::clone(&mapping), exe, cwd);
-        let (of_node, known, sites) = Default::default();
-        Stacks { mapping, of_node, known, sites, written: 0, modules, announced: Vec::new(), looked_at: 1, bad: 0 }
+        let (of_node, known, sites, announced, unplaced) = Default::default();
+        Stacks { mapping, of_node, known, sites, written: 0, modules, announced, looked_at: 1, bad: 0, unplaced }
     }
 
     /// Everything that a new file must say about modules and sites, in the order in which it was said before; what is new is said too.
@@ -106,6 +113,11 @@ impl Stacks {
         self.of_node.iter().enumerate().filter(|(_, site)| **site != 0).map(|(node, site)| (*site, node as u32))
     }
 
+    /// Instructions of sites that lie in no module, or in one that is no file.
+    pub fn unplaced(&self) -> &[u64] {
+        &self.unplaced
+    }
+
     /// Events whose stack could not be read.
     pub fn bad(&self) -> u64 {
         self.bad
@@ -161,7 +173,11 @@ impl Stacks {
             let next = self.sites.len() as u32 + 1;
             let site = *self.known.entry(key).or_insert(next);
             if site == next {
-                self.sites.push(Site { parent, address: value.address, flags });
+                let site = Site { parent, address: value.address, flags };
+                if !self.modules.is_file(module) {
+                    self.unplaced.push(instruction(&site));
+                }
+                self.sites.push(site);
             }
             if self.of_node.len() <= number as usize {
                 let room = (number as usize + 1).next_power_of_two().max(1 << 10);

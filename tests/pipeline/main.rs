@@ -23,6 +23,7 @@ mod gaps;
 mod gates;
 mod hooks_each_function;
 mod hostile;
+mod jit;
 mod jumps;
 mod kill_target;
 mod late_starts;

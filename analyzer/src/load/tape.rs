@@ -1,12 +1,13 @@
 //! A tape read once from front to end: everything but the columns of its chunks, of which only the places are kept
 //! (about 100 bytes a chunk), so that memory does not grow with the events.
 
+use super::code;
 use crate::missing::Missing;
 use crate::stacks::{Mapped, Module, Site, Stacks};
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
-    Account, COLUMN_WAS, Chunk, Codec, Course, End, Inherited, Loss, Note, Process, Record, Source, Step, Stream,
-    Summary, Thread,
+    Account, COLUMN_WAS, Chunk, CodeRange, Codec, Course, End, Inherited, Loss, Note, Process, Record, Source, Step,
+    Stream, Summary, Thread,
 };
 use heaptape_formats::{Ending, Result};
 use std::collections::BTreeMap;
@@ -69,6 +70,8 @@ pub struct Tape {
     pub notes: Vec<Note>,
     /// Blocks inherited by fork.
     pub inherited: Option<Inherited>,
+    /// Names of code that no file describes.
+    pub code: Vec<CodeRange>,
     /// What is damaged.
     pub missing: Vec<Missing>,
     /// Tick of the last thing known to have happened.
@@ -109,6 +112,7 @@ pub fn read<S: Source + ?Sized>(source: &S) -> Result<Tape> {
         tape.missing.push(Missing::Lost { thread, events, from_tick, to_tick });
     }
     tape.stacks.settle();
+    code::name(&mut tape.stacks, std::mem::take(&mut tape.code));
     Ok(tape)
 }
 
@@ -151,6 +155,7 @@ impl Tape {
             Record::Note(note) => self.notes.push(note),
             Record::Inherited(inherited) => self.inherited = Some(inherited),
             Record::Course(course) => self.course = course,
+            Record::Code(code) => self.code.extend(code.ranges),
         }
     }
 

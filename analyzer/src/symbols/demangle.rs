@@ -36,7 +36,10 @@ pub fn demangle(symbol: &[u8]) -> String {
 
 /// The symbol without marks of a part or copy of the function, and without a version.
 fn whole_function(symbol: &str) -> &str {
-    let end = CLONES.iter().filter_map(|mark| symbol.find(mark)).min().unwrap_or(symbol.len());
+    // `.part.0` is a mark, `.partition` a name.
+    let is_mark = |place: usize, mark: &str| matches!(symbol.as_bytes().get(place + mark.len()), None | Some(b'.'));
+    let place = |mark: &&str| symbol.match_indices(*mark).map(|(place, _)| place).find(|place| is_mark(*place, mark));
+    let end = CLONES.iter().filter_map(place).min().unwrap_or(symbol.len());
     let symbol = &symbol[..end];
     match symbol.find('@') {
         Some(version) if version > 0 => &symbol[..version],
@@ -77,6 +80,8 @@ mod tests {
             ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
             ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
             ("parse.constprop.0", "parse"),
+            ("Shop.partition", "Shop.partition"),
+            ("shop.partial.cold", "shop.partial"),
             ("memcpy@@GLIBC_2.14", "memcpy"),
             ("_Z", "_Z"),
         ] {

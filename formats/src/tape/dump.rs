@@ -148,6 +148,12 @@ fn line(record: &Record) -> String {
                 let _ = write!(text, "\n  site {site} blocks {blocks:?} bytes {bytes:?}");
             }
         }
+        Record::Code(r) => {
+            text = format!("code of {} ranges", r.ranges.len());
+            for CodeRange { start, length, name } in &r.ranges {
+                let _ = write!(text, "\n  {start:#x}+{length:#x} {name:?}");
+            }
+        }
         Record::Inherited(r) => {
             text = format!("inherited from {:?} tick {} blocks {} bytes {}", r.parent, r.tick, r.blocks, r.bytes);
         }

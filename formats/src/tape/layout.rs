@@ -386,6 +386,27 @@ tape_record! {
     }
 }
 
+tape_record! {
+    /// A stretch of code and its name.
+    CodeRange {
+        /// First address.
+        start: u64,
+        /// Bytes.
+        length: u64,
+        /// Its function, as whoever made it says.
+        name: Text,
+    }
+}
+
+tape_record! {
+    /// Kind 15: code that no file describes: made at run time (from the process's perf map) or mapped by the kernel (the vDSO). Only
+    /// ranges that sites lie in; of two that overlap the later one holds ([`crate::perf_map::Unnamed`]).
+    Code {
+        /// The ranges.
+        ranges: Vec<CodeRange>,
+    }
+}
+
 macro_rules! records {
     ($($number:literal $name:ident)*) => {
         /// Any record.
@@ -416,7 +437,7 @@ macro_rules! records {
 
 records! {
     1 Process 2 Module 3 ModuleGone 4 Sites 5 Thread 6 Chunk 7 Ledger 8 Loss 9 Clock 10 Summary 11 End 12 Note 13 Inherited
-    14 Course
+    14 Course 15 Code
 }
 
 macro_rules! entries {

@@ -7,6 +7,7 @@ use super::keeper::{Held, Name};
 use super::service::{CARRIED, Ending, Service};
 use crate::attach::Client as Caller;
 use crate::clock;
+use crate::code::CodeMap;
 use crate::drain::Command;
 use crate::options::Mode;
 use crate::process::{self, Process};
@@ -93,6 +94,11 @@ impl Service {
         let id = self.next;
         self.next += 1;
         let worker = parent.as_ref().map_or(id as usize % self.stages.workers, |(_, worker)| *worker);
+        let code = CodeMap::of(caller.pid, caller.hello.pid, caller.uid);
+        let code = match &parent {
+            Some((maker, _)) => code.forked_from(&maker.code),
+            None => code,
+        };
         let forked = parent.map(|(session, _)| {
             let name = session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
             (session.id, name, caller.hello.fork_tick)
@@ -126,6 +132,7 @@ impl Service {
             limit: Arc::default(),
             resumed: false,
             carried: Some(carried(&self.config.state, caller.pid)),
+            code: Arc::new(code),
         });
         let hello_pid = caller.hello.pid;
         let uid = caller.uid;
@@ -231,6 +238,7 @@ impl Service {
             limit: Arc::default(),
             resumed: true,
             carried: Some(carried(&self.config.state, pid)),
+            code: Arc::new(CodeMap::of(pid, hello_pid, uid)),
         });
         tracing::info!("process {pid} ({}) is taken over", comm.escape_debug());
         let _ = self.archive.send(Told::Process(Arc::clone(&epoch), id, about(&session, &process)));

@@ -5,11 +5,19 @@ use crate::contribution::{Contribution, Frame, Row};
 use crate::profile::{BINS, BOUNDS, Sums as ClassSums};
 use crate::store::Sums;
 use formats::mptl::{self, Bins, Builder};
-use formats::tape::{self, Account, Ledger, Module, Record, Site, SiteSums, Sites, Summary, Totals};
+use formats::tape::field::Text;
+use formats::tape::{self, Account, Code, CodeRange, Ledger, Module, Record, Site, SiteSums, Sites, Summary, Totals};
 use rustc_hash::FxHashMap;
 
 /// Link-time addresses are below this; a module's range begins at a multiple of it.
 const RANGE: u64 = 1 << 36;
+/// Code that has a name and no module is given addresses where no process has any, so many bytes each.
+const NAMES: u64 = 1 << 47;
+const NAME_BYTES: u64 = 16;
+/// Such names of one program, of at most 1 KiB; code that has another one counts for its caller.
+const MOST_NAMES: usize = 1 << 15;
+/// Names of one tape record.
+const NAMES_A_RECORD: usize = 1 << 12;
 /// Modules of one program; more are kept as unknown addresses.
 const MOST_MODULES: usize = 1 << 10;
 /// Frames of one program's tree; what comes behind counts for its outermost known caller, in the end for none.
@@ -24,8 +32,10 @@ pub struct Program {
     label: String,
     uid: u32,
     modules: Vec<Module>,
+    names: Vec<Text>,
+    places_of_names: FxHashMap<Text, u64>,
     frames: Vec<Frame>,
-    known: FxHashMap<(u32, u32, u64, u8), u32>,
+    known: FxHashMap<(u32, u32, u64, bool, u8), u32>,
     rows: FxHashMap<u32, Row>,
     totals: Totals,
     bins: Bins,
@@ -40,7 +50,7 @@ pub struct Program {
 impl Program {
     /// A program of which nothing is known yet.
     pub fn new(exe: &str, label: &str, uid: u32, started_unix_ns: u64) -> Program {
-        let (modules, frames, known, rows, totals, account) = Default::default();
+        let (modules, names, places_of_names, frames, known, rows, totals, account) = Default::default();
         let (exe, label, bins) = (exe.to_owned(), label.to_owned(), Bins::new(BINS));
         let (processes, is_new) = (0, true);
         Program {
@@ -48,6 +58,8 @@ impl Program {
             label,
             uid,
             modules,
+            names,
+            places_of_names,
             frames,
             known,
             rows,
@@ -70,7 +82,12 @@ impl Program {
             let parent = place(&places, frame.parent);
             let module = (frame.module as usize).checked_sub(1).and_then(|at| modules.get(at)).copied().unwrap_or(0);
             let module = if frame.address < RANGE { module } else { 0 };
-            places.push(self.frame(Frame { parent, module, ..*frame }));
+            places.push(if frame.is_named {
+                let name = from.names.get(frame.address as usize).and_then(|name| self.name(name));
+                name.map_or(parent, |address| self.frame(Frame { parent, module: 0, address, ..*frame }))
+            } else {
+                self.frame(Frame { parent, module, ..*frame })
+            });
         }
         if from.totals.peak_bytes > self.totals.peak_bytes {
             // The greatest peak of one process, and who made it.
@@ -134,8 +151,22 @@ impl Program {
         number
     }
 
+    /// The place of a name among those of all processes.
+    fn name(&mut self, name: &Text) -> Option<u64> {
+        if let Some(place) = self.places_of_names.get(name) {
+            return Some(*place);
+        }
+        let place = self.names.len();
+        if place >= MOST_NAMES {
+            return None;
+        }
+        self.names.push(name.clone());
+        self.places_of_names.insert(name.clone(), place as u64);
+        Some(place as u64)
+    }
+
     fn frame(&mut self, frame: Frame) -> u32 {
-        let key = (frame.parent, frame.module, frame.address, frame.flags);
+        let key = (frame.parent, frame.module, frame.address, frame.is_named, frame.flags);
         if let Some(place) = self.known.get(&key) {
             return *place;
         }
@@ -149,7 +180,11 @@ impl Program {
     }
 
     fn address(frame: &Frame) -> u64 {
-        u64::from(frame.module) * RANGE + frame.address
+        match frame.is_named {
+            // A return address is that of what follows the call.
+            true => NAMES + frame.address * NAME_BYTES + 1,
+            false => u64::from(frame.module) * RANGE + frame.address,
+        }
     }
 
     fn site_sums(&self) -> Vec<SiteSums> {
@@ -180,6 +215,13 @@ impl Program {
         for (chunk, first) in sites.chunks(SITES_A_RECORD).zip((1..).step_by(SITES_A_RECORD)) {
             records.push(Record::Sites(Sites { first, sites: chunk.to_vec() }));
         }
+        let range = |(name, place): (&Text, u64)| CodeRange {
+            start: NAMES + place * NAME_BYTES,
+            length: NAME_BYTES,
+            name: name.clone(),
+        };
+        let ranges: Vec<CodeRange> = self.names.iter().zip(0..).map(range).collect();
+        records.extend(ranges.chunks(NAMES_A_RECORD).map(|ranges| Record::Code(Code { ranges: ranges.to_vec() })));
         let text = format!("the sums of {} processes that are over", self.processes).as_str().into();
         records.push(Record::Note(tape::Note { tick: 0, text }));
         let Sums { emitted, recorded, lost, sampled_out } = self.account;
@@ -225,7 +267,7 @@ mod tests {
             path: "/bin/x".into(),
             build_id: "b".into(),
         };
-        let frame = |parent, address| Frame { parent, module: 1, address, flags: 0 };
+        let frame = |parent, address| Frame { parent, module: 1, address, is_named: false, flags: 0 };
         let sums = SiteSums {
             site: 2,
             allocs: 3,
@@ -236,6 +278,7 @@ mod tests {
         };
         Contribution {
             modules: vec![module],
+            names: Vec::new(),
             frames: vec![frame(0, 0x1100), frame(1, 0x1200)],
             rows: vec![Row { sums, ..Row::default() }],
             totals: Totals {
@@ -272,10 +315,36 @@ mod tests {
     }
 
     #[test]
+    fn code_made_at_run_time_adds_up_by_name() {
+        let mut program = Program::new("/bin/x", "", 0, 5);
+        for names in [["one", "two"], ["two", "one"]] {
+            let mut from = contribution(0x5555_0000_0000, 1);
+            from.names = names.map(Text::from).to_vec();
+            // The first frame's name is `two` both times, at another place each.
+            let address = u64::from(names[1] == "two");
+            from.frames[0] = Frame { parent: 0, module: 0, address, is_named: true, flags: 0 };
+            program.add(&from);
+        }
+        assert_eq!((program.frames.len(), &*program.names), (2, &[Text::from("two")][..]));
+        let records = program.tape(9);
+        let code = records.iter().find_map(|record| match record {
+            Record::Code(code) => code.ranges.first(),
+            _ => None,
+        });
+        let sites = records.iter().find_map(|record| match record {
+            Record::Sites(sites) => sites.sites.first(),
+            _ => None,
+        });
+        let (Some(code), Some(site)) = (code, sites) else { panic!("no names or no sites: {records:?}") };
+        assert_eq!(code.name, Text::from("two"));
+        assert!((code.start..code.start + code.length).contains(&crate::stacks::instruction(site)));
+    }
+
+    #[test]
     fn nonsense_adds_nothing_wrong() {
         let mut program = Program::new("/bin/x", "", 0, 5);
         let mut from = contribution(0, 0);
-        from.frames[1] = Frame { parent: 99, module: 99, address: u64::MAX, flags: 255 };
+        from.frames[1] = Frame { parent: 99, module: 99, address: u64::MAX, is_named: true, flags: 255 };
         from.rows[0].sums.site = 77;
         program.add(&from);
         assert_eq!(program.site_sums(), []);

@@ -100,7 +100,8 @@ impl Image {
                 Mode::Trace | Mode::Flight => {
                     self.cut(spare(), out);
                     let mut piece = Piece::of(&self.session);
-                    piece.after = vec![self.ledger_so_far(), self.summary()];
+                    piece.after = self.code();
+                    piece.after.extend([self.ledger_so_far(), self.summary()]);
                     piece.profile = Some(self.profile.to_mptl(self.stacks.sites()));
                     piece.then = Some(then);
                     out(piece);
@@ -214,6 +215,7 @@ impl Image {
         let mut records = vec![TapeRecord::Process(self.session.process.clone())];
         records.extend(self.threads.iter().filter_map(|known| known.who.clone()).map(TapeRecord::Thread));
         self.stacks.all(&mut records);
+        records.extend(self.code());
         records.extend(self.parts.inherited.clone().map(TapeRecord::Inherited));
         records.extend(self.notes.iter().cloned().map(TapeRecord::Note));
         self.tell_clock();
@@ -254,7 +256,8 @@ impl Image {
                 let (now, unix_ns) = (self.session.clock.now(), crate::clock::unix_ns());
                 let last = TapeRecord::End(tape::End { tick: now, unix_ns, reason: end.reason, status: end.status });
                 let ledger = if end == End::RUNNING { self.ledger_so_far() } else { self.ledger() };
-                piece.after = vec![ledger, self.summary(), last];
+                piece.after = self.code();
+                piece.after.extend([ledger, self.summary(), last]);
                 piece.profile = Some(self.profile.to_mptl(self.stacks.sites()));
                 out(piece);
             }
@@ -372,7 +375,10 @@ impl Image {
         let sums = self.profile.site_sums();
         let told = std::mem::replace(&mut self.parts.told, sums.clone());
         let account = self.sums();
-        Box::new(Contribution::new(&self.stacks, &self.profile, sums, &told, self.summary_totals(), account, how))
+        // What it made at run time has names that hold for the next process of the program too; its addresses do not.
+        let named = if how.1 { self.named_code() } else { Vec::new() };
+        let totals = self.summary_totals();
+        Box::new(Contribution::new((&self.stacks, &named), &self.profile, sums, &told, totals, account, how))
     }
 
     fn summary_totals(&self) -> tape::Totals {

@@ -4,7 +4,8 @@
 #![forbid(unsafe_code)]
 
 use heaptape_analyzer::foreign::{mleak, mprof, mptrace};
-use heaptape_analyzer::{convert, import, unpack};
+use heaptape_analyzer::{convert, import, load, unpack};
+use heaptape_formats::perf_map::{Line, Unnamed};
 use heaptape_formats::{Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
 use heaptape_tests::workshop;
 use nix::time::ClockId;
@@ -91,7 +92,7 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
 type Reader = fn(&[u8], &mut Sink);
 
 /// Every reader, the folders below tests/golden with files that it reads, and how it is fed.
-const READERS: [(&str, &[&str], Reader); 9] = [
+const READERS: [(&str, &[&str], Reader); 10] = [
     ("mtrc", &["mpatrol", "export"], |bytes, sink| {
         drop(mtrc::dump(bytes, sink));
         drop(mtrc::rewrite(bytes));
@@ -122,7 +123,16 @@ const READERS: [(&str, &[&str], Reader); 9] = [
         drop(dcpi::dump(bytes, None, sink));
         drop(dcpi::read(bytes).map(|profile| dcpi::write(&profile)));
     }),
-    ("tape", &["tape"], |bytes, sink| drop(tape::dump(bytes, sink))),
+    ("tape", &["tape"], |bytes, sink| {
+        drop(tape::dump(bytes, sink));
+        drop(load::tape::read(bytes));
+    }),
+    ("perf-map", &["perf-map"], |bytes, _| {
+        let mut unnamed: Unnamed = (0..64).map(|step| 0x7f65_7802_2900 + step * 0x800).collect();
+        for line in bytes.split(|byte| *byte == b'\n').rev().filter_map(Line::read) {
+            unnamed.take(line.start, line.length);
+        }
+    }),
     ("import", &["import"], |bytes, sink| {
         let Some(format) = heaptape_formats::sniff::format(bytes).filter(|format| import::reads(*format)) else {
             return;
@@ -332,6 +342,9 @@ fn made_tape() -> Vec<u8> {
         tape::Record::Course(tape::Course {
             ticks: (1..9).collect(),
             sites: vec![tape::SiteCourse { site: 1, blocks: vec![1; 8], bytes: vec![7; 8] }],
+        }),
+        tape::Record::Code(tape::Code {
+            ranges: vec![tape::CodeRange { start: 0x1000, length: 0x80, name: "JS:*f /x.js:1:2".into() }],
         }),
         tape::Record::Note(tape::Note { text: "a note".into(), ..Default::default() }),
         tape::Record::Inherited(tape::Inherited { parent: "6.program".into(), ..Default::default() }),
