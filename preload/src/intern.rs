@@ -122,7 +122,7 @@ fn append(value: &Value, hash: u64, probe: usize) -> u32 {
     let Some(area) = attach::area() else { return 0 };
     if settings().caller_only {
         // No walk asks for the rules of its object.
-        objects::find(value.address.wrapping_sub(1) as usize).inspect(|object| module(object));
+        objects::find(value.address.wrapping_sub(1) as usize).inspect(module);
     }
     let used = &area.header().nodes_used.0;
     let capacity = CAPACITY.load(Relaxed);

@@ -14,6 +14,7 @@ use object::{Endianness, Object, ObjectSymbol};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -45,7 +46,8 @@ enum Folder {
 impl Folder {
     fn of(pid: u32) -> Folder {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let Ok(its) = open(&*format!("/proc/{pid}/root/tmp"), flags, Mode::empty()) else { return Folder::Unknown };
+        let path = Path::new("/proc").join(pid.to_string()).join("root").join("tmp");
+        let Ok(its) = open(&path, flags, Mode::empty()) else { return Folder::Unknown };
         match (fstat(&its), stat("/tmp")) {
             (Ok(there), Ok(here)) if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino) => Folder::Ours,
             _ => Folder::Its(its),
