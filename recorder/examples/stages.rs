@@ -6,6 +6,7 @@
 use heaptape_formats::tape::{self, Codec};
 use heaptape_recorder::batch::Batch;
 use heaptape_recorder::clock::Clock;
+use heaptape_recorder::code::CodeMap;
 use heaptape_recorder::image::Image;
 use heaptape_recorder::merge::{Lane, merge};
 use heaptape_recorder::options::Options;
@@ -137,6 +138,7 @@ fn session(options: Options) -> Arc<Session> {
         limit: Arc::default(),
         resumed: false,
         carried: None,
+        code: Arc::new(CodeMap::of(std::process::id(), std::process::id(), 0)),
     })
 }
 
