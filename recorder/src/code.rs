@@ -240,7 +240,7 @@ mod tests {
     fn later_lines_hold_and_only_the_process_s_own_file_counts() {
         let uid = nix::unistd::geteuid().as_raw();
         let name = format!("perf-{}-heaptape-test.map", std::process::id());
-        let path = std::path::Path::new("/tmp").join(&name);
+        let path = Path::new("/tmp").join(&name);
         let bytes = b"1000 100 old\n1000 80 young\nnonsense\n2000 10 other\n";
         std::fs::write(&path, bytes).unwrap_or_else(|error| panic!("not written: {error}"));
         let long_ago = SystemTime::now() - Duration::from_secs(60);
