@@ -1,5 +1,6 @@
 //! What a recording lacks. A cut or torn recording is read as far as it goes; what is missing is data, never silence.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// One thing that is missing or damaged.
@@ -109,6 +110,27 @@ impl Missing {
     }
 }
 
+/// What is missing, in lines: the gaps of a thread are one.
+pub fn lines(missing: &[Missing]) -> Vec<String> {
+    let lost = |one: &Missing| match one {
+        Missing::Lost { thread, events, .. } => Some((*thread, *events)),
+        _ => None,
+    };
+    let mut threads: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    for (thread, events) in missing.iter().filter_map(lost) {
+        let (sum, gaps) = threads.entry(thread).or_default();
+        (*sum, *gaps) = (sum.saturating_add(events), *gaps + 1);
+    }
+    let line = |one: &Missing| match lost(one) {
+        None => Some(one.to_string()),
+        Some((thread, _)) => threads.remove(&thread).map(|(events, gaps)| match gaps {
+            1 => one.to_string(),
+            _ => format!("{events} events of thread {thread} found no room and are lost, in {gaps} gaps"),
+        }),
+    };
+    missing.iter().filter_map(line).collect()
+}
+
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -135,5 +157,23 @@ impl fmt::Display for Missing {
             Missing::Cut { name, at } => write!(f, "{name} is cut at {at}"),
             Missing::Strange { events } => write!(f, "{events} events are of allocations that are not known to live"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_of_a_thread_are_one_line() {
+        let lost = |thread, events| Missing::Lost { thread, events, from_tick: 0, to_tick: 0 };
+        let found = lines(&[lost(2, 7), Missing::NoEnd, lost(1, 5), lost(2, u64::MAX)]);
+        let all = u64::MAX;
+        let wanted = [
+            format!("{all} events of thread 2 found no room and are lost, in 2 gaps"),
+            Missing::NoEnd.to_string(),
+            "5 events of thread 1 found no room and are lost".into(),
+        ];
+        assert_eq!(found, wanted);
     }
 }

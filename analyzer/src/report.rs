@@ -32,7 +32,9 @@ pub use profile_names::{PLAIN_LIMIT, name_profile};
 pub use questions::{Asked, Head};
 pub use summary::after_record;
 
-use crate::text::Screen;
+use crate::load::Image;
+use crate::missing::{self, Missing};
+use crate::text::{self, Screen};
 use std::io;
 
 /// Why a report could not be made.
@@ -75,7 +77,18 @@ impl Outcome {
 const SHOWN: usize = 5;
 
 /// Says what is missing, the first few things one by one.
-pub(crate) fn say_missing(screen: &mut Screen, of: &str, missing: &[impl std::fmt::Display]) -> io::Result<()> {
+pub(crate) fn say_missing(screen: &mut Screen, of: &str, missing: &[Missing]) -> io::Result<()> {
+    say_lines(screen, of, &missing::lines(missing))
+}
+
+/// Says of a sampled recording that it is one.
+pub(crate) fn say_sampled(screen: &mut Screen, of: &str, image: &Image) -> io::Result<()> {
+    let passed = image.tape.sampled_out();
+    let passed = format!("{of}sampled: {} events were passed over; bytes are estimates", text::count(passed));
+    if image.tape.is_sampled() { screen.line(&format!("{passed}, blocks are those of the sample")) } else { Ok(()) }
+}
+
+pub(crate) fn say_lines(screen: &mut Screen, of: &str, missing: &[String]) -> io::Result<()> {
     for one in missing.iter().take(SHOWN) {
         screen.warning(&format!("! {of}{one}"))?;
     }

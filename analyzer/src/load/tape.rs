@@ -177,6 +177,16 @@ impl Tape {
         self.places.push(Place::Committed { offset, before, chunk, has_was });
     }
 
+    /// Events that sampling passed over, as far as the ledger knows.
+    pub fn sampled_out(&self) -> u64 {
+        self.accounts.iter().fold(0, |sum, account| sum.saturating_add(account.sampled_out))
+    }
+
+    /// Whether blocks stand for more than themselves.
+    pub fn is_sampled(&self) -> bool {
+        self.process.sample_bytes != 0 || self.sampled_out() > 0
+    }
+
     /// First byte of the trace file behind the last chunk.
     pub fn stored_end(&self) -> u64 {
         let end = |place: &Place| match place {

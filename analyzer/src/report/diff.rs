@@ -10,7 +10,7 @@ mod text;
 pub use side::{Side, Sums};
 
 use super::frames::FrameJson;
-use super::{Error, Outcome, json, say_missing};
+use super::{Error, Outcome, json, say_lines};
 use crate::symbols::{Detail, Origin, Symbolizer};
 use crate::text::{Screen, Style};
 use matching::Pair;
@@ -151,6 +151,8 @@ pub struct Found {
     pub quiet_sites: u64,
     /// What these changed in sum.
     pub quiet: Values,
+    /// Whether a side is of samples: its bytes are estimates, its blocks those of the sample.
+    pub is_sampled: bool,
     /// What is missing of the sides, in words.
     pub missing: Vec<String>,
 }
@@ -187,6 +189,7 @@ pub fn find(a: &[Side], b: &[Side], options: &Options) -> Result<Found, Error> {
         changes: Vec::new(),
         quiet_sites: 0,
         quiet: Values::default(),
+        is_sampled: runs_a.iter().chain(&runs_b).any(|run| run.is_sampled),
         missing: runs_a.iter().chain(&runs_b).flat_map(|run| run.missing.clone()).collect(),
     };
     for pair in &pairs {
@@ -266,6 +269,9 @@ pub fn run(a: &[Side], b: &[Side], options: &Options, out: &mut dyn Write, style
     }
     let mut screen = Screen::new(out, style);
     text::print(&found, options, &mut screen)?;
-    say_missing(&mut screen, "", &found.missing)?;
+    if found.is_sampled {
+        screen.line("sampled: bytes are estimates, blocks are those of the sample")?;
+    }
+    say_lines(&mut screen, "", &found.missing)?;
     Ok(Outcome::of(lacking))
 }

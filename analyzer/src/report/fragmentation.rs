@@ -38,6 +38,10 @@ const PAGE: u64 = 4096;
 /// When nothing can be read, or `out` fails.
 pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     ask(asked, out, style, true, |image, symbols, progress| {
+        if image.tape.is_sampled() {
+            let why = "this needs every block, and the recording is a sample: how full pages are cannot be said";
+            return Err(Error::Unanswerable(why.into()));
+        }
         let span = image.span(&asked.range).with_history();
         let outcome = asked.replay(image, span, symbols, progress, &mut ());
         let page = match u64::from(image.tape.process.page_size) {

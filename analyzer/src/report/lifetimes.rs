@@ -86,11 +86,19 @@ impl Answer for LifetimesAnswer {
             .iter()
             .filter(|class| class.died > 0)
             .map(|class| {
-                let below = if class.below == u64::MAX { "longer".into() } else { time(class.below) };
+                let below = match class.below {
+                    1 if self.unit == "ns" => "(no stamp)".into(),
+                    u64::MAX => "longer".into(),
+                    below => time(below),
+                };
                 vec![below, count(class.died), percent(class.died, self.died), bar(class.died)]
             })
             .collect();
         screen.table(&["lived less than", "blocks", "share", ""], &rows)?;
+        if self.unit == "ns" && self.classes.first().is_some_and(|class| class.died > 0) {
+            screen
+                .line("no stamp between birth and death: one event in 16 has one while the program has one thread")?;
+        }
         let rows: Vec<Vec<String>> = self
             .sites
             .iter()

@@ -3,7 +3,7 @@
 use super::filter::Filter;
 use super::frames::{FrameJson, Place, place, place_line, stack_json};
 use super::grouping::{By, key};
-use super::{Error, Outcome, json, say_missing};
+use super::{Error, Outcome, json, say_missing, say_sampled};
 use crate::event::Range;
 use crate::load::{self, Image, Recording};
 use crate::missing::Missing;
@@ -77,6 +77,8 @@ pub struct Head {
     pub exe: String,
     /// Folder in the recording.
     pub folder: String,
+    /// Mean bytes between samples; 0 when every event was recorded. Of a sample bytes are estimates, and blocks are those of the sample.
+    pub sample_bytes: u64,
     /// Whether nothing is missing.
     pub complete: bool,
     /// What is missing, in words.
@@ -90,6 +92,7 @@ impl Head {
             pid: image.about.pid,
             exe: image.about.exe.clone(),
             folder: image.about.folder.clone(),
+            sample_bytes: image.tape.process.sample_bytes,
             complete: missing.is_empty(),
             missing: missing.iter().map(ToString::to_string).collect(),
         }
@@ -161,6 +164,7 @@ pub(super) fn ask<A: Answer>(
             screen.heading(&format!("{} (pid {})", image.name(), image.about.pid))?;
         }
         answer.print(&mut screen)?;
+        say_sampled(&mut screen, "", image)?;
         say_missing(&mut screen, "", missing)?;
     }
     for recording in &recordings {

@@ -2,6 +2,7 @@
 
 use crate::event::{Bound, Range};
 use crate::load::{self, Events, Image, Recording};
+use crate::missing::lines;
 use crate::program_frames::{is_outermost, is_program, is_wrapper};
 use crate::progress::Progress;
 use crate::report::frames::{FrameJson, stack_json};
@@ -78,6 +79,8 @@ pub struct Measured {
     pub peak_bytes: Option<u64>,
     /// Length of the run; 0 when not known.
     pub seconds: f64,
+    /// Whether it is of samples.
+    pub is_sampled: bool,
     /// What is missing, in words.
     pub missing: Vec<String>,
 }
@@ -212,7 +215,8 @@ pub fn measure(side: &Side, known: &Known, depth: usize, symbols: &mut Symbolize
     }
     let several = images.len() > 1 || recording.missing.len() == missing.len();
     let of = if several { format!("{}: ", side.path.display()) } else { String::new() };
-    measured.missing = missing.iter().map(|missing| format!("{of}{missing}")).collect();
+    measured.is_sampled = images.iter().any(|image| image.tape.is_sampled());
+    measured.missing = lines(&missing).into_iter().map(|missing| format!("{of}{missing}")).collect();
     Ok(measured)
 }
 

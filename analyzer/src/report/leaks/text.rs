@@ -8,7 +8,7 @@ use crate::model::verdict::Verdict;
 use crate::pictures::sparkline;
 use crate::report::frames::{frame_line, text_stack};
 use crate::report::grouping::innermost;
-use crate::report::say_missing;
+use crate::report::{say_missing, say_sampled};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, bytes, count, counted, duration, percent, shorten};
 use std::io;
@@ -70,6 +70,7 @@ pub fn print(found: &Found, options: &Options, symbols: &mut Symbolizer, screen:
     super::suppressed::print(found, screen)?;
     for (image, missing) in missing {
         let of = if several { format!("{}: ", image.about.folder) } else { String::new() };
+        say_sampled(screen, &of, image)?;
         say_missing(screen, &of, missing)?;
     }
     Ok(())
