@@ -4,6 +4,7 @@
 //! functions from debug information, which is read only for modules of which such a frame is asked. A file that is not the
 //! one that was recorded (its build-id differs) names nothing; what cannot be named is `module+0xoffset`.
 
+mod code_name;
 mod demangle;
 mod dwarf;
 mod elf;
@@ -11,6 +12,7 @@ mod files;
 mod minidebug;
 mod returned_text;
 
+pub use code_name::code_name;
 pub use demangle::demangle;
 
 use crate::stacks::{Module, Site, Stacks};

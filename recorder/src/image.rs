@@ -3,6 +3,8 @@
 mod amounts;
 mod carried;
 mod code;
+mod finish;
+mod inherits;
 mod parts;
 mod threads;
 
@@ -14,7 +16,7 @@ use crate::index::MAX_SIZE;
 use crate::live::{Call, Done, Effect, Inheritance, Kind, Live, entry};
 use crate::options::Options;
 use crate::profile::{Amount, Profile};
-use crate::session::{End, Session, SessionId};
+use crate::session::{Session, SessionId};
 use crate::stacks::Stacks;
 use crate::store::{Piece, Sums};
 use crate::trace::{Chunk, Trace};
@@ -52,9 +54,6 @@ fn weight_of(size: u64, mean: u64) -> u64 {
     let gaps = size.max(1) as f64 / mean as f64;
     (size.max(1) as f64 / -(-gaps).exp_m1()).round() as u64
 }
-
-/// Children that may be on their way at once; what is kept for one that never comes goes with the next ones.
-const LEGACIES: usize = 16;
 
 /// What the control words of a thread said: emitted, lost, sampled out.
 pub type Counts = (u64, u64, u64);
@@ -107,6 +106,7 @@ pub struct Image {
     /// What sampled blocks stand for; `None` while every event is recorded.
     standing: Option<Standing>,
     parts: Parts,
+    names: code::Names,
     /// Notes, for files that are written as a whole.
     notes: Vec<Note>,
     calls: Vec<Call>,
@@ -135,6 +135,7 @@ impl Image {
         Image {
             standing: Standing::of(options),
             parts: Parts::default(),
+            names: code::Names::default(),
             notes: Vec::new(),
             stacks: Stacks::new(Arc::clone(&session.mapping), &process.exe.0, &process.cwd.0),
             live: Live::default(),
@@ -437,7 +438,8 @@ impl Image {
     /// Writes ledger and summary behind the last chunk. What the threads' words say is of another moment, so what was read is the ledger.
     fn sum_up(&mut self, out: &mut dyn FnMut(Piece)) {
         let mut piece = Piece::of(&self.session);
-        piece.after = vec![self.ledger_so_far(), self.summary()];
+        piece.after = self.code_so_far();
+        piece.after.extend([self.ledger_so_far(), self.summary()]);
         out(piece);
         (self.news.0, self.summary_told, self.unsummed) = (false, Instant::now(), 0);
     }
@@ -507,88 +509,6 @@ impl Image {
         totals.implied_frees = totals.implied_frees - excused + implied;
         (totals.inherited_blocks, totals.inherited_bytes) = self.live.inherited();
         TapeRecord::Summary(Summary { totals, sites: self.profile.site_sums() })
-    }
-
-    /// What a child forked at `tick` has from this image.
-    pub fn bequeath(&mut self, tick: u64) -> Inheritance {
-        match self.legacies.iter().position(|(kept, _)| *kept == tick) {
-            Some(place) => self.legacies.swap_remove(place).1,
-            None => self.live.bequeath(tick),
-        }
-    }
-
-    /// Keeps what a child forked at `tick` has, as far as that is known now: with one thread not every event has a stamp of its own, and
-    /// what the parent goes on to do could look older than the fork.
-    pub fn keep_legacy(&mut self, tick: u64) {
-        let legacy = self.live.bequeath(tick);
-        if self.legacies.len() >= LEGACIES {
-            self.legacies.remove(0);
-        }
-        self.legacies.push((tick, legacy));
-    }
-
-    /// Starts as a forked child.
-    pub fn inherit(&mut self, inheritance: Inheritance) {
-        if let Some((_, parent, tick)) = &self.session.forked {
-            let (blocks, bytes) = (inheritance.blocks, inheritance.bytes);
-            let parent = parent.as_str().into();
-            let inherited = tape::Inherited { parent, tick: *tick, blocks, bytes };
-            self.parts.inherited = Some(inherited.clone());
-            self.before.push(TapeRecord::Inherited(inherited));
-        }
-        if !inheritance.exact {
-            self.note("the parent had gone on too far: what was inherited at the fork is not exact".into());
-        }
-        self.live.inherit(inheritance);
-    }
-
-    /// What a library built with `--cfg heaptape_verify` found out about its own stacks.
-    fn note_verified(&mut self) {
-        let header = self.session.mapping.header();
-        let [walks, backtraces] = [&header.verified, &header.backtraced]
-            .map(|counts| counts.each_ref().map(|count| count.load(std::sync::atomic::Ordering::Relaxed)));
-        if walks[0] > 0 {
-            self.note(format!(
-                "stacks compared with a full walk: {}, different: {}; with backtrace: {}, different: {}",
-                walks[0], walks[1], backtraces[0], backtraces[1]
-            ));
-        }
-    }
-
-    /// The end: everything that is left.
-    pub fn finish(&mut self, end: End, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(Piece)) {
-        self.begin();
-        self.live.finish(self.last_tick, &mut self.effects);
-        self.account();
-        let now = self.session.clock.now();
-        for thread in self.threads.numbers().into_iter().map(|number| number as u32) {
-            if !self.is_left {
-                self.settle(thread);
-            }
-            let known = &mut self.threads[thread as usize];
-            // What was lost behind the last record has no mark in the ring.
-            let untold = known.counts.1.saturating_sub(known.told);
-            if untold > 0 {
-                let (before, from) = known.gap.unwrap_or((0, known.last_tick));
-                known.gap = Some((before + untold, from));
-            }
-            self.end_gap(thread, now);
-        }
-        for (count, what) in [
-            (self.stacks.bad(), "events named a stack that could not be read"),
-            (self.live.index().refused(), "blocks could not be kept apart"),
-            (
-                self.session.mapping.header().nodes_missing.load(std::sync::atomic::Ordering::Relaxed),
-                "stacks found no room",
-            ),
-        ] {
-            if count > 0 {
-                self.note(format!("{count} {what}"));
-            }
-        }
-        self.note_verified();
-        self.tell_stats();
-        self.close(Some(end), None, spare, out);
     }
 }
 

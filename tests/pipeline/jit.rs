@@ -132,6 +132,8 @@ fn the_daemon_keeps_names() {
         leaks(paths).iter().filter(|leak| leak.bytes == leak.blocks * 601).map(|leak| leak.blocks).sum::<u64>()
     };
     until("the epoch has all of them", || blocks(&daemon.epochs(&[])) == 4);
+    let shown = daemon.ctl(&["show", &live.0.id().to_string()]).success().text();
+    assert!(shown.contains("load_orders shop.js:12"), "{shown}");
     maps.push(map(live.0.id()));
     maps.iter().for_each(|map| fs::remove_file(map).expect("a map"));
     let found = leaks(&daemon.epochs(&[]));

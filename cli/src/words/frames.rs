@@ -2,7 +2,7 @@
 
 use heaptape_analyzer::report::text_stack;
 use heaptape_analyzer::stacks::{Module, Site, Stacks};
-use heaptape_analyzer::symbols::{Detail, Symbolizer};
+use heaptape_analyzer::symbols::{Detail, Symbolizer, code_name};
 use serde_json::Value;
 
 /// Names addresses, and remembers what it found.
@@ -35,7 +35,11 @@ impl Frames {
                 });
                 stacks.modules.len() as u32
             });
-            last = stacks.push(Site { parent: last, module: module.unwrap_or(0), address, ..Site::default() });
+            let named = frame["code"].as_str().map_or(0, |name| {
+                stacks.named.push(code_name(name.as_bytes()));
+                stacks.named.len() as u32
+            });
+            last = stacks.push(Site { parent: last, module: module.unwrap_or(0), named, address, ..Site::default() });
         }
         text_stack(&mut self.0, &stacks, last, most).0
     }

@@ -213,7 +213,10 @@ impl Service {
 fn view_json(mut about: Value, view: &View) -> Value {
     let frame = |(module, address): &(u32, u64)| {
         let known = view.modules.iter().find(|known| known.number == *module && *module != 0);
+        // A return address is that of what follows the call; what a signal interrupted is its own.
+        let name = [address.wrapping_sub(1), *address].into_iter().find_map(|place| view.names.get(&place));
         json!({
+            "code": name.map(|name| name.lossy().into_owned()),
             "address": address,
             "module": known.map(|known| known.path.lossy().into_owned()),
             "build_id": known.map(|known| known.build_id.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),

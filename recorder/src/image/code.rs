@@ -1,20 +1,43 @@
-//! What the tape says of code that no file describes.
+//! What is known of code that no file describes: what the tape says of it, and live views.
 
 use super::Image;
 use crate::code::{Named, name_vdso};
 use crate::modules::is_virtual;
 use formats::perf_map::Unnamed;
+use formats::tape::field::Text;
 use formats::tape::{Code, Record as TapeRecord};
+use rustc_hash::FxHashMap;
+use std::time::{Duration, Instant};
 
 /// Ranges of a record: 4 MiB with the longest names.
 const RANGES_A_RECORD: usize = 4096;
 /// Ranges of an image; sites of more stay without names.
 const MOST_RANGES: usize = 1 << 17;
+/// How old names may be that somebody looks at.
+const VIEW_AGE: Duration = Duration::from_secs(10);
+
+/// The names at the last look; strongest first.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    named: Vec<Named>,
+    looked: Option<Instant>,
+    /// How many sites had no file then, and when the tape was last told.
+    unplaced: usize,
+    told: usize,
+}
+
+impl Names {
+    /// What was found at the last look.
+    pub(super) fn named(&self) -> &[Named] {
+        &self.named
+    }
+}
 
 impl Image {
-    /// Names of the sites that no file names, as their process tells them now; strongest first.
-    pub(super) fn named_code(&self) -> Vec<Named> {
-        let (mut unnamed, mut named): (Unnamed, _) = (self.stacks.unplaced().iter().copied().collect(), Vec::new());
+    /// Names of the sites that no file names, as their process tells them now.
+    pub(super) fn named_code(&mut self) -> &[Named] {
+        let unplaced = self.stacks.unplaced();
+        let (mut unnamed, mut named): (Unnamed, _) = (unplaced.iter().copied().collect(), Vec::new());
         let modules = self.stacks.announced().iter().filter_map(|(_, record)| match record {
             TapeRecord::Module(module) if is_virtual(module) => Some(module.bias),
             _ => None,
@@ -22,12 +45,31 @@ impl Image {
         modules.for_each(|bias| name_vdso(bias, &mut unnamed, &mut named));
         self.session.code.name(&mut unnamed, &mut named);
         named.truncate(MOST_RANGES);
-        named
+        let (unplaced, told) = (unplaced.len(), self.names.told);
+        self.names = Names { named, looked: Some(Instant::now()), unplaced, told };
+        &self.names.named
     }
 
     /// The same for the tape, where later ranges hold.
-    pub(super) fn code(&self) -> Vec<TapeRecord> {
-        let ranges: Vec<_> = self.named_code().into_iter().rev().map(|(range, _)| range).collect();
+    pub(super) fn code(&mut self) -> Vec<TapeRecord> {
+        let ranges: Vec<_> = self.named_code().iter().rev().map(|(range, _)| range.clone()).collect();
+        self.names.told = self.names.unplaced;
         ranges.chunks(RANGES_A_RECORD).map(|ranges| TapeRecord::Code(Code { ranges: ranges.to_vec() })).collect()
+    }
+
+    /// What is worth telling before the end, should that never come: each time that such sites are an eighth more.
+    pub(super) fn code_so_far(&mut self) -> Vec<TapeRecord> {
+        let is_due = self.stacks.unplaced().len() > self.names.told + self.names.told / 8;
+        if is_due { self.code() } else { Vec::new() }
+    }
+
+    /// Names by instruction, for a live view.
+    pub(super) fn code_in_view(&mut self) -> FxHashMap<u64, Text> {
+        let Names { looked, unplaced, .. } = self.names;
+        if looked.is_none_or(|looked| looked.elapsed() >= VIEW_AGE) || unplaced < self.stacks.unplaced().len() {
+            self.named_code();
+        }
+        let named = self.names.named.iter();
+        named.flat_map(|(range, held)| held.iter().map(|address| (*address, range.name.clone()))).collect()
     }
 }

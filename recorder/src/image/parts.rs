@@ -1,6 +1,7 @@
 //! The parts that a long-lived process is written in: snapshots of a profile, segments of a flight, and whatever comes before and behind
 //! a change of folder or mode. A part is a whole image folder: read alone it says everything about the blocks that live in it.
 
+use super::code::Names;
 use super::{Image, Standing, trace_of};
 use crate::contribution::Contribution;
 use crate::course::Course;
@@ -11,7 +12,9 @@ use crate::session::{End, Now, Session};
 use crate::store::{Piece, Then};
 use crate::trace::Chunk;
 use crossbeam_channel::Sender;
+use formats::tape::field::Text;
 use formats::tape::{self, Account, Entry, Ledger, Record as TapeRecord, SiteSums};
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,6 +63,8 @@ pub struct View {
     pub sites: Vec<ViewSite>,
     /// The modules that stacks name.
     pub modules: Vec<tape::Module>,
+    /// Names of code that no module describes, by instruction.
+    pub names: FxHashMap<u64, Text>,
 }
 
 /// What an image knows of its parts.
@@ -302,6 +307,7 @@ impl Image {
             }
         }
         self.session = next;
+        self.names = Names::default();
         self.before.clear();
         self.since = None;
         let was_off = old.mode == Mode::Off;
@@ -376,9 +382,11 @@ impl Image {
         let told = std::mem::replace(&mut self.parts.told, sums.clone());
         let account = self.sums();
         // What it made at run time has names that hold for the next process of the program too; its addresses do not.
-        let named = if how.1 { self.named_code() } else { Vec::new() };
-        let totals = self.summary_totals();
-        Box::new(Contribution::new((&self.stacks, &named), &self.profile, sums, &told, totals, account, how))
+        if how.1 {
+            self.named_code();
+        }
+        let (totals, named) = (self.summary_totals(), self.names.named());
+        Box::new(Contribution::new((&self.stacks, named), &self.profile, sums, &told, totals, account, how))
     }
 
     fn summary_totals(&self) -> tape::Totals {
@@ -413,6 +421,7 @@ impl Image {
             _ => None,
         });
         let modules: Vec<tape::Module> = modules.collect();
+        let names = self.code_in_view();
         let site = |(site, live_bytes, row): (u32, u64, SiteSums)| ViewSite {
             site,
             live_bytes,
@@ -421,6 +430,6 @@ impl Image {
             bytes: row.bytes,
             stack: self.stacks.frames(site),
         };
-        View { sites: rows.into_iter().map(site).collect(), modules }
+        View { sites: rows.into_iter().map(site).collect(), modules, names }
     }
 }
