@@ -28,7 +28,8 @@ impl Lane {
 /// Chooses what all exports jump to.
 pub fn choose(lane: Lane) {
     static NOW: AtomicU8 = AtomicU8::new(Lane::Full as u8);
-    if NOW.swap(lane as u8, Relaxed) != lane as u8 {
+    // Asked at each thread's start: a line that all share is written only when there is something to write.
+    if NOW.load(Relaxed) != lane as u8 && NOW.swap(lane as u8, Relaxed) != lane as u8 {
         crate::hooks::choose_exports(lane);
         crate::hooks::choose_operators(lane);
     }

@@ -32,6 +32,30 @@ pub const DATA_WORDS: usize = 17;
 /// Words of a site record.
 pub const SITE_WORDS: usize = 6;
 
+/// A word of a record that names something else of the file: which word, its name, and what is wrong where it leads nowhere.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reference {
+    pub word: usize,
+    pub field: &'static str,
+    pub expected: &'static str,
+}
+
+const INDEX: Reference = Reference { word: 0, field: "", expected: "indexes go from 1 to the count" };
+/// A data record's own number.
+pub(super) const DATA_INDEX: Reference = Reference { field: "data index", ..INDEX };
+/// A site's own number.
+pub(super) const SITE_INDEX: Reference = Reference { field: "site index", ..INDEX };
+/// A site's caller.
+pub(super) const PARENT: Reference = Reference { word: 1, field: "parent index", expected: "there are fewer sites" };
+/// A site's function.
+pub(super) const SYMBOL: Reference = Reference { word: 3, field: "symbol index", expected: "there are fewer symbols" };
+/// A site's name.
+pub(super) const NAME: Reference =
+    Reference { word: 4, field: "name offset", expected: "no name of the string table starts there" };
+/// A site's sums.
+pub(super) const OF_DATA: Reference =
+    Reference { word: 5, field: "data index", expected: "there are fewer data records" };
+
 /// Counts and bytes for each of the four size classes: small, medium, large, extra large.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {

@@ -16,4 +16,5 @@ pub use builder::{Builder, Symbol};
 pub use dump::dump;
 pub use layout::{Bins, Data, Profile, Site, Sums};
 pub use named::{Functions, named};
+pub use reader::is_of_the_whole;
 pub use stream::walk;

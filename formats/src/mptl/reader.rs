@@ -3,11 +3,20 @@
 //! A file that was cut gives the records that are whole. In the cut file references may lead to what is missing; those are
 //! set to 0 (none), and records are numbered anew so that what is promised of a [`Profile`] holds for it as well.
 
-use super::layout::{Bins, DATA_WORDS, Data, FIRST_KNOWN, FIRST_TOO_NEW, MAGIC, Profile, SITE_WORDS, Site, Sums};
+use super::layout::*;
 use crate::{Cursor, Ending, Error, Flavour, Format, Kind, Result};
 
 /// No file is as large as this; a count that would need it is no cut, but nonsense.
 pub(super) const NO_FILE: u64 = 1 << 50;
+
+/// What only the whole file shows.
+const LOOP: &str = "the callers form a loop";
+const TWICE: &str = "an earlier record has this index";
+
+/// Whether only the whole file shows what is wrong, so that [`super::walk`] passes it over.
+pub fn is_of_the_whole(error: &Error) -> bool {
+    matches!(error.kind, Kind::Bad(_, LOOP | TWICE))
+}
 
 /// Name of a field that is asked for again.
 const ALLOCATED_BINS: &str = "allocated bins";
@@ -112,40 +121,35 @@ impl Profile {
         let at = |table: u64, words: usize, record: usize, field: usize| {
             table + (record as u64 * words as u64 + field as u64) * word
         };
-        let error = |offset: u64, field: &'static str, value: u64, expected: &'static str| {
+        let error = |offset: u64, Reference { field, expected, .. }: Reference, value: u64| {
             Err(Error { format: Format::Mptl, offset, field, kind: Kind::Bad(value, expected) })
         };
         let indexes = self.data.iter().map(|data| data.index);
-        if let Some((record, index, expected)) = misnumbered(indexes, self.data.len()) {
-            return error(at(places.data, DATA_WORDS, record, 0), "data index", index, expected);
+        if let Some((record, index, what)) = misnumbered(indexes, self.data.len(), DATA_INDEX) {
+            return error(at(places.data, DATA_WORDS, record, what.word), what, index);
         }
         let indexes = self.sites.iter().map(|site| site.index);
-        if let Some((record, index, expected)) = misnumbered(indexes, self.sites.len()) {
-            return error(at(places.sites, SITE_WORDS, record, 0), "site index", index, expected);
+        if let Some((record, index, what)) = misnumbered(indexes, self.sites.len(), SITE_INDEX) {
+            return error(at(places.sites, SITE_WORDS, record, what.word), what, index);
         }
         let named_until = self.strings.iter().rposition(|&byte| byte == 0).map_or(0, |last| last as u64 + 1);
         for (record, site) in self.sites.iter().enumerate() {
             let checks = [
-                (1, "parent index", site.parent, self.sites.len() as u64, "there are fewer sites"),
-                (3, "symbol index", site.symbol, self.symbols.len() as u64, "there are fewer symbols"),
-                (
-                    4,
-                    "name offset",
-                    site.name,
-                    named_until.saturating_sub(1),
-                    "no name of the string table starts there",
-                ),
-                (5, "data index", site.data, self.data.len() as u64, "there are fewer data records"),
+                (PARENT, site.parent, self.sites.len() as u64),
+                (SYMBOL, site.symbol, self.symbols.len() as u64),
+                (NAME, site.name, named_until.saturating_sub(1)),
+                (OF_DATA, site.data, self.data.len() as u64),
             ];
-            for (field, name, value, most, expected) in checks {
+            for (what, value, most) in checks {
                 if value > most {
-                    return error(at(places.sites, SITE_WORDS, record, field), name, value, expected);
+                    return error(at(places.sites, SITE_WORDS, record, what.word), what, value);
                 }
             }
         }
         if let Some(record) = self.parent_loop() {
             let parent = self.sites[record].parent;
-            return error(at(places.sites, SITE_WORDS, record, 1), "parent index", parent, "the callers form a loop");
+            let what = Reference { expected: LOOP, ..PARENT };
+            return error(at(places.sites, SITE_WORDS, record, what.word), what, parent);
         }
         Ok(())
     }
@@ -177,12 +181,12 @@ impl Profile {
 }
 
 /// The first record whose index is not one of 1..=count, or came before.
-fn misnumbered(indexes: impl Iterator<Item = u64>, count: usize) -> Option<(usize, u64, &'static str)> {
+fn misnumbered(indexes: impl Iterator<Item = u64>, count: usize, what: Reference) -> Option<(usize, u64, Reference)> {
     let mut met = vec![false; count];
     for (record, index) in indexes.enumerate() {
         match usize::try_from(index.wrapping_sub(1)).ok().and_then(|at| met.get_mut(at)) {
-            None => return Some((record, index, "indexes go from 1 to the count")),
-            Some(true) => return Some((record, index, "an earlier record has this index")),
+            None => return Some((record, index, what)),
+            Some(true) => return Some((record, index, Reference { expected: TWICE, ..what })),
             Some(met) => *met = true,
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! [`Profile::read`]: super::Profile::read
 
-use super::layout::{DATA_WORDS, FIRST_KNOWN, FIRST_TOO_NEW, MAGIC, SITE_WORDS};
+use super::layout::*;
 use super::reader::NO_FILE;
 use crate::{Ending, Error, Failure, Flavour, Format, Kind, Walked};
 use std::io::{self, BufReader, ErrorKind, Read};
@@ -41,8 +41,9 @@ impl Greatest {
         }
     }
 
-    fn within(self, most: u64, field: &'static str, expected: &'static str) -> Result<(), Stop> {
-        if self.value <= most { Ok(()) } else { Err(bad(self.offset, field, Kind::Bad(self.value, expected))) }
+    fn within(self, most: u64, what: Reference) -> Result<(), Stop> {
+        let Greatest { value, offset } = self;
+        if value <= most { Ok(()) } else { Err(bad(offset, what.field, Kind::Bad(value, what.expected))) }
     }
 }
 
@@ -154,16 +155,16 @@ impl<R: Read> Walk<R> {
         for _ in 0..data {
             let offset = self.at;
             let [index, ..] = self.words::<DATA_WORDS>("data")?;
-            numbered(offset, "data index", index, data)?;
+            numbered(offset, DATA_INDEX, index, data)?;
         }
         let (symbol, name) = self.sites(data)?;
         let symbols = self.count("symbol count", 1)?;
-        symbol.within(symbols, "symbol index", "there are fewer symbols")?;
+        symbol.within(symbols, SYMBOL)?;
         for _ in 0..symbols {
             self.word("symbol addresses")?;
         }
         let named_until = self.strings()?;
-        name.within(named_until, "name offset", "no name of the string table starts there")?;
+        name.within(named_until, NAME)?;
         let offset = self.at;
         if self.bytes("end mark")? == *MAGIC { Ok(()) } else { Err(bad(offset, "end mark", Kind::Magic)) }
     }
@@ -176,12 +177,12 @@ impl<R: Read> Walk<R> {
         for _ in 0..sites {
             let offset = self.at;
             let [index, parent, _, symbol, name, of] = self.words("site")?;
-            numbered(offset, "site index", index, sites)?;
-            let at = |field: u64| offset + field * word;
-            Greatest { value: parent, offset: at(1) }.within(sites, "parent index", "there are fewer sites")?;
-            Greatest { value: of, offset: at(5) }.within(data, "data index", "there are fewer data records")?;
-            symbols.see(symbol, at(3));
-            names.see(name, at(4));
+            numbered(offset, SITE_INDEX, index, sites)?;
+            let at = |what: Reference| offset + what.word as u64 * word;
+            Greatest { value: parent, offset: at(PARENT) }.within(sites, PARENT)?;
+            Greatest { value: of, offset: at(OF_DATA) }.within(data, OF_DATA)?;
+            symbols.see(symbol, at(SYMBOL));
+            names.see(name, at(NAME));
         }
         Ok((symbols, names))
     }
@@ -209,17 +210,17 @@ impl<R: Read> Walk<R> {
     }
 }
 
-fn numbered(offset: u64, field: &'static str, index: u64, count: u64) -> Result<(), Stop> {
+fn numbered(offset: u64, what: Reference, index: u64, count: u64) -> Result<(), Stop> {
     match index {
-        0 => Err(bad(offset, field, Kind::Bad(index, "indexes go from 1 to the count"))),
-        _ => Greatest { value: index, offset }.within(count, field, "indexes go from 1 to the count"),
+        0 => Err(bad(offset, what.field, Kind::Bad(index, what.expected))),
+        _ => Greatest { value: index, offset }.within(count, what),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mptl::Profile;
+    use crate::mptl::{Profile, is_of_the_whole};
 
     /// Every profile in the golden folders.
     fn golden() -> Vec<(String, Vec<u8>)> {
@@ -245,11 +246,6 @@ mod tests {
             let count = into.len().min(1);
             self.0.read(into.get_mut(..count).unwrap_or_default())
         }
-    }
-
-    /// Whether only the whole profile shows it.
-    fn is_of_the_whole(error: &Error) -> bool {
-        matches!(error.kind, Kind::Bad(_, "the callers form a loop" | "an earlier record has this index"))
     }
 
     #[test]

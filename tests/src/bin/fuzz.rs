@@ -6,7 +6,7 @@
 use heaptape_analyzer::foreign::{mleak, mprof, mptrace};
 use heaptape_analyzer::{convert, import, load, unpack};
 use heaptape_formats::perf_map::{Line, Unnamed};
-use heaptape_formats::{Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
+use heaptape_formats::{Ending, Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
 use heaptape_tests::workshop;
 use nix::time::ClockId;
 use std::fs;
@@ -110,6 +110,14 @@ const READERS: [(&str, &[&str], Reader); 10] = [
         if let Ok(walked) = mptl::walk(bytes) {
             let again = mptl::walk(&bytes[..bytes.len().min(walked.bytes as usize)]);
             assert!(again.is_ok_and(|again| again.ending.is_ok()));
+            // Piece by piece and as a whole say the same of what is whole.
+            let whole = mptl::Profile::read(bytes);
+            match (walked.ending, &whole) {
+                (Ok(Ending::Complete), Err(error)) => assert!(mptl::is_of_the_whole(error), "{error}"),
+                (ending, Ok((_, Ending::Complete))) => assert_eq!(ending, Ok(Ending::Complete)),
+                (Ok(Ending::Complete), whole) => panic!("whole, and yet {whole:?}"),
+                _ => {}
+            }
         }
     }),
     ("gmon", &["gmon"], |bytes, sink| {
