@@ -5,7 +5,8 @@
 #![forbid(unsafe_code)]
 
 use heaptape_formats::mtrc::{self, Place};
-use heaptape_formats::recording::{self, Exit, RECORDING, TAPE, TRACE};
+use heaptape_formats::mptl::{Bins, Builder, layout};
+use heaptape_formats::recording::{self, Exit, PROFILE, RECORDING, TAPE, TRACE};
 use heaptape_formats::tape::{self, Codec, Column, Entry, Record, field::Field, field::Text};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -61,6 +62,7 @@ struct Row {
 
 struct Maker {
     rows: Vec<Row>,
+    profile: Builder,
     epoch: u64,
     trace: BufWriter<File>,
     tape: BufWriter<File>,
@@ -115,12 +117,14 @@ impl Maker {
     }
 
     fn taken(&mut self, site: u32, size: u64) {
+        self.profile.alloc(site.into(), size);
         let row = self.row(site);
         (row.sums.allocs, row.sums.bytes) = (row.sums.allocs + 1, row.sums.bytes + size);
         row.live = (row.live.0 + 1, row.live.1 + size);
     }
 
     fn given(&mut self, site: u32, size: u64) {
+        self.profile.free(site.into(), size);
         let row = self.row(site);
         (row.sums.frees, row.sums.freed_bytes) = (row.sums.frees + 1, row.sums.freed_bytes + size);
         row.live = (row.live.0 - 1, row.live.1 - size);
@@ -245,7 +249,10 @@ fn head(maker: &mut Maker) -> io::Result<()> {
     for first in (1..=SITES).step_by(SITES_AT_ONCE as usize) {
         let site =
             |number: u32| tape::Site { parent: number / 16, address: 0x40_0000 + u64::from(number) * 5, flags: 0 };
-        let sites = (first..(first + SITES_AT_ONCE).min(SITES + 1)).map(site).collect();
+        let sites: Vec<tape::Site> = (first..(first + SITES_AT_ONCE).min(SITES + 1)).map(site).collect();
+        for site in &sites {
+            maker.profile.site(site.parent.into(), site.address, None);
+        }
         maker.record(&Record::Sites(tape::Sites { first, sites }))?;
     }
     for number in 1..=4 {
@@ -265,6 +272,7 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
     tape.write_all(&start)?;
     let mut maker = Maker {
         rows: vec![Row::default(); SITES as usize + 1],
+        profile: Builder::new(layout::BOUNDS, Bins::new(layout::BINS)),
         epoch: 0,
         trace: BufWriter::new(File::create(image.join(format!("{TRACE}{}", Codec::Zstd.suffix())))?),
         tape,
@@ -327,6 +335,9 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
     maker.trace.write_all(&stored)?;
     maker.trace.flush()?;
     maker.tape.flush()?;
+    let mut profile = Vec::new();
+    maker.profile.build().write(&mut profile);
+    std::fs::write(image.join(PROFILE), profile)?;
     let about = recording::Recording {
         format: "heaptape recording".into(),
         version: 1,
