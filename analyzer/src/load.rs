@@ -33,7 +33,6 @@ pub enum Failure {
         /// The path.
         path: String,
         /// What the system said.
-        #[source]
         error: io::Error,
     },
     /// The file is of a known format, and unreadable.
@@ -42,7 +41,6 @@ pub enum Failure {
         /// The path.
         path: String,
         /// Where and what.
-        #[source]
         error: Error,
     },
     /// Not a recording and of no known format.

@@ -37,9 +37,14 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
-    let matches = command().get_matches_from(words::spelled(std::env::args_os()));
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    match words::run(cli.word) {
+    let words = words::spelled(std::env::args_os());
+    let done = if words::asks_for_list(&words) {
+        words::list()
+    } else {
+        let matches = command().get_matches_from(words);
+        words::run(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).word)
+    };
+    match done {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Incomplete) => ExitCode::from(1),
         Ok(Outcome::Failed) => ExitCode::from(2),

@@ -4,6 +4,7 @@
 use crate::Outcome;
 
 pub use dcpiprof::spelled;
+pub use gates::{asks_for_list, list};
 
 mod asked;
 pub mod examples;

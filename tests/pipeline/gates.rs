@@ -1,7 +1,9 @@
 //! Gates for CI, and suppressions.
 
+use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Outcome, Program, Recording, Target, workshop};
 use serde_json::Value;
+use std::ffi::OsStr;
 
 fn shop(flags: &[&str]) -> Recording {
     let target = flags.iter().fold(Target::program("leaks/shop.c"), |target, flag| target.flag(*flag));
@@ -10,6 +12,21 @@ fn shop(flags: &[&str]) -> Recording {
 
 fn lines(said: &Outcome) -> Vec<String> {
     said.text().lines().map(str::to_string).collect()
+}
+
+#[test]
+fn what_can_be_measured_needs_no_recording() {
+    for word in ["leaks", "report", "diff"] {
+        for words in [&[word, "--fail-if", "list"][..], &[word, "--fail-if=list"]] {
+            let said = heaptape(words.iter().map(OsStr::new)).success().text();
+            assert!(said.contains("leaked.growing") && said.contains("diff.live"), "{said}");
+        }
+    }
+    // Of a program that is recorded it is an argument.
+    let recording = Program::new("echo").args(["--fail-if", "list"]).recorded().success();
+    assert_eq!(recording.outcome.text(), "--fail-if list\n");
+    let said = heaptape(["leaks", "/nonexistent"].map(OsStr::new)).exits(2).error();
+    assert_eq!(said.matches("No such file").count(), 1, "why is said once: {said}");
 }
 
 #[test]

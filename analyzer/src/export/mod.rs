@@ -132,7 +132,7 @@ pub enum Error {
     Write(String, #[source] io::Error),
     /// The format refuses, or bytes of it cannot be read.
     #[error("{0}: {1}")]
-    Format(String, #[source] heaptape_formats::Error),
+    Format(String, heaptape_formats::Error),
     /// It cannot be made of this.
     #[error("{0}")]
     Impossible(String),

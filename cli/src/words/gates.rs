@@ -6,6 +6,7 @@ use anyhow::Context;
 use heaptape_analyzer::report::gate::{self, Against, Expression, METRICS};
 use heaptape_analyzer::report::{Asked, leaks};
 use heaptape_analyzer::text::Style;
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -15,8 +16,8 @@ use std::path::PathBuf;
 pub struct Gates {
     /// Fail when this holds, and print that instead: 'leaked > 0', 'peak > 200MiB', 'diff.live > 5%'; may be given again.
     /// --fail-if list prints all that is measured
-    #[arg(long, value_name = "GATE", value_parser = wanted)]
-    fail_if: Vec<Wanted>,
+    #[arg(long, value_name = "GATE")]
+    fail_if: Vec<Expression>,
     /// Exit status when a gate fails
     #[arg(long, value_name = "STATUS", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     fail_code: u8,
@@ -28,15 +29,21 @@ pub struct Gates {
     sarif: Option<PathBuf>,
 }
 
-/// A gate, or the wish to know which there are.
-#[derive(Clone)]
-enum Wanted {
-    List,
-    Gate(Expression),
+/// Whether somebody asks what can be measured: that needs no recording.
+pub fn asks_for_list(words: &[OsString]) -> bool {
+    // Behind another word it may be an argument of a program.
+    let has_gates = words.get(1).is_some_and(|word| word == "leaks" || word == "report" || word == "diff");
+    let asks = words.iter().any(|word| word == "--fail-if=list");
+    has_gates && (asks || words.windows(2).any(|pair| pair[0] == "--fail-if" && pair[1] == "list"))
 }
 
-fn wanted(text: &str) -> Result<Wanted, String> {
-    if text == "list" { Ok(Wanted::List) } else { text.parse().map(Wanted::Gate) }
+/// Prints what can be measured.
+pub fn list() -> anyhow::Result<Outcome> {
+    let mut out = std::io::stdout().lock();
+    for (name, _, meaning) in METRICS {
+        writeln!(out, "{name:24} {meaning}")?;
+    }
+    Ok(Outcome::Done)
 }
 
 impl Gates {
@@ -48,18 +55,7 @@ impl Gates {
     /// Judges them and tells it.
     pub fn check(&self, asked: &Asked, against: Option<&Against>, options: &leaks::Options) -> anyhow::Result<Outcome> {
         let mut out = std::io::stdout().lock();
-        if self.fail_if.iter().any(|gate| matches!(gate, Wanted::List)) {
-            for (name, _, meaning) in METRICS {
-                writeln!(out, "{name:24} {meaning}")?;
-            }
-            return Ok(Outcome::Done);
-        }
-        let gates = self.fail_if.iter().filter_map(|gate| match gate {
-            Wanted::Gate(gate) => Some(gate.clone()),
-            Wanted::List => None,
-        });
-        let gates: Vec<Expression> = gates.collect();
-        let verdicts = gate::judge(&gates, asked, options, against)?;
+        let verdicts = gate::judge(&self.fail_if, asked, options, against)?;
         for (file, text) in [(&self.junit, gate::junit(&verdicts)), (&self.sarif, gate::sarif(&verdicts))] {
             if let Some(file) = file {
                 std::fs::write(file, text).with_context(|| file.display().to_string())?;

@@ -4,8 +4,8 @@
 
 #![forbid(unsafe_code)]
 
-use heaptape_formats::mtrc::{self, Place};
 use heaptape_formats::mptl::{Bins, Builder, layout};
+use heaptape_formats::mtrc::{self, Place};
 use heaptape_formats::recording::{self, Exit, PROFILE, RECORDING, TAPE, TRACE};
 use heaptape_formats::tape::{self, Codec, Column, Entry, Record, field::Field, field::Text};
 use std::fs::File;
