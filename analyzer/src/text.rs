@@ -246,9 +246,10 @@ pub fn count(number: u64) -> String {
     out
 }
 
-/// `1 block`, `2 blocks`.
+/// `1 block`, `2 blocks`, `2 processes`.
 pub fn counted(number: u64, one: &str) -> String {
-    format!("{} {one}{}", count(number), if number == 1 { "" } else { "s" })
+    let many = if one.ends_with('s') { "es" } else { "s" };
+    format!("{} {one}{}", count(number), if number == 1 { "" } else { many })
 }
 
 /// A duration for people.

@@ -2,7 +2,7 @@
 
 use super::frames::Frames;
 use crate::Outcome;
-use heaptape_analyzer::text::{bytes, count};
+use heaptape_analyzer::text::{bytes, count, counted};
 use heaptape_recorder::daemon::{
     config::{Choice, Config},
     control,
@@ -121,14 +121,18 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Word::Status => status(&answer, &mut out)?,
         Word::List => list(&answer, &mut out)?,
         Word::Show { .. } => show(&answer, &mut out)?,
-        Word::Mode { mode, .. } => writeln!(out, "{} processes: {mode} from now on", number(&answer, "processes"))?,
-        Word::Snapshot { .. } | Word::Flush => writeln!(out, "{} processes written", number(&answer, "processes"))?,
-        Word::Rotate { .. } => writeln!(out, "{} traces begun anew", number(&answer, "processes"))?,
-        Word::Epoch => writeln!(out, "{} epochs sealed", number(&answer, "epochs"))?,
+        Word::Mode { mode, .. } => writeln!(out, "{}: {mode} from now on", processes(&answer))?,
+        Word::Snapshot { .. } | Word::Flush => writeln!(out, "{} written", processes(&answer))?,
+        Word::Rotate { .. } => writeln!(out, "{} begun anew", counted(number(&answer, "processes"), "trace"))?,
+        Word::Epoch => writeln!(out, "{} sealed", counted(number(&answer, "epochs"), "epoch"))?,
         Word::Stop => writeln!(out, "stopped")?,
         Word::Metrics => {}
     }
     Ok(Outcome::Done)
+}
+
+fn processes(answer: &Value) -> String {
+    counted(number(answer, "processes"), "process")
 }
 
 fn status(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {

@@ -4,7 +4,7 @@
 use super::ctl::{ask, harmless, number, text};
 use super::frames::Frames;
 use crate::Outcome;
-use heaptape_analyzer::text::{bytes, count};
+use heaptape_analyzer::text::{bytes, count, counted};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IsTerminal, Read, Write};
@@ -188,8 +188,8 @@ impl View {
         let sum = |key: &str| rows.iter().map(|row| number(row, key)).sum::<u64>();
         let note = if self.is_typing { format!("  filter: {}_", self.filter) } else { String::new() };
         screen.push(format!(
-            "heaptape  {} processes  {} live  {} allocations/s  {} lost{note}",
-            rows.len(),
+            "heaptape  {}  {} live  {} allocations/s  {} lost{note}",
+            counted(rows.len() as u64, "process"),
             bytes(sum("live_bytes")),
             count(sum("allocs_a_second")),
             count(sum("lost"))
