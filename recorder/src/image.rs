@@ -44,6 +44,8 @@ const SITE_EVENTS: u64 = 64;
 const MOST_NOTES: usize = 64;
 /// Time between profiles.
 const PROFILE_TIME: Duration = Duration::from_secs(30);
+/// Of both, so much for each site at least: summaries (12 bytes a row) stay below 64 KiB a second, profiles (184) below 1 MiB.
+const SITE_TIME: Duration = Duration::from_micros(183);
 
 /// The bytes that a sampled block stands for: its size over the chance that a block of this size holds a sampling point, so that sums are
 /// unbiased. Without sampling its size.
@@ -423,11 +425,12 @@ impl Image {
         if self.since.is_some_and(|since| since.elapsed() >= CHUNK_TIME) {
             self.cut(spare(), out);
         }
-        if self.news.0 && self.summary_told.elapsed() >= SUMMARY_TIME {
+        let of_sites = SITE_TIME * self.stacks.last();
+        if self.news.0 && self.summary_told.elapsed() >= SUMMARY_TIME.max(of_sites) {
             self.cut(spare(), out);
             self.sum_up(out);
         }
-        if self.news.1 && self.profile_told.elapsed() >= PROFILE_TIME {
+        if self.news.1 && self.profile_told.elapsed() >= PROFILE_TIME.max(of_sites) {
             let mut piece = Piece::of(&self.session);
             piece.profile = Some(self.profile.to_mptl(self.stacks.sites()));
             out(piece);
