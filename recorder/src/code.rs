@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 
 /// Bytes that are read at once.
 const BLOCK: usize = 256 << 10;
-/// The most bytes of a map that are read: its latest lines. About 0.2 s, five million functions.
+/// The most bytes of a map that are read: its latest lines, four million functions in a second.
 const MOST_BYTES: u64 = 256 << 20;
 /// The most bytes of a name that are kept.
 const MOST_NAME: usize = 1024;
