@@ -138,7 +138,7 @@ fn session(options: Options) -> Arc<Session> {
         limit: Arc::default(),
         resumed: false,
         carried: None,
-        code: Arc::new(CodeMap::of(std::process::id(), std::process::id(), 0)),
+        code: Arc::new(CodeMap::of(std::process::id(), std::process::id(), 0, 0)),
     })
 }
 

@@ -20,8 +20,11 @@ use std::time::{Duration, SystemTime};
 
 /// Bytes that are read at once.
 const BLOCK: usize = 256 << 10;
-/// The most bytes of a map that are read: its latest lines, four million functions in a second.
-const MOST_BYTES: u64 = 256 << 20;
+/// The most bytes of a map that are read, its latest lines: four million functions in a second of a command's own programs; a quarter of a
+/// million in 60 ms where others' programs wait meanwhile.
+pub const ALONE: u64 = 256 << 20;
+/// See [`ALONE`].
+pub const AMONG_OTHERS: u64 = 16 << 20;
 /// The most bytes of a name that are kept.
 const MOST_NAME: usize = 1024;
 /// Generations of forks whose maps may name what a child got from them.
@@ -66,14 +69,18 @@ pub struct CodeMap {
     /// A fork child runs code that its parent made.
     parent: Option<Arc<CodeMap>>,
     generation: u8,
+    most_bytes: u64,
 }
+
+/// By what a map that has not changed is known: bytes and time of the last change, of it and of the parents'.
+pub type Stamp = Vec<Option<(u64, SystemTime)>>;
 
 impl CodeMap {
     /// The map of a process that knows itself as `own_pid`. It must be alive: of one that is gone nobody can say where its files are.
-    pub fn of(pid: u32, own_pid: u32, uid: u32) -> CodeMap {
+    pub fn of(pid: u32, own_pid: u32, uid: u32, most_bytes: u64) -> CodeMap {
         let since = SystemTime::now() - process::age(pid).unwrap_or_default() - SLACK;
         let (name, folder) = (format!("perf-{own_pid}.map"), Folder::of(pid));
-        CodeMap { name, uid, since, folder, parent: None, generation: 0 }
+        CodeMap { name, uid, since, folder, parent: None, generation: 0, most_bytes }
     }
 
     /// The same of a process that was forked from another.
@@ -98,13 +105,21 @@ impl CodeMap {
         is_its_own.then_some(file)
     }
 
+    /// How the maps stand.
+    pub fn stamp(&self) -> Stamp {
+        let own = self.open().and_then(|file| file.metadata().ok());
+        let mut stamp = vec![own.and_then(|about| Some((about.len(), about.modified().ok()?)))];
+        self.parent.iter().for_each(|parent| stamp.extend(parent.stamp()));
+        stamp
+    }
+
     /// Names what the process made, and what it got from the one that it was forked from; strongest first.
     pub fn name(&self, unnamed: &mut Unnamed, named: &mut Vec<Named>) {
         if unnamed.is_empty() {
             return;
         }
         if let Some(file) = self.open() {
-            lines_from_end(&file, |line| {
+            lines_from_end(&file, self.most_bytes, |line| {
                 if let Some(Line { start, length, name }) = Line::read(line) {
                     let addresses = unnamed.take(start, length);
                     if !addresses.is_empty() {
@@ -122,9 +137,9 @@ impl CodeMap {
 }
 
 /// Gives the lines of a file, the last first, while more are wanted. Of a line longer than a block its first part is given, two blocks at most.
-fn lines_from_end(file: &File, mut wants_more: impl FnMut(&[u8]) -> bool) {
+fn lines_from_end(file: &File, most_bytes: u64, mut wants_more: impl FnMut(&[u8]) -> bool) {
     let length = file.metadata().map_or(0, |about| about.len());
-    let first = length.saturating_sub(MOST_BYTES);
+    let first = length.saturating_sub(most_bytes);
     let (mut end, mut block) = (length, Vec::new());
     while end > first {
         let start = end.saturating_sub(BLOCK as u64).max(first);
@@ -194,8 +209,12 @@ mod tests {
     }
 
     fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
+        lines_of(bytes, ALONE)
+    }
+
+    fn lines_of(bytes: &[u8], most_bytes: u64) -> Vec<Vec<u8>> {
         let mut lines = Vec::new();
-        lines_from_end(&file(bytes), |line| {
+        lines_from_end(&file(bytes), most_bytes, |line| {
             lines.push(line.to_vec());
             true
         });
@@ -216,6 +235,10 @@ mod tests {
         assert!(bytes.len() > 4 * BLOCK);
         let plain: Vec<Vec<u8>> = bytes.split(|byte| *byte == b'\n').rev().map(<[u8]>::to_vec).collect();
         assert_eq!(lines(&bytes), plain);
+        // Only the latest ones: what the bound cuts is no line.
+        let few = lines_of(&bytes, 2 * BLOCK as u64 + 5);
+        assert!(few.len() > 100 && few.len() < plain.len() / 2);
+        assert_eq!(few, plain[..few.len()]);
     }
 
     #[test]
@@ -227,7 +250,7 @@ mod tests {
     }
 
     fn map(name: &str, since: SystemTime, uid: u32) -> CodeMap {
-        CodeMap { name: name.into(), uid, since, folder: Folder::Ours, parent: None, generation: 0 }
+        CodeMap { name: name.into(), uid, since, folder: Folder::Ours, parent: None, generation: 0, most_bytes: ALONE }
     }
 
     fn names(map: &CodeMap, addresses: &[u64]) -> Vec<(String, Vec<u64>)> {

@@ -2,7 +2,7 @@
 
 use crate::attach::{Client, Door, Visit};
 use crate::clock::{self, Clock};
-use crate::code::CodeMap;
+use crate::code::{self, CodeMap};
 use crate::drain::Command;
 use crate::options::Options;
 use crate::process::{self, Process, sanitised};
@@ -347,7 +347,7 @@ impl Recorder {
         if client.hello.fork_age != 0 {
             self.bequeath_unseen(&mut client, process.ppid);
         }
-        let code = CodeMap::of(client.pid, client.hello.pid, client.uid);
+        let code = CodeMap::of(client.pid, client.hello.pid, client.uid, code::ALONE);
         if client.accept(&mapping, &file) {
             let since = Instant::now();
             self.handed.push(Handed { client, process, program, code, folder, mapping, start_tick, since });

@@ -7,7 +7,7 @@ use super::keeper::{Held, Name};
 use super::service::{CARRIED, Ending, Service};
 use crate::attach::Client as Caller;
 use crate::clock;
-use crate::code::CodeMap;
+use crate::code::{AMONG_OTHERS, CodeMap};
 use crate::drain::Command;
 use crate::options::Mode;
 use crate::process::{self, Process};
@@ -94,7 +94,7 @@ impl Service {
         let id = self.next;
         self.next += 1;
         let worker = parent.as_ref().map_or(id as usize % self.stages.workers, |(_, worker)| *worker);
-        let code = CodeMap::of(caller.pid, caller.hello.pid, caller.uid);
+        let code = CodeMap::of(caller.pid, caller.hello.pid, caller.uid, AMONG_OTHERS);
         let code = match &parent {
             Some((maker, _)) => code.forked_from(&maker.code),
             None => code,
@@ -238,7 +238,7 @@ impl Service {
             limit: Arc::default(),
             resumed: true,
             carried: Some(carried(&self.config.state, pid)),
-            code: Arc::new(CodeMap::of(pid, hello_pid, uid)),
+            code: Arc::new(CodeMap::of(pid, hello_pid, uid, AMONG_OTHERS)),
         });
         tracing::info!("process {pid} ({}) is taken over", comm.escape_debug());
         let _ = self.archive.send(Told::Process(Arc::clone(&epoch), id, about(&session, &process)));

@@ -1,7 +1,7 @@
 //! What is known of code that no file describes: what the tape says of it, and live views.
 
 use super::Image;
-use crate::code::{Named, name_vdso};
+use crate::code::{Named, Stamp, name_vdso};
 use crate::modules::is_virtual;
 use formats::perf_map::Unnamed;
 use formats::tape::field::Text;
@@ -21,6 +21,8 @@ const VIEW_AGE: Duration = Duration::from_secs(10);
 pub(super) struct Names {
     named: Vec<Named>,
     looked: Option<Instant>,
+    /// How the maps stood then.
+    stamp: Stamp,
     /// How many sites had no file then, and when the tape was last told.
     unplaced: usize,
     told: usize,
@@ -37,6 +39,11 @@ impl Image {
     /// Names of the sites that no file names, as their process tells them now.
     pub(super) fn named_code(&mut self) -> &[Named] {
         let unplaced = self.stacks.unplaced();
+        let stamp = if unplaced.is_empty() { Stamp::new() } else { self.session.code.stamp() };
+        if self.names.unplaced == unplaced.len() && self.names.stamp == stamp {
+            self.names.looked = Some(Instant::now());
+            return &self.names.named;
+        }
         let (mut unnamed, mut named): (Unnamed, _) = (unplaced.iter().copied().collect(), Vec::new());
         let modules = self.stacks.announced().iter().filter_map(|(_, record)| match record {
             TapeRecord::Module(module) if is_virtual(module) => Some(module.bias),
@@ -46,7 +53,7 @@ impl Image {
         self.session.code.name(&mut unnamed, &mut named);
         named.truncate(MOST_RANGES);
         let (unplaced, told) = (unplaced.len(), self.names.told);
-        self.names = Names { named, looked: Some(Instant::now()), unplaced, told };
+        self.names = Names { named, looked: Some(Instant::now()), stamp, unplaced, told };
         &self.names.named
     }
 
