@@ -145,7 +145,8 @@ fn status(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
         number(answer, "seconds")
     )?;
     writeln!(out, "programs   {}", text(answer, "socket"))?;
-    writeln!(out, "epochs     {}, {} in {} epochs", text(answer, "state"), bytes(own("disk_bytes")), own("epochs"))?;
+    let epochs = counted(own("epochs"), "epoch");
+    writeln!(out, "epochs     {}, {} in {epochs}", text(answer, "state"), bytes(own("disk_bytes")))?;
     let modes = answer["modes"].as_object().into_iter().flatten();
     let modes: Vec<String> = modes.map(|(name, count)| format!("{count} {}", harmless(name))).collect();
     writeln!(out, "processes  {}: {}", number(answer, "processes"), modes.join(", "))?;
