@@ -83,9 +83,13 @@ pub(crate) fn say_missing(screen: &mut Screen, of: &str, missing: &[Missing]) ->
 
 /// Says of a sampled recording that it is one.
 pub(crate) fn say_sampled(screen: &mut Screen, of: &str, image: &Image) -> io::Result<()> {
-    let passed = image.tape.sampled_out();
-    let passed = format!("{of}sampled: {} events were passed over; bytes are estimates", text::count(passed));
-    if image.tape.is_sampled() { screen.line(&format!("{passed}, blocks are those of the sample")) } else { Ok(()) }
+    if !image.tape.is_sampled() {
+        return Ok(());
+    }
+    let passed = text::count(image.tape.sampled_out());
+    screen.line(&format!(
+        "{of}sampled: {passed} events were passed over; bytes are estimates, blocks are those of the sample"
+    ))
 }
 
 pub(crate) fn say_lines(screen: &mut Screen, of: &str, missing: &[String]) -> io::Result<()> {

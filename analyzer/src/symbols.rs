@@ -20,7 +20,7 @@ use dwarf::Debug;
 use elf::{Elf, Functions};
 pub use files::Origin;
 use files::{Search, search};
-use heaptape_formats::tape::SITE_SIGNAL;
+use heaptape_formats::tape::instruction;
 use returned_text::returned_text;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
@@ -284,10 +284,9 @@ pub fn module_of<'a>(stacks: &'a Stacks, site: &Site) -> Option<&'a Module> {
     stacks.modules.get((site.module as usize).wrapping_sub(1))
 }
 
-/// The address to look up: of the call, not of what follows it, since the call may be the last of its line or function.
+/// The address to look up.
 pub fn link_address(module: &Module, site: &Site) -> u64 {
-    let back = u64::from(site.flags & SITE_SIGNAL == 0);
-    site.address.wrapping_sub(module.bias).wrapping_sub(back)
+    instruction(site.address, site.flags).wrapping_sub(module.bias)
 }
 
 /// A frame in no module: named by the file itself, or an address.

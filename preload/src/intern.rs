@@ -215,19 +215,29 @@ fn forget_known() {
 /// First addresses of the objects that this process, or the one that it was forked from, made known; 0 is a free place, and what finds none
 /// is not kept. A forked child has its parent's rules and never asks for them again, so what its parent made known it makes known at its start.
 static TOLD: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+/// Places behind this one were never used: a start does not look at them.
+static TOLD_END: AtomicU32 = AtomicU32::new(0);
+
+fn told() -> &'static [AtomicU64] {
+    &TOLD[..(TOLD_END.load(Relaxed) as usize).min(TOLD.len())]
+}
 
 fn remember_told(start: u64) {
-    if !TOLD.iter().any(|told| told.load(Relaxed) == start) {
-        TOLD.iter().find(|told| told.compare_exchange(0, start, Relaxed, Relaxed).is_ok());
+    if told().iter().any(|told| told.load(Relaxed) == start) {
+        return;
+    }
+    let is_taken = |told: &AtomicU64| told.compare_exchange(0, start, Relaxed, Relaxed).is_ok();
+    if let Some(place) = TOLD.iter().position(is_taken) {
+        TOLD_END.fetch_max(place as u32 + 1, Relaxed);
     }
 }
 
 fn forget_told(start: u64) {
-    TOLD.iter().filter(|told| told.load(Relaxed) == start).for_each(|told| told.store(0, Relaxed));
+    told().iter().filter(|told| told.load(Relaxed) == start).for_each(|told| told.store(0, Relaxed));
 }
 
 fn announce_again(area: &Area) {
-    for start in TOLD.iter().map(|told| told.load(Relaxed)).filter(|start| *start != 0) {
+    for start in told().iter().map(|told| told.load(Relaxed)).filter(|start| *start != 0) {
         if let Some(object) = objects::find(start as usize).filter(|object| object.start == start) {
             announce(area, &object);
         }

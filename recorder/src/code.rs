@@ -1,5 +1,5 @@
-//! Names of code that no file describes: what a process makes at run time and tells in its perf map, and what the kernel maps into it. They
-//! go into the tape, since the map is gone when it is asked for: with the process, its container, the next one of its number.
+//! Names of the code that a process makes at run time, as it tells them in its perf map. They go into the tape, since the map is gone when it
+//! is asked for: with the process, its container, the next one of its number.
 //!
 //! A map is a stranger's file: it must be a plain file, the process's user's (whoever else could have put it there might name what he
 //! likes), and no older than the process. It is read from its end, since later lines hold over earlier ones, in blocks, up to a bound.
@@ -9,13 +9,12 @@ use formats::perf_map::{Line, Unnamed};
 use formats::tape::CodeRange;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{Mode, fstat, stat};
-use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectSymbol};
+use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// Bytes that are read at once.
@@ -32,8 +31,14 @@ const GENERATIONS: u8 = 8;
 /// What clocks may differ by: the kernel's of files runs behind by a tick, that of a process's start counts hundredths.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// A range, and the addresses that it names.
+/// A range, and the instructions of sites that it names.
 pub type Named = (CodeRange, Vec<u64>);
+
+/// For each of these instructions its place in the list.
+pub fn by_instruction(named: &[Named]) -> FxHashMap<u64, usize> {
+    let each = |(place, (_, held)): (usize, &Named)| held.iter().map(|at| (*at, place)).collect::<Vec<_>>();
+    named.iter().enumerate().flat_map(each).collect()
+}
 
 /// Where maps lie: `/tmp` as the process sees it.
 #[derive(Debug)]
@@ -164,39 +169,6 @@ fn lines_from_end(file: &File, most_bytes: u64, mut wants_more: impl FnMut(&[u8]
     }
 }
 
-/// The functions of the vDSO: link-time address, bytes, name. The kernel maps the same one into every 64-bit program.
-fn vdso() -> &'static [(u64, u64, Vec<u8>)] {
-    static FUNCTIONS: OnceLock<Vec<(u64, u64, Vec<u8>)>> = OnceLock::new();
-    FUNCTIONS.get_or_init(|| {
-        let Some(bytes) = own_vdso() else { return Vec::new() };
-        let Ok(file) = ElfFile64::<Endianness, _>::parse(&*bytes) else { return Vec::new() };
-        let functions = file.dynamic_symbols().filter(|symbol| symbol.is_definition() && symbol.size() > 0);
-        let row = functions.map(|symbol| Some((symbol.address(), symbol.size(), symbol.name_bytes().ok()?.to_vec())));
-        row.flatten().collect()
-    })
-}
-
-fn own_vdso() -> Option<Vec<u8>> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let (range, _) = maps.lines().find(|line| line.ends_with("[vdso]"))?.split_once(' ')?;
-    let (start, end) = range.split_once('-')?;
-    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
-    let mut bytes = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];
-    File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, start).ok()?;
-    Some(bytes)
-}
-
-/// Names addresses in the vDSO that is mapped with this bias.
-pub fn name_vdso(bias: u64, unnamed: &mut Unnamed, named: &mut Vec<Named>) {
-    for (address, length, name) in vdso() {
-        let start = address.wrapping_add(bias);
-        let addresses = unnamed.take(start, *length);
-        if !addresses.is_empty() {
-            named.push((CodeRange { start, length: *length, name: name.into() }, addresses));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,16 +256,5 @@ mod tests {
         nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap_or_else(|error| panic!("no pipe: {error}"));
         assert_eq!(names(&map(&name, long_ago, uid), &addresses), [], "a pipe");
         let _ = std::fs::remove_file(&path);
-    }
-
-    #[test]
-    fn the_vdso_has_names() {
-        let functions = vdso();
-        let time = functions.iter().find(|(_, _, name)| name == b"__vdso_clock_gettime");
-        let Some((address, _, _)) = time else { panic!("{} functions", functions.len()) };
-        let (mut unnamed, mut named) = ([address + 0x7000_0001].into_iter().collect(), Vec::new());
-        name_vdso(0x7000_0000, &mut unnamed, &mut named);
-        assert_eq!(named.len(), 1);
-        assert!(named[0].0.name.lossy().contains("clock_gettime"), "{named:?}");
     }
 }

@@ -1,13 +1,12 @@
 //! What a process adds to sums that outlive it: its sites by module and offset, so that processes loaded at different addresses add up.
 
-use crate::code::Named;
+use crate::code::{self, Named};
 use crate::profile::{Profile, Sums as ClassSums};
-use crate::stacks::{Stacks, instruction};
+use crate::stacks::Stacks;
 use crate::store::Sums;
 use formats::mptl::Bins;
 use formats::tape::field::Text;
-use formats::tape::{Module, Record, SiteSums, Totals};
-use rustc_hash::FxHashMap;
+use formats::tape::{Module, Record, SiteSums, Totals, instruction};
 
 /// One frame of a tree of call sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,12 +87,11 @@ impl Contribution {
         });
         let modules: Vec<Module> = modules.collect();
         let place = |number: u32| modules.iter().position(|module| number != 0 && module.number == number);
-        let by_name = named.iter().zip(0u64..);
-        let by_address: FxHashMap<u64, u64> =
-            by_name.flat_map(|((_, addresses), name)| addresses.iter().map(move |address| (*address, name))).collect();
+        let names = code::by_instruction(named);
         let frame = |(number, site): (u32, &formats::tape::Site)| {
-            if let Some(name) = by_address.get(&instruction(site)) {
-                return Frame { parent: site.parent, module: 0, address: *name, is_named: true, flags: site.flags };
+            if let Some(name) = names.get(&instruction(site.address, site.flags)) {
+                let address = *name as u64;
+                return Frame { parent: site.parent, module: 0, address, is_named: true, flags: site.flags };
             }
             let module = place(stacks.module(number, site.address));
             let bias = module.map_or(0, |place| modules[place].bias);

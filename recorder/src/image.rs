@@ -8,7 +8,7 @@ mod inherits;
 mod parts;
 mod threads;
 
-pub use parts::{Tell, View, ViewSite};
+pub use parts::{Tell, View, ViewFrame, ViewSite};
 
 use crate::batch::{Batch, Stamps, Step};
 use crate::files::PLAIN_LIMIT;

@@ -50,3 +50,4 @@ pub mod sync;
 pub mod sys;
 pub mod trace;
 pub mod tree;
+pub mod vdso;

@@ -17,11 +17,6 @@ struct Known {
     is_virtual: bool,
 }
 
-/// Whether no file holds the module's code: the loader knows the vDSO by a bare name.
-pub fn is_virtual(module: &Module) -> bool {
-    !module.path.0.contains(&b'/')
-}
-
 /// The modules of one process image as far as they were announced.
 #[derive(Debug)]
 pub struct Modules {
@@ -91,7 +86,7 @@ impl Modules {
         }
         let place = self.known.len();
         let (module, first_node) = self.read(place)?;
-        let (start, end, is_virtual) = (module.start, module.end, is_virtual(&module));
+        let (start, end, is_virtual) = (module.start, module.end, tape::is_virtual(&module.path.0));
         self.known.push(Known { start, end, first_node, gone_told: false, is_virtual });
         Some((tape::Record::Module(module), 0))
     }

@@ -5,18 +5,13 @@
 
 use crate::modules::Modules;
 use crate::sys::Mapping;
-use formats::tape::{self, SITE_CUT, SITE_GUESS, SITE_SIGNAL, Site, Sites};
+use formats::tape::{self, SITE_CUT, SITE_GUESS, SITE_SIGNAL, Site, Sites, instruction};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use wire::nodes;
 
 /// Most sites of one tape record.
 const SITES_A_RECORD: usize = 1 << 16;
-
-/// The address to look a site up by: of the call, not of what follows it.
-pub fn instruction(site: &Site) -> u64 {
-    site.address.wrapping_sub(u64::from(site.flags & SITE_SIGNAL == 0))
-}
 
 /// The sites of one process image.
 #[derive(Debug)]
@@ -66,12 +61,12 @@ impl Stacks {
         self.flush(out);
     }
 
-    /// The stack of a site, innermost first: the number of each frame's module, 0 for none, and its address.
-    pub fn frames(&self, site: u32) -> Vec<(u32, u64)> {
+    /// The stack of a site, innermost first: the number of each frame's module, 0 for none, and its site.
+    pub fn frames(&self, site: u32) -> Vec<(u32, &Site)> {
         let mut frames = Vec::new();
         let mut next = site;
         while let Some(site) = (next as usize).checked_sub(1).and_then(|place| self.sites.get(place)) {
-            frames.push((self.module(next, site.address), site.address));
+            frames.push((self.module(next, site.address), site));
             next = site.parent;
         }
         frames
@@ -173,11 +168,10 @@ impl Stacks {
             let next = self.sites.len() as u32 + 1;
             let site = *self.known.entry(key).or_insert(next);
             if site == next {
-                let site = Site { parent, address: value.address, flags };
                 if !self.modules.is_file(module) {
-                    self.unplaced.push(instruction(&site));
+                    self.unplaced.push(instruction(value.address, flags));
                 }
-                self.sites.push(site);
+                self.sites.push(Site { parent, address: value.address, flags });
             }
             if self.of_node.len() <= number as usize {
                 let room = (number as usize + 1).next_power_of_two().max(1 << 10);

@@ -3,13 +3,8 @@
 use crate::stacks::{Named, Site, Stacks};
 use crate::symbols::code_name;
 use heaptape_formats::perf_map::Unnamed;
-use heaptape_formats::tape::{CodeRange, SITE_SIGNAL};
+use heaptape_formats::tape::{CodeRange, instruction, is_virtual};
 use rustc_hash::FxHashMap;
-
-/// The instruction that a site stands at: of the call, not of what follows it.
-fn instruction(site: &Site) -> u64 {
-    site.address.wrapping_sub(u64::from(site.flags & SITE_SIGNAL == 0))
-}
 
 /// Names the sites that lie in no file's code. Of ranges that overlap the later holds.
 pub fn name(stacks: &mut Stacks, ranges: Vec<CodeRange>) {
@@ -18,14 +13,15 @@ pub fn name(stacks: &mut Stacks, ranges: Vec<CodeRange>) {
     }
     let is_file = |site: &Site| {
         let module = (site.module as usize).checked_sub(1).and_then(|place| stacks.modules.get(place));
-        module.is_some_and(|module| module.path.contains(&b'/'))
+        module.is_some_and(|module| !is_virtual(&module.path))
     };
+    let place_of = |site: &Site| instruction(site.address, site.flags);
     let unplaced = |number: &u32| {
         let site = stacks.site(*number);
         site.named == 0 && site.address != 0 && !is_file(&site)
     };
     let sites: Vec<u32> = (1..=stacks.len() as u32).filter(unplaced).collect();
-    let mut unnamed: Unnamed = sites.iter().map(|number| instruction(&stacks.site(*number))).collect();
+    let mut unnamed: Unnamed = sites.iter().map(|number| place_of(&stacks.site(*number))).collect();
     let (mut places, mut known): (FxHashMap<u64, u32>, FxHashMap<Named, u32>) = Default::default();
     for range in ranges.into_iter().rev() {
         let addresses = unnamed.take(range.start, range.length);
@@ -40,7 +36,7 @@ pub fn name(stacks: &mut Stacks, ranges: Vec<CodeRange>) {
     }
     for number in sites {
         let site = stacks.site(number);
-        if let Some(place) = places.get(&instruction(&site)) {
+        if let Some(place) = places.get(&place_of(&site)) {
             stacks.set(number, Site { named: *place, ..site }, number as usize);
         }
     }
@@ -50,6 +46,7 @@ pub fn name(stacks: &mut Stacks, ranges: Vec<CodeRange>) {
 mod tests {
     use super::*;
     use crate::stacks::Module;
+    use heaptape_formats::tape::SITE_SIGNAL;
 
     #[test]
     fn only_sites_without_a_file_are_named_and_later_ranges_hold() {

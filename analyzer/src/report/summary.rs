@@ -174,7 +174,7 @@ fn ledger(image: &Image, sums: &Sums) -> (u64, u64, u64, u64) {
         let lost = image.tape.losses.iter().fold(0u64, |sum, loss| sum.saturating_add(loss.events));
         return (held.saturating_add(lost), held, lost, 0);
     }
-    (add(|a| a.emitted), add(|a| a.recorded), add(|a| a.lost), add(|a| a.sampled_out))
+    (add(|a| a.emitted), add(|a| a.recorded), add(|a| a.lost), image.tape.sampled_out())
 }
 
 pub(crate) fn process(image: &Image, sums: &Sums) -> Process {

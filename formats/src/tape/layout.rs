@@ -93,6 +93,16 @@ pub const SITE_CUT: u8 = 2;
 /// Flag of [`Site`]: the address was interrupted by a signal, so it is the address of an instruction, not of a return.
 pub const SITE_SIGNAL: u8 = 4;
 
+/// The instruction that a site's address and flags stand for: the call, not what follows it, which may be another line, function or module.
+pub const fn instruction(address: u64, flags: u8) -> u64 {
+    address.wrapping_sub((flags & SITE_SIGNAL == 0) as u64)
+}
+
+/// Whether a module of this path is no file: the loader knows the kernel's own, the vDSO, by a bare name. One without a name is not known.
+pub fn is_virtual(path: &[u8]) -> bool {
+    !path.is_empty() && !path.contains(&b'/')
+}
+
 tape_record! {
     /// Kind 4: call sites in order of their numbers, callers first. The same numbers are the call-site indexes of `profile.mptl`.
     Sites {

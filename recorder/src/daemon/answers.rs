@@ -5,7 +5,7 @@ use super::config::{Choice, Pattern};
 use super::control::Answer;
 use super::metrics;
 use super::service::Service;
-use crate::image::{Tell, View};
+use crate::image::{Tell, View, ViewFrame};
 use crate::options::Mode;
 use crate::session::SessionId;
 use crate::store::Then;
@@ -211,12 +211,10 @@ impl Service {
 }
 
 fn view_json(mut about: Value, view: &View) -> Value {
-    let frame = |(module, address): &(u32, u64)| {
+    let frame = |ViewFrame { module, address, code }: &ViewFrame| {
         let known = view.modules.iter().find(|known| known.number == *module && *module != 0);
-        // A return address is that of what follows the call; what a signal interrupted is its own.
-        let name = [address.wrapping_sub(1), *address].into_iter().find_map(|place| view.names.get(&place));
         json!({
-            "code": name.map(|name| name.lossy().into_owned()),
+            "code": code.as_ref().map(|name| name.lossy().into_owned()),
             "address": address,
             "module": known.map(|known| known.path.lossy().into_owned()),
             "build_id": known.map(|known| known.build_id.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),

@@ -32,8 +32,8 @@ pub struct Program {
     label: String,
     uid: u32,
     modules: Vec<Module>,
-    names: Vec<Text>,
-    places_of_names: FxHashMap<Text, u64>,
+    /// Names of code that no module describes, and the place of each in the order in which they came.
+    names: FxHashMap<Text, u64>,
     frames: Vec<Frame>,
     known: FxHashMap<(u32, u32, u64, bool, u8), u32>,
     rows: FxHashMap<u32, Row>,
@@ -50,7 +50,7 @@ pub struct Program {
 impl Program {
     /// A program of which nothing is known yet.
     pub fn new(exe: &str, label: &str, uid: u32, started_unix_ns: u64) -> Program {
-        let (modules, names, places_of_names, frames, known, rows, totals, account) = Default::default();
+        let (modules, names, frames, known, rows, totals, account) = Default::default();
         let (exe, label, bins) = (exe.to_owned(), label.to_owned(), Bins::new(BINS));
         let (processes, is_new) = (0, true);
         Program {
@@ -59,7 +59,6 @@ impl Program {
             uid,
             modules,
             names,
-            places_of_names,
             frames,
             known,
             rows,
@@ -153,16 +152,15 @@ impl Program {
 
     /// The place of a name among those of all processes.
     fn name(&mut self, name: &Text) -> Option<u64> {
-        if let Some(place) = self.places_of_names.get(name) {
-            return Some(*place);
-        }
         let place = self.names.len();
-        if place >= MOST_NAMES {
-            return None;
+        match self.names.get(name) {
+            Some(known) => Some(*known),
+            None if place >= MOST_NAMES => None,
+            None => {
+                self.names.insert(name.clone(), place as u64);
+                Some(place as u64)
+            }
         }
-        self.names.push(name.clone());
-        self.places_of_names.insert(name.clone(), place as u64);
-        Some(place as u64)
     }
 
     fn frame(&mut self, frame: Frame) -> u32 {
@@ -215,12 +213,12 @@ impl Program {
         for (chunk, first) in sites.chunks(SITES_A_RECORD).zip((1..).step_by(SITES_A_RECORD)) {
             records.push(Record::Sites(Sites { first, sites: chunk.to_vec() }));
         }
-        let range = |(name, place): (&Text, u64)| CodeRange {
+        let range = |(name, place): (&Text, &u64)| CodeRange {
             start: NAMES + place * NAME_BYTES,
             length: NAME_BYTES,
             name: name.clone(),
         };
-        let ranges: Vec<CodeRange> = self.names.iter().zip(0..).map(range).collect();
+        let ranges: Vec<CodeRange> = self.names.iter().map(range).collect();
         records.extend(ranges.chunks(NAMES_A_RECORD).map(|ranges| Record::Code(Code { ranges: ranges.to_vec() })));
         let text = format!("the sums of {} processes that are over", self.processes).as_str().into();
         records.push(Record::Note(tape::Note { tick: 0, text }));
@@ -325,7 +323,7 @@ mod tests {
             from.frames[0] = Frame { parent: 0, module: 0, address, is_named: true, flags: 0 };
             program.add(&from);
         }
-        assert_eq!((program.frames.len(), &*program.names), (2, &[Text::from("two")][..]));
+        assert_eq!((program.frames.len(), program.names.len()), (2, 1));
         let records = program.tape(9);
         let code = records.iter().find_map(|record| match record {
             Record::Code(code) => code.ranges.first(),
@@ -337,7 +335,7 @@ mod tests {
         });
         let (Some(code), Some(site)) = (code, sites) else { panic!("no names or no sites: {records:?}") };
         assert_eq!(code.name, Text::from("two"));
-        assert!((code.start..code.start + code.length).contains(&crate::stacks::instruction(site)));
+        assert!((code.start..code.start + code.length).contains(&tape::instruction(site.address, site.flags)));
     }
 
     #[test]

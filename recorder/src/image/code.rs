@@ -1,26 +1,20 @@
 //! What is known of code that no file describes: what the tape says of it, and live views.
 
 use super::Image;
-use crate::code::{Named, Stamp, name_vdso};
-use crate::modules::is_virtual;
+use crate::code::{Named, Stamp};
+use crate::vdso;
 use formats::perf_map::Unnamed;
-use formats::tape::field::Text;
-use formats::tape::{Code, Record as TapeRecord};
-use rustc_hash::FxHashMap;
-use std::time::{Duration, Instant};
+use formats::tape::{Code, Record as TapeRecord, is_virtual};
 
 /// Ranges of a record: 4 MiB with the longest names.
 const RANGES_A_RECORD: usize = 4096;
 /// Ranges of an image; sites of more stay without names.
 const MOST_RANGES: usize = 1 << 17;
-/// How old names may be that somebody looks at.
-const VIEW_AGE: Duration = Duration::from_secs(10);
 
 /// The names at the last look; strongest first.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     named: Vec<Named>,
-    looked: Option<Instant>,
     /// How the maps stood then.
     stamp: Stamp,
     /// How many sites had no file then, and when the tape was last told.
@@ -41,19 +35,18 @@ impl Image {
         let unplaced = self.stacks.unplaced();
         let stamp = if unplaced.is_empty() { Stamp::new() } else { self.session.code.stamp() };
         if self.names.unplaced == unplaced.len() && self.names.stamp == stamp {
-            self.names.looked = Some(Instant::now());
             return &self.names.named;
         }
         let (mut unnamed, mut named): (Unnamed, _) = (unplaced.iter().copied().collect(), Vec::new());
         let modules = self.stacks.announced().iter().filter_map(|(_, record)| match record {
-            TapeRecord::Module(module) if is_virtual(module) => Some(module.bias),
+            TapeRecord::Module(module) if is_virtual(&module.path.0) => Some(module.bias),
             _ => None,
         });
-        modules.for_each(|bias| name_vdso(bias, &mut unnamed, &mut named));
+        modules.for_each(|bias| vdso::name(bias, &mut unnamed, &mut named));
         self.session.code.name(&mut unnamed, &mut named);
         named.truncate(MOST_RANGES);
         let (unplaced, told) = (unplaced.len(), self.names.told);
-        self.names = Names { named, looked: Some(Instant::now()), stamp, unplaced, told };
+        self.names = Names { named, stamp, unplaced, told };
         &self.names.named
     }
 
@@ -68,15 +61,5 @@ impl Image {
     pub(super) fn code_so_far(&mut self) -> Vec<TapeRecord> {
         let is_due = self.stacks.unplaced().len() > self.names.told + self.names.told / 8;
         if is_due { self.code() } else { Vec::new() }
-    }
-
-    /// Names by instruction, for a live view.
-    pub(super) fn code_in_view(&mut self) -> FxHashMap<u64, Text> {
-        let Names { looked, unplaced, .. } = self.names;
-        if looked.is_none_or(|looked| looked.elapsed() >= VIEW_AGE) || unplaced < self.stacks.unplaced().len() {
-            self.named_code();
-        }
-        let named = self.names.named.iter();
-        named.flat_map(|(range, held)| held.iter().map(|address| (*address, range.name.clone()))).collect()
     }
 }

@@ -3,6 +3,7 @@
 
 use super::code::Names;
 use super::{Image, Standing, trace_of};
+use crate::code;
 use crate::contribution::Contribution;
 use crate::course::Course;
 use crate::live::Call;
@@ -14,7 +15,6 @@ use crate::trace::Chunk;
 use crossbeam_channel::Sender;
 use formats::tape::field::Text;
 use formats::tape::{self, Account, Entry, Ledger, Record as TapeRecord, SiteSums};
-use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -52,8 +52,19 @@ pub struct ViewSite {
     pub allocs: u64,
     /// Bytes ever allocated.
     pub bytes: u64,
-    /// Innermost first: module number (0 for none) and return address.
-    pub stack: Vec<(u32, u64)>,
+    /// Innermost first.
+    pub stack: Vec<ViewFrame>,
+}
+
+/// A frame of its stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ViewFrame {
+    /// Module number; 0 for none.
+    pub module: u32,
+    /// Return address.
+    pub address: u64,
+    /// Name of code that no file describes.
+    pub code: Option<Text>,
 }
 
 /// A process's call sites.
@@ -63,8 +74,6 @@ pub struct View {
     pub sites: Vec<ViewSite>,
     /// The modules that stacks name.
     pub modules: Vec<tape::Module>,
-    /// Names of code that no module describes, by instruction.
-    pub names: FxHashMap<u64, Text>,
 }
 
 /// What an image knows of its parts.
@@ -421,15 +430,21 @@ impl Image {
             _ => None,
         });
         let modules: Vec<tape::Module> = modules.collect();
-        let names = self.code_in_view();
+        self.named_code();
+        let named = self.names.named();
+        let names = code::by_instruction(named);
+        let frame = |(module, site): (u32, &tape::Site)| {
+            let place = names.get(&tape::instruction(site.address, site.flags));
+            ViewFrame { module, address: site.address, code: place.map(|place| named[*place].0.name.clone()) }
+        };
         let site = |(site, live_bytes, row): (u32, u64, SiteSums)| ViewSite {
             site,
             live_bytes,
             live_blocks: row.allocs - row.frees,
             allocs: row.allocs,
             bytes: row.bytes,
-            stack: self.stacks.frames(site),
+            stack: self.stacks.frames(site).into_iter().map(frame).collect(),
         };
-        View { sites: rows.into_iter().map(site).collect(), modules, names }
+        View { sites: rows.into_iter().map(site).collect(), modules }
     }
 }
