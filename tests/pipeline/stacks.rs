@@ -87,7 +87,7 @@ fn small_and_other_stacks() {
     for name in ["tiny_stack", "alternate_stack", "coroutines"] {
         let folder = workshop::folder();
         let file = folder.path().join("own");
-        let program = Program::new(target::c(name)).env("OWN_FILE", &file);
+        let program = Program::new(target::bound_at_start(name)).env("OWN_FILE", &file);
         let plain = program.plain().success();
         std::fs::remove_file(&file).expect("own figures");
         same(&plain, &program.preloaded());

@@ -130,6 +130,14 @@ pub fn c(name: &str) -> PathBuf {
     Target::program(&format!("{name}.c")).build()
 }
 
+/// A built C program whose symbols are all bound before `main`.
+///
+/// Lazy binding saves the vector registers of the processor on the caller's stack: 0.9 KiB with AVX, 2.7 KiB with AVX-512. A program that
+/// tests how little stack the hooks need must not depend on that.
+pub fn bound_at_start(name: &str) -> PathBuf {
+    Target::program(&format!("{name}.c")).flag("-Wl,-z,now").build()
+}
+
 /// A built C program that may allocate in handlers and be jumped out of.
 pub fn signal_safe(name: &str) -> PathBuf {
     let allocator = Target::library("signal_safe_allocator.c").build();
