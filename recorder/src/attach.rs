@@ -98,6 +98,17 @@ impl Door {
         Ok(Door { socket, path: Some(path.to_owned()), silent: Vec::new() })
     }
 
+    /// Listens at a path that appears once it can be connected to. Whoever clears up after killed recorders takes a socket that nobody listens at for one
+    /// of theirs.
+    pub fn open_at_once(path: &Path) -> io::Result<Door> {
+        let mut starting = path.as_os_str().to_owned();
+        starting.push(".new");
+        let mut door = Door::open(starting.as_ref())?;
+        std::fs::rename(&starting, path)?;
+        door.path = Some(path.to_owned());
+        Ok(door)
+    }
+
     /// Serves a socket that somebody else listens with; its file stays. Whoever made it may have made it to wait.
     pub fn of(socket: OwnedFd) -> io::Result<Door> {
         use nix::fcntl::{FcntlArg, OFlag, fcntl};

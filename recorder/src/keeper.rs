@@ -3,8 +3,10 @@
 //! nothing away: the keeper goes on until the last recorded process has ended, and ends the recording as ever.
 
 use crate::options::Options;
+use crate::process;
 use crate::recorder::Recorder;
 use crate::session::End;
+use crate::spawn;
 use crate::store::Sums;
 use crate::sys;
 use crate::tree::why_not;
@@ -24,14 +26,18 @@ const MOST: usize = 64 << 10;
 const MOST_ERRORS: usize = 50;
 /// How long nothing must run before a keeper without its command ends: a process may be on its way.
 const QUIET: Duration = Duration::from_secs(1);
+/// How often a program that has stopped is looked at.
+const STOPPED: Duration = Duration::from_millis(50);
 
 /// What command and keeper say to each other.
 #[derive(Debug, Serialize, Deserialize)]
 enum Word {
-    /// Keeper: it records, or why it cannot.
-    Ready(Option<String>),
-    /// Command: the recording's name, now that the program's number is known.
-    Named(PathBuf),
+    /// Keeper: it records, or why it cannot, with the system's number of the error.
+    Ready(Option<(Option<i32>, String)>),
+    /// Command: it stops, because the program with this pid has stopped.
+    Stopped(u32),
+    /// Command: it goes on.
+    Resumed,
     /// Command: the program has ended with this status (as `wait` says it), and should it not be recorded, this is why.
     Ended { pid: u32, status: i32, program: PathBuf, why: Option<String> },
     /// Command: the program could not be started.
@@ -87,37 +93,57 @@ fn hear(channel: &OwnedFd) -> Option<Word> {
 
 impl Keeper {
     /// Starts recording. `apart`: in a process of its own, for a caller that has one thread; else in a thread.
-    pub fn start(dir: &Path, socket: &Path, options: Options, command: Vec<String>, apart: bool) -> io::Result<Keeper> {
+    /// Such a process closes the `inherited` descriptors, which are the program's.
+    pub fn start(
+        dir: &Path,
+        socket: &Path,
+        options: Options,
+        command: Vec<String>,
+        apart: bool,
+        inherited: &[i32],
+    ) -> io::Result<Keeper> {
         let flags = socket::SockFlag::SOCK_CLOEXEC;
         let pair = socket::socketpair(socket::AddressFamily::Unix, socket::SockType::SeqPacket, None, flags);
         let (channel, keepers) = pair.map_err(sys::io)?;
         let (dir, socket) = (dir.to_owned(), socket.to_owned());
         let mut keeper = Keeper { channel, process: None };
         if apart {
+            let pid = std::process::id();
             keeper.process = sys::fork().map_err(sys::io)?;
             if keeper.process.is_none() {
-                sys::step_aside();
+                let _ = nix::unistd::setsid();
+                spawn::close_inherited(inherited, false);
                 drop(keeper);
-                keep(&keepers, &dir, &socket, options, command);
+                keep(&keepers, &dir, &socket, options, command, Some(pid));
                 std::process::exit(0);
             }
             // Its end is heard of only when nobody else holds its side.
             drop(keepers);
         } else {
-            let body = move || keep(&keepers, &dir, &socket, options, command);
+            let body = move || keep(&keepers, &dir, &socket, options, command, None);
             std::thread::Builder::new().name("keeper".into()).spawn(body)?;
         }
         match hear(&keeper.channel) {
             Some(Word::Ready(None)) => Ok(keeper),
-            Some(Word::Ready(Some(error))) => Err(io::Error::other(error)),
+            Some(Word::Ready(Some((Some(number), _)))) => Err(io::Error::from_raw_os_error(number)),
+            Some(Word::Ready(Some((None, error)))) => Err(io::Error::other(error)),
             _ => Err(io::Error::other("the recorder ended before it began")),
         }
     }
 
-    /// The recording's folder has got its name.
-    pub fn named(&self, dir: &Path) {
-        // A relative name is meant from where the command stands, and the keeper stands there too.
-        say(&self.channel, &Word::Named(dir.to_owned()));
+    /// Its process, if it has one of its own.
+    pub fn pid(&self) -> Option<u32> {
+        self.process
+    }
+
+    /// The command stops, since the program has; the keeper continues it when the program goes on.
+    pub fn stopped(&self, program: u32) {
+        say(&self.channel, &Word::Stopped(program));
+    }
+
+    /// The command goes on.
+    pub fn resumed(&self) {
+        say(&self.channel, &Word::Resumed);
     }
 
     /// The program could not be started.
@@ -146,20 +172,28 @@ impl Drop for Keeper {
     }
 }
 
-/// The keeper's life.
-fn keep(channel: &OwnedFd, dir: &Path, socket: &Path, options: Options, command: Vec<String>) {
+/// The keeper's life. `command_pid` is the command's process, if that is another one.
+fn keep(
+    channel: &OwnedFd,
+    dir: &Path,
+    socket: &Path,
+    options: Options,
+    command: Vec<String>,
+    command_pid: Option<u32>,
+) {
     let mut recorder = match Recorder::start(dir, socket, options, command) {
         Ok(recorder) => recorder,
-        Err(error) => return say(channel, &Word::Ready(Some(error.to_string()))),
+        Err(error) => return say(channel, &Word::Ready(Some((error.raw_os_error(), error.to_string())))),
     };
     let lock = Lock::hold(dir);
     say(channel, &Word::Ready(None));
     let (mut is_alone, mut quiet, mut said) = (false, Instant::now(), Said::default());
-    let mut failed = None;
+    let (mut failed, mut stopped) = (None, None);
     loop {
         let none: [BorrowedFd<'_>; 0] = [];
         let one = [sys::fd(channel)];
-        let ready = recorder.serve(if is_alone { &none } else { &one }, Duration::from_secs(1));
+        let most = if stopped.is_some() { STOPPED } else { Duration::from_secs(1) };
+        let ready = recorder.serve(if is_alone { &none } else { &one }, most);
         if let Err(error) = &ready {
             // Whatever fails here (a full disk above all), the program runs on.
             failed.get_or_insert_with(|| format!("{}: {error}", dir.display()));
@@ -167,6 +201,12 @@ fn keep(channel: &OwnedFd, dir: &Path, socket: &Path, options: Options, command:
         }
         if recorder.is_busy() {
             quiet = Instant::now();
+        }
+        if let Some(program) = stopped.filter(|_| !is_alone)
+            && !process::is_stopped(program)
+            && let Some(command) = command_pid.filter(|command| process::is_stopped(*command))
+        {
+            spawn::send_to(command, nix::libc::SIGCONT);
         }
         if is_alone {
             if quiet.elapsed() >= QUIET {
@@ -179,7 +219,8 @@ fn keep(channel: &OwnedFd, dir: &Path, socket: &Path, options: Options, command:
             continue;
         }
         match hear(channel) {
-            Some(Word::Named(dir)) => recorder.moved(&dir),
+            Some(Word::Stopped(program)) => stopped = Some(program),
+            Some(Word::Resumed) => stopped = None,
             Some(Word::Ended { pid, status, program, why }) => {
                 said.unrecorded = ended(&mut recorder, pid, status, &program, why);
                 break;

@@ -1,31 +1,26 @@
 //! `heaptape record -- PROG`: runs a program recorded. To whoever started it nothing changes: its input, output, terminal, signals and
 //! exit status are the program's own.
 
-use crate::attach;
 use crate::keeper::Keeper;
 use crate::options::Options;
 use crate::process::sanitised;
 use crate::recorder::Outcome;
 use crate::sanitizer;
 use crate::session::End;
+use crate::signals::Signals;
+use crate::socket_dir::SocketDir;
+use crate::spawn::{self, Held, Kept, Program};
 use crate::store::Sums;
 use crate::sys;
 use formats::recording::{Exit, RECORDING, Recording};
 use formats::tape::END_SIGNALLED;
-use nix::errno::Errno;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::libc::{EAGAIN, WIFSTOPPED, WSTOPSIG};
 use std::ffi::{OsStr, OsString};
 use std::fs::DirBuilder;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 use wire::limits::{ENV_ATTACH, ENV_SOCKET, RECORD_ATTACH_MS};
 
 /// What to run, and how.
@@ -66,142 +61,55 @@ pub struct Refused {
     pub message: String,
     /// The exit code that belongs to it: 127 no such program, 126 one that cannot be run, 2 anything else.
     pub status: u8,
+    /// The program, when it can run without being recorded: no further process may be started here.
+    pub bare: Option<Box<Bare>>,
 }
 
-fn refuse(path: &Path, error: &io::Error) -> Refused {
-    Refused { message: format!("{}: {error}", path.display()), status: 2 }
+impl Refused {
+    /// A refusal after which nothing is run.
+    pub fn new(message: String, status: u8) -> Refused {
+        Refused { message, status, bare: None }
+    }
 }
 
-/// A folder for the socket that nobody else can look into; goes away with its content.
+/// A program that takes the command's place.
 #[derive(Debug)]
-struct Nest(PathBuf);
+pub struct Bare {
+    program: Program,
+    kept: Kept,
+}
 
-/// Start of a nest's name; eight hexadecimal digits follow.
-const NEST: &str = "heaptape-";
-const SOCKET: &str = "socket";
-
-impl Nest {
-    fn make() -> Result<Nest, Refused> {
-        let places = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
-        let mut last = None;
-        for place in places.chain([PathBuf::from("/tmp")]) {
-            sweep(&place);
-            let random = RandomState::new().hash_one(std::process::id());
-            let path = place.join(format!("{NEST}{:08x}", random as u32));
-            // The socket's address holds 107 bytes.
-            if !path.is_absolute() || path.as_os_str().len() > 96 {
-                continue;
-            }
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Nest(path)),
-                Err(error) => last = Some(refuse(&path, &error)),
-            }
-        }
-        Err(last.unwrap_or(Refused { message: "no folder for the socket".into(), status: 2 }))
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.0.join(SOCKET)
+impl Bare {
+    /// Replaces this process by the program. Returns the error if there was one.
+    pub fn run(&self) -> io::Error {
+        self.program.exec(&self.kept)
     }
 }
 
-/// Removes the nests in a folder that recorders left behind when they were killed: our own folders of that name, with a socket that nobody
-/// listens at. One without a socket belongs to a recorder that is just starting, unless it is old.
-fn sweep(place: &Path) {
-    const STARTING: Duration = Duration::from_secs(60);
-    let ours = nix::unistd::geteuid().as_raw();
-    for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let number = name.as_bytes().strip_prefix(NEST.as_bytes()).unwrap_or_default();
-        let Ok(meta) = entry.metadata() else { continue };
-        let is_nest = number.len() == 8 && number.iter().all(u8::is_ascii_hexdigit) && meta.is_dir();
-        if !is_nest || meta.uid() != ours || meta.mode() & 0o777 != 0o700 {
-            continue;
-        }
-        let socket = entry.path().join(SOCKET);
-        let is_old = meta.modified().ok().and_then(|time| time.elapsed().ok()).is_some_and(|age| age > STARTING);
-        let is_dead = match attach::knock(&socket) {
-            Err(Errno::ECONNREFUSED) => true,
-            Err(Errno::ENOENT) => is_old,
-            _ => false,
-        };
-        if is_dead {
-            // Nothing but the socket: a folder that holds anything else is not a nest.
-            let _ = std::fs::remove_file(&socket);
-            let _ = std::fs::remove_dir(entry.path());
-        }
-    }
+/// A refusal because of a file.
+pub fn refuse(path: &Path, error: &io::Error) -> Refused {
+    Refused::new(format!("{}: {error}", path.display()), 2)
 }
 
-impl Drop for Nest {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Signals that end programs are read, not suffered, in this thread and all that it starts; as before when this goes.
-struct Signals {
-    file: SignalFd,
-    /// The mask that we were started with, and the program is to be.
-    mask: SigSet,
-}
-
-impl Signals {
-    fn hold() -> io::Result<Signals> {
-        let mut held = SigSet::empty();
-        let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGHUP, Signal::SIGXFSZ];
-        ends.into_iter().for_each(|signal| held.add(signal));
-        let mask = held.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-        let file = SignalFd::with_flags(&held, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Signals { file, mask })
-    }
-
-    /// From the terminal a signal came to the program too; from another process it came to us in the program's place.
-    fn pass_on(&self, program: BorrowedFd<'_>) {
-        while let Ok(Some(signal)) = self.file.read_signal() {
-            if signal.ssi_code <= 0 && signal.ssi_signo != Signal::SIGXFSZ as u32 {
-                sys::signal(program, signal.ssi_signo as i32);
+/// Makes the recording's folder.
+fn make_dir(launch: &Launch, name: &str, pid: u32) -> Result<PathBuf, Refused> {
+    const MOST: u32 = 100;
+    for number in 1..=MOST {
+        let path = launch.dir.clone().unwrap_or_else(|| {
+            let suffix = if number == 1 { String::new() } else { format!(".{number}") };
+            PathBuf::from(format!("heaptape.{name}.{pid}{suffix}"))
+        });
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(refuse(&path, &error)),
+            Err(_) if launch.dir.is_none() && number < MOST => {}
+            Err(_) => {
+                let message = format!("{} exists already; give another folder with -o", path.display());
+                return Err(Refused::new(message, 2));
             }
         }
     }
-}
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        while let Ok(Some(_)) = self.file.read_signal() {}
-        let _ = self.mask.thread_set_mask();
-    }
-}
-
-/// The recording's folder. Until the program's number is known a default one has another name.
-fn make_dir(launch: &Launch, name: &str) -> Result<PathBuf, Refused> {
-    let path = match &launch.dir {
-        Some(dir) => dir.clone(),
-        None => PathBuf::from(format!("heaptape.{name}.starting-{}", std::process::id())),
-    };
-    match DirBuilder::new().mode(0o700).create(&path) {
-        Ok(()) => Ok(path),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let message = format!("{} exists already; give another folder with -o", path.display());
-            Err(Refused { message, status: 2 })
-        }
-        Err(error) => Err(refuse(&path, &error)),
-    }
-}
-
-/// Gives a default folder its final name.
-fn name_dir(launch: &Launch, path: PathBuf, name: &str, pid: u32) -> PathBuf {
-    if launch.dir.is_some() {
-        return path;
-    }
-    for number in 1..100 {
-        let suffix = if number == 1 { String::new() } else { format!(".{number}") };
-        let wanted = PathBuf::from(format!("heaptape.{name}.{pid}{suffix}"));
-        if !wanted.exists() && std::fs::rename(&path, &wanted).is_ok() {
-            return wanted;
-        }
-    }
-    path
+    Err(Refused::new("no name for the recording is free; give one with -o".into(), 2))
 }
 
 fn preload(library: &Path) -> OsString {
@@ -217,43 +125,73 @@ fn preload(library: &Path) -> OsString {
 pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let name = Path::new(&launch.program).file_name().unwrap_or(OsStr::new("program"));
     let name = sanitised(name.as_bytes());
-    let nest = Nest::make()?;
-    let dir = make_dir(&launch, &name)?;
-    let signals = Signals::hold().map_err(|error| refuse(&dir, &error))?;
+    let inherited = if launch.apart { spawn::inherited() } else { Vec::new() };
+    let sockets = SocketDir::make()?;
+    let refuse_program = |error: &io::Error| {
+        let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+        Refused::new(format!("{}: {error}", launch.program.to_string_lossy()), status)
+    };
+    let plain = Program::new(&launch.program, &launch.arguments).map_err(|error| refuse_program(&error))?;
+    let sanitized = sanitizer::is_in(&find(&launch.program));
+    let mut program = plain.clone();
+    if !sanitized {
+        let attach_ms = std::env::var_os(ENV_ATTACH).unwrap_or_else(|| RECORD_ATTACH_MS.to_string().into());
+        let variables = [
+            ("LD_PRELOAD", preload(&launch.library)),
+            (ENV_SOCKET, sockets.socket().into_os_string()),
+            (ENV_ATTACH, attach_ms),
+        ];
+        for (name, value) in variables {
+            program.set(name, &value).map_err(|error| refuse_program(&error))?;
+        }
+    }
+    let mut signals = Signals::hold().map_err(|error| Refused::new(format!("signals: {error}"), 2))?;
+    let kept = Kept::take(signals.mask, signals.ignores_child);
+    let bare = |refused: Refused, error: &io::Error| match error.raw_os_error() {
+        Some(EAGAIN) => {
+            let bare = Bare { program: plain.clone(), kept: kept.clone() };
+            Refused { bare: Some(Box::new(bare)), ..refused }
+        }
+        _ => refused,
+    };
+    let held = Held::start(&program, &kept).map_err(|error| bare(refuse_program(&error), &error))?;
+    let pid = held.pid;
+    let process = sys::process(pid).map_err(|error| refuse_program(&error.into()))?;
+    signals.start(sys::fd(&process));
+    let dir = make_dir(&launch, &name, pid)?;
     let command: Vec<String> = std::iter::once(&launch.program)
         .chain(&launch.arguments)
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
-    let keeper = Keeper::start(&dir, &nest.socket(), launch.options.clone(), command, launch.apart);
-    let keeper = keeper.map_err(|error| refuse(&dir, &error))?;
-    let mut command = Command::new(&launch.program);
-    command.args(&launch.arguments);
-    let sanitized = sanitizer::is_in(&find(&launch.program));
-    if !sanitized {
-        command.env("LD_PRELOAD", preload(&launch.library)).env(ENV_SOCKET, nest.socket());
-        if std::env::var_os(ENV_ATTACH).is_none() {
-            command.env(ENV_ATTACH, RECORD_ATTACH_MS.to_string());
-        }
+    let keeper = Keeper::start(&dir, &sockets.socket(), launch.options.clone(), command, launch.apart, &inherited);
+    let keeper = keeper.map_err(|error| {
+        let _ = std::fs::remove_dir_all(&dir);
+        bare(refuse(&dir, &error), &error)
+    })?;
+    if launch.apart {
+        spawn::close_inherited(&inherited, false);
     }
-    sys::with_mask(&mut command, signals.mask);
-    let mut child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) => {
-            keeper.never_mind();
-            let _ = std::fs::remove_dir_all(&dir);
-            let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-            return Err(Refused { message: format!("{}: {error}", launch.program.to_string_lossy()), status });
-        }
-    };
-    let pid = child.id();
-    let dir = name_dir(&launch, dir, &name, pid);
-    keeper.named(&dir);
-    let process = sys::process(pid).map_err(|error| refuse(&dir, &error.into()))?;
+    if let Err(error) = held.release() {
+        keeper.never_mind();
+        let _ = std::fs::remove_dir_all(&dir);
+        return Err(refuse_program(&error));
+    }
     let status = loop {
-        sys::wait_readable(&[sys::fd(&signals.file), sys::fd(&process)]);
-        signals.pass_on(sys::fd(&process));
-        if let Ok(Some(status)) = child.try_wait() {
-            break status.into_raw();
+        sys::wait_readable(&[signals.descriptor(), sys::fd(&process)]);
+        signals.pass_on(sys::fd(&process), pid, keeper.pid());
+        match spawn::child_status(pid) {
+            Ok(None) => {}
+            Ok(Some(status)) if WIFSTOPPED(status) => {
+                // Whoever waits for the command sees it stopped as the program is; the keeper wakes it when the program goes on.
+                if launch.apart {
+                    keeper.stopped(pid);
+                    spawn::stop(WSTOPSIG(status));
+                    keeper.resumed();
+                }
+            }
+            Ok(Some(status)) => break status,
+            Err(_) if sys::is_readable(sys::fd(&process)) => break sys::exit_status(sys::fd(&process)).unwrap_or(0),
+            Err(_) => {}
         }
     };
     let end = End::of_status(status);

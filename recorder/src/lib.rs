@@ -41,7 +41,11 @@ pub mod profile;
 pub mod recorder;
 pub mod sanitizer;
 pub mod session;
+pub mod signals;
 pub mod slots;
+pub mod socket_dir;
+#[allow(unsafe_code)]
+pub mod spawn;
 pub mod stacks;
 pub mod stages;
 pub mod store;

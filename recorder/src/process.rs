@@ -74,6 +74,11 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat(pid)?.get(1)?.parse().ok()
 }
 
+/// Whether a signal, or a debugger, has stopped a process.
+pub fn is_stopped(pid: u32) -> bool {
+    stat(pid).and_then(|fields| fields.first().map(|state| matches!(state.as_str(), "T" | "t"))).unwrap_or(false)
+}
+
 /// How long ago a process began; a program that it went on with is younger.
 pub fn age(pid: u32) -> Option<Duration> {
     /// The kernel tells starts in hundredths of a second since its own.

@@ -105,7 +105,7 @@ pub struct Outcome {
 impl Recorder {
     /// Starts recording into a folder that exists, for programs that find `socket`.
     pub fn start(dir: &Path, socket: &Path, options: Options, command: Vec<String>) -> io::Result<Recorder> {
-        let door = Door::open(socket)?;
+        let door = Door::open_at_once(socket)?;
         let clock = Clock::choose();
         let stages = Stages::start(clock)?;
         let recording = Recording {
@@ -151,11 +151,6 @@ impl Recorder {
         {
             let _ = file.set_len(0);
         }
-    }
-
-    /// The folder got another name.
-    pub fn moved(&mut self, dir: &Path) {
-        dir.clone_into(&mut self.dir);
     }
 
     /// Processes taken in so far.

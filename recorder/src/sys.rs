@@ -1,7 +1,6 @@
 //! Every unsafe line of this crate, behind owned types and functions that cannot be misused: the area's memory, handing over its
 //! descriptor, who is at the other end, the processor's counter, waking a writer, prefetching.
 
-use nix::sys::signal::SigSet;
 use nix::sys::{memfd, mman, socket};
 use nix::{errno::Errno, fcntl, libc, unistd};
 use std::ffi::c_void;
@@ -260,15 +259,6 @@ pub fn fork() -> nix::Result<Option<u32>> {
     }
 }
 
-/// Leaves the caller's terminal, input and output alone: a session of its own, and nothing that keeps a pipe's end open.
-pub fn step_aside() {
-    let _ = unistd::setsid();
-    if let Ok(nothing) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
-        let _ = unistd::dup2_stdin(&nothing);
-        let _ = unistd::dup2_stdout(&nothing);
-    }
-}
-
 /// Waits until one of these can be read.
 pub fn wait_readable(files: &[BorrowedFd<'_>]) {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -281,21 +271,6 @@ pub fn is_readable(file: BorrowedFd<'_>) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let mut polls = [PollFd::new(file, PollFlags::POLLIN)];
     poll(&mut polls, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-}
-
-/// Sends a signal to a process.
-pub fn signal(process: BorrowedFd<'_>, number: i32) {
-    let null = std::ptr::null_mut::<c_void>();
-    // SAFETY: plain numbers and no signal information. Failing means that it is gone.
-    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), number, null, 0) };
-}
-
-/// Lets a program start with this signal mask; ours blocks what is read from a descriptor.
-pub fn with_mask(command: &mut std::process::Command, mask: SigSet) {
-    // SAFETY: between fork and exec only `sigprocmask` is called, which may be called there, and nothing is allocated.
-    unsafe {
-        std::os::unix::process::CommandExt::pre_exec(command, move || mask.thread_set_mask().map_err(io));
-    }
 }
 
 /// Wakes the thread of a traced process that waits for room: a futex on the low half of the tail's word.

@@ -36,6 +36,8 @@ mod power_loss;
 mod real_leaks;
 mod real_programs;
 mod realloc;
+mod record_default;
+mod record_signals;
 mod refusals;
 mod same_output;
 mod semantics;

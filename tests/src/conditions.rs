@@ -1,7 +1,7 @@
 //! What a real program is tried in: bare, recorded, preloaded without a recorder, its recorder killed in the middle, the disk full.
 
 use crate::disk::SmallDisk;
-use crate::run::keeper;
+use crate::run::{keeper, started};
 use crate::{Outcome, Program, same, workshop};
 use nix::sys::signal::{Signal, kill};
 use std::time::Duration;
@@ -17,11 +17,14 @@ fn program(line: &str) -> Program {
 #[track_caller]
 pub fn recorded_and_preloaded(line: &str) -> bool {
     let program = program(line);
-    let plain = program.plain();
+    // In an empty working folder, as the recorded run.
+    let place = workshop::folder();
+    let bare = program.clone().folder(place.path());
+    let plain = bare.plain();
     if plain.code() == 127 {
         return false;
     }
-    same(&plain, &program.preloaded());
+    same(&plain, &bare.preloaded());
     let recording = program.recorded();
     same(&plain, &recording.outcome);
     let verdict = recording.heaptape(&["verify"]);
@@ -54,8 +57,8 @@ pub fn recorder_killed(line: &str, moment: Duration) -> bool {
     let (program, Some(plain)) = with_status(line) else { return false };
     let recording = program.recorded_while(|command, _| {
         let keeper = keeper(command);
-        let children = format!("/proc/{0}/task/{0}/children", command.id());
-        let has_started = || std::fs::read_to_string(&children).is_ok_and(|text| text.split_whitespace().count() >= 2);
+        let id = command.id();
+        let has_started = || started(id).is_some();
         while !has_started() && command.try_wait().expect("waits").is_none() {
             std::thread::sleep(Duration::from_micros(100));
         }

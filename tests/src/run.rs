@@ -210,11 +210,26 @@ impl Program {
         words
     }
 
-    /// Runs it recorded.
+    /// Runs it recorded as a user does: without `-o`, in a new working folder. A program with a working folder of its own is recorded with `-o`.
     pub fn recorded(&self) -> Recording {
         let place = workshop::folder();
-        let folder = place.path().join("r");
-        let outcome = finish(self.command(&self.recording_words(&folder)), &self.stdin);
+        let mut folder = place.path().join("r");
+        if self.folder.is_some() {
+            let outcome = finish(self.command(&self.recording_words(&folder)), &self.stdin);
+            return Recording { outcome, folder, place };
+        }
+        let mut words: Vec<OsString> = vec![workshop::command().into(), "record".into(), "-q".into()];
+        words.extend(self.options.iter().cloned());
+        words.push("--".into());
+        let mut command = self.command(&words);
+        command.current_dir(place.path());
+        let outcome = finish(command, &self.stdin);
+        let entries = std::fs::read_dir(place.path()).into_iter().flatten().flatten();
+        let mut found = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("heaptape."));
+        if let Some(entry) = found.next() {
+            assert!(found.next().is_none(), "one recording was expected: {outcome}");
+            folder = entry.path();
+        }
         Recording { outcome, folder, place }
     }
 
@@ -228,7 +243,7 @@ impl Program {
     }
 }
 
-/// The process of a command that holds its recording, once it is there.
+/// The process of a command that holds its recording, once it is there: the one that is in a session of its own.
 #[track_caller]
 pub fn keeper(command: &Child) -> Pid {
     let id = command.id();
@@ -237,14 +252,25 @@ pub fn keeper(command: &Child) -> Pid {
     loop {
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
         let mut children = children.split_whitespace().filter_map(|word| word.parse::<i32>().ok());
-        if let Some(pid) =
-            children.find(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == own))
-        {
+        let is_keeper = |pid: &i32| {
+            let leads = nix::unistd::getsid(Some(Pid::from_raw(*pid))).is_ok_and(|session| session.as_raw() == *pid);
+            leads && std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == own)
+        };
+        if let Some(pid) = children.find(is_keeper) {
             return Pid::from_raw(pid);
         }
         assert!(start.elapsed() < Duration::from_secs(20), "the command has no keeper");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// The program that a command records, once it runs.
+pub fn started(command: u32) -> Option<Pid> {
+    let own = std::fs::read_link(format!("/proc/{command}/exe")).ok()?;
+    let text = std::fs::read_to_string(format!("/proc/{command}/task/{command}/children")).ok()?;
+    let mut children = text.split_whitespace().filter_map(|word| word.parse::<i32>().ok());
+    let runs = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe != own);
+    children.find(runs).map(Pid::from_raw)
 }
 
 /// Runs a command to its end.

@@ -167,6 +167,12 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             Ok(Outcome::Status(finished.status))
         }
         Err(refused) => {
+            if let Some(bare) = &refused.bare {
+                let why = "no further process may be started here (RLIMIT_NPROC, or the cgroup's pids.max)";
+                eprintln!("heaptape: {program} runs unrecorded: {why}");
+                eprintln!("heaptape: {program}: {}", bare.run());
+                return Ok(Outcome::Status(126));
+            }
             eprintln!("heaptape: {refused}");
             Ok(Outcome::Status(refused.status))
         }

@@ -1,0 +1,372 @@
+//! Starts the recorded program as `exec` would have started it.
+//!
+//! The program's process is forked first and held before its `exec`. Its pid is therefore known before the recording exists, and the recording has its final
+//! name from the beginning. What `exec` keeps and `fork` loses is restored before the `exec`: the signal mask, ignored signals, pending signals, closed
+//! standard streams, interval timers, the parent-death signal and the subreaper flag.
+
+use nix::errno::Errno;
+use nix::libc;
+use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_long, c_void};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// A set of signals as the kernel stores it: bit N-1 is signal N.
+pub type Mask = u64;
+
+/// Every signal. The kernel leaves SIGKILL and SIGSTOP out by itself.
+pub const ALL: Mask = Mask::MAX;
+
+/// Bits of [`STARTED`].
+const IGNORES_PIPE: u32 = 8;
+
+/// What Rust's runtime changes before `main`: bits 0 to 2 for standard streams that were closed (it opens `/dev/null` there), and
+/// [`IGNORES_PIPE`] if SIGPIPE was ignored (it always ignores it).
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = before_main;
+
+extern "C" fn before_main() {
+    let mut bits = 0;
+    for number in 0..3 {
+        // SAFETY: plain numbers; asking for the flags of a descriptor changes nothing.
+        if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+            bits |= 1 << number;
+        }
+    }
+    if is_ignored(libc::SIGPIPE) {
+        bits |= IGNORES_PIPE;
+    }
+    STARTED.store(bits, Relaxed);
+}
+
+/// Whether this process ignores a signal.
+pub fn is_ignored(signal: c_int) -> bool {
+    // SAFETY: all zeros is a valid value of this plain structure.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: `action` is writable; no new action is passed, so that nothing changes.
+    unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN }
+}
+
+/// Sets the disposition of a signal to default or ignored.
+pub fn set_ignored(signal: c_int, ignored: bool) {
+    let handler = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: neither disposition runs code of ours.
+    unsafe { libc::signal(signal, handler) };
+}
+
+/// Replaces the calling thread's signal mask and returns the old one. All 64 signals take part, also those that libc keeps for itself.
+pub fn swap_mask(mask: Mask) -> Mask {
+    let mut old: Mask = 0;
+    let size = size_of::<Mask>();
+    // SAFETY: both pointers are to 8 bytes, the size that is passed.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut old, size) };
+    old
+}
+
+/// Returns a descriptor from which the caller's pending signals are read.
+pub fn signal_file(mask: Mask) -> io::Result<OwnedFd> {
+    let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+    // SAFETY: the pointer is to 8 bytes, the size that is passed.
+    let file = unsafe { libc::syscall(libc::SYS_signalfd4, -1, &raw const mask, size_of::<Mask>(), flags) };
+    let file = Errno::result(file)?;
+    // SAFETY: the kernel has just given the descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(file as c_int) })
+}
+
+/// Sends a signal with the bytes of a `siginfo_t`; without them the kernel says that we sent it.
+pub fn send(process: BorrowedFd<'_>, signal: c_int, information: Option<&[u8; 128]>) {
+    let information = information.map_or(ptr::null(), |bytes| bytes.as_ptr());
+    // SAFETY: the pointer is null or to the 128 bytes of a `siginfo_t`. A process that has ended gives ESRCH.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, information, 0) };
+}
+
+/// Sends a signal to a process by its pid.
+pub fn send_to(pid: u32, signal: c_int) {
+    if let Ok(pid @ 1..) = libc::pid_t::try_from(pid) {
+        // SAFETY: plain numbers.
+        unsafe { libc::kill(pid, signal) };
+    }
+}
+
+/// Waits until every process of the group has received a signal that this one has received: the kernel holds the lock of the process table while it
+/// signals a group, and `setpgid` takes the same lock before it finds out that no process has this number.
+pub fn wait_for_group_signals() {
+    // SAFETY: plain numbers; the pid is above the kernel's limit.
+    unsafe { libc::setpgid(libc::pid_t::MAX, 1) };
+}
+
+/// Stops this process as a signal of that kind would, until it is continued. All signals are blocked before and after.
+pub fn stop(signal: c_int) {
+    let signal = if is_ignored(signal) { libc::SIGSTOP } else { signal };
+    send_to(std::process::id(), signal);
+    swap_mask(ALL & !bit(signal));
+    swap_mask(ALL);
+}
+
+/// A signal's bit in a mask.
+pub fn bit(signal: c_int) -> Mask {
+    if (1..=64).contains(&signal) { 1 << (signal - 1) } else { 0 }
+}
+
+/// The state of a child as `waitpid` reports it, without waiting for one.
+pub fn child_status(pid: u32) -> io::Result<Option<c_int>> {
+    let mut status = 0;
+    // SAFETY: `status` is writable.
+    let found = unsafe { libc::waitpid(pid as libc::pid_t, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
+    Ok((Errno::result(found)? != 0).then_some(status))
+}
+
+/// Waits for the end of a child whatever it is.
+pub fn reap(pid: u32) {
+    // SAFETY: a null pointer asks for no status.
+    while unsafe { libc::waitpid(pid as libc::pid_t, ptr::null_mut(), 0) } < 0 && Errno::last() == Errno::EINTR {}
+}
+
+/// Starts a process that blocks all signals, does nothing and ends with this one.
+pub fn idle_child() -> io::Result<u32> {
+    let parent = std::process::id();
+    // SAFETY: the child calls only functions that may be called after a fork in a process with threads.
+    match Errno::result(unsafe { libc::fork() })? {
+        0 => {
+            swap_mask(ALL);
+            end_with_parent(parent);
+            // SAFETY: these calls change nothing but the child's own descriptors; they come before the wait, so that no pipe stays open.
+            unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) };
+            loop {
+                // SAFETY: waits for a signal; all are blocked.
+                unsafe { libc::pause() };
+            }
+        }
+        child => Ok(child as u32),
+    }
+}
+
+/// Lets the kernel kill this process when its parent ends.
+fn end_with_parent(parent: u32) {
+    // SAFETY: plain numbers; a parent that has ended before is found by the comparison.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() != parent as libc::pid_t {
+            libc::_exit(127);
+        }
+    }
+}
+
+/// Closes what this process inherited for the program alone: a reader must see the end of a pipe when the program closes it. Standard error stays;
+/// `stdout` says whether standard output does.
+pub fn close_inherited(inherited: &[c_int], stdout: bool) {
+    for &number in inherited {
+        // SAFETY: these descriptors were open before anything of ours was, and nothing here owns them.
+        unsafe { libc::close(number) };
+    }
+    if let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
+        let _ = nix::unistd::dup2_stdin(&null);
+        if !stdout {
+            let _ = nix::unistd::dup2_stdout(&null);
+        }
+    }
+}
+
+/// The descriptors above standard error that this process was started with.
+pub fn inherited() -> Vec<c_int> {
+    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|number| *number > 2);
+    // SAFETY: plain numbers; only descriptors that stay open over `exec` can have been inherited.
+    let stays = |number: &c_int| unsafe { libc::fcntl(*number, libc::F_GETFD) } == 0;
+    numbers.filter(stays).collect()
+}
+
+/// A program with its arguments and environment, in the form that `exec` takes.
+#[derive(Clone, Debug)]
+pub struct Program {
+    path: CString,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+}
+
+fn text(text: &OsStr) -> io::Result<CString> {
+    CString::new(text.as_bytes()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+impl Program {
+    /// A program, searched for in PATH, with the caller's environment.
+    pub fn new(path: &OsStr, arguments: &[OsString]) -> io::Result<Program> {
+        unsafe extern "C" {
+            static environ: *const *const c_char;
+        }
+        let words = std::iter::once(path).chain(arguments.iter().map(OsString::as_os_str));
+        let arguments = words.map(text).collect::<io::Result<_>>()?;
+        let mut environment = Vec::new();
+        // Entries that are no `NAME=VALUE` and their order are the program's business too, so that the list is read as it is.
+        // SAFETY: libc's list ends in a null pointer, its strings in 0; nobody changes the environment of this process.
+        unsafe {
+            let mut entry = environ;
+            while !entry.is_null() && !(*entry).is_null() {
+                environment.push(std::ffi::CStr::from_ptr(*entry).to_owned());
+                entry = entry.add(1);
+            }
+        }
+        Ok(Program { path: text(path)?, arguments, environment })
+    }
+
+    /// Sets a variable of the environment.
+    pub fn set(&mut self, name: &str, value: &OsStr) -> io::Result<()> {
+        let prefix = format!("{name}=");
+        let mut entry = OsString::from(&prefix);
+        entry.push(value);
+        let entry = CString::new(entry.into_vec()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        match self.environment.iter_mut().find(|old| old.to_bytes().starts_with(prefix.as_bytes())) {
+            Some(old) => *old = entry,
+            None => self.environment.push(entry),
+        }
+        Ok(())
+    }
+
+    /// Replaces this process by the program. Returns the error if there was one.
+    pub fn exec(&self, kept: &Kept) -> io::Error {
+        let (arguments, environment) = (list(&self.arguments), list(&self.environment));
+        kept.start_timers();
+        kept.restore();
+        // SAFETY: both lists end in a null pointer, and `self` keeps their strings.
+        unsafe { libc::execvpe(self.path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+        io::Error::last_os_error()
+    }
+}
+
+fn list(texts: &[CString]) -> Vec<*const c_char> {
+    texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
+}
+
+/// What `exec` keeps and `fork` does not.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    mask: Mask,
+    ignores_child: bool,
+    started: u32,
+    timers: [libc::itimerval; 3],
+    parent_death: c_int,
+    is_subreaper: bool,
+}
+
+const TIMERS: [c_int; 3] = [libc::ITIMER_REAL, libc::ITIMER_VIRTUAL, libc::ITIMER_PROF];
+
+impl Kept {
+    /// Takes it from this process. Its interval timers stop: they are the program's. `mask` and `ignores_child` (SIGCHLD) are those that this process was
+    /// started with.
+    pub fn take(mask: Mask, ignores_child: bool) -> Kept {
+        // SAFETY: all zeros is a valid value of these plain structures.
+        let (mut timers, none): ([libc::itimerval; 3], libc::itimerval) = unsafe { std::mem::zeroed() };
+        for (kind, timer) in TIMERS.into_iter().zip(&mut timers) {
+            // SAFETY: both pointers are to timer values.
+            unsafe { libc::syscall(libc::SYS_setitimer, kind, &raw const none, ptr::from_mut(timer)) };
+        }
+        let (mut parent_death, mut subreaper): (c_int, c_int) = (0, 0);
+        // SAFETY: both requests write one int.
+        unsafe {
+            libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut parent_death);
+            libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut subreaper);
+        }
+        // The first process of a pid namespace gets its orphans; that is to be the program.
+        let is_subreaper = subreaper != 0 || std::process::id() == 1;
+        Kept { mask, ignores_child, started: STARTED.load(Relaxed), timers, parent_death, is_subreaper }
+    }
+
+    /// The timers run from the fork on; an alarm that comes before the `exec` stays pending.
+    fn start_timers(&self) {
+        for (kind, timer) in TIMERS.into_iter().zip(&self.timers) {
+            if timer.it_value.tv_sec != 0 || timer.it_value.tv_usec != 0 {
+                let none = ptr::null_mut::<libc::itimerval>();
+                // SAFETY: the first pointer is to a timer value, the second is null.
+                unsafe { libc::syscall(libc::SYS_setitimer, kind, ptr::from_ref(timer), none) };
+            }
+        }
+    }
+
+    fn restore(&self) {
+        // SAFETY: plain numbers, about the child itself.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, c_long::from(self.parent_death));
+            if self.is_subreaper {
+                libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1 as c_long);
+            }
+            for number in (0..3).filter(|number| self.started & 1 << number != 0) {
+                libc::close(number);
+            }
+        }
+        set_ignored(libc::SIGPIPE, self.started & IGNORES_PIPE != 0);
+        set_ignored(libc::SIGCHLD, self.ignores_child);
+        swap_mask(self.mask);
+    }
+}
+
+/// A child that waits before its `exec` until [`Held::release`]. Dropped without it, the child is killed.
+#[derive(Debug)]
+pub struct Held {
+    /// Its process id.
+    pub pid: u32,
+    channel: Option<OwnedFd>,
+}
+
+impl Held {
+    /// Forks the program's process. The caller blocks all signals.
+    pub fn start(program: &Program, kept: &Kept) -> io::Result<Held> {
+        use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+        let (channel, childs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+        let (arguments, environment) = (list(&program.arguments), list(&program.environment));
+        let parent = std::process::id();
+        // SAFETY: the child calls only functions that may be called after a fork in a process with threads; `execvpe` works on its stack.
+        let child = unsafe { libc::fork() };
+        if child != 0 {
+            return Ok(Held { pid: Errno::result(child)? as u32, channel: Some(channel) });
+        }
+        end_with_parent(parent);
+        kept.start_timers();
+        let mut go = 0u8;
+        // SAFETY: one byte is read into one byte; all signals are blocked, so that nothing interrupts it.
+        if unsafe { libc::read(childs.as_raw_fd(), (&raw mut go).cast::<c_void>(), 1) } == 1 {
+            kept.restore();
+            // SAFETY: both lists end in a null pointer, and `program` keeps their strings.
+            unsafe { libc::execvpe(program.path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+            let error = (Errno::last_raw() as u32).to_le_bytes();
+            // SAFETY: four bytes are written from four bytes.
+            unsafe { libc::write(childs.as_raw_fd(), error.as_ptr().cast::<c_void>(), error.len()) };
+        }
+        // SAFETY: ends the child without running what belongs to the parent.
+        unsafe { libc::_exit(127) }
+    }
+
+    /// Lets the child go on with the program.
+    ///
+    /// # Errors
+    /// That of `exec`.
+    pub fn release(mut self) -> io::Result<()> {
+        let Some(channel) = self.channel.take() else { return Ok(()) };
+        // A child that was killed meanwhile is found by whoever waits for it.
+        let _ = nix::unistd::write(&channel, b"g");
+        let mut error = [0; 4];
+        loop {
+            match nix::unistd::read(&channel, &mut error) {
+                Err(Errno::EINTR) => {}
+                Ok(4) => {
+                    reap(self.pid);
+                    return Err(io::Error::from_raw_os_error(u32::from_le_bytes(error) as i32));
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.channel.take().is_some() {
+            send_to(self.pid, libc::SIGKILL);
+            reap(self.pid);
+        }
+    }
+}

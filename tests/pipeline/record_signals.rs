@@ -1,0 +1,253 @@
+//! Signals, dispositions and limits: the recorded program has them as if it had been started by exec, each signal once.
+
+use heaptape_tests::run::finish_while;
+use heaptape_tests::{Outcome, Program, is_root, same, target, torture, workshop};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Signals that a program can handle, and their numbers for `kill`.
+const SIGNALS: [i32; 16] = [1, 2, 3, 6, 8, 10, 11, 12, 14, 16, 20, 21, 23, 24, 25, 40];
+
+/// `heaptape record` of a program, as another program's last arguments.
+fn recorder(place: &Path) -> Program {
+    Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(place).arg("--")
+}
+
+/// The same program behind `line` of a shell or of Python, bare and recorded: as if the launcher had started it by exec.
+fn both(launcher: &[&str], words: &[&str]) -> (Outcome, Outcome) {
+    let folder = workshop::folder();
+    let program = Program::new(target::c("signal_log")).args(words);
+    let recorded = program.behind_command(recorder(&folder.path().join("r")));
+    (program.behind(launcher).plain(), recorded.behind(launcher).plain())
+}
+
+/// Starts `signal_log log` recorded and waits until it handles signals. Returns its lines and how it ended.
+fn logged(meanwhile: impl FnOnce(Pid)) -> (Vec<String>, Outcome) {
+    let folder = workshop::folder();
+    let out = folder.path().join("out");
+    let line = format!("exec \"$@\" > {}", out.display());
+    let mut command = Command::new("bash");
+    command.args(["-c", &line, "bash"]).arg(workshop::command()).args(["record", "-q", "-o"]);
+    command.arg(folder.path().join("r")).arg("--").arg(target::c("signal_log")).arg("log");
+    let outcome = finish_while(command, b"", |child: &mut Child| {
+        let start = Instant::now();
+        while !std::fs::read_to_string(&out).is_ok_and(|text| text.contains("ready")) {
+            assert!(start.elapsed() < Duration::from_secs(20), "the program does not start");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        meanwhile(Pid::from_raw(child.id() as i32));
+        std::thread::sleep(Duration::from_millis(100));
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("SIGTERM");
+    });
+    let text = std::fs::read_to_string(&out).expect("its output");
+    (text.lines().skip(1).map(str::to_owned).collect(), outcome)
+}
+
+/// Sends a signal by number; nix knows no real-time signals.
+fn send(number: i32, to: i32) {
+    let status = Command::new("bash").args(["-c", &format!("kill -{number} -- {to}")]).status().expect("bash");
+    assert!(status.success());
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+#[test]
+fn signals_to_the_command_reach_the_program_once() {
+    let (lines, outcome) = logged(|command| SIGNALS.iter().for_each(|&number| send(number, command.as_raw())));
+    assert_eq!(outcome.code(), 5, "{outcome}");
+    assert_eq!(lines, SIGNALS.map(|number| format!("{number} 0 0")), "{outcome}");
+    torture::passed(2, "signals to the command, each in the program once", SIGNALS.len() as u64);
+}
+
+#[test]
+fn signals_to_the_group_reach_the_program_once() {
+    let (lines, outcome) = logged(|command| {
+        for number in SIGNALS.iter().copied().chain(SIGNALS) {
+            send(number, -command.as_raw());
+        }
+        killpg(command, Signal::SIGUSR1).expect("SIGUSR1");
+    });
+    assert_eq!(outcome.code(), 5, "{outcome}");
+    let wanted: Vec<String> =
+        SIGNALS.iter().chain(&SIGNALS).chain(&[10]).map(|number| format!("{number} 0 0")).collect();
+    assert_eq!(lines, wanted, "{outcome}");
+}
+
+/// A value that was queued for the command comes to the program.
+#[test]
+fn a_queued_value_reaches_the_program() {
+    let (lines, outcome) = logged(|command| {
+        let words = ["--queue", "77", "-s", "40", &command.to_string()];
+        let status = Command::new(workshop::need("kill")).args(words).status().expect("kill");
+        assert!(status.success());
+    });
+    assert_eq!((outcome.code(), lines), (5, vec!["40 1 77".to_owned()]), "{outcome}");
+}
+
+#[test]
+fn a_program_that_signals_its_group_is_signalled_once() {
+    for number in ["15", "2", "10", "14"] {
+        let recording = Program::new(target::c("signal_log")).args(["group", number, "20"]).recorded().success();
+        assert_eq!(recording.outcome.text(), "20\n", "signal {number}: {}", recording.outcome);
+    }
+}
+
+/// A signal that ends the command bare ends the program recorded.
+#[test]
+fn what_would_kill_the_command_kills_the_program() {
+    for number in [1, 2, 3, 6, 10, 11, 12, 13, 14, 15, 24, 26, 27, 31, 40] {
+        let recording = Program::new("sleep").arg("30").recorded_while(|command, _| {
+            heaptape_tests::run::keeper(command);
+            let start = Instant::now();
+            while heaptape_tests::run::started(command.id()).is_none() {
+                assert!(start.elapsed() < Duration::from_secs(20), "the program does not start");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            send(number, command.id() as i32);
+        });
+        assert_eq!(recording.outcome.code(), 128 + number, "{}", recording.outcome);
+        assert!(recording.outcome.wall < Duration::from_secs(20), "{}", recording.outcome);
+    }
+}
+
+/// What the program's parent would get from a bare program, the command's parent gets.
+#[test]
+fn a_signal_to_the_parent_reaches_the_commands_parent() {
+    let line = "trap 'echo got it' USR1; \"$@\"; echo $?";
+    let (plain, recorded) = both(&["bash", "-c", line, "bash"], &["parent", "10"]);
+    assert_eq!(plain.text(), "got it\n0\n");
+    same(&plain, &recorded);
+}
+
+/// Ignored signals, the mask, pending signals, timers, closed descriptors and what is set for the parent's death are the program's as they were the
+/// command's.
+#[test]
+fn the_program_starts_as_by_exec() {
+    let shells = [
+        "exec \"$@\"",
+        "trap '' PIPE; exec \"$@\"",
+        "trap '' CHLD; exec \"$@\"",
+        "trap '' HUP INT QUIT USR1 TSTP TTOU CHLD PIPE; exec \"$@\"",
+        "exec \"$@\" <&-",
+        "exec \"$@\" >&- 7>/dev/null 5</dev/null",
+        "exec \"$@\" 0<&- >&- 9</dev/null",
+    ];
+    for line in shells {
+        let (plain, recorded) = both(&["bash", "-c", line, "bash"], &["state"]);
+        assert_eq!(plain.code(), 0, "{line}: {plain}");
+        same(&plain, &recorded);
+    }
+    let start = "import os, sys, signal, ctypes\n";
+    let lines = [
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM, signal.SIGCHLD])",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, 40])\nos.kill(os.getpid(), signal.SIGUSR1)\nos.kill(os.getpid(), 40)",
+        "signal.alarm(1000)\nsignal.setitimer(signal.ITIMER_PROF, 500, 7)\nsignal.setitimer(signal.ITIMER_VIRTUAL, 400, 3)",
+        "ctypes.CDLL(None).prctl(36, 1)\nctypes.CDLL(None).prctl(1, 10)",
+    ];
+    for line in lines {
+        let script = format!("{start}{line}\nos.execv(sys.argv[1], sys.argv[1:])");
+        let (plain, recorded) = both(&["python3", "-c", &script], &["state"]);
+        assert_eq!(plain.code(), 0, "{line}: {plain}");
+        same(&plain, &recorded);
+    }
+    torture::passed(2, "states of signals and descriptors at the start", (shells.len() + lines.len()) as u64);
+}
+
+/// `alarm(1); exec heaptape record -- sleep 30`: the alarm is the program's.
+#[test]
+fn an_alarm_that_was_set_before() {
+    let folder = workshop::folder();
+    let script = "import os, sys, signal\nsignal.alarm(1)\nos.execv(sys.argv[1], sys.argv[1:])";
+    let program = Program::new("sleep").arg("30").behind_command(recorder(&folder.path().join("r")));
+    let outcome = program.behind(&["python3", "-c", script]).plain();
+    assert_eq!(outcome.code(), 128 + Signal::SIGALRM as i32, "{outcome}");
+    assert!(outcome.wall < Duration::from_secs(20), "{outcome}");
+}
+
+/// Whoever ignores SIGCHLD gets the program's status all the same, and the command ends.
+#[test]
+fn a_parent_that_ignores_its_children() {
+    let (plain, recorded) = both(&["bash", "-c", "trap '' CHLD; exec \"$@\"", "bash"], &["group", "10", "1"]);
+    assert_eq!((plain.code(), plain.text().as_str()), (0, "1\n"));
+    same(&plain, &recorded);
+}
+
+/// A reader sees the end of a pipe when the program closes it, not when the command ends.
+#[test]
+fn the_command_keeps_no_pipe_open() {
+    let line = "exec 3>&1; \"$@\" > >(cat; echo closed >&3) 3>&-; echo ended";
+    let folder = workshop::folder();
+    let program =
+        Program::shell("echo one; exec >/dev/null; sleep 1").behind_command(recorder(&folder.path().join("r")));
+    let outcome = program.behind(&["bash", "-c", line, "bash"]).plain();
+    assert_eq!(outcome.text(), "one\nclosed\nended\n", "{outcome}");
+}
+
+/// Job control: the command stops as the program does and with the same signal, and goes on with it.
+#[test]
+fn the_command_stops_with_the_program() {
+    for (signal, number) in [(Signal::SIGSTOP, "19"), (Signal::SIGTSTP, "20"), (Signal::SIGTTIN, "21")] {
+        let folder = workshop::folder();
+        let mut command = Command::new(workshop::command());
+        command.args(["record", "-q", "-o"]).arg(folder.path().join("r")).arg("--").arg(target::c("signal_log"));
+        // In the group of the test, which is no orphaned one as long as its parent lives.
+        let mut child = command.args(["stop", number]).stdin(Stdio::null()).spawn().expect("starts");
+        let pid = Pid::from_raw(child.id() as i32);
+        let seen = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).expect("waits");
+        assert_eq!(seen, WaitStatus::Stopped(pid, signal), "{number}");
+        // The program's child continues the program alone; nobody continues the command but its own keeper.
+        let status = child.wait().expect("waits");
+        assert_eq!(status.code(), Some(6), "{number}");
+    }
+}
+
+#[test]
+fn a_stopped_command_that_is_continued_continues_the_program() {
+    let folder = workshop::folder();
+    let mut command = Command::new(workshop::command());
+    command.args(["record", "-q", "-o"]).arg(folder.path().join("r")).args([
+        "--",
+        "bash",
+        "-c",
+        "kill -STOP $$; exit 7",
+    ]);
+    let mut child = command.stdin(Stdio::null()).spawn().expect("starts");
+    let pid = Pid::from_raw(child.id() as i32);
+    let seen = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).expect("waits");
+    assert_eq!(seen, WaitStatus::Stopped(pid, Signal::SIGSTOP));
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(child.try_wait().expect("waits"), None, "it stays stopped");
+    kill(pid, Signal::SIGCONT).expect("SIGCONT");
+    assert_eq!(child.wait().expect("waits").code(), Some(7));
+}
+
+/// Where no further process may be started, the program takes the command's place, unrecorded, and that is said.
+#[test]
+fn a_limit_on_processes() {
+    if !is_root() {
+        return;
+    }
+    let folder = workshop::folder();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("open to all");
+    let command = folder.path().join("heaptape");
+    std::fs::copy(workshop::command(), &command).expect("a copy of the command for another user");
+    let words = [
+        "setpriv",
+        "--reuid=61234",
+        "--regid=61234",
+        "--clear-groups",
+        "bash",
+        "-c",
+        "ulimit -u 1; exec \"$@\"",
+        "bash",
+    ];
+    let program = Program::new("echo").args(["it", "ran"]);
+    let recorder = Program::new(&command).args(["record", "-o"]).arg(folder.path().join("r")).arg("--");
+    let outcome = program.behind_command(recorder).behind(&words).env("HOME", folder.path()).plain();
+    assert_eq!((outcome.code(), outcome.text().as_str()), (0, "it ran\n"), "{outcome}");
+    assert!(outcome.error().contains("runs unrecorded") && outcome.error().contains("RLIMIT_NPROC"), "{outcome}");
+    assert!(!folder.path().join("r").exists(), "nothing is left behind");
+}
