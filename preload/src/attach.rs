@@ -164,14 +164,14 @@ pub fn pid() -> u32 {
 pub fn socket_path() -> Option<&'static [u8]> {
     // SAFETY: the path was written before LIVE, and is not written again.
     let (path, length) = unsafe { &*PATH.0.get() };
-    (STATE.load(Acquire) == LIVE && !sandbox::is_sandboxed()).then(|| path.get(..*length)).flatten()
+    (STATE.load(Acquire) == LIVE && sandbox::allows(sandbox::LOOK)).then(|| path.get(..*length)).flatten()
 }
 
 fn attach(pid: u32, is_child: bool) -> Option<Session> {
     if sys::auxiliary(libc::AT_SECURE) != 0
         || sys::is_under_valgrind()
         || sys::environment("RUNNING_UNDER_RR").is_some()
-        || sandbox::is_sandboxed()
+        || !sandbox::allows(sandbox::ATTACH)
     {
         return None;
     }
@@ -189,6 +189,7 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
         }
     }
     let path = path.get(..*length).filter(|path| !path.is_empty())?;
+    sandbox::look_around();
     let unseen = is_child && FORK_TICK.load(Relaxed) == 0;
     let hello = Hello {
         pid,

@@ -3,8 +3,8 @@
 
 use crate::thread::Block;
 use crate::unwind::rules;
-use crate::{attach, guard, intern, real, stamp, sys, thread, tls};
-use core::ffi::{c_int, c_void};
+use crate::{attach, guard, intern, real, sandbox, stamp, sys, thread, tls};
+use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Forks by `real`. The child attaches by itself at its first event; the parent's time of the fork travels in its memory.
@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::Relaxed;
 /// The call may come from a signal handler that interrupted a hook of this thread. When the handler returns in the child, that hook goes on where
 /// the area is not mapped and its block reads as zeros: so the child gets both back, as pages that nobody reads. Its own events go to a
 /// session of its own.
-fn forking(real: impl FnOnce() -> c_int) -> c_int {
+pub fn forking(real: impl FnOnce() -> c_long) -> c_long {
     let block = tls::get();
     let Some(area) = attach::area().filter(|_| guard::is_traced(block)) else { return real() };
     attach::FORK_TICK.store(stamp::now(), Relaxed);
@@ -21,9 +21,9 @@ fn forking(real: impl FnOnce() -> c_int) -> c_int {
     let mut words = [0u8; thread::WORDS];
     // SAFETY: as above; the words are the first of the block.
     unsafe { core::ptr::copy_nonoverlapping(block.cast::<u8>(), words.as_mut_ptr(), words.len()) };
-    let whole = if is_busy { copied(block) } else { None };
+    let whole = if is_busy && sandbox::allows(sandbox::MAP) { copied(block) } else { None };
     let result = real();
-    if result == 0 {
+    if result == 0 && sandbox::allows(sandbox::MAP) {
         let (rights, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
         sys::map(area.base(), area.layout().total as usize, rights, flags | libc::MAP_FIXED, -1);
@@ -38,7 +38,7 @@ fn forking(real: impl FnOnce() -> c_int) -> c_int {
             attach::leave_old_memory();
         }
         tls::set(core::ptr::null_mut());
-    } else {
+    } else if result != 0 {
         // A fork that does not come through here must not take this time for its own.
         attach::FORK_TICK.store(0, Relaxed);
         // What the parent does from here on must not look as if it had been done before the fork: stamp the next event.
@@ -62,13 +62,13 @@ fn copied(block: *mut Block) -> Option<*mut u8> {
 /// `fork`.
 pub unsafe extern "C" fn fork() -> c_int {
     // SAFETY: the program's own call.
-    forking(|| unsafe { real::fork() })
+    forking(|| c_long::from(unsafe { real::fork() })) as c_int
 }
 
 /// `_Fork`, which runs no handlers.
 pub unsafe extern "C" fn underscore_fork() -> c_int {
     // SAFETY: the program's own call.
-    forking(|| unsafe { real::_Fork() })
+    forking(|| c_long::from(unsafe { real::_Fork() })) as c_int
 }
 
 /// `dlclose`: afterwards other code may stand where the closed module was, so rules, memos and nodes of vanished modules are dropped.

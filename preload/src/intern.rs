@@ -5,7 +5,7 @@
 //! stack, which the recorder merges. (Hash-placed nodes in the shared file were measured first: each new one touched a new page.)
 
 use crate::unwind::objects::{self, Object};
-use crate::{attach, sys};
+use crate::{attach, sandbox, sys};
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
@@ -153,6 +153,9 @@ fn open(number: u32) -> bool {
     if number < open {
         return true;
     }
+    if !sandbox::allows(sandbox::OPEN) {
+        return false;
+    }
     let until = (number / PIECE + 1).saturating_mul(PIECE).min(CAPACITY.load(Relaxed));
     let (from, bytes) = (FIRST_NODE.load(Relaxed).cast::<u8>(), until as usize * size_of::<Node>());
     if !sys::open_memory(from, bytes.next_multiple_of(4096)) {
@@ -160,6 +163,21 @@ fn open(number: u32) -> bool {
     }
     OPEN.fetch_max(until, Relaxed);
     true
+}
+
+/// Opens memory for some more nodes while that is still allowed.
+pub fn open_ahead() {
+    let Some(area) = attach::area() else { return };
+    let used = area.header().nodes_used.0.load(Relaxed).min(CAPACITY.load(Relaxed) - 1);
+    let more = used.saturating_add(PIECE);
+    open(more.min(CAPACITY.load(Relaxed) - 1));
+    while 1 << (places().1 - 1) < more {
+        let (_, log2) = places();
+        grow(used, log2);
+        if places().1 == log2 {
+            break;
+        }
+    }
 }
 
 fn insert(index: *const AtomicU64, log2: u32, hash: u64, number: u32, probe: usize) {
@@ -190,7 +208,7 @@ fn fill(index: *const AtomicU64, log2: u32, nodes: u32) {
 fn grow(nodes: u32, log2: u32) {
     let word = INDEX.load(Acquire);
     let most = (CAPACITY.load(Relaxed) as usize).next_power_of_two() * 2;
-    if (word & 0xfff) as u32 != log2 || 1usize << (log2 + 1) > most || GROWING.swap(true, Acquire) {
+    if (word & 0xfff) as u32 != log2 || !sandbox::allows(sandbox::OPEN) || 1usize << (log2 + 1) > most || GROWING.swap(true, Acquire) {
         return;
     }
     let (old, bytes) = ((word & !0xfff) as usize, 8usize << log2);

@@ -1,18 +1,114 @@
-//! A program that shuts itself in (seccomp) may be killed for any system call that it does not know of. The two ways in that libc offers are
-//! watched, `prctl` and `syscall`: from then on this library makes no call of its own that it can do without. A child forked in there is not
-//! recorded, what is exec'd is not looked at, and a full ring is waited for without sleeping.
+//! A program that shuts itself in (seccomp) may be killed for any system call that its filter does not let through. The two ways in that
+//! libc offers are watched, `prctl` and `syscall`. A filter is evaluated for the calls that this library makes ([`filter`]); from then on it
+//! makes only those that are surely let through, and does without the others: stacks are cut, nodes and threads counted as missing.
+//!
+//! `syscall` is watched for forks too, whose children must be prepared as those of `fork` are.
+
+mod filter;
 
 use crate::link::{self, Scope, Wanted};
-use crate::sys;
+use crate::{fork, intern, stamp, sys, thread};
 use core::ffi::{c_int, c_long, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
+use filter::{Call, Filter};
 
-static SANDBOXED: AtomicBool = AtomicBool::new(false);
+/// What the library makes system calls for: bits of [`FORBIDDEN`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Need(u32);
+
+/// Asking whether memory can be read.
+pub const PROBE: Need = Need(1);
+/// Opening memory that is mapped without access rights.
+pub const OPEN: Need = Need(2);
+/// Mapping memory.
+pub const MAP: Need = Need(4);
+/// Giving a thread its state.
+pub const THREAD: Need = Need(8);
+/// Waiting without using the processor.
+pub const SLEEP: Need = Need(16);
+/// Copying memory that may not be readable.
+pub const PEEK: Need = Need(32);
+/// Asking the time, which the vDSO may do by a system call.
+pub const TIME: Need = Need(64);
+/// Attaching a forked child.
+pub const ATTACH: Need = Need(128);
+/// Looking at a program that is about to be started, and telling the recorder.
+pub const LOOK: Need = Need(256);
+const EVERYTHING: u32 = 511;
+
+impl Need {
+    const fn and(self, other: Need) -> Need {
+        Need(self.0 | other.0)
+    }
+}
+
+/// Needs that may be deadly; inherited by children.
+static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
 static NEXT_SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(first_syscall as *mut c_void);
 
-/// Whether system calls may be deadly; inherited by children.
-pub fn is_sandboxed() -> bool {
-    SANDBOXED.load(Relaxed)
+/// Whether the system calls for a need surely do no harm.
+#[inline(always)]
+pub fn allows(need: Need) -> bool {
+    FORBIDDEN.load(Relaxed) & need.0 == 0
+}
+
+const fn known(number: i64, arguments: [Option<u64>; 6]) -> Call {
+    Call { number, arguments }
+}
+
+const fn any(number: i64) -> Call {
+    known(number, [None; 6])
+}
+
+const OPENED: Option<u64> = Some((libc::PROT_READ | libc::PROT_WRITE) as u64);
+
+/// The system calls after the start, and what for.
+const CALLS: [(Need, Call); 28] = [
+    (PROBE.and(THREAD).and(ATTACH), any(libc::SYS_rt_sigprocmask)),
+    (OPEN.and(THREAD).and(ATTACH), known(libc::SYS_mprotect, [None, None, OPENED, None, None, None])),
+    (MAP.and(ATTACH), known(libc::SYS_mmap, [None, None, OPENED, None, None, None])),
+    (ATTACH, known(libc::SYS_mmap, [None, None, Some(libc::PROT_NONE as u64), None, None, None])),
+    (MAP.and(ATTACH), any(libc::SYS_munmap)),
+    (ATTACH, any(libc::SYS_madvise)),
+    (THREAD.and(ATTACH), any(libc::SYS_gettid)),
+    (ATTACH.and(PEEK).and(LOOK), any(libc::SYS_getpid)),
+    (SLEEP, known(libc::SYS_futex, [None, Some(libc::FUTEX_WAIT as u64), None, None, None, None])),
+    (SLEEP.and(ATTACH), any(libc::SYS_nanosleep)),
+    (SLEEP, any(libc::SYS_tgkill)),
+    (PEEK, any(libc::SYS_process_vm_readv)),
+    (TIME.and(ATTACH), any(libc::SYS_clock_gettime)),
+    (ATTACH.and(LOOK), any(libc::SYS_socket)),
+    (ATTACH.and(LOOK), any(libc::SYS_connect)),
+    (ATTACH.and(LOOK), any(libc::SYS_sendto)),
+    (ATTACH, any(libc::SYS_recvmsg)),
+    (ATTACH, any(libc::SYS_poll)),
+    (ATTACH, any(libc::SYS_getsockopt)),
+    (ATTACH, any(libc::SYS_prlimit64)),
+    (ATTACH.and(LOOK), any(libc::SYS_openat)),
+    (ATTACH.and(LOOK), any(libc::SYS_read)),
+    (ATTACH.and(LOOK), any(libc::SYS_close)),
+    (LOOK, any(libc::SYS_newfstatat)),
+    (LOOK, any(libc::SYS_geteuid)),
+    (LOOK, any(libc::SYS_getegid)),
+    (LOOK, any(libc::SYS_getxattr)),
+    (LOOK, any(libc::SYS_readlinkat)),
+];
+
+/// Looks whether the program was started inside a sandbox or without the time stamp counter. Its filter is not known: it lets through what
+/// libraries commonly do, or the program would not have come here, but perhaps not what debuggers do.
+pub fn look_around() {
+    if sys::has_filter() {
+        FORBIDDEN.fetch_or(PEEK.0, Relaxed);
+    }
+    if sys::has_no_counter() {
+        stamp::leave_counter();
+    }
+}
+
+/// Needs that a filter may forbid.
+fn forbidden_by(filter: Option<Filter>) -> u32 {
+    let Some(filter) = filter else { return EVERYTHING };
+    CALLS.iter().filter(|(_, call)| !filter.allows(call)).fold(0, |sum, (need, _)| sum | need.0)
 }
 
 /// Finds the next definition; once, with the allocator's.
@@ -43,28 +139,147 @@ unsafe extern "C" fn first_syscall() {
         resolve = sym resolve, next = sym NEXT_SYSCALL)
 }
 
-/// `prctl`.
-pub unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int {
-    if option == libc::PR_SET_SECCOMP {
-        SANDBOXED.store(true, Relaxed);
-    }
-    // SAFETY: the program's own call; libc takes five words whatever the option.
-    unsafe { crate::real::prctl(option, a, b, c, d) }
+/// How a call changes what the library may do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// A filter, by the address of its `struct sock_fprog`.
+    Filter(usize),
+    /// Only read, write and the end are left, and the time stamp counter is switched off.
+    Strict,
+    /// The time stamp counter is switched off.
+    NoCounter,
 }
 
-/// `syscall`: passed on as it came; a `seccomp` is noted.
+/// What `prctl` with these arguments changes.
+fn change_by_prctl(option: u64, first: u64, second: u64) -> Option<Change> {
+    const MODE_STRICT: u64 = libc::SECCOMP_MODE_STRICT as u64;
+    const MODE_FILTER: u64 = libc::SECCOMP_MODE_FILTER as u64;
+    const NO_COUNTER: u64 = libc::PR_TSC_SIGSEGV as u64;
+    match (option as c_int, first) {
+        (libc::PR_SET_SECCOMP, MODE_STRICT) => Some(Change::Strict),
+        (libc::PR_SET_SECCOMP, MODE_FILTER) => Some(Change::Filter(second as usize)),
+        (libc::PR_SET_TSC, NO_COUNTER) => Some(Change::NoCounter),
+        _ => None,
+    }
+}
+
+/// Makes a call that changes what the library may do. What it will forbid is not done from before the call on, and is done again when the
+/// call fails: asking whether there are filters is a call that fails.
+fn changing(change: Change, call: impl FnOnce() -> c_long) -> c_long {
+    let before = FORBIDDEN.load(Relaxed);
+    let forbidden = match change {
+        Change::Filter(program) => forbidden_by(Filter::at(program)),
+        Change::Strict => EVERYTHING,
+        Change::NoCounter => 0,
+    };
+    if before == 0 && forbidden != 0 {
+        sys::keeping_errno(|| {
+            intern::open_ahead();
+            thread::look_ahead();
+        });
+    }
+    let clock = match change {
+        Change::NoCounter | Change::Strict => Some(stamp::leave_counter()),
+        Change::Filter(_) if forbidden & TIME.0 != 0 => stamp::leave_clock(),
+        Change::Filter(_) => None,
+    };
+    FORBIDDEN.fetch_or(forbidden, Relaxed);
+    let result = call();
+    if result < 0 {
+        FORBIDDEN.store(before, Relaxed);
+        clock.into_iter().for_each(stamp::return_to);
+    }
+    result
+}
+
+/// `prctl`.
+pub unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int {
+    // SAFETY: the program's own call; libc takes five words whatever the option.
+    let call = || unsafe { crate::real::prctl(option, a, b, c, d) };
+    match change_by_prctl(option as u64, a, b) {
+        Some(change) => changing(change, || c_long::from(call())) as c_int,
+        None => call(),
+    }
+}
+
+/// The words that the stub of `syscall` saves: room for the result, number, five arguments; behind them its return address and the sixth.
+type Saved = [usize; 9];
+
+/// A call of `syscall` that must be known of: made here, and its result stored; true. False: the stub goes on to the next definition.
+unsafe extern "C" fn watched(saved: *mut Saved) -> u32 {
+    type Next = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> c_long;
+    // SAFETY: the stub saved these words. Those behind the return address are the caller's frame, mapped whatever it passed.
+    let [_, number, first, second, third, fourth, fifth, _, sixth] = unsafe { *saved };
+    // SAFETY: the next definition has libc's type; the arguments are the program's own.
+    let call = || unsafe {
+        let next: Next = core::mem::transmute(NEXT_SYSCALL.load(Relaxed));
+        next(number, first, second, third, fourth, fifth, sixth)
+    };
+    const SET_MODE_STRICT: u64 = libc::SECCOMP_SET_MODE_STRICT as u64;
+    const SET_MODE_FILTER: u64 = libc::SECCOMP_SET_MODE_FILTER as u64;
+    let number = i64::from(number as i32);
+    let change = match (number, first as u64 & 0xffff_ffff) {
+        (libc::SYS_prctl, option) => change_by_prctl(option, second as u64, third as u64),
+        (libc::SYS_seccomp, SET_MODE_STRICT) => Some(Change::Strict),
+        (libc::SYS_seccomp, SET_MODE_FILTER) => Some(Change::Filter(third)),
+        _ => None,
+    };
+    let result = match change {
+        Some(change) => changing(change, call),
+        None if forks(number, first, second) => fork::forking(call),
+        None => return 0,
+    };
+    // SAFETY: as above.
+    unsafe { (*saved)[0] = result as usize };
+    1
+}
+
+/// Whether a system call makes a child that goes on from here with a copy of the memory.
+fn forks(number: i64, first: usize, second: usize) -> bool {
+    /// Places of the flags and the stack in `struct clone_args`, in words.
+    const FLAGS: usize = 0;
+    const STACK: usize = 5;
+    let copies = |flags: u64, stack: u64| flags & libc::CLONE_VM as u64 == 0 && stack == 0;
+    match number {
+        libc::SYS_fork => true,
+        libc::SYS_clone => copies(first as u64, second as u64),
+        libc::SYS_clone3 => {
+            let mut words = [0u8; 48];
+            let word = |bytes: &[u8; 48], place: usize| {
+                bytes.chunks_exact(8).nth(place).map_or(0, |word| word.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+            };
+            second >= words.len()
+                && sys::copy_from(first, &mut words) == words.len()
+                && copies(word(&words, FLAGS), word(&words, STACK))
+        }
+        _ => false,
+    }
+}
+
+/// `syscall`: passed on as it came, but for the calls that must be known of.
 #[cfg_attr(test, allow(dead_code))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn syscall() {
     core::arch::naked_asm!(
         "endbr64",
-        "cmp edi, {seccomp}",
-        "je 3f",
+        "cmp edi, {clone}", "je 3f",
+        "cmp edi, {fork}", "je 3f",
+        "cmp edi, {prctl}", "je 3f",
+        "cmp edi, {seccomp}", "je 3f",
+        "cmp edi, {clone3}", "je 3f",
         "2:",
         "mov r11, qword ptr [rip + {next}]",
         "jmp r11",
         "3:",
-        "mov byte ptr [rip + {flag}], 1",
-        "jmp 2b",
-        seccomp = const libc::SYS_seccomp, next = sym NEXT_SYSCALL, flag = sym SANDBOXED)
+        "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi", "push rax",
+        "mov rdi, rsp",
+        "call {watched}",
+        "test eax, eax",
+        // These change no flags.
+        "pop rax", "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop r8", "pop r9",
+        "jz 2b",
+        "ret",
+        clone = const libc::SYS_clone, fork = const libc::SYS_fork, prctl = const libc::SYS_prctl,
+        seccomp = const libc::SYS_seccomp, clone3 = const libc::SYS_clone3,
+        next = sym NEXT_SYSCALL, watched = sym watched)
 }

@@ -3,17 +3,90 @@
 //! With several threads the counter is read behind `lfence`: a plain `rdtsc` may run ahead of the load that received the pointer, and was
 //! seen to invert 4.5 % of tight hand-overs; with the fence 0 in 4 M. A stamp costs 9 ns, with the fence 13 ns, more than all else on
 //! this path, so a process with one thread stamps each 16th event: the ring's order is the order.
+//!
+//! A program can have the counter switched off (`PR_SET_TSC`, strict seccomp): reading it is then a fault, by the vDSO's clock too. From then
+//! on timestamps are numbers in sequence, never below the recorder's clock at its last pass, which it leaves in the area's heartbeat.
 
+use crate::{attach, sys};
 use core::arch::x86_64::{_mm_lfence, _rdtsc};
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU8, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+};
 
-static BY_COUNTER: AtomicBool = AtomicBool::new(true);
+/// Where timestamps come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Source {
+    /// The time stamp counter.
+    Counter = 0,
+    /// `CLOCK_MONOTONIC`.
+    Clock = 1,
+    /// Numbers in sequence, because the other two may be deadly.
+    Sequence = 2,
+}
+
+impl Source {
+    fn of(number: u8) -> Source {
+        match number {
+            0 => Source::Counter,
+            1 => Source::Clock,
+            _ => Source::Sequence,
+        }
+    }
+}
+
+static SOURCE: AtomicU8 = AtomicU8::new(Source::Counter as u8);
+/// Whether the counter is switched off, which the vDSO's clock reads too.
+static IS_OFF: AtomicU8 = AtomicU8::new(0);
+/// The last number of the sequence.
+static LAST: AtomicU64 = AtomicU64::new(0);
 static ALWAYS_THREADED: u8 = 0;
 static SINGLE: AtomicPtr<u8> = AtomicPtr::new((&raw const ALWAYS_THREADED).cast_mut());
 
-/// Chooses the clock that the recorder asked for.
+/// Chooses the clock that the recorder asked for, unless it may be deadly.
 pub fn choose(by_counter: bool) {
-    BY_COUNTER.store(by_counter, Relaxed);
+    let source = if by_counter { Source::Counter } else { Source::Clock };
+    if Source::of(SOURCE.load(Relaxed)) != Source::Sequence {
+        SOURCE.store(source as u8, Relaxed);
+    }
+}
+
+/// Reads neither counter nor clock from now on; gives what [`return_to`] needs.
+pub fn leave_counter() -> Source {
+    let source = leave();
+    IS_OFF.store(1, Relaxed);
+    source
+}
+
+/// Asks the clock no more from now on, which may do it by a system call; gives what [`return_to`] needs, if anything has changed.
+pub fn leave_clock() -> Option<Source> {
+    (SOURCE.load(Relaxed) == Source::Clock as u8).then(leave)
+}
+
+fn leave() -> Source {
+    let source = Source::of(SOURCE.load(Relaxed));
+    if source != Source::Sequence && attach::area().is_some() {
+        LAST.fetch_max(now(), SeqCst);
+        SOURCE.store(Source::Sequence as u8, SeqCst);
+        // Another thread may have read the counter since.
+        let late = if source == Source::Counter { counter() } else { sys::monotonic_ns() };
+        LAST.fetch_max(late, SeqCst);
+    }
+    SOURCE.store(Source::Sequence as u8, SeqCst);
+    source
+}
+
+/// The change that [`leave_counter`] or [`leave_clock`] prepared for has not come.
+pub fn return_to(source: Source) {
+    if source != Source::Sequence {
+        IS_OFF.store(0, Relaxed);
+    }
+    SOURCE.store(source as u8, Relaxed);
+}
+
+/// Whether the counter is switched off.
+pub fn counter_is_off() -> bool {
+    IS_OFF.load(Relaxed) != 0
 }
 
 /// Names libc's flag that the process has one thread (glibc 2.32 and later: `__libc_single_threaded`); without it every event is stamped.
@@ -30,16 +103,33 @@ pub fn is_single_threaded() -> bool {
     unsafe { SINGLE.load(Relaxed).read_volatile() != 0 }
 }
 
+#[inline(always)]
+fn counter() -> u64 {
+    // SAFETY: SSE2 and the counter are there on every x86-64; the recorder checked that the counter is usable.
+    unsafe {
+        _mm_lfence();
+        _rdtsc()
+    }
+}
+
 /// The time now, not before anything that the calling thread has seen.
 #[inline(always)]
 pub fn now() -> u64 {
-    if BY_COUNTER.load(Relaxed) {
-        // SAFETY: SSE2 and the counter are there on every x86-64; the recorder checked that the counter is usable.
-        unsafe {
-            _mm_lfence();
-            _rdtsc()
-        }
-    } else {
-        crate::sys::monotonic_ns()
+    if SOURCE.load(Relaxed) == Source::Counter as u8 { counter() } else { otherwise() }
+}
+
+#[cold]
+fn otherwise() -> u64 {
+    if SOURCE.load(Relaxed) == Source::Clock as u8 {
+        return sys::monotonic_ns();
     }
+    // The recorder stores its clock before it looks at the rings: what is numbered after that look comes after all that it found.
+    let passed = attach::area().map_or(0, |area| area.header().heartbeat.0.load(Acquire));
+    let next = |last: u64| Some(last.max(passed) + 1);
+    LAST.fetch_update(AcqRel, Relaxed, next).map_or(0, |last| last.max(passed) + 1)
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`; `None` where asking for them may be deadly.
+pub fn monotonic_ns() -> Option<u64> {
+    crate::sandbox::allows(crate::sandbox::TIME).then(sys::monotonic_ns)
 }

@@ -5,7 +5,7 @@
 
 use crate::entry::{self, Lane};
 use crate::unwind::memo::Memo;
-use crate::{attach, emit, sys, tls};
+use crate::{attach, emit, sandbox, sys, tls};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use heaptape_wire::area::{OVERFLOW_DROP, SLOT_FREE, SLOT_TAKEN};
 use heaptape_wire::limits::STRIDE;
@@ -127,6 +127,10 @@ pub fn enter(sp: usize) -> *mut Block {
     if !crate::real::is_resolved() {
         return core::ptr::null_mut();
     }
+    if !sandbox::allows(sandbox::THREAD) {
+        attach::missed();
+        return core::ptr::null_mut();
+    }
     // A handler that jumped out from here would leave the thread without a block for ever.
     let signals = sys::hold_signals();
     let block = arrives(sp);
@@ -213,6 +217,21 @@ unsafe fn prepare(block: *mut Block, control: &SlotControl, ring: Ring, sp: usiz
     }
 }
 
+/// Looks how far down the calling thread's stack can be read while asking is still allowed: as if it had gone so deep before.
+pub fn look_ahead() {
+    const AHEAD: usize = 512 << 10;
+    let block = tls::get();
+    if !crate::guard::is_traced(block) {
+        return;
+    }
+    // SAFETY: the thread's own block.
+    let block = unsafe { &mut *block };
+    let lowest = block.stack_low.saturating_sub(AHEAD);
+    while block.stack_end != 0 && block.stack_low > lowest && sys::is_readable(block.stack_low - 4096) {
+        block.stack_low -= 4096;
+    }
+}
+
 /// Slots of threads that are over come back when the recorder has read their rings. Where events wait for room, a thread waits for a slot
 /// as long as there are such slots: threads may come and go faster than a recorder without a processor can follow.
 #[cold]
@@ -224,7 +243,7 @@ fn awaited(session: &attach::Session) -> Option<u32> {
     let mut patience = emit::Patience::new(header);
     while header.overflow.load(Relaxed) != OVERFLOW_DROP
         && header.breaker.load(Relaxed) == 0
-        && !crate::sandbox::is_sandboxed()
+        && sandbox::allows(sandbox::SLEEP)
         && has_slots_to_come(session)
     {
         sys::sleep_ms(nap_ms);

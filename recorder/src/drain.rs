@@ -166,24 +166,26 @@ impl Drain {
             match queue.send_timeout(message, BEAT) {
                 Ok(()) | Err(SendTimeoutError::Disconnected(_)) => {}
                 Err(SendTimeoutError::Timeout(message)) => {
-                    self.beat();
+                    self.beat(self.clock.now());
                     unsent = Some(message);
                 }
             }
         }
     }
 
-    fn beat(&self) {
+    /// Shows the programs that this recorder lives, and its clock to those that may not read one themselves.
+    fn beat(&self, now: u64) {
         for source in &self.sources {
-            source.session.mapping.header().heartbeat.0.fetch_add(1, Relaxed);
+            source.session.mapping.header().heartbeat.0.store(now, Release);
         }
     }
 
     /// Looks at everything once. Gives the time until the next look.
     fn pass(&mut self, pause: Duration) -> Duration {
         let cut = self.clock.now();
+        // Before the rings are looked at: a timestamp made without a clock after that look is above the cut too.
+        self.beat(cut);
         self.clock.grace();
-        self.beat();
         let (mut records, mut fullest, mut more) = (0, 0, false);
         for index in 0..self.sources.len() {
             if !self.may_pass(index) || self.sources[index].is_left_alone() {

@@ -40,6 +40,7 @@ mod record_default;
 mod record_signals;
 mod refusals;
 mod same_output;
+mod sandboxes;
 mod semantics;
 mod signals;
 mod speedscope;

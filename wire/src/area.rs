@@ -162,7 +162,8 @@ pub struct Header {
     pub wait_ms: AtomicU64,
     /// r: [`LIVE`] or [`CLOSED`].
     pub state: AtomicU32,
-    /// r: counts the recorder's passes; stands still when it is stopped or gone.
+    /// r: the recorder's clock when its last pass began; stands still when it is stopped or gone. A program that may not read a clock takes
+    /// its timestamps from here.
     pub heartbeat: Line<AtomicU64>,
     /// p: slots ever claimed (an upper bound of the indexes in use); r lowers nothing.
     pub slots_used: Line<AtomicU32>,

@@ -3,7 +3,7 @@
 use super::ROOM;
 use crate::entry::{self, Lane};
 use crate::thread::{self, BEHIND_NEXT, Block, INTERVAL};
-use crate::{attach, sys, tls};
+use crate::{attach, sandbox, stamp, sys, tls};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use heaptape_wire::area::{CLOSED, GATE_DORMANT, OVERFLOW_DROP};
 use heaptape_wire::limits::STRIDE;
@@ -62,25 +62,37 @@ pub fn room(block: &mut Block) -> bool {
     wait(block, header, control, &mut refresh)
 }
 
+/// Turns of a loop between two looks.
+const SPINS: u32 = 64;
+
 /// How long a thread waits for the recorder.
 pub struct Patience {
     heartbeat: u64,
     start: u64,
     alive: u64,
+    /// Looks without a clock.
+    looks: u64,
 }
 
 impl Patience {
     /// From now on.
     pub fn new(header: &heaptape_wire::Header) -> Patience {
-        let now = sys::monotonic_ns();
-        Patience { heartbeat: header.heartbeat.0.load(Relaxed), start: now, alive: now }
+        let now = stamp::monotonic_ns().unwrap_or(0);
+        Patience { heartbeat: header.heartbeat.0.load(Relaxed), start: now, alive: now, looks: 0 }
+    }
+
+    fn now(&mut self) -> u64 {
+        /// A look and the [`SPINS`] before it, where there is no clock.
+        const LOOK_NS: u64 = 2_000;
+        self.looks += 1;
+        stamp::monotonic_ns().unwrap_or(self.looks * LOOK_NS)
     }
 
     /// Whether the session is closed, the recorder's heart has not beaten for `wait_ms`, or too much time has gone in all.
     pub fn is_over(&mut self, header: &heaptape_wire::Header) -> bool {
         /// A recorder that lives but takes nothing from a ring for so long is as good as dead.
         const LONGEST_MS: u64 = 30_000;
-        let (now, beat) = (sys::monotonic_ns(), header.heartbeat.0.load(Relaxed));
+        let (now, beat) = (self.now(), header.heartbeat.0.load(Relaxed));
         if beat != self.heartbeat {
             (self.heartbeat, self.alive) = (beat, now);
         }
@@ -97,7 +109,6 @@ fn wait(
     control: &heaptape_wire::SlotControl,
     refresh: &mut impl FnMut(&mut Block) -> bool,
 ) -> bool {
-    const SPINS: u32 = 64;
     const NAP_MS: u64 = 10;
     for _ in 0..SPINS {
         core::hint::spin_loop();
@@ -114,7 +125,7 @@ fn wait(
             control.waiting.0.store(0, Relaxed);
             return true;
         }
-        if crate::sandbox::is_sandboxed() {
+        if !sandbox::allows(sandbox::SLEEP) {
             (0..SPINS).for_each(|_| core::hint::spin_loop());
         } else {
             sys::futex_wait(tail_low, seen, NAP_MS);
