@@ -204,7 +204,7 @@ macro_rules! operator_exports {
                 #[unsafe(naked)]
                 pub unsafe extern "C" fn $symbol() {
                     crate::entry::untraced!("{next} + 8 * {which}",
-                        (next = sym crate::real::OPERATORS, which = const $index, full = sym super::operator_full::$symbol))
+                        (next = sym crate::operators::NEXT, which = const $index, full = sym super::operator_full::$symbol))
                 }
             )*
         }

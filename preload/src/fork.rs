@@ -3,7 +3,7 @@
 
 use crate::thread::Block;
 use crate::unwind::rules;
-use crate::{attach, guard, intern, real, sandbox, stamp, sys, thread, tls};
+use crate::{attach, guard, intern, operators, real, sandbox, stamp, sys, thread, tls};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let result = unsafe { real::dlclose(handle) };
     let gone = sys::keeping_errno(intern::retire_gone_modules);
     if gone {
-        real::forget_operators();
+        operators::forget();
     }
     rules::closed(gone);
     result

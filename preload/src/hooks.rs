@@ -4,7 +4,7 @@
 //! state at the call, whatever the compiler does with our own frames.
 
 use crate::emit::{allocated, freed, passes_over, passes_over_free, resize_begins, resize_ends};
-use crate::{cradle, guard, real, tls};
+use crate::{cradle, guard, operators, real, tls};
 use core::ffi::{CStr, c_int, c_void};
 use heaptape_wire::Op;
 
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second
             let slack = if ALIGNED_NEW.contains(&which) { second.wrapping_sub(1) } else { 0 };
             guard::forward(state, sp, size, slack, 0);
         }
-        let next = real::operator(which, (sp as *const usize).read());
+        let next = operators::next(which, (sp as *const usize).read());
         if next.is_null() { crate::entry::new_without_next as *mut c_void } else { next }
     }
 }
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, sp:
 pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, which: usize, sp: usize, bp: usize) {
     // SAFETY: the program's own call; `sp` is the stub's.
     unsafe {
-        let next = real::operator(which, (sp as *const usize).read());
+        let next = operators::next(which, (sp as *const usize).read());
         if next.is_null() {
             return free_by(OPERATOR_OPS[which], block, sp, bp, || real::free(block));
         }

@@ -24,6 +24,7 @@ mod guard;
 mod hooks;
 mod intern;
 mod link;
+mod operators;
 mod real;
 mod sample;
 mod sandbox;

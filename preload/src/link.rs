@@ -5,6 +5,8 @@
 //! since. It takes the loader's lock and nothing else. Symbols are found by the objects' own hash tables; of several versions of a
 //! symbol the default one counts.
 
+pub mod scope;
+
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 

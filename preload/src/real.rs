@@ -5,9 +5,9 @@
 
 use crate::link::{self, Scope, Wanted};
 use crate::{cradle, sys};
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicBool, AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
 macro_rules! next_functions {
@@ -187,42 +187,4 @@ pub fn is_resolved() -> bool {
 #[inline(always)]
 pub fn is_glibc() -> bool {
     IS_GLIBC.load(Relaxed)
-}
-
-/// The C++ operators, found on first use: a C program has none, and one loaded later by `dlopen` may not be in the global scope.
-pub static OPERATORS: [AtomicPtr<c_void>; crate::hooks::OPERATORS.len()] =
-    [const { AtomicPtr::new(core::ptr::null_mut()) }; crate::hooks::OPERATORS.len()];
-
-/// The next definition of an operator; null when there is none. `caller` is an address in the calling object, whose own scope is
-/// searched when the global one has none (a C++ library opened locally by a C program).
-#[inline(always)]
-pub fn operator(which: usize, caller: usize) -> *mut c_void {
-    let found = OPERATORS[which].load(Relaxed);
-    if found.is_null() { find_operator(which, caller) } else { found }
-}
-
-#[cold]
-fn find_operator(which: usize, caller: usize) -> *mut c_void {
-    /// The last caller that was not this library. An operator that jumps to another one shows our own stub as that one's caller.
-    static CALLER: AtomicUsize = AtomicUsize::new(0);
-    let name: &CStr = crate::hooks::OPERATORS[which];
-    let object_of = crate::unwind::objects::find;
-    let is_ours = |address: usize| {
-        object_of(address)
-            .is_some_and(|object| (object.start..object.end).contains(&(find_operator as *const () as u64)))
-    };
-    if !is_ours(caller) {
-        CALLER.store(caller, Relaxed);
-    }
-    // As the loader would search for the caller: what was loaded at start, then the caller's own; then what was opened for it.
-    let places = [(Scope::Next, true), (Scope::Object(CALLER.load(Relaxed)), false), (Scope::Next, false)];
-    let found = places.into_iter().map(|(scope, at_start)| link::one(scope, at_start, name));
-    let found = found.into_iter().find(|found| !found.is_null()).unwrap_or(core::ptr::null_mut());
-    OPERATORS[which].store(found, Relaxed);
-    found
-}
-
-/// After a module went: an operator that was found in it is found again.
-pub fn forget_operators() {
-    OPERATORS.iter().for_each(|place| place.store(core::ptr::null_mut(), Relaxed));
 }

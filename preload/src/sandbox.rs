@@ -63,12 +63,13 @@ const fn any(number: i64) -> Call {
 const OPENED: Option<u64> = Some((libc::PROT_READ | libc::PROT_WRITE) as u64);
 
 /// The system calls after the start, and what for.
-const CALLS: [(Need, Call); 28] = [
-    (PROBE.and(THREAD).and(ATTACH), any(libc::SYS_rt_sigprocmask)),
+const CALLS: [(Need, Call); 29] = [
+    (PROBE.and(THREAD).and(ATTACH).and(LOOK), any(libc::SYS_rt_sigprocmask)),
     (OPEN.and(THREAD).and(ATTACH), known(libc::SYS_mprotect, [None, None, OPENED, None, None, None])),
-    (MAP.and(ATTACH), known(libc::SYS_mmap, [None, None, OPENED, None, None, None])),
+    (MAP.and(ATTACH).and(LOOK), known(libc::SYS_mmap, [None, None, OPENED, None, None, None])),
     (ATTACH, known(libc::SYS_mmap, [None, None, Some(libc::PROT_NONE as u64), None, None, None])),
-    (MAP.and(ATTACH), any(libc::SYS_munmap)),
+    (MAP.and(ATTACH).and(LOOK), any(libc::SYS_munmap)),
+    (LOOK, any(libc::SYS_clone)),
     (ATTACH, any(libc::SYS_madvise)),
     (THREAD.and(ATTACH), any(libc::SYS_gettid)),
     (ATTACH.and(PEEK).and(LOOK), any(libc::SYS_getpid)),

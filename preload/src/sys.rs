@@ -85,9 +85,17 @@ pub fn peek(address: usize, out: &mut [u8]) -> usize {
     if !sandbox::allows(sandbox::PEEK) {
         return 0;
     }
-    let ours = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
-    let theirs = libc::iovec { iov_base: address as *mut c_void, iov_len: out.len() };
-    call!(SYS_process_vm_readv, pid(), &raw const ours, 1, &raw const theirs, 1, 0).max(0) as usize
+    let (pid, room, all) = (pid(), out.as_mut_ptr(), out.len());
+    let copy = |bytes: usize| {
+        let ours = libc::iovec { iov_base: room.cast(), iov_len: bytes };
+        let theirs = libc::iovec { iov_base: address as *mut c_void, iov_len: bytes };
+        call!(SYS_process_vm_readv, pid, &raw const ours, 1, &raw const theirs, 1, 0).max(0) as usize
+    };
+    let to_page_end = 4096 - (address & 4095);
+    match copy(all) {
+        0 if all > to_page_end => copy(to_page_end),
+        copied => copied,
+    }
 }
 
 /// Copies what the program names in a call of its own, and keeps mapped during that call, if it is mapped; gives the bytes copied.

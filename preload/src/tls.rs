@@ -1,8 +1,8 @@
-//! The one thread-local word: the address of the thread's [`crate::thread::Block`].
+//! The thread-local words: the address of the thread's [`crate::thread::Block`], and one for the C++ operators.
 //!
-//! Stable Rust has no thread-local for `no_std`, and std's in a shared object calls `__tls_get_addr`, which may allocate. So the word is
+//! Stable Rust has no thread-local for `no_std`, and std's in a shared object calls `__tls_get_addr`, which may allocate. So the words are
 //! declared in assembly with the initial-exec model: one load of its offset, one load through the thread pointer (1.4-3.0 ns measured,
-//! against 3.3-3.8 of std's). The library then carries STATIC_TLS and 8 bytes of each thread's static area.
+//! against 3.3-3.8 of std's). The library then carries STATIC_TLS and 16 bytes of each thread's static area.
 
 use crate::thread::Block;
 use core::arch::{asm, global_asm};
@@ -15,6 +15,11 @@ global_asm!(
     ".type heaptape_block, @object",
     ".size heaptape_block, 8",
     "heaptape_block: .zero 8",
+    ".hidden heaptape_operator_caller",
+    ".globl heaptape_operator_caller",
+    ".type heaptape_operator_caller, @object",
+    ".size heaptape_operator_caller, 8",
+    "heaptape_operator_caller: .zero 8",
     ".popsection",
 );
 
@@ -36,6 +41,26 @@ pub fn set(block: *mut Block) {
     unsafe {
         asm!("mov {0}, qword ptr [rip + heaptape_block@GOTTPOFF]", "mov qword ptr fs:[{0}], {1}", out(reg) _, in(reg) block,
             options(nostack, preserves_flags));
+    }
+}
+
+/// The last caller of an operator, outside this library, whose next definition was looked for; 0: none yet.
+pub fn operator_caller() -> usize {
+    let caller: usize;
+    // SAFETY: reads the thread's own word.
+    unsafe {
+        asm!("mov {0}, qword ptr [rip + heaptape_operator_caller@GOTTPOFF]", "mov {0}, qword ptr fs:[{0}]", out(reg) caller,
+            options(nostack, readonly, preserves_flags));
+    }
+    caller
+}
+
+/// Sets what [`operator_caller`] gives.
+pub fn set_operator_caller(caller: usize) {
+    // SAFETY: writes the thread's own word.
+    unsafe {
+        asm!("mov {0}, qword ptr [rip + heaptape_operator_caller@GOTTPOFF]", "mov qword ptr fs:[{0}], {1}", out(reg) _,
+            in(reg) caller, options(nostack, preserves_flags));
     }
 }
 

@@ -208,3 +208,29 @@ fn who_gave_up_waiting_is_named() {
     report.processes.iter().for_each(heaptape_tests::Process::ledger);
     torture::passed(7, "programs that started while the recorder was stopped, named", 1);
 }
+
+/// The kernel judges what a program hands to exec.
+#[test]
+fn bad_addresses_are_the_kernels_to_judge() {
+    let program = Program::new(target::c("exec_pointers"));
+    let plain = program.plain().success();
+    assert!(plain.text().contains("environment -1 EFAULT"), "{plain}");
+    same(&plain, &program.preloaded());
+    same(&plain, &program.recorded().outcome);
+    torture::passed(19, "kinds of bad addresses handed to exec", plain.text().lines().count() as u64);
+}
+
+/// The look at what is started, and the notice about it, open descriptors that no other thread can see.
+#[test]
+fn starts_beside_threads_that_look_at_descriptors() {
+    let count = if is_full() { 5_000 } else { 200 };
+    let sleeps = Target::program("sleeps.c").flag("-static").build();
+    let program = Program::new(target::c("spawns_beside_threads")).arg(count.to_string()).arg(&sleeps);
+    let plain = program.plain().success();
+    assert_eq!(plain.text(), "only its own descriptors\n");
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let named = recording.about().not_traced.iter().filter(|process| process.why.contains("static")).count();
+    assert_eq!(named, count, "{:#?}", recording.about());
+    torture::passed(21, "starts while another thread looks at its descriptors", count as u64);
+}

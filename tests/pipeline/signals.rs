@@ -25,14 +25,16 @@ fn handlers_allocate_in_the_middle_of_a_hook() {
 #[test]
 fn a_handler_forks_in_the_middle_of_a_hook() {
     let forks: u64 = if is_full() { 10_000 } else { 100 };
-    let program = Program::new(target::signal_safe("fork_in_handler")).arg(forks.to_string());
-    let plain = program.plain().success();
-    same(&plain, &program.preloaded());
-    let recording = program.recorded();
-    same(&plain, &recording.outcome);
-    let report = recording.report();
-    let parents = report.all("fork_in_handler").filter(|process| process.allocs > 1_000).count();
-    assert_eq!(parents, 1, "{report:#?}");
-    report.processes.iter().for_each(heaptape_tests::Process::ledger);
-    torture::passed(17, "forks in handlers", forks);
+    for how in [None, Some("raw")] {
+        let program = Program::new(target::signal_safe("fork_in_handler")).arg(forks.to_string()).args(how);
+        let plain = program.plain().success();
+        same(&plain, &program.preloaded());
+        let recording = program.recorded();
+        same(&plain, &recording.outcome);
+        let report = recording.report();
+        let parents = report.all("fork_in_handler").filter(|process| process.allocs > 1_000).count();
+        assert_eq!(parents, 1, "{report:#?}");
+        report.processes.iter().for_each(heaptape_tests::Process::ledger);
+    }
+    torture::passed(17, "forks in handlers", 2 * forks);
 }

@@ -1,4 +1,4 @@
-/* A handler forks while it interrupts the allocator, FORKS times (200). The child returns from the handler into what was interrupted,
+/* A handler forks while it interrupts the allocator, FORKS times (200); with `raw` by a system call. The child returns from the handler into what was interrupted,
  * allocates on, and ends. Linked with signal_safe_allocator. */
 #include "own.h"
 #include <errno.h>
@@ -7,16 +7,18 @@
 #include <sys/wait.h>
 static volatile sig_atomic_t forks, in_child;
 static volatile pid_t last;
+static int is_raw;
 static void handler(int signal) {
     (void)signal;
     if (last || in_child) return;
     int kept = errno;
-    pid_t pid = fork();
+    pid_t pid = is_raw ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
     if (!pid) in_child = 1; else last = pid;
     errno = kept;
 }
 int main(int argc, char **argv) {
     sig_atomic_t wanted = number(argc, argv, 1, 200);
+    is_raw = argc > 2;
     struct sigaction action = { .sa_handler = handler, .sa_flags = SA_RESTART };
     sigaction(SIGALRM, &action, 0);
     struct itimerval often = { { 0, 500 }, { 0, 500 } }, never = { { 0, 0 }, { 0, 0 } };

@@ -1,0 +1,76 @@
+//! Work that opens descriptors, in a process with other threads: these must not see them, as a number that `dup` does not give them, or one
+//! that they close. So the work is done by a thread of our own that has a table of descriptors of its own, while its maker stands still.
+
+use crate::{attach, stamp, sys};
+use core::arch::asm;
+use core::ffi::c_void;
+
+/// Bytes of the helper's stack.
+const STACK: usize = 64 << 10;
+
+/// Runs `body` where no other thread sees its descriptors; not at all when that is not possible.
+pub fn run(body: impl FnOnce()) {
+    // A forked child that has not attached has one thread, and so has the child of a `vfork`, whose table is its own.
+    if stamp::is_single_threaded() || sys::pid() != attach::pid() {
+        return body();
+    }
+    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let Some(stack) = sys::map(core::ptr::null_mut(), STACK, rights, flags, -1) else { return };
+    // A signal of the process must not be handled by the helper.
+    let signals = sys::hold_signals();
+    let mut body = Some(body);
+    // SAFETY: the helper has the stack for itself, and ends before this call goes on.
+    unsafe { start(stack.wrapping_add(STACK), call(&body), (&raw mut body).cast()) };
+    sys::release_signals(signals);
+    sys::unmap(stack, STACK);
+}
+
+type Body = unsafe extern "C" fn(*mut c_void);
+
+/// The function that runs a body of this type.
+fn call<F: FnOnce()>(_: &Option<F>) -> Body {
+    unsafe extern "C" fn call<F: FnOnce()>(body: *mut c_void) {
+        // SAFETY: `run` gave the address of an `Option<F>`, and waits.
+        if let Some(body) = unsafe { (*body.cast::<Option<F>>()).take() } {
+            body();
+        }
+    }
+    call::<F>
+}
+
+/// Runs `body` in a thread that shares all but the descriptors, and waits for its end. The calling thread stands still meanwhile, so that
+/// both can have one thread-local storage.
+///
+/// # Safety
+/// `top` is the end of a stack that nobody else uses, a multiple of 16.
+unsafe fn start(top: *mut u8, body: Body, argument: *mut c_void) {
+    const FLAGS: i32 =
+        libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | libc::CLONE_VFORK;
+    // SAFETY: the child has a stack of its own and never leaves the block; the parent goes on when it has ended.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r13",
+            "call r12",
+            "mov eax, {exit}",
+            "xor edi, edi",
+            "syscall",
+            "ud2",
+            "2:",
+            exit = const libc::SYS_exit,
+            inlateout("rax") libc::SYS_clone => _,
+            in("rdi") FLAGS as usize,
+            in("rsi") top,
+            in("rdx") 0,
+            in("r10") 0,
+            in("r8") 0,
+            in("r12") body,
+            in("r13") argument,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! The scope of a library that was opened by `dlopen`: the library and what it needs, in the order in which the loader searches them. What was
+//! loaded with another library has that one's scope.
+
+use super::{AT_START, Object, Wanted};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Most objects that are looked at.
+const MOST: usize = 256;
+
+#[derive(Clone, Copy)]
+struct Loaded {
+    base: u64,
+    dynamic: *const [u64; 2],
+    name: *const c_char,
+    holds_caller: bool,
+}
+
+struct Search {
+    caller: usize,
+    wanted: Wanted,
+    loaded: [Loaded; MOST],
+    count: usize,
+}
+
+/// Looks a name up for a caller in a library that was opened after the start; null when its scope has none. May take the loader's lock.
+pub fn find(caller: usize, name: &'static CStr) -> *mut c_void {
+    const NONE: Loaded =
+        Loaded { base: 0, dynamic: core::ptr::null(), name: core::ptr::null(), holds_caller: false };
+    let mut search = Search { caller, wanted: Wanted::new(name), loaded: [NONE; MOST], count: 0 };
+    // SAFETY: the callback gets what libc describes and our own structure, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(under_lock), (&raw mut search).cast()) };
+    search.wanted.found
+}
+
+/// Called for the first object: does all there, because the loader keeps its lock, which one thread may take twice, and no object goes.
+unsafe extern "C" fn under_lock(_: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
+    // SAFETY: `find` passes its own structure.
+    unsafe {
+        libc::dl_iterate_phdr(Some(collect), search);
+        (*search.cast::<Search>()).look();
+    }
+    1
+}
+
+unsafe extern "C" fn collect(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
+    // SAFETY: `under_lock` passes on the structure of `find`; the loader describes an object that stays mapped while it holds its lock.
+    unsafe {
+        let (info, search) = (&*info, &mut *search.cast::<Search>());
+        let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+        let address = |header: &libc::Elf64_Phdr| info.dlpi_addr.wrapping_add(header.p_vaddr);
+        let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else { return 0 };
+        let Some(place) = search.loaded.get_mut(search.count) else { return 1 };
+        let holds_caller = headers.iter().any(|header| {
+            let start = address(header) as usize;
+            header.p_type == libc::PT_LOAD && (start..start + header.p_memsz as usize).contains(&search.caller)
+        });
+        *place = Loaded {
+            base: info.dlpi_addr,
+            dynamic: address(dynamic) as *const [u64; 2],
+            name: info.dlpi_name,
+            holds_caller,
+        };
+        search.count += 1;
+    }
+    0
+}
+
+impl Search {
+    fn loaded(&self) -> &[Loaded] {
+        &self.loaded[..self.count]
+    }
+
+    /// Finds the first library, opened after the start, whose scope holds the caller, and looks the name up there.
+    ///
+    /// # Safety
+    /// The objects are mapped.
+    unsafe fn look(&mut self) {
+        let first = AT_START.load(Relaxed).min(self.count);
+        // SAFETY: the caller's promise.
+        unsafe {
+            for root in first..self.count {
+                let (order, count) = self.order(root);
+                let order = &order[..count];
+                if !order.iter().any(|index| self.loaded[usize::from(*index)].holds_caller) {
+                    continue;
+                }
+                for index in order {
+                    let Loaded { base, dynamic, .. } = self.loaded[usize::from(*index)];
+                    self.wanted.found = Object::read(base, dynamic).symbol(&self.wanted);
+                    if !self.wanted.found.is_null() {
+                        break;
+                    }
+                }
+                return;
+            }
+        }
+    }
+
+    /// A library and all that it needs, level by level.
+    ///
+    /// # Safety
+    /// The objects are mapped.
+    unsafe fn order(&self, root: usize) -> ([u8; MOST], usize) {
+        const DT_NEEDED: u64 = 1;
+        let (mut order, mut count, mut next) = ([0u8; MOST], 1, 0);
+        let mut seen = [false; MOST];
+        (order[0], seen[root]) = (root as u8, true);
+        while next < count {
+            let Loaded { base, dynamic, .. } = self.loaded[usize::from(order[next])];
+            next += 1;
+            // SAFETY: the caller's promise: the section ends with a zero tag, and its strings lie in the object's table.
+            unsafe {
+                let strings = Object::read(base, dynamic).strings;
+                let mut entry = dynamic;
+                while !strings.is_null() && (*entry)[0] != 0 {
+                    let [tag, value] = *entry;
+                    entry = entry.add(1);
+                    if tag != DT_NEEDED {
+                        continue;
+                    }
+                    let name = CStr::from_ptr(strings.add(value as usize).cast());
+                    let found = self.loaded().iter().position(|loaded| loaded.is_called(name));
+                    if let Some(found) = found.filter(|found| !seen[*found]) {
+                        (order[count], seen[found]) = (found as u8, true);
+                        count += 1;
+                    }
+                }
+            }
+        }
+        (order, count)
+    }
+}
+
+impl Loaded {
+    /// Whether the loader takes this object for what needs a library of this name.
+    ///
+    /// # Safety
+    /// The object is mapped.
+    unsafe fn is_called(&self, name: &CStr) -> bool {
+        const DT_SONAME: u64 = 14;
+        // SAFETY: the caller's promise; names are strings of the loader's.
+        unsafe {
+            let path = if self.name.is_null() { c"" } else { CStr::from_ptr(self.name) };
+            let file = path.to_bytes().rsplit(|byte| *byte == b'/').next();
+            if path == name || file == Some(name.to_bytes()) {
+                return true;
+            }
+            let strings = Object::read(self.base, self.dynamic).strings;
+            let mut entry = self.dynamic;
+            while !strings.is_null() && (*entry)[0] != 0 {
+                let [tag, value] = *entry;
+                if tag == DT_SONAME {
+                    return CStr::from_ptr(strings.add(value as usize).cast()) == name;
+                }
+                entry = entry.add(1);
+            }
+            false
+        }
+    }
+}
