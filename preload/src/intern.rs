@@ -208,7 +208,11 @@ fn fill(index: *const AtomicU64, log2: u32, nodes: u32) {
 fn grow(nodes: u32, log2: u32) {
     let word = INDEX.load(Acquire);
     let most = (CAPACITY.load(Relaxed) as usize).next_power_of_two() * 2;
-    if (word & 0xfff) as u32 != log2 || !sandbox::allows(sandbox::OPEN) || 1usize << (log2 + 1) > most || GROWING.swap(true, Acquire) {
+    if (word & 0xfff) as u32 != log2
+        || !sandbox::allows(sandbox::OPEN)
+        || 1usize << (log2 + 1) > most
+        || GROWING.swap(true, Acquire)
+    {
         return;
     }
     let (old, bytes) = ((word & !0xfff) as usize, 8usize << log2);

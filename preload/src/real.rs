@@ -6,9 +6,7 @@
 use crate::link::{self, Scope, Wanted};
 use crate::{cradle, sys};
 use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 macro_rules! next_functions {
     ($($name:ident $symbol:literal ($($arg:ident: $kind:ty),*) -> $result:ty, $body:expr;)*) => {

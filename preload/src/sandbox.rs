@@ -247,7 +247,10 @@ fn forks(number: i64, first: usize, second: usize) -> bool {
         libc::SYS_clone3 => {
             let mut words = [0u8; 48];
             let word = |bytes: &[u8; 48], place: usize| {
-                bytes.chunks_exact(8).nth(place).map_or(0, |word| word.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+                bytes
+                    .chunks_exact(8)
+                    .nth(place)
+                    .map_or(0, |word| word.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
             };
             second >= words.len()
                 && sys::copy_from(first, &mut words) == words.len()

@@ -76,8 +76,7 @@ pub fn advise(at: *mut u8, bytes: usize, advice: i32) -> bool {
 /// (the trick is old; no state changes). False where asking is not allowed, or where the call is answered by somebody else.
 pub fn is_readable(address: usize) -> bool {
     const NO_SUCH_HOW: isize = -1;
-    sandbox::allows(sandbox::PROBE)
-        && call!(SYS_rt_sigprocmask, NO_SUCH_HOW, address, 0, 8) == -libc::EINVAL as isize
+    sandbox::allows(sandbox::PROBE) && call!(SYS_rt_sigprocmask, NO_SUCH_HOW, address, 0, 8) == -libc::EINVAL as isize
 }
 
 /// Copies memory of this process that may not be readable, or may be unmapped meanwhile; gives the bytes copied.

@@ -52,3 +52,32 @@ fn two_hundred_libraries_with_thread_variables() {
     same(&plain, &recording.outcome);
     torture::passed(27, "libraries, touched by 20 threads", 200);
 }
+
+/// Operators of a library that was opened for itself serve that library, and no other.
+#[test]
+fn libraries_with_operators_of_their_own() {
+    let library = |name: &str| {
+        let named = format!("lib{name}operators.so");
+        Target::library("plugin_operators.cpp").flag(format!("-DNAME={name}")).named(&named).build()
+    };
+    let plain_library = Target::library("plugin_operators_none.cpp").build();
+    let (a, b) = (library("a_"), library("b_"));
+    for words in [
+        [(&a, "a_"), (&b, "b_")],
+        [(&b, "b_"), (&a, "a_")],
+        [(&plain_library, "c_"), (&a, "a_")],
+        [(&a, "a_"), (&plain_library, "c_")],
+    ] {
+        let mut program = Program::new(target::c("opens_plugins"));
+        for (path, prefix) in words {
+            program = program.arg(path).arg(prefix);
+        }
+        let plain = program.plain().success();
+        same(&plain, &program.preloaded());
+        let recording = program.recorded().whole();
+        same(&plain, &recording.outcome);
+        let process = recording.report();
+        assert!(process.only("opens_plugins").allocs >= 1_000, "{process:#?}");
+    }
+    torture::passed(27, "orders of libraries with operators of their own", 4);
+}

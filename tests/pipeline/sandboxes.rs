@@ -27,7 +27,9 @@ fn a_program_without_the_time_stamp_counter() {
 /// What cannot be captured without a system call is cut or counted.
 #[test]
 fn deeper_and_more_stacks_than_before_the_sandbox() {
-    for (words, pairs) in [(["deep", "3"], 100), (["deep", "300"], 100), (["nodes", "13"], 1 << 13), (["nodes", "17"], 1 << 17)] {
+    for (words, pairs) in
+        [(["deep", "3"], 100), (["deep", "300"], 100), (["nodes", "13"], 1 << 13), (["nodes", "17"], 1 << 17)]
+    {
         let recording = shut_in(&words);
         let report = recording.report();
         let process = report.only("sandbox_kinds");

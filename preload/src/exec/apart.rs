@@ -44,8 +44,12 @@ fn call<F: FnOnce()>(_: &Option<F>) -> Body {
 /// # Safety
 /// `top` is the end of a stack that nobody else uses, a multiple of 16.
 unsafe fn start(top: *mut u8, body: Body, argument: *mut c_void) {
-    const FLAGS: i32 =
-        libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | libc::CLONE_VFORK;
+    const FLAGS: i32 = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_VFORK;
     // SAFETY: the child has a stack of its own and never leaves the block; the parent goes on when it has ended.
     unsafe {
         asm!(

@@ -25,8 +25,7 @@ struct Search {
 
 /// Looks a name up for a caller in a library that was opened after the start; null when its scope has none. May take the loader's lock.
 pub fn find(caller: usize, name: &'static CStr) -> *mut c_void {
-    const NONE: Loaded =
-        Loaded { base: 0, dynamic: core::ptr::null(), name: core::ptr::null(), holds_caller: false };
+    const NONE: Loaded = Loaded { base: 0, dynamic: core::ptr::null(), name: core::ptr::null(), holds_caller: false };
     let mut search = Search { caller, wanted: Wanted::new(name), loaded: [NONE; MOST], count: 0 };
     // SAFETY: the callback gets what libc describes and our own structure, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(under_lock), (&raw mut search).cast()) };

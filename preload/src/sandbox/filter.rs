@@ -48,7 +48,8 @@ impl Reader<'_> {
         }
         if index < self.first || index >= self.first + self.count {
             let wanted = (self.filter.count - index).min(WINDOW) * BYTES;
-            let copied = sys::copy_from(self.filter.instructions.wrapping_add(index * BYTES), &mut self.bytes[..wanted]);
+            let copied =
+                sys::copy_from(self.filter.instructions.wrapping_add(index * BYTES), &mut self.bytes[..wanted]);
             (self.first, self.count) = (index, copied / BYTES);
         }
         let bytes = self.bytes.get((index - self.first) * BYTES..)?.first_chunk::<BYTES>()?;
@@ -88,9 +89,9 @@ fn word(call: &Call, offset: u32) -> Option<u32> {
     match offset {
         0 => Some(call.number as u32),
         4 => Some(ARCHITECTURE),
-        16..=60 if offset % 4 == 0 => {
+        16..=60 if offset.is_multiple_of(4) => {
             let argument = call.arguments[(offset as usize - 16) / 8]?;
-            Some(if offset % 8 == 0 { argument as u32 } else { (argument >> 32) as u32 })
+            Some(if offset.is_multiple_of(8) { argument as u32 } else { (argument >> 32) as u32 })
         }
         _ => None,
     }
@@ -192,8 +193,7 @@ mod tests {
 
     fn allows(instructions: &[(u16, u8, u8, u32)], number: i64, arguments: [Option<u64>; 6]) -> bool {
         let bytes = filter(instructions);
-        Filter { instructions: bytes.as_ptr() as usize, count: instructions.len() }
-            .allows(&Call { number, arguments })
+        Filter { instructions: bytes.as_ptr() as usize, count: instructions.len() }.allows(&Call { number, arguments })
     }
 
     #[test]
@@ -212,9 +212,7 @@ mod tests {
     #[test]
     fn arguments_that_are_known_and_not() {
         // The third argument masked by 4 must be 0.
-        let rights = [
-            (0x20, 0, 0, 32), (0x54, 0, 0, 4), (0x15, 0, 1, 0), (6, 0, 0, 0x7fff_0000), (6, 0, 0, 0),
-        ];
+        let rights = [(0x20, 0, 0, 32), (0x54, 0, 0, 4), (0x15, 0, 1, 0), (6, 0, 0, 0x7fff_0000), (6, 0, 0, 0)];
         let with = |rights| [None, None, rights, None, None, None];
         assert!(allows(&rights, 10, with(Some(3))));
         assert!(!allows(&rights, 10, with(Some(7))) && !allows(&rights, 10, with(None)));

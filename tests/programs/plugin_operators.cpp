@@ -1,0 +1,28 @@
+// A library with operators of its own: blocks lie in an arena, and one that does not is foreign. NAME is its prefix.
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+static char arena[1 << 20] __attribute__((aligned(16)));
+static size_t used;
+static void *take(size_t size) {
+    void *block = arena + used;
+    used += (size + 15) / 16 * 16;
+    return used <= sizeof arena ? block : nullptr;
+}
+static void give(void *block) {
+    if (block && (static_cast<char *>(block) < arena || static_cast<char *>(block) >= arena + sizeof arena)) {
+        fputs("foreign block\n", stderr);
+        abort();
+    }
+}
+void *operator new(size_t size) { return take(size); }
+void operator delete(void *block) noexcept { give(block); }
+void operator delete(void *block, size_t) noexcept { give(block); }
+#define JOIN(a, b) a##b
+#define NAMED(a, b) JOIN(a, b)
+extern "C" __attribute__((noinline)) void *NAMED(NAME, takes)(unsigned size) { return operator new(size); }
+extern "C" __attribute__((noinline)) void NAMED(NAME, gives)(void *block) { operator delete(block); }
+// Those with brackets are the run-time's, which jump to the ones above.
+extern "C" __attribute__((noinline)) void *NAMED(NAME, takes_many)(unsigned size) { return operator new[](size); }
+extern "C" __attribute__((noinline)) void NAMED(NAME, gives_many)(void *block) { operator delete[](block); }
