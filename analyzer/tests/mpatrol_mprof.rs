@@ -9,13 +9,16 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/mpatrol")
 }
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 14] = [
     "basic",
     "basic32",
     "basic32-be",
     "deep",
     "names",
     "realloc",
+    "recorded-cpp",
+    "recorded-ls",
+    "recorded-sh",
     "recursion",
     "recursion-be64",
     "sizes",

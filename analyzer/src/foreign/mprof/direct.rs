@@ -6,17 +6,18 @@ use super::sites::Sites;
 use heaptape_formats::mptl::Site;
 use std::io::{self, Write};
 
-/// Neighbours in address order with the same identity make one row. (A function whose sites are not neighbours, in a file
-/// with mixed-up symbols, makes several.)
+/// A row for each run of neighbors that are one function. (A function whose sites are not neighbors, in a file with mixed-up
+/// symbols, makes several.)
 fn rows<'a>(sites: &Sites<'a>) -> Vec<(&'a Site, Figures)> {
-    let mut rows: Vec<(&Site, Figures)> = Vec::new();
-    for (site, figures) in sites.allocating() {
+    let runs = sites.runs();
+    let mut rows: Vec<(usize, Figures)> = Vec::new();
+    for (place, figures) in sites.allocating() {
         match rows.last_mut() {
-            Some((last, sum)) if sites.identity(last) == sites.identity(site) => *sum += &figures,
-            _ => rows.push((site, figures)),
+            Some((last, sum)) if runs[*last] == runs[place] => *sum += &figures,
+            _ => rows.push((place, figures)),
         }
     }
-    rows
+    rows.into_iter().map(|(place, figures)| (sites.site(place), figures)).collect()
 }
 
 pub fn print(sites: &Sites, counts: bool, totals: &Totals, out: &mut dyn Write) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! The call graph as a Graphviz digraph.
 
 use super::Options;
-use super::graph::{End, Graph};
+use super::graph::{Edge, End, Graph};
 use super::sites::Sites;
 use std::io::{self, Write};
 
@@ -17,22 +17,39 @@ pub fn print(sites: &Sites, options: &Options, source: &str, out: &mut dyn Write
         }
         End::Outside => outside.to_string(),
     };
-    let mut entered = vec![false; graph.vertices.len()];
-    // Edges still to print, the next one last: a function's edges come right behind the first one that leads to it.
-    let mut todo: Vec<usize> = graph.roots.iter().rev().copied().collect();
-    while let Some(at) = todo.pop() {
-        let edge = &graph.edges[at];
+    let mut print_edge = |edge: &Edge| -> io::Result<()> {
         let figures = if options.leaks { &edge.figures.unfreed } else { &edge.figures.allocated };
         let amount = figures.all().get(options.counts);
-        if amount != 0 || !options.leaks {
-            let style = if edge.in_cycle { ", style = dotted" } else { "" };
-            let (caller, callee) = (label(edge.caller, "START"), label(edge.callee, "ALLOC"));
-            writeln!(out, "    \"{caller}\" -> \"{callee}\" [label = \"{amount}\"{style}];")?;
+        if amount == 0 && options.leaks {
+            return Ok(());
         }
-        if let End::Vertex(vertex) = edge.callee
-            && !std::mem::replace(&mut entered[vertex], true)
-        {
-            todo.extend(graph.vertices[vertex].below.iter().rev());
+        let style = if edge.in_cycle { ", style = dotted" } else { "" };
+        let (caller, callee) = (label(edge.caller, "START"), label(edge.callee, "ALLOC"));
+        writeln!(out, "    \"{caller}\" -> \"{callee}\" [label = \"{amount}\"{style}];")
+    };
+    // Each edge is followed once, right where it is printed. A stack that comes back to a function goes on with the edges
+    // that are left there.
+    let mut printed = vec![0; graph.vertices.len()];
+    for &root in &graph.roots {
+        print_edge(&graph.edges[root])?;
+        let mut path = vec![graph.edges[root].callee];
+        while let Some(&end) = path.last() {
+            let below = match end {
+                End::Vertex(vertex) => {
+                    printed[vertex] += 1;
+                    graph.vertices[vertex].below.get(printed[vertex] - 1)
+                }
+                End::Outside => None,
+            };
+            match below.map(|&edge| &graph.edges[edge]) {
+                Some(edge) => {
+                    print_edge(edge)?;
+                    path.push(edge.callee);
+                }
+                None => {
+                    path.pop();
+                }
+            }
         }
     }
     writeln!(out, "}}")

@@ -1,9 +1,9 @@
 //! The call graph: functions (or call sites), and what was allocated through each call.
 
 use super::cells::Figures;
-use super::sites::{Identity, Sites};
+use super::sites::Sites;
 use heaptape_formats::mptl::Site;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A function, and its edges in the order in which stacks made them.
 #[derive(Debug)]
@@ -31,11 +31,11 @@ pub struct Edge {
     pub caller: End,
     pub callee: End,
     pub figures: Figures,
-    /// Caller and callee call each other, directly or through others.
+    /// A stack reached this edge's caller a second time through it.
     pub in_cycle: bool,
 }
 
-/// Vertices in address order, edges in order of appearance.
+/// Vertices in the order in which mprof numbers them, edges in the order in which stacks first took them.
 #[derive(Debug, Default)]
 pub struct Graph<'a> {
     pub vertices: Vec<Vertex<'a>>,
@@ -46,34 +46,34 @@ pub struct Graph<'a> {
 
 impl<'a> Graph<'a> {
     pub fn new(sites: &Sites<'a>) -> Graph<'a> {
-        let mut graph = Graph::default();
-        let mut vertex_of: HashMap<Identity, usize> = HashMap::new();
-        for site in sites.walk() {
-            vertex_of.entry(sites.identity(site)).or_insert_with(|| {
-                graph.vertices.push(Vertex { site, above: Vec::new(), below: Vec::new() });
-                graph.vertices.len() - 1
-            });
-        }
+        let (vertices, vertex_at) = vertices(sites);
+        let mut graph = Graph { vertices, ..Graph::default() };
         let mut edge_of: HashMap<(End, End), usize> = HashMap::new();
         // The stack that last passed through a vertex, from 1.
         let mut passed = vec![0; graph.vertices.len()];
-        for ((site, figures), stack) in sites.allocating().zip(1usize..) {
+        for (stack, (place, figures)) in (1usize..).zip(sites.allocating()) {
             let mut callee = End::Outside;
-            for frame in sites.stack(site) {
-                let vertex = vertex_of[&sites.identity(frame)];
-                graph.pass(&mut edge_of, End::Vertex(vertex), callee, (passed[vertex] != stack).then_some(&figures));
+            for frame in sites.stack(place) {
+                let vertex = vertex_at[frame];
+                let edge = graph.edge(&mut edge_of, End::Vertex(vertex), callee);
+                if passed[vertex] == stack {
+                    // The stack was counted on its first pass, further in.
+                    graph.edges[edge].in_cycle = true;
+                } else {
+                    graph.edges[edge].figures += &figures;
+                }
                 passed[vertex] = stack;
                 callee = End::Vertex(vertex);
             }
-            graph.pass(&mut edge_of, End::Outside, callee, Some(&figures));
+            let edge = graph.edge(&mut edge_of, End::Outside, callee);
+            graph.edges[edge].figures += &figures;
         }
-        graph.mark_cycles();
         graph
     }
 
-    /// Adds to an edge. A stack that passes through a function again adds nothing to that call: it was counted further in.
-    fn pass(&mut self, edge_of: &mut HashMap<(End, End), usize>, caller: End, callee: End, figures: Option<&Figures>) {
-        let edge = *edge_of.entry((caller, callee)).or_insert_with(|| {
+    /// The edge between two ends, made on first use.
+    fn edge(&mut self, edge_of: &mut HashMap<(End, End), usize>, caller: End, callee: End) -> usize {
+        *edge_of.entry((caller, callee)).or_insert_with(|| {
             let edge = self.edges.len();
             self.edges.push(Edge { caller, callee, figures: Figures::default(), in_cycle: false });
             match caller {
@@ -84,63 +84,28 @@ impl<'a> Graph<'a> {
                 self.vertices[vertex].above.push(edge);
             }
             edge
-        });
-        if let Some(figures) = figures {
-            self.edges[edge].figures += figures;
-        }
+        })
     }
+}
 
-    /// An edge is part of a cycle when both its ends are in one strongly connected component (Tarjan, without recursion).
-    fn mark_cycles(&mut self) {
-        const UNSEEN: usize = usize::MAX;
-        let count = self.vertices.len();
-        let (mut number, mut low, mut component) = (vec![UNSEEN; count], vec![0; count], vec![UNSEEN; count]);
-        let (mut open, mut next, mut components) = (Vec::new(), 0, 0);
-        for root in 0..count {
-            if number[root] != UNSEEN {
-                continue;
+/// The functions that some stack passes through, in mprof's order, and the vertex of each site (by place).
+///
+/// mprof keeps symbol numbers, and the addresses of frames without a symbol, in one tree, and numbers its nodes in order. A
+/// vertex has the name of the frame that a stack reached first.
+fn vertices<'a>(sites: &Sites<'a>) -> (Vec<Vertex<'a>>, Vec<usize>) {
+    let mut vertex_of: BTreeMap<u64, Vertex> = BTreeMap::new();
+    let mut reached = vec![false; sites.profile.sites.len()];
+    for (place, _) in sites.allocating() {
+        for frame in sites.stack(place) {
+            if std::mem::replace(&mut reached[frame], true) {
+                break;
             }
-            let mut path = vec![(root, 0)];
-            while let Some((vertex, edge)) = path.pop() {
-                if edge == 0 {
-                    number[vertex] = next;
-                    low[vertex] = next;
-                    next += 1;
-                    open.push(vertex);
-                }
-                match self.vertices[vertex].below.get(edge).map(|&edge| self.edges[edge].callee) {
-                    Some(callee) => {
-                        path.push((vertex, edge + 1));
-                        if let End::Vertex(callee) = callee {
-                            if number[callee] == UNSEEN {
-                                path.push((callee, 0));
-                            } else if component[callee] == UNSEEN {
-                                low[vertex] = low[vertex].min(number[callee]);
-                            }
-                        }
-                    }
-                    None => {
-                        if low[vertex] == number[vertex] {
-                            while let Some(member) = open.pop() {
-                                component[member] = components;
-                                if member == vertex {
-                                    break;
-                                }
-                            }
-                            components += 1;
-                        }
-                        if let Some(&(caller, _)) = path.last() {
-                            low[caller] = low[caller].min(low[vertex]);
-                        }
-                    }
-                }
-            }
-        }
-        for edge in &mut self.edges {
-            edge.in_cycle = match (edge.caller, edge.callee) {
-                (End::Vertex(caller), End::Vertex(callee)) => component[caller] == component[callee],
-                _ => false,
-            };
+            let site = sites.site(frame);
+            let vertex = || Vertex { site, above: Vec::new(), below: Vec::new() };
+            vertex_of.entry(sites.identity(site).key()).or_insert_with(vertex);
         }
     }
+    let numbers: HashMap<u64, usize> = vertex_of.keys().copied().zip(0..).collect();
+    let number = |site| numbers.get(&sites.identity(site).key()).copied().unwrap_or_default();
+    (vertex_of.into_values().collect(), sites.profile.sites.iter().map(number).collect())
 }

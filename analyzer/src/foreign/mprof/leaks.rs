@@ -3,7 +3,6 @@
 use super::cells::{Figures, percent, percent_or_zero};
 use super::sites::{Identity, Sites};
 use super::{Options, Totals};
-use heaptape_formats::mptl::Site;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -22,8 +21,9 @@ fn groups(sites: &Sites, depth: usize) -> Vec<u32> {
         let mut numbers: HashMap<(Identity, u32), u32> = HashMap::new();
         shorter = all
             .iter()
-            .map(|site| {
-                let caller = sites.caller_place(site).map_or(u32::MAX, |place| shorter[place]);
+            .enumerate()
+            .map(|(place, site)| {
+                let caller = sites.caller(place).map_or(u32::MAX, |caller| shorter[caller]);
                 let next = numbers.len() as u32;
                 *numbers.entry((sites.identity(site), caller)).or_insert(next)
             })
@@ -41,7 +41,7 @@ fn callers_first(sites: &Sites) -> Vec<usize> {
         while let Some(at) = place.filter(|&at| !done[at]) {
             done[at] = true;
             path.push(at);
-            place = sites.caller_place(&all[at]);
+            place = sites.caller(at);
         }
         order.extend(path.drain(..).rev());
     }
@@ -52,7 +52,7 @@ fn callers_first(sites: &Sites) -> Vec<usize> {
 fn depths(sites: &Sites) -> Vec<usize> {
     let mut depths = vec![0; sites.profile.sites.len()];
     for place in callers_first(sites) {
-        depths[place] = 1 + sites.caller_place(sites.site(place)).map_or(0, |caller| depths[caller]);
+        depths[place] = 1 + sites.caller(place).map_or(0, |caller| depths[caller]);
     }
     depths
 }
@@ -61,24 +61,22 @@ fn whole_stacks(sites: &Sites) -> Vec<u32> {
     let mut groups = vec![0; sites.profile.sites.len()];
     let mut numbers: HashMap<(Identity, u32), u32> = HashMap::new();
     for place in callers_first(sites) {
-        let site = sites.site(place);
-        let caller = sites.caller_place(site).map_or(u32::MAX, |caller| groups[caller]);
+        let caller = sites.caller(place).map_or(u32::MAX, |caller| groups[caller]);
         let next = numbers.len() as u32;
-        groups[place] = *numbers.entry((sites.identity(site), caller)).or_insert(next);
+        groups[place] = *numbers.entry((sites.identity(sites.site(place)), caller)).or_insert(next);
     }
     groups
 }
 
-fn rows<'a>(sites: &Sites<'a>, depth: usize) -> Vec<(&'a Site, Figures)> {
-    let groups = groups(sites, depth);
-    let mut rows: Vec<(&Site, Figures)> = Vec::new();
-    let mut row_of: HashMap<u32, usize> = HashMap::new();
-    let places = sites.order.iter().filter(|&&place| sites.site(place).data != 0);
-    for (&place, (site, figures)) in places.zip(sites.allocating()) {
-        let row = *row_of.entry(groups[place]).or_insert(rows.len());
+fn rows(sites: &Sites, depth: usize) -> Vec<(usize, Figures)> {
+    let (groups, runs) = (groups(sites, depth), sites.runs());
+    let mut rows: Vec<(usize, Figures)> = Vec::new();
+    let mut row_of: HashMap<(u32, usize), usize> = HashMap::new();
+    for (place, figures) in sites.allocating() {
+        let row = *row_of.entry((groups[place], runs[place])).or_insert(rows.len());
         match rows.get_mut(row) {
             Some((_, sum)) => *sum += &figures,
-            None => rows.push((site, figures)),
+            None => rows.push((place, figures)),
         }
     }
     rows
@@ -99,10 +97,10 @@ pub fn print(sites: &Sites, options: &Options, totals: &Totals, out: &mut dyn Wr
         b"     %     bytes       %   count       %     bytes   count  function\n\n"
     })?;
     let mut rows = rows(sites, depth);
-    rows.retain(|(_, figures)| figures.unfreed != Default::default());
+    rows.retain(|(_, figures)| figures.unfreed.all().get(counts) != 0);
     rows.sort_by_key(|(_, figures)| figures.unfreed.all().get(counts));
     let (width, other_width) = if counts { (6, 8) } else { (8, 6) };
-    for (site, figures) in rows.iter().rev() {
+    for &(place, ref figures) in rows.iter().rev() {
         let (allocated, unfreed) = (figures.allocated.all(), figures.unfreed.all());
         write!(out, "{:6.2}", percent(unfreed.get(counts), totals.unfreed.get(counts)))?;
         for (counts, width) in [(counts, width), (!counts, other_width)] {
@@ -110,12 +108,10 @@ pub fn print(sites: &Sites, options: &Options, totals: &Totals, out: &mut dyn Wr
             write!(out, "  {part:width$}  {:6.2}", percent(part, all))?;
         }
         write!(out, "  {:width$}  {:other_width$}", allocated.get(counts), allocated.get(!counts))?;
-        let mut stack = sites.stack(site);
-        stack.next();
-        writeln!(out, "  {}", sites.name(site))?;
-        let more = if depth == 0 { usize::MAX } else { depth - 1 };
-        for frame in stack.take(more) {
-            writeln!(out, "{:60}{}", "", sites.name(frame))?;
+        writeln!(out, "  {}", sites.name(sites.site(place)))?;
+        let most = if depth == 0 { usize::MAX } else { depth };
+        for frame in sites.stack(place).take(most).skip(1) {
+            writeln!(out, "{:60}{}", "", sites.name(sites.site(frame)))?;
         }
     }
     if !rows.is_empty() {

@@ -1,6 +1,7 @@
 //! The call sites of a profile in the order in which mprof walks them, and what tells two frames apart.
 
 use super::cells::Figures;
+use crate::text::clean;
 use heaptape_formats::mptl::{Profile, Site};
 use std::fmt;
 
@@ -11,7 +12,16 @@ pub enum Identity {
     Address(u64),
 }
 
-/// A profile's sites, in ascending address order; of equal addresses the one that was created first comes first.
+impl Identity {
+    /// The number by which mprof looks a function up: that of its symbol, or the address.
+    pub const fn key(self) -> u64 {
+        match self {
+            Identity::Function(number) | Identity::Address(number) => number,
+        }
+    }
+}
+
+/// A profile's sites, in ascending address order, those of equal addresses in the order of the file.
 pub struct Sites<'a> {
     pub profile: &'a Profile,
     pub order: Vec<usize>,
@@ -23,7 +33,7 @@ pub struct Sites<'a> {
 impl<'a> Sites<'a> {
     pub fn new(profile: &'a Profile, addresses: bool) -> Self {
         let mut order: Vec<usize> = (0..profile.sites.len()).collect();
-        order.sort_by_key(|&place| (profile.sites[place].address, profile.sites[place].index));
+        order.sort_by_key(|&place| profile.sites[place].address);
         let (places, data_places) = (profile.site_places(), profile.data_places());
         Sites { profile, order, addresses, places, data_places }
     }
@@ -32,29 +42,38 @@ impl<'a> Sites<'a> {
         &self.profile.sites[place]
     }
 
-    /// Sites in order.
-    pub fn walk(&self) -> impl Iterator<Item = &'a Site> {
-        self.order.iter().map(|&place| self.site(place))
+    /// Places in order of the sites that allocated something themselves, and what.
+    pub fn allocating(&self) -> impl Iterator<Item = (usize, Figures)> {
+        self.order.iter().filter_map(|&place| Some((place, self.figures(place)?)))
     }
 
-    /// Sites in order that allocated something themselves, and what.
-    pub fn allocating(&self) -> impl Iterator<Item = (&'a Site, Figures)> {
-        self.walk().filter_map(|site| Some((site, self.figures(site)?)))
+    /// Numbers of the runs that a site belongs to, by place. A run is neighbors in order that are one function; mprof sums
+    /// no farther than that.
+    pub fn runs(&self) -> Vec<usize> {
+        let (mut runs, mut run, mut first) = (vec![0; self.order.len()], 0, None);
+        for &place in &self.order {
+            let identity = self.identity(self.site(place));
+            if first.replace(identity).is_some_and(|before| before != identity) {
+                run += 1;
+            }
+            runs[place] = run;
+        }
+        runs
     }
 
-    fn figures(&self, site: &Site) -> Option<Figures> {
-        let place = *self.data_places.get(usize::try_from(site.data).ok()?.checked_sub(1)?)?;
-        Some(Figures::of(&self.profile.data[place]))
+    fn figures(&self, place: usize) -> Option<Figures> {
+        let data = *self.data_places.get(usize::try_from(self.site(place).data).ok()?.checked_sub(1)?)?;
+        Some(Figures::of(&self.profile.data[data]))
     }
 
     /// The place of a site's caller; none for the outermost frame.
-    pub fn caller_place(&self, site: &Site) -> Option<usize> {
-        self.places.get(usize::try_from(site.parent).ok()?.checked_sub(1)?).copied()
+    pub fn caller(&self, place: usize) -> Option<usize> {
+        self.places.get(usize::try_from(self.site(place).parent).ok()?.checked_sub(1)?).copied()
     }
 
     /// The site and its callers, innermost first.
-    pub fn stack(&self, site: &'a Site) -> impl Iterator<Item = &'a Site> {
-        std::iter::successors(Some(site), |site| self.caller_place(site).map(|place| self.site(place)))
+    pub fn stack(&self, place: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(place), |&place| self.caller(place))
     }
 
     pub fn identity(&self, site: &Site) -> Identity {
@@ -68,11 +87,12 @@ impl<'a> Sites<'a> {
     /// The function's name, with the distance from its start if addresses matter; an address where no name is known.
     pub fn name(&self, site: &Site) -> impl fmt::Display + 'a {
         let start = if self.addresses { self.profile.symbol(site.symbol) } else { None };
+        let distance = start.map_or(0, |start| site.address.wrapping_sub(start).cast_signed());
         Name {
             text: self.profile.name(site.name),
             address: site.address,
             digits: 2 * usize::from(self.profile.flavour.word),
-            distance: start.map(|start| site.address.wrapping_sub(start).cast_signed()),
+            distance,
         }
     }
 }
@@ -81,13 +101,13 @@ struct Name<'a> {
     text: Option<&'a [u8]>,
     address: u64,
     digits: usize,
-    distance: Option<i64>,
+    distance: i64,
 }
 
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(text) = self.text else { return write!(f, "0x{:0digits$X}", self.address, digits = self.digits) };
-        f.write_str(&String::from_utf8_lossy(text))?;
-        self.distance.map_or(Ok(()), |distance| write!(f, "{distance:+}"))
+        f.write_str(&clean(&String::from_utf8_lossy(text)))?;
+        if self.distance == 0 { Ok(()) } else { write!(f, "{:+}", self.distance) }
     }
 }
