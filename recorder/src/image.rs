@@ -11,7 +11,6 @@ mod threads;
 pub use parts::{Tell, View, ViewFrame, ViewSite};
 
 use crate::batch::{Batch, Stamps, Step};
-use crate::files::PLAIN_LIMIT;
 use crate::index::MAX_SIZE;
 use crate::live::{Call, Done, Effect, Inheritance, Kind, Live, entry};
 use crate::options::Options;
@@ -21,7 +20,7 @@ use crate::stacks::Stacks;
 use crate::store::{Piece, Sums};
 use crate::trace::{Chunk, Trace};
 use amounts::{Follow, Standing};
-use formats::tape::{self, Account, Codec, Ledger, Loss, Note, Record as TapeRecord, Summary};
+use formats::tape::{self, Account, Ledger, Loss, Note, Record as TapeRecord, Summary};
 use parts::Parts;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -516,6 +515,5 @@ impl Image {
 }
 
 fn trace_of(options: &Options) -> Trace {
-    let padded = if options.codec == Codec::Plain { u64::MAX } else { PLAIN_LIMIT };
-    Trace::new(options.sample_bytes != 0, options.free_stacks, padded)
+    Trace::new(options.sample_bytes != 0, options.free_stacks)
 }

@@ -87,6 +87,11 @@ impl Sheet {
     }
 }
 
+/// How traces are written: for mpatrol's own reader, too.
+fn padded() -> mtrc::Options {
+    mtrc::Options { padding: true, ..mtrc::Options::default() }
+}
+
 /// Bytes by which a sheet grows.
 const PAGE: usize = 4096;
 
@@ -108,16 +113,15 @@ pub struct Trace {
     next_index: u64,
     has_weights: bool,
     free_sites: bool,
-    /// Plain bytes up to which numbers are padded so that mpatrol's own reader can read the file as it lies there.
-    padded: u64,
     /// Tick of the last event; deltas count from it.
     last_tick: u64,
 }
 
 impl Trace {
-    /// Starts a trace; the header is part of the first chunk. Up to `padded` bytes mpatrol's own reader can read what is written.
-    pub fn new(has_weights: bool, free_sites: bool, padded: u64) -> Trace {
-        let mut writer = mtrc::Writer::new(mtrc::Options { padding: true, ..mtrc::Options::default() });
+    /// Starts a trace; the header is part of the first chunk. Numbers are padded so that mpatrol's own reader can read the plain
+    /// file, whatever its size.
+    pub fn new(has_weights: bool, free_sites: bool) -> Trace {
+        let mut writer = mtrc::Writer::new(padded());
         let mut header = Vec::new();
         writer.header(&mut header);
         let column = || Sheet::over(Vec::new());
@@ -137,7 +141,6 @@ impl Trace {
             next_index: 1,
             has_weights,
             free_sites,
-            padded,
             last_tick: 0,
         }
     }
@@ -287,8 +290,7 @@ impl Trace {
         self.plain_offset += commit.plain_length;
         self.next_index += commit.allocations;
         self.unmatched_count = 0;
-        let padding = self.plain_offset < self.padded;
-        self.writer = mtrc::Writer::resume(mtrc::Options { padding, ..mtrc::Options::default() }, self.writer.window());
+        self.writer = mtrc::Writer::resume(padded(), self.writer.window());
         Chunk { commit, plain, columns, threads }
     }
 }

@@ -30,6 +30,7 @@ mod late_starts;
 mod leak_verdicts;
 mod limits;
 mod modules;
+mod mpatrol_reads;
 mod no_memory;
 mod packs;
 mod power_loss;

@@ -1,0 +1,122 @@
+//! What mpatrol's own mptrace makes of the plain trace of a recording. The tool is not there where tests run, so this models its
+//! buffer, which is where it fails: it sees 8192 bytes, reads on only when fewer than 5 are left before a number, and takes a number
+//! that is longer than what is left from beyond the end.
+
+use heaptape_tests::{Program, target};
+use std::fs;
+use std::path::Path;
+
+/// mptrace's buffer over a file: the file, the next byte, and the end of what is in the buffer.
+struct Mptrace<'a> {
+    file: &'a [u8],
+    at: usize,
+    edge: usize,
+}
+
+impl Mptrace<'_> {
+    fn want(&mut self, bytes: usize) {
+        if self.edge - self.at < bytes {
+            self.edge = self.file.len().min(self.at + 8192);
+        }
+        assert!(self.edge - self.at >= bytes, "the file ends at {}", self.at);
+    }
+
+    fn take(&mut self, bytes: usize) -> &[u8] {
+        self.want(bytes);
+        self.at += bytes;
+        &self.file[self.at - bytes..self.at]
+    }
+
+    fn number(&mut self) -> u64 {
+        self.want(5);
+        let mut value = 0;
+        for place in 0.. {
+            assert!(self.at < self.edge, "mptrace reads past its buffer at {}: Invalid file format", self.at);
+            let byte = self.file[self.at];
+            self.at += 1;
+            value |= u64::from(byte & 0x7f) << (7 * place);
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        value
+    }
+
+    /// Reads a whole trace whose records name no function and no file.
+    fn read(file: &[u8]) -> Tally {
+        let mut reader = Mptrace { file, at: 0, edge: 0 };
+        assert_eq!(reader.take(4), b"MTRC");
+        assert_eq!(reader.take(8), 1u64.to_le_bytes());
+        reader.take(8);
+        let mut tally = Tally::default();
+        loop {
+            let place = |reader: &mut Mptrace| {
+                reader.number();
+                assert_eq!(reader.take(1), [0]);
+                assert_eq!(reader.take(1), [0]);
+                reader.number();
+            };
+            match reader.take(1)[0] {
+                b'A' | b'R' => {
+                    let [_, _, size] = [reader.number(), reader.number(), reader.number()];
+                    place(&mut reader);
+                    tally.allocated += 1;
+                    tally.bytes += size;
+                }
+                b'F' => {
+                    reader.number();
+                    place(&mut reader);
+                    tally.freed += 1;
+                }
+                b'I' | b'H' => {
+                    let [_, size] = [reader.number(), reader.number()];
+                    tally.reserved += size;
+                }
+                letter => {
+                    reader.at -= 1;
+                    let at = reader.at;
+                    assert_eq!(reader.take(4), b"MTRC", "{letter:?} at {at}: Invalid file format");
+                    return tally;
+                }
+            }
+        }
+    }
+}
+
+/// What mptrace counts.
+#[derive(Debug, Default)]
+struct Tally {
+    allocated: u64,
+    bytes: u64,
+    freed: u64,
+    reserved: u64,
+}
+
+/// The plain bytes of a trace, however it is stored.
+fn plain(trace: &Path) -> Vec<u8> {
+    let stored = fs::read(trace).expect("the trace");
+    if trace.extension().is_some_and(|suffix| suffix == "zst") {
+        zstd::decode_all(&stored[..]).expect("zstd")
+    } else {
+        stored
+    }
+}
+
+#[test]
+fn mptrace_reads_the_plain_trace_of_any_size() {
+    // A position-independent program: its addresses take 7 bytes, and a number crosses the edge about once in eight buffers.
+    let program = target::c("threads");
+    for codec in ["zstd", "plain"] {
+        let run = Program::new(&program).args(["4", "60000"]).option("--compress").option(codec);
+        let recording = run.recorded().success().whole();
+        let process = recording.report().only("threads").clone();
+        let bytes = plain(&recording.files("trace.mtrc")[0]);
+        assert!(bytes.len() > 2 << 20, "{} bytes", bytes.len());
+        let tally = Mptrace::read(&bytes);
+        assert_eq!(
+            (tally.allocated, tally.bytes),
+            (process.allocs + process.resizes, process.bytes_allocated),
+            "{codec}"
+        );
+    }
+}
