@@ -103,6 +103,11 @@ impl Clock {
         }
     }
 
+    /// The processors' speed; 0 where the ticks say nothing about it.
+    pub fn megahertz(&self) -> u64 {
+        if self.kind == CLOCK_TSC { self.ticks_per_second() / 1_000_000 } else { 0 }
+    }
+
     /// Waits until the stores that other processors made before now are seen by all: two microseconds.
     pub fn grace(&self) {
         let start = nanoseconds(ClockId::CLOCK_MONOTONIC);

@@ -52,6 +52,7 @@ pub mod store;
 pub mod sync;
 #[allow(unsafe_code)]
 pub mod sys;
+pub mod text;
 pub mod trace;
 pub mod tree;
 pub mod vdso;

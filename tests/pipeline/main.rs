@@ -11,6 +11,7 @@ mod clocks;
 mod daemon;
 mod daemon_activation;
 mod daemon_bounds;
+mod daemon_flows;
 mod daemon_restart;
 mod daemon_streams;
 mod debuginfod;

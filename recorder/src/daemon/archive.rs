@@ -6,10 +6,10 @@
 //! there, by the next.
 
 use super::epoch::{Epoch, begun};
-use super::flows::Flows;
+use super::flows::{Flows, Host};
 use super::programs::Program;
 use super::retention::{self, Keep};
-use crate::clock;
+use crate::clock::{self, Clock};
 use crate::process::{make_folder, replace_file, sanitised};
 use crate::session::SessionId;
 use crate::store::{Stored, Then};
@@ -80,6 +80,7 @@ pub struct Archive {
     state: PathBuf,
     keep: Keep,
     host: String,
+    clock: Clock,
     disk: Arc<Disk>,
     open: Vec<Open>,
 }
@@ -91,7 +92,7 @@ impl Archive {
         for dir in retention::epochs(state).into_iter().map(|found| found.dir) {
             seal_left(&dir);
         }
-        Archive { state: state.to_owned(), keep, host, disk, open: Vec::new() }
+        Archive { state: state.to_owned(), keep, host, clock: Clock::choose(), disk, open: Vec::new() }
     }
 
     /// The thread: runs until nobody tells any more, then seals everything.
@@ -187,7 +188,8 @@ impl Archive {
     fn seal(&mut self, mut open: Open) {
         let result = open.write(&self.host).and_then(|()| {
             let folder = open.epoch.dir.join(FLOWS);
-            open.flows.write(&folder, open.epoch.started_unix_ns / 1_000_000_000, &self.host, open.epoch.reader)?;
+            let host = Host { name: &self.host, megahertz: self.clock.megahertz() };
+            open.flows.write(&folder, open.epoch.started_unix_ns / 1_000_000_000, host, open.epoch.reader)?;
             open.write_recording(&self.host, Some(clock::unix_ns()))?;
             std::fs::File::open(&open.epoch.dir)?.sync_all()
         });

@@ -3,9 +3,14 @@
 
 use crate::contribution::Contribution;
 use crate::process::{make_folder, replace_file, sanitised};
+use crate::text;
 use formats::dcpi::{Builder, Head};
+use formats::tape::{Module, instruction};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// The events, in the order of the counts.
@@ -14,11 +19,37 @@ const EVENTS: [&str; 8] =
 /// Images and addresses that one epoch counts; what comes behind is left out, and that is said.
 const MOST_ADDRESSES: usize = 1 << 20;
 
+/// What is counted of one image.
+#[derive(Debug)]
+struct Image {
+    /// Link-time addresses of its code; those of its mapping where its file cannot be read.
+    text: Range<u64>,
+    /// By link-time address.
+    counts: BTreeMap<u64, [u64; EVENTS.len()]>,
+}
+
+impl Image {
+    fn of(module: &Module) -> Image {
+        let mapping = module.start.wrapping_sub(module.bias)..module.end.wrapping_sub(module.bias);
+        let text = text::extent(Path::new(OsStr::from_bytes(&module.path.0)), &module.build_id.0).unwrap_or(mapping);
+        Image { text, counts: BTreeMap::new() }
+    }
+}
+
+/// The machine, as a file's header names it.
+#[derive(Clone, Copy, Debug)]
+pub struct Host<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its processors' speed; 0 if not known.
+    pub megahertz: u64,
+}
+
 /// The counts of one epoch.
 #[derive(Debug, Default)]
 pub struct Flows {
-    /// By build-id and path, then by link-time address.
-    images: BTreeMap<(String, String), BTreeMap<u64, [u64; EVENTS.len()]>>,
+    /// By build-id and path.
+    images: BTreeMap<(String, String), Image>,
     addresses: usize,
     /// Rows that found no room.
     pub left_out: u64,
@@ -32,12 +63,14 @@ impl Flows {
             let module = frame.and_then(|frame| from.modules.get((frame.module as usize).checked_sub(1)?));
             let (Some(frame), Some(module)) = (frame, module) else { continue };
             let hex: String = module.build_id.0.iter().map(|byte| format!("{byte:02x}")).collect();
-            let image = self.images.entry((hex, module.path.lossy().into_owned())).or_default();
-            if self.addresses >= MOST_ADDRESSES && !image.contains_key(&frame.address) {
+            let key = (hex, module.path.lossy().into_owned());
+            let image = self.images.entry(key).or_insert_with(|| Image::of(module));
+            let address = instruction(frame.address, frame.flags);
+            if self.addresses >= MOST_ADDRESSES && !image.counts.contains_key(&address) {
                 self.left_out += 1;
                 continue;
             }
-            let counts = image.entry(frame.address).or_insert_with(|| {
+            let counts = image.counts.entry(address).or_insert_with(|| {
                 self.addresses += 1;
                 [0; EVENTS.len()]
             });
@@ -50,15 +83,17 @@ impl Flows {
     }
 
     /// Writes the files into `folder`.
-    pub fn write(&self, folder: &Path, unix_seconds: u64, platform: &str, reader: Option<u32>) -> io::Result<()> {
+    pub fn write(&self, folder: &Path, unix_seconds: u64, host: Host, reader: Option<u32>) -> io::Result<()> {
         if self.images.is_empty() {
             return Ok(());
         }
         make_folder(folder, reader)?;
-        for ((build_id, path), counts) in &self.images {
+        for ((build_id, path), Image { text, counts }) in &self.images {
             let (Some((first, _)), Some((last, _))) = (counts.first_key_value(), counts.last_key_value()) else {
                 continue;
             };
+            // A hostile process may name a module and count outside of it.
+            let (start, end) = (text.start.min(*first), text.end.max(last.saturating_add(1)));
             let name = sanitised(path.rsplit('/').next().unwrap_or_default().as_bytes());
             let identity = if build_id.is_empty() {
                 format!("{:016x}", crc32fast::hash(path.as_bytes()))
@@ -73,17 +108,18 @@ impl Flows {
                 let head = Head {
                     image: &identity,
                     unix_seconds,
-                    platform,
+                    platform: host.name,
                     event,
-                    tstart: *first,
-                    tsize: last - first + 1,
+                    tstart: start,
+                    tsize: end - start,
+                    cpuspeed: host.megahertz,
                     path: (!line.is_empty()).then_some(&line),
                     ..Head::default()
                 };
                 let mut builder = Builder::new(&head).map_err(io::Error::other)?;
                 counts
                     .iter()
-                    .filter(|(at, _)| *at - first < 1 << 32)
+                    .filter(|(at, _)| *at - start < 1 << 32)
                     .for_each(|(at, row)| builder.add(*at, row[column]));
                 let built = builder.finish().map_err(io::Error::other)?;
                 let short = &identity[..identity.len().min(12)];
