@@ -313,8 +313,10 @@ impl Recorder {
 
     fn take_in(&mut self, mut client: Client) {
         let (process, program) = (Process::read(client.pid), tree::program(client.pid));
+        // The program that was launched is always recorded; what it goes on with by exec is chosen by name, as children are.
+        let is_launched = self.first.is_none();
         let is_child = *self.first.get_or_insert(client.pid) != client.pid;
-        if is_child && !(self.options.children && self.is_wanted(&process)) {
+        if (is_child && !self.options.children) || (!is_launched && !self.is_wanted(&process)) {
             return client.refuse(REFUSED_FILTER);
         }
         if self.running.len() + self.handed.len() >= MOST_SESSIONS {

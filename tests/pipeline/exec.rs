@@ -172,6 +172,19 @@ fn only_and_skip() {
     }
 }
 
+/// So are the programs that the launched one goes on with in its own process: wrappers between it and what was asked for are left out.
+#[test]
+fn only_and_skip_of_an_exec_chain() {
+    for (option, there) in [("--only=ls", &["ls"][..]), ("--skip=env", &["bash", "ls"]), ("--only=nobody", &[])] {
+        let recording =
+            Program::shell("exec bash -c 'exec env ls / >/dev/null'").option(option).recorded().success().whole();
+        let mut names: Vec<String> = recording.report().processes.iter().map(|one| one.name().to_string()).collect();
+        assert!(names.len() == there.len() + 1, "the shell that was launched, and {there:?}: {names:?}");
+        names.remove(0);
+        assert_eq!(names, there, "{option}");
+    }
+}
+
 /// A program that starts while the recorder is stopped runs unrecorded after its 50 ms, and that is said.
 #[test]
 fn who_gave_up_waiting_is_named() {
