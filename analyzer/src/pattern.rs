@@ -1,5 +1,7 @@
 //! Patterns for names as suppression files and filters write them.
 
+use crate::text::without_arguments;
+
 /// A pattern. It is matched in time proportional to pattern and text, whatever the pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Token>);
@@ -65,9 +67,46 @@ impl Pattern {
     }
 }
 
+/// A function's name as a person writes it, or as reports print it: `…` is anything too, and template arguments may be left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionPattern(Pattern);
+
+impl FunctionPattern {
+    /// Found anywhere in the name, as [`Pattern::found`].
+    pub fn new(text: &str) -> Self {
+        FunctionPattern(Pattern::found(&text.replace('…', "*")))
+    }
+
+    /// Whether a function has such a name, with or without its template arguments.
+    pub fn matches(&self, name: &str) -> bool {
+        self.0.matches(name) || (name.contains('<') && self.0.matches(&without_arguments(name, "")))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn functions_are_found_by_the_names_that_reports_print() {
+        let name =
+            "shop::LruCache<std::string, shop::Session<int> >::get_or_make<shop::session_for(int)::{lambda()#1}>(int)";
+        for (pattern, hit) in [
+            ("get_or_make", true),
+            ("shop::LruCache<…>::get_or_make<…>", true),
+            ("shop::LruCache::get_or_make", true),
+            ("LruCache::get_or_make", true),
+            ("^shop::LruCache::get", true),
+            ("LruCache<std::string", true),
+            ("LruCache::put", false),
+            ("shop::LruCache<…>::put", false),
+        ] {
+            assert_eq!(FunctionPattern::new(pattern).matches(name), hit, "{pattern}");
+        }
+        assert!(FunctionPattern::new("LruCache::LruCache").matches("shop::LruCache<int>::LruCache(int)"));
+        assert!(FunctionPattern::new("operator<").matches("bool operator< <int>(int)"));
+        assert!(FunctionPattern::new("Vec::push").matches("alloc::vec::Vec<T>::push"));
+    }
 
     #[test]
     fn both_dialects() {

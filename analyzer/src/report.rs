@@ -8,13 +8,14 @@ pub mod fragmentation;
 mod frames;
 pub mod free_sites;
 pub mod gate;
-mod grouping;
+pub(crate) mod grouping;
 pub mod json;
 pub mod leaks;
 pub mod lifetimes;
 pub mod peak;
 pub mod profile_names;
 mod questions;
+mod range;
 pub mod realloc;
 pub mod sites;
 pub mod sizes;
@@ -58,6 +59,8 @@ pub enum Outcome {
     Complete,
     /// Something is.
     Incomplete,
+    /// It was printed that nothing was recorded.
+    NoAnswer,
 }
 
 impl Outcome {
@@ -69,7 +72,7 @@ impl Outcome {
     /// Both together.
     #[must_use]
     pub fn and(self, other: Outcome) -> Self {
-        if self == Outcome::Complete { other } else { Outcome::Incomplete }
+        if self == Outcome::Complete { other } else { self }
     }
 }
 

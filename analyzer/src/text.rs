@@ -184,11 +184,14 @@ impl<'a> Screen<'a> {
     }
 }
 
-/// A text of at most `width` characters: first template arguments go, then the middle.
-pub fn shorten(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_string();
-    }
+/// A name with its template arguments replaced; the name itself where brackets do not match.
+pub fn without_arguments(name: &str, with: &str) -> String {
+    let (out, is_closed) = arguments_replaced(name, with);
+    if is_closed { out } else { name.to_string() }
+}
+
+/// The text with outermost pairs of angle brackets replaced, and whether each that opens is closed.
+fn arguments_replaced(text: &str, with: &str) -> (String, bool) {
     let mut depth = 0u32;
     let mut out = String::new();
     let mut before = ' ';
@@ -198,20 +201,27 @@ pub fn shorten(text: &str, width: usize) -> String {
         let opens = c == '<' && before != ' ' && !operator;
         let closes = c == '>' && before != '-' && depth > 0;
         if opens && depth == 0 {
-            out.push_str("<…");
+            out.push_str(with);
         }
         depth += u32::from(opens);
-        if closes {
-            depth -= 1;
-        }
         if depth == 0 {
             out.push(c);
         }
+        depth -= u32::from(closes);
         before = c;
     }
+    (out, depth == 0)
+}
+
+/// A text of at most `width` characters: first template arguments go, then the middle.
+pub fn shorten(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_string();
+    }
+    let (out, is_closed) = arguments_replaced(text, "<…>");
     let count = out.chars().count();
-    if depth > 0 || count > width {
-        let out = if depth > 0 { text } else { &out };
+    if !is_closed || count > width {
+        let out = if is_closed { &out } else { text };
         let keep: String = out.chars().take(width.saturating_sub(1)).collect();
         return keep + "…";
     }

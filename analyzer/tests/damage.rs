@@ -6,7 +6,6 @@ use heaptape_analyzer::event::{Event, Span};
 use heaptape_analyzer::missing::Missing;
 use heaptape_analyzer::model::totals::Totals;
 use heaptape_analyzer::report::{self, Asked, leaks, verify};
-use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::{Progress, open, replay};
 use heaptape_formats::recording::{RECORDING, TAPE};
@@ -46,7 +45,7 @@ fn read(path: &Path) -> Option<Read> {
         Asked { paths: vec![path.to_path_buf()], json: true, range: Default::default(), top: 5, ..Asked::default() };
     let mut out = Vec::new();
     let _ = leaks::run(&asked, &leaks::Options::default(), &mut out, Style::PLAIN);
-    let _ = report::summary::report(&[path], false, &Origin::default(), &mut out, Style::PLAIN);
+    let _ = report::summary::report(&Asked { paths: vec![path.into()], ..Asked::default() }, &mut out, Style::PLAIN);
     let _ = verify::run(path, &mut out, Style::PLAIN);
     Some(Read { events, totals: totals.finish(None), missing })
 }

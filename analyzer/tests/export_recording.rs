@@ -254,8 +254,8 @@ fn the_arguments_are_judged() {
     };
     assert!(impossible(run("dcpi", &recording, &Options::default(), &file)).contains("no folder"));
     assert!(impossible(run("dcpi", &recording, &Options::default(), Path::new("-"))).contains("folder"));
-    let nobody = Options { process: Some("1".into()), ..Options::default() };
-    assert!(impossible(run("mptl", &recording, &nobody, &file)).contains("no process image"));
+    let nobody = Options { processes: Some("1".to_string()).into(), ..Options::default() };
+    assert!(impossible(run("mptl", &recording, &nobody, &file)).contains("no process 1 in the recording"));
     let old = Options { names: true, version: Some(10404), ..Options::default() };
     assert!(impossible(run("mtrc", &recording, &old, &file)).contains("hold no names"));
     let profile = recording.join("4711.made/profile.mptl");

@@ -7,6 +7,7 @@ use heaptape_analyzer::foreign::dcpi::{Inputs, Set};
 use heaptape_analyzer::foreign::mleak::{self, view_recorded};
 use heaptape_analyzer::foreign::mprof;
 use heaptape_analyzer::foreign::recorded::{self, Recorded, is_recording};
+use heaptape_analyzer::processes::Processes;
 use heaptape_formats::mptl::Profile;
 use heaptape_formats::tape;
 use made::Step;
@@ -57,7 +58,7 @@ fn mleak_shows_what_is_alive_as_a_log_would() {
     let shown = |path: &Path, max_stack| {
         let mut out = Vec::new();
         let options = mleak::Options { max_stack, ..mleak::Options::default() };
-        let notes = view_recorded(&Recorded::open(path, None).unwrap(), &options, &mut out).unwrap();
+        let notes = view_recorded(&Recorded::open(path, &Processes::default()).unwrap(), &options, &mut out).unwrap();
         assert!(notes.is_empty(), "{notes:?}");
         String::from_utf8(out).unwrap()
     };
@@ -87,15 +88,15 @@ fn mprof_shows_the_profile_that_an_export_writes() {
         mprof::view(profile, &mprof::Options { call_graph: true, ..mprof::Options::default() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     };
-    let shown = view(&recorded::profile(&recording, None).unwrap().unwrap());
+    let shown = view(&recorded::profile(&recording, &Processes::default()).unwrap().unwrap());
     assert_eq!(shown, view(&written));
     assert!(shown.contains("0x0000000000006000"), "{shown}");
     // A trace has bins, and a profile is left to its own reader.
-    let bins = recorded::profile(&recording.join("4711.made/trace.mtrc"), None).unwrap().unwrap();
+    let bins = recorded::profile(&recording.join("4711.made/trace.mtrc"), &Processes::default()).unwrap().unwrap();
     assert_eq!((bins.bins.allocated == written.bins.allocated, bins.sites.len()), (true, 0));
-    assert!(recorded::profile(&file, None).unwrap().is_none());
-    assert!(recorded::profile(&recording, Some("4711")).unwrap().is_some());
-    assert!(recorded::profile(&recording, Some("4712")).is_err());
+    assert!(recorded::profile(&file, &Processes::default()).unwrap().is_none());
+    assert!(recorded::profile(&recording, &Some("4711".to_string()).into()).unwrap().is_some());
+    assert!(recorded::profile(&recording, &Some("4712".to_string()).into()).is_err());
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! samples' README tells.
 
 use heaptape_analyzer::report::{Asked, leaks, sites, summary, threads, timeline};
-use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -21,7 +20,8 @@ fn value(out: &[u8]) -> Value {
 
 fn totals(name: &str) -> Value {
     let mut out = Vec::new();
-    summary::report(&[&sample(name)], true, &Origin::default(), &mut out, Style::PLAIN).unwrap();
+    summary::report(&Asked { paths: vec![sample(name)], json: true, ..Asked::default() }, &mut out, Style::PLAIN)
+        .unwrap();
     value(&out)["totals"].clone()
 }
 
@@ -115,7 +115,9 @@ fn odd_files_are_answered_or_refused() {
     for entry in std::fs::read_dir(sample("edge")).unwrap() {
         let path = entry.unwrap().path();
         let mut out = Vec::new();
-        if summary::report(&[&path], true, &Origin::default(), &mut out, Style::PLAIN).is_ok() {
+        if summary::report(&Asked { paths: vec![path.clone()], json: true, ..Asked::default() }, &mut out, Style::PLAIN)
+            .is_ok()
+        {
             read += 1;
             serde_json::from_slice::<Value>(&out).unwrap();
         }

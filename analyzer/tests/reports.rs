@@ -69,7 +69,7 @@ type Run = dyn Fn(&Asked, &mut Vec<u8>) -> Result<Outcome, report::Error>;
 fn questions() -> Vec<(&'static str, Box<Run>)> {
     let style = Style::PLAIN;
     vec![
-        ("report", Box::new(move |a, out| summary::report(&[&a.paths[0]], a.json, &a.origin, out, style))),
+        ("report", Box::new(move |a, out| summary::report(a, out, style))),
         ("leaks", Box::new(move |a, out| leaks::run(a, &leaks::Options::default(), out, style))),
         ("peak", Box::new(move |a, out| peak::run(a, out, style))),
         ("sites", Box::new(move |a, out| sites::run(a, out, style))),

@@ -1,11 +1,14 @@
-//! `heaptape`: first word -> subcommand; outcome -> exit code; errors are printed here, once.
+//! `heaptape`: first word -> subcommand; outcome -> exit status (exit.rs); errors are printed here, once.
 #![forbid(unsafe_code)]
 
+mod exit;
 mod library;
 mod words;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::process::ExitCode;
+
+pub use exit::Outcome;
 
 /// A tape recorder for the heap.
 #[derive(Parser)]
@@ -15,25 +18,16 @@ struct Cli {
     word: words::Word,
 }
 
-/// How a word ended, as the exit code tells scripts.
-pub enum Outcome {
-    /// 0: done.
-    Done,
-    /// 1: done, but something is missing or a gate failed.
-    Incomplete,
-    /// 2: could not; a message was printed already.
-    Failed,
-    /// Another program's exit status, passed on.
-    Status(u8),
-}
-
 /// All words with their options and examples: what parses the command line, and what help, manual pages and completions are made of.
 fn command() -> clap::Command {
-    Cli::command().mut_subcommands(|word| {
+    let command = Cli::command().mut_subcommands(|word| {
         let examples = words::examples::of(word.get_name());
         let before = word.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
-        word.after_help(format!("{before}{examples}"))
-    })
+        // The short help of a command stays on one screen.
+        let short = format!("{before}{examples}");
+        word.after_long_help(format!("{short}\n\n{}", exit::help())).after_help(short)
+    });
+    command.after_help(exit::help())
 }
 
 fn main() -> ExitCode {
@@ -45,14 +39,11 @@ fn main() -> ExitCode {
         words::run(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).word)
     };
     match done {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::Incomplete) => ExitCode::from(1),
-        Ok(Outcome::Failed) => ExitCode::from(2),
-        Ok(Outcome::Status(status)) => ExitCode::from(status),
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Ok(outcome) => outcome.report(),
+        Err(error) if is_broken_pipe(&error) => Outcome::Done.report(),
         Err(error) => {
             eprintln!("heaptape: {error:#}");
-            ExitCode::from(2)
+            Outcome::NoAnswer.report()
         }
     }
 }

@@ -35,7 +35,8 @@ fn gates_fail_with_the_status_that_was_asked_for_and_few_lines() {
     for (word, gate, status) in [
         ("leaks", "leaked > 0", 1),
         ("leaks", "leaked > 1MiB", 0),
-        ("leaks", "leaked.growing > 40KiB", 1),
+        ("leaks", "leaked.too-little > 40KiB", 1),
+        ("leaks", "leaked.growing > 0", 0),
         ("leaks", "leaked.blocks > 51", 0),
         ("leaks", "leaked.blocks >= 51", 1),
         ("report", "peak > 200MiB", 0),
@@ -46,9 +47,12 @@ fn gates_fail_with_the_status_that_was_asked_for_and_few_lines() {
         let said = recording.heaptape(&[word, "--fail-if", gate]);
         assert_eq!(said.code(), status, "{word} {gate}: {said}");
         assert!(lines(&said).len() <= 20, "{said}");
-        let wanted = if status == 0 { "passed" } else { "FAILED" };
+        let wanted = if status == 0 { "ok: " } else { "FAILED: " };
         assert!(said.text().starts_with(wanted), "{said}");
     }
+    let long = Program::new(Target::program("leaks/labelled.c").build()).args(["linear", "long"]).recorded().success();
+    assert_eq!(long.heaptape(&["leaks", "--fail-if", "leaked.growing > 40KiB"]).code(), 1);
+    assert_eq!(long.heaptape(&["leaks", "--fail-if", "leaked.growing > 50KiB"]).code(), 0);
     let said = recording.heaptape(&["leaks", "--fail-if", "leaked > 0", "--fail-code", "23"]);
     assert_eq!(said.code(), 23);
     assert!(said.text().contains("load_order"), "who leaks: {said}");

@@ -17,6 +17,7 @@ mod daemon_streams;
 mod debuginfod;
 mod diffs;
 mod exec;
+mod exit_status;
 mod exports;
 mod footprint;
 mod forks;

@@ -150,7 +150,7 @@ impl Daemon {
                 .into_iter()
                 .chain(words.iter().map(OsStr::new)),
         );
-        assert!(said.code() < 2, "{said}");
+        assert!(said.code() == 0 || said.error().contains("no epoch"), "{said}");
         said.text().lines().map(PathBuf::from).collect()
     }
 
@@ -173,6 +173,9 @@ impl Daemon {
             return Vec::new();
         }
         let said = self.word(&["leaks", "--json"], paths);
+        if said.code() == 2 && said.error().contains("nothing was recorded") {
+            return Vec::new();
+        }
         let value: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
         serde_json::from_value(value["leaks"].clone()).expect("leaks")
     }

@@ -89,7 +89,7 @@ pub fn run(to: &str, paths: &[PathBuf], wish: &Wish, target: Option<&Path>) -> R
     Ok(written)
 }
 
-/// The format that a value of `--to` names, where files of other formats can become one.
+/// The format that a value of `--format` names, where files of other formats can become one.
 fn target_format(to: &str) -> Option<Format> {
     match to {
         "mtrc" => Some(Format::Mtrc),

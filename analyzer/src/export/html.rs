@@ -1,4 +1,4 @@
-//! `--to html`: one page with everything in it: style, script and data. It asks no network for anything and can be mailed.
+//! `--format html`: one page with everything in it: style, script and data. It asks no network for anything and can be mailed.
 //!
 //! ```text
 //! images ──gather──> rows, cells, time lines, leaks, … ──pack──> JSON and packed columns ──page──> one file

@@ -1,6 +1,6 @@
 //! Recordings as files for other tools.
 //!
-//! An export is a file here with `pub struct Export` and a line in THE list below, which makes the values of `--to`, the
+//! An export is a file here with `pub struct Export` and a line in THE list below, which makes the values of `--format`, the
 //! help, the tables of the documents, and the rows of the tests. Exporters get the images that were asked for ([`Source`]) and a place for files ([`Out`]); what their format cannot
 //! hold they tell as notes, and [`verify`] compares what the written files add up to with what the recording does.
 
@@ -21,6 +21,7 @@ pub use verify::Totals;
 use crate::event::Range;
 use crate::load::{self, Image, Recording};
 use crate::missing::Missing;
+use crate::processes::Processes;
 use crate::progress::Progress;
 use crate::report::sums::{self, Sums};
 use crate::symbols::{Detail, Symbolizer};
@@ -85,7 +86,7 @@ pub struct Needs {
 
 /// One way to write a recording.
 pub trait Exporter: Sync {
-    /// The value of `--to`.
+    /// The value of `--format`.
     fn name(&self) -> &'static str;
     /// Ending of its files' names.
     fn extension(&self) -> &'static str;
@@ -143,8 +144,8 @@ pub enum Error {
 pub struct Options {
     /// Which part of the run.
     pub range: Option<Range>,
-    /// Only this process (its pid or folder).
-    pub process: Option<String>,
+    /// Only these processes.
+    pub processes: Processes,
     /// What is counted, where the format holds one number a place; empty: what the exporter holds usual.
     pub what: Vec<Measure>,
     /// Numbers that the real 64-bit mptrace shows rightly.
@@ -184,16 +185,9 @@ impl<'a> Source<'a> {
     /// The images of recordings that the options ask for.
     ///
     /// # Errors
-    /// When no image is the process that was named.
+    /// When no process is one that was named.
     pub fn new(recordings: &'a [Recording], options: &'a Options) -> Result<Self, Error> {
-        let all = recordings.iter().flat_map(|recording| &recording.images);
-        let images: Vec<&Image> = match &options.process {
-            None => all.collect(),
-            Some(process) => all.filter(|image| image.is(process)).collect(),
-        };
-        if let (true, Some(process)) = (images.is_empty(), &options.process) {
-            return Err(Error::Impossible(format!("no process image {process} in the recording")));
-        }
+        let images = options.processes.choose(recordings).map_err(Error::Impossible)?;
         let mut missing: Vec<Missing> = recordings.iter().flat_map(|recording| recording.missing.clone()).collect();
         missing.extend(images.iter().flat_map(|image| image.missing.clone()));
         Ok(Source {
@@ -322,7 +316,5 @@ pub fn run(
 
 fn images_again<'a>(recordings: &'a [Recording], options: &Options, needs: Needs) -> Vec<&'a Image> {
     let all = recordings.iter().flat_map(|recording| &recording.images);
-    all.filter(|image| options.process.as_ref().is_none_or(|process| image.is(process)))
-        .filter(|image| !needs.events || image.has_events())
-        .collect()
+    all.filter(|image| options.processes.admits(image)).filter(|image| !needs.events || image.has_events()).collect()
 }

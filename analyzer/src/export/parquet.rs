@@ -43,8 +43,11 @@ impl Exporter for Export {
                 command.args([option, &bound.to_string()]);
             }
         }
-        if let Some(process) = &source.options.process {
-            command.args(["--process", process]);
+        let processes = &source.options.processes;
+        for (option, name) in [("--process", &processes.process), ("--program", &processes.program)] {
+            if let Some(name) = name {
+                command.args([option, name]);
+            }
         }
         command.arg("--").args(source.recordings.iter().map(|recording| &recording.path));
         // Its messages are heaptape's.

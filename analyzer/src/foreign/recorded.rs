@@ -4,6 +4,7 @@
 use crate::convert::{self, Made, Wish};
 use crate::export::{self, Error, Measure, Options, Source};
 use crate::load::{self, Image, Recording, bare};
+use crate::processes::Processes;
 use crate::unpack::{self, Opened};
 use heaptape_formats::gmon::{self, Gmon, Hints};
 use heaptape_formats::mptl::Profile;
@@ -44,12 +45,12 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Opens a recording or a file, of all processes or of one (its pid or folder).
+    /// Opens a recording or a file, with the processes that are named.
     ///
     /// # Errors
     /// When nothing there can be read.
-    pub fn open(path: &Path, process: Option<&str>) -> Result<Recorded, Error> {
-        let options = Options { process: process.map(str::to_owned), ..Options::default() };
+    pub fn open(path: &Path, processes: &Processes) -> Result<Recorded, Error> {
+        let options = Options { processes: processes.clone(), ..Options::default() };
         Ok(Recorded { recordings: vec![load::open(path)?], options })
     }
 
@@ -157,9 +158,9 @@ pub fn gmon_of(opened: Opened, hints: Hints, what: &[Measure]) -> Result<(Vec<u8
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn profile(path: &Path, process: Option<&str>) -> Result<Option<Profile>, Error> {
+pub fn profile(path: &Path, processes: &Processes) -> Result<Option<Profile>, Error> {
     if is_recording(path) {
-        return Recorded::open(path, process)?.profile().map(Some);
+        return Recorded::open(path, processes)?.profile().map(Some);
     }
     if path == Path::new("-") {
         return Ok(None);
@@ -167,7 +168,7 @@ pub fn profile(path: &Path, process: Option<&str>) -> Result<Option<Profile>, Er
     let mut start = Vec::new();
     let read = bare::open(path).and_then(|reader| reader.take(4).read_to_end(&mut start));
     match (read, sniff::format(&start)) {
-        (Ok(_), Some(Format::Mtrc)) => Recorded::open(path, None)?.profile().map(Some),
+        (Ok(_), Some(Format::Mtrc)) => Recorded::open(path, &Processes::default())?.profile().map(Some),
         _ => Ok(None),
     }
 }

@@ -3,7 +3,9 @@
 //! survivors as events are missing: a free of any of them may be among those.
 
 use super::leaks::{Axis, History, SLICES, Survivors};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
+use std::hash::Hash;
 
 /// The classes. The names stand in `--json` and never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -27,6 +29,8 @@ pub enum Verdict {
     Inherited,
     /// So many events are missing from the recording that their frees may be among those.
     Uncertain,
+    /// Live bytes rise, but the run is too short, or they are too few, to call it growth.
+    TooLittle,
 }
 
 impl Verdict {
@@ -42,6 +46,7 @@ impl Verdict {
             Verdict::YoungAtEnd => "young at the end",
             Verdict::Inherited => "inherited",
             Verdict::Uncertain => "uncertain",
+            Verdict::TooLittle => "kept, too little to tell",
         }
     }
 
@@ -51,7 +56,7 @@ impl Verdict {
             Verdict::Growing => 128,
             Verdict::Slow => 32,
             Verdict::ContainerGrowth => 4,
-            Verdict::OneTime | Verdict::Uncertain => 2,
+            Verdict::OneTime | Verdict::Uncertain | Verdict::TooLittle => 2,
             Verdict::BoundedCache | Verdict::FreedAtExit | Verdict::YoungAtEnd | Verdict::Inherited => 1,
         }
     }
@@ -88,6 +93,49 @@ const LIGHT: f64 = 0.05;
 const POOL: u64 = 4;
 /// Slices of a quarter.
 const QUARTER: usize = SLICES / 4;
+
+/// Growth in a run shorter than this many seconds is too little to tell: every program allocates what it keeps while it starts.
+pub const FLOOR_SECONDS: f64 = 1.0;
+/// So is growth by fewer bytes than this, if it is also less than [`FLOOR_SHARE`].
+pub const FLOOR_BYTES: u64 = 64 << 10;
+/// Growth by at least this share of the run's most live bytes counts, however few bytes it is.
+pub const FLOOR_SHARE: f64 = 0.01;
+
+/// The growth of a run, summed by what people would call one leak (the function that allocates): a leak that comes from many stacks is
+/// judged by all of them together.
+#[derive(Clone, Debug)]
+pub struct Growth<K> {
+    bytes: FxHashMap<K, u64>,
+}
+
+impl<K: Hash + Eq> Default for Growth<K> {
+    fn default() -> Self {
+        Growth { bytes: FxHashMap::default() }
+    }
+}
+
+impl<K: Hash + Eq> Growth<K> {
+    /// Counts survivors that were judged.
+    pub fn add(&mut self, of: K, verdict: Verdict, bytes: u64) {
+        if verdict == Verdict::Growing {
+            let sum = self.bytes.entry(of).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+
+    /// The verdict once all are counted: growth that is too little to tell is called so.
+    pub fn settle(&self, run: &Run, of: &K, verdict: Verdict) -> Verdict {
+        let is_short = run.seconds > 0.0 && run.seconds < FLOOR_SECONDS;
+        let bytes = self.bytes.get(of).copied().unwrap_or(0);
+        let is_small = bytes < FLOOR_BYTES && (bytes as f64) < FLOOR_SHARE * run.peak_bytes as f64;
+        match verdict {
+            Verdict::Growing if is_short || is_small => Verdict::TooLittle,
+            // Slow growth is little by its nature: only a run that shows no growth at all says nothing of it.
+            Verdict::Slow if is_short => Verdict::TooLittle,
+            verdict => verdict,
+        }
+    }
+}
 
 /// Judges the survivors of a site.
 pub fn judge(run: &Run, history: &History, survivors: &Survivors) -> Verdict {

@@ -8,6 +8,7 @@ mod side;
 mod text;
 
 pub use side::{Side, Sums};
+pub use text::change_line;
 
 use super::frames::FrameJson;
 use super::{Error, Outcome, json, say_lines};
@@ -35,11 +36,15 @@ pub enum Normal {
 /// In which order changes are listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// The greatest change in bytes first.
+    /// The greatest change in live bytes first.
     #[default]
-    Size,
+    Live,
+    /// The greatest change in allocated bytes first.
+    Allocated,
+    /// The greatest change in the number of allocations first.
+    Allocs,
     /// The greatest change relative to both sides first: |b - a| / (a + b).
-    Range,
+    Relative,
 }
 
 /// How sides are compared.
@@ -51,6 +56,8 @@ pub struct Options {
     pub normal: Normal,
     /// In which order changes are listed.
     pub order: Order,
+    /// Whether the sides are two points in time of one run, the first one earlier.
+    pub within_one: bool,
     /// Changes of a site below this share of its own are noise.
     pub noise: f64,
     /// So are changes below this share of the whole side.
@@ -68,7 +75,8 @@ impl Default for Options {
         Options {
             depth: 1,
             normal: Normal::None,
-            order: Order::Size,
+            order: Order::Live,
+            within_one: false,
             noise: 0.01,
             least: 0.001,
             top: None,
@@ -163,7 +171,7 @@ pub struct Found {
 /// When nothing can be read.
 pub fn find(a: &[Side], b: &[Side], options: &Options) -> Result<Found, Error> {
     let mut symbols = Symbolizer::from(Detail::Full, options.origin.clone());
-    let known = side::Known::of(a, b)?;
+    let known = side::Known::of(a, b, options.within_one, &mut symbols)?;
     let measure = |sides: &[Side], symbols: &mut Symbolizer| -> Result<Vec<Measured>, Error> {
         sides.iter().map(|side| side::measure(side, &known, options.depth, symbols)).collect()
     };
@@ -205,11 +213,16 @@ pub fn find(a: &[Side], b: &[Side], options: &Options) -> Result<Found, Error> {
             found.changes.push(change(pair));
         }
     }
-    let bytes = |change: &Change| change.delta.bytes.abs().max(change.delta.live_bytes.abs());
     found.changes.sort_by(|x, y| {
-        let key = |change: &Change| match options.order {
-            Order::Size => (bytes(change), change.range),
-            Order::Range => (change.range, bytes(change)),
+        let key = |change: &Change| {
+            let Values { live_bytes, bytes, allocs, .. } = change.delta;
+            let (live, allocated, allocs) = (live_bytes.abs(), bytes.abs(), allocs.abs());
+            match options.order {
+                Order::Live => (live, allocated, allocs),
+                Order::Allocated => (allocated, live, allocs),
+                Order::Allocs => (allocs, live, allocated),
+                Order::Relative => (change.range, live, allocated),
+            }
         };
         key(y).partial_cmp(&key(x)).unwrap_or(std::cmp::Ordering::Equal).then_with(|| x.functions.cmp(&y.functions))
     });

@@ -4,12 +4,16 @@ use super::Asked;
 use crate::event::Span;
 use crate::load::{Image, Start};
 use crate::model::only::{Ages, Chosen, Only};
-use crate::pattern::Pattern;
+use crate::near::hint;
+use crate::pattern::{FunctionPattern, Pattern};
 use crate::progress::Progress;
 use crate::replay::{self, Model, replay, replay_from};
 use crate::stacks::Stacks;
 use crate::symbols::Symbolizer;
-use rustc_hash::FxHashMap;
+use crate::text::clean;
+use heaptape_formats::tape::Thread;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::rc::Rc;
 
 /// Conditions that all must hold; of several patterns or threads one is enough.
 #[derive(Clone, Debug, Default)]
@@ -50,15 +54,8 @@ impl Filter {
         }
         if !self.threads.is_empty() {
             let known = image.tape.threads.values();
-            let named = known.filter(|thread| {
-                let name = thread.name.lossy();
-                self.threads.iter().any(|asked| {
-                    *asked == thread.number.to_string()
-                        || *asked == thread.tid.to_string()
-                        || Pattern::whole(asked).matches(&name)
-                })
-            });
-            let mut threads: rustc_hash::FxHashSet<u32> = named.map(|thread| thread.number).collect();
+            let named = known.filter(|thread| self.threads.iter().any(|asked| is_thread(thread, asked)));
+            let mut threads: FxHashSet<u32> = named.map(|thread| thread.number).collect();
             threads.extend(self.threads.iter().filter_map(|asked| asked.parse::<u32>().ok()));
             chosen.threads = Some(threads);
         }
@@ -81,10 +78,74 @@ impl Filter {
         chosen
     }
 
+    /// Whether only sites are chosen, so that sums by site can answer.
+    pub const fn is_of_sites(&self) -> bool {
+        self.min_size.is_none()
+            && self.max_size.is_none()
+            && self.min_age.is_none()
+            && self.max_age.is_none()
+            && self.threads.is_empty()
+    }
+
+    /// Whether each name matches something of these processes.
+    ///
+    /// # Errors
+    /// When one matches nothing, or a range of sizes or ages is empty: an answer about nothing would look like a good one.
+    pub fn check(&self, images: &[&Image], symbols: &mut Symbolizer) -> Result<(), String> {
+        if self.min_size > self.max_size && self.max_size.is_some() {
+            return Err("--min-size is greater than --max-size".into());
+        }
+        if self.min_age > self.max_age && self.max_age.is_some() {
+            return Err("--min-age is greater than --max-age".into());
+        }
+        if !self.is_of_sites() && !images.iter().any(|image| image.has_events()) {
+            return Err(super::questions::NEEDS_EVENTS.into());
+        }
+        for asked in &self.threads {
+            check_thread(asked, images)?;
+        }
+        if self.modules.is_empty() && self.functions.is_empty() {
+            return Ok(());
+        }
+        let mut names: FxHashMap<String, bool> = FxHashMap::default();
+        let mut modules: FxHashSet<Rc<str>> = FxHashSet::default();
+        for image in images {
+            let stacks = image.stacks();
+            for number in 1..=stacks.len() as u32 {
+                if !self.functions.is_empty() {
+                    for frame in symbols.frames(stacks, &stacks.site(number)).iter() {
+                        names.entry(frame.title()).or_default();
+                    }
+                }
+            }
+            if !self.modules.is_empty() {
+                for site in allocating(image) {
+                    let place = super::place(symbols, stacks, site, 1);
+                    modules.insert(symbols.name(stacks, &stacks.site(place.site)).module.clone());
+                }
+            }
+        }
+        for text in &self.functions {
+            let pattern = FunctionPattern::new(text);
+            if !names.keys().any(|name| pattern.matches(name)) {
+                let hint = hint(text, names.keys().map(String::as_str));
+                return Err(clean(&format!("no stack passes through a function {text}{hint}")).into_owned());
+            }
+        }
+        for text in &self.modules {
+            let pattern = Pattern::found(text);
+            if !modules.iter().any(|module| pattern.matches(module)) {
+                let hint = hint(text, modules.iter().map(|module| module.rsplit('/').next().unwrap_or(module)));
+                return Err(clean(&format!("no module {text} allocates{hint}")).into_owned());
+            }
+        }
+        Ok(())
+    }
+
     /// For each site whether its stack is asked for.
-    fn sites(&self, stacks: &Stacks, symbols: &mut Symbolizer) -> Vec<bool> {
+    pub(super) fn sites(&self, stacks: &Stacks, symbols: &mut Symbolizer) -> Vec<bool> {
         let modules: Vec<Pattern> = self.modules.iter().map(|text| Pattern::found(text)).collect();
-        let functions: Vec<Pattern> = self.functions.iter().map(|text| Pattern::found(text)).collect();
+        let functions: Vec<FunctionPattern> = self.functions.iter().map(|text| FunctionPattern::new(text)).collect();
         let hit = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.matches(text));
         // Callers come first: what a caller's stack passes through, its callee's does too.
         let mut through: Vec<bool> = vec![functions.is_empty(); stacks.len() + 1];
@@ -96,7 +157,7 @@ impl Filter {
                 || symbols.frames(stacks, &site).iter().any(|frame| {
                     let title = frame.title();
                     named.get(&title).copied().unwrap_or_else(|| {
-                        let found = hit(&functions, &title);
+                        let found = functions.iter().any(|pattern| pattern.matches(&title));
                         named.insert(title, found);
                         found
                     })
@@ -113,6 +174,47 @@ impl Filter {
             }
         }
         through
+    }
+}
+
+fn is_thread(thread: &Thread, asked: &str) -> bool {
+    *asked == thread.number.to_string()
+        || *asked == thread.tid.to_string()
+        || Pattern::whole(asked).matches(&thread.name.lossy())
+}
+
+/// Whether somebody is the thread that is asked for.
+fn check_thread(asked: &str, images: &[&Image]) -> Result<(), String> {
+    let mut known = images.iter().flat_map(|image| image.tape.threads.values());
+    if known.any(|thread| is_thread(thread, asked)) {
+        return Ok(());
+    }
+    // A trace alone has no list of threads.
+    if let Ok(number) = asked.parse::<u32>() {
+        let mut found = false;
+        let bare = images.iter().filter(|image| image.tape.threads.is_empty() && image.has_events());
+        for image in bare {
+            let progress = Progress::new("reading threads");
+            image.for_each(Span::ALL, &progress, &mut |events| {
+                found |= events.iter().any(|event| event.thread == number)
+            });
+        }
+        if found {
+            return Ok(());
+        }
+    }
+    let threads = images.iter().flat_map(|image| image.tape.threads.values());
+    let name = |thread: &Thread| Some(thread.name.lossy().into_owned()).filter(|name| !name.is_empty());
+    let names: Vec<String> = threads.map(|thread| name(thread).unwrap_or_else(|| thread.number.to_string())).collect();
+    let hint = hint(asked, names.iter().map(String::as_str));
+    Err(clean(&format!("no thread {asked} in the recording{hint}")).into_owned())
+}
+
+/// The sites that allocated: callers' own entries in the table of stacks apart, where sums say so.
+fn allocating(image: &Image) -> Vec<u32> {
+    match image.ready_sums() {
+        Some(sums) => sums.sites.iter().map(|row| row.site).collect(),
+        None => (1..=image.stacks().len() as u32).collect(),
     }
 }
 

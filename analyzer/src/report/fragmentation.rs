@@ -1,4 +1,4 @@
-//! `heaptape fragmentation`: how live blocks lie in memory at a moment (`--to`, or the end), and who keeps nearly empty pages.
+//! `heaptape fragmentation`: how live blocks lie in memory at a moment (`--until`, or the end), and who keeps nearly empty pages.
 
 use super::questions::{Answer, Asked, Shown, ask, group};
 use super::{Error, Outcome};

@@ -52,6 +52,12 @@ pub struct Culprit {
 pub struct Judged {
     /// As it was written.
     pub gate: String,
+    /// What is measured.
+    #[serde(skip)]
+    pub metric: &'static str,
+    /// The condition that fails it, such as `> 0`.
+    #[serde(skip)]
+    pub limit: String,
     /// Whether it failed.
     pub failed: bool,
     /// What was measured.
@@ -69,6 +75,8 @@ pub struct Verdicts {
     pub gates: Vec<Judged>,
     /// What is missing of the recordings, in words: a gate that passed may not have seen all.
     pub missing: Vec<String>,
+    /// What else a reader should know: processes that were not recorded, or several that were named as one.
+    pub notes: Vec<String>,
 }
 
 impl Verdicts {
@@ -97,10 +105,19 @@ pub fn judge(
     let mut values: BTreeMap<&'static str, f64> = BTreeMap::new();
     let mut symbols = asked.symbolizer();
     let recordings = asked.open()?;
+    let needs = |of: fn(&Expression) -> bool| gates.iter().any(of);
+    // Whatever is measured, a recording of nothing passes no gate. A comparison looks at both sides by itself.
+    if needs(|gate| !gate.is_of_diff()) {
+        let images = asked.images(&recordings, &mut symbols)?;
+        verdicts.notes.extend(asked.processes.note(&images));
+    }
     for recording in &recordings {
         verdicts.missing.extend(recording.missing.iter().map(ToString::to_string));
+        for process in recording.about.iter().flat_map(|about| &about.not_traced) {
+            let name = process.exe.rsplit('/').next().unwrap_or_default();
+            verdicts.notes.push(format!("{name} (pid {}) was not recorded: {}", process.pid, process.why));
+        }
     }
-    let needs = |of: fn(&Expression) -> bool| gates.iter().any(of);
     if needs(Expression::is_of_sums) {
         of_sums(&recordings, asked, &mut values, &mut verdicts)?;
     }
@@ -124,7 +141,10 @@ pub fn judge(
         }
     };
     for gate in gates {
-        let missing = || Error::Unanswerable(format!("{}: the files do not hold what it needs", gate.text));
+        let missing = || {
+            let why = "the recording holds only sums, which do not say it";
+            Error::Unanswerable(format!("{}: {} cannot be measured: {why}", gate.text, gate.metric))
+        };
         let value = match (&compared, gate.is_of_diff()) {
             (Some(compared), true) => of_diff(compared, gate).ok_or_else(missing)?,
             _ => *values.get(gate.metric).ok_or_else(missing)?,
@@ -132,11 +152,13 @@ pub fn judge(
         let failed = gate.holds(value);
         let culprits = match (failed, &found, &compared) {
             (false, ..) => Vec::new(),
-            (true, _, Some(compared)) if gate.is_of_diff() => changed(compared, gate),
+            (true, _, Some(compared)) if gate.is_of_diff() => changed(compared, gate, value),
             (true, Some(found), _) if gate.is_of_leaks() => leaking(found, gate, &mut symbols),
             _ => Vec::new(),
         };
-        verdicts.gates.push(Judged { gate: gate.text.clone(), failed, value, shown: shown(gate, value), culprits });
+        let (metric, limit) = (gate.metric, gate.limit());
+        let (gate, shown) = (gate.text.clone(), shown(gate, value));
+        verdicts.gates.push(Judged { gate, metric, limit, failed, value, shown, culprits });
     }
     if let Some(compared) = compared {
         verdicts.missing.extend(compared.missing);
@@ -148,7 +170,13 @@ fn shown(gate: &Expression, value: f64) -> String {
     let number = value.abs().min(u64::MAX as f64) as u64;
     let sign = if value < 0.0 { "-" } else { "" };
     match gate.unit {
-        Unit::Percent => format!("{value:.2}%"),
+        Unit::Percent if value.is_infinite() => "new, from 0".into(),
+        Unit::Percent => format!("{value:+.2}%"),
+        // Of a comparison the sign says in which direction.
+        _ if gate.is_of_diff() && value > 0.0 && gate.metric != "diff.sites" => match gate.unit {
+            Unit::Bytes => format!("+{}", text::bytes(number)),
+            _ => format!("+{}", text::count(number)),
+        },
         Unit::Bytes => format!("{sign}{}", text::bytes(number)),
         Unit::Count => format!("{sign}{}", text::count(number)),
     }
@@ -162,7 +190,7 @@ fn of_sums(
 ) -> Result<(), Error> {
     let progress = Progress::new("reading events");
     let mut symbols = asked.symbolizer();
-    for image in asked.images(recordings)? {
+    for image in asked.images(recordings, &mut symbols)? {
         let sums = match asked.is_all() {
             true => sums(image, &progress),
             false => super::sums::of_asked(image, asked, &mut symbols, &progress),
@@ -201,6 +229,7 @@ fn class(metric: &str) -> Option<Verdict> {
         "leaked.slow" => Some(Verdict::Slow),
         "leaked.container-growth" => Some(Verdict::ContainerGrowth),
         "leaked.one-time" => Some(Verdict::OneTime),
+        "leaked.too-little" => Some(Verdict::TooLittle),
         "leaked.uncertain" => Some(Verdict::Uncertain),
         _ => None,
     }
@@ -237,22 +266,20 @@ fn of_diff(found: &diff::Found, gate: &Expression) -> Option<f64> {
     })
 }
 
-fn changed(found: &diff::Found, gate: &Expression) -> Vec<Culprit> {
+fn changed(found: &diff::Found, gate: &Expression, value: f64) -> Vec<Culprit> {
     let delta = |change: &diff::Change| match gate.metric {
-        "diff.live" => change.delta.live_bytes,
+        "diff.live" | "diff.peak" => change.delta.live_bytes,
         "diff.live.blocks" => change.delta.live_blocks,
         "diff.allocs" => change.delta.allocs,
         _ => change.delta.bytes,
     };
-    let mut worst: Vec<&diff::Change> = found.changes.iter().collect();
-    worst.sort_by(|x, y| delta(y).total_cmp(&delta(x)));
+    // Where the whole became less, those that became less are named.
+    let sign = if gate.metric != "diff.sites" && value < 0.0 { -1.0 } else { 1.0 };
+    let grew = |change: &&diff::Change| gate.metric == "diff.sites" || delta(change) * sign > 0.0;
+    let mut worst: Vec<&diff::Change> = found.changes.iter().filter(grew).collect();
+    worst.sort_by(|x, y| (delta(y) * sign).total_cmp(&(delta(x) * sign)));
     let told = worst.into_iter().take(CULPRITS).map(|change| Culprit {
-        text: format!(
-            "{:+.0} live bytes, {:+.0} allocated bytes in {}",
-            change.delta.live_bytes,
-            change.delta.bytes,
-            change.functions.join(" < ")
-        ),
+        text: diff::change_line(change),
         kind: change.status.into(),
         file: change.file.clone(),
         line: change.line,
@@ -296,12 +323,12 @@ pub fn print(verdicts: &Verdicts, as_json: bool, out: &mut dyn Write, style: Sty
     }
     let mut lines = Vec::new();
     for gate in &verdicts.gates {
-        let word = if gate.failed { "FAILED" } else { "passed" };
-        lines.push((gate.failed, format!("{word} {} (it is {})", gate.gate, gate.shown)));
+        let word = if gate.failed { "FAILED" } else { "ok" };
+        lines.push((gate.failed, format!("{word}: {} = {} (limit: {})", gate.metric, gate.shown, gate.limit)));
         lines.extend(gate.culprits.iter().enumerate().map(|(at, one)| (true, format!("  {}. {}", at + 1, one.text))));
     }
-    for missing in &verdicts.missing {
-        lines.push((false, format!("! {missing}")));
+    for line in verdicts.missing.iter().chain(&verdicts.notes) {
+        lines.push((false, format!("! {line}")));
     }
     // What failed is told before what passed or is missing.
     if lines.len() > LINES {

@@ -17,7 +17,7 @@ use crate::load::{Image, Recording};
 use crate::missing::Missing;
 use crate::model::course;
 use crate::model::leaks::{History, Leaks, Survivors};
-use crate::model::verdict::{Run, Verdict, is_freed_at_exit, judge, judge_course};
+use crate::model::verdict::{Growth, Run, Verdict, is_freed_at_exit, judge, judge_course};
 use crate::progress::Progress;
 use crate::suppress::{Dialect, generate};
 use crate::symbols::Symbolizer;
@@ -162,14 +162,14 @@ pub fn find<'a>(
     let rules = Rules::read(&options.suppressions, options.built_in)?;
     let mut found =
         Found { leaks: Vec::new(), at_exit: Vec::new(), total: Total::default(), missing: Vec::new(), rules };
-    for image in asked.images(recordings)? {
+    for image in asked.images(recordings, symbols)? {
         if options.built_in {
             found.rules.add_own(image, symbols);
         }
         let lacking = if image.has_events() {
             of_events(image, asked, options.depth, symbols, &progress, &mut found)
         } else {
-            of_sums(image, &progress, symbols, &mut found)?
+            of_sums(image, asked, &progress, symbols, &mut found)?
         };
         found.missing.push((image, lacking));
     }
@@ -220,6 +220,8 @@ pub fn run(asked: &Asked, options: &Options, out: &mut dyn Write, style: Style) 
         for recording in &recordings {
             say_missing(&mut screen, "", &recording.missing)?;
         }
+        let images: Vec<&Image> = found.missing.iter().map(|(image, _)| *image).collect();
+        asked.processes.note(&images).iter().try_for_each(|note| screen.line(note))?;
     }
     Ok(Outcome::of(lacking))
 }
@@ -295,15 +297,42 @@ fn of_events<'a>(
         group.survivors.merge(&survivors);
         group.history.merge(&model.history(site));
     }
+    let mut leaks = Vec::new();
     for Group { site, sites, survivors, history, kept, .. } in groups.into_values() {
         let verdict = judge(&run, &history, &survivors);
         let freed = freed_at(image, &model, site, symbols);
         let evidence = Some(evidence::evidence(image, &run, &history, &survivors, freed));
         let (blocks, bytes) = (survivors.blocks, survivors.bytes);
-        found.leaks.push(Leak { image, verdict, site, sites, blocks, bytes, evidence, kept });
+        leaks.push(Leak { image, verdict, site, sites, blocks, bytes, evidence, kept });
     }
+    settle(&run, &mut leaks, symbols);
+    found.leaks.extend(leaks);
     found.at_exit.extend(at_exit(image, &run, &model, symbols));
     missing
+}
+
+/// Calls growth what it is only where there is enough of it to tell.
+fn settle(run: &Run, leaks: &mut [Leak], symbols: &mut Symbolizer) {
+    let mut growth = Growth::default();
+    let mut functions: Vec<Option<Vec<String>>> = Vec::new();
+    for leak in leaks.iter() {
+        let rises = matches!(leak.verdict, Verdict::Growing | Verdict::Slow);
+        let function = rises.then(|| key(symbols, leak.image.stacks(), leak.site, By::Function));
+        if let Some(function) = &function {
+            growth.add(function.clone(), leak.verdict, leak.bytes);
+        }
+        functions.push(function);
+    }
+    for (leak, function) in leaks.iter_mut().zip(functions) {
+        let Some(function) = function else { continue };
+        let settled = growth.settle(run, &function, leak.verdict);
+        if settled != leak.verdict
+            && let Some(evidence) = &mut leak.evidence
+        {
+            evidence.trend = Some(leak.verdict);
+        }
+        leak.verdict = settled;
+    }
 }
 
 /// Sites that were emptied only at the end. While events are missing nothing is said: what looks empty may not be.
@@ -326,17 +355,23 @@ fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, symbols: &mut Symboli
 /// Leaks of sums: what was allocated and not freed, with evidence where the sums were looked at through the run.
 fn of_sums<'a>(
     image: &'a Image,
+    asked: &Asked,
     progress: &Progress,
     symbols: &mut Symbolizer,
     found: &mut Found<'a>,
 ) -> Result<Vec<Missing>, Error> {
-    let sums = sums(image, progress);
+    let mut sums = sums(image, progress);
+    if !asked.filter.is_all() {
+        let chosen = asked.filter.sites(image.stacks(), symbols);
+        sums.sites.retain(|row| chosen.get(row.site as usize).copied().unwrap_or(false));
+    }
     sums.needs_frees(image)?;
     let course = &image.tape.course;
     let lost = image.tape.accounts.iter().fold(0u64, |sum, account| sum.saturating_add(account.lost));
     let (end, rate) = (image.tape.last_tick, image.clock.ticks_per_second);
     let run = course::run(course, &sums.totals, end, rate, lost);
     let courses: FxHashMap<u32, &SiteCourse> = course.sites.iter().map(|site| (site.site, site)).collect();
+    let mut leaks = Vec::new();
     for row in &sums.sites {
         let (blocks, bytes) = (row.allocs.saturating_sub(row.frees), row.bytes.saturating_sub(row.freed_bytes));
         if (blocks > 0 || bytes > 0) && !found.rules.eat(image, symbols, row.site, blocks, bytes) {
@@ -346,8 +381,12 @@ fn of_sums<'a>(
                 (verdict, Some(evidence::of_course(image, run, &history, &survivors)))
             });
             let (verdict, evidence) = judged.unwrap_or((Verdict::Uncertain, None));
-            found.leaks.push(Leak { image, verdict, site: row.site, sites: 1, blocks, bytes, evidence, kept: None });
+            leaks.push(Leak { image, verdict, site: row.site, sites: 1, blocks, bytes, evidence, kept: None });
         }
     }
+    if let Some(run) = &run {
+        settle(run, &mut leaks, symbols);
+    }
+    found.leaks.extend(leaks);
     Ok(sums.missing)
 }

@@ -7,6 +7,7 @@ use super::{Error, Outcome, json, say_missing, say_sampled};
 use crate::event::Range;
 use crate::load::{self, Image, Recording};
 use crate::missing::Missing;
+use crate::processes::{Processes, folded_line};
 use crate::progress::Progress;
 use crate::symbols::{Detail, Origin, Symbolizer};
 use crate::text::{Screen, Style, duration};
@@ -17,6 +18,8 @@ use std::path::PathBuf;
 
 /// Frames of the program by which sites are grouped.
 const FRAMES: usize = 3;
+/// Why a file of sums gives no answer.
+pub(super) const NEEDS_EVENTS: &str = "this needs events, and there are none: the file holds only sums by stack";
 
 /// What was asked.
 #[derive(Clone, Debug, Default)]
@@ -29,8 +32,8 @@ pub struct Asked {
     pub range: Range,
     /// How many rows of a table.
     pub top: usize,
-    /// Only this process (its pid or folder).
-    pub process: Option<String>,
+    /// Only these processes.
+    pub processes: Processes,
     /// Only these blocks.
     pub filter: Filter,
     /// By what stacks are told together, if not as the question does it.
@@ -53,17 +56,15 @@ impl Asked {
         Symbolizer::from(Detail::Full, self.origin.clone())
     }
 
-    /// The images that were asked for.
+    /// The processes that were asked for.
     ///
     /// # Errors
-    /// When no image is the process that was named.
-    pub fn images<'a>(&self, recordings: &'a [Recording]) -> Result<Vec<&'a Image>, Error> {
-        let all = recordings.iter().flat_map(|recording| &recording.images);
-        let Some(process) = &self.process else { return Ok(all.collect()) };
-        let chosen: Vec<&Image> = all.filter(|image| image.is(process)).collect();
-        if chosen.is_empty() {
-            return Err(Error::Unanswerable(format!("no process image {process} in the recording")));
-        }
+    /// When the answer would be about nothing: nothing was recorded, or no process, thread, module or function has a name that was given,
+    /// or the time range holds nothing.
+    pub fn images<'a>(&self, recordings: &'a [Recording], symbols: &mut Symbolizer) -> Result<Vec<&'a Image>, Error> {
+        let chosen = self.processes.choose(recordings).map_err(Error::Unanswerable)?;
+        self.range.check(&chosen).map_err(Error::Unanswerable)?;
+        self.filter.check(&chosen, symbols).map_err(Error::Unanswerable)?;
         Ok(chosen)
     }
 }
@@ -127,13 +128,16 @@ pub(super) fn ask<A: Answer>(
     mut answer: impl FnMut(&Image, &mut Symbolizer, &Progress) -> Result<(A, Vec<Missing>), Error>,
 ) -> Result<Outcome, Error> {
     let recordings = asked.open()?;
-    let images = asked.images(&recordings)?;
-    if needs_events && !images.is_empty() && !images.iter().any(|image| image.has_events()) {
-        return Err(Error::Unanswerable(
-            "this needs events, and there are none: the file holds only sums by stack".into(),
-        ));
-    }
     let mut symbols = asked.symbolizer();
+    let images = asked.images(&recordings, &mut symbols)?;
+    if (needs_events || !asked.is_all()) && !images.iter().any(|image| image.has_events()) {
+        return Err(Error::Unanswerable(NEEDS_EVENTS.into()));
+    }
+    let note = asked.processes.note(&images);
+    let (images, folded) = match asked.json {
+        true => (images, Vec::new()),
+        false => asked.processes.fold(images),
+    };
     let progress = Progress::new("reading events");
     let mut answers = Vec::new();
     for image in images {
@@ -147,6 +151,7 @@ pub(super) fn ask<A: Answer>(
     }
     drop(progress);
     let lacking = answers.iter().filter(|(_, _, missing)| !missing.is_empty()).count();
+    let lacking = lacking + folded.iter().filter(|image| !image.missing.is_empty()).count();
     let lacking = lacking + recordings.iter().map(|recording| recording.missing.len()).sum::<usize>();
     if asked.json {
         let processes =
@@ -166,6 +171,16 @@ pub(super) fn ask<A: Answer>(
         answer.print(&mut screen)?;
         say_sampled(&mut screen, "", image)?;
         say_missing(&mut screen, "", missing)?;
+    }
+    if !folded.is_empty() {
+        screen.blank()?;
+        screen.line(&folded_line(&folded))?;
+        for image in &folded {
+            say_missing(&mut screen, &format!("{}: ", image.about.folder), &image.missing)?;
+        }
+    }
+    if let Some(note) = note {
+        screen.line(&note)?;
     }
     for recording in &recordings {
         say_missing(&mut screen, "", &recording.missing)?;

@@ -1,18 +1,19 @@
 //! The summary: what a run did with its heap, on one screen. `heaptape record` prints it, and `heaptape report`.
 
 use super::frames::{Place, place, place_line};
+use super::questions::Asked;
 use super::sums::{Sums, sums};
 use super::{Error, Outcome, json, say_missing};
-use crate::load::{self, Image, Recording};
+use crate::load::{Image, Recording};
+use crate::processes::{Processes, folded_line};
 use crate::progress::Progress;
-use crate::symbols::{Detail, Origin, Symbolizer};
+use crate::symbols::{Detail, Symbolizer};
 use crate::text::{Screen, Style, bytes, count, counted, duration};
 use heaptape_formats::recording::{Exit, NotTraced};
 use heaptape_formats::tape::{Account, SiteSums};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io::{self, Write};
-use std::path::Path;
 
 /// Rows of each ranking.
 const ROWS: usize = 5;
@@ -159,6 +160,9 @@ pub struct Summary {
 
 impl Summary {
     fn outcome(&self) -> Outcome {
+        if self.processes.is_empty() {
+            return Outcome::NoAnswer;
+        }
         Outcome::of(self.missing.len())
             .and(Outcome::of(self.processes.iter().filter(|process| !process.complete).count()))
     }
@@ -305,20 +309,24 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
-pub fn report(
-    paths: &[&Path],
-    as_json: bool,
-    origin: &Origin,
-    out: &mut dyn Write,
-    style: Style,
-) -> Result<Outcome, Error> {
-    let recordings = paths.iter().map(|path| load::open(path)).collect::<Result<Vec<_>, _>>()?;
+pub fn report(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    let mut recordings = asked.open()?;
+    let processes = &asked.processes;
+    let mut note = None;
+    // A recording without any process says why, on the same screen.
+    if !processes.is_all() {
+        note = processes.note(&processes.choose(&recordings).map_err(Error::Unanswerable)?);
+        recordings.iter_mut().for_each(|recording| recording.images.retain(|image| processes.admits(image)));
+    }
     let progress = Progress::new("reading events");
-    let summary = summarize(&recordings, Symbolizer::from(Detail::Full, origin.clone()), &progress);
+    let summary = summarize(&recordings, asked.symbolizer(), &progress);
     drop(progress);
-    match as_json {
-        true => json::print(out, &summary)?,
-        false => print(&summary, &recordings, &mut Screen::new(out, style))?,
+    if asked.json {
+        json::print(out, &summary)?;
+    } else {
+        let mut screen = Screen::new(out, style);
+        print(&summary, &recordings, processes, &mut screen)?;
+        note.iter().try_for_each(|note| screen.line(note))?;
     }
     Ok(summary.outcome())
 }
@@ -329,7 +337,7 @@ pub fn report(
 /// When `out` fails.
 pub fn after_record(recording: &[Recording; 1], out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let summary = summarize(recording, Symbolizer::new(Detail::Quick), &Progress::new("reading events"));
-    print(&summary, recording, &mut Screen::new(out, style))?;
+    print(&summary, recording, &Processes::default(), &mut Screen::new(out, style))?;
     Ok(summary.outcome())
 }
 
@@ -349,7 +357,7 @@ fn name(process: &Process) -> &str {
     if exe.is_empty() { &process.folder } else { exe }
 }
 
-fn print(summary: &Summary, recordings: &[Recording], screen: &mut Screen) -> io::Result<()> {
+fn print(summary: &Summary, recordings: &[Recording], asked: &Processes, screen: &mut Screen) -> io::Result<()> {
     let n = &summary.totals;
     match &summary.processes[..] {
         [] => screen.heading("no process was recorded")?,
@@ -366,7 +374,7 @@ fn print(summary: &Summary, recordings: &[Recording], screen: &mut Screen) -> io
                 counted(processes.len() as u64, "process image"),
                 summary.command.join(" ")
             ))?;
-            processes_table(processes, screen)?;
+            processes_table(processes, recordings, asked, screen)?;
         }
     }
     let lost = match n.lost_events {
@@ -416,6 +424,7 @@ fn print(summary: &Summary, recordings: &[Recording], screen: &mut Screen) -> io
     }
     if let [recording] = recordings
         && recording.about.is_some()
+        && !summary.processes.is_empty()
     {
         let path = recording.path.display();
         screen.line(&format!("recorded in {path}   next: heaptape leaks {path}"))?;
@@ -423,12 +432,22 @@ fn print(summary: &Summary, recordings: &[Recording], screen: &mut Screen) -> io
     Ok(())
 }
 
-fn processes_table(processes: &[Process], screen: &mut Screen) -> io::Result<()> {
-    let mut order: Vec<&Process> = processes.iter().collect();
+fn processes_table(
+    processes: &[Process],
+    recordings: &[Recording],
+    asked: &Processes,
+    screen: &mut Screen,
+) -> io::Result<()> {
+    let images: Vec<&Image> = recordings.iter().flat_map(|recording| &recording.images).collect();
+    let (listed, folded) = asked.fold(images.clone());
+    let is_listed = |image: &Image| listed.iter().any(|listed| std::ptr::eq(*listed, image));
+    let pairs = processes.iter().zip(images).filter(|(_, image)| is_listed(image));
+    let mut order: Vec<&Process> = pairs.map(|(process, _)| process).collect();
     order.sort_by_key(|process| std::cmp::Reverse(process.numbers.recorded_events));
+    let rows_shown = if asked.all { usize::MAX } else { PROCESSES };
     let rows: Vec<Vec<String>> = order
         .iter()
-        .take(PROCESSES)
+        .take(rows_shown)
         .map(|process| {
             let n = &process.numbers;
             vec![
@@ -443,8 +462,11 @@ fn processes_table(processes: &[Process], screen: &mut Screen) -> io::Result<()>
         })
         .collect();
     screen.table(&["pid", "events", "lost", "allocated", "peak", "live at end", "program"], &rows)?;
-    if processes.len() > PROCESSES {
-        screen.line(&format!("  and {} more", processes.len() - PROCESSES))?;
+    if order.len() > rows_shown {
+        screen.line(&format!("  and {} more (--all-processes)", order.len() - rows_shown))?;
+    }
+    if !folded.is_empty() {
+        screen.line(&format!("  {}", folded_line(&folded)))?;
     }
     Ok(())
 }

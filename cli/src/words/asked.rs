@@ -1,8 +1,9 @@
-//! The options that all questions about a recording share, and how their answers become exit codes.
+//! The options that all questions about a recording share, and how their answers become exit statuses.
 
 use crate::Outcome;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::event::{Bound, Range};
+use heaptape_analyzer::processes::Processes;
 use heaptape_analyzer::report::{self, Asked, By, Error, Filter};
 use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
@@ -18,15 +19,18 @@ pub struct Common {
     /// JSON instead of text
     #[arg(long)]
     json: bool,
-    /// Start of the part asked about: a time after the start (1.5s, 300ms, 2m), a share of the run (40%) or an event's number
+    /// Start of the time range: a time after the start (1.5s, 300ms, 2m), a share of the run (40%) or an event's number
     #[arg(long, value_name = "WHEN")]
     from: Option<Bound>,
-    /// End of the part asked about, likewise
-    #[arg(long, value_name = "WHEN")]
-    to: Option<Bound>,
-    /// Only this process: its pid, or its folder in the recording
-    #[arg(long, value_name = "PID|FOLDER")]
-    process: Option<String>,
+    /// End of the time range, likewise
+    #[arg(long, value_name = "WHEN", alias = "to")]
+    until: Option<Bound>,
+    #[command(flatten)]
+    processes: ProcessArgs,
+    #[command(flatten)]
+    folding: Folding,
+    #[command(flatten)]
+    strict: Strict,
     /// Rows of each table
     #[arg(long, value_name = "N")]
     top: Option<usize>,
@@ -37,6 +41,47 @@ pub struct Common {
     names: Names,
     #[command(flatten, next_help_heading = "Only some blocks")]
     only: Only,
+}
+
+/// Which processes of a recording.
+#[derive(clap::Args, Clone, Default)]
+pub struct ProcessArgs {
+    /// Only this process: its pid, or its folder in the recording (PID.NAME), which tells programs of one pid apart
+    #[arg(long, value_name = "PID|FOLDER")]
+    process: Option<String>,
+    /// Only processes of this program (* and ? fit anything)
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
+}
+
+impl ProcessArgs {
+    /// For the library.
+    pub fn processes(&self) -> Processes {
+        Processes { process: self.process.clone(), program: self.program.clone(), all: false }
+    }
+}
+
+/// Whether short-lived processes are summed up.
+#[derive(clap::Args, Clone, Copy, Default)]
+pub struct Folding {
+    /// List short-lived processes one by one, too
+    #[arg(long)]
+    all_processes: bool,
+}
+
+impl Folding {
+    /// For the library.
+    pub fn of(self, processes: &ProcessArgs) -> Processes {
+        Processes { all: self.all_processes, ..processes.processes() }
+    }
+}
+
+/// Whether an incomplete recording is enough.
+#[derive(clap::Args, Clone, Copy, Default)]
+pub struct Strict {
+    /// Exit with status 3 when the recording is incomplete, and not only warn
+    #[arg(long)]
+    pub strict: bool,
 }
 
 /// Where the files lie that name frames.
@@ -78,7 +123,7 @@ pub struct Only {
     /// Only blocks allocated in modules whose path has this in it (* for anything, ^ and $ hold it to start and end)
     #[arg(long, value_name = "PATTERN")]
     module: Vec<String>,
-    /// Only blocks whose stack passes through a function with this in its name, likewise
+    /// Only blocks whose stack passes through a function with this in its name, likewise; also as reports print it (Cache<…>::get)
     #[arg(long, value_name = "PATTERN")]
     function: Vec<String>,
 }
@@ -108,11 +153,17 @@ impl Common {
         self.top
     }
 
+    /// Whether an incomplete recording is not enough.
+    pub fn strict(&self) -> bool {
+        self.strict.strict
+    }
+
     /// The question, with so many rows unless others were asked for.
     pub fn asked(self, rows: usize) -> Asked {
-        let Common { paths, json, from, to, process, top, by, names, only } = self;
-        let (range, origin) = (Range { from, to }, names.origin());
-        Asked { paths, json, range, top: top.unwrap_or(rows), process, filter: only.filter(), by, origin }
+        let Common { paths, json, from, until, processes, folding, strict: _, top, by, names, only } = self;
+        let (range, origin) = (Range { from, to: until }, names.origin());
+        let processes = folding.of(&processes);
+        Asked { paths, json, range, top: top.unwrap_or(rows), processes, filter: only.filter(), by, origin }
     }
 }
 
@@ -125,7 +176,10 @@ impl Only {
 }
 
 /// Runs a report on stdout.
-pub fn print(run: impl FnOnce(&mut dyn Write, Style) -> Result<report::Outcome, Error>) -> anyhow::Result<Outcome> {
+pub fn print(
+    strict: bool,
+    run: impl FnOnce(&mut dyn Write, Style) -> Result<report::Outcome, Error>,
+) -> anyhow::Result<Outcome> {
     let style = Style::of_stdout();
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let outcome = run(&mut out, style).map_err(|error| match error {
@@ -136,6 +190,10 @@ pub fn print(run: impl FnOnce(&mut dyn Write, Style) -> Result<report::Outcome, 
     out.flush()?;
     Ok(match outcome {
         report::Outcome::Complete => Outcome::Done,
-        report::Outcome::Incomplete => Outcome::Incomplete,
+        report::Outcome::Incomplete => Outcome::Incomplete { strict },
+        report::Outcome::NoAnswer => {
+            eprintln!("heaptape: nothing was recorded");
+            Outcome::NoAnswer
+        }
     })
 }

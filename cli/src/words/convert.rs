@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 pub struct Args {
     /// Format of the result
-    #[arg(long = "to", value_name = "FORMAT", value_parser = exporters())]
+    #[arg(long, alias = "to", value_name = "FORMAT", value_parser = exporters())]
     format: String,
     #[command(flatten)]
     how: How,

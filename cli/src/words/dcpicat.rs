@@ -27,7 +27,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         for fault in &faults {
             eprintln!("heaptape: {fault}");
         }
-        return Ok(if faults.is_empty() { Outcome::Done } else { Outcome::Incomplete });
+        return Ok(if faults.is_empty() { Outcome::Done } else { Outcome::Partial });
     }
     let set = args.source.load(args.files)?;
     cat::print(&set, &mut out)?;

@@ -15,9 +15,8 @@ pub struct Source {
     /// Bytes between successive counts; else what a file says, else 4, the instructions of an Alpha
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub stride: Option<u32>,
-    /// Of a recording, only this process: its pid, or its folder
-    #[arg(long, value_name = "PID|FOLDER")]
-    pub process: Option<String>,
+    #[command(flatten)]
+    pub processes: super::asked::ProcessArgs,
     /// Show events, samples times period, instead of samples
     #[arg(long)]
     pub events: bool,
@@ -33,7 +32,7 @@ impl Source {
             files,
             images: self.image.clone(),
             stride: self.stride,
-            process: self.process.clone(),
+            processes: self.processes.processes(),
             in_events: self.events,
         };
         let set = Set::load(&inputs)?;
@@ -47,7 +46,7 @@ impl Source {
 
 /// How a word ended that printed all that these sets have.
 pub fn outcome(sets: &[&Set]) -> Outcome {
-    if sets.iter().all(|set| set.faults.is_empty()) { Outcome::Done } else { Outcome::Incomplete }
+    if sets.iter().all(|set| set.faults.is_empty()) { Outcome::Done } else { Outcome::Partial }
 }
 
 /// Its options.

@@ -1,12 +1,13 @@
 //! `heaptape diff`: what changed between two runs, builds, moments or processes.
 
-use super::asked::{Names, Only, print};
+use super::asked::{Names, Only, Strict, print};
 use super::gates::Gates;
 use super::leaks::Suppress;
 use crate::Outcome;
 use anyhow::bail;
 use clap::ValueEnum;
 use heaptape_analyzer::event::Bound;
+use heaptape_analyzer::processes::Processes;
 use heaptape_analyzer::report::diff::{self, Normal, Options, Order, Side};
 use heaptape_analyzer::report::gate::Against;
 use heaptape_analyzer::report::{Asked, Filter};
@@ -15,10 +16,16 @@ use std::path::{Path, PathBuf};
 /// In which order changes are listed.
 #[derive(Clone, Copy, ValueEnum)]
 enum Sort {
-    /// Greatest change in bytes first
-    Size,
+    /// Greatest change in live bytes first
+    Live,
+    /// Greatest change in allocated bytes first
+    #[value(alias = "size")]
+    Allocated,
+    /// Greatest change in the number of allocations first
+    Allocs,
     /// Greatest change relative to both sides first: |b - a| / (a + b)
-    Range,
+    #[value(alias = "range")]
+    Relative,
 }
 
 /// How the sides are made comparable.
@@ -32,7 +39,7 @@ enum Normalise {
 
 /// Its options.
 #[derive(clap::Args)]
-#[command(after_help = "Moments of one recording: heaptape diff --from 40% --to 90% DIR. \
+#[command(after_help = "Moments of one recording: heaptape diff --from 40% --until 90% DIR. \
     Processes of one: heaptape diff --process-a 4711 --process-b 4712 DIR DIR.")]
 pub struct Args {
     /// The old run: a recording, an image's folder or a file of any format that can be read
@@ -48,8 +55,8 @@ pub struct Args {
     #[arg(long, value_name = "WHEN", conflicts_with = "b")]
     from: Option<Bound>,
     /// With one run: the new moment [default: the end]
-    #[arg(long, value_name = "WHEN", conflicts_with = "b")]
-    to: Option<Bound>,
+    #[arg(long, value_name = "WHEN", conflicts_with = "b", alias = "to", requires = "from")]
+    until: Option<Bound>,
     /// A as it was at this moment
     #[arg(long, value_name = "WHEN", requires = "b")]
     at_a: Option<Bound>,
@@ -62,6 +69,17 @@ pub struct Args {
     /// Only this process of B
     #[arg(long, value_name = "PID|FOLDER")]
     process_b: Option<String>,
+    /// Only processes of this program (* and ? fit anything)
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["program_a", "program_b"])]
+    program: Option<String>,
+    /// Of A only processes of this program
+    #[arg(long, value_name = "NAME")]
+    program_a: Option<String>,
+    /// Of B only processes of this program
+    #[arg(long, value_name = "NAME")]
+    program_b: Option<String>,
+    #[command(flatten)]
+    strict: Strict,
     /// One more run of A: what its runs differ by is noise; may be given again
     #[arg(long, value_name = "DIR|FILE")]
     again_a: Vec<PathBuf>,
@@ -84,7 +102,7 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT", default_value_t = 0.1)]
     least: f64,
     /// Order of the changes
-    #[arg(long, value_enum, default_value = "size")]
+    #[arg(long, value_enum, default_value = "live")]
     sort: Sort,
     /// Rows
     #[arg(long, value_name = "N")]
@@ -100,9 +118,9 @@ pub struct Args {
 }
 
 /// The runs of a side.
-fn runs(first: &Path, again: &[PathBuf], process: Option<&String>, until: Option<Bound>, filter: &Filter) -> Vec<Side> {
+fn runs(first: &Path, again: &[PathBuf], processes: &Processes, until: Option<Bound>, filter: &Filter) -> Vec<Side> {
     let paths = std::iter::once(first).chain(again.iter().map(PathBuf::as_path));
-    let side = |path: &Path| Side { path: path.into(), process: process.cloned(), until, filter: filter.clone() };
+    let side = |path: &Path| Side { path: path.into(), processes: processes.clone(), until, filter: filter.clone() };
     paths.map(side).collect()
 }
 
@@ -111,10 +129,10 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let b = match &args.b {
         Some(b) => b.clone(),
         None if args.from.is_some() => {
-            (at_a, at_b) = (args.from, args.to);
+            (at_a, at_b) = (args.from, args.until);
             args.a.clone()
         }
-        None => bail!("one run alone: name another one, or two moments of it (--from, --to)"),
+        None => bail!("one run alone: name another one, or two moments of it (--from, --until)"),
     };
     let normal = match (args.normalise, &args.per[..]) {
         (Some(Normalise::Time), _) => Normal::Time,
@@ -132,9 +150,12 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         depth: args.depth.into(),
         normal,
         order: match args.sort {
-            Sort::Size => Order::Size,
-            Sort::Range => Order::Range,
+            Sort::Live => Order::Live,
+            Sort::Allocated => Order::Allocated,
+            Sort::Allocs => Order::Allocs,
+            Sort::Relative => Order::Relative,
         },
+        within_one: args.b.is_none(),
         noise: args.noise / 100.0,
         least: args.least / 100.0,
         top: args.top,
@@ -142,13 +163,18 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         origin: args.names.origin(),
     };
     let filter = args.only.filter();
-    let old = runs(&args.a, &args.again_a, args.process_a.as_ref(), at_a, &filter);
-    let new = runs(&b, &args.again_b, args.process_b.as_ref(), at_b, &filter);
+    let named = |process: Option<String>, program: Option<String>| {
+        let program = program.or_else(|| args.program.clone());
+        Processes { process, program, all: false }
+    };
+    let (of_a, of_b) = (named(args.process_a, args.program_a), named(args.process_b, args.program_b));
+    let old = runs(&args.a, &args.again_a, &of_a, at_a, &filter);
+    let new = runs(&b, &args.again_b, &of_b, at_b, &filter);
     if args.gates.are_asked() {
-        let asked = Asked { paths: vec![b], json: args.json, process: args.process_b, filter, ..Asked::default() };
+        let asked = Asked { paths: vec![b], json: args.json, processes: of_b, filter, ..Asked::default() };
         let asked = Asked { origin: options.origin.clone(), ..asked };
         let against = Against { a: old, b: new, options };
-        return args.gates.check(&asked, Some(&against), &args.suppress.options());
+        return args.gates.check(&asked, Some(&against), &args.suppress.options(), args.strict.strict);
     }
-    print(|out, style| diff::run(&old, &new, &options, out, style))
+    print(args.strict.strict, |out, style| diff::run(&old, &new, &options, out, style))
 }

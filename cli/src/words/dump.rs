@@ -3,11 +3,12 @@
 use crate::Outcome;
 use heaptape_analyzer::text::Harmless;
 use heaptape_analyzer::unpack;
+use heaptape_formats::recording::{PROFILE, RECORDING, TAPE, TRACE};
 use heaptape_formats::tape::FILE_MAGIC;
 use heaptape_formats::{Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Its options.
 #[derive(clap::Args)]
@@ -16,8 +17,35 @@ pub struct Args {
     file: PathBuf,
 }
 
+/// Files in a message.
+const LISTED: usize = 6;
+
+/// What can be dumped of a recording.
+fn advice(folder: &Path) -> String {
+    let mut files = Vec::new();
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_dumped = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        path.is_file() && [TAPE, TRACE, PROFILE, RECORDING].iter().any(|known| name.starts_with(known))
+    };
+    files.extend(entries(folder).filter(is_dumped));
+    let folders = entries(folder).filter(|path| path.is_dir());
+    files.extend(folders.flat_map(|folder| entries(&folder).filter(is_dumped).collect::<Vec<_>>()));
+    files.sort();
+    if files.is_empty() {
+        return format!("{} is a directory, and no recording: name a file", folder.display());
+    }
+    let names: Vec<String> = files.iter().take(LISTED).map(|path| format!("\n  {}", path.display())).collect();
+    let more = files.len().saturating_sub(LISTED);
+    let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
+    format!("{} is a directory: name one of its files:{}{more}", folder.display(), names.concat())
+}
+
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let mut out = Harmless::new(BufWriter::new(std::io::stdout().lock()));
+    if args.file.is_dir() {
+        anyhow::bail!("{}", advice(&args.file));
+    }
     // A tape may be larger than memory, so it is read record by record.
     if let Ok(file) = File::open(&args.file) {
         let mut start = Vec::new();
@@ -48,7 +76,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     out.flush()?;
     if let Some(cut) = opened.cut {
         eprintln!("heaptape: {}: {cut}", opened.name);
-        return Ok(Outcome::Incomplete);
+        return Ok(Outcome::Partial);
     }
     Ok(Outcome::Done)
 }

@@ -1,6 +1,7 @@
 //! `heaptape epochs`: what the daemon has kept, as paths that every other word reads: `heaptape leaks $(heaptape epochs --program redis-server)`.
 
 use crate::Outcome;
+use anyhow::anyhow;
 use heaptape_analyzer::store::{self, Wanted};
 use heaptape_recorder::daemon::config::Config;
 use std::path::PathBuf;
@@ -18,8 +19,8 @@ pub struct Args {
     #[arg(long, value_name = "EPOCH")]
     from: Option<String>,
     /// Only epochs up to this one
-    #[arg(long, value_name = "EPOCH")]
-    to: Option<String>,
+    #[arg(long, value_name = "EPOCH", alias = "to")]
+    until: Option<String>,
     /// Only this user's
     #[arg(long, value_name = "UID")]
     user: Option<u32>,
@@ -39,8 +40,20 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let state = args.state.unwrap_or_else(|| Config::default().state);
-    let Args { last, from, to, user, program, label, each, dcpi, .. } = args;
-    let found = store::find(&state, &Wanted { last, from, to, user, program, label, each, dcpi })?;
+    let Args { last, from, until, user, program, label, each, dcpi, .. } = args;
+    let is_narrowed = last.is_some() || from.is_some() || until.is_some() || user.is_some();
+    let is_narrowed = is_narrowed || program.is_some() || label.is_some() || dcpi;
+    let wanted = Wanted { last, from, to: until, user, program, label, each, dcpi };
+    let found = store::find(&state, &wanted).map_err(|error| {
+        let advice =
+            "`heaptape daemon` writes epochs; --state DIR names the folder of a daemon that keeps them elsewhere";
+        anyhow!("no epochs in {}: {error}; {advice}", state.display())
+    })?;
     found.iter().for_each(|path| println!("{}", path.display()));
-    Ok(if found.is_empty() { Outcome::Incomplete } else { Outcome::Done })
+    if found.is_empty() {
+        let what = if is_narrowed { "no epoch or process matches" } else { "no epochs yet" };
+        eprintln!("heaptape: {what} in {}", state.display());
+        return Ok(Outcome::NoAnswer);
+    }
+    Ok(Outcome::Done)
 }

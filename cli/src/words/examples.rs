@@ -63,7 +63,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         "peak",
         &[
             ("heaptape peak heaptape.ls.4711", "who holds the memory at the peak"),
-            ("heaptape peak --from 50% --to 90% heaptape.ls.4711", "at the peak of a part of the run"),
+            ("heaptape peak --from 50% --until 90% heaptape.ls.4711", "at the peak of a part of the run"),
         ],
     ),
     ("sites", &[("heaptape sites --top 30 heaptape.ls.4711", "thirty places that allocate most")]),
@@ -74,7 +74,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         "timeline",
         &[
             ("heaptape timeline heaptape.ls.4711", "live bytes over the run"),
-            ("heaptape timeline --slices 100 --from 1s --to 2s heaptape.ls.4711", "a hundred slices of one second"),
+            ("heaptape timeline --slices 100 --from 1s --until 2s heaptape.ls.4711", "a hundred slices of one second"),
         ],
     ),
     ("threads", &[("heaptape threads heaptape.ls.4711", "what each thread allocated and freed")]),
@@ -87,24 +87,24 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         "diff",
         &[
             ("heaptape diff run1 run2", "what changed between two runs"),
-            ("heaptape diff --from 40% --to 90% run1", "between two moments of one"),
+            ("heaptape diff --from 40% --until 90% run1", "between two moments of one"),
         ],
     ),
     (
         "export",
         &[
-            ("heaptape export --to pprof -o heap.pb.gz run1", "for go tool pprof"),
-            ("heaptape export --to svg --what peak-bytes -o peak.svg run1", "a flame graph of the peak"),
-            ("heaptape export --to svg -o change.svg run1 run2", "what changed, as a flame graph"),
-            ("heaptape export --to csv --events -o events.csv run1", "every event as a row"),
-            ("heaptape export --to heaptrack --process 4711 -o heap.zst run1", "for heaptrack_gui, of one process"),
+            ("heaptape export --format pprof -o heap.pb.gz run1", "for go tool pprof"),
+            ("heaptape export --format svg --what peak-bytes -o peak.svg run1", "a flame graph of the peak"),
+            ("heaptape export --format svg -o change.svg run1 run2", "what changed, as a flame graph"),
+            ("heaptape export --format csv --events -o events.csv run1", "every event as a row"),
+            ("heaptape export --format heaptrack --process 4711 -o heap.zst run1", "for heaptrack_gui, of one process"),
         ],
     ),
     (
         "convert",
         &[
-            ("heaptape convert --to gmon -o gmon.sum gmon.out.1 gmon.out.2", "the sum of two profiles"),
-            ("heaptape convert --to mptl --flavour be32 -o other.mptl profile.mptl", "for another kind of machine"),
+            ("heaptape convert --format gmon -o gmon.sum gmon.out.1 gmon.out.2", "the sum of two profiles"),
+            ("heaptape convert --format mptl --flavour be32 -o other.mptl profile.mptl", "for another kind of machine"),
         ],
     ),
     ("dump", &[("heaptape dump run1/4711.ls/events.tape", "every record of a file, one a line")]),

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 pub struct Args {
     /// Format of the files
-    #[arg(long = "to", value_name = "FORMAT", value_parser = exporters())]
+    #[arg(long, alias = "to", value_name = "FORMAT", value_parser = exporters())]
     format: String,
     #[command(flatten)]
     how: How,
@@ -36,9 +36,8 @@ pub struct How {
     /// End of that part, likewise
     #[arg(long = "until", value_name = "WHEN")]
     until: Option<Bound>,
-    /// Only this process: its pid, or its folder in the recording
-    #[arg(long, value_name = "PID|FOLDER")]
-    process: Option<String>,
+    #[command(flatten)]
+    processes: super::asked::ProcessArgs,
     /// What to count, in formats that do not hold everything; several may be given, by commas, where the format holds several
     #[arg(long, value_name = "MEASURE", value_delimiter = ',', value_parser = measures())]
     what: Vec<Measure>,
@@ -68,7 +67,7 @@ impl How {
         let range = Range { from: self.from, to: self.until };
         Options {
             range: (!range.is_all()).then_some(range),
-            process: self.process.clone(),
+            processes: self.processes.processes(),
             what: self.what.clone(),
             for_mptrace: self.tool.is_some(),
             names: self.names,
@@ -80,7 +79,7 @@ impl How {
     }
 }
 
-/// The values of `--to`, from the list of exporters.
+/// The values of `--format`, from the list of exporters.
 pub fn exporters() -> PossibleValuesParser {
     PossibleValuesParser::new(EXPORTERS.iter().map(|one| PossibleValue::new(one.name()).help(one.summary())))
 }
@@ -120,5 +119,5 @@ pub fn tell(written: &Written) -> Outcome {
     for verdict in &written.verdicts {
         eprintln!("{verdict}");
     }
-    if written.is_whole() { Outcome::Done } else { Outcome::Incomplete }
+    if written.is_whole() { Outcome::Done } else { Outcome::Partial }
 }

@@ -2,6 +2,7 @@
 
 use super::leaks::Suppress;
 use crate::Outcome;
+use crate::exit::FAILED;
 use anyhow::Context;
 use heaptape_analyzer::report::gate::{self, Against, Expression, METRICS};
 use heaptape_analyzer::report::{Asked, leaks};
@@ -19,7 +20,7 @@ pub struct Gates {
     #[arg(long, value_name = "GATE")]
     fail_if: Vec<Expression>,
     /// Exit status when a gate fails
-    #[arg(long, value_name = "STATUS", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    #[arg(long, value_name = "STATUS", default_value_t = FAILED, value_parser = clap::value_parser!(u8).range(1..))]
     fail_code: u8,
     /// Write the verdicts as JUnit's XML
     #[arg(long, value_name = "FILE")]
@@ -53,7 +54,13 @@ impl Gates {
     }
 
     /// Judges them and tells it.
-    pub fn check(&self, asked: &Asked, against: Option<&Against>, options: &leaks::Options) -> anyhow::Result<Outcome> {
+    pub fn check(
+        &self,
+        asked: &Asked,
+        against: Option<&Against>,
+        options: &leaks::Options,
+        strict: bool,
+    ) -> anyhow::Result<Outcome> {
         let mut out = std::io::stdout().lock();
         let verdicts = gate::judge(&self.fail_if, asked, options, against)?;
         for (file, text) in [(&self.junit, gate::junit(&verdicts)), (&self.sarif, gate::sarif(&verdicts))] {
@@ -63,9 +70,9 @@ impl Gates {
         }
         gate::print(&verdicts, asked.json, &mut out, Style::of_stdout())?;
         Ok(match (verdicts.failed(), verdicts.missing.is_empty()) {
-            (true, _) => Outcome::Status(self.fail_code),
+            (true, _) => Outcome::GateFailed(self.fail_code),
             (false, true) => Outcome::Done,
-            (false, false) => Outcome::Incomplete,
+            (false, false) => Outcome::Incomplete { strict },
         })
     }
 }

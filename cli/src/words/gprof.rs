@@ -20,6 +20,6 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     out.flush()?;
     Ok(match whole {
         Whole::Yes => Outcome::Done,
-        Whole::Cut => Outcome::Incomplete,
+        Whole::Cut => Outcome::Partial,
     })
 }

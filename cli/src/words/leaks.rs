@@ -56,9 +56,10 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             Dialect::Valgrind => suppress::Dialect::Valgrind,
         }),
     };
+    let strict = args.common.strict();
     let asked = args.common.asked(0);
     if args.gates.are_asked() {
-        return args.gates.check(&asked, None, &options);
+        return args.gates.check(&asked, None, &options, strict);
     }
-    print(|out, style| leaks::run(&asked, &options, out, style))
+    print(strict, |out, style| leaks::run(&asked, &options, out, style))
 }

@@ -50,6 +50,7 @@ fn page(command: &clap::Command, name: &str) -> anyhow::Result<Vec<u8>> {
     Ok(String::from_utf8_lossy(&text)
         .replace(".SH EXTRA\n", ".SH EXAMPLES\n")
         .replace("\nExamples:\n", "\n")
+        .replace("\nExit status:\n", "\n.SH EXIT STATUS\n")
         .into_bytes())
 }
 

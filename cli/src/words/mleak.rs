@@ -21,9 +21,8 @@ pub struct Args {
     /// Print the version
     #[arg(short = 'V', long)]
     version: bool,
-    /// Of a recording, this process: its pid, or its folder
-    #[arg(long, value_name = "PID|FOLDER")]
-    process: Option<String>,
+    #[command(flatten)]
+    processes: super::asked::ProcessArgs,
     /// Log, packed or not, recording, or trace; - is the standard input
     #[arg(default_value = "mpatrol.log")]
     file: String,
@@ -39,22 +38,22 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let path = Path::new(&args.file);
     let format = format_of(path);
     if is_recording(path) || format == Some(Format::Mtrc) {
-        let recorded = Recorded::open(path, args.process.as_deref())?;
+        let recorded = Recorded::open(path, &args.processes.processes())?;
         let notes = mleak::view_recorded(&recorded, &options, &mut out)?;
         out.flush()?;
         notes.iter().for_each(|note| eprintln!("mleak: {note}"));
-        return Ok(if notes.is_empty() { Outcome::Done } else { Outcome::Incomplete });
+        return Ok(if notes.is_empty() { Outcome::Done } else { Outcome::Partial });
     }
     if let Some(format) = format {
         eprintln!("mleak: {}: no log; {}", args.file, stranger(format));
-        return Ok(Outcome::Incomplete);
+        return Ok(Outcome::Partial);
     }
     let opened = if args.file == "-" { bare::unpacking(io::stdin()) } else { bare::open(path) };
     match opened {
         Ok(log) => mleak::view(BufReader::new(log), &options, &mut out)?,
         Err(error) => {
             eprintln!("mleak: {}: {error}", args.file);
-            return Ok(Outcome::Incomplete);
+            return Ok(Outcome::Partial);
         }
     }
     out.flush()?;

@@ -33,9 +33,8 @@ pub struct Args {
     /// Print the version
     #[arg(short = 'V', long)]
     version: bool,
-    /// Of a recording, only this process: its pid, or its folder
-    #[arg(long, value_name = "PID|FOLDER")]
-    process: Option<String>,
+    #[command(flatten)]
+    processes: super::asked::ProcessArgs,
     /// Profile, packed or not, recording, or trace; - is the standard input
     #[arg(default_value = "mpatrol.out")]
     file: String,
@@ -48,13 +47,13 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     let path = Path::new(&args.file);
-    let read = match recorded::profile(path, args.process.as_deref())? {
+    let read = match recorded::profile(path, &args.processes.processes())? {
         Some(profile) => Ok((profile, Ending::Complete)),
         None => match recorded::bytes(path) {
             Ok(bytes) => Profile::read(&bytes),
             Err(error) => {
                 eprintln!("mprof: {:#}", anyhow::Error::new(error));
-                return Ok(Outcome::Incomplete);
+                return Ok(Outcome::Partial);
             }
         },
     };
@@ -65,7 +64,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             foreign::format_of(path).filter(|format| *format != Format::Mptl).into_iter().for_each(|format| {
                 eprintln!("mprof: {}", foreign::stranger(format));
             });
-            return Ok(Outcome::Incomplete);
+            return Ok(Outcome::Partial);
         }
     };
     let Args { addresses, counts, leaks, stack_depth, call_graph, .. } = args;
@@ -87,7 +86,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         eprintln!(
             "mprof: Error reading file\nmprof: the file is cut at byte {offset}, in its {field}; shown is what is there"
         );
-        return Ok(Outcome::Incomplete);
+        return Ok(Outcome::Partial);
     }
     Ok(Outcome::Done)
 }

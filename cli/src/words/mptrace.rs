@@ -37,9 +37,8 @@ pub struct Args {
     /// Print the version
     #[arg(short = 'V', long)]
     version: bool,
-    /// Of a recording, this process: its pid, or its folder
-    #[arg(long, value_name = "PID|FOLDER")]
-    process: Option<String>,
+    #[command(flatten)]
+    processes: super::asked::ProcessArgs,
     /// Trace, packed or not, or recording; - is the standard input
     #[arg(default_value = "mpatrol.trace")]
     file: String,
@@ -107,14 +106,14 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         }
         Err(error) => {
             eprintln!("mptrace: {}: {error}", args.file);
-            Ok(Outcome::Incomplete)
+            Ok(Outcome::Partial)
         }
     }
 }
 
 /// A recording's greatest process, or the one that was named.
 fn show_recording(args: &Args) -> anyhow::Result<Outcome> {
-    let recorded = Recorded::open(Path::new(&args.file), args.process.as_deref())?;
+    let recorded = Recorded::open(Path::new(&args.file), &args.processes.processes())?;
     let (image, others) = recorded.greatest()?;
     if !others.is_empty() {
         eprintln!("mptrace: this is {}; --process shows {}", image.about.folder, others.join(", "));
@@ -134,7 +133,7 @@ fn show_recording(args: &Args) -> anyhow::Result<Outcome> {
     for missing in &missing {
         eprintln!("mptrace: {missing}");
     }
-    Ok(if missing.is_empty() { Outcome::Done } else { Outcome::Incomplete })
+    Ok(if missing.is_empty() { Outcome::Done } else { Outcome::Partial })
 }
 
 /// Makes a view with the outputs that were asked for, has it fed, and ends it.
@@ -184,7 +183,7 @@ fn show(args: &Args, input: impl Read) -> anyhow::Result<Outcome> {
         eprintln!(
             "mptrace: Error reading file\nmptrace: the file is cut at byte {offset}, in its {field}; shown is what is there"
         );
-        return Ok(Outcome::Incomplete);
+        return Ok(Outcome::Partial);
     }
     Ok(Outcome::Done)
 }
@@ -205,5 +204,5 @@ fn complain(failure: &Failure) -> Outcome {
         Failure::Format(error) => mptrace::words(error),
     };
     eprintln!("mptrace: {words}\nmptrace: {failure}");
-    Outcome::Incomplete
+    Outcome::Partial
 }

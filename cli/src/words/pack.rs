@@ -27,5 +27,5 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         }
         whole &= packed.missing.is_empty();
     }
-    Ok(if whole { Outcome::Done } else { Outcome::Incomplete })
+    Ok(if whole { Outcome::Done } else { Outcome::Partial })
 }

@@ -1,11 +1,11 @@
 //! `heaptape report`: the summary.
 
-use super::asked::{Names, print};
+use super::asked::{Folding, Names, ProcessArgs, Strict, print};
 use super::gates::Gates;
 use super::leaks::Suppress;
 use crate::Outcome;
 use heaptape_analyzer::report::{Asked, summary};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Its options.
 #[derive(clap::Args)]
@@ -17,6 +17,12 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    processes: ProcessArgs,
+    #[command(flatten)]
+    folding: Folding,
+    #[command(flatten)]
+    strict: Strict,
+    #[command(flatten)]
     names: Names,
     #[command(flatten)]
     suppress: Suppress,
@@ -25,11 +31,10 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let origin = args.names.origin();
+    let (origin, processes) = (args.names.origin(), args.folding.of(&args.processes));
+    let asked = Asked { paths: args.paths, json: args.json, processes, origin, ..Asked::default() };
     if args.gates.are_asked() {
-        let asked = Asked { paths: args.paths, json: args.json, origin, ..Asked::default() };
-        return args.gates.check(&asked, None, &args.suppress.options());
+        return args.gates.check(&asked, None, &args.suppress.options(), args.strict.strict);
     }
-    let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
-    print(|out, style| summary::report(&paths, args.json, &origin, out, style))
+    print(args.strict.strict, |out, style| summary::report(&asked, out, style))
 }

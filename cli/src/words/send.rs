@@ -39,7 +39,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         None => Ok(Outcome::Done),
         Some(why) => {
             eprintln!("heaptape: {said} kept, and not whole: {}", harmless(why));
-            Ok(Outcome::Incomplete)
+            Ok(Outcome::Partial)
         }
     }
 }

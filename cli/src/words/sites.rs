@@ -12,6 +12,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let strict = args.common.strict();
     let asked = args.common.asked(20);
-    print(|out, style| sites::run(&asked, out, style))
+    print(strict, |out, style| sites::run(&asked, out, style))
 }

@@ -12,6 +12,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let strict = args.common.strict();
     let asked = args.common.asked(16);
-    print(|out, style| sizes::run(&asked, out, style))
+    print(strict, |out, style| sizes::run(&asked, out, style))
 }

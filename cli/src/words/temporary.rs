@@ -16,6 +16,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let strict = args.common.strict();
     let asked = args.common.asked(20);
-    print(|out, style| temporary::run(&asked, args.within.into(), out, style))
+    print(strict, |out, style| temporary::run(&asked, args.within.into(), out, style))
 }

@@ -15,6 +15,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let strict = args.common.strict();
     let asked = args.common.asked(0);
-    print(|out, style| timeline::run(&asked, args.slices as usize, out, style))
+    print(strict, |out, style| timeline::run(&asked, args.slices as usize, out, style))
 }

@@ -79,7 +79,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if args.once || !out.is_terminal() {
         let (rows, screen) = view.look(&args.control, (100, usize::MAX))?;
         screen.iter().try_for_each(|line| writeln!(out, "{}", line.trim_end()))?;
-        return Ok(if rows == 0 { Outcome::Incomplete } else { Outcome::Done });
+        return Ok(if rows == 0 { Outcome::NoAnswer } else { Outcome::Done });
     }
     let _raw = Raw::begin();
     let keys = keys();

@@ -14,5 +14,9 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    print(|out, style| verify::run(&args.path, out, style))
+    // Its own statuses: 1 is readable with something missing, and needs no --strict.
+    Ok(match print(true, |out, style| verify::run(&args.path, out, style))? {
+        Outcome::Incomplete { .. } => Outcome::Partial,
+        outcome => outcome,
+    })
 }

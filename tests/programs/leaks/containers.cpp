@@ -8,12 +8,14 @@
 #include <unordered_map>
 #include <vector>
 
+static long pause_ns = 1000000;
+
 static void step() {
     for (int i = 0; i < 50; i++) {
         char *volatile block = new char[static_cast<size_t>(24 + i % 8 * 16)];
         delete[] block;
     }
-    const timespec pause{0, 1000000};
+    const timespec pause{0, pause_ns};
     nanosleep(&pause, nullptr);
 }
 
@@ -40,6 +42,7 @@ SITE static void tie_cycle() {
 
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "";
+    if (argc > 2) pause_ns = 6000000; // long
     numbers = new std::vector<long>;
     index_of = new std::unordered_map<int, int>;
     history = new std::list<int>;

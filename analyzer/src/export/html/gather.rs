@@ -13,9 +13,10 @@ use crate::model::sizes::{self, Sizes};
 use crate::model::slices::{Axis, Point, Slices, Sums as CellSums};
 use crate::model::threads::Threads;
 use crate::model::totals::Totals;
-use crate::model::verdict::{Verdict, judge};
+use crate::model::verdict::{Growth, Verdict, judge};
 use crate::progress::Progress;
 use crate::replay::replay;
+use crate::report::grouping::{By, key};
 use crate::report::sums::{self, Sums};
 use crate::report::{leaks::evidence, summary};
 use crate::symbols::Symbolizer;
@@ -183,10 +184,19 @@ impl Gathered {
         let mut left: Vec<_> = survivors.survivors(&outcome.live, Span::ALL).into_iter().collect();
         let run = evidence::run_of(image, axis, span, &survivors, &missing);
         left.sort_by_key(|((site, inherited), _)| (*site, *inherited));
-        let mut found = Vec::new();
+        let mut judged = Vec::new();
+        let mut growth = Growth::default();
         for ((site, _), survivor) in left {
             let history = survivors.history(site);
             let verdict = judge(&run, &history, &survivor);
+            let rises = matches!(verdict, Verdict::Growing | Verdict::Slow);
+            let function = if rises { key(symbols, image.stacks(), site, By::Function) } else { Vec::new() };
+            growth.add(function.clone(), verdict, survivor.bytes);
+            judged.push((site, verdict, function, history, survivor));
+        }
+        let mut found = Vec::new();
+        for (site, verdict, function, history, survivor) in judged {
+            let verdict = growth.settle(&run, &function, verdict);
             found.push((leak(self.images.len(), site, verdict, survivor.blocks, survivor.bytes), history, survivor));
         }
         // Evidence is made of those only that a page can hold.

@@ -13,6 +13,7 @@ const VERDICTS = {
   "young-at-end": "So young that its siblings had not been freed either at that age",
   "inherited": "Got from the parent by fork",
   "uncertain": "Events are missing: its frees may be among them",
+  "too-little": "Live bytes rise, but the run is too short, or they are too few, to call it growth",
 };
 const SERIOUS = ["growing", "slow"];
 

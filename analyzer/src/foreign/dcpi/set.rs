@@ -4,6 +4,7 @@ use super::elf::{Elf, Procedure};
 use super::{Error, Result};
 use crate::export;
 use crate::foreign::recorded::{self, Recorded};
+use crate::processes::Processes;
 use crate::unpack;
 use heaptape_formats::dcpi::{self, Header};
 use heaptape_formats::{Format, sniff};
@@ -24,8 +25,8 @@ pub struct Inputs {
     pub images: Vec<PathBuf>,
     /// Bytes between successive counts, instead of what each file says.
     pub stride: Option<u32>,
-    /// Of a recording, only this process (its pid or folder).
-    pub process: Option<String>,
+    /// Of a recording, only these processes.
+    pub processes: Processes,
     /// Show events (samples times period) even where all files have one period.
     pub in_events: bool,
 }
@@ -112,7 +113,7 @@ impl Set {
         }
         for path in &inputs.files {
             if recorded::is_recording(path) {
-                set.read_recording(path, inputs.process.as_deref(), &mut parts);
+                set.read_recording(path, &inputs.processes, &mut parts);
             } else {
                 set.read(path, inputs.stride, &mut parts, &mut elfs);
             }
@@ -165,8 +166,8 @@ impl Set {
     }
 
     /// The profiles that an export of a recording would write.
-    fn read_recording(&mut self, path: &Path, process: Option<&str>, parts: &mut Vec<Part>) {
-        let made = Recorded::open(path, process).and_then(|recorded| {
+    fn read_recording(&mut self, path: &Path, processes: &Processes, parts: &mut Vec<Part>) {
+        let made = Recorded::open(path, processes).and_then(|recorded| {
             let mut source = recorded.source()?;
             let profiles = export::dcpi::profiles(&mut source)?;
             Ok((profiles, source.missing))

@@ -160,7 +160,7 @@ impl Input {
     }
 
     fn read_recording(&mut self, path: &str, image: &Image, options: &Options, err: &mut dyn Write) -> Result<()> {
-        let recorded = Recorded::open(Path::new(path), options.process.as_deref()).map(|recorded| match options.what {
+        let recorded = Recorded::open(Path::new(path), &options.processes).map(|recorded| match options.what {
             Some(what) => recorded.counting(&[what]),
             None => recorded,
         });
@@ -177,8 +177,7 @@ impl Input {
 /// The options with the program of the recording that stands where gprof has the program.
 fn with_program(options: &Options) -> Result<Options> {
     let recording = options.image.clone();
-    let opened =
-        Recorded::open(Path::new(&recording), options.process.as_deref()).or_else(|error| message(chain(&error)))?;
+    let opened = Recorded::open(Path::new(&recording), &options.processes).or_else(|error| message(chain(&error)))?;
     let program = opened.program().map(|path| path.display().to_string());
     let Some(image) = program else { return message(format!("{recording}: it does not say of which program it is")) };
     Ok(Options { image, profiles: vec![recording], ..options.clone() })

@@ -1,6 +1,7 @@
 //! gprof's options, in its own words. One table is the truth for parsing and for the help text.
 
 use crate::export::Measure;
+use crate::processes::Processes;
 use heaptape_formats::gmon::Form;
 
 /// Whether an option takes an argument.
@@ -67,6 +68,7 @@ words! {
     '\0' "no-demangle" Nothing "" "print names as the linker has them";
     '\0' "inline-file-names" Nothing "" "print the file behind each name";
     '\0' "process" Argument "PID|FOLDER" "of a recording, this process only";
+    '\0' "program" Argument "NAME" "of a recording, processes of this program only (* and ? fit anything)";
     '\0' "what" Argument "MEASURE" "of a recording or MPTL, count this: alloc-bytes (the default), live-bytes, leak-bytes, peak-bytes, alloc-count, ...";
     'h' "help" Nothing "" "print this";
     'v' "version" Nothing "" "print the version";
@@ -132,8 +134,8 @@ pub struct Options {
     pub file_names: bool,
     pub help: bool,
     pub version: bool,
-    /// Of a recording, one process.
-    pub process: Option<String>,
+    /// Of a recording, only these processes.
+    pub processes: Processes,
     /// Of a recording, what is counted.
     pub what: Option<Measure>,
     /// The executable; `a.out` when not given.
@@ -169,7 +171,7 @@ impl Default for Options {
             file_names: false,
             help: false,
             version: false,
-            process: None,
+            processes: Processes::default(),
             what: None,
             image: "a.out".to_owned(),
             profiles: vec!["gmon.out".to_owned()],
@@ -267,7 +269,8 @@ impl Options {
             ('v', _) => self.version = true,
             ('I', _) => self.directories.extend(value.iter().flat_map(|dirs| dirs.split(':')).map(str::to_owned)),
             ('O', _) => self.form = form(value.as_deref().unwrap_or_default())?,
-            (_, "process") => self.process.clone_from(&value),
+            (_, "process") => self.processes.process.clone_from(&value),
+            (_, "program") => self.processes.program.clone_from(&value),
             (_, "what") => self.what = Some(value.as_deref().unwrap_or_default().parse()?),
             (_, "demangle") => self.demangle = true,
             (_, "no-demangle") => self.demangle = false,

@@ -3,6 +3,7 @@
 use crate::event::{Bound, Range};
 use crate::load::{self, Events, Image, Recording};
 use crate::missing::lines;
+use crate::processes::Processes;
 use crate::program_frames::{is_outermost, is_program, is_wrapper};
 use crate::progress::Progress;
 use crate::report::frames::{FrameJson, stack_json};
@@ -18,8 +19,8 @@ use std::path::PathBuf;
 pub struct Side {
     /// The recording or file.
     pub path: PathBuf,
-    /// Only this process.
-    pub process: Option<String>,
+    /// Only these processes.
+    pub processes: Processes,
     /// What was until this moment; none: the end.
     pub until: Option<Bound>,
     /// Only these blocks.
@@ -99,11 +100,18 @@ impl Known {
     ///
     /// # Errors
     /// When one cannot be read.
-    pub fn of(a: &[Side], b: &[Side]) -> Result<Known, Error> {
+    pub fn of(a: &[Side], b: &[Side], within_one: bool, symbols: &mut Symbolizer) -> Result<Known, Error> {
         let mut known = Known { names_alone: false, builds: FxHashSet::default() };
+        let is_filtered = a.iter().chain(b).any(|side| !side.filter.is_all());
+        // Recordings whose names are compared with those of the filter: what only one side has is a change.
+        let mut kept: Vec<(Recording, &Side)> = Vec::new();
         for (number, side) in a.iter().chain(b).enumerate() {
             let recording = load::open(&side.path)?;
             let images = images(&recording, side)?;
+            if within_one && number == 0 {
+                let until = b.first().and_then(|side| side.until);
+                Range { from: side.until, to: until }.check(&images).map_err(Error::Unanswerable)?;
+            }
             let has_modules = images.iter().any(|image| !image.stacks().modules.is_empty());
             let has_stacks = images.iter().any(|image| !image.stacks().is_empty());
             known.names_alone |= has_stacks && !has_modules;
@@ -115,6 +123,16 @@ impl Known {
             } else {
                 known.builds.retain(|id| own.contains(id));
             }
+            if is_filtered {
+                kept.push((recording, side));
+            }
+        }
+        if let Some(side) = a.first().filter(|_| is_filtered) {
+            let mut all: Vec<&Image> = Vec::new();
+            for (recording, side) in &kept {
+                all.extend(images(recording, side)?);
+            }
+            side.filter.check(&all, symbols).map_err(Error::Unanswerable)?;
         }
         Ok(known)
     }
@@ -150,15 +168,12 @@ fn plain(function: &str) -> &str {
 }
 
 fn images<'a>(recording: &'a Recording, side: &Side) -> Result<Vec<&'a Image>, Error> {
-    let chosen = |image: &&Image| side.process.as_deref().is_none_or(|process| image.is(process));
-    let images: Vec<&Image> = recording.images.iter().filter(chosen).collect();
-    match (&side.process, images.is_empty()) {
-        (Some(process), true) => {
-            let path = side.path.display();
-            Err(Error::Unanswerable(format!("{path}: no process image {process} in the recording")))
-        }
-        _ => Ok(images),
-    }
+    let chosen = side.processes.choose(std::slice::from_ref(recording));
+    chosen.map_err(|why| match side.processes.is_all() {
+        // It names the path already.
+        true => Error::Unanswerable(why),
+        false => Error::Unanswerable(format!("{}: {why}", side.path.display())),
+    })
 }
 
 /// Measures a side.

@@ -57,7 +57,16 @@ pub fn print(found: &Found, options: &Options, screen: &mut Screen) -> io::Resul
     screen.line(&format!("{} sites did not change beyond the noise", count(found.quiet_sites)))
 }
 
-fn row(change: &Change) -> Vec<String> {
+/// One change in a line, without a table around it.
+pub fn change_line(change: &Change) -> String {
+    let Change { delta, .. } = change;
+    let (live, blocks) = (signed(delta.live_bytes, bytes), signed(delta.live_blocks, count));
+    let (allocated, allocs) = (signed(delta.bytes, bytes), signed(delta.allocs, count));
+    format!("{live} live in {blocks} blocks, {allocated} allocated in {allocs} allocations: {}", site(change))
+}
+
+/// Where it is: the innermost function with its line, and its callers.
+fn site(change: &Change) -> String {
     let place = match (&change.file, change.line) {
         (Some(file), Some(line)) => format!(" {}:{line}", file.rsplit('/').next().unwrap_or(file)),
         _ => String::new(),
@@ -65,6 +74,10 @@ fn row(change: &Change) -> Vec<String> {
     let mut names = change.functions.iter();
     let mut site = names.next().cloned().unwrap_or_default() + &place;
     names.for_each(|name| site += &format!(" < {name}"));
+    site
+}
+
+fn row(change: &Change) -> Vec<String> {
     let Change { a, b, delta, .. } = change;
     vec![
         signed(delta.live_bytes, bytes),
@@ -73,6 +86,6 @@ fn row(change: &Change) -> Vec<String> {
         relative(a.bytes, b.bytes),
         signed(delta.allocs, count),
         relative(a.allocs, b.allocs),
-        site,
+        site(change),
     ]
 }

@@ -23,6 +23,7 @@ pub const METRICS: &[(&str, Unit, &str)] = &[
     ("leaked.slow", Unit::Bytes, "bytes of leaks that grow slowly"),
     ("leaked.container-growth", Unit::Bytes, "bytes of containers that grew and live"),
     ("leaked.one-time", Unit::Bytes, "bytes allocated in one part of the run and kept"),
+    ("leaked.too-little", Unit::Bytes, "bytes of leaks that grow, in too short a run or too few to tell"),
     ("leaked.uncertain", Unit::Bytes, "bytes whose frees may be missing from the recording"),
     ("live", Unit::Bytes, "bytes live at the end"),
     ("live.blocks", Unit::Count, "blocks live at the end"),
@@ -87,6 +88,11 @@ impl Expression {
             Operator::Equal => value == self.value,
             Operator::Other => value != self.value,
         }
+    }
+
+    /// The condition alone, as it was written.
+    pub fn limit(&self) -> String {
+        self.text.find(['<', '>', '=', '!']).map_or_else(String::new, |at| self.text[at..].to_string())
     }
 
     /// Whether it needs two sides.

@@ -5,7 +5,7 @@ use crate::load::Image;
 use crate::load::tape::Place;
 use crate::missing::Missing;
 use crate::model::leaks::{Axis, History, LIVES, Leaks, SLICES, Survivors, life_bound};
-use crate::model::verdict::{Run, slope};
+use crate::model::verdict::{Run, Verdict, slope};
 use crate::report::place;
 use crate::report::questions::When;
 use crate::symbols::Symbolizer;
@@ -56,6 +56,9 @@ pub struct Evidence {
     pub freed_at: Vec<FreedAt>,
     /// Events missing from the recording; a free of a survivor may be among them.
     pub missing_events: Option<u64>,
+    /// What would be said of it in a longer run or of more bytes, where that is too little to tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trend: Option<Verdict>,
 }
 
 /// So many blocks lived less than a bound, and not less than the bound before.
@@ -194,6 +197,7 @@ pub fn evidence(
         births: survivors.births,
         freed_at,
         missing_events: (run.hidden > 0 && run.hidden < u64::MAX).then_some(run.hidden),
+        trend: None,
     }
 }
 

@@ -4,7 +4,7 @@ use super::evidence::Evidence;
 use super::{Found, Leak, Options};
 use crate::missing::Missing;
 use crate::model::leaks::SLICES;
-use crate::model::verdict::Verdict;
+use crate::model::verdict::{FLOOR_BYTES, FLOOR_SECONDS, FLOOR_SHARE, Verdict};
 use crate::pictures::sparkline;
 use crate::report::frames::{frame_line, text_stack};
 use crate::report::grouping::innermost;
@@ -47,6 +47,14 @@ pub fn print(found: &Found, options: &Options, symbols: &mut Symbolizer, screen:
         let (sum, blocks) = rest.iter().fold((0u64, 0), |(a, b), leak| (a.saturating_add(leak.bytes), b + leak.blocks));
         let (more, bytes, blocks) = (rest.len(), bytes(sum), counted(blocks, "block"));
         screen.line(&format!("and {more} more with {bytes} in {blocks} (--top N)"))?;
+    }
+    if leaks.iter().take(top).any(|leak| leak.verdict == Verdict::TooLittle) {
+        screen.line(&format!(
+            "too little to tell: grew in a run shorter than {}, or by less than {} and {}% of the peak",
+            duration((FLOOR_SECONDS * 1e9) as u64),
+            bytes(FLOOR_BYTES),
+            FLOOR_SHARE * 100.0
+        ))?;
     }
     for leak in at_exit.iter().take(AT_EXIT.min(top)) {
         let most = leak.evidence.as_ref().map_or(leak.bytes, |evidence| evidence.most_bytes);
