@@ -3,6 +3,7 @@
 
 mod exit;
 mod library;
+mod slips;
 mod words;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -30,12 +31,27 @@ fn command() -> clap::Command {
     command.after_help(exit::help())
 }
 
+/// Parses the command line. Ends the process where clap does: on help, and on errors.
+fn matches(words: Vec<std::ffi::OsString>) -> clap::ArgMatches {
+    let typed: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    command().try_get_matches_from(words).unwrap_or_else(|error| {
+        let commands: Vec<String> = command().get_subcommands().map(|word| word.get_name().to_owned()).collect();
+        match slips::explain(&error, &commands, &typed) {
+            Some(message) => {
+                eprintln!("heaptape: {}", heaptape_analyzer::text::clean(&message));
+                std::process::exit(2)
+            }
+            None => error.exit(),
+        }
+    })
+}
+
 fn main() -> ExitCode {
     let words = words::spelled(std::env::args_os());
     let done = if words::asks_for_list(&words) {
         words::list()
     } else {
-        let matches = command().get_matches_from(words);
+        let matches = matches(words);
         words::run(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).word)
     };
     match done {

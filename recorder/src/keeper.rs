@@ -9,7 +9,7 @@ use crate::session::End;
 use crate::spawn;
 use crate::store::Sums;
 use crate::sys;
-use crate::tree::why_not;
+use crate::tree::{self, why_not};
 use formats::recording::RESERVE;
 use nix::errno::Errno;
 use nix::sys::socket::{self, MsgFlags};
@@ -17,17 +17,21 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use wire::limits::ENV_SOCKET;
 
 /// Most bytes of a message.
 const MOST: usize = 64 << 10;
 /// Errors that are told one by one.
 const MOST_ERRORS: usize = 50;
+/// Processes that still run and are named.
+const MOST_NAMED: usize = 100;
 /// How long nothing must run before a keeper without its command ends: a process may be on its way.
 const QUIET: Duration = Duration::from_secs(1);
-/// How often a program that has stopped is looked at.
-const STOPPED: Duration = Duration::from_millis(50);
+/// How often a program that has stopped, or processes that may be on their way, are looked at.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What command and keeper say to each other.
 #[derive(Debug, Serialize, Deserialize)]
@@ -39,7 +43,10 @@ enum Word {
     /// Command: it goes on.
     Resumed,
     /// Command: the program has ended with this status (as `wait` says it), and should it not be recorded, this is why.
-    Ended { pid: u32, status: i32, program: PathBuf, why: Option<String> },
+    /// `wait` keeps the recording open until all recorded processes have ended.
+    Ended { pid: u32, status: i32, program: PathBuf, why: Option<String>, wait: bool },
+    /// Command: do not wait any longer.
+    Enough,
     /// Command: the program could not be started.
     Never,
     /// Keeper: the recording is at its end.
@@ -55,6 +62,8 @@ pub struct Said {
     sums: [u64; 4],
     /// Why the program itself is not in the recording.
     pub unrecorded: Option<String>,
+    /// Recorded processes that were still running: pid and name.
+    pub still_running: Vec<(u32, String)>,
 }
 
 impl Said {
@@ -152,9 +161,23 @@ impl Keeper {
         while hear(&self.channel).is_some() {}
     }
 
-    /// The program has ended. Waits for the end of the recording; `None`: the keeper was killed.
-    pub fn finish(&self, pid: u32, status: i32, program: &Path, why: Option<String>) -> Option<Said> {
-        say(&self.channel, &Word::Ended { pid, status, program: program.to_owned(), why });
+    /// The program has ended.
+    pub fn ended(&self, pid: u32, status: i32, program: &Path, why: Option<String>, wait: bool) {
+        say(&self.channel, &Word::Ended { pid, status, program: program.to_owned(), why, wait });
+    }
+
+    /// Processes that outlive the program are not waited for any longer.
+    pub fn enough(&self) {
+        say(&self.channel, &Word::Enough);
+    }
+
+    /// Becomes readable when the recording is at its end, or the keeper was killed.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        sys::fd(&self.channel)
+    }
+
+    /// Waits for the end of the recording; `None`: the keeper was killed.
+    pub fn finish(&self) -> Option<Said> {
         loop {
             match hear(&self.channel)? {
                 Word::Done(said) => return Some(said),
@@ -188,11 +211,13 @@ fn keep(
     let lock = Lock::hold(dir);
     say(channel, &Word::Ready(None));
     let (mut is_alone, mut quiet, mut said) = (false, Instant::now(), Said::default());
-    let (mut failed, mut stopped) = (None, None);
+    let (mut failed, mut stopped, mut waits) = (None, None, false);
+    let variable = [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat();
     loop {
         let none: [BorrowedFd<'_>; 0] = [];
         let one = [sys::fd(channel)];
-        let most = if stopped.is_some() { STOPPED } else { Duration::from_secs(1) };
+        let looks = stopped.is_some() || (waits && !recorder.is_busy());
+        let most = if looks { LOOK } else { Duration::from_secs(1) };
         let ready = recorder.serve(if is_alone { &none } else { &one }, most);
         if let Err(error) = &ready {
             // Whatever fails here (a full disk above all), the program runs on.
@@ -214,6 +239,10 @@ fn keep(
             }
             continue;
         }
+        // A process that was forked a moment ago has not said hello yet.
+        if waits && !recorder.is_busy() && (quiet.elapsed() >= QUIET || !process::exists_with(&variable)) {
+            break;
+        }
         let has_word = ready.map_or(true, |ready| ready.first() == Some(&true)) && sys::is_readable(sys::fd(channel));
         if !has_word {
             continue;
@@ -221,17 +250,21 @@ fn keep(
         match hear(channel) {
             Some(Word::Stopped(program)) => stopped = Some(program),
             Some(Word::Resumed) => stopped = None,
-            Some(Word::Ended { pid, status, program, why }) => {
+            Some(Word::Ended { pid, status, program, why, wait }) => {
                 said.unrecorded = ended(&mut recorder, pid, status, &program, why);
-                break;
+                if !wait {
+                    break;
+                }
+                (waits, quiet) = (true, Instant::now());
             }
-            Some(Word::Never) => break,
+            Some(Word::Never | Word::Enough) => break,
             Some(_) => {}
             None => (is_alone, quiet) = (true, Instant::now()),
         }
     }
     let outcome = recorder.finish();
     drop(lock);
+    said.still_running = outcome.still_running.into_iter().take(MOST_NAMED).collect();
     said.errors = outcome.errors.into_iter().chain(failed).take(MOST_ERRORS).collect();
     said.sums = [outcome.sums.emitted, outcome.sums.recorded, outcome.sums.lost, outcome.sums.sampled_out];
     if is_alone {
@@ -248,7 +281,7 @@ fn ended(recorder: &mut Recorder, pid: u32, status: i32, program: &Path, why: Op
     if recorder.images().iter().any(|image| image.pid == pid) {
         return None;
     }
-    let why = why.or_else(|| why_not(program)).unwrap_or_else(|| "it did not load the library".into());
+    let why = why.or_else(|| why_not(program)).unwrap_or_else(|| tree::NOT_LOADED.into());
     if recorder.knows_untraced(pid) {
         return None;
     }

@@ -12,6 +12,7 @@ use crate::socket_dir::SocketDir;
 use crate::spawn::{self, Held, Kept, Program};
 use crate::store::Sums;
 use crate::sys;
+use crate::tree;
 use formats::recording::{Exit, RECORDING, Recording};
 use formats::tape::END_SIGNALLED;
 use nix::libc::{EAGAIN, WIFSTOPPED, WSTOPSIG};
@@ -38,6 +39,8 @@ pub struct Launch {
     pub options: Options,
     /// Whether the recorder is a process of its own, which outlives the caller: for a caller that has one thread.
     pub apart: bool,
+    /// Whether to stay until all recorded processes have ended.
+    pub wait: bool,
 }
 
 /// A recorded run.
@@ -129,7 +132,10 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let sockets = SocketDir::make()?;
     let refuse_program = |error: &io::Error| {
         let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-        Refused::new(format!("{}: {error}", launch.program.to_string_lossy()), status)
+        Refused::new(
+            format!("{}: {}", launch.program.to_string_lossy(), why_not_started(&launch.program, error)),
+            status,
+        )
     };
     let plain = Program::new(&launch.program, &launch.arguments).map_err(|error| refuse_program(&error))?;
     let sanitized = sanitizer::is_in(&find(&launch.program));
@@ -195,12 +201,28 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         }
     };
     let end = End::of_status(status);
-    let why = sanitized.then(|| "it has a sanitizer, which takes no library before it".into());
-    let said = keeper.finish(pid, status, &find(&launch.program), why);
-    let mut outcome = Outcome { recording: read_recording(&dir), errors: Vec::new(), sums: Sums::default() };
+    let why = sanitized
+        .then(|| "it was built with a sanitizer, which must be loaded first; build it without one to record it".into());
+    keeper.ended(pid, status, &find(&launch.program), why, launch.wait);
+    let said = loop {
+        sys::wait_readable(&[signals.descriptor(), keeper.descriptor()]);
+        if sys::is_readable(keeper.descriptor()) {
+            break keeper.finish();
+        }
+        // The program is gone; what remains to be stopped is the waiting.
+        if signals.asks_for_end() && launch.wait {
+            keeper.enough();
+        }
+    };
+    let mut outcome = Outcome {
+        recording: read_recording(&dir),
+        errors: Vec::new(),
+        sums: Sums::default(),
+        still_running: Vec::new(),
+    };
     let unrecorded = match said {
         Some(said) => {
-            (outcome.sums, outcome.errors) = (said.sums(), said.errors);
+            (outcome.sums, outcome.errors, outcome.still_running) = (said.sums(), said.errors, said.still_running);
             said.unrecorded
         }
         None => {
@@ -231,8 +253,21 @@ pub fn resume(dir: &Path) -> io::Result<Finished> {
     if recording.ended_unix_ns.is_none() {
         errors.push(format!("{}: its recorder is gone: what it had written can be read", dir.display()));
     }
-    let outcome = Outcome { recording, errors, sums: Sums::default() };
+    let outcome = Outcome { recording, errors, sums: Sums::default(), still_running: Vec::new() };
     Ok(Finished { dir: dir.to_owned(), outcome, status, unrecorded: None })
+}
+
+/// Why a program could not be started, in words that name what is missing.
+fn why_not_started(program: &OsStr, error: &io::Error) -> String {
+    if error.kind() != io::ErrorKind::NotFound {
+        return error.to_string();
+    }
+    let path = find(program);
+    match tree::interpreter(&path) {
+        Some(interpreter) if path.exists() => format!("its interpreter {} does not exist", interpreter.display()),
+        _ if !program.as_bytes().contains(&b'/') => "not found in PATH".into(),
+        _ => error.to_string(),
+    }
 }
 
 /// The file that a shell would run.
@@ -256,7 +291,7 @@ mod tests {
     fn programs_are_found_and_judged() {
         assert_eq!(find(OsStr::new("/a/b")), Path::new("/a/b"));
         let shell = find(OsStr::new("sh"));
-        assert!(shell.is_absolute() && crate::tree::why_not(&shell).is_none());
+        assert!(shell.is_absolute() && tree::why_not(&shell).is_none());
         assert!(!sanitizer::is_in(&shell));
     }
 }

@@ -74,6 +74,17 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat(pid)?.get(1)?.parse().ok()
 }
 
+/// Whether a process exists that was started with this variable (`NAME=VALUE`) in its environment.
+pub fn exists_with(variable: &[u8]) -> bool {
+    const LONGEST: u64 = 4 << 20;
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.any(|pid| {
+        let environment = read(&format!("/proc/{pid}/environ"), LONGEST).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|entry| entry == variable)
+    })
+}
+
 /// Whether a signal, or a debugger, has stopped a process.
 pub fn is_stopped(pid: u32) -> bool {
     stat(pid).and_then(|fields| fields.first().map(|state| matches!(state.as_str(), "T" | "t"))).unwrap_or(false)

@@ -100,6 +100,8 @@ pub struct Outcome {
     pub errors: Vec<String>,
     /// Events of all processes.
     pub sums: Sums,
+    /// Recorded processes that were still running: pid and name.
+    pub still_running: Vec<(u32, String)>,
 }
 
 impl Recorder {
@@ -263,8 +265,7 @@ impl Recorder {
                 Change::Left => {
                     if !self.knows_untraced(pid) {
                         let exe = format!("/proc/{pid}/exe");
-                        let why =
-                            tree::why_not(Path::new(&exe)).unwrap_or_else(|| "it did not load the library".into());
+                        let why = tree::why_not(Path::new(&exe)).unwrap_or_else(|| tree::NOT_LOADED.into());
                         self.not_traced(pid, text(&Process::read(pid).exe), why);
                     }
                     self.process_ended(pid, End::EXEC);
@@ -514,6 +515,14 @@ impl Recorder {
     pub fn finish(mut self) -> Outcome {
         let _ = self.serve(&[], Duration::ZERO);
         self.settle();
+        let has_ended = |running: &&Running| sys::is_readable(sys::fd(&running.process));
+        let ended: Vec<SessionId> = self.running.iter().filter(has_ended).map(|running| running.session.id).collect();
+        ended.into_iter().for_each(|id| self.gone(id));
+        let name = |running: &Running| {
+            let process = &running.session.process;
+            (process.pid, process.exe.lossy().rsplit('/').next().unwrap_or_default().to_owned())
+        };
+        let still_running = self.running.iter().map(name).collect();
         while !self.running.is_empty() {
             self.end(0, End::RUNNING);
         }
@@ -525,7 +534,7 @@ impl Recorder {
             self.errors.push(format!("{}: {error}", self.dir.join(RECORDING).display()));
         }
         sync::finish();
-        Outcome { recording: self.recording, errors: self.errors, sums: self.sums }
+        Outcome { recording: self.recording, errors: self.errors, sums: self.sums, still_running }
     }
 }
 

@@ -136,6 +136,19 @@ impl Signals {
         self.witnesses.drain(..old).for_each(end);
     }
 
+    /// Whether a signal has come that asks a program to end. Stop signals stop the command.
+    pub fn asks_for_end(&self) -> bool {
+        let mut asks = false;
+        while let Some(received) = self.read() {
+            match received.signal {
+                libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM | libc::SIGALRM => asks = true,
+                libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => spawn::stop(received.signal),
+                _ => {}
+            }
+        }
+        asks
+    }
+
     fn was_for_group(&mut self, received: &Received) -> bool {
         let bit = spawn::bit(received.signal);
         let Some(newest) = self.witnesses.last() else { return received.code > 0 };

@@ -122,10 +122,8 @@ pub fn why_not(path: &Path) -> Option<String> {
     }
     let mut head = Vec::new();
     file.by_ref().take(4096).read_to_end(&mut head).ok()?;
-    if let Some(line) = head.strip_prefix(b"#!") {
-        let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii();
-        let interpreter = line.split(|byte| *byte == b' ' || *byte == b'\t').next()?;
-        return why_not(&PathBuf::from(OsString::from_vec(interpreter.to_vec())));
+    if let Some(interpreter) = named_interpreter(&head) {
+        return why_not(&interpreter);
     }
     if !head.starts_with(b"\x7fELF") {
         return None;
@@ -140,6 +138,35 @@ pub fn why_not(path: &Path) -> Option<String> {
     let (table, size, count) = (number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize);
     let is_static = (0..count).all(|row| number(table.saturating_add(row * size), 4) != Some(u64::from(PT_INTERP)));
     is_static.then(|| "it is statically linked".into())
+}
+
+/// Why a program that could have loaded the library did not attach.
+pub const NOT_LOADED: &str = "it did not load the library";
+
+/// What helps against a reason for which a program was not recorded.
+pub fn remedy(why: &str) -> Option<&'static str> {
+    let remedies = [
+        ("statically linked", "link it dynamically: nothing can be preloaded into a static program"),
+        ("setuid", "record it as that user: the loader ignores LD_PRELOAD for others"),
+        ("32-bit", "build it for 64 bits"),
+        ("sanitizer", "build it without the sanitizer, which must be loaded first"),
+        (NOT_LOADED, "its environment must keep LD_PRELOAD and HEAPTAPE_SOCKET, and its loader must obey them"),
+    ];
+    remedies.iter().find(|(reason, _)| why.contains(reason)).map(|(_, remedy)| *remedy)
+}
+
+/// The interpreter that the head of a script names.
+fn named_interpreter(head: &[u8]) -> Option<PathBuf> {
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?.trim_ascii();
+    let interpreter = line.split(|byte| *byte == b' ' || *byte == b'\t').next()?;
+    Some(PathBuf::from(OsString::from_vec(interpreter.to_vec())))
+}
+
+/// The interpreter of a script, by its first line.
+pub fn interpreter(path: &Path) -> Option<PathBuf> {
+    let mut head = Vec::new();
+    File::open(path).ok()?.take(4096).read_to_end(&mut head).ok()?;
+    named_interpreter(&head)
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ fn run(dir: &Path, command: &[&str]) -> Result<Finished, Refused> {
         library: library(),
         options: Options::default(),
         apart: false,
+        wait: false,
     })
 }
 

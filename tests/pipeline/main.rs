@@ -41,6 +41,7 @@ mod real_programs;
 mod realloc;
 mod record_default;
 mod record_signals;
+mod record_words;
 mod refusals;
 mod same_output;
 mod sandboxes;

@@ -2,10 +2,12 @@
 
 use crate::{Outcome, library};
 use clap::ValueEnum;
-use heaptape_analyzer::{load, report, text::Style};
+use heaptape_analyzer::text::{self, Style};
+use heaptape_analyzer::{load, report};
 use heaptape_formats::tape::Codec;
 use heaptape_recorder::launch::{Finished, Launch, record, resume};
 use heaptape_recorder::options::{LEVEL, OVERFLOW_DROP, OVERFLOW_WAIT, Options, STACKS_CALLER, STACKS_FULL};
+use heaptape_recorder::tree::remedy;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -72,16 +74,14 @@ pub struct Args {
     /// Leave these programs out
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     skip: Vec<String>,
+    /// Stay until all recorded processes have ended, also those that outlive PROG
+    #[arg(long)]
+    wait: bool,
     /// Wait for the end of a recording whose `heaptape record` was killed, and sum it up
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     resume: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(
-        required_unless_present = "resume",
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROG"
-    )]
+    #[arg(required_unless_present = "resume", trailing_var_arg = true, value_name = "PROG")]
     command: Vec<OsString>,
 }
 
@@ -127,6 +127,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         let is_whole = finished.outcome.errors.is_empty();
         return Ok(if is_whole { Outcome::Status(finished.status) } else { Outcome::Status(1) });
     }
+    let misplaced = misplaced(&args.command);
     let mut command = args.command.into_iter();
     let launch = Launch {
         program: command.next().unwrap_or_default(),
@@ -155,15 +156,23 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             ..Options::default()
         },
         apart: true,
+        wait: args.wait,
     };
     let program = launch.program.to_string_lossy().into_owned();
     match record(launch) {
         Ok(finished) => {
             if let Some(why) = &finished.unrecorded {
-                eprintln!("heaptape: {program} ran unrecorded: {why}");
+                let remedy = remedy(why).map(|remedy| format!("; {remedy}")).unwrap_or_default();
+                eprintln!("heaptape: {program} was not recorded: {why}{remedy}");
             }
             finished.outcome.errors.iter().for_each(|error| eprintln!("heaptape: {error}"));
+            if let Some(options) = misplaced.filter(|_| finished.status != 0) {
+                eprintln!("heaptape: {options} went to {program}; options of record come before the program");
+            }
             finish(&finished, args.quiet);
+            if !args.quiet {
+                still_running(&finished);
+            }
             Ok(Outcome::Status(finished.status))
         }
         Err(refused) => {
@@ -188,9 +197,63 @@ fn finish(finished: &Finished, quiet: bool) {
     if let Err(error) = report::name_profile(&recording[0], report::PLAIN_LIMIT) {
         eprintln!("heaptape: the profile's functions could not be named: {error}");
     }
+    if finished.outcome.recording.images.is_empty() && finished.outcome.errors.is_empty() {
+        if !quiet {
+            nothing_recorded(finished);
+        }
+        return;
+    }
     if !quiet && let Err(error) = report::after_record(&recording, &mut std::io::stderr().lock(), Style::of_stderr()) {
         eprintln!("heaptape: {error}; the recording: {}", finished.dir.display());
     }
+}
+
+/// Says why there is nothing to ask, and what would help.
+fn nothing_recorded(finished: &Finished) {
+    eprintln!("nothing was recorded");
+    let others = finished.outcome.recording.not_traced.iter();
+    for process in others.filter(|process| finished.unrecorded.as_ref() != Some(&process.why)) {
+        let name = process.exe.rsplit('/').next().unwrap_or_default();
+        eprintln!("! {} (pid {}) was not recorded: {}", text::clean(name), process.pid, text::clean(&process.why));
+    }
+    eprintln!("the reasons are kept in {}", text::clean(&finished.dir.to_string_lossy()));
+}
+
+/// Names the processes that outlive the recording.
+fn still_running(finished: &Finished) {
+    const MOST: usize = 8;
+    let running = &finished.outcome.still_running;
+    if running.is_empty() {
+        return;
+    }
+    let names = running.iter().take(MOST).map(|(pid, name)| format!("{} (pid {pid})", text::clean(name)));
+    let mut names: Vec<String> = names.collect();
+    if running.len() > MOST {
+        names.push(format!("{} more", running.len() - MOST));
+    }
+    let names = names.join(", ");
+    eprintln!("still running, and not recorded from here on: {names}   record --wait stays until they end");
+}
+
+/// Options of `record` among the arguments of the program, when nothing separates the two.
+fn misplaced(command: &[OsString]) -> Option<String> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let before = words.len().checked_sub(command.len() + 1)?;
+    if words.get(before).is_some_and(|word| word == "--") {
+        return None;
+    }
+    let table = <Args as clap::Args>::augment_args(clap::Command::new("record"));
+    let is_ours = |word: &&str| {
+        let long = |name: &str| table.get_arguments().any(|option| option.get_long() == Some(name));
+        let short = |letter: char| table.get_arguments().any(|option| option.get_short() == Some(letter));
+        match (word.strip_prefix("--"), word.strip_prefix('-')) {
+            (Some(name), _) => long(name.split('=').next().unwrap_or(name)),
+            (None, Some(letters)) => letters.chars().count() == 1 && letters.chars().all(short),
+            _ => false,
+        }
+    };
+    let found: Vec<&str> = command.iter().skip(1).filter_map(|word| word.to_str()).filter(is_ours).collect();
+    (!found.is_empty()).then(|| found.join(" "))
 }
 
 /// The recorder's log: warnings, or what HEAPTAPE_LOG asks for.
@@ -199,6 +262,7 @@ fn log() {
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
+        .with_ansi(Style::of_stderr().colour)
         .without_time()
         .with_target(false)
         .try_init();
