@@ -61,7 +61,24 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A writer for text that is made elsewhere (dumps): the same replacement on its way out, line feeds and tabs apart.
+/// The same for bytes of a file; what is not UTF-8 is replaced, too.
+pub fn clean_name(name: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(name) {
+        Ok(text) => clean(text),
+        Err(_) => Cow::Owned(clean(&String::from_utf8_lossy(name)).into_owned()),
+    }
+}
+
+/// The same for text whose columns tabs separate: these stay.
+pub fn clean_columns(text: &str) -> String {
+    text.split('\t').map(clean).collect::<Vec<_>>().join("\t")
+}
+
+/// What [`Harmless`] lets through.
+const PASSED: [char; 3] = ['\n', '\t', '\x0c'];
+
+/// A writer for text that is made elsewhere (dumps): the same replacement on its way out, but for line feeds, tabs, and the form
+/// feeds that gprof prints between listings.
 pub struct Harmless<W> {
     out: W,
     /// A character whose last bytes have not come yet.
@@ -75,8 +92,8 @@ impl<W: Write> Harmless<W> {
     }
 
     fn put(&mut self, text: &str) -> io::Result<()> {
-        for piece in text.split_inclusive(['\n', '\t']) {
-            let end = piece.len() - usize::from(piece.ends_with(['\n', '\t']));
+        for piece in text.split_inclusive(PASSED) {
+            let end = piece.len() - usize::from(piece.ends_with(PASSED));
             self.out.write_all(clean(&piece[..end]).as_bytes())?;
             self.out.write_all(&piece.as_bytes()[end..])?;
         }
@@ -86,6 +103,9 @@ impl<W: Write> Harmless<W> {
 
 impl<W: Write> Write for Harmless<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.part.is_empty() && bytes.iter().all(|byte| matches!(byte, b'\n' | b'\t' | b'\x0c' | b' '..=b'~')) {
+            return self.out.write_all(bytes).map(|()| bytes.len());
+        }
         self.part.extend_from_slice(bytes);
         let part = std::mem::take(&mut self.part);
         for chunk in part.utf8_chunks() {
@@ -301,8 +321,8 @@ mod tests {
 
     #[test]
     fn dumps_steer_nothing_wherever_they_are_split() {
-        let hostile = "a\x1b[2J\u{9b}é\u{202e}\tb\n\u{fffd}€".as_bytes();
-        let expected = "a\u{fffd}[2J\u{fffd}é\u{fffd}\tb\n\u{fffd}€";
+        let hostile = "a\x1b[2J\u{9b}é\u{202e}\tb\n\x0c\u{fffd}€".as_bytes();
+        let expected = "a\u{fffd}[2J\u{fffd}é\u{fffd}\tb\n\x0c\u{fffd}€";
         for split in 0..=hostile.len() {
             let mut out = Vec::new();
             let mut harmless = Harmless::new(&mut out);

@@ -1,12 +1,17 @@
 //! `heaptape`: first word -> subcommand; outcome -> exit status (exit.rs); errors are printed here, once.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod terminal;
+
 mod exit;
 mod library;
 mod slips;
 mod words;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
+use heaptape_analyzer::text;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 pub use exit::Outcome;
@@ -32,16 +37,20 @@ fn command() -> clap::Command {
 }
 
 /// Parses the command line. Ends the process where clap does: on help, and on errors.
-fn matches(words: Vec<std::ffi::OsString>) -> clap::ArgMatches {
+fn matches(words: Vec<OsString>) -> clap::ArgMatches {
     let typed: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     command().try_get_matches_from(words).unwrap_or_else(|error| {
         let commands: Vec<String> = command().get_subcommands().map(|word| word.get_name().to_owned()).collect();
         match slips::explain(&error, &commands, &typed) {
             Some(message) => {
-                eprintln!("heaptape: {}", heaptape_analyzer::text::clean(&message));
+                eprintln!("heaptape: {message}");
                 std::process::exit(2)
             }
-            None => error.exit(),
+            None => {
+                // The parser quotes what was typed, so it sees that cleaned.
+                let cleaned = typed.iter().map(|word| text::clean(word).into_owned());
+                command().try_get_matches_from(cleaned).err().unwrap_or(error).exit()
+            }
         }
     })
 }

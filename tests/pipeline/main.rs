@@ -7,6 +7,7 @@ mod bootstrap;
 mod browser;
 mod brute_force;
 mod brute_sides;
+mod clean_output;
 mod clocks;
 mod daemon;
 mod daemon_activation;

@@ -1,8 +1,9 @@
 //! `heaptape ctl`: asks the daemon, or tells it what to do. Each word returns when the thing is done.
 
 use super::frames::Frames;
-use crate::Outcome;
-use heaptape_analyzer::text::{bytes, count, counted};
+use crate::{Outcome, terminal};
+use heaptape_analyzer::report::json;
+use heaptape_analyzer::text::{bytes, clean, count, counted};
 use heaptape_recorder::daemon::{
     config::{Choice, Config},
     control,
@@ -80,7 +81,7 @@ pub fn ask(control: Option<PathBuf>, question: &Value) -> anyhow::Result<Value> 
 
 /// A text that cannot steer a terminal.
 pub fn harmless(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
+    clean(text).into_owned()
 }
 
 /// A number of an answer.
@@ -107,14 +108,15 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Word::Stop => json!({ "word": "stop" }),
     };
     let answer = ask(args.control, &question)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = terminal::stdout();
     if let (Word::Metrics, Value::String(text)) = (&args.word, &answer) {
         out.write_all(text.as_bytes())?;
+        out.flush()?;
         return Ok(Outcome::Done);
     }
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &answer)?;
-        writeln!(out)?;
+        json::print(&mut out, &answer)?;
+        out.flush()?;
         return Ok(Outcome::Done);
     }
     match args.word {
@@ -128,6 +130,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Word::Stop => writeln!(out, "stopped")?,
         Word::Metrics => {}
     }
+    out.flush()?;
     Ok(Outcome::Done)
 }
 
@@ -189,7 +192,7 @@ fn list(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
     for one in answer.as_array().into_iter().flatten() {
         let growth = one["growth"].as_i64().unwrap_or(0);
         let sign = if growth < 0 { "-" } else { "+" };
-        let mut held = one["held"].as_str().map(|held| format!("  held down: {held}")).unwrap_or_default();
+        let mut held = one["held"].as_str().map(|held| format!("  held down: {}", harmless(held))).unwrap_or_default();
         if let Some(received) = one["received"].as_u64() {
             held = format!("  {} received", bytes(received));
         }

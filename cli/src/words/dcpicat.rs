@@ -1,7 +1,7 @@
 //! `heaptape dcpicat`: what DCPI's dcpicat prints.
 
 use super::dcpiprof::{Source, outcome};
-use crate::Outcome;
+use crate::{Outcome, terminal};
 use heaptape_analyzer::foreign::dcpi::cat;
 use std::io::Write;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = terminal::stdout();
     if args.raw {
         let faults = cat::print_raw(&args.files, args.source.stride, &mut out)?;
         out.flush()?;

@@ -1,7 +1,7 @@
 //! `heaptape dcpidiff`: what DCPI's dcpidiff tells, for counts.
 
 use super::dcpiprof::{Source, outcome, per_cent};
-use crate::Outcome;
+use crate::{Outcome, terminal};
 use anyhow::bail;
 use heaptape_analyzer::foreign::dcpi::diff;
 use std::io::Write;
@@ -66,7 +66,7 @@ pub fn run(mut args: Args) -> anyhow::Result<Outcome> {
         no_header: args.no_header,
         comma_separated: args.csl,
     };
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = terminal::stdout();
     diff::print(&first, &second, &options, &mut out)?;
     out.flush()?;
     Ok(outcome(&[&first, &second]))

@@ -1,7 +1,7 @@
 //! `heaptape dcpilist`: what DCPI's dcpilist prints.
 
 use super::dcpiprof::{Source, outcome};
-use crate::Outcome;
+use crate::{Outcome, terminal};
 use heaptape_analyzer::foreign::dcpi::list;
 use std::io::Write;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         _ => list::Form::Best,
     };
     let options = list::Options { procedure: args.procedure, form, no_header: args.no_header, bytes_only: args.bytes };
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = terminal::stdout();
     list::print(&set, &options, &mut out)?;
     out.flush()?;
     Ok(outcome(&[&set]))

@@ -1,6 +1,6 @@
 //! `heaptape dcpiprof`: what DCPI's dcpiprof prints. The options that all four DCPI words share are here, too.
 
-use crate::Outcome;
+use crate::{Outcome, terminal};
 use heaptape_analyzer::foreign::dcpi::{self, Set, prof};
 use std::ffi::OsString;
 use std::io::Write;
@@ -103,7 +103,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         no_header: args.no_header,
         full: args.full_output,
     };
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = terminal::stdout();
     prof::print(&set, &options, &mut out)?;
     out.flush()?;
     Ok(outcome(&[&set]))

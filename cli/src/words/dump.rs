@@ -1,13 +1,12 @@
 //! `heaptape dump`: any file of any format as plain text, one record a line.
 
-use crate::Outcome;
-use heaptape_analyzer::text::Harmless;
+use crate::{Outcome, terminal};
 use heaptape_analyzer::unpack;
 use heaptape_formats::recording::{PROFILE, RECORDING, TAPE, TRACE};
 use heaptape_formats::tape::FILE_MAGIC;
 use heaptape_formats::{Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Its options.
@@ -42,7 +41,7 @@ fn advice(folder: &Path) -> String {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let mut out = Harmless::new(BufWriter::new(std::io::stdout().lock()));
+    let mut out = terminal::stdout();
     if args.file.is_dir() {
         anyhow::bail!("{}", advice(&args.file));
     }

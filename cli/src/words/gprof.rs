@@ -1,6 +1,6 @@
 //! `heaptape gprof`: profiles of gmon.out files, with gprof's options.
 
-use crate::Outcome;
+use crate::{Outcome, terminal};
 use heaptape_analyzer::foreign::gprof::{self, Options, Whole};
 use std::io::Write;
 
@@ -15,8 +15,8 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let options = Options::parse(&args.words).map_err(|text| anyhow::anyhow!("{text}\n{}", gprof::options::help()))?;
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let whole = gprof::run(&options, &mut out, &mut std::io::stderr().lock())?;
+    let mut out = terminal::stdout();
+    let whole = gprof::run(&options, &mut out, &mut terminal::stderr())?;
     out.flush()?;
     Ok(match whole {
         Whole::Yes => Outcome::Done,

@@ -1,12 +1,12 @@
 //! `heaptape mleak`: unfreed allocations as mleak shows them.
 
-use crate::Outcome;
+use crate::{Outcome, terminal};
 use heaptape_analyzer::foreign::mleak::{self, Options};
 use heaptape_analyzer::foreign::recorded::{Recorded, is_recording};
 use heaptape_analyzer::foreign::{format_of, stranger};
 use heaptape_analyzer::load::bare;
 use heaptape_formats::Format;
-use std::io::{self, BufReader, BufWriter, Write};
+use std::io::{self, BufReader, Write};
 use std::path::Path;
 
 /// The options of the real mleak.
@@ -29,7 +29,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = terminal::stdout();
     if args.version {
         writeln!(out, "mleak 1.3, as shown by heaptape {}", env!("CARGO_PKG_VERSION"))?;
         return Ok(Outcome::Done);

@@ -1,12 +1,12 @@
 //! `heaptape mprof`: a profile as mprof shows it.
 
-use crate::Outcome;
+use crate::{Outcome, terminal};
 use anyhow::Context;
 use heaptape_analyzer::foreign::mprof::{self, Options};
 use heaptape_analyzer::foreign::{self, recorded};
 use heaptape_formats::{Ending, Format, mptl::Profile};
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 /// The options of the real mprof.
@@ -41,7 +41,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = terminal::stdout();
     if args.version {
         writeln!(out, "mprof 1.3, as shown by heaptape {}", env!("CARGO_PKG_VERSION"))?;
         return Ok(Outcome::Done);
@@ -73,7 +73,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if let Some(file) = &args.graph_file {
         match file.as_str() {
             "stdout" => mprof::graph(&profile, &options, &args.file, &mut out)?,
-            "stderr" => mprof::graph(&profile, &options, &args.file, &mut io::stderr().lock())?,
+            "stderr" => mprof::graph(&profile, &options, &args.file, &mut terminal::stderr())?,
             file => {
                 let mut graph = BufWriter::new(File::create(file).with_context(|| file.to_owned())?);
                 mprof::graph(&profile, &options, &args.file, &mut graph)?;

@@ -1,6 +1,6 @@
 //! `heaptape mptrace`: a trace as mptrace shows it.
 
-use crate::Outcome;
+use crate::{Outcome, terminal};
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use heaptape_analyzer::export;
@@ -8,6 +8,7 @@ use heaptape_analyzer::foreign;
 use heaptape_analyzer::foreign::mptrace::{self, Hatf, Options, Simulation, View};
 use heaptape_analyzer::foreign::recorded::{self, Recorded};
 use heaptape_analyzer::load::bare;
+use heaptape_analyzer::text::Harmless;
 use heaptape_formats::mtrc::{Failure, Stream};
 use heaptape_formats::{Ending, Format};
 use std::fs::File;
@@ -138,8 +139,8 @@ fn show_recording(args: &Args) -> anyhow::Result<Outcome> {
 
 /// Makes a view with the outputs that were asked for, has it fed, and ends it.
 fn shown(args: &Args, word: u8, feed: impl FnOnce(&mut View<'_>) -> io::Result<()>) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(io::stdout().lock());
-    let mut complaints = io::stderr();
+    let mut out = terminal::stdout();
+    let mut complaints = terminal::stderr();
     let (mut hatf, mut simulation) = (open(args.hatf_file.as_deref())?, open(args.sim_file.as_deref())?);
     let options = Options { verbose: args.verbose, source: args.source, word };
     let mut view = View::new(options, &mut out, &mut complaints)?;
@@ -191,8 +192,8 @@ fn show(args: &Args, input: impl Read) -> anyhow::Result<Outcome> {
 fn open(name: Option<&str>) -> anyhow::Result<Option<Box<dyn Write>>> {
     let Some(name) = name else { return Ok(None) };
     Ok(Some(match name {
-        "stdout" => Box::new(BufWriter::new(io::stdout())),
-        "stderr" => Box::new(io::stderr()),
+        "stdout" => Box::new(BufWriter::new(Harmless::new(io::stdout()))),
+        "stderr" => Box::new(Harmless::new(io::stderr())),
         _ => Box::new(BufWriter::new(File::create(name).with_context(|| name.to_owned())?)),
     }))
 }

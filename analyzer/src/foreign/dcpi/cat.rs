@@ -1,8 +1,8 @@
 //! `dcpicat`: profiles as plain text, a header and the counts of each image.
 
 use super::set::{Image, Set};
-use super::text::printable;
 use super::{Error, Result};
+use crate::text::clean_columns;
 use crate::unpack;
 use heaptape_formats::dcpi;
 use std::io::Write;
@@ -25,7 +25,7 @@ fn print_image(set: &Set, image: &Image, out: &mut dyn Write) -> Result<()> {
     for (_, row) in image.rows(events) {
         super::set::add_row(&mut totals, &row);
     }
-    let mut line = |word: &str, value: &str| writeln!(out, "{word:<20} {}", printable(value));
+    let mut line = |word: &str, value: &str| writeln!(out, "{word:<20} {}", clean_columns(value));
     line("name", image.name())?;
     line("image", &image.identity)?;
     for label in &image.labels {

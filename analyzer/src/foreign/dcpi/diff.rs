@@ -7,7 +7,8 @@ use super::Result;
 use super::list::find;
 use super::prof::{NO_SYMBOLS, UNKNOWN, total_line};
 use super::set::Set;
-use super::text::{Table, percent, printable, share};
+use super::text::{Table, percent, share};
+use crate::text::clean_columns;
 use std::collections::BTreeMap;
 use std::io::Write;
 
@@ -66,7 +67,7 @@ pub fn print(first: &Set, second: &Set, options: &Options, out: &mut dyn Write) 
         if !options.no_header && !options.comma_separated {
             for (name, set) in [("first", first), ("second", second)] {
                 let total = set.events.iter().find(|own| own.name == *event).map(total_line);
-                let total = total.unwrap_or_else(|| format!("total of {}: none", printable(event)));
+                let total = total.unwrap_or_else(|| format!("total of {}: none", clean_columns(event)));
                 writeln!(out, "{name} set: {total}")?;
             }
             writeln!(out)?;
@@ -165,7 +166,7 @@ fn table(event: &str, entries: Vec<(String, u64, u64)>, options: &Options) -> Ta
         (By::Fitting, None) => "procedure",
         (By::Fitting, Some(_)) => "place",
     };
-    let event = printable(event);
+    let event = clean_columns(event);
     let heading = ["range%", &format!("{event} 1"), &format!("{event} 2"), "difference", "cum%", kind];
     let mut table = Table::new(heading.map(String::from).to_vec(), 1);
     let all = entries.iter().fold(0u64, |sum, &(_, a, b)| sum.saturating_add(a).saturating_add(b));
@@ -182,7 +183,7 @@ fn table(event: &str, entries: Vec<(String, u64, u64)>, options: &Options) -> Ta
         let sign = if b >= a { "+" } else { "-" };
         let difference = format!("{sign}{}", a.abs_diff(b));
         let cells = [percent(a.abs_diff(b), sum), a.to_string(), b.to_string(), difference, percent(cumulated, all)];
-        table.row(cells.into_iter().chain([printable(&name)]).collect());
+        table.row(cells.into_iter().chain([clean_columns(&name)]).collect());
     }
     table
 }

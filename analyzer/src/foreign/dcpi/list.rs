@@ -4,8 +4,9 @@ use super::disassembly::{Instruction, disassemble};
 use super::elf::{Elf, Place, Procedure};
 use super::prof::total_line;
 use super::set::{Image, Set, add_row};
-use super::text::{Table, printable};
+use super::text::Table;
 use super::{Error, Result};
+use crate::text::clean_columns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 
@@ -107,7 +108,9 @@ pub(super) fn find<'a>(set: &'a Set, wanted: &str) -> Result<Listing<'a>> {
         _ => {
             let places: Vec<String> = listings
                 .iter()
-                .map(|listing| format!("{:#x} in {}", listing.procedure.start, printable(listing.image.long_name())))
+                .map(|listing| {
+                    format!("{:#x} in {}", listing.procedure.start, clean_columns(listing.image.long_name()))
+                })
                 .collect();
             Err(Error::NoProcedure(format!("{wanted}: several procedures, name an address: {}", places.join(", "))))
         }
@@ -141,7 +144,7 @@ impl<'a> Listing<'a> {
             writeln!(out, "{}", total_line(event))?;
         }
         let Procedure { start, end, .. } = self.procedure;
-        let (name, image) = (printable(&self.procedure.name()), printable(self.image.long_name()));
+        let (name, image) = (clean_columns(&self.procedure.name()), clean_columns(self.image.long_name()));
         writeln!(out, "procedure {name}, {start:#x} to {end:#x}, image {image}\n")?;
         Ok(())
     }
@@ -179,7 +182,7 @@ impl<'a> Listing<'a> {
         for (instruction, counts) in instructions.iter().zip(counts) {
             let Instruction { address, bytes, text } = instruction;
             let offset = format!("+{:#x}", address.wrapping_sub(self.procedure.start));
-            table.row(cells(&counts, [format!("{address:#x}"), offset, bytes.clone(), printable(text)]));
+            table.row(cells(&counts, [format!("{address:#x}"), offset, bytes.clone(), clean_columns(text)]));
         }
         table
     }
@@ -195,7 +198,7 @@ impl<'a> Listing<'a> {
         let mut table = table(set, &["line", "source"]);
         let files: BTreeSet<&str> = lines.keys().map(|place| place.file.as_str()).collect();
         for file in files {
-            table.row(blank(events, [String::new(), format!("--- {}", printable(file))]));
+            table.row(blank(events, [String::new(), format!("--- {}", clean_columns(file))]));
             let texts = source(file);
             let mut last = None;
             for (place, counts) in lines.iter().filter(|(place, _)| place.file == file) {
@@ -238,7 +241,7 @@ impl<'a> Listing<'a> {
                 }
                 None => ("(no line)".to_string(), String::new()),
             };
-            let shown = if text.is_empty() { printable(&line) } else { text };
+            let shown = if text.is_empty() { clean_columns(&line) } else { text };
             table.row(blank(events, ["---".to_string(), String::new(), shown]));
             let mut last = None;
             for one in own {
@@ -246,7 +249,7 @@ impl<'a> Listing<'a> {
                     table.row(blank(events, ["...".to_string(), String::new(), String::new()]));
                 }
                 let Instruction { address, bytes, text } = &instructions[one];
-                table.row(cells(&counts[one], [format!("{address:#x}"), bytes.clone(), printable(text)]));
+                table.row(cells(&counts[one], [format!("{address:#x}"), bytes.clone(), clean_columns(text)]));
                 last = Some(one);
             }
         }
@@ -266,7 +269,7 @@ impl<'a> Listing<'a> {
 }
 
 fn table(set: &Set, names: &[&str]) -> Table {
-    let events = set.events.iter().map(|event| printable(&event.name));
+    let events = set.events.iter().map(|event| clean_columns(&event.name));
     Table::new(events.chain(names.iter().map(|name| name.to_string())).collect(), names.len())
 }
 
@@ -300,5 +303,5 @@ fn source(path: &str) -> Vec<String> {
     if file.take(LONGEST_SOURCE).read_to_end(&mut bytes).is_err() {
         return Vec::new();
     }
-    String::from_utf8_lossy(&bytes).lines().map(|line| printable(&line.replace('\t', "    "))).collect()
+    String::from_utf8_lossy(&bytes).lines().map(|line| clean_columns(&line.replace('\t', "    "))).collect()
 }

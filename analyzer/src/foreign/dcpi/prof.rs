@@ -2,7 +2,8 @@
 
 use super::Result;
 use super::set::{Event, Set, add_row};
-use super::text::{Table, percent, printable, share};
+use super::text::{Table, percent, share};
+use crate::text::clean_columns;
 use std::io::Write;
 
 /// What stands for addresses that no procedure holds.
@@ -64,7 +65,7 @@ fn by_image(set: &Set) -> Vec<Entry> {
             add_row(&mut counts, &row);
         }
         let full = [format!("{:#x}", image.tstart), image.tsize.to_string(), image.identity.clone()];
-        Entry { name: printable(image.name()), image: printable(image.long_name()), full, counts }
+        Entry { name: clean_columns(image.name()), image: clean_columns(image.long_name()), full, counts }
     };
     set.images.iter().map(entry).collect()
 }
@@ -72,13 +73,15 @@ fn by_image(set: &Set) -> Vec<Entry> {
 fn by_procedure(set: &Set) -> Vec<Entry> {
     let mut entries = Vec::new();
     for image in &set.images {
-        let name = printable(image.long_name());
+        let name = clean_columns(image.long_name());
         for (start, counts) in image.by_procedure(set.events.len()) {
             let procedure = start.and_then(|start| image.elf.as_ref()?.procedure(start));
             let (label, first, size) = match procedure {
-                Some(procedure) => {
-                    (printable(&procedure.name()), format!("{:#x}", procedure.start), procedure.end - procedure.start)
-                }
+                Some(procedure) => (
+                    clean_columns(&procedure.name()),
+                    format!("{:#x}", procedure.start),
+                    procedure.end - procedure.start,
+                ),
                 None if image.elf.is_some() => (UNKNOWN.to_string(), "-".to_string(), 0),
                 None => (NO_SYMBOLS.to_string(), "-".to_string(), 0),
             };
@@ -107,7 +110,7 @@ pub(super) fn total_line(event: &Event) -> String {
     let Event { name, periods, is_scaled, total } = event;
     let periods: Vec<String> = periods.iter().map(u64::to_string).collect();
     let unit = if *is_scaled { "samples times period" } else { "samples" };
-    format!("total of {}: {total} {unit}, period {}", printable(name), periods.join(" and "))
+    format!("total of {}: {total} {unit}, period {}", clean_columns(name), periods.join(" and "))
 }
 
 fn table(set: &Set, order: &[usize], entries: &[Entry], options: &Options) -> Table {
@@ -118,7 +121,7 @@ fn table(set: &Set, order: &[usize], entries: &[Entry], options: &Options) -> Ta
     }
     let mut heading = Vec::new();
     for (place, &event) in order.iter().enumerate() {
-        heading.extend([printable(&set.events[event].name), "%".into()]);
+        heading.extend([clean_columns(&set.events[event].name), "%".into()]);
         heading.extend((place == 0).then(|| "cum%".into()));
     }
     let name_columns = names.len();

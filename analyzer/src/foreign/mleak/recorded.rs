@@ -10,6 +10,7 @@ use crate::program_frames::is_program;
 use crate::progress::Progress;
 use crate::replay::replay;
 use crate::symbols::{Detail, Frame, Symbolizer};
+use crate::text::clean_columns;
 use heaptape_formats::tape::Entry;
 use std::io::Write;
 
@@ -56,7 +57,7 @@ fn described(symbols: &mut Symbolizer, image: &Image, index: u64, block: &live_s
             Some((start, name)) => format!("\t0x{:016X} {name}+{}", site.address, site.address.wrapping_sub(start)),
             None => format!("\t0x{:016X} {}", site.address, frames.last().map_or_else(|| "???".into(), Frame::title)),
         };
-        stack.push(clean(&shown).into_bytes());
+        stack.push(clean_columns(&shown).into_bytes());
     }
     let entry = Entry::from_number(block.entry).map_or("malloc", Entry::name);
     let place = place.unwrap_or_default();
@@ -67,12 +68,7 @@ fn described(symbols: &mut Symbolizer, image: &Image, index: u64, block: &live_s
     Block {
         address: format!("0x{:016X}", block.address).into_bytes(),
         size: block.size,
-        origin: clean(&origin).into_bytes(),
+        origin: clean_columns(&origin).into_bytes(),
         stack,
     }
-}
-
-/// One line, whatever a name holds.
-fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\t' { '?' } else { c }).collect()
 }

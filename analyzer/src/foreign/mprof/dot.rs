@@ -3,13 +3,14 @@
 use super::Options;
 use super::graph::{Edge, End, Graph};
 use super::sites::Sites;
+use crate::text::clean;
 use std::io::{self, Write};
 
 pub fn print(sites: &Sites, options: &Options, source: &str, out: &mut dyn Write) -> io::Result<()> {
     let graph = Graph::new(sites);
     let title = if options.leaks { "memory leak call graph" } else { "allocation call graph" };
     // The comment must not end inside the name.
-    let source = source.replace("*/", "* /");
+    let source = clean(source).replace("*/", "* /");
     write!(out, "/* produced by mprof 1.3 from {source} */\n\ndigraph \"{title}\"\n{{\n")?;
     let label = |end: End, outside: &str| match end {
         End::Vertex(vertex) => {

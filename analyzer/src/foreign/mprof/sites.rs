@@ -1,7 +1,7 @@
 //! The call sites of a profile in the order in which mprof walks them, and what tells two frames apart.
 
 use super::cells::Figures;
-use crate::text::clean;
+use crate::text::clean_name;
 use heaptape_formats::mptl::{Profile, Site};
 use std::fmt;
 
@@ -107,7 +107,7 @@ struct Name<'a> {
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(text) = self.text else { return write!(f, "0x{:0digits$X}", self.address, digits = self.digits) };
-        f.write_str(&clean(&String::from_utf8_lossy(text)))?;
+        f.write_str(&clean_name(text))?;
         if self.distance == 0 { Ok(()) } else { write!(f, "{:+}", self.distance) }
     }
 }

@@ -1,5 +1,6 @@
 //! The trace as HATF (Heap Allocation Trace Format) text: five lines of header, then a line for each event.
 
+use crate::text::clean;
 use std::io::{self, Write};
 
 /// Writes HATF.
@@ -11,7 +12,7 @@ impl<'a> Hatf<'a> {
     /// # Errors
     /// When `out` fails.
     pub fn new(name: &str, out: &'a mut dyn Write) -> io::Result<Self> {
-        let name = name.replace('\n', " ");
+        let name = clean(name);
         write!(
             out,
             "## Tracename: {name}\n## Author: Unknown\n## Date: Unknown\n## DTDURL: hatf.dtd\n\

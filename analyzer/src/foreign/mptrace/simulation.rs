@@ -4,6 +4,7 @@
 //! frees; a block of size 0 could not be told from that, so here a row of size 0 frees what its slot holds, and allocates
 //! 0 bytes when it holds nothing. The number of slots is not limited: their array is written last, when it is known.
 
+use crate::text::clean;
 use std::io::{self, Write};
 
 /// Writes the program.
@@ -19,7 +20,7 @@ impl<'a> Simulation<'a> {
     /// # Errors
     /// When `out` fails.
     pub fn new(source: &str, out: &'a mut dyn Write) -> io::Result<Self> {
-        let source = source.replace("*/", "* /");
+        let source = clean(source).replace("*/", "* /");
         write!(
             out,
             "/* Replays the allocations of {source}. Each row: slot, size, resize.\n   \

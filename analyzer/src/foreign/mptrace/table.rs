@@ -1,6 +1,7 @@
 //! The table of events and the statistics, as mptrace prints them.
 
 use super::{Count, Totals};
+use crate::text::clean_name;
 use heaptape_formats::mtrc::Place;
 use std::io::{self, Write};
 
@@ -51,11 +52,11 @@ pub fn source(place: &Place, out: &mut dyn Write) -> io::Result<()> {
     }
     if let Some(function) = place.function {
         out.write_all(b" in ")?;
-        out.write_all(function)?;
+        out.write_all(clean_name(function).as_bytes())?;
     }
     if let Some(file) = place.file.filter(|_| place.line != 0) {
         out.write_all(b" at ")?;
-        out.write_all(file)?;
+        out.write_all(clean_name(file).as_bytes())?;
         write!(out, " line {}", place.line)?;
     }
     writeln!(out)
