@@ -109,6 +109,41 @@ pub struct Image {
     /// What is wrong with a stream, or why its end is missing; what came before is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lacks: Option<String>,
+    /// The accounting of its events as the recorder knew it at the end, also of events that it could not write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accounting: Option<Accounting>,
+    /// When the process began, nanoseconds since 1970, if it had run for a while before `started_unix_ns`; else 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub began_unix_ns: u64,
+}
+
+/// What became of the events of a process: `emitted = recorded + lost + sampled_out`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Accounting {
+    /// Events that happened.
+    pub emitted: u64,
+    /// Events that are in the recording.
+    pub recorded: u64,
+    /// Events that found no room, in the ring or on the disk.
+    pub lost: u64,
+    /// Events skipped on purpose.
+    pub sampled_out: u64,
+}
+
+impl Accounting {
+    /// Adds another one.
+    pub fn add(&mut self, other: Accounting) {
+        self.emitted = self.emitted.saturating_add(other.emitted);
+        self.recorded = self.recorded.saturating_add(other.recorded);
+        self.lost = self.lost.saturating_add(other.lost);
+        self.sampled_out = self.sampled_out.saturating_add(other.sampled_out);
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// How a process image ended.

@@ -137,6 +137,7 @@ fn session(options: Options) -> Arc<Session> {
         stats: Arc::default(),
         limit: Arc::default(),
         resumed: false,
+        began_unix_ns: 0,
         carried: None,
         code: Arc::new(CodeMap::of(std::process::id(), std::process::id(), 0, 0)),
     })

@@ -66,7 +66,7 @@ pub struct Thread {
     /// Of these, in chunks that were cut.
     cut: u64,
     counts: Counts,
-    /// Of the counts, what earlier parts told.
+    /// Of the counts, what earlier parts hold.
     given: Counts,
     /// Records that were left out on purpose: the process is to be dormant, or sampled, and the thread does not know it yet.
     passed: u64,
@@ -74,8 +74,8 @@ pub struct Thread {
     mean: u64,
     next_mean: Option<u64>,
     who: Option<tape::Thread>,
-    /// Lost events that marks in the ring told of.
-    told: u64,
+    /// Dropped events in gaps: those that the ring reported, and at the thread's end the rest.
+    dropped: u64,
     last_tick: u64,
     /// A mark whose gap has no end yet: events, tick before it.
     gap: Option<(u64, u64)>,
@@ -84,12 +84,18 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// What it counts in this part.
+    /// Its accounting in this part. Events are lost when a gap holds them, so that the ledger and the list of gaps agree at any time; what
+    /// the thread counts beyond that will be in a gap to come, of this part or the next.
     fn account(&self, thread: u32) -> Account {
-        let Thread { recorded, counts: (emitted, lost, sampled_out), given, passed, .. } = self;
-        let (emitted, lost) = (emitted.saturating_sub(given.0), lost.saturating_sub(given.1));
+        let Thread { recorded, counts: (emitted, _, sampled_out), dropped, given, passed, .. } = self;
+        let (emitted, lost) = (emitted.saturating_sub(given.0), dropped.saturating_sub(given.1));
         let sampled_out = sampled_out.saturating_sub(given.2).saturating_add(*passed);
         Account { thread, emitted, recorded: *recorded, lost, sampled_out }
+    }
+
+    /// Dropped events that no gap holds yet.
+    fn unreported(&self) -> u64 {
+        self.counts.1.saturating_sub(self.dropped)
     }
 }
 
@@ -125,6 +131,8 @@ pub struct Image {
     /// Events in the chunks behind the last summary.
     unsummed: u64,
     size_now: (u64, u64),
+    /// The accounting of the parts before this one.
+    earlier: Sums,
     /// The process goes on, and is the next daemon's: what it counts beyond what was read is counted there.
     is_left: bool,
 }
@@ -154,6 +162,7 @@ impl Image {
             profile_told: Instant::now(),
             news: (false, false),
             unsummed: 0,
+            earlier: Sums::default(),
             is_left: false,
             size_now: (0, 0),
             session,
@@ -280,9 +289,19 @@ impl Image {
     #[cold]
     fn lost(&mut self, thread: u32, events: u64, last_tick: u64) {
         let known = &mut self.threads[thread as usize];
-        known.told = known.told.saturating_add(events);
+        known.dropped = known.dropped.saturating_add(events);
         let (before, from) = known.gap.unwrap_or((0, last_tick));
         known.gap = Some((before.saturating_add(events), from));
+    }
+
+    /// Reports the drops that no record in the ring will report: the thread is over, or has none.
+    fn report_drops(&mut self, thread: u32, to_tick: u64) {
+        let Some(known) = self.threads.get_mut(thread as usize) else { return };
+        let (events, last_tick) = (known.unreported(), known.last_tick);
+        if events > 0 {
+            self.lost(thread, events, last_tick);
+        }
+        self.end_gap(thread, to_tick);
     }
 
     #[cold]
@@ -451,12 +470,17 @@ impl Image {
         if let Some(known) = self.threads.get_mut(thread as usize) {
             known.counts = counts;
         }
+        if thread == 0 {
+            let now = self.last_tick;
+            self.report_drops(thread, now);
+        }
     }
 
     /// A thread ended.
     pub fn thread_ended(&mut self, thread: u32, counts: Counts) {
         self.counts(thread, counts);
         self.settle(thread);
+        self.report_drops(thread, self.last_tick);
         if let Some(known) = self.threads.get_mut(thread as usize) {
             known.is_over = thread != 0;
         }
@@ -470,8 +494,8 @@ impl Image {
         if let Some(known) = self.threads.get_mut(thread as usize) {
             let (emitted, lost, sampled_out) = &mut known.counts;
             let (emitted, given) = (emitted.saturating_sub(known.given.0), known.given);
-            let told = known.recorded + known.passed + sampled_out.saturating_sub(given.2);
-            *lost = (*lost).max(given.1.saturating_add(emitted.saturating_sub(told)));
+            let accounted = known.recorded + known.passed + sampled_out.saturating_sub(given.2);
+            *lost = (*lost).max(given.1.saturating_add(emitted.saturating_sub(accounted)));
         }
     }
 
@@ -485,11 +509,21 @@ impl Image {
         }
     }
 
+    /// The accounting of this part: what its ledger says.
     fn sums(&self) -> Sums {
         let mut sums = Sums::default();
-        for Account { emitted, recorded, lost, sampled_out, .. } in self.accounts() {
-            sums.add(Sums { emitted, recorded, lost, sampled_out });
+        for Account { recorded, lost, sampled_out, .. } in self.accounts() {
+            sums.add(Sums { emitted: recorded + lost + sampled_out, recorded, lost, sampled_out });
         }
+        sums
+    }
+
+    /// The accounting of all parts so far, with the drops that no gap holds yet.
+    fn sums_of_all(&self) -> Sums {
+        let mut sums = self.earlier;
+        sums.add(self.sums());
+        let unreported = self.threads.iter().fold(0u64, |sum, thread| sum.saturating_add(thread.unreported()));
+        sums.add(Sums { emitted: unreported, lost: unreported, ..Sums::default() });
         sums
     }
 

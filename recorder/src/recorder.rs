@@ -86,6 +86,8 @@ pub struct Recorder {
     ended: Vec<(SessionId, u32, String, usize)>,
     folders: HashMap<String, u32>,
     next: SessionId,
+    /// The images of sessions that are not written yet, by their place in the recording.
+    unwritten: HashMap<SessionId, usize>,
     stages: Stages,
     errors: Vec<String>,
     sums: Sums,
@@ -136,6 +138,7 @@ impl Recorder {
             ended: Vec::new(),
             folders: HashMap::new(),
             next: 1,
+            unwritten: HashMap::new(),
             stages,
             errors: Vec::new(),
             sums: Sums::default(),
@@ -279,6 +282,11 @@ impl Recorder {
         while let Ok(stored) = self.stages.stored.try_recv() {
             self.errors.extend(stored.error);
             self.sums.add(stored.sums);
+            let image = self.unwritten.remove(&stored.session).and_then(|place| self.recording.images.get_mut(place));
+            if let Some(image) = image {
+                image.accounting = Some(stored.sums);
+                self.dirty = true;
+            }
         }
     }
 
@@ -474,6 +482,7 @@ impl Recorder {
             stats: Arc::default(),
             limit: Arc::default(),
             resumed: false,
+            began_unix_ns: 0,
             carried: None,
         });
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
@@ -486,6 +495,7 @@ impl Recorder {
             image: image_place,
             program,
         });
+        self.unwritten.insert(id, image_place);
         self.recording.images.push(image);
         self.dirty = true;
     }

@@ -38,6 +38,8 @@ pub struct Session {
     pub limit: Arc<Limit>,
     /// Whether another recorder had its area before.
     pub resumed: bool,
+    /// When the process began, nanoseconds since 1970, if it had run for a while before this part; else 0.
+    pub began_unix_ns: u64,
     /// The file of its live blocks, from one daemon to the next.
     pub carried: Option<PathBuf>,
     /// Where it tells what code it makes.
@@ -57,10 +59,13 @@ impl Session {
     /// The same process, written on to another folder with other options. With `starts` the part counts its time from there: tick and
     /// wall clock.
     pub fn part(&self, folder: PathBuf, options: Arc<Options>, starts: Option<(u64, u64)>) -> Session {
-        let mut process = self.process.clone();
+        let (mut process, mut began_unix_ns) = (self.process.clone(), self.began_unix_ns);
         process.sample_bytes = options.sample_bytes;
         process.free_sites = options.free_stacks;
         if let Some((tick, unix_ns)) = starts {
+            if began_unix_ns == 0 {
+                began_unix_ns = process.start_unix_ns;
+            }
             (process.start_tick, process.start_unix_ns) = (tick, unix_ns);
         }
         let mapping = Arc::clone(&self.mapping);
@@ -78,6 +83,7 @@ impl Session {
             stats,
             limit,
             resumed: self.resumed,
+            began_unix_ns,
             carried: self.carried.clone(),
             code: Arc::clone(&self.code),
         }
@@ -88,16 +94,22 @@ macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What the digest last knew of a process: written by it, read by anybody.
         #[derive(Debug, Default)]
-        pub struct Stats { $($(#[$doc])* pub $name: AtomicU64,)* }
+        pub struct Stats {
+            $($(#[$doc])* pub $name: AtomicU64,)*
+            /// Events that were taken in and could not be written; the store counts them.
+            pub unwritten: AtomicU64,
+        }
 
         /// The same at one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Now { $($(#[$doc])* pub $name: u64,)* }
 
         impl Stats {
-            /// Reads them.
+            /// Reads them. Events that could not be written are lost.
             pub fn now(&self) -> Now {
-                Now { $($name: self.$name.load(Relaxed),)* }
+                let mut now = Now { $($name: self.$name.load(Relaxed),)* };
+                now.lost = now.lost.saturating_add(self.unwritten.load(Relaxed));
+                now
             }
 
             /// Writes them.
@@ -121,11 +133,11 @@ stats! {
     frees,
     /// Bytes ever allocated.
     bytes,
-    /// Events that were taken in.
+    /// Events that were taken in, of all parts.
     recorded,
-    /// Events that found no room.
+    /// Events that found no room, likewise.
     lost,
-    /// Events passed over by sampling.
+    /// Events passed over by sampling, likewise.
     sampled_out,
     /// Call sites, their callers among them.
     sites,

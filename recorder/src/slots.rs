@@ -38,7 +38,9 @@ struct Slot {
     broken: bool,
     /// The owner's running stamp behind the last copied record.
     stamps: Stamps,
-    /// What the owner had counted before this recorder came, the records that it found in the ring apart: emitted, lost, sampled out.
+    /// Dropped events that the gap records read so far report.
+    reported: u64,
+    /// The owner's counts that belong to the recorder before this one: emitted, lost, sampled out.
     before: (u64, u64, u64),
 }
 
@@ -90,16 +92,18 @@ impl Slots {
         Slots { mapping, slots, threads: 0, cut: start, frontier: 0, backlog: 0, news, resumed, homeless }
     }
 
-    /// What the owner of a slot had counted before, as far as it does not lie in the ring. The owner runs meanwhile: it counts an event right
-    /// before it publishes it, so the words are read until they stand still for a moment.
-    fn counted_before(control: &SlotControl, ring: wire::ring::Ring) -> (u64, u64, u64) {
+    /// The owner's counts of events that the last recorder has read or reported as dropped, and those reported alone. What waits in the ring,
+    /// and drops that no gap record has reported yet, are this recorder's. The owner runs meanwhile: it counts an event right before it
+    /// publishes it, so the words are read until they stand still for a moment.
+    fn counted_before(control: &SlotControl, ring: wire::ring::Ring) -> ((u64, u64, u64), u64) {
         let read = || {
             let producer = &control.producer.0;
             (producer.head.load(Acquire), producer.emitted.load(Acquire), producer.lost.load(Acquire))
         };
         let mut words = read();
-        for _ in 0..1000 {
-            for _ in 0..64 {
+        for attempt in 0..1000 {
+            // A thread that drops all its events never stands still: for it two equal looks in a row will do.
+            for _ in 0..if attempt < 100 { 64 } else { 0 } {
                 std::hint::spin_loop();
             }
             let again = read();
@@ -110,19 +114,19 @@ impl Slots {
         }
         let (head, emitted, lost) = words;
         let tail = control.consumer.0.tail.load(Relaxed);
-        let mut waiting = 0;
+        let (mut waiting, mut gaps) = (0u64, 0u64);
         if head >= tail && head - tail <= ring.capacity() {
             Reader::new(ring, tail).copy(head - tail, |run| {
                 waiting += run.iter().filter(|record| record.op().is_event()).count() as u64;
-                // A gap that is told in the ring is this recorder's.
-                waiting +=
-                    run.iter().filter(|record| record.op() == wire::Op::LOST).map(|record| record.body).sum::<u64>();
+                let marks = run.iter().filter(|record| record.op() == wire::Op::LOST);
+                gaps = marks.fold(gaps, |sum, record| sum.saturating_add(record.body));
             });
         }
-        let nested = control.producer.0.nested_lost.load(Relaxed);
+        // An area of a recorder that did not note it: all drops but those in the ring count as reported.
+        let reported = control.consumer.0.reported().unwrap_or_else(|| lost.saturating_sub(gaps)).min(lost);
         let sampled_out = control.producer.0.sampled_out.load(Relaxed);
-        let all = emitted.saturating_add(sampled_out).saturating_add(nested);
-        (all.saturating_sub(waiting), lost.saturating_add(nested), sampled_out)
+        let own = waiting.saturating_add(lost - reported);
+        ((emitted.saturating_sub(own).saturating_add(sampled_out), reported, sampled_out), reported)
     }
 
     /// Everything stamped up to here was passed on.
@@ -147,11 +151,13 @@ impl Slots {
         let used = mapping.slots_used();
         for index in self.slots.len() as u32..used {
             let (Some(ring), Some(control)) = (mapping.ring(index), mapping.slot(index)) else { break };
-            let before = if self.resumed { Slots::counted_before(control, ring) } else { (0, 0, 0) };
+            let (before, reported) =
+                if self.resumed { Slots::counted_before(control, ring) } else { Default::default() };
             let stamps = Stamps { stamp: if self.resumed { control.consumer.0.stamp() } else { 0 } };
             let reader = Reader::new(ring, control.consumer.0.tail.load(Relaxed));
             self.slots.push(Slot {
                 stamps,
+                reported,
                 before,
                 reader,
                 lane: Lane::default(),
@@ -201,14 +207,17 @@ impl Slots {
         let slot = &mut self.slots[index];
         if poll.ready > 0 {
             let count = poll.ready.min(MOST);
-            let (records, stamps) = (slot.lane.records(), &mut slot.stamps);
+            let (records, stamps, reported) = (slot.lane.records(), &mut slot.stamps, &mut slot.reported);
             slot.reader.copy(count, |run| {
                 records.extend_from_slice(run);
                 for record in run {
                     stamps.step(*record);
+                    if record.op() == wire::Op::LOST {
+                        *reported = reported.saturating_add(record.body);
+                    }
                 }
             });
-            control.consumer.0.mark(slot.reader.tail(), slot.stamps.stamp);
+            control.consumer.0.mark(slot.reader.tail(), slot.stamps.stamp, slot.reported);
             if slot.reader.give_back(control) {
                 sys::wake(&control.consumer.0.tail);
             }
@@ -359,12 +368,12 @@ impl Slots {
         }
         self.news.push(News::Ended(slot.thread, counts));
         (slot.thread, slot.tid, slot.pending, slot.broken) = (0, 0, None, false);
-        (slot.stamps, slot.before) = (Stamps::default(), (0, 0, 0));
+        (slot.stamps, slot.reported, slot.before) = Default::default();
         slot.lane.restart();
         if let Some(ring) = mapping.ring(index as u32) {
             slot.reader = Reader::new(ring, head);
         }
-        control.consumer.0.mark(head, 0);
+        control.consumer.0.mark(head, 0, 0);
         control.consumer.0.tail.store(head, Release);
         let producer = &control.producer.0;
         [&producer.emitted, &producer.lost, &producer.sampled_out, &producer.nested_lost]

@@ -9,11 +9,13 @@ use crate::files::{Failure, Files};
 use crate::session::{Session, SessionId};
 use crate::trace::Chunk;
 use crossbeam_channel::{Receiver, Sender};
+pub use formats::recording::Accounting as Sums;
 use formats::recording::RESERVE;
 use formats::tape::{Ledger, Loss, Note, Record};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// Records that wait for a disk that cannot be written; beyond it the image is given up.
@@ -99,29 +101,6 @@ impl Piece {
     fn has_bytes(&self) -> bool {
         let records = !self.before.is_empty() || !self.after.is_empty() || self.whole.is_some();
         records || self.chunk.is_some() || self.profile.is_some()
-    }
-}
-
-/// Events of an image, as its ledger says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sums {
-    /// Counted by the process.
-    pub emitted: u64,
-    /// In the recording.
-    pub recorded: u64,
-    /// Found no room.
-    pub lost: u64,
-    /// Passed over by sampling.
-    pub sampled_out: u64,
-}
-
-impl Sums {
-    /// Adds another image's.
-    pub fn add(&mut self, other: Sums) {
-        self.emitted += other.emitted;
-        self.recorded += other.recorded;
-        self.lost += other.lost;
-        self.sampled_out += other.sampled_out;
     }
 }
 
@@ -219,6 +198,7 @@ impl Target {
             for (thread, events) in chunk.threads.drain(..) {
                 *stall.events.entry(thread).or_default() += events;
                 *self.dropped.entry(thread).or_default() += events;
+                self.session.stats.unwritten.fetch_add(events, Relaxed);
             }
         }
         let events: u64 = stall.events.values().sum();

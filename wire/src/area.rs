@@ -233,9 +233,11 @@ pub struct ProducerWords {
 pub struct ConsumerWords {
     /// Records that the recorder has taken over. Release.
     pub tail: AtomicU64,
-    /// The thread's running stamp at a position, for a recorder that comes after this one: the one whose position is `tail` holds, the other
-    /// is being written.
+    /// What the next recorder must know of the records before a position: the mark whose position is `tail` holds, the other one is being
+    /// written.
     pub marks: [StampMark; 2],
+    /// For each mark one more than the dropped events that the gap records before it report; 0 if that is not known.
+    pub reported: [AtomicU64; 2],
 }
 
 /// Where a thread's stamps stood.
@@ -249,19 +251,33 @@ pub struct StampMark {
 }
 
 impl ConsumerWords {
-    /// Notes the stamp at a position that is about to become the tail.
+    /// Notes the stamp, and the dropped events reported so far, at a position that is about to become the tail.
     #[inline]
-    pub fn mark(&self, tail: u64, stamp: u64) {
+    pub fn mark(&self, tail: u64, stamp: u64, reported: u64) {
         let held = self.tail.load(Relaxed);
         let free = usize::from(self.marks[0].tail.load(Relaxed) == held);
         self.marks[free].stamp.store(stamp, Relaxed);
+        self.reported[free].store(reported.wrapping_add(1), Relaxed);
         self.marks[free].tail.store(tail, Relaxed);
+    }
+
+    /// The mark at the tail.
+    fn held(&self) -> Option<usize> {
+        let tail = self.tail.load(Relaxed);
+        self.marks.iter().position(|mark| mark.tail.load(Relaxed) == tail)
     }
 
     /// The stamp at the tail; 0 when it is not known.
     pub fn stamp(&self) -> u64 {
-        let tail = self.tail.load(Relaxed);
-        self.marks.iter().find(|mark| mark.tail.load(Relaxed) == tail).map_or(0, |mark| mark.stamp.load(Relaxed))
+        self.held().map_or(0, |held| self.marks[held].stamp.load(Relaxed))
+    }
+
+    /// The dropped events that the gap records before the tail report, if known.
+    pub fn reported(&self) -> Option<u64> {
+        if self.tail.load(Relaxed) == 0 {
+            return Some(0);
+        }
+        self.reported[self.held()?].load(Relaxed).checked_sub(1)
     }
 }
 

@@ -265,6 +265,7 @@ impl Open {
             let image = &mut self.images[place].1;
             image.exit = exit.or(Some(Exit::Running));
             image.ended_unix_ns = Some(clock::unix_ns());
+            image.accounting = Some(stored.sums);
         }
     }
 
@@ -285,6 +286,7 @@ impl Open {
                     folder: name,
                     exit: Some(Exit::Running),
                     ended_unix_ns: Some(clock::unix_ns()),
+                    accounting: None,
                     ..of.clone()
                 };
                 // No session has this number: what is kept does not change any more.
@@ -311,9 +313,13 @@ impl Open {
         self.write_recording(host, None)
     }
 
-    /// Lists what is there: a process without files is not.
+    /// Lists what is there: a process without files is not, unless events of it are lost.
     fn write_recording(&self, host: &str, ended_unix_ns: Option<u64>) -> io::Result<()> {
-        let there = |image: &&Image| image.origin == STREAM || self.epoch.dir.join(&image.folder).join(TAPE).is_file();
+        let there = |image: &&Image| {
+            image.origin == STREAM
+                || image.accounting.is_some_and(|accounting| accounting.lost > 0)
+                || self.epoch.dir.join(&image.folder).join(TAPE).is_file()
+        };
         let mut images: Vec<Image> = self.images.iter().map(|(_, image)| image).filter(there).cloned().collect();
         for ((exe, _), (name, _)) in &self.programs {
             let started_unix_ns = self.epoch.started_unix_ns;

@@ -131,6 +131,7 @@ impl Service {
             stats: Arc::new(Stats::default()),
             limit: Arc::default(),
             resumed: false,
+            began_unix_ns: 0,
             carried: Some(carried(&self.config.state, caller.pid)),
             code: Arc::new(code),
         });
@@ -209,6 +210,7 @@ impl Service {
         self.next += 1;
         let worker = id as usize % self.stages.workers;
         let argv = process.argv.iter().map(|argument| Text(argument.clone())).collect();
+        let start_unix_ns = clock::unix_ns();
         let session = Arc::new(Session {
             id,
             mapping: Arc::new(mapping),
@@ -219,7 +221,7 @@ impl Service {
                 origin: 3,
                 ticks_per_second: self.ticks_per_second,
                 start_tick: self.clock.now(),
-                start_unix_ns: clock::unix_ns(),
+                start_unix_ns,
                 page_size: wire::area::PAGE as u32,
                 exe: Text(process.exe.clone()),
                 cwd: Text(process.cwd.clone()),
@@ -237,6 +239,7 @@ impl Service {
             stats: Arc::new(Stats::default()),
             limit: Arc::default(),
             resumed: true,
+            began_unix_ns: process::age(pid).map_or(0, |age| start_unix_ns.saturating_sub(age.as_nanos() as u64)),
             carried: Some(carried(&self.config.state, pid)),
             code: Arc::new(CodeMap::of(pid, hello_pid, uid, AMONG_OTHERS)),
         });
@@ -270,10 +273,8 @@ impl Service {
     /// Leaves a process to the next daemon.
     pub(super) fn leave(&mut self, place: usize) {
         let Client { epoch, label, session, .. } = self.clients.swap_remove(place);
-        self.ending.insert(
-            session.id,
-            Ending { epoch, label, exit: Exit::Running, keeps: false, part: session.folder.clone() },
-        );
+        let (part, stats) = (session.folder.clone(), Arc::clone(&session.stats));
+        self.ending.insert(session.id, Ending { epoch, label, exit: Exit::Running, keeps: false, part, stats });
         let _ = self.stages.commands.send(Command::Leave(session.id));
     }
 
@@ -304,7 +305,8 @@ impl Service {
         let Client { epoch, label, session, .. } = client;
         // Children that share the gate's page attach for themselves.
         session.mapping.header().gate.0.store(wire::area::GATE_OPEN, Relaxed);
-        self.ending.insert(session.id, Ending { epoch, label, exit, keeps, part: session.folder.clone() });
+        let (part, stats) = (session.folder.clone(), Arc::clone(&session.stats));
+        self.ending.insert(session.id, Ending { epoch, label, exit, keeps, part, stats });
         let _ = self.stages.commands.send(Command::End(session.id, end));
     }
 }
@@ -326,6 +328,7 @@ pub(super) fn about(session: &Session, process: &Process) -> Image {
         exe: text(&process.exe),
         argv: process.argv.iter().map(|argument| text(argument)).collect(),
         started_unix_ns: session.process.start_unix_ns,
+        began_unix_ns: session.began_unix_ns,
         ..Image::default()
     }
 }

@@ -16,7 +16,7 @@ use crate::attach::{Door, Visit};
 use crate::clock::Clock;
 use crate::options::Mode;
 use crate::process::{self, make_folder};
-use crate::session::{End, SessionId};
+use crate::session::{End, SessionId, Stats};
 use crate::stages::Stages;
 use crate::store::Then;
 use crate::sync;
@@ -78,6 +78,7 @@ pub(super) struct Ending {
     pub(super) exit: Exit,
     pub(super) keeps: bool,
     pub(super) part: PathBuf,
+    pub(super) stats: Arc<Stats>,
 }
 
 /// What happened since the start.

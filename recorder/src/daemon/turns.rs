@@ -98,11 +98,13 @@ impl Service {
 
     /// A process is over and written.
     pub(super) fn over(&mut self, epoch: &Arc<Epoch>, stored: &Stored) {
-        let sums = stored.sums;
-        self.counters.recorded += sums.recorded;
-        self.counters.lost += sums.lost;
-        self.counters.sampled_out += sums.sampled_out;
         let ending = self.ending.remove(&stored.session);
+        if let Some(ending) = &ending {
+            let now = ending.stats.now();
+            self.counters.recorded += now.recorded;
+            self.counters.lost += now.lost;
+            self.counters.sampled_out += now.sampled_out;
+        }
         if ending.is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
             self.counters.kept += 1;
             tracing::info!("the flight of a process that died is kept in {}", epoch.dir.display());

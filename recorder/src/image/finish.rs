@@ -26,17 +26,13 @@ impl Image {
         self.account();
         let now = self.session.clock.now();
         for thread in self.threads.numbers().into_iter().map(|number| number as u32) {
-            if !self.is_left {
+            // Of a process that is left to the next daemon, that one will read the gaps to come.
+            if self.is_left {
+                self.end_gap(thread, now);
+            } else {
                 self.settle(thread);
+                self.report_drops(thread, now);
             }
-            let known = &mut self.threads[thread as usize];
-            // What was lost behind the last record has no mark in the ring.
-            let untold = known.counts.1.saturating_sub(known.told);
-            if untold > 0 {
-                let (before, from) = known.gap.unwrap_or((0, known.last_tick));
-                known.gap = Some((before + untold, from));
-            }
-            self.end_gap(thread, now);
         }
         for (count, what) in [
             (self.stacks.bad(), "events named a stack that could not be read"),

@@ -147,7 +147,7 @@ impl Image {
             self.parts.course.keep(self.session.clock.now(), &self.profile);
         }
         let totals = self.profile.totals();
-        let sums = self.sums();
+        let sums = self.sums_of_all();
         let live = self.live.index().len();
         self.session.stats.set(&Now {
             live_bytes: totals.live_bytes,
@@ -259,6 +259,10 @@ impl Image {
     ) {
         let mode = self.session.options.mode;
         let (is_over, end) = (end.is_some(), end.unwrap_or(End::RUNNING));
+        // A gap that is open is this part's, as its ledger says.
+        for thread in self.threads.numbers() {
+            self.end_gap(thread as u32, self.last_tick);
+        }
         let folds = self.session.options.folds && end != End::RUNNING && mode == Mode::Profile;
         match mode {
             Mode::Profile if !folds => self.snapshot(Some(end), None, out),
@@ -300,10 +304,14 @@ impl Image {
         let (old, new) = (Arc::clone(&self.session.options), Arc::clone(&next.options));
         self.close(None, then, spare, out);
         let keeps_ledger = old.mode == Mode::Profile && new.mode == Mode::Profile;
+        if !keeps_ledger {
+            let sums = self.sums();
+            self.earlier.add(sums);
+        }
         for (_, known) in self.threads.iter_mut() {
             if !keeps_ledger {
-                let (lost, sampled) = (known.counts.1, known.counts.2);
-                let more = (lost - known.given.1) + sampled.saturating_sub(known.given.2);
+                let (lost, sampled) = (known.dropped, known.counts.2);
+                let more = lost.saturating_sub(known.given.1) + sampled.saturating_sub(known.given.2);
                 known.given = (known.given.0 + known.recorded + known.passed + more, lost, sampled);
                 (known.recorded, known.passed, known.cut) = (0, 0, 0);
             }

@@ -110,7 +110,7 @@ mod tests {
         for number in 1..=3 {
             threads.meet(number, Thread::default);
             threads[number].recorded = 10;
-            threads[number].counts = (12, 2, 0);
+            (threads[number].counts, threads[number].dropped) = ((12, 2, 0), 2);
             threads[number].is_over = number < 3;
         }
         threads
