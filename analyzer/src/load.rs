@@ -1,6 +1,7 @@
 //! Opens what a person names: a recording, an image's folder, or a single file, and says what of it is missing.
 //! Nothing is refused because a part is torn; only what holds nothing readable is an error.
 
+pub mod accounting;
 pub mod bare;
 mod births;
 pub mod chunk;
@@ -9,6 +10,7 @@ mod image;
 mod start;
 pub mod tape;
 
+pub use accounting::{Accounting, Recorded};
 pub use image::{Clock, Events, Image};
 pub use start::Start;
 
@@ -182,6 +184,9 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
     if about.is_none() && images.is_empty() {
         let why = format!("no recording: neither {RECORDING} nor an image's folder is in it");
         return Err(Failure::Unknown { path: path.display().to_string(), why });
+    }
+    if images.is_empty() {
+        missing.push(Missing::NoProcess);
     }
     Ok(Recording { path: path.to_path_buf(), about, images, missing })
 }

@@ -52,6 +52,8 @@ pub enum Missing {
     NoEnd,
     /// The recording has no end: the recorder was killed, or is still at work.
     Unfinished,
+    /// No process is in the recording.
+    NoProcess,
     /// Events were found behind the last commit and are used, without stacks and times.
     Salvaged {
         /// How many.
@@ -100,6 +102,11 @@ impl Missing {
         )
     }
 
+    /// Whether events may be lost of which nobody knows how many there are: it is not a known number of events, nor a part of known ones.
+    pub const fn hides_more(&self) -> bool {
+        !matches!(self, Missing::Lost { .. } | Missing::Chunk { .. } | Missing::Column { .. })
+    }
+
     /// The ticks between which events are unknown, where that is known.
     pub const fn ticks(&self) -> Option<(u64, u64)> {
         match self {
@@ -125,17 +132,21 @@ pub fn lines(missing: &[Missing]) -> Vec<String> {
         None => Some(one.to_string()),
         Some((thread, _)) => threads.remove(&thread).map(|(events, gaps)| match gaps {
             1 => one.to_string(),
-            _ => format!("{events} events of thread {thread} found no room and are lost, in {gaps} gaps"),
+            _ => format!("{events} events{} found no room and are lost, in {gaps} gaps", of_thread(thread)),
         }),
     };
     missing.iter().filter_map(line).collect()
+}
+
+fn of_thread(thread: u32) -> String {
+    if thread == 0 { String::new() } else { format!(" of thread {thread}") }
 }
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Missing::Lost { thread, events, .. } => {
-                write!(f, "{events} events of thread {thread} found no room and are lost")
+                write!(f, "{events} events{} found no room and are lost", of_thread(*thread))
             }
             Missing::Chunk { number, events, why, .. } => {
                 write!(f, "chunk {number} with {events} events is unusable: {why}")
@@ -143,6 +154,7 @@ impl fmt::Display for Missing {
             Missing::Column { number, what, why } => write!(f, "chunk {number} lacks its {what}: {why}"),
             Missing::TornTape { from, to, why } => write!(f, "bytes {from} to {to} of the tape are damaged: {why}"),
             Missing::NoEnd => f.write_str("the recording was cut: how the process ended is not in it"),
+            Missing::NoProcess => f.write_str("no process was recorded"),
             Missing::Unfinished => f.write_str("the recording was cut: the recorder did not end it"),
             Missing::Salvaged { events, offset } => {
                 write!(

@@ -2,7 +2,7 @@
 //! happened to which block; models keep sums.
 
 use crate::event::{Event, Kind, Span};
-use crate::load::{Image, Start};
+use crate::load::{Image, Recorded, Start};
 use crate::missing::Missing;
 use crate::model::live_set::{Block, LiveSet};
 use crate::progress::Progress;
@@ -94,6 +94,8 @@ pub struct Outcome {
     pub strange: u64,
     /// Unmatched events.
     pub unmatched: u64,
+    /// Events of the program, by thread.
+    pub recorded: Recorded,
 }
 
 /// Events whose blocks are looked up ahead: their places in memory are far apart, and waiting for all at once takes little
@@ -172,6 +174,7 @@ const fn block_of(event: &Event, resizes: u32) -> Block {
 
 #[inline]
 fn step(outcome: &mut Outcome, event: &Event, models: &mut impl Model) {
+    outcome.recorded.add(event);
     let live = &mut outcome.live;
     match event.kind {
         Kind::Alloc => {

@@ -1,6 +1,7 @@
 //! The whole way, from outside: a program, the library in it, the command, the recording, the reports.
 #![forbid(unsafe_code)]
 
+mod accounting;
 mod allocators;
 mod attach;
 mod bootstrap;

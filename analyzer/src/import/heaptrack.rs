@@ -63,7 +63,7 @@ pub fn read(from: impl BufRead) -> Result<(Imported, Ending), Failure> {
         (row.peak_blocks, row.peak_bytes) = (held.blocks, held.bytes);
     }
     let mut totals = totals.finish(None);
-    totals.unknown_frees = strange;
+    (totals.frees, totals.unknown_frees) = (totals.frees + strange, strange);
     let imported = Imported {
         stacks: tables.sites.stacks,
         sums: rows,

@@ -62,13 +62,7 @@ impl Decoder {
                 let mut decoded = Decoded { events: used, missing: Vec::new() };
                 if let Err(why) = self.committed(tape, trace, head, *offset, *before, &mut decoded) {
                     decoded.events.clear();
-                    decoded.missing.push(Missing::Chunk {
-                        number: chunk.number,
-                        events: chunk.events,
-                        first_tick: chunk.first_tick,
-                        last_tick: chunk.last_tick,
-                        why,
-                    });
+                    decoded.missing.push(unusable(chunk, why));
                 }
                 decoded
             }
@@ -133,6 +127,14 @@ impl Decoder {
 
     /// The checked and unpacked bytes of a chunk.
     fn unpack<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<(), String> {
+        self.check(trace, chunk)?;
+        let codec = Codec::from_number(chunk.codec).ok_or_else(|| format!("codec {} is not known", chunk.codec))?;
+        let unpacked = self.unpacker.unpack(codec, &self.stored, chunk.plain_length as usize, &mut self.plain);
+        unpacked.map_err(|error| error.to_string())
+    }
+
+    /// Reads the stored bytes of a chunk and compares them with its checksum.
+    pub fn check<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<(), String> {
         if chunk.plain_length > LONGEST || chunk.stored_length > LONGEST {
             return Err(format!(
                 "{} bytes are more than a chunk can have",
@@ -147,10 +149,14 @@ impl Decoder {
         if tape::codec::checksum(stored) != chunk.checksum {
             return Err("the checksum does not match its bytes".into());
         }
-        let codec = Codec::from_number(chunk.codec).ok_or_else(|| format!("codec {} is not known", chunk.codec))?;
-        let unpacked = self.unpacker.unpack(codec, stored, chunk.plain_length as usize, &mut self.plain);
-        unpacked.map_err(|error| error.to_string())
+        Ok(())
     }
+}
+
+/// A chunk that cannot be used.
+pub fn unusable(chunk: &tape::Chunk, why: String) -> Missing {
+    let &tape::Chunk { number, events, first_tick, last_tick, .. } = chunk;
+    Missing::Chunk { number, events, first_tick, last_tick, why }
 }
 
 const fn kind_of(letter: u8) -> Option<Kind> {

@@ -1,6 +1,6 @@
 //! One program in one process: its files, opened, and the way to its events.
 
-use super::chunk::{Decoded, Decoder, Head};
+use super::chunk::{self, Decoded, Decoder, Head};
 use super::tape::{self, Place, Tape};
 use super::{Failure, bare, io_failure, profile_file, trace_file};
 use crate::event::{Bound, Event, Range, Span};
@@ -158,7 +158,11 @@ impl Image {
 
     /// An image of which nothing but its entry in `recording.json` is there.
     pub fn empty(folder: &Path, about: &recording::Image) -> Image {
-        let missing = vec![Missing::File { name: about.folder.clone(), why: "none of its files can be read".into() }];
+        let mut missing =
+            vec![Missing::File { name: about.folder.clone(), why: "none of its files can be read".into() }];
+        if let Some(events) = about.accounting.map(|accounting| accounting.emitted).filter(|&events| events > 0) {
+            missing.push(Missing::Lost { thread: 0, events, from_tick: 0, to_tick: u64::MAX });
+        }
         Image { about: about.clone(), path: folder.to_path_buf(), missing, ..Image::nothing() }
     }
 
@@ -325,6 +329,17 @@ impl Image {
                 _ => None,
             },
         }
+    }
+
+    /// The chunks whose bytes in the trace are not what was written. A pass over the events finds them too.
+    pub fn unusable_chunks(&self) -> Vec<Missing> {
+        let Events::Taped { trace: Some(trace), .. } = &self.events else { return Vec::new() };
+        let mut decoder = Decoder::default();
+        let found = self.tape.places.iter().filter_map(|place| match place {
+            Place::Committed { chunk, .. } => decoder.check(trace, chunk).err().map(|why| chunk::unusable(chunk, why)),
+            Place::Salvage { .. } => None,
+        });
+        found.collect()
     }
 
     /// Whether its sums say who held what at the peak: a profile's do not.

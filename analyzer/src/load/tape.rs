@@ -53,7 +53,9 @@ pub struct Tape {
     /// The chunks in order, with salvage between and behind them.
     pub places: Vec<Place>,
     /// The latest ledger.
-    pub accounts: Vec<Account>,
+    pub ledger: Vec<Account>,
+    /// Whether it speaks of every chunk.
+    pub ledger_is_last: bool,
     /// Every gap.
     pub losses: Vec<Loss>,
     /// The latest totals and sums.
@@ -107,10 +109,7 @@ pub fn read<S: Source + ?Sized>(source: &S) -> Result<Tape> {
     if tape.end.is_none() {
         tape.missing.push(Missing::NoEnd);
     }
-    for loss in &tape.losses {
-        let &Loss { thread, events, from_tick, to_tick } = loss;
-        tape.missing.push(Missing::Lost { thread, events, from_tick, to_tick });
-    }
+    tape.missing.extend(tape.gaps());
     tape.stacks.settle();
     code::name(&mut tape.stacks, std::mem::take(&mut tape.code));
     Ok(tape)
@@ -140,7 +139,7 @@ impl Tape {
             }
             Record::Thread(thread) => drop(self.threads.insert(thread.number, thread)),
             Record::Chunk(chunk) => self.chunk(offset, chunk),
-            Record::Ledger(ledger) => self.accounts = ledger.accounts,
+            Record::Ledger(ledger) => (self.ledger, self.ledger_is_last) = (ledger.accounts, true),
             Record::Loss(loss) => self.losses.push(loss),
             Record::Clock(clock) => self.last_tick = self.last_tick.max(clock.tick),
             Record::Summary(summary) => {
@@ -162,7 +161,7 @@ impl Tape {
     fn chunk(&mut self, offset: u64, mut chunk: Chunk) {
         let has_was = chunk.columns.iter().any(|column| column.kind == COLUMN_WAS);
         chunk.columns = Vec::new();
-        self.summary_is_last = false;
+        (self.summary_is_last, self.ledger_is_last) = (false, false);
         let expected = self.stored_end();
         let codec = Codec::from_number(chunk.codec).unwrap_or_default();
         if chunk.stored_offset > expected {
@@ -179,7 +178,7 @@ impl Tape {
 
     /// Events that sampling passed over, as far as the ledger knows.
     pub fn sampled_out(&self) -> u64 {
-        self.accounts.iter().fold(0, |sum, account| sum.saturating_add(account.sampled_out))
+        self.ledger.iter().fold(0, |sum, account| sum.saturating_add(account.sampled_out))
     }
 
     /// Whether blocks stand for more than themselves.

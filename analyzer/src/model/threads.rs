@@ -85,6 +85,8 @@ impl Model for Threads {
     }
 
     fn unmatched(&mut self, event: &Event) {
-        self.row(event).unknown_frees += 1;
+        let row = self.row(event);
+        row.frees += 1;
+        row.unknown_frees += 1;
     }
 }

@@ -78,6 +78,7 @@ impl Model for Totals {
 
     #[inline]
     fn unmatched(&mut self, _: &Event) {
+        self.sums.frees += 1;
         self.sums.unknown_frees += 1;
     }
 

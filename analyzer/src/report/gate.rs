@@ -197,7 +197,6 @@ fn of_sums(
         };
         verdicts.missing.extend(sums.missing.iter().map(ToString::to_string));
         let totals = &sums.totals;
-        let lost: u64 = image.tape.accounts.iter().map(|account| account.lost).sum();
         let added = [
             ("live", totals.live_bytes),
             ("live.blocks", totals.live_blocks),
@@ -206,7 +205,7 @@ fn of_sums(
             ("resizes", totals.resizes),
             ("frees", totals.frees),
             ("unknown-frees", totals.unknown_frees),
-            ("lost", lost),
+            ("lost", sums.accounting.all().lost),
         ];
         for (name, value) in added {
             *values.entry(name).or_default() += value as f64;

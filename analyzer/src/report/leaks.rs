@@ -367,7 +367,7 @@ fn of_sums<'a>(
     }
     sums.needs_frees(image)?;
     let course = &image.tape.course;
-    let lost = image.tape.accounts.iter().fold(0u64, |sum, account| sum.saturating_add(account.lost));
+    let lost = sums.accounting.all().lost;
     let (end, rate) = (image.tape.last_tick, image.clock.ticks_per_second);
     let run = course::run(course, &sums.totals, end, rate, lost);
     let courses: FxHashMap<u32, &SiteCourse> = course.sites.iter().map(|site| (site.site, site)).collect();

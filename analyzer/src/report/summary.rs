@@ -2,15 +2,16 @@
 
 use super::frames::{Place, place, place_line};
 use super::questions::Asked;
-use super::sums::{Sums, sums};
-use super::{Error, Outcome, json, say_missing};
+use super::sums::{Sums, sums, sums_of_new};
+use super::{Error, Outcome, json, say_lines, say_missing};
 use crate::load::{Image, Recording};
+use crate::missing::{self, Missing};
 use crate::processes::{Processes, folded_line};
 use crate::progress::Progress;
 use crate::symbols::{Detail, Symbolizer};
 use crate::text::{Screen, Style, bytes, count, counted, duration};
-use heaptape_formats::recording::{Exit, NotTraced};
-use heaptape_formats::tape::{Account, SiteSums};
+use heaptape_formats::recording::{Accounting, Exit, NotTraced};
+use heaptape_formats::tape::SiteSums;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -47,11 +48,15 @@ pub struct Process {
     pub exit: Option<Exit>,
     /// Nanoseconds from attach to the last thing known.
     pub duration_ns: u64,
+    /// Nanoseconds that the process had run before: its earlier part is in another recording, or in none.
+    pub earlier_ns: u64,
     /// The numbers.
     #[serde(flatten)]
     pub numbers: Numbers,
     /// What is missing, in words.
     pub missing: Vec<String>,
+    /// Whether `lost_events` are all that are lost: nothing is missing of which it is not known how many events are in it.
+    pub lost_is_exact: bool,
 }
 
 /// The numbers of a process, and of all together.
@@ -73,11 +78,11 @@ pub struct Numbers {
     pub peak_bytes: u64,
     /// The most live blocks; likewise.
     pub peak_blocks: u64,
-    /// Events that the traced process counted.
+    /// Events that happened: recorded, lost and sampled out together.
     pub emitted_events: u64,
-    /// Events that are recorded.
+    /// Events that are recorded and can be read.
     pub recorded_events: u64,
-    /// Events that found no room.
+    /// Events that found no room or cannot be read; more may be, unless nothing else is missing.
     pub lost_events: u64,
     /// Events passed over by sampling.
     pub sampled_out_events: u64,
@@ -168,21 +173,8 @@ impl Summary {
     }
 }
 
-/// Ledger sums of an image; of a file without a ledger, what the file holds.
-fn ledger(image: &Image, sums: &Sums) -> (u64, u64, u64, u64) {
-    let accounts = &image.tape.accounts;
-    let add = |of: fn(&Account) -> u64| accounts.iter().fold(0u64, |sum, account| sum.saturating_add(of(account)));
-    if accounts.is_empty() {
-        let totals = &sums.totals;
-        let held = totals.allocs + totals.resizes + totals.frees + totals.unknown_frees;
-        let lost = image.tape.losses.iter().fold(0u64, |sum, loss| sum.saturating_add(loss.events));
-        return (held.saturating_add(lost), held, lost, 0);
-    }
-    (add(|a| a.emitted), add(|a| a.recorded), add(|a| a.lost), image.tape.sampled_out())
-}
-
 pub(crate) fn process(image: &Image, sums: &Sums) -> Process {
-    let (emitted_events, recorded_events, lost_events, sampled_out_events) = ledger(image, sums);
+    let Accounting { emitted, recorded, lost, sampled_out } = sums.accounting.all();
     let totals = &sums.totals;
     let about = &image.about;
     Process {
@@ -195,6 +187,11 @@ pub(crate) fn process(image: &Image, sums: &Sums) -> Process {
         complete: sums.missing.is_empty(),
         exit: about.exit,
         duration_ns: image.clock.nanos(image.tape.last_tick),
+        earlier_ns: if about.began_unix_ns == 0 {
+            0
+        } else {
+            image.clock.start_unix_ns.saturating_sub(about.began_unix_ns)
+        },
         numbers: Numbers {
             allocs: totals.allocs,
             resizes: totals.resizes,
@@ -204,16 +201,17 @@ pub(crate) fn process(image: &Image, sums: &Sums) -> Process {
             live_bytes: totals.live_bytes,
             peak_bytes: totals.peak_bytes,
             peak_blocks: totals.peak_blocks,
-            emitted_events,
-            recorded_events,
-            lost_events,
-            sampled_out_events,
+            emitted_events: emitted,
+            recorded_events: recorded,
+            lost_events: lost,
+            sampled_out_events: sampled_out,
             inherited_blocks: totals.inherited_blocks,
             inherited_bytes: totals.inherited_bytes,
             unknown_frees: totals.unknown_frees,
             implied_frees: totals.implied_frees,
         },
-        missing: sums.missing.iter().map(ToString::to_string).collect(),
+        missing: missing::lines(&sums.missing),
+        lost_is_exact: sums.accounting.is_exact,
     }
 }
 
@@ -288,6 +286,7 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
             summary.not_traced.extend(about.not_traced.iter().cloned());
         }
         summary.missing.extend(recording.missing.iter().map(ToString::to_string));
+        let sums = if symbols.detail() == Detail::Quick { sums_of_new } else { sums };
         all.extend(recording.images.iter().map(|image| (image, sums(image, progress))));
     }
     for (image, sums) in &all {
@@ -358,13 +357,12 @@ fn name(process: &Process) -> &str {
 }
 
 fn print(summary: &Summary, recordings: &[Recording], asked: &Processes, screen: &mut Screen) -> io::Result<()> {
-    let n = &summary.totals;
     match &summary.processes[..] {
         [] => screen.heading("no process was recorded")?,
         [process] => {
             let mut head = name(process).to_string();
             if process.pid != 0 {
-                head += &format!(" (pid {}), {} after {}", process.pid, ending(process), duration(process.duration_ns));
+                head += &format!(" (pid {}), {} after {}", process.pid, ending(process), lifetime(process));
             }
             screen.heading(&head)?;
         }
@@ -377,9 +375,56 @@ fn print(summary: &Summary, recordings: &[Recording], asked: &Processes, screen:
             processes_table(processes, recordings, asked, screen)?;
         }
     }
-    let lost = match n.lost_events {
-        0 => "none lost".to_string(),
-        lost => format!("{} LOST", count(lost)),
+    if !summary.processes.is_empty() {
+        numbers(summary, screen)?;
+    }
+    rankings(&summary.top, screen)?;
+    for process in &summary.not_traced {
+        let name = process.exe.rsplit('/').next().unwrap_or_default();
+        screen.warning(&format!("! {name} (pid {}) was not recorded: {}", process.pid, process.why))?;
+    }
+    for recording in recordings {
+        let several = if recordings.len() > 1 { format!("{}: ", recording.path.display()) } else { String::new() };
+        let known = |one: &&Missing| **one != Missing::NoProcess || recordings.len() > 1;
+        say_missing(screen, &several, &recording.missing.iter().filter(known).cloned().collect::<Vec<_>>())?;
+    }
+    for process in &summary.processes {
+        let of = if summary.processes.len() > 1 { format!("{}: ", process.folder) } else { String::new() };
+        say_lines(screen, &of, &process.missing)?;
+    }
+    for note in summary.notes.iter().take(NOTES) {
+        screen.line(&format!("note: {note}"))?;
+    }
+    if let [recording] = recordings
+        && recording.about.is_some()
+        && !summary.processes.is_empty()
+    {
+        let path = recording.path.display();
+        screen.line(&format!("recorded in {path}   next: heaptape leaks {path}"))?;
+    }
+    Ok(())
+}
+
+/// How long a process ran, and how much of that is recorded.
+fn lifetime(process: &Process) -> String {
+    match process.earlier_ns {
+        0 => duration(process.duration_ns),
+        earlier => format!(
+            "{}, of which the last {} are recorded here",
+            duration(earlier.saturating_add(process.duration_ns)),
+            duration(process.duration_ns)
+        ),
+    }
+}
+
+fn numbers(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
+    let n = &summary.totals;
+    let is_exact = summary.missing.is_empty() && summary.processes.iter().all(|process| process.lost_is_exact);
+    let lost = match (n.lost_events, is_exact) {
+        (0, true) => "none lost".to_string(),
+        (0, false) => "how many are lost is not known".to_string(),
+        (lost, true) => format!("{} LOST", count(lost)),
+        (lost, false) => format!("at least {} LOST", count(lost)),
     };
     let events = format!("events     {} recorded, {lost}: ", count(n.recorded_events));
     let kinds =
@@ -407,29 +452,16 @@ fn print(summary: &Summary, recordings: &[Recording], asked: &Processes, screen:
             count(n.sampled_out_events)
         ))?;
     }
-    rankings(&summary.top, screen)?;
-    for process in &summary.not_traced {
-        let name = process.exe.rsplit('/').next().unwrap_or_default();
-        screen.warning(&format!("! {name} (pid {}) was not recorded: {}", process.pid, process.why))?;
-    }
-    for recording in recordings {
-        say_missing(screen, "", &recording.missing)?;
-        for image in &recording.images {
-            let of = if recording.images.len() > 1 { format!("{}: ", image.about.folder) } else { String::new() };
-            say_missing(screen, &of, &image.missing)?;
-        }
-    }
-    for note in summary.notes.iter().take(NOTES) {
-        screen.line(&format!("note: {note}"))?;
-    }
-    if let [recording] = recordings
-        && recording.about.is_some()
-        && !summary.processes.is_empty()
-    {
-        let path = recording.path.display();
-        screen.line(&format!("recorded in {path}   next: heaptape leaks {path}"))?;
-    }
     Ok(())
+}
+
+/// A number of lost events, which may be too small.
+fn lost(events: u64, is_exact: bool) -> String {
+    match (events, is_exact) {
+        (0, false) => "?".to_string(),
+        (_, false) => format!(">= {}", count(events)),
+        (_, true) => count(events),
+    }
 }
 
 fn processes_table(
@@ -453,7 +485,7 @@ fn processes_table(
             vec![
                 process.pid.to_string(),
                 count(n.recorded_events),
-                count(n.lost_events),
+                lost(n.lost_events, process.lost_is_exact),
                 bytes(n.bytes_allocated),
                 bytes(n.peak_bytes),
                 bytes(n.live_bytes),

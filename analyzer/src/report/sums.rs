@@ -3,7 +3,7 @@
 use super::Error;
 use super::questions::Asked;
 use crate::event::{Range, Span};
-use crate::load::{Image, Start};
+use crate::load::{Accounting, Image, Start};
 use crate::missing::Missing;
 use crate::model::call_sites::CallSites;
 use crate::model::peak::Peak;
@@ -24,6 +24,8 @@ pub struct Sums {
     pub has_peak: bool,
     /// What is missing: of the image, and what was found on the way.
     pub missing: Vec<Missing>,
+    /// What became of its events: of the whole image, also where the sums are of a part of it.
+    pub accounting: Accounting,
 }
 
 impl Sums {
@@ -42,14 +44,25 @@ impl Sums {
 
 /// The sums of a whole image.
 pub fn sums(image: &Image, progress: &Progress) -> Sums {
-    let missing = image.missing.clone();
     match image.ready_sums() {
-        Some(ready) => {
-            let has_peak = image.knows_peak();
-            Sums { totals: ready.totals, sites: ready.sites, has_peak, missing }
-        }
+        Some(ready) => of_ready(image, ready, image.unusable_chunks()),
         None => replayed(image, progress),
     }
+}
+
+/// The same for an image that was written a moment ago: its trace is not read to see whether it is whole.
+pub fn sums_of_new(image: &Image, progress: &Progress) -> Sums {
+    match image.ready_sums() {
+        Some(ready) => of_ready(image, ready, Vec::new()),
+        None => replayed(image, progress),
+    }
+}
+
+fn of_ready(image: &Image, ready: tape::Summary, damage: Vec<Missing>) -> Sums {
+    let tape::Summary { totals, sites } = ready;
+    let missing = [image.missing.clone(), damage].concat();
+    let accounting = Accounting::of(image, &totals, &missing, None);
+    Sums { totals, sites, has_peak: image.knows_peak(), missing, accounting }
 }
 
 /// The sums of a whole image by a pass over its events.
@@ -72,13 +85,13 @@ pub fn within(image: &Image, range: &Range, progress: &Progress) -> Sums {
         _ => None,
     };
     let mut replay_all = |models: &mut Models| replay_from(image, start.as_ref(), span, progress, models);
-    by_replay(image, inherited, start.as_ref(), &mut replay_all)
+    by_replay(image, inherited, start.as_ref(), range.is_all(), &mut replay_all)
 }
 
 /// The sums of what was asked about.
 pub(super) fn of_asked(image: &Image, asked: &Asked, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
     let span = image.span(&asked.range);
-    by_replay(image, None, None, &mut |models| asked.replay(image, span, symbols, progress, models))
+    by_replay(image, None, None, false, &mut |models| asked.replay(image, span, symbols, progress, models))
 }
 
 type Models<'a> = (&'a mut Totals, &'a mut CallSites, &'a mut Peak);
@@ -87,6 +100,7 @@ fn by_replay(
     image: &Image,
     inherited: Option<&Inherited>,
     start: Option<&Start>,
+    is_whole: bool,
     replay: &mut dyn FnMut(&mut Models) -> replay::Outcome,
 ) -> Sums {
     let (mut totals, mut sites, mut peak) = (Totals::default(), CallSites::default(), Peak::within(Span::ALL));
@@ -103,5 +117,7 @@ fn by_replay(
         let held = peak.at_peak(row.site);
         (row.peak_blocks, row.peak_bytes) = (held.blocks, held.bytes);
     }
-    Sums { totals: totals.finish(inherited), sites: rows, has_peak: true, missing }
+    let totals = totals.finish(inherited);
+    let accounting = Accounting::of(image, &totals, &missing, is_whole.then_some(&outcome.recorded));
+    Sums { totals, sites: rows, has_peak: true, missing, accounting }
 }

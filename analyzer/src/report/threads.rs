@@ -2,8 +2,10 @@
 
 use super::questions::{Answer, Asked, When, ask};
 use super::{Error, Outcome};
+use crate::load::Accounting;
 use crate::model::threads::Threads;
 use crate::text::{Screen, Style, bytes, count};
+use heaptape_formats::tape::Totals;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -39,12 +41,15 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
     ask(asked, out, style, true, |image, symbols, progress| {
         let mut model = Threads::default();
         let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
+        let missing = [&image.missing[..], &outcome.missing[..]].concat();
+        let recorded = asked.range.is_all().then_some(&outcome.recorded);
+        let accounting = Accounting::of(image, &Totals::default(), &missing, recorded);
         let mut threads: Vec<Row> = model
             .rows
             .iter()
             .map(|(&number, row)| {
                 let known = image.tape.threads.get(&number);
-                let account = image.tape.accounts.iter().find(|account| account.thread == number);
+                let account = accounting.thread(number);
                 Row {
                     number,
                     tid: known.map(|thread| thread.tid),

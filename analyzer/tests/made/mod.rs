@@ -59,6 +59,7 @@ pub struct Options {
     /// Whether chunks say what their events gave back.
     pub was: bool,
     pub end: bool,
+    pub ledger: bool,
     pub ticks_per_second: u64,
     pub sites: Vec<tape::Site>,
     pub modules: Vec<tape::Module>,
@@ -74,6 +75,7 @@ impl Default for Options {
             summary_chunks: 0,
             was: true,
             end: true,
+            ledger: true,
             ticks_per_second: 1_000_000_000,
             sites: plain_sites(8),
             modules: Vec::new(),
@@ -159,7 +161,10 @@ pub fn truth(steps: &[Step]) -> Truth {
                 }
             }
             Step::Inherited { index, size, .. } => drop(t.inherited.insert(index, size)),
-            Step::Unmatched { .. } => t.totals.unknown_frees += 1,
+            Step::Unmatched { .. } => {
+                t.totals.frees += 1;
+                t.totals.unknown_frees += 1;
+            }
         }
         number += u64::from(!matches!(step, Step::Unmatched { .. }));
         let live: u64 = t.live.values().map(|block| block.0).sum();
@@ -345,7 +350,9 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
             tape::Account { thread, emitted: recorded + lost(thread), recorded, lost: lost(thread), sampled_out: 0 }
         })
         .collect();
-    put(Record::Ledger(tape::Ledger { accounts }), &mut files.tape);
+    if options.ledger {
+        put(Record::Ledger(tape::Ledger { accounts }), &mut files.tape);
+    }
     if options.summary {
         let summary = tape::Summary { totals: truth.totals.clone(), sites: truth.sites.clone() };
         put(Record::Summary(summary), &mut files.tape);

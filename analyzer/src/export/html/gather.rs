@@ -4,7 +4,7 @@
 use super::data::{self, Leak};
 use super::rows::{CELLS, Part, Row, STACKS, bound};
 use crate::event::{Range, Span};
-use crate::load::{Image, Recording};
+use crate::load::{Accounting, Image, Recording};
 use crate::missing::Missing;
 use crate::model::leaks::Leaks;
 use crate::model::lifetimes::Lifetimes;
@@ -179,7 +179,7 @@ impl Gathered {
         slices.finish(&outcome.live);
         self.missing.extend(outcome.missing.iter().cloned());
         let mut missing = image.missing.clone();
-        missing.extend(outcome.missing);
+        missing.extend(outcome.missing.iter().cloned());
 
         let mut left: Vec<_> = survivors.survivors(&outcome.live, Span::ALL).into_iter().collect();
         let run = evidence::run_of(image, axis, span, &survivors, &missing);
@@ -214,7 +214,10 @@ impl Gathered {
         let has_peak = peak.peak().0.bytes > 0;
         let at = peak.peak().1;
         let inherited = if range.is_all() { image.tape.inherited.as_ref() } else { None };
-        let sums = Sums { totals: totals.finish(inherited), sites: Vec::new(), has_peak, missing };
+        let totals = totals.finish(inherited);
+        let recorded = range.is_all().then_some(&outcome.recorded);
+        let accounting = Accounting::of(image, &totals, &missing, recorded);
+        let sums = Sums { totals, sites: Vec::new(), has_peak, missing, accounting };
         let last = scale.at(image, image.tape.last_tick, image.tape.events);
         let mut shown = about(recording, image, &sums);
         shown.span = (scale.at(image, image.clock.start_tick, 0), last);
@@ -224,7 +227,7 @@ impl Gathered {
         shown.sizes = size_rows(&sizes);
         shown.lifetimes = lives(&lifetimes);
         let position = |tick: u64| if scale.by_tick { scale.at(image, tick, 0) } else { 0.0 };
-        (shown.threads, shown.more_threads) = thread_rows(image, &threads, position);
+        (shown.threads, shown.more_threads) = thread_rows(image, &threads, &sums.accounting, position);
         let mut losses: Vec<data::Loss> = image
             .tape
             .losses
@@ -354,13 +357,18 @@ fn lives(lifetimes: &Lifetimes) -> data::Lives {
     data::Lives { unit: lifetimes.unit(), classes: all.classes[..used].to_vec(), died, sum, longest }
 }
 
-fn thread_rows(image: &Image, threads: &Threads, position: impl Fn(u64) -> f64) -> (Vec<data::Thread>, usize) {
+fn thread_rows(
+    image: &Image,
+    threads: &Threads,
+    accounting: &Accounting,
+    position: impl Fn(u64) -> f64,
+) -> (Vec<data::Thread>, usize) {
     let mut rows: Vec<data::Thread> = threads
         .rows
         .iter()
         .map(|(&number, row)| {
             let known = image.tape.threads.get(&number);
-            let account = image.tape.accounts.iter().find(|account| account.thread == number);
+            let account = accounting.thread(number);
             data::Thread {
                 number,
                 tid: known.map(|thread| thread.tid),

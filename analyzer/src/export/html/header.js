@@ -58,7 +58,9 @@ function drawLedger() {
     const totals = recording.totals;
     lost += totals.lost_events;
     for (const one of recording.missing) problems.push(one);
-    for (const process of page.processes.filter((process) => process.recording === number)) {
+    const own = page.processes.filter((process) => process.recording === number);
+    const exact = recording.missing.length === 0 && own.every((process) => process.lost_is_exact);
+    for (const process of own) {
       for (const one of process.missing) problems.push(page.processes.length > 1 ? `${process.name} (pid ${process.pid}): ${one}` : one);
     }
     for (const one of recording.not_traced) problems.push(`${baseName(one.exe)} (pid ${one.pid}) was not recorded: ${one.why}`);
@@ -68,7 +70,7 @@ function drawLedger() {
       COMPARING() && h("span", { class: `role role-${number === 0 ? "before" : "after"}` }, number === 0 ? "before" : "after"),
       term(totals.emitted_events, "events emitted"), h("i", {}, "="),
       term(totals.recorded_events, "recorded"), h("i", {}, "+"),
-      term(totals.lost_events, "lost", totals.lost_events > 0 ? "bad" : ""),
+      term(totals.lost_events, exact ? "lost" : "lost, at least", totals.lost_events > 0 ? "bad" : ""),
       totals.sampled_out_events > 0 && [h("i", {}, "+"), term(totals.sampled_out_events, "sampled out: bytes are estimates")],
       totals.unknown_frees > 0 && h("span", { class: "aside" }, `${counted(totals.unknown_frees, "free")} of unknown addresses`),
       totals.inherited_blocks > 0 && h("span", { class: "aside" }, `${bytes(totals.inherited_bytes)} inherited by forked children`));

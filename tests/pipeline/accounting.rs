@@ -1,0 +1,112 @@
+//! The accounting of real recordings: with gaps, left open by a daemon that was killed, taken over by the next one, and all of them damaged.
+
+#[path = "../../analyzer/tests/law/mod.rs"]
+mod law;
+
+use heaptape_tests::daemon::Running;
+use heaptape_tests::{Daemon, Program, own, target, workshop};
+use nix::sys::signal::Signal;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long one recording is damaged again and again, and how often at least.
+const TIME: Duration = Duration::from_secs(3);
+const LEAST: usize = 3;
+
+/// The law on a recording, and on what is left of it when its files are cut and flipped.
+#[track_caller]
+fn law_holds(recording: &Path, what: &str) -> u64 {
+    let lost = law::holds(recording, what).expect("a recording");
+    let place = workshop::folder();
+    let copy = place.path().join("copy");
+    let copied = Command::new("cp").arg("-r").args([recording, &copy]).status().expect("cp");
+    assert!(copied.success());
+    let folders = fs::read_dir(&copy).expect("the copy").map(|entry| entry.expect("an entry").path());
+    let files: Vec<PathBuf> = folders
+        .filter(|folder| folder.is_dir())
+        .flat_map(|folder| fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()))
+        .filter(|file| file.metadata().is_ok_and(|file| file.len() > 0) && !file.ends_with("profile.mptl"))
+        .collect();
+    assert!(!files.is_empty(), "{what}: nothing to damage");
+    let (begun, mut times) = (Instant::now(), 0);
+    while times < LEAST || begun.elapsed() < TIME && times < 100 {
+        let file = &files[times % files.len()];
+        let bytes = fs::read(file).expect("the file");
+        let at = times.wrapping_add(3).wrapping_mul(2_654_435_761) % bytes.len();
+        let (is_cut, mut damaged) = (times % 4 < 2, bytes.clone());
+        if is_cut {
+            damaged.truncate(at);
+        } else {
+            damaged[at] ^= 1 << (times % 8);
+        }
+        fs::write(file, damaged).expect("the damaged file");
+        let how = if is_cut { "cut" } else { "flipped" };
+        law::holds(&copy, &format!("{what}, {} {how} at {at}", file.display()));
+        fs::write(file, bytes).expect("the whole file");
+        times += 1;
+    }
+    lost
+}
+
+#[test]
+fn a_recording_with_gaps() {
+    let program = Program::new(target::c("pairs")).args(["40000", "2"]);
+    let recording = program.option("--overflow=drop").option("--ring=4KiB").recorded();
+    assert!(law_holds(&recording.folder, "gaps") > 0, "a ring of 256 records must overflow here");
+    let whole = Program::new(target::c("known_stacks")).recorded().whole();
+    assert_eq!(law_holds(&whole.folder, "no gaps"), 0);
+}
+
+/// A program that allocates without pause while its daemon is replaced; gives its epochs, and what it counted itself.
+fn replaced(signal: Signal) -> (Daemon, Vec<PathBuf>, u64) {
+    let place = workshop::folder();
+    let file = place.path().join("own");
+    let mut daemon = Daemon::start(&["--mode", "trace"]);
+    let mut command = daemon.command(&target::c("pairs"));
+    let child = command.args(["1500000", "1"]).env("OWN_FILE", &file).spawn().expect("the program starts");
+    let mut busy = Running(child);
+    std::thread::sleep(Duration::from_millis(400));
+    daemon.replace(signal);
+    assert!(busy.0.wait().expect("it ends").success());
+    daemon.stop();
+    let own = own::sum(&own::read(&file));
+    let epochs = daemon.epochs(&[]);
+    assert_eq!(epochs.len(), 2, "{epochs:?}");
+    (daemon, epochs, own.allocs + own.resizes + own.frees)
+}
+
+#[test]
+fn the_epochs_of_a_killed_daemon_and_of_the_next() {
+    let (daemon, epochs, own) = replaced(Signal::SIGKILL);
+    let mut emitted = 0;
+    for epoch in &epochs {
+        for process in &daemon.report(std::slice::from_ref(epoch)).processes {
+            emitted += process.emitted_events;
+        }
+        law_holds(epoch, &epoch.display().to_string());
+    }
+    // Events that the killed daemon had read and not written are in neither, and none is in both.
+    assert!(emitted <= own + 100, "{emitted} of {own} events");
+    let next = std::slice::from_ref(&epochs[1]);
+    let verdict = daemon.word(&["verify"], next);
+    assert!(!verdict.text().contains("the events say"), "nothing is wrong with it: {verdict}");
+    let report = daemon.word(&["report"], next);
+    assert!(report.text().contains(", of which the last "), "it ran before: {report}");
+}
+
+/// Between two daemons nothing is counted twice, and nothing is forgotten.
+#[test]
+fn the_epochs_of_a_daemon_that_left_in_good_order() {
+    let (daemon, epochs, own) = replaced(Signal::SIGTERM);
+    let mut emitted = 0;
+    for epoch in &epochs {
+        law::holds(epoch, "left in good order");
+        let verdict = daemon.word(&["verify"], std::slice::from_ref(epoch));
+        assert!(!verdict.text().contains("the events say"), "{verdict}");
+        let report = daemon.report(std::slice::from_ref(epoch));
+        emitted += report.processes.iter().map(|process| process.emitted_events).sum::<u64>();
+    }
+    assert!((own..own + 100).contains(&emitted), "{emitted} events are accounted for, {own} happened");
+}
