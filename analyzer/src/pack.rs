@@ -72,7 +72,7 @@ pub fn pack(folder: &Path, origin: Origin) -> Result<Packed, Error> {
         packed.bytes += std::fs::copy(&from, &to).map_err(failed)?;
         packed.files.push(to);
     }
-    packed.missing = symbols.notes().to_vec();
+    packed.missing = symbols.take_notes();
     Ok(packed)
 }
 

@@ -1,6 +1,7 @@
 //! Call sites and the modules that their addresses lie in. A site is a frame and, through its parent, the whole stack of its
 //! callers; sites are numbered from 1 and a caller's number is smaller.
 
+use crate::symbols::saved::Saved;
 use heaptape_formats::tape;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,6 +22,10 @@ pub struct Module {
     pub build_id: Vec<u8>,
     /// Folder that stands for `/` where the file is looked for first.
     pub root: Option<Arc<Path>>,
+    /// The names that its recording keeps.
+    pub saved: Option<Arc<Saved>>,
+    /// When the recording began, nanoseconds since 1970; 0 when not known.
+    pub since_unix_ns: u64,
 }
 
 /// A frame that a file names by itself, without addresses to look up.
@@ -114,6 +119,14 @@ impl Stacks {
     pub fn set_root(&mut self, root: &Path) {
         let root: Arc<Path> = root.into();
         self.modules.iter_mut().for_each(|module| module.root = Some(root.clone()));
+    }
+
+    /// Names of modules are looked for there first; their files must not be younger than the recording.
+    pub fn set_saved(&mut self, saved: Option<Saved>, since_unix_ns: u64) {
+        let saved = saved.map(Arc::new);
+        for module in &mut self.modules {
+            (module.saved, module.since_unix_ns) = (saved.clone(), since_unix_ns);
+        }
     }
 
     /// Looks again for modules of sites that had none when they appeared: their module may have been seen only later.

@@ -1,28 +1,37 @@
 //! Address -> function, file and line; the only place that knows ELF and DWARF.
 //!
 //! Two levels: [`Symbolizer::name`] gives the function from symbol tables alone, [`Symbolizer::frames`] adds lines and inlined
-//! functions from debug information, which is read only for modules of which such a frame is asked. A file that is not the
-//! one that was recorded (its build-id differs) names nothing; what cannot be named is `module+0xoffset`.
+//! functions from debug information, which is read only for modules of which such a frame is asked. What the recording keeps
+//! of its names ([`saved`]) comes first; the files are looked for when it lacks something. A file that is not the one that
+//! was recorded (its build-id differs) names nothing; what cannot be named is `module+0xoffset`.
 
 mod code_name;
 mod demangle;
 mod dwarf;
 mod elf;
 mod files;
+mod lacks;
 mod minidebug;
 mod returned_text;
+mod save;
+pub mod saved;
 
 pub use code_name::code_name;
 pub use demangle::demangle;
 
+use crate::program_frames::is_program;
 use crate::stacks::{Module, Site, Stacks};
-use dwarf::Debug;
+use dwarf::{Debug, Source};
 use elf::{Elf, Functions};
 pub use files::Origin;
 use files::{Search, search};
 use heaptape_formats::tape::instruction;
+use lacks::Lacks;
+pub use lacks::unshown;
 use returned_text::returned_text;
 use rustc_hash::FxHashMap;
+pub use save::save;
+use saved::Table;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -70,14 +79,27 @@ impl Frame {
     }
 }
 
-/// What is known of one module's file.
+/// The function by which a program brings suppressions for LSan.
+const DEFAULT_SUPPRESSIONS: &[u8] = b"__lsan_default_suppressions";
+
+/// What is known of one module.
 struct Object {
     path: Rc<str>,
+    module: Module,
+    /// What recordings keep of its names.
+    saved: Table,
+    /// Its files, once they were looked for.
+    live: Option<Live>,
+    lacks: Lacks,
+}
+
+/// A module's files.
+struct Live {
     /// Files to look into, the module's own first: all have the recorded build-id.
     files: Vec<(PathBuf, Elf)>,
     /// Whether the first is the module's own file.
     own: bool,
-    functions: Option<Functions>,
+    functions: Functions,
     debug: Option<Option<Debug>>,
 }
 
@@ -86,10 +108,23 @@ pub struct Symbolizer {
     detail: Detail,
     origin: Origin,
     objects: Vec<Object>,
-    by_module: FxHashMap<(Vec<u8>, Vec<u8>), usize>,
+    /// By path, build-id and the number of the saved names.
+    by_module: FxHashMap<(Vec<u8>, Vec<u8>, u64), usize>,
+    /// By path and build-id, or what tells builds apart that have none.
+    by_identity: FxHashMap<(Vec<u8>, Vec<u8>), usize>,
     names: FxHashMap<(usize, u64), Rc<Frame>>,
     frames: FxHashMap<(usize, u64), Rc<[Frame]>>,
     notes: Vec<String>,
+    /// Whether the notes are shown by whoever took them.
+    is_shown: bool,
+}
+
+impl Drop for Symbolizer {
+    fn drop(&mut self) {
+        if !self.is_shown {
+            lacks::keep(self.notes());
+        }
+    }
 }
 
 impl Symbolizer {
@@ -105,9 +140,11 @@ impl Symbolizer {
             origin,
             objects: Vec::new(),
             by_module: FxHashMap::default(),
+            by_identity: FxHashMap::default(),
             names: FxHashMap::default(),
             frames: FxHashMap::default(),
             notes: Vec::new(),
+            is_shown: false,
         }
     }
 
@@ -122,9 +159,19 @@ impl Symbolizer {
         }
     }
 
-    /// What a reader should know: files that are not there or not what they were.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
+    /// What a reader should know: for which modules names are missing, why, and what would help.
+    pub fn notes(&self) -> Vec<String> {
+        let damage = self.objects.iter().filter_map(|object| object.module.saved.as_ref()?.damage());
+        let mut notes: Vec<String> = damage.chain(lacks::lines(&self.objects)).collect();
+        notes.extend(self.notes.iter().cloned());
+        notes.dedup();
+        notes
+    }
+
+    /// The same for whoever shows them; [`unshown`] leaves them out.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        self.is_shown = true;
+        self.notes()
     }
 
     /// The function of a site, from symbol tables alone. Inlined functions are not seen.
@@ -134,10 +181,11 @@ impl Symbolizer {
         if let Some(known) = self.names.get(&(object, address)) {
             return known.clone();
         }
-        let function = self.functions(object).find(address).map(|(_, symbol)| demangle(symbol));
+        let function = self.find(object, address).map(|(.., symbol)| demangle(symbol));
         let function = function.or_else(|| unplaced(stacks, site).function);
         let offset = site.address.wrapping_sub(module.bias);
         let frame = Rc::new(Frame { function, module: self.objects[object].path.clone(), offset, ..Frame::default() });
+        self.objects[object].lacks.names |= frame.function.is_none() && is_program(&frame);
         self.names.insert((object, address), frame.clone());
         frame
     }
@@ -150,19 +198,17 @@ impl Symbolizer {
             return known.clone();
         }
         let name = self.name(stacks, site);
-        let mut frames: Vec<Frame> = match self.debug(object) {
-            Some(debug) => debug.find(address),
-            None => Vec::new(),
-        }
-        .into_iter()
-        .map(|source| Frame {
-            function: source.symbol.map(|symbol| demangle(symbol.as_bytes())),
-            file: source.file,
-            line: source.line,
-            inlined: true,
-            ..Frame::clone(&name)
-        })
-        .collect();
+        let mut frames: Vec<Frame> = self
+            .lines(object, address)
+            .into_iter()
+            .map(|source| Frame {
+                function: source.symbol.map(|symbol| demangle(symbol.as_bytes())),
+                file: source.file,
+                line: source.line,
+                inlined: true,
+                ..Frame::clone(&name)
+            })
+            .collect();
         match frames.last_mut() {
             Some(outermost) => {
                 outermost.inlined = false;
@@ -182,20 +228,20 @@ impl Symbolizer {
     pub fn symbol(&mut self, stacks: &Stacks, site: &Site) -> Option<String> {
         let module = module_of(stacks, site)?;
         let (object, address) = (self.object(module), link_address(module, site));
-        let (_, symbol) = self.functions(object).find(address)?;
+        let (.., symbol) = self.find(object, address)?;
         Some(String::from_utf8_lossy(symbol).into_owned())
     }
 
     /// The suppressions that a module brings for LSan; none when it brings none, an error when they cannot be read without
     /// running it.
     pub fn default_suppressions(&mut self, module: &Module) -> Option<Result<String, &'static str>> {
-        const NAME: &[u8] = b"__lsan_default_suppressions";
         let object = self.object(module);
-        let object = &self.objects[object];
-        object.files.iter().find_map(|(_, elf)| {
-            let tables = [elf.functions(true), elf.functions(false)];
-            let found = tables.iter().find_map(|table| table.iter().find(|(_, name)| *name == NAME).map(|(at, _)| at));
-            found.map(|address| returned_text(elf, address))
+        if let Some(text) = &self.objects[object].saved.suppressions {
+            return Some(Ok(text.clone()));
+        }
+        self.live(object).files.iter().find_map(|(_, elf)| {
+            let address = elf.symbol_address(DEFAULT_SUPPRESSIONS)?;
+            Some(returned_text(elf, address))
         })
     }
 
@@ -208,75 +254,129 @@ impl Symbolizer {
     pub fn function_symbol(&mut self, stacks: &Stacks, site: &Site) -> Option<(u64, &[u8])> {
         let module = module_of(stacks, site)?;
         let (object, address) = (self.object(module), link_address(module, site));
-        let (start, symbol) = self.functions(object).find(address)?;
+        let (start, _, symbol) = self.find(object, address)?;
         Some((start.wrapping_add(module.bias), symbol))
     }
 
     /// Link-time start and end of the function around a link-time address of a module.
     pub fn extent(&mut self, module: &Module, address: u64) -> Option<(u64, u64)> {
         let object = self.object(module);
-        self.functions(object).extent(address)
+        self.find(object, address).map(|(start, end, _)| (start, end))
     }
 
     /// Link-time addresses of a module's code; none when its file cannot be read.
     pub fn code(&mut self, module: &Module) -> Option<Range<u64>> {
         let object = self.object(module);
-        self.objects[object].files.first()?.1.code()
+        self.objects[object].saved.code.clone().or_else(|| self.live(object).files.first()?.1.code())
     }
 
     /// Whether the module's own file is there, and still the one that was recorded.
     pub fn is_there(&mut self, module: &Module) -> bool {
         let object = self.object(module);
-        self.objects[object].own
+        self.live(object).own
     }
 
     /// Link-time start of a function of the module that is not `taken`: `_init`, which no stack passes through, or the first.
     pub fn unused(&mut self, module: &Module, taken: impl Fn(u64) -> bool) -> Option<u64> {
         let object = self.object(module);
-        let functions = self.functions(object);
+        let functions = &self.live(object).functions;
         let init = functions.iter().find(|(_, symbol)| *symbol == b"_init").map(|(start, _)| start);
-        init.filter(|&start| !taken(start))
-            .or_else(|| functions.iter().map(|(start, _)| start).find(|&start| !taken(start)))
+        let live = init.filter(|&start| !taken(start));
+        let live = live.or_else(|| functions.iter().map(|(start, _)| start).find(|&start| !taken(start)));
+        live.or_else(|| self.objects[object].saved.starts().find(|&start| !taken(start)))
     }
 
     fn object(&mut self, module: &Module) -> usize {
-        let key = (module.path.clone(), module.build_id.clone());
+        let number = module.saved.as_ref().map_or(0, |saved| saved.number());
+        let key = (module.path.clone(), module.build_id.clone(), number);
         if let Some(&known) = self.by_module.get(&key) {
             return known;
         }
-        let path = String::from_utf8_lossy(&module.path).into_owned();
-        let Search { files, own, notes } = search(&path, module, &self.origin);
-        notes.into_iter().for_each(|note| self.note(note));
-        self.objects.push(Object { path: path.into(), files, own, functions: None, debug: None });
-        self.by_module.insert(key, self.objects.len() - 1);
-        self.objects.len() - 1
+        let tables = module.saved.as_ref().map(|saved| saved.tables(&module.path, &module.build_id, false));
+        let tables = tables.unwrap_or_default();
+        let mut identity = module.build_id.clone();
+        if let (true, Some(table)) = (identity.is_empty(), tables.first()) {
+            identity.extend([table.file_bytes.to_le_bytes(), u64::from(table.checksum).to_le_bytes()].concat());
+        }
+        let next = self.objects.len();
+        let object = *self.by_identity.entry((module.path.clone(), identity)).or_insert(next);
+        if object == next {
+            let path = String::from_utf8_lossy(&module.path).into_owned().into();
+            let (saved, lacks) = Default::default();
+            self.objects.push(Object { path, module: module.clone(), saved, live: None, lacks });
+        }
+        tables.iter().for_each(|table| self.objects[object].saved.add(table));
+        self.by_module.insert(key, object);
+        object
     }
 
     /// The files that name a module's functions and lines: its own, its debug file, what these point to.
     pub fn sources(&mut self, module: &Module) -> Vec<PathBuf> {
         let object = self.object(module);
-        let files = &self.objects[object].files;
+        let own = self.live(object).own;
+        self.objects[object].lacks.names |= !own && module.path.starts_with(b"/");
+        let files = &self.live(object).files;
         files.iter().flat_map(|(path, elf)| std::iter::once(path.clone()).chain(files::beside(path, elf))).collect()
     }
 
-    fn functions(&mut self, object: usize) -> &Functions {
-        let object = &mut self.objects[object];
-        object.functions.get_or_insert_with(|| {
-            let tables = object.files.iter().map(|(_, elf)| elf.functions(false));
-            let full = tables.into_iter().find(|functions| !functions.is_empty());
-            full.or_else(|| object.files.first().map(|(_, elf)| minidebug::functions(elf))).unwrap_or_default()
-        })
+    /// Start, end and symbol of the function that holds a link-time address.
+    fn find(&mut self, object: usize, address: u64) -> Option<(u64, u64, &[u8])> {
+        if self.objects[object].saved.find(address).is_none() {
+            self.live(object);
+        }
+        let Object { saved, live, .. } = &self.objects[object];
+        saved.find(address).or_else(|| live.as_ref()?.functions.find(address))
     }
 
-    fn debug(&mut self, object: usize) -> Option<&Debug> {
+    /// The frames of an address that debug information knows, innermost first.
+    fn lines(&mut self, object: usize, address: u64) -> Vec<Source> {
+        if let Some(known) = self.objects[object].saved.lines(address) {
+            return known;
+        }
         let most = match self.detail {
             Detail::Full => 2 << 30,
             Detail::Quick => 64 << 20,
         };
+        let Live { files, debug, .. } = self.live(object);
+        let read = || files.iter().find_map(|(path, elf)| Debug::read(elf, path, most));
+        if let Some(debug) = debug.get_or_insert_with(read) {
+            return debug.find(address);
+        }
         let object = &mut self.objects[object];
-        let read = || object.files.iter().find_map(|(path, elf)| Debug::read(elf, path, most));
-        object.debug.get_or_insert_with(read).as_ref()
+        // They may have come while the files were looked for.
+        if let Some(known) = object.saved.lines(address) {
+            return known;
+        }
+        object.lacks.lines |= object.saved.had_lines && object.live.as_ref().is_some_and(|live| live.files.is_empty());
+        Vec::new()
     }
+
+    /// The files of a module, looked for once. Where none is there, names that are still being written are waited for.
+    fn live(&mut self, number: usize) -> &mut Live {
+        let object = &mut self.objects[number];
+        if object.live.is_none() {
+            let Search { files, own, why, notes } =
+                search(&object.path, &object.module, &self.origin, object.saved.fingerprint);
+            if files.is_empty()
+                && let Some(saved) = &object.module.saved
+            {
+                let tables = saved.tables(&object.module.path, &object.module.build_id, true);
+                tables.iter().for_each(|table| object.saved.add(table));
+            }
+            let functions = functions(&files);
+            object.lacks.why = why;
+            object.live = Some(Live { files, own, functions, debug: None });
+            notes.into_iter().for_each(|note| self.note(note));
+        }
+        let nothing = || Live { files: Vec::new(), own: false, functions: Functions::default(), debug: None };
+        self.objects[number].live.get_or_insert_with(nothing)
+    }
+}
+
+/// The functions of a module's files: of the first one that has a full symbol table, else what its own file has.
+fn functions(files: &[(PathBuf, Elf)]) -> Functions {
+    let full = files.iter().map(|(_, elf)| elf.functions(false)).find(|functions| !functions.is_empty());
+    full.or_else(|| files.first().map(|(_, elf)| minidebug::functions(elf))).unwrap_or_default()
 }
 
 /// The module that a site's address lies in.

@@ -122,7 +122,7 @@ fn stacks(program: &Path, said: &Said, build_id: &[u8], flags: u8) -> Stacks {
         bias: said.bias,
         path,
         build_id: build_id.to_vec(),
-        root: None,
+        ..Module::default()
     });
     stacks.push(Site { module: 1, address: said.address, flags, ..Site::default() });
     stacks
@@ -133,7 +133,7 @@ fn frames(program: &Path, said: &Said, build_id: &[u8]) -> (Rc<[Frame]>, Rc<Fram
     let mut symbols = Symbolizer::new(Detail::Full);
     let frames = symbols.frames(&stacks, &stacks.site(1));
     let name = symbols.name(&stacks, &stacks.site(1));
-    (frames, name, symbols.notes().to_vec())
+    (frames, name, symbols.notes())
 }
 
 fn file(frame: &Frame) -> &str {

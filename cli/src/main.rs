@@ -63,6 +63,9 @@ fn main() -> ExitCode {
         let matches = matches(words);
         words::run(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).word)
     };
+    for line in heaptape_analyzer::symbols::unshown() {
+        eprintln!("heaptape: {}", heaptape_analyzer::text::clean(&line));
+    }
     match done {
         Ok(outcome) => outcome.report(),
         Err(error) if is_broken_pipe(&error) => Outcome::Done.report(),

@@ -6,7 +6,7 @@
 //!   recording.json
 //!   sysroot/               files of modules below their own paths, when the recording was packed
 //!   4711.sqlite3/          pid and program; `.2`, `.3` … behind it when a pid and name come again (exec, pid reuse)
-//!     trace.mtrc[.zst|.lz4]   profile.mptl[.zst]   events.tape
+//!     trace.mtrc[.zst|.lz4]   profile.mptl[.zst]   events.tape   symbols.tape
 //! ```
 //!
 //! The daemon keeps recordings of a user one behind the other, as epochs:
@@ -47,6 +47,10 @@ pub const TRACE: &str = "trace.mtrc";
 pub const PROFILE: &str = "profile.mptl";
 /// Name of an image's tape.
 pub const TAPE: &str = "events.tape";
+/// Name of the file with the names that a recording keeps of its modules: a tape of [`crate::tape::Symbols`].
+pub const SYMBOLS: &str = "symbols.tape";
+/// Locked, as long as somebody writes [`SYMBOLS`].
+pub const SYMBOLS_LOCK: &str = ".symbols";
 
 /// Room on the disk for the last words, while a recording is made.
 pub const RESERVE: &str = ".reserve";

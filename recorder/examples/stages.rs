@@ -9,6 +9,7 @@ use heaptape_recorder::clock::Clock;
 use heaptape_recorder::code::CodeMap;
 use heaptape_recorder::image::Image;
 use heaptape_recorder::merge::{Lane, merge};
+use heaptape_recorder::module_files::ModuleFiles;
 use heaptape_recorder::options::Options;
 use heaptape_recorder::session::Session;
 use heaptape_recorder::store::Piece;
@@ -140,6 +141,7 @@ fn session(options: Options) -> Arc<Session> {
         began_unix_ns: 0,
         carried: None,
         code: Arc::new(CodeMap::of(std::process::id(), std::process::id(), 0, 0)),
+        files: Arc::new(ModuleFiles::of(std::process::id(), None)),
     })
 }
 

@@ -6,6 +6,7 @@ mod code;
 mod finish;
 mod inherits;
 mod parts;
+mod symbols;
 mod threads;
 
 pub use parts::{Tell, View, ViewFrame, ViewSite};
@@ -114,6 +115,8 @@ pub struct Image {
     standing: Option<Standing>,
     parts: Parts,
     names: code::Names,
+    /// Announcements of modules whose files were opened.
+    opened: usize,
     /// Notes, for files that are written as a whole.
     notes: Vec<Note>,
     calls: Vec<Call>,
@@ -145,6 +148,7 @@ impl Image {
             standing: Standing::of(options),
             parts: Parts::default(),
             names: code::Names::default(),
+            opened: 0,
             notes: Vec::new(),
             stacks: Stacks::new(Arc::clone(&session.mapping), &process.exe.0, &process.cwd.0),
             live: Live::default(),
@@ -222,6 +226,7 @@ impl Image {
             }
         }
         self.digest(batch.many_threads);
+        self.open_modules();
         if self.since.is_none() && self.trace.events() > 0 {
             self.since = Some(Instant::now());
         }

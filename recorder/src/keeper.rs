@@ -8,6 +8,7 @@ use crate::recorder::Recorder;
 use crate::session::End;
 use crate::spawn;
 use crate::store::Sums;
+use crate::symbols::{self, Saver, Side, Work};
 use crate::sys;
 use crate::tree::{self, why_not};
 use formats::recording::RESERVE;
@@ -19,6 +20,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::limits::ENV_SOCKET;
 
@@ -28,6 +30,8 @@ const MOST: usize = 64 << 10;
 const MOST_ERRORS: usize = 50;
 /// Processes that still run and are named.
 const MOST_NAMED: usize = 100;
+/// How long the command waits for the names that the recording keeps.
+const NAMES: Duration = Duration::from_millis(100);
 /// How long nothing must run before a keeper without its command ends: a process may be on its way.
 const QUIET: Duration = Duration::from_secs(1);
 /// How often a program that has stopped, or processes that may be on their way, are looked at.
@@ -103,12 +107,13 @@ fn hear(channel: &OwnedFd) -> Option<Word> {
 impl Keeper {
     /// Starts recording. `apart`: in a process of its own, for a caller that has one thread; else in a thread.
     /// Such a process closes the `inherited` descriptors, which are the program's.
+    /// Then names are kept, if `work` says how they are looked up.
     pub fn start(
         dir: &Path,
         socket: &Path,
         options: Options,
         command: Vec<String>,
-        apart: bool,
+        (apart, work): (bool, Option<Work>),
         inherited: &[i32],
     ) -> io::Result<Keeper> {
         let flags = socket::SockFlag::SOCK_CLOEXEC;
@@ -123,13 +128,22 @@ impl Keeper {
                 let _ = nix::unistd::setsid();
                 spawn::close_inherited(inherited, false);
                 drop(keeper);
-                keep(&keepers, &dir, &socket, options, command, Some(pid));
+                let saver = match work.map(|work| (work, symbols::split())) {
+                    Some((work, Ok(Side::Helper(helper)))) => {
+                        drop(keepers);
+                        helper.run(work);
+                        std::process::exit(0);
+                    }
+                    Some((_, Ok(Side::Recorder(saver)))) => Some(Arc::new(saver)),
+                    Some((_, Err(_))) | None => None,
+                };
+                keep(&keepers, &dir, &socket, options, command, (Some(pid), saver));
                 std::process::exit(0);
             }
             // Its end is heard of only when nobody else holds its side.
             drop(keepers);
         } else {
-            let body = move || keep(&keepers, &dir, &socket, options, command, None);
+            let body = move || keep(&keepers, &dir, &socket, options, command, (None, None));
             std::thread::Builder::new().name("keeper".into()).spawn(body)?;
         }
         match hear(&keeper.channel) {
@@ -202,12 +216,13 @@ fn keep(
     socket: &Path,
     options: Options,
     command: Vec<String>,
-    command_pid: Option<u32>,
+    (command_pid, saver): (Option<u32>, Option<Arc<Saver>>),
 ) {
     let mut recorder = match Recorder::start(dir, socket, options, command) {
         Ok(recorder) => recorder,
         Err(error) => return say(channel, &Word::Ready(Some((error.raw_os_error(), error.to_string())))),
     };
+    saver.iter().for_each(|saver| recorder.save_names(Arc::clone(saver)));
     let lock = Lock::hold(dir);
     say(channel, &Word::Ready(None));
     let (mut is_alone, mut quiet, mut said) = (false, Instant::now(), Said::default());
@@ -272,6 +287,8 @@ fn keep(
         socket.parent().map(std::fs::remove_dir);
     }
     say(channel, &Word::Done(said));
+    // Names that take longer come later: the helper goes on alone.
+    saver.iter().for_each(|saver| saver.finish(NAMES));
 }
 
 /// The program has ended; gives why it was not recorded, if so.

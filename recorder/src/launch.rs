@@ -11,6 +11,7 @@ use crate::signals::Signals;
 use crate::socket_dir::SocketDir;
 use crate::spawn::{self, Held, Kept, Program};
 use crate::store::Sums;
+use crate::symbols::Work;
 use crate::sys;
 use crate::tree;
 use formats::recording::{Exit, RECORDING, Recording};
@@ -41,6 +42,8 @@ pub struct Launch {
     pub apart: bool,
     /// Whether to stay until all recorded processes have ended.
     pub wait: bool,
+    /// How names are looked up that the recording is to keep, with a recorder of its own process.
+    pub symbols: Option<Work>,
 }
 
 /// A recorded run.
@@ -54,6 +57,8 @@ pub struct Finished {
     pub status: u8,
     /// Why the program itself is not in the recording.
     pub unrecorded: Option<String>,
+    /// The recorder, which may still be waiting for names: dropping this waits for it.
+    pub recorder: Option<Keeper>,
 }
 
 /// The program was not run.
@@ -169,7 +174,14 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         .chain(&launch.arguments)
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
-    let keeper = Keeper::start(&dir, &sockets.socket(), launch.options.clone(), command, launch.apart, &inherited);
+    let keeper = Keeper::start(
+        &dir,
+        &sockets.socket(),
+        launch.options.clone(),
+        command,
+        (launch.apart, launch.symbols),
+        &inherited,
+    );
     let keeper = keeper.map_err(|error| {
         let _ = std::fs::remove_dir_all(&dir);
         bare(refuse(&dir, &error), &error)
@@ -231,7 +243,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         }
     };
     let status = if end.reason == END_SIGNALLED { 128 + end.status } else { end.status };
-    Ok(Finished { dir, outcome, status: status as u8, unrecorded })
+    Ok(Finished { dir, outcome, status: status as u8, unrecorded, recorder: Some(keeper) })
 }
 
 /// What `recording.json` says; nothing when it could not be written.
@@ -254,7 +266,7 @@ pub fn resume(dir: &Path) -> io::Result<Finished> {
         errors.push(format!("{}: its recorder is gone: what it had written can be read", dir.display()));
     }
     let outcome = Outcome { recording, errors, sums: Sums::default(), still_running: Vec::new() };
-    Ok(Finished { dir: dir.to_owned(), outcome, status, unrecorded: None })
+    Ok(Finished { dir: dir.to_owned(), outcome, status, unrecorded: None, recorder: None })
 }
 
 /// Why a program could not be started, in words that name what is missing.

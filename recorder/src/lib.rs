@@ -34,6 +34,7 @@ pub mod keeper;
 pub mod launch;
 pub mod live;
 pub mod merge;
+pub mod module_files;
 pub mod modules;
 pub mod options;
 pub mod process;
@@ -49,6 +50,7 @@ pub mod spawn;
 pub mod stacks;
 pub mod stages;
 pub mod store;
+pub mod symbols;
 pub mod sync;
 #[allow(unsafe_code)]
 pub mod sys;

@@ -4,11 +4,13 @@ use crate::attach::{Client, Door, Visit};
 use crate::clock::{self, Clock};
 use crate::code::{self, CodeMap};
 use crate::drain::Command;
+use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::process::{self, Process, sanitised};
 use crate::session::{End, Session, SessionId};
 use crate::stages::Stages;
 use crate::store::Sums;
+use crate::symbols::Saver;
 use crate::sync;
 use crate::sys::{self, Mapping};
 use crate::tree::{self, Change, Watch};
@@ -60,6 +62,7 @@ struct Handed {
     process: Process,
     program: Option<(u64, u64)>,
     code: CodeMap,
+    files: ModuleFiles,
     folder: String,
     mapping: Mapping,
     start_tick: u64,
@@ -91,6 +94,7 @@ pub struct Recorder {
     stages: Stages,
     errors: Vec<String>,
     sums: Sums,
+    saver: Option<Arc<Saver>>,
 }
 
 /// What came of a recording.
@@ -142,6 +146,7 @@ impl Recorder {
             stages,
             errors: Vec::new(),
             sums: Sums::default(),
+            saver: None,
         };
         recorder.write_recording()?;
         recorder.set_room_aside();
@@ -156,6 +161,11 @@ impl Recorder {
         {
             let _ = file.set_len(0);
         }
+    }
+
+    /// From here on the recording keeps the names of its modules.
+    pub fn save_names(&mut self, saver: Arc<Saver>) {
+        self.saver = Some(saver);
     }
 
     /// Processes taken in so far.
@@ -354,9 +364,11 @@ impl Recorder {
             self.bequeath_unseen(&mut client, process.ppid);
         }
         let code = CodeMap::of(client.pid, client.hello.pid, client.uid, code::ALONE);
+        // While it waits for its answer it cannot be gone.
+        let files = ModuleFiles::of(client.pid, self.saver.clone());
         if client.accept(&mapping, &file) {
             let since = Instant::now();
-            self.handed.push(Handed { client, process, program, code, folder, mapping, start_tick, since });
+            self.handed.push(Handed { client, process, program, code, files, folder, mapping, start_tick, since });
         } else {
             self.gave_up(&client, &process, &folder);
         }
@@ -411,7 +423,7 @@ impl Recorder {
     }
 
     fn begin(&mut self, handed: Handed) {
-        let Handed { client, process, program, code, folder, mapping, start_tick, .. } = handed;
+        let Handed { client, process, program, code, files, folder, mapping, start_tick, .. } = handed;
         let (pid, hello) = (client.pid, client.hello);
         let is_fork = hello.origin == ORIGIN_FORK;
         let parent = self.parent(&client, process.ppid);
@@ -452,6 +464,7 @@ impl Recorder {
         let maker = self.running.iter().find(|running| Some(running.session.id) == maker);
         let session = Arc::new(Session {
             id,
+            files: Arc::new(files),
             code: Arc::new(match maker {
                 Some(maker) => code.forked_from(&maker.session.code),
                 None => code,

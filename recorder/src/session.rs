@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::code::CodeMap;
+use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::sys::Mapping;
 use formats::recording::Exit;
@@ -44,6 +45,8 @@ pub struct Session {
     pub carried: Option<PathBuf>,
     /// Where it tells what code it makes.
     pub code: Arc<CodeMap>,
+    /// The files of its modules.
+    pub files: Arc<ModuleFiles>,
 }
 
 /// A bound on what one process may send.
@@ -86,6 +89,7 @@ impl Session {
             began_unix_ns,
             carried: self.carried.clone(),
             code: Arc::clone(&self.code),
+            files: Arc::clone(&self.files),
         }
     }
 }

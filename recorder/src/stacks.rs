@@ -23,6 +23,8 @@ pub struct Stacks {
     known: FxHashMap<(u32, u64, u32, u8), u32>,
     /// All sites; number 1 is the first.
     sites: Vec<Site>,
+    /// The module of each, 0 for none.
+    of_module: Vec<u32>,
     /// How many of them were written.
     written: usize,
     modules: Modules,
@@ -45,8 +47,20 @@ impl Stacks {
     /// Reads nodes and modules of this area. `exe` and `cwd` make modules' paths absolute.
     pub fn new(mapping: Arc<Mapping>, exe: &[u8], cwd: &[u8]) -> Stacks {
         let modules = Modules::new(Arc::clone(&mapping), exe, cwd);
-        let (of_node, known, sites, announced, unplaced) = Default::default();
-        Stacks { mapping, of_node, known, sites, written: 0, modules, announced, looked_at: 1, bad: 0, unplaced }
+        let (of_node, known, sites, of_module, announced, unplaced) = Default::default();
+        Stacks {
+            mapping,
+            of_node,
+            known,
+            sites,
+            of_module,
+            written: 0,
+            modules,
+            announced,
+            looked_at: 1,
+            bad: 0,
+            unplaced,
+        }
     }
 
     /// Everything that a new file must say about modules and sites, in the order in which it was said before; what is new is said too.
@@ -101,6 +115,30 @@ impl Stacks {
     /// Number of the last site.
     pub fn last(&self) -> u32 {
         self.sites.len() as u32
+    }
+
+    /// The modules that are files, each with the link-time addresses of the instructions that sites hold of it, in order.
+    pub fn instructions(&self) -> Vec<(&tape::Module, Vec<u64>)> {
+        let modules = self.announced.iter().filter_map(|(_, record)| match record {
+            tape::Record::Module(module) if module.path.0.starts_with(b"/") => Some(module),
+            _ => None,
+        });
+        let mut modules: Vec<(&tape::Module, Vec<u64>)> = modules.map(|module| (module, Vec::new())).collect();
+        let places: FxHashMap<u32, usize> = modules.iter().enumerate().map(|(at, (of, _))| (of.number, at)).collect();
+        for (site, module) in self.sites.iter().zip(&self.of_module) {
+            let holds = |(of, _): &(&tape::Module, Vec<u64>)| (of.start..=of.end).contains(&site.address);
+            // A module that was announced late holds sites that had none.
+            let place = places.get(module).copied().or_else(|| modules.iter().position(holds).filter(|_| *module == 0));
+            if let Some((of, found)) = place.and_then(|place| modules.get_mut(place)) {
+                found.push(instruction(site.address, site.flags).wrapping_sub(of.bias));
+            }
+        }
+        for (_, found) in &mut modules {
+            found.sort_unstable();
+            found.dedup();
+        }
+        modules.retain(|(_, found)| !found.is_empty());
+        modules
     }
 
     /// A node of each site that has one.
@@ -172,6 +210,7 @@ impl Stacks {
                     self.unplaced.push(instruction(value.address, flags));
                 }
                 self.sites.push(Site { parent, address: value.address, flags });
+                self.of_module.push(module);
             }
             if self.of_node.len() <= number as usize {
                 let room = (number as usize + 1).next_power_of_two().max(1 << 10);

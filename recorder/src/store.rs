@@ -7,6 +7,7 @@
 use crate::contribution::Contribution;
 use crate::files::{Failure, Files};
 use crate::session::{Session, SessionId};
+use crate::symbols::Job;
 use crate::trace::Chunk;
 use crossbeam_channel::{Receiver, Sender};
 pub use formats::recording::Accounting as Sums;
@@ -44,6 +45,8 @@ pub struct Piece {
     pub is_over: bool,
     /// The folders of a flight that is over, with the last piece.
     pub segments: Vec<PathBuf>,
+    /// The names to be kept in its folder, with the last piece.
+    pub symbols: Option<Box<Job>>,
     /// A folder that is no longer wanted.
     pub remove: Option<PathBuf>,
     /// What is to be done once everything up to here is written.
@@ -77,7 +80,7 @@ impl Piece {
     /// An empty piece.
     pub fn of(session: &Arc<Session>) -> Piece {
         let (before, after, segments) = Default::default();
-        let (chunk, profile, last, whole, contribution, remove, then, written) = Default::default();
+        let (chunk, profile, last, whole, contribution, symbols, remove, then, written) = Default::default();
         let session = Arc::clone(session);
         let is_over = false;
         Piece {
@@ -91,6 +94,7 @@ impl Piece {
             contribution,
             is_over,
             segments,
+            symbols,
             remove,
             then,
             written,
@@ -274,6 +278,9 @@ pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored
         }
         if let Some(chunk) = piece.chunk.take().or(piece.written.take()) {
             let _ = spare.try_send(chunk);
+        }
+        if let (Some(job), Some(saver)) = (piece.symbols.take(), piece.session.files.saver()) {
+            saver.submit(*job);
         }
         if let Some(sums) = piece.last {
             let target = images.remove(&id);

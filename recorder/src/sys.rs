@@ -4,7 +4,7 @@
 use nix::sys::{memfd, mman, socket};
 use nix::{errno::Errno, fcntl, libc, unistd};
 use std::ffi::c_void;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Write};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -165,16 +165,30 @@ pub fn receive_with(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(us
 
 /// Sends one message with any number of descriptors; waits until there is room.
 pub fn send_files(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> nix::Result<()> {
+    send_files_now(socket, bytes, files, true)
+}
+
+/// The same; waits only if told to.
+pub fn send_files_now(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>], waits: bool) -> nix::Result<()> {
     let files: Vec<i32> = files.iter().map(|file| file.as_raw_fd()).collect();
     let rights = [socket::ControlMessage::ScmRights(&files)];
     let control = if files.is_empty() { &[][..] } else { &rights[..] };
-    let flags = socket::MsgFlags::MSG_NOSIGNAL;
+    let wait = if waits { socket::MsgFlags::empty() } else { socket::MsgFlags::MSG_DONTWAIT };
+    let flags = socket::MsgFlags::MSG_NOSIGNAL | wait;
     socket::sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).map(drop)
 }
 
 /// Receives one message and up to two descriptors that come along.
 pub fn receive_files(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = nix::cmsg_space!([i32; 2]);
+    receive_in(socket, bytes, nix::cmsg_space!([i32; 2]))
+}
+
+/// The same with as many as the kernel passes with one message.
+pub fn receive_many_files(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
+    receive_in(socket, bytes, nix::cmsg_space!([i32; 253]))
+}
+
+fn receive_in(socket: BorrowedFd<'_>, bytes: &mut [u8], mut space: Vec<u8>) -> nix::Result<(usize, Vec<OwnedFd>)> {
     let mut parts = [io::IoSliceMut::new(bytes)];
     let flags = socket::MsgFlags::MSG_CMSG_CLOEXEC;
     let message = socket::recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
@@ -186,6 +200,13 @@ pub fn receive_files(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(u
         }
     }
     Ok((message.bytes, found))
+}
+
+/// A file in memory that holds these bytes.
+pub fn bytes_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let file = memfd::memfd_create(c"heaptape", memfd::MFdFlags::MFD_CLOEXEC)?;
+    std::fs::File::from(file.try_clone()?).write_all(bytes)?;
+    Ok(file)
 }
 
 /// A descriptor that we were started with (`LISTEN_FDS`); `None` when it is not open.
@@ -256,6 +277,44 @@ pub fn fork() -> nix::Result<Option<u32>> {
     match unsafe { unistd::fork()? } {
         unistd::ForkResult::Parent { child } => Ok(u32::try_from(child.as_raw()).ok()),
         unistd::ForkResult::Child => Ok(None),
+    }
+}
+
+/// Has nothing to say any more: what stands on its standard error would keep a pipe open.
+pub fn be_silent() {
+    if let Ok(nothing) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        let _ = unistd::dup2_stderr(&nothing);
+    }
+}
+
+/// Closes every descriptor but one and the standard ones: for a process that goes on with nothing else of its parent's.
+pub fn keep_only(file: BorrowedFd<'_>) {
+    let kept = file.as_raw_fd().cast_unsigned();
+    for (first, last) in [(3, kept - 1), (kept + 1, u32::MAX)] {
+        if first <= last {
+            // SAFETY: plain numbers. The caller's process uses none of these descriptors any more.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    }
+}
+
+/// Leaves the processor to others where they want it.
+pub fn be_nice(by: i32) {
+    // SAFETY: plain numbers; 0 is the caller. Failing means that nothing changes.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, by) };
+}
+
+/// Waits until it can be read, at most so long; false when the time is over.
+pub fn wait_readable_for(file: BorrowedFd<'_>, most: std::time::Duration) -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let until = std::time::Instant::now() + most;
+    loop {
+        let left = until.saturating_duration_since(std::time::Instant::now()).as_micros().div_ceil(1000);
+        let mut polls = [PollFd::new(file, PollFlags::POLLIN)];
+        match poll(&mut polls, PollTimeout::try_from(left.min(60_000) as i32).unwrap_or(PollTimeout::ZERO)) {
+            Err(Errno::EINTR) => {}
+            ready => return ready.is_ok_and(|ready| ready > 0),
+        }
     }
 }
 

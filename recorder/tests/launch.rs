@@ -24,6 +24,7 @@ fn run(dir: &Path, command: &[&str]) -> Result<Finished, Refused> {
         options: Options::default(),
         apart: false,
         wait: false,
+        symbols: None,
     })
 }
 

@@ -35,6 +35,7 @@ mod leak_verdicts;
 mod limits;
 mod modules;
 mod mpatrol_reads;
+mod names;
 mod no_memory;
 mod packs;
 mod power_loss;

@@ -172,7 +172,7 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
         processes,
         leaks,
         more_leaks,
-        notes: symbols.notes().iter().take(10).cloned().collect(),
+        notes: symbols.notes().into_iter().take(10).collect(),
         columns: std::mem::take(&mut columns.index),
     };
     Ok((page, Packed { strings: names.strings().map_err(unwritten)?, columns: columns.packed() }))

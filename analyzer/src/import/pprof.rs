@@ -133,7 +133,7 @@ impl Tables {
                 hex.bytes().filter_map(|digit| char::from(digit).to_digit(16)).map(|d| d as u8).collect();
             let build_id = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
             let bias = mapping.start.wrapping_sub(mapping.offset);
-            let module = Module { start: mapping.start, end: mapping.limit, bias, path, build_id, root: None };
+            let module = Module { start: mapping.start, end: mapping.limit, bias, path, build_id, ..Module::default() };
             self.stacks.modules.push(module);
             let number = self.stacks.modules.len() as u32;
             self.mappings.insert(id, (mapping, number));

@@ -7,6 +7,7 @@ use crate::event::{Bound, Event, Range, Span};
 use crate::missing::Missing;
 use crate::progress::Progress;
 use crate::stacks::Stacks;
+use crate::symbols::saved::Saved;
 use crate::unpack;
 use heaptape_formats::recording::{self, Exit, STREAM, SYSROOT, TAPE, TRACE};
 use heaptape_formats::tape::{
@@ -135,6 +136,7 @@ impl Image {
         }
         image.events = Events::Taped { tape: file, trace };
         image.fill_from_tape();
+        image.tape.stacks.set_saved(Saved::of(folder), image.clock.start_unix_ns);
         // What `heaptape pack` put beside the images.
         let packed = folder.parent().unwrap_or(folder).join(SYSROOT);
         if packed.is_dir() {

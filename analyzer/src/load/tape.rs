@@ -127,7 +127,7 @@ impl Tape {
                 let heaptape_formats::tape::Module {
                     start, end, bias, path: Text(path), build_id: Text(build_id), ..
                 } = module;
-                self.stacks.modules.push(Module { start, end, bias, path, build_id, root: None });
+                self.stacks.modules.push(Module { start, end, bias, path, build_id, ..Module::default() });
             }
             Record::ModuleGone(gone) => mapped.remove(gone.number),
             Record::Sites(sites) => {
@@ -155,6 +155,8 @@ impl Tape {
             Record::Inherited(inherited) => self.inherited = Some(inherited),
             Record::Course(course) => self.course = course,
             Record::Code(code) => self.code.extend(code.ranges),
+            // They stand in a file of their own.
+            Record::Symbols(_) => {}
         }
     }
 

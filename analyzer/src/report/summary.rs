@@ -300,7 +300,7 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
         peak: ranking(&images, &mut symbols, at_peak),
         allocs: ranking(&images, &mut symbols, allocated),
     };
-    summary.notes = symbols.notes().to_vec();
+    summary.notes = symbols.take_notes();
     summary
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Frames that one address may expand to.
-const MOST_INLINED: usize = 64;
+pub const MOST_INLINED: usize = 64;
 
 type Slice = EndianArcSlice<RunTimeEndian>;
 

@@ -43,18 +43,12 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Start and symbol of the function that holds a link-time address.
-    pub fn find(&self, address: u64) -> Option<(u64, &[u8])> {
+    /// Start, end and symbol of the function that holds a link-time address.
+    pub fn find(&self, address: u64) -> Option<(u64, u64, &[u8])> {
         let behind = self.rows.partition_point(|row| row.start <= address);
         let row = self.rows.get(behind.checked_sub(1)?)?;
-        (address < row.end).then(|| self.names.get(row.name as usize..).map(|rest| (row.start, until_nul(rest))))?
-    }
-
-    /// Start and end of the function that holds a link-time address.
-    pub fn extent(&self, address: u64) -> Option<(u64, u64)> {
-        let behind = self.rows.partition_point(|row| row.start <= address);
-        let row = self.rows.get(behind.checked_sub(1)?)?;
-        (address < row.end).then_some((row.start, row.end))
+        let symbol = until_nul(self.names.get(row.name as usize..)?);
+        (address < row.end).then_some((row.start, row.end, symbol))
     }
 
     /// Start and symbol of each, in order of their addresses.
@@ -137,9 +131,35 @@ impl Elf {
         Some(Vec::new())
     }
 
+    /// Bytes of the file, and the CRC-32 of its headers and symbol tables: what addresses are named by. Tells builds apart
+    /// that have no build-id.
+    pub fn fingerprint(&self) -> Option<(u64, u32)> {
+        let header = Header::parse(&self.cache).ok()?;
+        let endian = header.endian().ok()?;
+        let count = u64::from(header.e_shnum(endian)) * u64::from(header.e_shentsize(endian));
+        let mut ranges = vec![(0, size_of::<Header>() as u64), (header.e_shoff(endian), count)];
+        for section in header.sections(endian, &self.cache).ok()?.iter() {
+            let kind = section.sh_type(endian);
+            if kind == elf::SHT_SYMTAB || kind == elf::SHT_DYNSYM {
+                ranges.push((section.sh_offset(endian), section.sh_size(endian)));
+            }
+        }
+        let mut hasher = crc32fast::Hasher::new();
+        for (offset, length) in ranges {
+            hasher.update((&self.cache).read_bytes_at(offset, length.min(MOST_SYMBOL_BYTES)).ok()?);
+        }
+        Some(((&self.cache).len().ok()?, hasher.finalize()))
+    }
+
     /// The functions of `.symtab`, or of `.dynsym` when that is asked for.
     pub fn functions(&self, dynamic: bool) -> Functions {
         self.read_functions(if dynamic { elf::SHT_DYNSYM } else { elf::SHT_SYMTAB }).unwrap_or_default()
+    }
+
+    /// Link-time address of a function by its symbol.
+    pub fn symbol_address(&self, symbol: &[u8]) -> Option<u64> {
+        let tables = [self.functions(true), self.functions(false)];
+        tables.iter().find_map(|table| table.iter().find(|(_, name)| *name == symbol).map(|(address, _)| address))
     }
 
     fn read_functions(&self, kind: elf::SectionType) -> Option<Functions> {

@@ -29,6 +29,8 @@ pub struct Search {
     pub files: Vec<(PathBuf, Elf)>,
     /// Whether the first is the module's own.
     pub own: bool,
+    /// Why its own is not there.
+    pub why: Option<Why>,
     /// What a reader should know.
     pub notes: Vec<String>,
 }
@@ -43,42 +45,82 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(inside.collect::<PathBuf>())
 }
 
-/// Looks for a module's files.
-pub fn search(path: &str, module: &Module, origin: &Origin) -> Search {
-    let mut found = Search { files: Vec::new(), own: false, notes: Vec::new() };
+/// Why a module's own file is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// There is none, or none that can be read.
+    Unreadable,
+    /// There is one with this build-id, which is not the recorded one.
+    Another(Vec<u8>),
+    /// There is one without a build-id, which is not the recorded one.
+    Changed,
+}
+
+/// Whether a file was changed after this time, nanoseconds since 1970; not when that is not known.
+fn is_younger(path: &Path, than_unix_ns: u64) -> bool {
+    let changed = std::fs::metadata(path).and_then(|about| about.modified()).ok();
+    let changed = changed.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    than_unix_ns > 0 && changed.is_some_and(|changed| changed.as_nanos() > u128::from(than_unix_ns))
+}
+
+/// Looks for a module's files. `fingerprint`: what [`Elf::fingerprint`] said of the file that was recorded.
+pub fn search(path: &str, module: &Module, origin: &Origin, fingerprint: Option<(u64, u32)>) -> Search {
+    search_in(path, module, origin, fingerprint, None, None)
+}
+
+/// The same with files that the recorder has opened, which are looked at first: the module's own, and its separate debug
+/// information.
+pub fn search_in(
+    path: &str,
+    module: &Module,
+    origin: &Origin,
+    fingerprint: Option<(u64, u32)>,
+    file: Option<&Path>,
+    debug_file: Option<&Path>,
+) -> Search {
+    let mut found = Search { files: Vec::new(), own: false, why: Some(Why::Unreadable), notes: Vec::new() };
     let build_id = &module.build_id[..];
-    let same = |elf: &Elf| build_id.is_empty() || elf.build_id == build_id;
+    let same = |elf: &Elf| match fingerprint {
+        _ if !build_id.is_empty() => elf.build_id == build_id,
+        Some(known) => elf.fingerprint() == Some(known),
+        None => true,
+    };
     let roots = || origin.sysroot.iter().chain(&module.root);
     // Names in brackets ([vdso]) are no files.
     if path.starts_with('/') {
-        let mut another = false;
-        let places = roots().map(|root| below(root, Path::new(path))).chain([PathBuf::from(path)]);
-        for place in places {
+        let given = file.map(Path::to_path_buf).into_iter();
+        let given = given.chain(roots().map(|root| below(root, Path::new(path)))).map(|place| (place, false));
+        // Without a build-id a file that the recorder had open is the only one that is known to be the right one.
+        let is_known = file.is_none() || !build_id.is_empty();
+        let live = is_known.then(|| (PathBuf::from(path), build_id.is_empty() && fingerprint.is_none()));
+        for (place, must_be_old) in given.chain(live) {
             match Elf::open(&place) {
+                Some(_) if must_be_old && is_younger(&place, module.since_unix_ns) => found.why = Some(Why::Changed),
                 Some(elf) if same(&elf) => {
                     found.files.push((place, elf));
-                    found.own = true;
+                    (found.own, found.why) = (true, None);
                     break;
                 }
-                Some(_) => another = true,
+                Some(_) if build_id.is_empty() => found.why = Some(Why::Changed),
+                Some(elf) => found.why = Some(Why::Another(elf.build_id)),
                 None => {}
             }
-        }
-        match (found.own, another) {
-            (true, _) => {}
-            (false, true) => {
-                found.notes.push(format!("{path} is not the file that was recorded (another build-id)"));
-            }
-            (false, false) => found.notes.push(format!("{path} cannot be read; its functions have no names")),
         }
     }
     let link = found.files.first().and_then(|(_, elf)| elf.debug_link());
     let plain = debug_files(path, build_id, link.as_deref());
     let rooted = roots().flat_map(|root| plain.iter().map(|place| below(root, place)));
     let places: Vec<PathBuf> = rooted.chain(plain.clone()).collect();
-    let lies_there = |place: &PathBuf| Elf::open(place).filter(same).map(|elf| (place.clone(), elf));
+    // A debug file has the sections of the file that it was taken from, but not its bytes.
+    let fits = |elf: &Elf| build_id.is_empty() || elf.build_id == build_id;
+    let lies_there = |place: &PathBuf| Elf::open(place).filter(fits).map(|elf| (place.clone(), elf));
     let first = found.files.first().map(|(own, _)| own.clone());
-    let mut separate = places.iter().filter(|place| first.as_ref() != Some(place)).find_map(lies_there);
+    let mut separate = debug_file
+        .map(Path::to_path_buf)
+        .iter()
+        .chain(&places)
+        .filter(|place| first.as_ref() != Some(place))
+        .find_map(lies_there);
     let has_lines = found.files.first().is_some_and(|(_, elf)| elf.section_size(".debug_info") > 0);
     if separate.is_none() && origin.debuginfod && !has_lines && build_id.len() > 1 {
         match debuginfod(build_id, &origin.silent) {
@@ -95,7 +137,8 @@ pub fn search(path: &str, module: &Module, origin: &Origin) -> Search {
     found
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+/// The digits of a build-id.
+pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

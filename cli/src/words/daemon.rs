@@ -239,7 +239,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         .without_time()
         .with_target(false)
         .try_init();
-    daemon::run(config)?;
+    daemon::run(config, heaptape_analyzer::symbols::save)?;
     Ok(Outcome::Done)
 }
 

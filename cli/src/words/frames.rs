@@ -31,7 +31,7 @@ impl Frames {
                     bias,
                     path: path.as_bytes().to_vec(),
                     build_id,
-                    root: None,
+                    ..Module::default()
                 });
                 stacks.modules.len() as u32
             });

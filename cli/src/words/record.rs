@@ -157,6 +157,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         },
         apart: true,
         wait: args.wait,
+        symbols: Some(heaptape_analyzer::symbols::save),
     };
     let program = launch.program.to_string_lossy().into_owned();
     match record(launch) {

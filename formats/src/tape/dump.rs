@@ -3,6 +3,7 @@
 use super::codec::Codec;
 use super::field::Text;
 use super::layout::*;
+use super::symbols::*;
 use super::{Source, Step, Stream};
 use crate::Ending;
 use std::fmt::Write as _;
@@ -154,8 +155,61 @@ fn line(record: &Record) -> String {
                 let _ = write!(text, "\n  {start:#x}+{length:#x} {name:?}");
             }
         }
+        Record::Symbols(r) => text = symbols(r),
         Record::Inherited(r) => {
             text = format!("inherited from {:?} tick {} blocks {} bytes {}", r.parent, r.tick, r.blocks, r.bytes);
+        }
+    }
+    text
+}
+
+/// What is shown of a table of names: a small file may hold a very large one.
+const SYMBOL_ROWS: usize = 50_000;
+const SYMBOL_FRAMES: usize = 64;
+const SYMBOL_LETTERS: usize = 400;
+
+fn symbols(of: &Symbols) -> String {
+    let lines = match of.lines {
+        LINES_UNREAD => "unread",
+        LINES_READ => "read",
+        LINES_NONE => "none",
+        _ => "unknown",
+    };
+    let (path, build_id, bytes, crc) = (&of.path, hex(&of.build_id), of.file_bytes, of.checksum);
+    let (from, to) = (of.code_start, of.code_end);
+    let mut text = format!(
+        "symbols of {path:?} build-id {build_id} file {bytes} bytes crc {crc:08x} code {from:#x}..{to:#x} lines {lines}"
+    );
+    if let Some(suppressions) = &of.suppressions {
+        let _ = write!(text, "\n  suppressions {suppressions:?}");
+    }
+    let table = match SymbolTable::unpack(of) {
+        Ok(table) => table,
+        Err(error) => {
+            let _ = write!(text, "\n  {error}");
+            return text;
+        }
+    };
+    let known = |number: u32| (number as usize).checked_sub(1).and_then(|place| table.texts.get(place));
+    // A text may be long, and stand for each of many rows.
+    let shown = |text: &Text| format!("{:?}", text.lossy().chars().take(SYMBOL_LETTERS).collect::<String>());
+    let named = |number: u32| known(number).map_or_else(|| "?".into(), shown);
+    let mut at = 0_u64;
+    for SymbolFunction { start, length, symbol } in table.functions.iter().take(SYMBOL_ROWS) {
+        at = at.wrapping_add(*start);
+        let _ = write!(text, "\n  function {at:#x}+{length:#x} {}", named(*symbol));
+    }
+    at = 0;
+    for SymbolAddress { address, frames } in table.addresses.iter().take(SYMBOL_ROWS) {
+        at = at.wrapping_add(*address);
+        let _ = write!(text, "\n  address {at:#x}");
+        for SymbolFrame { symbol, file, line } in frames.iter().take(SYMBOL_FRAMES) {
+            let _ = write!(text, " {} {}:{line}", named(*symbol), named(*file));
+        }
+    }
+    for (what, rows) in [("functions", table.functions.len()), ("addresses", table.addresses.len())] {
+        if rows > SYMBOL_ROWS {
+            let _ = write!(text, "\n  {} more {what}", rows - SYMBOL_ROWS);
         }
     }
     text

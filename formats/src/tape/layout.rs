@@ -5,6 +5,7 @@
 //! [`Clock`] records tie ticks to wall time. Sites, threads, modules and allocation indexes are numbered from 1; 0 is none.
 
 use super::field::{Field, Text};
+use super::symbols::Symbols;
 use crate::{Cursor, Format, Result, tape_record};
 
 /// The first eight bytes of the file.
@@ -447,7 +448,7 @@ macro_rules! records {
 
 records! {
     1 Process 2 Module 3 ModuleGone 4 Sites 5 Thread 6 Chunk 7 Ledger 8 Loss 9 Clock 10 Summary 11 End 12 Note 13 Inherited
-    14 Course 15 Code
+    14 Course 15 Code 16 Symbols
 }
 
 macro_rules! entries {

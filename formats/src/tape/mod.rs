@@ -10,9 +10,11 @@ pub mod field;
 pub mod frame;
 pub mod layout;
 pub mod stream;
+mod symbols;
 
 pub use codec::{Codec, Unpacker};
 pub use dump::dump;
 pub use frame::{Reader, Step, Writer};
 pub use layout::*;
 pub use stream::{Source, Stream};
+pub use symbols::*;

@@ -9,6 +9,7 @@ use crate::attach::Client as Caller;
 use crate::clock;
 use crate::code::{AMONG_OTHERS, CodeMap};
 use crate::drain::Command;
+use crate::module_files::ModuleFiles;
 use crate::options::Mode;
 use crate::process::{self, Process};
 use crate::recorder::ticks_of;
@@ -134,6 +135,7 @@ impl Service {
             began_unix_ns: 0,
             carried: Some(carried(&self.config.state, caller.pid)),
             code: Arc::new(code),
+            files: Arc::new(ModuleFiles::of(caller.pid, self.saver.clone())),
         });
         let hello_pid = caller.hello.pid;
         let uid = caller.uid;
@@ -242,6 +244,7 @@ impl Service {
             began_unix_ns: process::age(pid).map_or(0, |age| start_unix_ns.saturating_sub(age.as_nanos() as u64)),
             carried: Some(carried(&self.config.state, pid)),
             code: Arc::new(CodeMap::of(pid, hello_pid, uid, AMONG_OTHERS)),
+            files: Arc::new(ModuleFiles::of(pid, self.saver.clone())),
         });
         tracing::info!("process {pid} ({}) is taken over", comm.escape_debug());
         let _ = self.archive.send(Told::Process(Arc::clone(&epoch), id, about(&session, &process)));

@@ -19,6 +19,7 @@ use crate::process::{self, make_folder};
 use crate::session::{End, SessionId, Stats};
 use crate::stages::Stages;
 use crate::store::Then;
+use crate::symbols::{self, Saver, Side, Work};
 use crate::sync;
 use crate::sys;
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -134,14 +135,27 @@ pub struct Service {
     pub(super) next: SessionId,
     pub(super) looked: Instant,
     pub(super) stopping: Option<Vec<Sender<()>>>,
+    pub(super) saver: Option<Arc<Saver>>,
 }
 
-/// Runs the daemon until it is told to stop.
+/// Runs the daemon until it is told to stop. `work` looks up the names that its epochs keep. The caller has one thread.
 ///
 /// # Errors
 /// When a socket or a folder cannot be made.
-pub fn run(config: Config) -> io::Result<()> {
-    let mut service = Service::start(config)?;
+pub fn run(config: Config, work: Work) -> io::Result<()> {
+    // Before any thread is started, and any descriptor opened that the helper should not have.
+    let saver = match symbols::split() {
+        Ok(Side::Helper(helper)) => {
+            helper.run(work);
+            return Ok(());
+        }
+        Ok(Side::Recorder(saver)) => Some(Arc::new(saver)),
+        Err(error) => {
+            tracing::warn!("epochs keep no names: {error}");
+            None
+        }
+    };
+    let mut service = Service::start(config, saver)?;
     service.notify.tell("READY=1");
     let watchdog = notify::watchdog();
     let mut fed = Instant::now();
@@ -191,7 +205,7 @@ fn door(config: &Config, passed: &mut Vec<(String, std::os::fd::OwnedFd)>) -> io
 }
 
 impl Service {
-    fn start(config: Config) -> io::Result<Service> {
+    fn start(config: Config, saver: Option<Arc<Saver>>) -> io::Result<Service> {
         let mut held = SigSet::empty();
         [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGHUP, Signal::SIGXFSZ]
             .into_iter()
@@ -270,6 +284,7 @@ impl Service {
             holder,
             leaves: false,
             talking,
+            saver,
         };
         service.find_streams()?;
         let carried = service.config.state.join(CARRIED);
@@ -421,6 +436,7 @@ impl Service {
         if let Some(archivist) = self.archivist.take() {
             let _ = archivist.join();
         }
+        self.saver.iter().for_each(|saver| saver.finish(ANSWERED));
         sync::finish();
         clear_flights(&self.config.state);
         let _ = std::fs::remove_file(&self.config.control);

@@ -288,6 +288,13 @@ impl Image {
         if mode == Mode::Flight && is_over {
             piece.segments = self.parts.closed.drain(..).chain([self.session.folder.clone()]).collect();
         }
+        let folders = match mode {
+            _ if folds => Vec::new(),
+            // A segment is kept with those before it, or not at all.
+            Mode::Flight => std::mem::take(&mut piece.segments.clone()),
+            _ => vec![self.session.folder.clone()],
+        };
+        piece.symbols = self.symbols(folders);
         piece.last = Some(self.sums());
         piece.then = then;
         out(piece);

@@ -96,7 +96,8 @@ pub fn read(folder: &Path) -> Back {
                     back.chunk(&chunk, &unpack(chunk.codec, stored, chunk.plain_length));
                     back.chunks.push(chunk);
                 }
-                Record::ModuleGone(_) | Record::Clock(_) | Record::Course(_) | Record::Code(_) => {}
+                Record::ModuleGone(_) | Record::Clock(_) | Record::Course(_) | Record::Code(_) | Record::Symbols(_) => {
+                }
             },
             Step::End(ending) => {
                 assert!(ending.is_complete());

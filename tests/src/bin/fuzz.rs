@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use heaptape_analyzer::foreign::{mleak, mprof, mptrace};
+use heaptape_analyzer::symbols::saved::Table;
 use heaptape_analyzer::{convert, import, load, unpack};
 use heaptape_formats::perf_map::{Line, Unnamed};
 use heaptape_formats::{Ending, Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
@@ -134,6 +135,14 @@ const READERS: [(&str, &[&str], Reader); 10] = [
     ("tape", &["tape"], |bytes, sink| {
         drop(tape::dump(bytes, sink));
         drop(load::tape::read(bytes));
+        let mut stream = tape::Reader::new(bytes);
+        while let Ok(tape::Step::Record(_, record)) = stream.as_mut().map(tape::Reader::step) {
+            if let tape::Record::Symbols(symbols) = record {
+                let mut table = Table::default();
+                table.add(&symbols);
+                drop((table.find(0x1010), table.lines(0x1010)));
+            }
+        }
     }),
     ("perf-map", &["perf-map"], |bytes, _| {
         let mut unnamed: Unnamed = (0..64).map(|step| 0x7f65_7802_2900 + step * 0x800).collect();
@@ -354,6 +363,7 @@ fn made_tape() -> Vec<u8> {
         tape::Record::Code(tape::Code {
             ranges: vec![tape::CodeRange { start: 0x1000, length: 0x80, name: "JS:*f /x.js:1:2".into() }],
         }),
+        tape::Record::Symbols(symbols()),
         tape::Record::Note(tape::Note { text: "a note".into(), ..Default::default() }),
         tape::Record::Inherited(tape::Inherited { parent: "6.program".into(), ..Default::default() }),
         tape::Record::ModuleGone(tape::ModuleGone { number: 1 }),
@@ -363,4 +373,29 @@ fn made_tape() -> Vec<u8> {
         writer.record(&record, &mut out);
     }
     out
+}
+
+/// Names of a module, not packed, so that changes of their bytes reach the reader of the table.
+fn symbols() -> tape::Symbols {
+    use tape::field::Field;
+    let table = tape::SymbolTable {
+        texts: vec!["main".into(), "/src/main.c".into()],
+        functions: vec![tape::SymbolFunction { start: 0x1000, length: 64, symbol: 1 }],
+        addresses: vec![tape::SymbolAddress {
+            address: 0x1010,
+            frames: vec![tape::SymbolFrame { symbol: 1, file: 2, line: 7 }],
+        }],
+    };
+    let mut plain = Vec::new();
+    table.put(&mut plain);
+    tape::Symbols {
+        path: "/bin/program".into(),
+        build_id: "id".into(),
+        file_bytes: 9000,
+        lines: tape::LINES_READ,
+        codec: tape::Codec::Plain as u8,
+        plain_length: plain.len() as u32,
+        stored: tape::field::Text(plain),
+        ..tape::Symbols::default()
+    }
 }

@@ -1,0 +1,155 @@
+//! Looks up the names that a recording is to keep ([`super::saved`] reads them): those of the addresses that its call sites
+//! hold, and no others, so that they take little room.
+//!
+//! Symbol tables come first, since they are quick; lines and inlined functions follow. Whoever calls this bounds its time and
+//! memory: the files are those of the recorded programs, and may hold anything.
+
+use super::dwarf::{Debug, Source};
+use super::elf::{Elf, Functions};
+use super::files::{Search, search_in};
+use super::{DEFAULT_SUPPRESSIONS, Origin, functions};
+use crate::stacks::Module;
+use crate::symbols::returned_text::returned_text;
+use heaptape_formats::tape::{
+    LINES_NONE, LINES_READ, LINES_UNREAD, Record, SymbolAddress, SymbolFrame, SymbolFunction, SymbolQuery, SymbolTable,
+    Symbols, Writer,
+};
+use rustc_hash::FxHashMap;
+use std::path::{Path, PathBuf};
+
+/// The most debug information of a module that is read.
+const MOST_DEBUG: u64 = 512 << 20;
+/// Addresses of one table: it stays far below what a reader unpacks.
+const ADDRESSES: usize = 1 << 16;
+
+/// What tells modules apart: path, build-id, and for one without a build-id where its file is.
+type Key = (Vec<u8>, Vec<u8>, Option<PathBuf>);
+
+/// A module's files, read once for all processes that ask for it.
+struct Known {
+    files: Vec<(PathBuf, Elf)>,
+    functions: Functions,
+    of: Symbols,
+    debug: Option<Debug>,
+}
+
+/// Looks up what each process asks for: its modules, and the files that come along with them. Gives the bytes of each
+/// process's `symbols.tape`: at first without lines, then whole, unless no module has lines.
+pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], give: &mut dyn FnMut(usize, &[u8])) {
+    let mut known: FxHashMap<Key, Known> = FxHashMap::default();
+    let mut key_of = FxHashMap::default();
+    for round in [LINES_UNREAD, LINES_READ] {
+        for (number, (queries, files)) in processes.iter().enumerate() {
+            let (mut bytes, mut writer, mut has_lines) = (Vec::new(), Writer::default(), false);
+            Writer::file_head(&mut bytes);
+            for (place, query) in queries.iter().enumerate() {
+                let key = key_of.entry((number, place)).or_insert_with(|| key(query, files));
+                let module = known.entry(key.clone()).or_insert_with(|| Known::find(query, files));
+                if module.files.is_empty() {
+                    continue;
+                }
+                has_lines |= module.of.lines != LINES_NONE;
+                if round == LINES_READ {
+                    module.read_lines();
+                }
+                for addresses in query.addresses.chunks(ADDRESSES) {
+                    if let Ok(symbols) = module.table(addresses).pack(module.of.clone()) {
+                        writer.record(&Record::Symbols(symbols), &mut bytes);
+                    }
+                }
+            }
+            // What has no lines was given in the first round.
+            if round == LINES_UNREAD || has_lines {
+                give(number, &bytes);
+            }
+        }
+    }
+}
+
+/// The key of a module of one process.
+fn key(query: &SymbolQuery, files: &[PathBuf]) -> Key {
+    let (path, build_id) = (query.path.0.clone(), query.build_id.0.clone());
+    let place = file(files, query.file).map(Path::to_path_buf).filter(|_| build_id.is_empty());
+    (path, build_id, place)
+}
+
+fn file(files: &[PathBuf], number: u32) -> Option<&Path> {
+    files.get((number as usize).checked_sub(1)?).map(PathBuf::as_path)
+}
+
+impl Known {
+    fn find(query: &SymbolQuery, given: &[PathBuf]) -> Known {
+        let path = query.path.lossy();
+        let module = Module { path: query.path.0.clone(), build_id: query.build_id.0.clone(), ..Module::default() };
+        let (own, debug) = (file(given, query.file), file(given, query.debug_file));
+        let Search { files, .. } = search_in(&path, &module, &Origin::default(), None, own, debug);
+        let elf = files.first().map(|(_, elf)| elf);
+        let (file_bytes, checksum) = elf.and_then(Elf::fingerprint).unwrap_or_default();
+        let code = elf.and_then(Elf::code).unwrap_or_default();
+        let suppressions = elf.and_then(|elf| returned_text(elf, elf.symbol_address(DEFAULT_SUPPRESSIONS)?).ok());
+        let is_readable = |(_, elf): &(PathBuf, Elf)| (1..=MOST_DEBUG).contains(&elf.section_size(".debug_info"));
+        let of = Symbols {
+            path: query.path.clone(),
+            build_id: query.build_id.clone(),
+            file_bytes,
+            checksum,
+            code_start: code.start,
+            code_end: code.end,
+            lines: if files.iter().any(is_readable) { LINES_UNREAD } else { LINES_NONE },
+            suppressions: suppressions.map(|text| text.as_str().into()),
+            ..Symbols::default()
+        };
+        Known { functions: functions(&files), files, of, debug: None }
+    }
+
+    fn read_lines(&mut self) {
+        if self.of.lines == LINES_UNREAD {
+            self.debug = self.files.iter().find_map(|(path, elf)| Debug::read(elf, path, MOST_DEBUG));
+            self.of.lines = if self.debug.is_some() { LINES_READ } else { LINES_NONE };
+        }
+    }
+
+    fn table(&self, addresses: &[u64]) -> SymbolTable {
+        let (mut table, mut texts) = (SymbolTable::default(), Texts::default());
+        let (mut last_function, mut last_address) = (0, 0);
+        for &address in addresses {
+            if let Some((start, end, symbol)) = self.functions.find(address)
+                && (start > last_function || table.functions.is_empty())
+            {
+                let symbol = texts.number(symbol);
+                table.functions.push(SymbolFunction { start: start - last_function, length: end - start, symbol });
+                last_function = start;
+            }
+            if let Some(debug) = &self.debug {
+                let frames = debug.find(address).iter().map(|frame| texts.frame(frame)).collect();
+                table.addresses.push(SymbolAddress { address: address - last_address, frames });
+                last_address = address;
+            }
+        }
+        table.texts = texts.all.into_iter().map(Into::into).collect();
+        table
+    }
+}
+
+/// Texts, each once.
+#[derive(Default)]
+struct Texts {
+    all: Vec<Vec<u8>>,
+    known: FxHashMap<Vec<u8>, u32>,
+}
+
+impl Texts {
+    fn number(&mut self, text: &[u8]) -> u32 {
+        if let Some(number) = self.known.get(text) {
+            return *number;
+        }
+        self.all.push(text.to_vec());
+        self.known.insert(text.to_vec(), self.all.len() as u32);
+        self.all.len() as u32
+    }
+
+    fn frame(&mut self, frame: &Source) -> SymbolFrame {
+        let mut number = |text: &Option<String>| text.as_ref().map_or(0, |text| self.number(text.as_bytes()));
+        SymbolFrame { symbol: number(&frame.symbol), file: number(&frame.file), line: frame.line.unwrap_or(0) }
+    }
+}

@@ -1,0 +1,201 @@
+//! The names that a recording keeps of its modules (`symbols.tape`), for when their files are gone or were built anew.
+
+use super::dwarf::{MOST_INLINED, Source};
+use heaptape_formats::recording::{SYMBOLS, SYMBOLS_LOCK};
+use heaptape_formats::tape::field::Text;
+use heaptape_formats::tape::{LINES_READ, LINES_UNREAD, Record, Step, Stream, SymbolFrame, SymbolTable, Symbols};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// The most bytes of tables of one recording's process that are unpacked.
+const MOST_TABLES: u64 = 256 << 20;
+/// The longest symbol or path.
+const MOST_TEXT: usize = 64 << 10;
+/// How long a reader waits for names that are being written, when it has no other source.
+const WAIT: Duration = Duration::from_secs(20);
+
+/// The saved names of one process. Read when first asked for.
+#[derive(Debug)]
+pub struct Saved {
+    /// Tells it from others, from 1 on.
+    number: u64,
+    folder: PathBuf,
+    read: OnceLock<Contents>,
+}
+
+/// What the file holds, still packed.
+#[derive(Debug, Default)]
+struct Contents {
+    modules: Vec<Symbols>,
+    damage: Option<String>,
+}
+
+impl PartialEq for Saved {
+    fn eq(&self, other: &Saved) -> bool {
+        self.folder == other.folder
+    }
+}
+
+impl Eq for Saved {}
+
+impl Saved {
+    /// Those of the process in this folder; none where its recorder kept none.
+    pub fn of(folder: &Path) -> Option<Saved> {
+        let is_there = folder.join(SYMBOLS).exists() || folder.join(SYMBOLS_LOCK).exists();
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Relaxed) + 1;
+        is_there.then(|| Saved { number, folder: folder.to_path_buf(), read: OnceLock::new() })
+    }
+
+    /// Tells it from others, from 1 on.
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The tables of a module. Names that are being written are waited for if `waits`.
+    pub fn tables(&self, path: &[u8], build_id: &[u8], waits: bool) -> Vec<Symbols> {
+        if self.read.get().is_none() && is_locked(&self.folder) {
+            if !waits {
+                return of_module(&read(&self.folder).modules, path, build_id);
+            }
+            let asked = Instant::now();
+            while is_locked(&self.folder) && asked.elapsed() < WAIT {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        of_module(&self.read.get_or_init(|| read(&self.folder)).modules, path, build_id)
+    }
+
+    /// What is wrong with the file, if it was read and something is.
+    pub fn damage(&self) -> Option<String> {
+        let damage = self.read.get()?.damage.as_ref()?;
+        Some(format!("{}: {damage}", self.folder.join(SYMBOLS).display()))
+    }
+}
+
+fn of_module(modules: &[Symbols], path: &[u8], build_id: &[u8]) -> Vec<Symbols> {
+    modules.iter().filter(|module| module.path.0 == path && module.build_id.0 == build_id).cloned().collect()
+}
+
+/// Whether somebody writes the names of this folder's process.
+fn is_locked(folder: &Path) -> bool {
+    File::open(folder.join(SYMBOLS_LOCK)).is_ok_and(|file| file.try_lock_shared().is_err())
+}
+
+fn read(folder: &Path) -> Contents {
+    let mut contents = Contents::default();
+    let file = match File::open(folder.join(SYMBOLS)) {
+        Ok(file) => file,
+        Err(_) => return contents,
+    };
+    let mut stream = match Stream::new(&file) {
+        Ok(stream) => stream,
+        Err(error) => return Contents { damage: Some(error.to_string()), ..contents },
+    };
+    let mut plain = 0;
+    loop {
+        match stream.step() {
+            Ok(Step::Record(_, Record::Symbols(symbols))) => {
+                plain += u64::from(symbols.plain_length);
+                if plain > MOST_TABLES {
+                    contents.damage.get_or_insert_with(|| format!("more than {MOST_TABLES} bytes of names"));
+                    return contents;
+                }
+                contents.modules.push(symbols);
+            }
+            Ok(Step::Record(..) | Step::Unknown(..)) => {}
+            Ok(Step::Damage(_, _, error)) => drop(contents.damage.get_or_insert(error.to_string())),
+            Ok(Step::End(heaptape_formats::Ending::Complete)) => return contents,
+            Ok(Step::End(heaptape_formats::Ending::Cut { offset, field })) => {
+                contents.damage.get_or_insert_with(|| format!("cut at offset {offset} ({field})"));
+                return contents;
+            }
+            Err(error) => return Contents { damage: Some(error.to_string()), ..contents },
+        }
+    }
+}
+
+/// The names of one module, of all processes that kept some. Texts are kept once: a small file may name many addresses by a
+/// long one.
+#[derive(Debug, Default)]
+pub struct Table {
+    texts: Vec<Text>,
+    functions: BTreeMap<u64, (u64, u32)>,
+    lines: FxHashMap<u64, Vec<SymbolFrame>>,
+    /// Link-time addresses of its code.
+    pub code: Option<Range<u64>>,
+    /// What its `__lsan_default_suppressions` returns.
+    pub suppressions: Option<String>,
+    /// Bytes and checksum of the file that was read.
+    pub fingerprint: Option<(u64, u32)>,
+    /// Whether there was debug information that was not read.
+    pub had_lines: bool,
+}
+
+impl Table {
+    /// Adds what a process kept. A table that cannot be read adds nothing.
+    pub fn add(&mut self, symbols: &Symbols) {
+        self.fingerprint = (symbols.file_bytes > 0).then_some((symbols.file_bytes, symbols.checksum));
+        if symbols.code_end > symbols.code_start {
+            self.code = Some(symbols.code_start..symbols.code_end);
+        }
+        self.had_lines |= symbols.lines == LINES_UNREAD;
+        self.suppressions = symbols.suppressions.as_ref().map(|text| text.lossy().into_owned());
+        let Ok(mut table) = SymbolTable::unpack(symbols) else { return };
+        // Its own numbers count from the texts that are known already.
+        let (first, known) = (self.texts.len() as u32, table.texts.len() as u32);
+        let moved = |number: u32| if (1..=known).contains(&number) { first + number } else { 0 };
+        self.texts.append(&mut table.texts);
+        let mut start = 0_u64;
+        for function in table.functions {
+            start = start.wrapping_add(function.start);
+            if moved(function.symbol) > 0 {
+                self.functions.insert(start, (start.saturating_add(function.length), moved(function.symbol)));
+            }
+        }
+        if symbols.lines != LINES_READ {
+            return;
+        }
+        let mut at = 0_u64;
+        for mut address in table.addresses {
+            at = at.wrapping_add(address.address);
+            for frame in &mut address.frames {
+                (frame.symbol, frame.file) = (moved(frame.symbol), moved(frame.file));
+            }
+            self.lines.insert(at, address.frames);
+        }
+    }
+
+    fn text(&self, number: u32) -> Option<&[u8]> {
+        let text = &self.texts.get((number as usize).checked_sub(1)?)?.0;
+        Some(&text[..text.len().min(MOST_TEXT)])
+    }
+
+    /// Start, end and symbol of the function that holds a link-time address.
+    pub fn find(&self, address: u64) -> Option<(u64, u64, &[u8])> {
+        let (start, (end, symbol)) = self.functions.range(..=address).next_back()?;
+        (address < *end).then_some((*start, *end, self.text(*symbol)?))
+    }
+
+    /// Starts of its functions.
+    pub fn starts(&self) -> impl Iterator<Item = u64> {
+        self.functions.keys().copied()
+    }
+
+    /// The frames of an address, innermost first; none where debug information was not read.
+    pub fn lines(&self, address: u64) -> Option<Vec<Source>> {
+        let text = |number| self.text(number).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        let source = |frame: &SymbolFrame| Source {
+            symbol: text(frame.symbol),
+            file: text(frame.file),
+            line: Some(frame.line).filter(|line| *line > 0),
+        };
+        Some(self.lines.get(&address)?.iter().take(MOST_INLINED).map(source).collect())
+    }
+}
