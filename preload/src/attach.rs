@@ -21,6 +21,7 @@ static ATTACHER: AtomicU32 = AtomicU32::new(0);
 /// A page that a forked child sees as zeros: 1 in the process that attached.
 static ALIVE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 static SESSION_PID: AtomicU32 = AtomicU32::new(0);
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
 static FREE_STACKS: AtomicBool = AtomicBool::new(false);
 /// Ticks before the fork that made this process; see [`crate::fork`].
 pub static FORK_TICK: AtomicU64 = AtomicU64::new(0);
@@ -160,6 +161,11 @@ pub fn pid() -> u32 {
     SESSION_PID.load(Relaxed)
 }
 
+/// Whether the process of the session was forked from another one of this program.
+pub fn is_forked() -> bool {
+    IS_FORKED.load(Relaxed)
+}
+
 /// The socket's path, when this process or the one that it was forked from has a session.
 pub fn socket_path() -> Option<&'static [u8]> {
     // SAFETY: the path was written before LIVE, and is not written again.
@@ -224,6 +230,7 @@ fn settle(area: Area, pid: u32, is_child: bool) -> Option<Session> {
         return None;
     };
     SESSION_PID.store(pid, Relaxed);
+    IS_FORKED.store(is_child, Relaxed);
     // SAFETY: `start` made the page, or found the parent's.
     unsafe { (*ALIVE.load(Relaxed)).store(1, Release) };
     area.header().attached.store(1, Release);

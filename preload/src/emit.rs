@@ -50,7 +50,7 @@ fn way() -> Way {
 /// The same for the slow way: attaches, judges. `None`: not traced, or not an event of its own.
 #[cold]
 #[inline(never)]
-fn odd_block(sp: usize, size: usize, address: usize) -> Option<(*mut Block, Verdict)> {
+fn odd_block(sp: usize, bp: usize, size: usize, address: usize) -> Option<(*mut Block, Verdict)> {
     let mut block = tls::get();
     // SAFETY: as above.
     if block.is_null() || unsafe { (*block).gate } == 0 {
@@ -63,10 +63,30 @@ fn odd_block(sp: usize, size: usize, address: usize) -> Option<(*mut Block, Verd
         return None;
     }
     // SAFETY: the thread's own block with a gate that is not 0.
-    match unsafe { guard::judge(block, sp, size, address) } {
-        Verdict::Inner => None,
-        verdict => Some((block, verdict)),
+    unsafe {
+        let mut verdict = guard::judge(block, sp, size, address);
+        if verdict == Verdict::Nested && hook_is_gone(block, sp, bp) {
+            guard::abandon(block);
+            verdict = Verdict::Event;
+        }
+        // What waited for a hook that is gone came before this call.
+        if verdict == Verdict::Event && (&raw const (*block).nested_count).read_volatile() != 0 {
+            tell_nested(block, sp);
+        }
+        (verdict != Verdict::Inner).then_some((block, verdict))
     }
+}
+
+/// Whether the hook that this call seems to interrupt was left by a jump: no event can wait any more, and the stack from here to its end does
+/// not hold that hook. (It may also have been left for another stack, to be gone on with later; while few events wait, they wait for that.)
+///
+/// # Safety
+/// As [`guard::judge`].
+#[cold]
+unsafe fn hook_is_gone(block: *mut Block, sp: usize, bp: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let is_full = unsafe { (&raw const (*block).nested_count).read_volatile() as usize >= NESTED };
+    is_full && nested_capture(block, sp, bp).is_some_and(|capture| capture.met == Some(false))
 }
 
 /// Whether an allocation is passed over by a sampled thread; it is counted then. Asked before the call, so that a jump to the allocator is all
@@ -141,7 +161,7 @@ fn record(block: *mut Block, op: Op, address: u64, size: u64, sp: usize, stack: 
 #[inline(never)]
 fn odd(op: Op, address: u64, size: u64, sp: usize, bp: usize, with_stack: bool) {
     let named = if op.is_free() { address as usize } else { 0 };
-    match odd_block(sp, size as usize, named) {
+    match odd_block(sp, bp, size as usize, named) {
         None => {}
         // SAFETY: the thread's own block with a gate that is not 0.
         Some((block, _)) if !unsafe { sample::wants(block, op.is_free(), address, size) } => {}
@@ -252,15 +272,19 @@ fn nest(block: *mut Block, event: Event) -> bool {
 /// The stack of a nested event; 0 when a handler interrupted another one's capture.
 #[cold]
 fn nested_stack(block: *mut Block, sp: usize, bp: usize) -> u32 {
+    nested_capture(block, sp, bp).map_or(0, |capture| capture.node)
+}
+
+fn nested_capture(block: *mut Block, sp: usize, bp: usize) -> Option<memo::Nested> {
     // SAFETY: `nested_busy` gives the nested frames to this call alone.
     unsafe {
         if (&raw const (*block).nested_busy).read_volatile() != 0 {
-            return 0;
+            return None;
         }
         (&raw mut (*block).nested_busy).write_volatile(1);
-        let stack = memo::nested(block, sp, bp);
+        let capture = memo::nested(block, sp, bp, (*block).busy_sp);
         (&raw mut (*block).nested_busy).write_volatile(0);
-        stack
+        Some(capture)
     }
 }
 

@@ -2,7 +2,7 @@
 //! in the parent's memory while the parent's thread stands still, so its events belong to the parent's ring.
 
 use crate::thread::Block;
-use crate::unwind::rules;
+use crate::unwind::{rules, tables};
 use crate::{attach, guard, intern, operators, real, sandbox, stamp, sys, thread, tls};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering::Relaxed;
@@ -83,6 +83,7 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let gone = sys::keeping_errno(intern::retire_gone_modules);
     if gone {
         operators::forget();
+        tables::forget_pages();
     }
     rules::closed(gone);
     result

@@ -5,6 +5,7 @@
 //! * `operator new` is under way and calls `malloc` for the same bytes: one event, recorded by the outer hook.
 
 use crate::thread::{BEGUN, BUSY, Block, COUNTED, FORWARDING, READY};
+use crate::{sandbox, sys};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
 
 /// Changes the gate in one instruction: a handler that comes between a load and a store of it would have its own count undone.
@@ -76,8 +77,9 @@ pub unsafe fn judge(block: *mut Block, sp: usize, size: usize, address: usize) -
     }
 }
 
-/// Whether the frame of a hook that entered at `frame` still stands under a call at `sp`. On the thread's own stack a call from above it
-/// proves that it is gone, and so does another word in its return address's place. On another stack (a signal's) it is taken to stand.
+/// Whether the frame of a hook that entered at `frame` still stands under a call at `sp`. Another word in its return address's place proves
+/// that it is gone, and so does, on the thread's own stack, a call from above it. On another stack (a signal's, a coroutine's) it is taken to
+/// stand otherwise: [`crate::emit`] looks again when many calls have found it so.
 ///
 /// # Safety
 /// As [`judge`].
@@ -86,7 +88,10 @@ unsafe fn is_alive(block: *mut Block, sp: usize, frame: usize, word: u64) -> boo
     unsafe {
         let own = |address: usize| address >= (*block).stack_low && address < (*block).stack_end;
         if !own(frame) {
-            return sp != frame;
+            let mut now = [0; 8];
+            let is_same = !sandbox::allows(sandbox::PEEK)
+                || (sys::peek(frame, &mut now) == now.len() && u64::from_le_bytes(now) == word);
+            return sp != frame && is_same;
         }
         if own(sp) && sp >= frame {
             return false;
@@ -99,7 +104,7 @@ unsafe fn is_alive(block: *mut Block, sp: usize, frame: usize, word: u64) -> boo
 ///
 /// # Safety
 /// As [`judge`].
-unsafe fn abandon(block: *mut Block) {
+pub unsafe fn abandon(block: *mut Block) {
     // SAFETY: the caller's promise; the block's control words are mapped while its gate is not 0.
     unsafe {
         let producer = &(*(*block).control).producer.0;

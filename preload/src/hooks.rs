@@ -63,7 +63,7 @@ fn resize(block: *mut u8, size: usize, sp: usize, bp: usize, ops: [Op; 2], call:
     if cradle::owns(block) {
         return leave_cradle(block, size, first, sp, bp);
     }
-    let begun = resize_begins(block, sp, size);
+    let begun = resize_begins(block, size, sp, bp);
     let new = call();
     if let Some(begun) = begun {
         resize_ends(begun, again, block, new, size, sp, bp);

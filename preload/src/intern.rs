@@ -119,6 +119,11 @@ pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
 #[cold]
 #[inline(never)]
 fn append(value: &Value, hash: u64, probe: usize) -> u32 {
+    sys::aligned(|| append_aligned(value, hash, probe))
+}
+
+#[inline(always)]
+fn append_aligned(value: &Value, hash: u64, probe: usize) -> u32 {
     let Some(area) = attach::area() else { return 0 };
     if settings().caller_only {
         // No walk asks for the rules of its object.
@@ -297,8 +302,8 @@ fn announce(area: &Area, object: &Object) -> bool {
     // SAFETY: the loader named the object for an address whose code is on this thread's stack, or was on its maker's and is still mapped.
     unsafe {
         let (bias, name) = objects::bias_and_name(object);
-        let build_id = objects::build_id(object, bias);
-        entry.publish(object.start, object.end, bias, header.nodes_used.0.load(Relaxed), name, build_id);
+        let (build_id, length) = objects::build_id(object, bias);
+        entry.publish(object.start, object.end, bias, header.nodes_used.0.load(Relaxed), name, &build_id[..length]);
     }
     true
 }

@@ -7,8 +7,8 @@
 
 use crate::hooks::OPERATORS as NAMES;
 use crate::link::{self, Scope};
-use crate::tls;
 use crate::unwind::objects::{self, Object};
+use crate::{sys, tls};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -67,6 +67,11 @@ fn next_for(which: usize, caller: usize) -> *mut c_void {
 
 #[cold]
 fn find(which: usize, caller: usize) -> *mut c_void {
+    sys::aligned(|| find_aligned(which, caller))
+}
+
+#[inline(always)]
+fn find_aligned(which: usize, caller: usize) -> *mut c_void {
     let is_ours = |object: &Object| (object.start..object.end).contains(&(find as *const () as u64));
     let mut object = objects::find(caller);
     let mut caller = caller;

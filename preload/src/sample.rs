@@ -63,31 +63,29 @@ impl Countdown {
         differs
     }
 
-    /// An exponentially distributed number with this mean.
+    /// An exponentially distributed number with this mean. In integers: the floating-point state is the program's.
     fn gap(&mut self) -> i64 {
+        const LN_2: u128 = 0xb172_17f7;
+        const LARGEST: u64 = 1 << 56;
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        // 52 random bits make a number in (0, 1].
-        let uniform = ((self.random >> 12) + 1) as f64 / (1u64 << 52) as f64;
-        (-logarithm(uniform) * self.mean as f64) as i64
+        // 52 random bits make a number in (0, 1]; the negative of its logarithm to the base 2, with 32 bits behind the point.
+        let negative = (52 << 32) - logarithm((self.random >> 12) + 1);
+        (u128::from(negative) * LN_2 * u128::from(self.mean.min(LARGEST)) >> 64) as i64
     }
 }
 
-/// Natural logarithm of a positive normal number, to 1e-10: `no_std` has none. Exponent times ln 2, and the series of artanh for a
-/// mantissa between 0.7 and 1.4.
-fn logarithm(value: f64) -> f64 {
-    let bits = value.to_bits();
-    let mut exponent = (bits >> 52) as i64 - 1023;
-    let mut mantissa = f64::from_bits(bits & ((1 << 52) - 1) | 1023 << 52);
-    if mantissa > core::f64::consts::SQRT_2 {
-        mantissa /= 2.0;
-        exponent += 1;
-    }
-    let z = (mantissa - 1.0) / (mantissa + 1.0);
-    let square = z * z;
-    let series = (0..7).rev().fold(0.0, |sum, term| sum * square + 1.0 / f64::from(2 * term + 1));
-    exponent as f64 * core::f64::consts::LN_2 + 2.0 * z * series
+/// Logarithm to the base 2 of a number that is not 0, with 32 bits behind the point. Each squaring of the mantissa gives one of them.
+fn logarithm(value: u64) -> u64 {
+    let zeros = value.leading_zeros();
+    let mut mantissa = u128::from(value << zeros);
+    (0..32).fold(u64::from(63 - zeros), |sum, _| {
+        mantissa = mantissa * mantissa >> 63;
+        let bit = mantissa >> 64;
+        mantissa >>= bit;
+        sum << 1 | bit as u64
+    })
 }
 
 #[inline(always)]
@@ -223,8 +221,9 @@ mod tests {
 
     #[test]
     fn logarithms() {
-        for value in [1e-9, 0.001, 0.3, 0.5, 0.7, 0.99, 1.0, 1.5, 2.0, 1e6f64] {
-            assert!((logarithm(value) - value.ln()).abs() < 1e-9 * (1.0 + value.ln().abs()), "{value}");
+        for value in [1u64, 2, 3, 7, 1000, 1 << 51, (1 << 52) - 1, 1 << 52, u64::MAX] {
+            let found = logarithm(value) as f64 / (1u64 << 32) as f64;
+            assert!((found - (value as f64).log2()).abs() < 1e-9, "{value}: {found}");
         }
     }
 

@@ -120,6 +120,11 @@ pub fn now() -> u64 {
 
 #[cold]
 fn otherwise() -> u64 {
+    sys::aligned(without_counter)
+}
+
+#[inline(always)]
+fn without_counter() -> u64 {
     if SOURCE.load(Relaxed) == Source::Clock as u8 {
         return sys::monotonic_ns();
     }

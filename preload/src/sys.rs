@@ -3,7 +3,9 @@
 
 use crate::sandbox;
 use core::arch::asm;
+use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Makes a system call; errors come back as negative numbers.
 ///
@@ -28,6 +30,18 @@ macro_rules! call {
         // SAFETY: stated by the function around it.
         unsafe { syscall(libc::$number as i64, args) }
     }};
+}
+
+/// Runs `body` with an aligned stack. Hand-written code may call with one that is not, which an allocator's short ways do not mind; ours do
+/// not either, and those that are longer go through here.
+#[inline(always)]
+pub fn aligned<T>(body: impl FnOnce() -> T) -> T {
+    /// A local variable of more than the usual alignment makes the compiler align the frame of the function that has it.
+    #[repr(align(32))]
+    struct Anchor;
+    let anchor = Anchor;
+    core::hint::black_box(&anchor);
+    body()
 }
 
 /// Own process id.
@@ -79,16 +93,62 @@ pub fn is_readable(address: usize) -> bool {
     sandbox::allows(sandbox::PROBE) && call!(SYS_rt_sigprocmask, NO_SUCH_HOW, address, 0, 8) == -libc::EINVAL as isize
 }
 
+/// Pages that are asked about at once.
+const PAGES: usize = 32;
+
+/// Room for a question about many pages: too much for the small stacks that a hook may run on.
+struct Question {
+    is_taken: AtomicBool,
+    pages: UnsafeCell<[libc::iovec; PAGES]>,
+}
+
+// SAFETY: the vectors belong to whoever has set `is_taken`.
+unsafe impl Sync for Question {}
+
+static QUESTION: Question = Question {
+    is_taken: AtomicBool::new(false),
+    pages: UnsafeCell::new([libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 1 }; PAGES]),
+};
+
+/// How many pages from this one on can be read, of so many: some of them are asked about in one call where that is possible.
+pub fn readable_pages(page: usize, wanted: usize) -> usize {
+    if wanted == 1 || !sandbox::allows(sandbox::PEEK) || QUESTION.is_taken.swap(true, Ordering::Acquire) {
+        return usize::from(is_readable(page));
+    }
+    let mut bytes = [0u8; PAGES];
+    let ours = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: wanted.min(PAGES) };
+    // SAFETY: `is_taken` was set here.
+    let pages = unsafe { &mut *QUESTION.pages.get() };
+    let pages = &mut pages[..wanted.min(PAGES)];
+    for (index, one) in pages.iter_mut().enumerate() {
+        one.iov_base = page.wrapping_add(index * 4096) as *mut c_void;
+    }
+    let count = copy_own(&ours, pages);
+    QUESTION.is_taken.store(false, Ordering::Release);
+    count
+}
+
+/// Copies from this process's memory; gives the bytes copied.
+fn copy_own(ours: &libc::iovec, theirs: &[libc::iovec]) -> usize {
+    let copy = |pid: u32| call!(SYS_process_vm_readv, pid, &raw const *ours, 1, theirs.as_ptr(), theirs.len(), 0);
+    // The process of the session is this one, or shares its memory with this one, the child of a `vfork`, which may not be allowed to look.
+    let copied = match crate::attach::area() {
+        Some(_) => copy(crate::attach::pid()),
+        None => copy(pid()),
+    };
+    let copied = if copied == -libc::EPERM as isize { copy(pid()) } else { copied };
+    copied.max(0) as usize
+}
+
 /// Copies memory of this process that may not be readable, or may be unmapped meanwhile; gives the bytes copied.
 pub fn peek(address: usize, out: &mut [u8]) -> usize {
     if !sandbox::allows(sandbox::PEEK) {
         return 0;
     }
-    let (pid, room, all) = (pid(), out.as_mut_ptr(), out.len());
+    let (room, all) = (out.as_mut_ptr(), out.len());
     let copy = |bytes: usize| {
         let ours = libc::iovec { iov_base: room.cast(), iov_len: bytes };
-        let theirs = libc::iovec { iov_base: address as *mut c_void, iov_len: bytes };
-        call!(SYS_process_vm_readv, pid, &raw const ours, 1, &raw const theirs, 1, 0).max(0) as usize
+        copy_own(&ours, &[libc::iovec { iov_base: address as *mut c_void, iov_len: bytes }])
     };
     let to_page_end = 4096 - (address & 4095);
     match copy(all) {

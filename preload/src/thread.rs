@@ -77,6 +77,10 @@ pub struct Block {
     pub stack_low: usize,
     /// Behind the highest word of the thread's own stack that may be read; 0 when it is not known.
     pub stack_end: usize,
+    /// No page below this one belongs to the thread's own stack: one of them cannot be read.
+    pub stack_floor: usize,
+    /// Pages of other stacks.
+    pub other_pages: crate::unwind::other::Pages,
     /// Bytes to the next sampling point.
     pub countdown: crate::sample::Countdown,
     /// See [`crate::guard`].
@@ -124,18 +128,20 @@ pub fn block(sp: usize) -> *mut Block {
 /// is not traced.
 #[cold]
 pub fn enter(sp: usize) -> *mut Block {
-    if !crate::real::is_resolved() {
-        return core::ptr::null_mut();
-    }
-    if !sandbox::allows(sandbox::THREAD) {
-        attach::missed();
-        return core::ptr::null_mut();
-    }
-    // A handler that jumped out from here would leave the thread without a block for ever.
-    let signals = sys::hold_signals();
-    let block = arrives(sp);
-    sys::release_signals(signals);
-    block
+    sys::aligned(|| {
+        if !crate::real::is_resolved() {
+            return core::ptr::null_mut();
+        }
+        if !sandbox::allows(sandbox::THREAD) {
+            attach::missed();
+            return core::ptr::null_mut();
+        }
+        // A handler that jumped out from here would leave the thread without a block for ever.
+        let signals = sys::hold_signals();
+        let block = arrives(sp);
+        sys::release_signals(signals);
+        block
+    })
 }
 
 fn arrives(sp: usize) -> *mut Block {
@@ -212,7 +218,9 @@ unsafe fn prepare(block: *mut Block, control: &SlotControl, ring: Ring, sp: usiz
         (*block).memo.forget();
         (*block).countdown = crate::sample::Countdown::new(sample_bytes);
         (*block).stack_low = sp & !4095;
-        (*block).stack_end = own_stack_end(sp);
+        (*block).stack_end = own_stack_end(sp, control.owner.0.tid.load(Relaxed));
+        (*block).stack_floor = 0;
+        (*block).other_pages = crate::unwind::other::Pages::new();
         (*block).gate = READY;
     }
 }
@@ -293,22 +301,29 @@ fn claim(session: &attach::Session) -> Option<u32> {
 }
 
 /// The end of the stack that `sp` lies on: threads made by libc have their thread pointer at its top, the main thread has the kernel's
-/// random bytes above its first frame. 0 when the pages up to there are not all mapped: the first event came on another stack, or this is
-/// the child of a thread that forked, whose stacks are then walked word by word.
-pub fn own_stack_end(sp: usize) -> usize {
+/// random bytes above its first frame. The only thread of a forked child may have been either. 0 when the pages up to there are not all
+/// mapped: the first event came on another stack.
+pub fn own_stack_end(sp: usize, tid: u32) -> usize {
+    let is_main = tid == attach::pid();
+    let kernels = if is_main { mapped_up_to(sp, sys::auxiliary(libc::AT_RANDOM)) } else { 0 };
+    if kernels == 0 && (!is_main || attach::is_forked()) { mapped_up_to(sp, tls::thread_pointer()) } else { kernels }
+}
+
+/// The word's address, when everything from `sp` up to it can be read; else 0.
+fn mapped_up_to(sp: usize, end: usize) -> usize {
     /// 64 MiB: more than any stack in use at a thread's first event.
     const FARTHEST: usize = 64 << 20;
-    let is_main = sys::tid() == attach::pid();
-    let end = if is_main { sys::auxiliary(libc::AT_RANDOM) } else { tls::thread_pointer() } & !7;
+    let end = end & !7;
     if end <= sp || end - sp > FARTHEST {
         return 0;
     }
     let mut page = sp & !4095;
     while page < end {
-        if !sys::is_readable(page) {
+        let count = sys::readable_pages(page, (end - page).div_ceil(4096));
+        if count == 0 {
             return 0;
         }
-        page += 4096;
+        page += count * 4096;
     }
     end
 }
@@ -325,21 +340,29 @@ impl Block {
     fn grow_stack(&mut self, sp: usize) -> bool {
         /// 2,048 pages: what a single frame may skip at once.
         const MOST: usize = 8 << 20;
+        if self.other_pages.contain(sp as u64) {
+            return false;
+        }
         if self.stack_end == 0 {
-            self.stack_end = own_stack_end(sp);
+            self.stack_end = own_stack_end(sp, sys::tid());
             self.stack_low = sp & !4095;
             return self.stack_end != 0;
         }
         let target = sp & !4095;
-        if sp >= self.stack_end || self.stack_low - target > MOST {
+        if sp >= self.stack_end || self.stack_low - target > MOST || target < self.stack_floor {
             return false;
         }
-        while self.stack_low > target {
+        // The page of `sp` itself is there: it is being used.
+        while self.stack_low > target + 4096 {
             if !sys::is_readable(self.stack_low - 4096) {
+                if sandbox::allows(sandbox::PROBE) {
+                    self.stack_floor = self.stack_low;
+                }
                 return false;
             }
             self.stack_low -= 4096;
         }
+        self.stack_low = target;
         true
     }
 

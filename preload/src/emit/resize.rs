@@ -25,11 +25,11 @@ pub struct Resize {
 
 /// The first half of a resize: before the real call. Gives what the second half needs.
 #[inline(never)]
-pub fn resize_begins(old: *mut u8, sp: usize, size: usize) -> Option<Resize> {
+pub fn resize_begins(old: *mut u8, size: usize, sp: usize, bp: usize) -> Option<Resize> {
     let (block, verdict) = match way() {
         Way::Fast(block) => (block, Verdict::Event),
         Way::Untraced => return None,
-        Way::Slow => odd_block(sp, size, old as usize)?,
+        Way::Slow => odd_block(sp, bp, size, old as usize)?,
     };
     let mut resize = Resize { block, nested: verdict == Verdict::Nested, old: true, new: true };
     // SAFETY: the thread's own block with a gate that is not 0.

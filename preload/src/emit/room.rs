@@ -34,6 +34,11 @@ pub unsafe fn obey(block: *mut Block) {
 #[cold]
 #[inline(never)]
 pub fn room(block: &mut Block) -> bool {
+    sys::aligned(|| find_room(block))
+}
+
+#[inline(always)]
+fn find_room(block: &mut Block) -> bool {
     let capacity = block.ring.capacity();
     let wanted = block.head + ROOM + block.reserved;
     // SAFETY: as in `push`.

@@ -1,7 +1,8 @@
 //! Builds with `--cfg heaptape_verify`: every captured stack is compared with a full walk by the same rules, each 101st with the libc's own
 //! `backtrace`. The counts stand in the area's header; nothing here is in the library that users get.
 
-use super::walk::{self, OwnStack, Probed};
+use super::other::{OtherStack, Pages};
+use super::walk::{self, OwnStack};
 use super::{Frames, NODE_FLAGS};
 use crate::thread::Block;
 use crate::{attach, intern, link};
@@ -56,7 +57,7 @@ unsafe fn by_walk(block: *mut Block, sp: usize, bp: usize, node: u32, frames: &m
     let (is_own, end) = unsafe { ((*block).is_on_own_stack(sp), (*block).stack_end as u64) };
     let count = match is_own {
         true => walk::plain(first, &mut OwnStack { low: sp as u64, end }, frames),
-        false => walk::plain(first, &mut Probed::default(), frames),
+        false => walk::plain(first, &mut OtherStack::new(sp as u64, 0, 0, &mut Pages::new()), frames),
     };
     let mut number = node;
     let mut same = true;

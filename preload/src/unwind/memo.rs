@@ -11,10 +11,14 @@
 //!
 //! Before stepping, [`paths`](super::paths) is asked for the inner part; what it gives stands on the memo's outer frames, which are read again
 //! as above.
+//!
+//! Other stacks than the thread's own ([`super::other`]) are remembered too, without paths. There the remembered words are read one after the
+//! other, from the innermost outwards, and only while all before were equal: each is then the word of a frame that is live.
 
 use super::machine::Registers;
+use super::other::{OtherStack, Pages};
 use super::paths::Paths;
-use super::walk::{self, Next, OwnStack, Probed};
+use super::walk::{self, Memory, Next, OwnStack};
 use super::{Frame, Frames, LIVE_BP, NODE_FLAGS, SPECIAL, USES_BP, rules};
 use crate::intern;
 use crate::thread::Block;
@@ -52,6 +56,9 @@ struct Saved {
 /// Flags of a frame that tell of the step from it outwards; the others tell how it was reached.
 const ONWARD: u32 = USES_BP | LIVE_BP | GUESS | CUT;
 
+/// In [`Memo::generation`]: what is remembered is another stack than the thread's own. Generations are multiples of more.
+const OTHER: u32 = 1;
+
 /// In [`Memo::saved_upto`].
 const STEPPED: u32 = 1 << 31;
 
@@ -61,6 +68,22 @@ impl Memo {
         self.count = 0;
         self.top = 0;
         self.paths.forget();
+    }
+
+    /// Begins a generation of rules, or with a stack of another kind than the last one; `kind` is 0 for the thread's own, or [`OTHER`].
+    #[cold]
+    #[inline(never)]
+    fn begin(&mut self, generation: Option<u32>, kind: u32) {
+        match generation {
+            // The frames of the own stack are outer ones of a signal handler's; those of another are never read in any order.
+            Some(generation) if self.generation | OTHER == generation | OTHER => {
+                if kind == 0 {
+                    (self.count, self.top) = (0, 0);
+                }
+            }
+            _ => self.forget(),
+        }
+        self.generation = generation.map_or(0, |generation| generation | kind);
     }
 
     /// Makes `frames` the whole of the last capture.
@@ -150,12 +173,11 @@ unsafe fn captured(block: *mut Block, sp: usize, bp: usize) -> u32 {
         return intern::node(0, walk::first(sp, bp).address, CUT);
     }
     if !block.is_on_own_stack(sp) {
-        return foreign(block, sp, bp, settings.max_frames);
+        return other(block, sp, bp, settings.max_frames);
     }
     let generation = rules::generation();
     if generation != Some(block.memo.generation) {
-        block.memo.generation = generation.unwrap_or(0);
-        block.memo.forget();
+        block.memo.begin(generation, 0);
     }
     let first = walk::first(sp, bp);
     let memo = &mut block.memo;
@@ -164,10 +186,10 @@ unsafe fn captured(block: *mut Block, sp: usize, bp: usize) -> u32 {
         return node;
     }
     memo.settle();
-    let memory = OwnStack { low: sp as u64, end: block.stack_end as u64 };
-    let (base, fresh) = collect(memo, first, memory, settings.max_frames);
+    let mut memory = OwnStack { low: sp as u64, end: block.stack_end as u64 };
+    let Walked { base, fresh, .. } = collect(memo, first, &mut memory, settings.max_frames);
     if (base + fresh > settings.max_frames) || (memo.is_deep && base + fresh < settings.max_frames / 2) {
-        return deep(memo, sp, bp, block.stack_end, base, fresh, settings.max_frames);
+        return deep(memo, first, &mut memory, base, fresh, settings.max_frames).0;
     }
     if base == 0 {
         memo.is_deep = fresh == settings.max_frames && memo.fresh[fresh - 1].flags() & CUT != 0;
@@ -212,12 +234,23 @@ unsafe fn by_path(memo: &mut Memo, first: &Frame) -> Option<u32> {
     Some(node)
 }
 
+/// What a walk found.
+struct Walked {
+    /// Of the outermost remembered frames, those that still hold.
+    base: usize,
+    /// Frames inside them.
+    fresh: usize,
+    /// No step was a guess, and none was impossible.
+    is_sure: bool,
+}
+
 /// Finds how many of the outermost remembered frames still hold, and puts the frames inside them into `fresh`, innermost first.
 ///
 /// The walk's state is kept in scalars, and the two usual kinds of rule are followed here: a frame costs one chain of rule, slot and return
 /// address. Everything else goes through [`walk::step`].
 #[inline(always)]
-fn collect(memo: &mut Memo, first: Frame, mut memory: OwnStack, most: usize) -> (usize, usize) {
+fn collect<M: Memory>(memo: &mut Memo, first: Frame, memory: &mut M, most: usize) -> Walked {
+    let mut is_sure = true;
     let Frame { mut slot, mut address, mut bp, mut how } = first;
     let mut sp = slot + 8;
     let mut known = (memo.count as usize).min(MAX_FRAMES);
@@ -234,10 +267,13 @@ fn collect(memo: &mut Memo, first: Frame, mut memory: OwnStack, most: usize) -> 
             // From now on this step leads here: what it read is what must be read again.
             let old = &mut memo.frames[known - 1];
             (old.how, old.bp) = (how | old.how & u64::from(ONWARD) << 32, bp);
-            if memo.holds(known) {
-                return (known, fresh);
+            if M::IS_OWN && memo.holds(known) {
+                return Walked { base: known, fresh, is_sure };
             }
             let confirmed = confirm(&mut memo.frames[..known]);
+            if !M::IS_OWN && confirmed == 0 {
+                return Walked { base: known, fresh, is_sure };
+            }
             // frames[confirmed..known] hold, the one outside them does not (or must be stepped to).
             while known > confirmed + 1 && fresh < most {
                 known -= 1;
@@ -257,42 +293,39 @@ fn collect(memo: &mut Memo, first: Frame, mut memory: OwnStack, most: usize) -> 
         }
         if fresh >= most {
             memo.fresh[fresh - 1].mark(CUT);
-            return (0, fresh);
+            return Walked { base: 0, fresh, is_sure };
         }
         if rule.is_usual() {
             let base = if rule.is_from_sp() { sp } else { bp };
             let next = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
             let words = rule.bp_words();
-            let saved = next.wrapping_sub(8 * words);
-            if next < sp || next >= memory.end || next & 7 != 0 || saved < memory.low {
+            let Some((found, saved)) = memory.pair(next, next.wrapping_sub(8 * words), sp) else {
                 memo.fresh[fresh - 1].mark(CUT);
-                return (0, fresh);
-            }
-            // SAFETY: low <= saved <= next < end, multiples of 8: words of the thread's own stack, all of it mapped.
-            let (found, saved) =
-                unsafe { ((next as *const u64).read_volatile(), (saved as *const u64).read_volatile()) };
+                return Walked { base: 0, fresh, is_sure: false };
+            };
             if found == 0 {
-                return (0, fresh);
+                return Walked { base: 0, fresh, is_sure };
             }
             bp = if words == 0 { bp } else { saved };
             (slot, address, how, sp) = (next, found, words, next + 8);
             continue;
         }
         let lookup = if (how >> 32) as u32 & SIGNAL != 0 { address } else { address.wrapping_sub(1) };
-        match walk::step(Registers { lookup, sp, bp }, rule, &mut memory) {
+        match walk::step(Registers { lookup, sp, bp }, rule, memory) {
             Next::Caller(frame, there) => {
                 Frame { slot, address, bp, how } = frame;
                 sp = there.sp;
             }
             Next::Guessed(frame, there) => {
+                is_sure = false;
                 memo.fresh[fresh - 1].mark(GUESS);
                 Frame { slot, address, bp, how } = frame;
                 sp = there.sp;
             }
-            Next::End => return (0, fresh),
+            Next::End => return Walked { base: 0, fresh, is_sure },
             Next::Cut => {
                 memo.fresh[fresh - 1].mark(CUT);
-                return (0, fresh);
+                return Walked { base: 0, fresh, is_sure: false };
             }
         }
     }
@@ -308,7 +341,8 @@ fn confirm(frames: &mut [Frame]) -> usize {
     while let Some(frame) = index.checked_sub(1).map(|outer| &mut frames[outer]) {
         let words = frame.bp_words();
         // SAFETY: a remembered slot lies on the thread's own stack above the frame just matched, which is mapped from there to its end; a
-        // frame pointer's place is below its slot and above that frame, also of a `SPECIAL` one.
+        // frame pointer's place is below its slot and above that frame, also of a `SPECIAL` one. On another stack all inside this frame
+        // was equal, so that its slot holds the return address of a frame that is live.
         let (address, saved) = unsafe {
             let slot = frame.slot as *const u64;
             (slot.read_volatile(), slot.sub(words as usize).read_volatile())
@@ -346,14 +380,23 @@ fn store(memo: &mut Memo, base: usize, fresh: usize) -> u32 {
 
 /// Stacks beyond the depth limit. Too many frames: the innermost half of the limit is kept, cut there, so that a recursion pays for its
 /// frames' new nodes once in half a limit. A cut stack that has become short again: walked anew.
+///
+/// Gives the node, and whether the walk was sure.
 #[cold]
 #[inline(never)]
-fn deep(memo: &mut Memo, sp: usize, bp: usize, end: usize, base: usize, fresh: usize, most: usize) -> u32 {
+fn deep<M: Memory>(
+    memo: &mut Memo,
+    first: Frame,
+    memory: &mut M,
+    base: usize,
+    fresh: usize,
+    most: usize,
+) -> (u32, bool) {
     if base + fresh <= most {
         memo.count = 0;
-        let (_, fresh) = collect(memo, walk::first(sp, bp), OwnStack { low: sp as u64, end: end as u64 }, most);
+        let Walked { fresh, is_sure, .. } = collect(memo, first, memory, most);
         memo.is_deep = fresh == most && memo.fresh[fresh - 1].flags() & CUT != 0;
-        return store(memo, 0, fresh);
+        return (store(memo, 0, fresh), is_sure);
     }
     let keep = most / 2;
     let inner = fresh.min(keep);
@@ -373,28 +416,67 @@ fn deep(memo: &mut Memo, sp: usize, bp: usize, end: usize, base: usize, fresh: u
     memo.is_deep = true;
     memo.count = outer as u32;
     memo.note_saved(0);
-    store(memo, outer, inner)
+    (store(memo, outer, inner), true)
 }
 
 /// A stack that is not the thread's own.
 #[cold]
 #[inline(never)]
-fn foreign(block: &mut Block, sp: usize, bp: usize, most: usize) -> u32 {
-    let count = walk::plain(walk::first(sp, bp), &mut Probed::default(), &mut block.memo.fresh[..most]);
-    intern_all(&block.memo.fresh[..count])
+fn other(block: &mut Block, sp: usize, bp: usize, most: usize) -> u32 {
+    let Block { memo, other_pages, stack_low, stack_end, .. } = block;
+    let generation = rules::generation();
+    if generation.is_none_or(|generation| memo.generation != generation | OTHER) {
+        memo.begin(generation, OTHER);
+    }
+    memo.settle();
+    let before = *other_pages;
+    let first = walk::first(sp, bp);
+    let mut memory = OtherStack::new(sp as u64, *stack_low as u64, *stack_end as u64, other_pages);
+    let Walked { base, fresh, mut is_sure } = collect(memo, first, &mut memory, most);
+    let node = if base + fresh > most || (memo.is_deep && base + fresh < most / 2) {
+        let (node, deep_is_sure) = deep(memo, first, &mut memory, base, fresh, most);
+        is_sure &= deep_is_sure;
+        node
+    } else {
+        if base == 0 {
+            memo.is_deep = fresh == most && memo.fresh[fresh - 1].flags() & CUT != 0;
+        }
+        store(memo, base, fresh)
+    };
+    if is_sure {
+        other_pages.keep(sp as u64);
+    } else {
+        (*other_pages, memo.count) = (before, 0);
+    }
+    node
 }
 
-/// The node of a nested capture: nothing is remembered, all is probed.
+/// A nested capture.
+pub struct Nested {
+    /// Its node.
+    pub node: u32,
+    /// Whether it met the return address at `slot`; `None` when it did not come to the stack's end.
+    pub met: Option<bool>,
+}
+
+/// A nested capture: nothing is remembered. `slot` is where the interrupted hook's return address lies.
 ///
 /// # Safety
 /// `block` is the calling thread's with `nested_busy` set, and `sp` and `bp` are the hook's.
 #[cold]
-pub unsafe fn nested(block: *mut Block, sp: usize, bp: usize) -> u32 {
+pub unsafe fn nested(block: *mut Block, sp: usize, bp: usize, slot: usize) -> Nested {
     let settings = intern::settings();
-    // SAFETY: `nested_busy` gives these frames to this call alone.
-    let frames = unsafe { &mut (&mut (*block).nested_frames)[..settings.max_frames] };
-    let count = walk::plain(walk::first(sp, bp), &mut Probed::default(), frames);
-    intern_all(&frames[..count])
+    // SAFETY: `nested_busy` gives these frames to this call alone; the bounds of the thread's own stack are words that the interrupted hook
+    // changes one at a time, each to a value that is right with the other.
+    let (frames, low, end) =
+        unsafe { (&mut (&mut (*block).nested_frames)[..settings.max_frames], (*block).stack_low, (*block).stack_end) };
+    let mut pages = Pages::new();
+    let mut memory = OtherStack::new(sp as u64, low as u64, end as u64, &mut pages);
+    let count = walk::plain(walk::first(sp, bp), &mut memory, frames);
+    let frames = &frames[..count];
+    let is_met = frames.iter().any(|frame| frame.slot == slot as u64);
+    let is_whole = frames.iter().all(|frame| frame.flags() & (CUT | GUESS) == 0);
+    Nested { node: intern_all(frames), met: (is_met || is_whole).then_some(is_met) }
 }
 
 fn intern_all(frames: &[Frame]) -> u32 {

@@ -14,6 +14,7 @@ pub mod machine;
 mod maps;
 pub mod memo;
 pub mod objects;
+pub mod other;
 pub mod paths;
 pub mod rules;
 pub mod tables;

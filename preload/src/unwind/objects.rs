@@ -2,6 +2,7 @@
 //! and may be called from a signal handler. Older libcs: the process's map as the kernel tells it, read when an unknown address comes up;
 //! that takes no lock either.
 
+use super::tables::{PAGE, Tables};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -88,50 +89,47 @@ pub unsafe fn bias_and_name(object: &Object) -> (u64, &'static [u8]) {
     }
 }
 
-/// The build-id note of an object, found through its program headers; empty when it has none or its headers are not mapped.
-///
-/// # Safety
-/// The object must be mapped.
-pub unsafe fn build_id(object: &Object, bias: u64) -> &'static [u8] {
-    const PT_NOTE: u32 = 4;
-    const NT_GNU_BUILD_ID: u32 = 3;
-    let inside = |at: u64, bytes: u64| at >= object.start && at.saturating_add(bytes) <= object.end;
-    // SAFETY: every read is checked to lie between the object's first and last address, whose first page (the ELF header) and note
-    // segments are mapped readable by the loader's rules.
-    unsafe {
-        let word = |at: u64| (at as *const u32).read_unaligned();
-        let long = |at: u64| (at as *const u64).read_unaligned();
-        let half = |at: u64| u64::from((at as *const u16).read_unaligned());
-        if !inside(object.start, 64) || word(object.start) != u32::from_le_bytes(*b"\x7fELF") {
-            return b"";
+/// A build-id, and its length.
+pub type BuildId = ([u8; heaptape_wire::modules::BUILD_ID], usize);
+
+/// The build-id note of an object, found through its program headers; of length 0 when it has none, or when they cannot be read: a program
+/// may hide them.
+pub fn build_id(object: &Object, bias: u64) -> BuildId {
+    find_build_id(object, bias).unwrap_or_default()
+}
+
+fn find_build_id(object: &Object, bias: u64) -> Option<BuildId> {
+    const PT_NOTE: u64 = 4;
+    const NT_GNU_BUILD_ID: u64 = 3;
+    const ELF: u64 = u32::from_le_bytes(*b"\x7fELF") as u64;
+    const GNU: u64 = u32::from_le_bytes(*b"GNU\0") as u64;
+    let at = |address: u64| Tables::new(object, address);
+    let start = |offset: u64| at(object.start.wrapping_add(offset));
+    (start(0).anew().number(4)? == ELF).then_some(())?;
+    let (table, size, count) = (start(32).number(8)?, start(54).number(2)?, start(56).number(2)?);
+    for index in 0..count {
+        let header = object.start.wrapping_add(table).wrapping_add(index * size);
+        if at(header).number(4)? != PT_NOTE {
+            continue;
         }
-        let (table, size, count) =
-            (object.start + long(object.start + 32), half(object.start + 54), half(object.start + 56));
-        if size < 56 || !inside(table, size * count) {
-            return b"";
+        let first = bias.wrapping_add(at(header + 16).number(8)?);
+        let mut note = at(first).until(first.saturating_add(at(header + 40).number(8)?));
+        // In the headers' page, nearly always.
+        if first / PAGE != object.start / PAGE {
+            note = note.anew();
         }
-        for index in 0..count {
-            let header = table + index * size;
-            if word(header) != PT_NOTE {
-                continue;
-            }
-            let (mut at, length) = (bias.wrapping_add(long(header + 16)), long(header + 40));
-            let end = at.saturating_add(length);
-            if !inside(at, length) {
-                continue;
-            }
-            while at + 12 <= end {
-                let (name, description, kind) = (u64::from(word(at)), u64::from(word(at + 4)), word(at + 8));
-                let text = at + 12 + name.next_multiple_of(4);
-                if text.saturating_add(description) > end {
-                    break;
+        while let (Some(name), Some(length), Some(kind)) = (note.number(4), note.number(4), note.number(4)) {
+            let text = note.at.saturating_add(name.next_multiple_of(4));
+            if kind == NT_GNU_BUILD_ID && name == 4 && note.number(4)? == GNU {
+                let (mut id, _) = BuildId::default();
+                let length = (length as usize).min(id.len());
+                for place in &mut id[..length] {
+                    *place = note.byte()?;
                 }
-                if kind == NT_GNU_BUILD_ID && name == 4 && word(at + 12) == u32::from_le_bytes(*b"GNU\0") {
-                    return core::slice::from_raw_parts(text as *const u8, description as usize);
-                }
-                at = text + description.next_multiple_of(4);
+                return Some((id, length));
             }
+            note.at = text.saturating_add(length.next_multiple_of(4));
         }
     }
-    b""
+    None
 }

@@ -119,9 +119,11 @@ pub fn at_instruction(lookup: u64) -> Rule {
     if lookup >> 47 != 0 {
         return UNKNOWN;
     }
-    let Some(object) = objects::find(lookup as usize) else { return UNKNOWN };
-    crate::intern::module(&object);
-    cfi::compile(&object, lookup).unwrap_or(UNKNOWN)
+    crate::sys::aligned(|| {
+        let Some(object) = objects::find(lookup as usize) else { return UNKNOWN };
+        crate::intern::module(&object);
+        cfi::compile(&object, lookup).unwrap_or(UNKNOWN)
+    })
 }
 
 #[cold]

@@ -1,6 +1,32 @@
-//! Bounded reading of an object's unwind tables in memory: every read lies inside the object that the loader named.
+//! Bounded reading of an object's unwind tables in memory: every read lies inside the object that the loader named, in a page that can be
+//! read. An object has holes, and a program may hide parts of it.
 
 use super::objects::Object;
+use crate::{sandbox, sys};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
+
+/// Pages that could be read, by the low bits of their number.
+static READABLE: [AtomicU64; 512] = [const { AtomicU64::new(0) }; 512];
+
+/// Whether a page of an object can be read. Where that may not be asked, the loader's word counts, which mapped it.
+fn can_be_read(page: u64) -> bool {
+    let known = |page: u64| &READABLE[page as usize % READABLE.len()];
+    if known(page).load(Relaxed) == page || !sandbox::allows(sandbox::PROBE) {
+        return true;
+    }
+    // Tables take many pages: those behind this one are asked for at once.
+    let count = sys::readable_pages((page * PAGE) as usize, usize::MAX) as u64;
+    (page..page + count).for_each(|page| known(page).store(page, Relaxed));
+    count != 0
+}
+
+/// After a library went: other memory may be there.
+pub fn forget_pages() {
+    READABLE.iter().for_each(|known| known.store(0, Relaxed));
+}
 
 /// A place in the tables.
 #[derive(Clone, Copy, Debug)]
@@ -9,12 +35,21 @@ pub struct Tables {
     end: u64,
     /// The next byte.
     pub at: u64,
+    /// A page that can be read.
+    page: u64,
 }
 
 impl Tables {
     /// Starts at `at`.
     pub const fn new(object: &Object, at: u64) -> Tables {
-        Tables { start: object.start, end: object.end, at }
+        Tables { start: object.start, end: object.end, at, page: 0 }
+    }
+
+    /// The same, asking anew whether the page at `at` can be read: a program may hide parts of an object at any time.
+    pub fn anew(self) -> Tables {
+        let page = self.at / PAGE;
+        let _ = READABLE[page as usize % READABLE.len()].compare_exchange(page, 0, Relaxed, Relaxed);
+        self
     }
 
     /// The same bounds, ending at `end` when that is nearer.
@@ -34,9 +69,14 @@ impl Tables {
         if self.at < self.start || end > self.end {
             return None;
         }
+        let (first, last) = (self.at / PAGE, (end - 1) / PAGE);
+        if first != self.page || last != self.page {
+            (can_be_read(first) && (first == last || can_be_read(last))).then_some(())?;
+            self.page = last;
+        }
         let mut value = 0;
         for place in (0..size).rev() {
-            // SAFETY: inside the object between its first and last address; the loader mapped its tables readable and keeps them.
+            // SAFETY: inside the object between its first and last address, in a page that could be read; the loader keeps it.
             let byte = unsafe { ((self.at + place) as *const u8).read() };
             value = value << 8 | u64::from(byte);
         }

@@ -1,6 +1,7 @@
 //! The unwinder against the `backtrace` crate (libgcc's unwinder), on the stacks of this test program.
 
-use super::walk::{self, OwnStack, Probed};
+use super::other::{OtherStack, Pages};
+use super::walk::{self, OwnStack};
 use super::{Frame, rules};
 use core::cell::RefCell;
 use heaptape_wire::nodes::{CUT, SIGNAL};
@@ -24,10 +25,10 @@ extern "C" fn body(sp: usize, bp: usize) {
     rules::of(0x1000); // no module there: must not disturb
     let mut frames = vec![EMPTY; 1024];
     let mut probed = vec![EMPTY; 1024];
-    let mut own = OwnStack { low: sp as u64, end: crate::thread::own_stack_end(sp) as u64 };
+    let mut own = OwnStack { low: sp as u64, end: crate::thread::own_stack_end(sp, crate::sys::tid()) as u64 };
     assert!(own.end > own.low, "the test's own stack was not found");
     let count = walk::plain(walk::first(sp, bp), &mut own, &mut frames);
-    let again = walk::plain(walk::first(sp, bp), &mut Probed::default(), &mut probed);
+    let again = walk::plain(walk::first(sp, bp), &mut OtherStack::new(sp as u64, 0, 0, &mut Pages::new()), &mut probed);
     assert_eq!(count, again, "a probed walk reads the same words");
     frames.truncate(count);
     OURS.set(frames);

@@ -5,13 +5,24 @@ use super::expression;
 use super::machine::{Registers, signal_frame};
 use super::rules::{self, Kind, Rule};
 use super::{Frame, SPECIAL};
-use crate::sys;
 use heaptape_wire::nodes::{CUT, GUESS, SIGNAL};
 
 /// What may be read of a stack.
 pub trait Memory {
-    /// The word at an address; `None` when it may not be read or is not aligned.
+    /// The thread's own stack, all of which may be read in any order.
+    const IS_OWN: bool;
+    /// The word at an address that unwind tables name; `None` when it may not be read or is not aligned.
     fn word(&mut self, address: u64) -> Option<u64>;
+    /// The word at an address that a register happens to hold.
+    fn guessed(&mut self, address: u64) -> Option<u64>;
+    /// The word at a slot of a frame that was called from `sp` or above, and the one where it saved the frame pointer.
+    #[inline(always)]
+    fn pair(&mut self, slot: u64, saved: u64, sp: u64) -> Option<(u64, u64)> {
+        if slot < sp {
+            return None;
+        }
+        Some((self.word(slot)?, self.word(saved)?))
+    }
 }
 
 /// The thread's own stack between two addresses, all of it mapped.
@@ -23,6 +34,8 @@ pub struct OwnStack {
 }
 
 impl Memory for OwnStack {
+    const IS_OWN: bool = true;
+
     #[inline(always)]
     fn word(&mut self, address: u64) -> Option<u64> {
         if address < self.low || address >= self.end || address & 7 != 0 {
@@ -32,31 +45,18 @@ impl Memory for OwnStack {
         // multiple of 8 below `end`, itself one, leaves eight bytes.
         Some(unsafe { (address as *const u64).read_volatile() })
     }
-}
 
-/// Any other stack (a signal's, a coroutine's): each page is probed with a system call before its first word is read.
-#[derive(Default)]
-pub struct Probed {
-    pages: [u64; 4],
-    next: usize,
-}
+    fn guessed(&mut self, address: u64) -> Option<u64> {
+        self.word(address)
+    }
 
-impl Memory for Probed {
-    fn word(&mut self, address: u64) -> Option<u64> {
-        if address & 7 != 0 || address < 4096 || address >> 47 != 0 {
+    #[inline(always)]
+    fn pair(&mut self, slot: u64, saved: u64, sp: u64) -> Option<(u64, u64)> {
+        if slot < sp || slot >= self.end || slot & 7 != 0 || saved < self.low {
             return None;
         }
-        let page = address >> 12;
-        if !self.pages.contains(&page) {
-            if !sys::is_readable(address as usize) {
-                return None;
-            }
-            self.pages[self.next] = page;
-            self.next = (self.next + 1) % self.pages.len();
-        }
-        // SAFETY: the kernel could read this page a moment ago; it belongs to the stack that this thread is running on (or was
-        // interrupted on), which cannot be unmapped meanwhile.
-        Some(unsafe { (address as *const u64).read_volatile() })
+        // SAFETY: low <= saved <= slot < end, multiples of 8: words of the thread's own stack, all of it mapped.
+        unsafe { Some(((slot as *const u64).read_volatile(), (saved as *const u64).read_volatile())) }
     }
 }
 
@@ -113,6 +113,11 @@ pub fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next 
 #[cold]
 #[inline(never)]
 fn odd_step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
+    crate::sys::aligned(|| odd_step_aligned(registers, rule, memory))
+}
+
+#[inline(always)]
+fn odd_step_aligned(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
     let kind = rule.kind();
     let special = |slot: u64, address: u64, bp: u64| Frame { slot, address, bp, how: u64::from(SPECIAL) << 32 };
     let found = if kind == Kind::End as u64 {
@@ -160,7 +165,7 @@ fn guess(registers: Registers, memory: &mut impl Memory) -> Next {
         return Next::Cut;
     }
     let slot = registers.bp.wrapping_add(8);
-    match (memory.word(slot), memory.word(registers.bp)) {
+    match (memory.guessed(slot), memory.guessed(registers.bp)) {
         (Some(address), Some(bp)) if address > 4096 && address >> 47 == 0 => {
             let frame = Frame { slot, address, bp, how: 1 | u64::from(SPECIAL) << 32 };
             Next::Guessed(frame, registers_of(&frame))

@@ -1,0 +1,71 @@
+//! Stacks that are not a thread's own: reading them cannot fault, and asks the kernel nothing once they are known.
+
+use heaptape_tests::{Program, Target, is_full, same, target, torture, workshop};
+
+/// Lines of strace that are not the program's own.
+fn system_calls(how: &str, pairs: &str) -> usize {
+    let folder = workshop::folder();
+    let file = folder.path().join("calls");
+    let program =
+        Program::new("strace").args(["-f", "-o"]).arg(&file).arg(target::c("other_stacks")).args([how, pairs]);
+    program.recorded().success();
+    let text = std::fs::read_to_string(file).expect("strace's output");
+    let ours = |line: &&str| ["EINVAL", "process_vm_readv", "gettid"].iter().any(|name| line.contains(name));
+    text.lines().filter(ours).count()
+}
+
+#[test]
+fn no_system_call_on_a_stack_that_is_known() {
+    for how in ["coroutine", "forked", "split"] {
+        let (few, many) = (system_calls(how, "1000"), system_calls(how, "20000"));
+        assert!(many <= few + 20, "{how}: {few} system calls for 1,000 pairs, {many} for 20,000");
+    }
+    torture::passed(57, "kinds of other stacks without a system call", 3);
+}
+
+#[test]
+fn stacks_of_coroutines_forked_threads_and_split_ones_are_complete() {
+    for (how, depth, outermost) in [("coroutine", 11, "coroutine"), ("forked", 11, "forks"), ("split", 202, "main")] {
+        let program = Program::new(target::c("other_stacks")).args([how, "20000"]);
+        let plain = program.plain().success();
+        same(&plain, &program.preloaded());
+        let recording = program.recorded();
+        same(&plain, &recording.outcome);
+        let leaks = recording.leaks();
+        let leak = leaks.iter().find(|leak| leak.bytes == 1709).expect("the block that was kept");
+        let names = leak.functions();
+        assert!(names.len() >= depth && names.contains(&outermost), "{how}: {names:?}");
+    }
+}
+
+#[test]
+fn a_frame_pointer_that_points_to_memory_that_comes_and_goes() {
+    let pairs = if is_full() { "20000000" } else { "200000" };
+    let program = Program::new(target::c("other_stacks")).args(["guess", pairs]);
+    let plain = program.plain().success();
+    same(&plain, &program.recorded().outcome);
+    torture::passed(8, "walks through a pointer to memory that comes and goes", pairs.parse().unwrap_or_default());
+}
+
+/// What a walk and its tables read may be hidden by the program.
+#[test]
+fn a_program_that_hides_its_own_header() {
+    let program = Program::new(Target::program("hides_header.c").flag("-Wl,-z,now").build());
+    let plain = program.plain().success();
+    same(&plain, &program.preloaded());
+    let recording = program.recorded().whole();
+    same(&plain, &recording.outcome);
+    let leaks = recording.leaks();
+    let leak = leaks.iter().find(|leak| leak.bytes == 701).expect("the block that was kept");
+    assert!(leak.functions().contains(&"main"), "{leak:#?}");
+}
+
+#[test]
+fn calls_with_a_stack_that_is_not_aligned() {
+    let program = Program::new(target::c("misaligned"));
+    let plain = program.plain().success();
+    same(&plain, &program.preloaded());
+    let recording = program.recorded().whole();
+    same(&plain, &recording.outcome);
+    assert!(recording.report().only("misaligned").allocs >= 1 << 10);
+}
