@@ -72,7 +72,7 @@ impl Countdown {
         self.random ^= self.random << 17;
         // 52 random bits make a number in (0, 1]; the negative of its logarithm to the base 2, with 32 bits behind the point.
         let negative = (52 << 32) - logarithm((self.random >> 12) + 1);
-        (u128::from(negative) * LN_2 * u128::from(self.mean.min(LARGEST)) >> 64) as i64
+        ((u128::from(negative) * LN_2 * u128::from(self.mean.min(LARGEST))) >> 64) as i64
     }
 }
 
@@ -81,7 +81,7 @@ fn logarithm(value: u64) -> u64 {
     let zeros = value.leading_zeros();
     let mut mantissa = u128::from(value << zeros);
     (0..32).fold(u64::from(63 - zeros), |sum, _| {
-        mantissa = mantissa * mantissa >> 63;
+        mantissa = (mantissa * mantissa) >> 63;
         let bit = mantissa >> 64;
         mantissa >>= bit;
         sum << 1 | bit as u64
