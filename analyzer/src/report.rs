@@ -19,6 +19,7 @@ mod range;
 pub mod realloc;
 pub mod sites;
 pub mod sizes;
+mod stack_text;
 pub mod summary;
 pub mod sums;
 pub mod temporary;
@@ -27,10 +28,11 @@ pub mod timeline;
 pub mod verify;
 
 pub use filter::Filter;
-pub use frames::{FrameJson, Place, place, stack_json, text_stack};
+pub use frames::{FrameJson, Place, frames_of, place, stack_json};
 pub use grouping::By;
 pub use profile_names::{PLAIN_LIMIT, name_profile};
 pub use questions::{Asked, Head};
+pub use stack_text::text_stack;
 pub use summary::after_record;
 
 use crate::load::Image;

@@ -15,11 +15,12 @@ mod minidebug;
 mod returned_text;
 mod save;
 pub mod saved;
+mod scopes;
 
 pub use code_name::code_name;
 pub use demangle::demangle;
 
-use crate::program_frames::is_program;
+use crate::program_frames::{Role, Roles};
 use crate::stacks::{Module, Site, Stacks};
 use dwarf::{Debug, Source};
 use elf::{Elf, Functions};
@@ -61,6 +62,8 @@ pub struct Frame {
     pub offset: u64,
     /// Whether the function was inlined into the next frame's.
     pub inlined: bool,
+    /// What it is to a reader who looks for the cause of an allocation.
+    pub role: Role,
 }
 
 impl Frame {
@@ -107,6 +110,7 @@ struct Live {
 pub struct Symbolizer {
     detail: Detail,
     origin: Origin,
+    roles: Roles,
     objects: Vec<Object>,
     /// By path, build-id and the number of the saved names.
     by_module: FxHashMap<(Vec<u8>, Vec<u8>, u64), usize>,
@@ -137,6 +141,7 @@ impl Symbolizer {
     pub fn from(detail: Detail, origin: Origin) -> Self {
         Symbolizer {
             detail,
+            roles: Roles::new(&origin.wrappers),
             origin,
             objects: Vec::new(),
             by_module: FxHashMap::default(),
@@ -151,6 +156,17 @@ impl Symbolizer {
     /// How much is read.
     pub const fn detail(&self) -> Detail {
         self.detail
+    }
+
+    /// The roles that frames have.
+    pub const fn roles(&self) -> &Roles {
+        &self.roles
+    }
+
+    /// The frame with its role.
+    fn with_role(&self, frame: Frame) -> Frame {
+        let role = self.roles.of(&frame);
+        Frame { role, ..frame }
     }
 
     fn note(&mut self, note: String) {
@@ -176,7 +192,7 @@ impl Symbolizer {
 
     /// The function of a site, from symbol tables alone. Inlined functions are not seen.
     pub fn name(&mut self, stacks: &Stacks, site: &Site) -> Rc<Frame> {
-        let Some(module) = module_of(stacks, site) else { return Rc::new(unplaced(stacks, site)) };
+        let Some(module) = module_of(stacks, site) else { return Rc::new(self.with_role(unplaced(stacks, site))) };
         let (object, address) = (self.object(module), link_address(module, site));
         if let Some(known) = self.names.get(&(object, address)) {
             return known.clone();
@@ -184,15 +200,16 @@ impl Symbolizer {
         let function = self.find(object, address).map(|(.., symbol)| demangle(symbol));
         let function = function.or_else(|| unplaced(stacks, site).function);
         let offset = site.address.wrapping_sub(module.bias);
-        let frame = Rc::new(Frame { function, module: self.objects[object].path.clone(), offset, ..Frame::default() });
-        self.objects[object].lacks.names |= frame.function.is_none() && is_program(&frame);
+        let module = self.objects[object].path.clone();
+        let frame = Rc::new(self.with_role(Frame { function, module, offset, ..Frame::default() }));
+        self.objects[object].lacks.names |= frame.function.is_none() && frame.role.rank() < Role::Wrapper.rank();
         self.names.insert((object, address), frame.clone());
         frame
     }
 
     /// The frames of a site, innermost first: several where functions were inlined.
     pub fn frames(&mut self, stacks: &Stacks, site: &Site) -> Rc<[Frame]> {
-        let Some(module) = module_of(stacks, site) else { return Rc::from([unplaced(stacks, site)]) };
+        let Some(module) = module_of(stacks, site) else { return Rc::from([self.with_role(unplaced(stacks, site))]) };
         let (object, address) = (self.object(module), link_address(module, site));
         if let Some(known) = self.frames.get(&(object, address)) {
             return known.clone();
@@ -219,7 +236,7 @@ impl Symbolizer {
             }
             None => frames.push(Frame::clone(&name)),
         }
-        let frames: Rc<[Frame]> = frames.into();
+        let frames: Rc<[Frame]> = frames.into_iter().map(|frame| self.with_role(frame)).collect();
         self.frames.insert((object, address), frames.clone());
         frames
     }

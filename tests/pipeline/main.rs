@@ -4,6 +4,7 @@
 mod accounting;
 mod allocators;
 mod attach;
+mod blame;
 mod bootstrap;
 mod browser;
 mod brute_force;

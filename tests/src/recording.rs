@@ -175,11 +175,17 @@ impl Recording {
     /// `heaptape leaks --json`.
     #[track_caller]
     pub fn leaks(&self) -> Vec<Leak> {
+        self.leaks_as(&["--depth", "2000"])
+    }
+
+    /// The same, with options.
+    #[track_caller]
+    pub fn leaks_as(&self, options: &[&str]) -> Vec<Leak> {
         #[derive(Deserialize)]
         struct Leaks {
             leaks: Vec<Leak>,
         }
-        let said = self.heaptape(&["leaks", "--json", "--depth", "2000"]);
+        let said = self.heaptape(&[&["leaks", "--json"], options].concat());
         assert!(said.code() < 2, "heaptape leaks: {said}\nof {}", self.outcome);
         serde_json::from_slice::<Leaks>(&said.stdout)
             .unwrap_or_else(|error| panic!("heaptape leaks --json: {error}\n{said}"))

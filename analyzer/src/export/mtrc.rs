@@ -5,16 +5,13 @@ use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
 use crate::event::{Event, Kind};
 use crate::load::{Events, Image, bare};
 use crate::missing::Missing;
-use crate::program_frames::is_program;
+use crate::report::place;
 use heaptape_formats::Ending;
 use heaptape_formats::mtrc::{Header, Options, Place, Record, Stream, Writer};
 use rustc_hash::FxHashMap;
 
 /// Bytes that are gathered before they are handed on.
 const GATHERED: usize = 1 << 20;
-
-/// Frames of a stack that are looked through for one of the program.
-const DEEPEST: usize = 256;
 
 /// The exporter.
 pub struct Export;
@@ -212,24 +209,18 @@ const NONE: Name = Name { function: None, file: None, line: 0 };
 struct Named(FxHashMap<u32, Name>);
 
 impl Named {
-    /// The innermost frame of the program, as reports name it; else the innermost one.
+    /// The frame that reports blame.
     fn of(&mut self, symbols: &mut crate::symbols::Symbolizer, image: &Image, site: u32) -> &Name {
         self.0.entry(site).or_insert_with(|| {
-            let mut first = None;
-            for (_, site) in image.stacks().stack(site).take(DEEPEST) {
-                let frames = symbols.frames(image.stacks(), &site);
-                let program = frames.iter().find(|frame| is_program(frame));
-                let found = program.is_some();
-                first = program.cloned().or(first).or_else(|| frames.first().cloned());
-                if found {
-                    break;
-                }
+            if site == 0 {
+                return NONE;
             }
-            first.map_or(NONE, |frame| Name {
+            let frame = place(symbols, image.stacks(), site, 1).frame;
+            Name {
                 function: Some(frame.title().into_bytes()),
                 line: frame.line.map_or(0, u64::from),
                 file: frame.file.map(String::into_bytes),
-            })
+            }
         })
     }
 }

@@ -3,13 +3,11 @@
 use super::{Error, Measure, Source, Totals};
 use crate::event::{Event, Kind};
 use crate::load::Image;
-use crate::report::FrameJson;
+use crate::report::{FrameJson, frames_of, place};
 use crate::symbols::Symbolizer;
 use heaptape_formats::tape::Entry;
 use rustc_hash::FxHashMap;
 
-/// Frames of a stack in one cell.
-const DEEPEST: usize = 512;
 /// Stacks of events that are kept as text: what a gigabyte of memory holds many times over.
 const KEPT: usize = 1 << 18;
 
@@ -148,16 +146,8 @@ pub fn event_totals(source: &mut Source<'_>) -> Result<Totals, Error> {
 
 /// A stack in one line, and its innermost frame that is the program's.
 fn text(symbols: &mut Symbolizer, image: &Image, site: u32) -> (String, FrameJson) {
-    let mut frames = Vec::new();
-    for (_, site) in image.stacks().stack(site).take(DEEPEST) {
-        frames.extend(symbols.frames(image.stacks(), &site).iter().cloned());
-    }
-    let place = frames.iter().find(|frame| crate::program_frames::is_program(frame)).or(frames.first());
-    let place =
-        FrameJson::from(place.unwrap_or(&crate::symbols::Frame {
-            function: Some("(no stack)".into()),
-            ..crate::symbols::Frame::default()
-        }));
+    let frames = frames_of(symbols, image.stacks(), site);
+    let place = FrameJson { blamed: true, ..FrameJson::from(&place(symbols, image.stacks(), site, 1).frame) };
     let titles: Vec<String> = frames.iter().rev().map(|frame| frame.title().replace(';', ":")).collect();
     (titles.join(";"), place)
 }

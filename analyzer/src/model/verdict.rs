@@ -303,16 +303,22 @@ fn is_container(history: &History, survivors: &Survivors) -> bool {
     (resized || replaced) && same_number && survivors.largest == history.largest
 }
 
-/// Whether a site without survivors grew through the run and was emptied only at its end: all that was ever allocated lived
-/// together in the last quarter, and more than in the middle.
-pub fn is_freed_at_exit(history: &History) -> bool {
-    let (most, at) = history.series.iter().zip(0..).fold((0, 0), |most, (&live, at)| most.max((live, at)));
+/// Whether a site without survivors was emptied only at the run's end: all that was ever allocated lived together, in the last
+/// quarter.
+pub fn is_kept_to_exit(history: &History) -> bool {
     let kept = history.bytes - history.bytes / 10;
-    history.live_blocks == 0
-        && history.died >= FEW
-        && at >= SLICES - QUARTER
-        && most >= kept
-        && history.series[at / 2] <= most - most / 4
+    history.live_blocks == 0 && history.died > 0 && history.most_bytes >= kept && fullest(history).1 >= SLICES - QUARTER
+}
+
+/// Whether sites that were kept to the exit grew through the run: more lived at the end than in the middle.
+pub fn is_freed_at_exit(history: &History) -> bool {
+    let (most, at) = fullest(history);
+    history.died >= FEW && at >= SLICES - QUARTER && history.series[at / 2] <= most - most / 4
+}
+
+/// The most live bytes at the end of a slice, and the last slice that has them.
+fn fullest(history: &History) -> (u64, usize) {
+    history.series.iter().zip(0..).fold((0, 0), |most, (&live, at)| most.max((live, at)))
 }
 
 /// Bytes a unit of the run (a tick or an event) by which the site grows: least squares over the ends of the slices.

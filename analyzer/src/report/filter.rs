@@ -121,7 +121,7 @@ impl Filter {
             if !self.modules.is_empty() {
                 for site in allocating(image) {
                     let place = super::place(symbols, stacks, site, 1);
-                    modules.insert(symbols.name(stacks, &stacks.site(place.site)).module.clone());
+                    modules.insert(place.frame.module.clone());
                 }
             }
         }
@@ -168,8 +168,7 @@ impl Filter {
             for number in 1..=stacks.len() as u32 {
                 if through[number as usize] {
                     let place = super::place(symbols, stacks, number, 1);
-                    let frame = symbols.name(stacks, &stacks.site(place.site));
-                    through[number as usize] = hit(&modules, &frame.module);
+                    through[number as usize] = hit(&modules, &place.frame.module);
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! `heaptape free-sites`: where memory is given back, and where it came from.
 
-use super::frames::{place, place_line};
+use super::frames::{Lines, place, place_line};
 use super::questions::{Answer, Asked, Shown, ask, group};
 use super::{Error, Outcome};
 use crate::model::free_sites::FreeSites;
@@ -56,7 +56,7 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 let most = from.map(|((_, from), freed)| (freed.blocks, std::cmp::Reverse(*from))).max();
                 let (mostly_blocks, from) = most.map_or((0, 0), |(blocks, from)| (blocks, from.0));
                 let from = place(symbols, image.stacks(), from, 2);
-                let mostly_from = place_line(symbols, image.stacks(), &from);
+                let mostly_from = place_line(&from, &Lines::default());
                 let shown = group.shown(image, symbols);
                 Row { blocks, bytes, blocks_of_other_threads, mostly_from, mostly_blocks, shown }
             })

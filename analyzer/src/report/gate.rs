@@ -7,16 +7,16 @@ pub use expression::{Expression, METRICS, bytes};
 pub use files::{junit, sarif};
 
 use super::diff::{self, Side};
-use super::frames::{frame_line, text_stack};
-use super::grouping::innermost;
+use super::frames::{Lines, place, place_line};
 use super::leaks::{self, Found};
+use super::stack_text::text_stack;
 use super::sums::sums;
 use super::{Asked, Error};
 use crate::model::verdict::Verdict;
 use crate::progress::Progress;
 use crate::symbols::Symbolizer;
 use crate::text::{self, Screen, Style, counted};
-use expression::Unit;
+use expression::{FREED_AT_EXIT, Unit};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -245,6 +245,7 @@ fn of_leaks(found: &Found, values: &mut BTreeMap<&'static str, f64>) {
         };
         values.insert(metric, bytes);
     }
+    values.insert(FREED_AT_EXIT, found.total.grown_bytes as f64);
 }
 
 /// The change that a gate is about, or its share of the old value.
@@ -289,22 +290,22 @@ fn changed(found: &diff::Found, gate: &Expression, value: f64) -> Vec<Culprit> {
 
 fn leaking(found: &Found, gate: &Expression, symbols: &mut Symbolizer) -> Vec<Culprit> {
     let wanted = class(gate.metric);
-    let own = found.leaks.iter().filter(|leak| leak.kept.is_none());
+    let list = if gate.metric == FREED_AT_EXIT { &found.at_exit } else { &found.leaks };
+    let own = list.iter().filter(|leak| leak.kept.is_none());
     let told = own.filter(|leak| wanted.is_none_or(|class| leak.verdict == class)).take(CULPRITS).map(|leak| {
         let stacks = leak.image.stacks();
-        let frame = innermost(symbols, stacks, leak.site);
+        let place = place(symbols, stacks, leak.site, 3);
         let (stack, _) = text_stack(symbols, stacks, leak.site, 8);
+        let blamed = place_line(&place, &Lines::default());
+        let (size, blocks) = (text::bytes(leak.bytes.max(leak.grown)), counted(leak.blocks, "block"));
         Culprit {
-            text: format!(
-                "{} in {}, {}: {}",
-                text::bytes(leak.bytes),
-                counted(leak.blocks, "block"),
-                leak.verdict.name(),
-                frame_line(&frame)
-            ),
+            text: match leak.verdict {
+                Verdict::FreedAtExit => format!("grew to {size}, {}: {blamed}", leak.verdict.name()),
+                verdict => format!("{size} in {blocks}, {}: {blamed}", verdict.name()),
+            },
             kind: leak.verdict.name().into(),
-            file: frame.file.clone(),
-            line: frame.line,
+            file: place.frame.file.clone(),
+            line: place.frame.line,
             stack,
         }
     });

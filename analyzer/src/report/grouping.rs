@@ -1,12 +1,10 @@
 //! By what stacks are told together.
 
 use super::frames::place;
-use crate::program_frames::is_program;
 use crate::stacks::Stacks;
-use crate::symbols::{Frame, Symbolizer};
+use crate::symbols::Symbolizer;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::rc::Rc;
 
 /// By what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +51,7 @@ pub fn key(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, by: By) -> Vec<
         By::Frames(count) => place(symbols, stacks, site, count.max(1)).names,
         By::Function => place(symbols, stacks, site, 1).names,
         By::File | By::Line | By::Module => {
-            let frame = innermost(symbols, stacks, site);
+            let frame = place(symbols, stacks, site, 1).frame;
             let module = || match frame.module_name() {
                 "" => "(unknown)".to_string(),
                 module => module.to_string(),
@@ -66,12 +64,4 @@ pub fn key(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, by: By) -> Vec<
             }]
         }
     }
-}
-
-/// The innermost frame of the program, inlined ones among them; where none is the program's, the innermost of all.
-pub fn innermost(symbols: &mut Symbolizer, stacks: &Stacks, site: u32) -> Frame {
-    let place = place(symbols, stacks, site, 1);
-    let site = if place.site == 0 { site } else { place.site };
-    let frames: Rc<[Frame]> = symbols.frames(stacks, &stacks.site(site));
-    frames.iter().find(|frame| is_program(frame)).or(frames.first()).cloned().unwrap_or_default()
 }

@@ -17,7 +17,7 @@ use crate::load::{Image, Recording};
 use crate::missing::Missing;
 use crate::model::course;
 use crate::model::leaks::{History, Leaks, Survivors};
-use crate::model::verdict::{Growth, Run, Verdict, is_freed_at_exit, judge, judge_course};
+use crate::model::verdict::{Growth, Run, Verdict, is_freed_at_exit, is_kept_to_exit, judge, judge_course};
 use crate::progress::Progress;
 use crate::suppress::{Dialect, generate};
 use crate::symbols::Symbolizer;
@@ -42,6 +42,8 @@ pub struct Leak<'a> {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// The most bytes that lived at once of what grew through the run and was freed only at its end; else 0.
+    pub grown: u64,
     evidence: Option<Evidence>,
     /// What the run-time keeps here on purpose.
     pub kept: Option<&'static str>,
@@ -56,6 +58,8 @@ struct LeakJson<'a> {
     image: &'a str,
     stacks: u64,
     kept_on_purpose: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grown_bytes: Option<u64>,
     stack: Vec<FrameJson>,
     evidence: &'a Option<Evidence>,
 }
@@ -86,6 +90,15 @@ pub struct Total {
     pub blocks: u64,
     /// Stacks that they come from.
     pub stacks: u64,
+    /// The most bytes that lived at once of what grew through the run and was freed only at its end, summed over processes.
+    pub grown_bytes: u64,
+}
+
+impl Leak<'_> {
+    /// What leaks are sorted by, worst first.
+    fn order(&self) -> (std::cmp::Reverse<u64>, u32) {
+        (std::cmp::Reverse(self.bytes.max(self.grown).saturating_mul(self.verdict.weight())), self.site)
+    }
 }
 
 /// What was found.
@@ -94,8 +107,10 @@ pub struct Found<'a> {
     pub leaks: Vec<Leak<'a>>,
     /// What grew and was freed only at the end.
     pub at_exit: Vec<Leak<'a>>,
-    /// Sums of `leaks`, without what the run-time keeps on purpose.
+    /// Sums of `leaks`, without what the run-time keeps on purpose; and of `at_exit`.
     pub total: Total,
+    /// The most live bytes, summed over processes.
+    pub peak_bytes: u64,
     /// Images, and what is missing of each.
     pub missing: Vec<(&'a Image, Vec<Missing>)>,
     /// Suppressions, with what they ate.
@@ -118,6 +133,7 @@ impl Serialize for Each<'_> {
                 image: &leak.image.about.folder,
                 stacks: leak.sites,
                 kept_on_purpose: leak.kept,
+                grown_bytes: (leak.verdict == Verdict::FreedAtExit).then_some(leak.grown),
                 stack,
                 evidence: &leak.evidence,
             })?;
@@ -132,6 +148,8 @@ pub struct Options {
     /// Stacks are merged when so many innermost frames of the program are the same; 0: only when they are the same
     /// throughout.
     pub depth: usize,
+    /// Frames of each stack in text, `usize::MAX`: all; none: a few, or as many as stacks are merged by.
+    pub frames: Option<usize>,
     /// How many are listed; JSON lists all unless this was asked for.
     pub top: Option<usize>,
     /// Files of suppressions.
@@ -144,7 +162,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { depth: 0, top: None, suppressions: Vec::new(), built_in: true, generate: None }
+        Options { depth: 0, frames: None, top: None, suppressions: Vec::new(), built_in: true, generate: None }
     }
 }
 
@@ -160,8 +178,8 @@ pub fn find<'a>(
 ) -> Result<Found<'a>, Error> {
     let progress = Progress::new("reading events");
     let rules = Rules::read(&options.suppressions, options.built_in)?;
-    let mut found =
-        Found { leaks: Vec::new(), at_exit: Vec::new(), total: Total::default(), missing: Vec::new(), rules };
+    let (leaks, at_exit, missing) = (Vec::new(), Vec::new(), Vec::new());
+    let mut found = Found { leaks, at_exit, total: Total::default(), peak_bytes: 0, missing, rules };
     for image in asked.images(recordings, symbols)? {
         if options.built_in {
             found.rules.add_own(image, symbols);
@@ -173,9 +191,8 @@ pub fn find<'a>(
         };
         found.missing.push((image, lacking));
     }
-    let order = |leak: &Leak| (std::cmp::Reverse(leak.bytes.saturating_mul(leak.verdict.weight())), leak.site);
-    found.leaks.sort_by_key(order);
-    found.at_exit.sort_by_key(order);
+    found.leaks.sort_by_key(Leak::order);
+    found.at_exit.sort_by_key(Leak::order);
     for leak in found.leaks.iter().filter(|leak| leak.kept.is_none()) {
         found.total.bytes = found.total.bytes.saturating_add(leak.bytes);
         found.total.blocks += leak.blocks;
@@ -238,7 +255,7 @@ fn suppressions(
     let own = found.leaks.iter().filter(|leak| leak.kept.is_none());
     for leak in own.take(options.top.unwrap_or(usize::MAX)) {
         let stack = suppressed::seen(leak.image, symbols, leak.site);
-        let rule = generate(dialect, &stack, suppressed::program_frame(&stack), told.len() + 1);
+        let rule = generate(dialect, &stack, suppressed::blamed_frame(&stack), told.len() + 1);
         let rule: Vec<_> = rule.lines().map(|line| clean(line).into_owned()).collect();
         let rule = rule.join("\n");
         if !rule.is_empty() && !told.contains(&rule) {
@@ -303,11 +320,14 @@ fn of_events<'a>(
         let freed = freed_at(image, &model, site, symbols);
         let evidence = Some(evidence::evidence(image, &run, &history, &survivors, freed));
         let (blocks, bytes) = (survivors.blocks, survivors.bytes);
-        leaks.push(Leak { image, verdict, site, sites, blocks, bytes, evidence, kept });
+        leaks.push(Leak { image, verdict, site, sites, blocks, bytes, grown: 0, evidence, kept });
     }
     settle(&run, &mut leaks, symbols);
     found.leaks.extend(leaks);
-    found.at_exit.extend(at_exit(image, &run, &model, symbols));
+    found.peak_bytes = found.peak_bytes.saturating_add(run.peak_bytes);
+    // What lives on has a stack of its own; of this nothing does: a function says enough.
+    let by = if by == By::Stack && asked.by.is_none() { By::Function } else { by };
+    at_exit(image, &run, &model, by, symbols, found);
     missing
 }
 
@@ -335,21 +355,34 @@ fn settle(run: &Run, leaks: &mut [Leak], symbols: &mut Symbolizer) {
     }
 }
 
-/// Sites that were emptied only at the end. While events are missing nothing is said: what looks empty may not be.
-fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, symbols: &mut Symbolizer) -> Vec<Leak<'a>> {
-    let rows = model.histories().filter(|(_, history)| run.hidden == 0 && is_freed_at_exit(history));
-    let none = Survivors::default();
-    rows.map(|(site, history)| Leak {
-        image,
-        verdict: Verdict::FreedAtExit,
-        site,
-        sites: 1,
-        blocks: 0,
-        bytes: 0,
-        evidence: Some(evidence::evidence(image, run, &history, &none, freed_at(image, model, site, symbols))),
-        kept: None,
-    })
-    .collect()
+/// Functions whose sites were emptied only at the end. While events are missing nothing is said: what looks empty may not be.
+fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, by: By, symbols: &mut Symbolizer, found: &mut Found<'a>) {
+    let mut groups: FxHashMap<Vec<String>, Group> = FxHashMap::default();
+    for (site, history) in model.histories().filter(|(_, history)| run.hidden == 0 && is_kept_to_exit(history)) {
+        let names = key(symbols, image.stacks(), site, by);
+        let group = groups.entry(names).or_default();
+        if history.most_bytes > group.greatest {
+            (group.site, group.greatest) = (site, history.most_bytes);
+        }
+        group.sites += 1;
+        group.history.merge(&history);
+    }
+    let mut all = History::default();
+    // Sums at one moment: what several sites had at most they may have had at different ones.
+    let together = |history: &History| history.series.iter().copied().max().unwrap_or(0);
+    for Group { site, greatest, sites, mut history, .. } in groups.into_values() {
+        if !is_freed_at_exit(&history) {
+            continue;
+        }
+        all.merge(&history);
+        let grown = if sites == 1 { greatest } else { together(&history) };
+        history.most_bytes = grown;
+        let freed_at = freed_at(image, model, site, symbols);
+        let evidence = Some(evidence::evidence(image, run, &history, &Survivors::default(), freed_at));
+        let verdict = Verdict::FreedAtExit;
+        found.at_exit.push(Leak { image, verdict, site, sites, blocks: 0, bytes: 0, grown, evidence, kept: None });
+    }
+    found.total.grown_bytes = found.total.grown_bytes.saturating_add(together(&all));
 }
 
 /// Leaks of sums: what was allocated and not freed, with evidence where the sums were looked at through the run.
@@ -381,7 +414,17 @@ fn of_sums<'a>(
                 (verdict, Some(evidence::of_course(image, run, &history, &survivors)))
             });
             let (verdict, evidence) = judged.unwrap_or((Verdict::Uncertain, None));
-            leaks.push(Leak { image, verdict, site: row.site, sites: 1, blocks, bytes, evidence, kept: None });
+            leaks.push(Leak {
+                image,
+                verdict,
+                site: row.site,
+                sites: 1,
+                blocks,
+                bytes,
+                grown: 0,
+                evidence,
+                kept: None,
+            });
         }
     }
     if let Some(run) = &run {

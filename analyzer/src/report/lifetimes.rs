@@ -46,9 +46,7 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         let rows = model.sites.iter().zip(0u32..).map(|(lives, site)| (site, [lives.died, lives.sum, lives.longest]));
         let groups = group(asked, image, symbols, rows);
         let sites = groups.iter().take(asked.top).map(|group| {
-            let [died, sum, _] = group.values;
-            // The longest of all sites of the group is not a sum: the greatest site's stands for it.
-            let longest = model.sites.get(group.site as usize).map_or(0, |lives| lives.longest);
+            let ([died, sum, _], [.., longest]) = (group.values, group.most);
             Row { died, mean: sum / died.max(1), longest, shown: group.shown(image, symbols) }
         });
         let Lives { classes, died, longest, shortest, .. } = model.all;

@@ -1,7 +1,7 @@
 //! What the one-question reports have in common: what was asked, of which images, and how sites are grouped and shown.
 
 use super::filter::Filter;
-use super::frames::{FrameJson, Place, place, place_line, stack_json};
+use super::frames::{FrameJson, Lines, Place, place, place_line, stack_json};
 use super::grouping::{By, key};
 use super::{Error, Outcome, json, say_missing, say_sampled};
 use crate::event::Range;
@@ -200,7 +200,11 @@ pub(super) struct Group<const N: usize> {
     pub sites: u64,
     /// Sums of what the caller counts.
     pub values: [u64; N],
+    /// The greatest value of any site of what the caller counts.
+    pub most: [u64; N],
     best: u64,
+    /// Lines of the frames that are blamed.
+    lines: Lines,
 }
 
 /// Groups rows of sites by the innermost frames of the program; greatest first value first.
@@ -219,16 +223,29 @@ pub(super) fn group<const N: usize>(
             Some(by) => key(symbols, image.stacks(), site, by),
         };
         let at = *known.entry(key.clone()).or_insert_with(|| {
-            groups.push(Group { place: place.clone(), key, by: asked.by, site, sites: 0, values: [0; N], best: 0 });
+            let (place, lines) = (place.clone(), Lines::default());
+            groups.push(Group {
+                place,
+                key,
+                by: asked.by,
+                site,
+                sites: 0,
+                values: [0; N],
+                most: [0; N],
+                best: 0,
+                lines,
+            });
             groups.len() - 1
         });
         let group = &mut groups[at];
+        group.lines.add(&place.frame);
         if values[0] > group.best {
             (group.best, group.site, group.place) = (values[0], site, place);
         }
         group.sites += 1;
-        for (sum, value) in group.values.iter_mut().zip(values) {
+        for ((sum, most), value) in group.values.iter_mut().zip(&mut group.most).zip(values) {
             *sum = sum.saturating_add(value);
+            *most = value.max(*most);
         }
     }
     groups.sort_by(|a, b| b.values[0].cmp(&a.values[0]).then_with(|| a.site.cmp(&b.site)));
@@ -242,6 +259,8 @@ pub struct Shown {
     pub place: String,
     /// How many sites were put together.
     pub sites: u64,
+    /// How many source lines of the innermost frame these are; 0 where none is known.
+    pub lines: u64,
     /// The stack of the one that counts most, innermost first.
     pub stack: Vec<FrameJson>,
 }
@@ -254,11 +273,12 @@ impl<const N: usize> Group<N> {
                 Some(By::Function | By::File | By::Line | By::Module) => self.key.join(" < "),
                 Some(By::Frames(count)) => {
                     let place = place(symbols, image.stacks(), self.site, count.max(1));
-                    place_line(symbols, image.stacks(), &place)
+                    place_line(&place, &self.lines)
                 }
-                None | Some(By::Stack) => place_line(symbols, image.stacks(), &self.place),
+                None | Some(By::Stack) => place_line(&self.place, &self.lines),
             },
             sites: self.sites,
+            lines: self.lines.count() as u64,
             stack: stack_json(symbols, image.stacks(), self.site),
         }
     }

@@ -45,12 +45,11 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
         model.finish(&outcome.live);
         let rows = model.rows.iter().zip(0u32..);
-        let rows = rows.map(|(row, site)| (site, [row.resizes, row.moved, row.copied, row.grown, row.shrunk]));
+        let rows =
+            rows.map(|(row, site)| (site, [row.resizes, row.moved, row.copied, row.grown, row.shrunk, row.longest]));
         let groups = group(asked, image, symbols, rows);
         let sites = groups.iter().take(asked.top).map(|group| {
-            let [resizes, moved, copied_bytes, grown, shrunk] = group.values;
-            // The longest of all sites of the group is not a sum: the greatest site's stands for it.
-            let longest_chain = model.rows.get(group.site as usize).map_or(0, |row| row.longest);
+            let ([resizes, moved, copied_bytes, grown, shrunk, _], [.., longest_chain]) = (group.values, group.most);
             Row { resizes, moved, copied_bytes, grown, shrunk, longest_chain, shown: group.shown(image, symbols) }
         });
         let sum = |of: fn(&crate::model::resizes::Row) -> u64| model.rows.iter().map(of).fold(0, u64::saturating_add);

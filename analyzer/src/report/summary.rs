@@ -1,6 +1,6 @@
 //! The summary: what a run did with its heap, on one screen. `heaptape record` prints it, and `heaptape report`.
 
-use super::frames::{Place, place, place_line};
+use super::frames::{Lines, Place, place, place_line};
 use super::questions::Asked;
 use super::sums::{Sums, sums, sums_of_new};
 use super::{Error, Outcome, json, say_lines, say_missing};
@@ -232,9 +232,9 @@ fn allocated(row: &SiteSums) -> (u64, u64, u64) {
 }
 
 fn ranking(images: &[(&Image, &Sums)], symbols: &mut Symbolizer, weigh: Weigh) -> Vec<Top> {
-    struct Group<'a> {
-        image: &'a Image,
+    struct Group {
         place: Place,
+        lines: Lines,
         blocks: u64,
         bytes: u64,
         rank: u64,
@@ -255,10 +255,11 @@ fn ranking(images: &[(&Image, &Sums)], symbols: &mut Symbolizer, weigh: Weigh) -
         let place = place(symbols, image.stacks(), row.site, FRAMES);
         let (blocks, bytes, _) = weigh(row);
         let at = *known.entry(place.names.clone()).or_insert_with(|| {
-            groups.push(Group { image, place, blocks: 0, bytes: 0, rank: 0 });
+            groups.push(Group { place: place.clone(), lines: Lines::default(), blocks: 0, bytes: 0, rank: 0 });
             groups.len() - 1
         });
         let group = &mut groups[at];
+        group.lines.add(&place.frame);
         group.blocks += blocks;
         group.bytes = group.bytes.saturating_add(bytes);
         group.rank = group.rank.saturating_add(rank);
@@ -268,7 +269,7 @@ fn ranking(images: &[(&Image, &Sums)], symbols: &mut Symbolizer, weigh: Weigh) -
         .into_iter()
         .take(ROWS)
         .map(|group| Top {
-            place: place_line(symbols, group.image.stacks(), &group.place),
+            place: place_line(&group.place, &group.lines),
             functions: group.place.names,
             blocks: group.blocks,
             bytes: group.bytes,

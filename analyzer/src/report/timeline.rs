@@ -1,6 +1,6 @@
 //! `heaptape timeline`: live bytes and blocks over the run.
 
-use super::frames::{place, place_line};
+use super::frames::{Lines, place, place_line};
 use super::grouping::{By, key};
 use super::questions::{Answer, Asked, When, ask};
 use super::{Error, Outcome};
@@ -54,7 +54,7 @@ fn groups(stacks: &Stacks, symbols: &mut Symbolizer, by: By) -> (Vec<u32>, Vec<S
         let name = match by {
             By::Stack => {
                 let place = place(symbols, stacks, site, 3);
-                place_line(symbols, stacks, &place)
+                place_line(&place, &Lines::default())
             }
             by => key(symbols, stacks, site, by).join(" < "),
         };

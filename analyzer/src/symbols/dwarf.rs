@@ -2,6 +2,7 @@
 
 use super::elf::Elf;
 use super::files::package;
+use super::scopes::Scopes;
 use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
 use gimli::{Dwarf, DwarfPackage, EndianArcSlice, RunTimeEndian};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ type Slice = EndianArcSlice<RunTimeEndian>;
 /// The debug information of one file.
 pub struct Debug {
     context: Context<Slice>,
+    scopes: Scopes,
     /// Split units in one package.
     package: Option<DwarfPackage<Slice>>,
 }
@@ -51,7 +53,7 @@ impl Debug {
             let sections = |id: gimli::SectionId| load(&packed, id.dwo_name().unwrap_or_default());
             fits.then(|| DwarfPackage::load(sections, empty).ok())?
         });
-        Some(Debug { context, package })
+        Some(Debug { context, scopes: Scopes::default(), package })
     }
 
     /// A split unit: from the package, or from the file that its skeleton names.
@@ -70,6 +72,18 @@ impl Debug {
         Some(Arc::new(unit))
     }
 
+    /// The name of a C++ function with its scopes, by the offset of its entry in the unit of an address.
+    fn whole_name(&self, address: u64, offset: gimli::UnitOffset<usize>) -> Option<String> {
+        let mut lookup = self.context.find_dwarf_and_unit(address);
+        let unit = loop {
+            match lookup {
+                LookupResult::Output(unit) => break unit?,
+                LookupResult::Load { load, continuation } => lookup = continuation.resume(self.unit(&load)),
+            }
+        };
+        self.scopes.name(unit, offset)
+    }
+
     /// The frames of a link-time address, innermost (most deeply inlined) first.
     pub fn find(&self, address: u64) -> Vec<Source> {
         let mut lookup = self.context.find_frames(address);
@@ -82,7 +96,14 @@ impl Debug {
         let Ok(mut frames) = found else { return Vec::new() };
         let mut found = Vec::new();
         while let Ok(Some(frame)) = frames.next() {
-            let symbol = frame.function.as_ref().and_then(|name| name.raw_name().ok().map(|name| name.into_owned()));
+            let mut symbol =
+                frame.function.as_ref().and_then(|name| name.raw_name().ok().map(|name| name.into_owned()));
+            if is_bare(frame.function.as_ref(), symbol.as_deref())
+                && let Some(offset) = frame.dw_die_offset
+                && let Some(whole) = self.whole_name(address, offset)
+            {
+                symbol = Some(whole);
+            }
             let (file, line) = match &frame.location {
                 Some(location) => (location.file.map(str::to_string), location.line.filter(|&line| line > 0)),
                 None => (None, None),
@@ -94,6 +115,23 @@ impl Debug {
         }
         found
     }
+}
+
+/// Whether it is a C++ function's name without the scopes around it.
+fn is_bare(function: Option<&addr2line::FunctionName<Slice>>, symbol: Option<&str>) -> bool {
+    let language = function.and_then(|function| function.language);
+    let is_cpp = language.is_some_and(|language| {
+        matches!(
+            language,
+            gimli::DW_LANG_C_plus_plus
+                | gimli::DW_LANG_C_plus_plus_03
+                | gimli::DW_LANG_C_plus_plus_11
+                | gimli::DW_LANG_C_plus_plus_14
+                | gimli::DW_LANG_C_plus_plus_17
+                | gimli::DW_LANG_C_plus_plus_20
+        )
+    });
+    is_cpp && symbol.is_some_and(|symbol| !symbol.starts_with("_Z"))
 }
 
 fn load(elf: &Elf, name: &str) -> Result<Slice, gimli::Error> {

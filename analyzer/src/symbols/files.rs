@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 /// Where distributions put separate debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
 
-/// Where files are looked for besides their own paths.
+/// What a user says about names: where files are looked for besides their own paths, and which functions are wrappers.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
+    /// Functions and modules that only pass memory on, besides those that are known: names, with `*` and `?`.
+    pub wrappers: Vec<String>,
     /// A folder that stands for `/`, searched first.
     pub sysroot: Option<Arc<Path>>,
     /// Whether servers named by `DEBUGINFOD_URLS` are asked: by elfutils' `debuginfod-find`, which keeps what it gets in its

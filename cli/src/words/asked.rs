@@ -84,9 +84,13 @@ pub struct Strict {
     pub strict: bool,
 }
 
-/// Where the files lie that name frames.
+/// How frames are named, and which are passed over.
 #[derive(clap::Args, Default)]
 pub struct Names {
+    /// A function, or a module's file name, that only passes memory on: the caller is blamed instead. * and ? stand for others;
+    /// may be given again. HEAPTAPE_WRAPPERS holds more, separated by ;
+    #[arg(long, value_name = "NAME")]
+    wrapper: Vec<String>,
     /// A folder that stands for / where programs and debug files are looked for first
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
@@ -98,7 +102,28 @@ pub struct Names {
 impl Names {
     /// For the library.
     pub fn origin(&self) -> Origin {
-        Origin { sysroot: self.sysroot.as_deref().map(Into::into), debuginfod: self.debuginfod, ..Origin::default() }
+        let wrappers = wrappers(&self.wrapper);
+        let sysroot = self.sysroot.as_deref().map(Into::into);
+        Origin { sysroot, debuginfod: self.debuginfod, wrappers, ..Origin::default() }
+    }
+}
+
+/// The wrappers that a user names: by option, and in HEAPTAPE_WRAPPERS.
+pub fn wrappers(named: &[String]) -> Vec<String> {
+    let more = std::env::var("HEAPTAPE_WRAPPERS").unwrap_or_default();
+    let more = more.split(';').map(str::trim).filter(|name| !name.is_empty()).map(str::to_string);
+    named.iter().cloned().chain(more).collect()
+}
+
+/// How many frames of a stack text shows: a number from 1 on, or `all`.
+pub fn frames(text: &str) -> Result<usize, String> {
+    match text {
+        "all" => Ok(usize::MAX),
+        number => number
+            .parse()
+            .ok()
+            .filter(|&number| number > 0)
+            .ok_or_else(|| format!("'{text}' is neither a number nor 'all'")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `heaptape leaks`: what was never freed, by stack, with a verdict.
 
-use super::asked::{Common, print};
+use super::asked::{Common, frames, print};
 use super::gates::Gates;
 use crate::Outcome;
 use clap::ValueEnum;
@@ -25,6 +25,9 @@ pub struct Args {
     /// Merge stacks whose innermost N frames of the program (wrappers and containers apart) are the same; 0: only equal stacks
     #[arg(long, value_name = "N", default_value_t = 0)]
     depth: usize,
+    /// Frames of each stack in text; all: every frame, wrappers and the interpreter's own among them [default: 8]
+    #[arg(long, value_name = "N|all", value_parser = frames)]
+    frames: Option<usize>,
     #[command(flatten)]
     suppress: Suppress,
     /// Print suppressions of what is found, instead
@@ -48,6 +51,7 @@ pub struct Suppress {
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let options = leaks::Options {
         depth: args.depth,
+        frames: args.frames,
         top: args.common.top(),
         suppressions: args.suppress.suppressions,
         built_in: !args.suppress.no_built_in,

@@ -11,6 +11,8 @@ const COMPARING = () => page.recordings.length === 2;
 
 /** Bits of a frame's flags. */
 const PROGRAM = 1, INLINED = 2, OUTERMOST = 4, MADE_UP = 8;
+/** Place of a role's rank in the flags, and the first rank that is blamed only where a stack has no other. */
+const RANK = 4, WRAPPER = 3;
 
 function text(id) {
   return document.getElementById(id).textContent;
@@ -89,6 +91,17 @@ function stackOf(node) {
   const frames = [];
   for (let at = node; at !== 0; at = table["node.parent"][at]) frames.push(frameOf(at));
   return frames;
+}
+
+/** Nodes of the innermost frames of a stack that are blamed, innermost first, at most so many: the rule of program_frames.rs. */
+function blamedNodes(node, most) {
+  const found = Array.from({ length: WRAPPER }, () => []);
+  const parent = table["node.parent"], frame = table["node.frame"], flags = table["frame.flags"];
+  for (let at = node; at !== 0 && found[0].length < most; at = parent[at]) {
+    const rank = flags[frame[at]] >> RANK;
+    if (rank < WRAPPER && found[rank].length < most) found[rank].push(at);
+  }
+  return found.find((nodes) => nodes.length > 0) ?? (node === 0 ? [] : [node]);
 }
 
 function baseName(path) {

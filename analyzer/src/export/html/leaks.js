@@ -48,7 +48,7 @@ function paintLeaks(view) {
 function leakCard(leak, number, total) {
   const process = page.processes[leak.process];
   const frames = stackOf(leak.node);
-  const own = frames.find((frame) => frame.flags & (PROGRAM | MADE_UP)) ?? frames[0];
+  const [own] = blamedNodes(leak.node, 1).map(frameOf);
   const body = h("div", { class: "leak-stack" }, stackOfProgram(leak.node, 4));
   const all = h("button", { type: "button", class: "plain", "aria-expanded": "false", onclick: () => {
     const open = all.getAttribute("aria-expanded") === "true";
@@ -70,11 +70,9 @@ function leakCard(leak, number, total) {
     body, h("div", { class: "leak-more" }, all, find));
 }
 
-/** The innermost frames of the program: what a person looks for first. */
+/** The innermost frames that are blamed. */
 function stackOfProgram(node, most) {
-  const frames = stackOf(node);
-  const own = frames.filter((frame) => frame.flags & (PROGRAM | MADE_UP));
-  const shown = (own.length > 0 ? own : frames).slice(0, most);
+  const shown = blamedNodes(node, most).map(frameOf);
   return h("ol", {}, shown.map((frame) => h("li", {}, h("bdi", {}, frame.function),
     frame.file ? h("span", { class: "where", title: frame.file }, h("bdi", {}, `${baseName(frame.file)}:${frame.line}`)) : frame.module && h("span", { class: "where" }, h("bdi", {}, baseName(frame.module))))));
 }

@@ -1,7 +1,7 @@
 //! The frames and stacks of all images in one table each: images that run the same program share them.
 
 use super::pack::{Columns, packed, safe};
-use crate::program_frames::{is_outermost, is_program};
+use crate::program_frames::{Role, is_outermost};
 use crate::stacks::Stacks;
 use crate::symbols::{Frame, Symbolizer};
 use rustc_hash::FxHashMap;
@@ -13,7 +13,7 @@ const DEEPEST: usize = 512;
 const NODES: usize = 600_000;
 const TEXT: usize = 24 << 20;
 
-/// The frame is of the program, not of a library that hands memory on.
+/// The frame is of the program or of its interpreter, not of a library that only passes memory on.
 const PROGRAM: u32 = 1;
 /// It was inlined into the next one.
 const INLINED: u32 = 2;
@@ -21,6 +21,8 @@ const INLINED: u32 = 2;
 const OUTERMOST: u32 = 4;
 /// It stands for frames or stacks that are not in the page.
 const MADE_UP: u32 = 8;
+/// Place of the role's rank among the flags: of a stack the frames of the lowest rank are blamed.
+const RANK: u32 = 4;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Row {
@@ -95,7 +97,8 @@ impl Names {
             module: self.string(&frame.module),
             file: self.string(frame.file.as_deref().unwrap_or_default()),
             line: frame.line.unwrap_or(0),
-            flags: if is_program(frame) { PROGRAM } else { 0 }
+            flags: if matches!(frame.role, Role::Wrapper | Role::Outermost) { 0 } else { PROGRAM }
+                | u32::from(frame.role.rank()) << RANK
                 | if frame.inlined { INLINED } else { 0 }
                 | if is_outermost(frame) { OUTERMOST } else { 0 },
         };

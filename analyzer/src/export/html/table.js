@@ -28,18 +28,16 @@ const groupings = {};
 /** For each row the group that it belongs to. */
 function grouping(kind) {
   if (groupings[kind]) return groupings[kind];
-  const { of, name, module, flags } = functionTable();
+  const { of, name, module } = functionTable();
   const rows = table["row.node"];
   const known = new Map();
   const grouped = { of: new Int32Array(rows.length), title: [], module: [], rows: [] };
-  const parent = table["node.parent"], frame = table["node.frame"];
+  const frame = table["node.frame"];
   const limit = kind === "site" ? 3 : 1;
   for (let row = 0; row < rows.length; row++) {
-    const own = [];
-    for (let at = rows[row]; at !== 0 && own.length < limit; at = parent[at]) {
-      const called = of[frame[at]];
-      if (flags[called] & (PROGRAM | MADE_UP) && called !== own[own.length - 1]) own.push(called);
-    }
+    const blamed = blamedNodes(rows[row], limit).map((node) => of[frame[node]]);
+    // A function that calls itself is named once.
+    const own = blamed.filter((called, at) => called !== blamed[at - 1]);
     if (own.length === 0) own.push(of[frame[rows[row]]]);
     const key = kind === "stack" ? rows[row] : kind === "module" ? module[own[0]] : own.join(" ");
     let group = known.get(key);

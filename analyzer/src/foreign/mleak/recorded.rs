@@ -6,9 +6,9 @@ use crate::export::Error;
 use crate::foreign::recorded::Recorded;
 use crate::load::Image;
 use crate::model::live_set;
-use crate::program_frames::is_program;
 use crate::progress::Progress;
 use crate::replay::replay;
+use crate::report::place;
 use crate::symbols::{Detail, Frame, Symbolizer};
 use crate::text::clean_columns;
 use heaptape_formats::tape::Entry;
@@ -40,14 +40,9 @@ pub fn view_recorded(recorded: &Recorded, options: &Options, out: &mut dyn Write
 
 /// A block in the words of a log.
 fn described(symbols: &mut Symbolizer, image: &Image, index: u64, block: &live_set::Block) -> Block {
-    let mut place = None;
     let mut stack = Vec::new();
     for (_, site) in image.stacks().stack(block.site).take(DEEPEST) {
         let frames = symbols.frames(image.stacks(), &site);
-        if place.as_ref().is_none_or(|known: &Frame| !is_program(known)) {
-            place =
-                frames.iter().find(|frame| is_program(frame)).cloned().or(place).or_else(|| frames.first().cloned());
-        }
         // A trace alone names places, and has no stacks.
         if site.address == 0 {
             continue;
@@ -60,7 +55,10 @@ fn described(symbols: &mut Symbolizer, image: &Image, index: u64, block: &live_s
         stack.push(clean_columns(&shown).into_bytes());
     }
     let entry = Entry::from_number(block.entry).map_or("malloc", Entry::name);
-    let place = place.unwrap_or_default();
+    let place = match block.site {
+        0 => Frame::default(),
+        site => place(symbols, image.stacks(), site, 1).frame,
+    };
     let or_dash = |text: Option<&str>| text.filter(|text| !text.is_empty()).unwrap_or("-").to_string();
     let (function, file) = (or_dash(place.function.as_deref()), or_dash(place.file.as_deref()));
     let line = place.line.map_or_else(|| "-".into(), |line| line.to_string());

@@ -4,9 +4,9 @@ use crate::event::{Bound, Range};
 use crate::load::{self, Events, Image, Recording};
 use crate::missing::lines;
 use crate::processes::Processes;
-use crate::program_frames::{is_outermost, is_program, is_wrapper};
+use crate::program_frames::Role;
 use crate::progress::Progress;
-use crate::report::frames::{FrameJson, stack_json};
+use crate::report::frames::{FrameJson, blamed_frames, stack_json};
 use crate::report::sums::{sums, within};
 use crate::report::{Error, Filter};
 use crate::stacks::Stacks;
@@ -153,10 +153,11 @@ impl Known {
         }
     }
 
-    fn is_program(&self, frame: &Frame) -> bool {
+    /// The role of a frame on both sides.
+    fn role(&self, symbols: &Symbolizer, frame: &Frame) -> Role {
         match (self.names_alone, &frame.function) {
-            (true, Some(function)) => !is_wrapper(function) && !is_outermost(frame),
-            _ => is_program(frame),
+            (true, Some(function)) => symbols.roles().by_name(Some(function)),
+            _ => frame.role,
         }
     }
 }
@@ -235,10 +236,7 @@ pub fn measure(side: &Side, known: &Known, depth: usize, symbols: &mut Symbolize
     Ok(measured)
 }
 
-/// Frames of a stack that are looked at.
-const DEEPEST: usize = 512;
-
-/// The names that a site is matched by, and where its innermost frame of the program is.
+/// The names that a site is matched by, and where the frame is that is blamed.
 fn named(
     stacks: &Stacks,
     site: u32,
@@ -246,25 +244,8 @@ fn named(
     depth: usize,
     symbols: &mut Symbolizer,
 ) -> (Vec<String>, Option<String>, Option<u32>) {
-    let (mut names, mut file, mut line) = (Vec::new(), None, None);
-    let mut innermost = None;
-    for (number, at) in stacks.stack(site).take(DEEPEST) {
-        for frame in symbols.frames(stacks, &at).iter() {
-            if !known.is_program(frame) {
-                innermost.get_or_insert_with(|| known.name(stacks, number, frame));
-                continue;
-            }
-            if names.is_empty() {
-                (file, line) = (frame.file.clone(), frame.line);
-            }
-            names.push(known.name(stacks, number, frame));
-            if names.len() >= depth.max(1) {
-                return (names, file, line);
-            }
-        }
-    }
-    if names.is_empty() {
-        names.push(innermost.unwrap_or_else(|| "(no stack)".into()));
-    }
-    (names, file, line)
+    let frames = blamed_frames(symbols, stacks, site, depth, |symbols, frame| known.role(symbols, frame));
+    let Some((_, first)) = frames.first() else { return (vec!["(no stack)".into()], None, None) };
+    let names = frames.iter().map(|(number, frame)| known.name(stacks, *number, frame)).collect();
+    (names, first.file.clone(), first.line)
 }

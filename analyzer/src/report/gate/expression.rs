@@ -25,6 +25,7 @@ pub const METRICS: &[(&str, Unit, &str)] = &[
     ("leaked.one-time", Unit::Bytes, "bytes allocated in one part of the run and kept"),
     ("leaked.too-little", Unit::Bytes, "bytes of leaks that grow, in too short a run or too few to tell"),
     ("leaked.uncertain", Unit::Bytes, "bytes whose frees may be missing from the recording"),
+    (FREED_AT_EXIT, Unit::Bytes, "bytes that grew through the run and were freed only when it ended: in no leaked metric"),
     ("live", Unit::Bytes, "bytes live at the end"),
     ("live.blocks", Unit::Count, "blocks live at the end"),
     ("peak", Unit::Bytes, "the most live bytes at any moment; of several processes the greatest"),
@@ -42,6 +43,9 @@ pub const METRICS: &[(&str, Unit, &str)] = &[
     ("diff.allocs", Unit::Count, "change of allocations"),
     ("diff.sites", Unit::Count, "sites that changed beyond the noise"),
 ];
+
+/// The metric of what grew and was freed only at exit.
+pub const FREED_AT_EXIT: &str = "freed-at-exit";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operator {
@@ -102,7 +106,7 @@ impl Expression {
 
     /// Whether it needs leaks.
     pub fn is_of_leaks(&self) -> bool {
-        self.metric.starts_with("leaked")
+        self.metric.starts_with("leaked") || self.metric == FREED_AT_EXIT
     }
 
     /// Whether it needs totals.

@@ -2,7 +2,7 @@
 
 use super::Found;
 use crate::load::Image;
-use crate::program_frames::is_program;
+use crate::program_frames::blamed;
 use crate::report::Error;
 use crate::suppress::{Rule, Seen, kept_on_purpose, read};
 use crate::symbols::Symbolizer;
@@ -129,9 +129,9 @@ pub fn seen(image: &Image, symbols: &mut Symbolizer, site: u32) -> Vec<Seen> {
     all
 }
 
-/// Place of the innermost frame of the program in a stack.
-pub fn program_frame(stack: &[Seen]) -> usize {
-    stack.iter().position(|seen| is_program(&seen.frame)).unwrap_or(0)
+/// Position of the frame of a stack that is blamed.
+pub fn blamed_frame(stack: &[Seen]) -> usize {
+    blamed(stack.iter().map(|seen| seen.frame.role), 1).first().copied().unwrap_or(0)
 }
 
 /// Says what was suppressed, and which rules are of no use.

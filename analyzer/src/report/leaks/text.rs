@@ -6,61 +6,47 @@ use crate::missing::Missing;
 use crate::model::leaks::SLICES;
 use crate::model::verdict::{FLOOR_BYTES, FLOOR_SECONDS, FLOOR_SHARE, Verdict};
 use crate::pictures::sparkline;
-use crate::report::frames::{frame_line, text_stack};
-use crate::report::grouping::innermost;
+use crate::report::frames::{Lines, place, place_line};
+use crate::report::stack_text::text_stack;
 use crate::report::{say_missing, say_sampled};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, bytes, count, counted, duration, percent, shorten};
+use heaptape_formats::recording::Exit;
 use std::io;
 
 /// Frames of each stack in the text.
 const FRAMES: usize = 8;
 /// Rows of the text when nobody asked for another number.
 const TOP: usize = 10;
-/// Sites told of that were emptied only at the end.
-const AT_EXIT: usize = 3;
+/// What grew and was freed only at exit is in the headline from this share of the peak on: 1/100.
+const GROWN_SHARE: u64 = 100;
 
 /// Prints what was found.
 pub fn print(found: &Found, options: &Options, symbols: &mut Symbolizer, screen: &mut Screen) -> io::Result<()> {
-    let Found { leaks, at_exit, total, missing, .. } = found;
-    let cut = missing.iter().any(|(_, missing)| missing.contains(&Missing::NoEnd));
-    let when = if cut { "still live when the recording was cut" } else { "never freed" };
-    let (all, blocks) = (bytes(total.bytes), counted(total.blocks, "block"));
-    let mut first = format!("{all} in {blocks} {when}, from {}", counted(total.stacks, "stack"));
-    if let Some(worst) = leaks.first().filter(|leak| leak.verdict <= Verdict::Slow) {
-        let frame = innermost(symbols, worst.image.stacks(), worst.site);
-        first += &format!("; {}: {}", worst.verdict.name(), frame_line(&frame));
-    }
-    screen.heading(&first)?;
+    let Found { leaks, at_exit, missing, .. } = found;
+    screen.heading(&headline(found, symbols))?;
     let several = missing.len() > 1;
-    let top = options.top.unwrap_or(TOP);
-    for (number, leak) in leaks.iter().take(top).enumerate() {
-        let mut head = format!("{}. {} in {}", number + 1, bytes(leak.bytes), counted(leak.blocks, "block"));
-        head += &format!(", {} of all: {}", percent(leak.bytes, total.bytes), leak.verdict.name());
+    let mut entries: Vec<&Leak> = leaks.iter().chain(at_exit).collect();
+    entries.sort_by_key(|leak| leak.order());
+    let top = options.top.unwrap_or(TOP).min(entries.len());
+    for (number, leak) in entries[..top].iter().enumerate() {
+        let mut head = format!("{}. {}", number + 1, amount(leak, found));
         if leak.sites > 1 {
             head += &format!(", {} stacks", leak.sites);
         }
         one(leak, head, several, options, symbols, screen)?;
     }
-    if leaks.len() > top {
-        let rest = &leaks[top..];
-        let (sum, blocks) = rest.iter().fold((0u64, 0), |(a, b), leak| (a.saturating_add(leak.bytes), b + leak.blocks));
-        let (more, bytes, blocks) = (rest.len(), bytes(sum), counted(blocks, "block"));
-        screen.line(&format!("and {more} more with {bytes} in {blocks} (--top N)"))?;
+    let rest: Vec<String> = [false, true].into_iter().filter_map(|grown| more(&entries[top..], grown)).collect();
+    if !rest.is_empty() {
+        screen.line(&format!("and {} (--top N)", rest.join("; ")))?;
     }
-    if leaks.iter().take(top).any(|leak| leak.verdict == Verdict::TooLittle) {
+    if entries[..top].iter().any(|leak| leak.verdict == Verdict::TooLittle) {
         screen.line(&format!(
             "too little to tell: grew in a run shorter than {}, or by less than {} and {}% of the peak",
             duration((FLOOR_SECONDS * 1e9) as u64),
             bytes(FLOOR_BYTES),
             FLOOR_SHARE * 100.0
         ))?;
-    }
-    for leak in at_exit.iter().take(AT_EXIT.min(top)) {
-        let most = leak.evidence.as_ref().map_or(leak.bytes, |evidence| evidence.most_bytes);
-        let head =
-            format!("grew to {}, and was freed only when the program ended: {}", bytes(most), leak.verdict.name());
-        one(leak, head, several, options, symbols, screen)?;
     }
     for (image, _) in missing {
         if let Some(inherited) = &image.tape.inherited
@@ -84,6 +70,58 @@ pub fn print(found: &Found, options: &Options, symbols: &mut Symbolizer, screen:
     Ok(())
 }
 
+/// The first line: how much was never freed, and what to look at first.
+fn headline(found: &Found, symbols: &mut Symbolizer) -> String {
+    let Found { leaks, at_exit, total, missing, .. } = found;
+    let cut = missing.iter().any(|(_, missing)| missing.contains(&Missing::NoEnd));
+    let runs = missing.iter().any(|(image, _)| image.about.exit == Some(Exit::Running));
+    let when = match (cut, runs) {
+        (true, _) => "still live when the recording was cut",
+        (false, true) => "still live",
+        (false, false) => "never freed",
+    };
+    let (all, blocks) = (bytes(total.bytes), counted(total.blocks, "block"));
+    let mut line = format!("{all} in {blocks} {when}, from {}", counted(total.stacks, "stack"));
+    let mut blamed = |leak: &Leak| {
+        let place = place(symbols, leak.image.stacks(), leak.site, 1);
+        place_line(&place, &Lines::default())
+    };
+    if let Some(worst) = leaks.first().filter(|leak| leak.verdict <= Verdict::Slow) {
+        line += &format!("; {}: {}", worst.verdict.name(), blamed(worst));
+    }
+    if let Some(worst) = at_exit.first().filter(|_| total.grown_bytes >= found.peak_bytes / GROWN_SHARE) {
+        let grown = bytes(total.grown_bytes);
+        line += &format!("; {grown} grew through the run and were freed only at exit: {}", blamed(worst));
+    }
+    line
+}
+
+/// How much an entry is, and its verdict.
+fn amount(leak: &Leak, found: &Found) -> String {
+    if leak.verdict == Verdict::FreedAtExit {
+        return format!(
+            "grew to {}, and was freed only when the program ended: {}",
+            bytes(leak.grown),
+            leak.verdict.name()
+        );
+    }
+    let (size, blocks) = (bytes(leak.bytes), counted(leak.blocks, "block"));
+    format!("{size} in {blocks}, {} of all: {}", percent(leak.bytes, found.total.bytes), leak.verdict.name())
+}
+
+/// The entries that are not listed, of those that grew and were freed at exit, or of the others.
+fn more(entries: &[&Leak], grown: bool) -> Option<String> {
+    let own: Vec<&&Leak> = entries.iter().filter(|leak| (leak.verdict == Verdict::FreedAtExit) == grown).collect();
+    let (size, blocks) = own.iter().fold((0u64, 0), |(size, blocks), leak| {
+        (size.saturating_add(leak.bytes.max(leak.grown)), blocks + leak.blocks)
+    });
+    match (own.len(), grown) {
+        (0, _) => None,
+        (count, true) => Some(format!("{count} more freed at exit that grew to at most {} together", bytes(size))),
+        (count, false) => Some(format!("{count} more with {} in {}", bytes(size), counted(blocks, "block"))),
+    }
+}
+
 fn one(
     leak: &Leak,
     mut head: String,
@@ -96,7 +134,7 @@ fn one(
         head += &format!(", in {} (pid {})", leak.image.name(), leak.image.about.pid);
     }
     screen.heading(&head)?;
-    let frames = if options.depth == 0 { FRAMES } else { options.depth };
+    let frames = options.frames.unwrap_or(if options.depth == 0 { FRAMES } else { options.depth });
     let (lines, more) = text_stack(symbols, leak.image.stacks(), leak.site, frames);
     let width = screen.style.width.saturating_sub(4);
     for line in lines {

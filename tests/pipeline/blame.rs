@@ -1,0 +1,161 @@
+//! Every report, gate and export blames the same frame, whatever the optimizer inlined and whatever interpreter runs.
+
+use heaptape_tests::{Program, Recording, Target, workshop};
+use serde_json::Value;
+use std::fs;
+
+fn json(recording: &Recording, words: &[&str]) -> Value {
+    let said = recording.heaptape(&[words, &["--json"]].concat());
+    serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{words:?}: {error}: {said}"))
+}
+
+/// The function that a stack in JSON blames.
+fn blamed(stack: &Value) -> &str {
+    let frames = stack.as_array().expect("a stack");
+    let blamed: Vec<&Value> = frames.iter().filter(|frame| frame["blamed"] == true).collect();
+    assert_eq!(blamed.len(), 1, "{stack:#}");
+    blamed[0]["function"].as_str().expect("a name")
+}
+
+/// What each command blames for the most: its first row.
+fn first_places(recording: &Recording) -> Vec<(String, String)> {
+    let mut places = Vec::new();
+    let mut say = |command: &str, place: String| places.push((command.to_string(), place));
+    let text = |words: &[&str]| recording.heaptape(words).text();
+    let leaks = text(&["leaks"]);
+    let mut lines = leaks.lines();
+    say("leaks, headline", lines.next().and_then(|line| line.split(": ").nth(1)).unwrap_or_default().into());
+    say("leaks, entry", lines.nth(1).unwrap_or_default().trim().into());
+    say("leaks --json", blamed(&json(recording, &["leaks"])["leaks"][0]["stack"]).into());
+    for (command, list) in [("peak", "holders"), ("sites", "sites"), ("lifetimes", "sites")] {
+        let answer = json(recording, &[command]);
+        let row = &answer["processes"][0][list][0];
+        if !row.is_null() && command != "lifetimes" {
+            say(command, row["place"].as_str().expect("a place").into());
+            say(&format!("{command} --json"), blamed(&row["stack"]).into());
+        }
+    }
+    let report = json(recording, &["report"]);
+    for list in ["live", "peak"] {
+        say(&format!("report, {list}"), report["top"][list][0]["place"].as_str().expect("a place").into());
+    }
+    let folder = recording.folder.to_string_lossy().into_owned();
+    let diff = recording.heaptape(&["diff", "--json", "--from", "1%"]);
+    let diff: Value = serde_json::from_slice(&diff.stdout).expect("JSON");
+    say("diff", diff["changes"][0]["functions"][0].as_str().expect("a function").into());
+    let gate = recording.heaptape(&["leaks", "--json", "--fail-if", "leaked.growing > 0"]);
+    let gate: Value = serde_json::from_slice(&gate.stdout).expect("JSON");
+    let culprit = &gate["gates"][0]["culprits"][0];
+    say("gate", culprit["stack"][0].as_str().expect("a frame").into());
+    let place = workshop::folder();
+    let table = place.path().join("stacks.json");
+    let out = table.to_string_lossy().into_owned();
+    let _ = heaptape_tests::recording::heaptape(["export", "--to", "json", "-o", &out, &folder]).success();
+    let rows = fs::read_to_string(&table).expect("the rows");
+    let rows: Vec<Value> = rows.lines().filter_map(|row| serde_json::from_str(row).ok()).collect();
+    let most = rows.iter().max_by_key(|row| row["alloc_bytes"].as_u64()).expect("a row");
+    say("export", blamed(&most["stack"]).into());
+    places
+}
+
+fn all_blame(recording: &Recording, function: &str) {
+    let wrong: Vec<_> = first_places(recording).into_iter().filter(|(_, place)| !place.starts_with(function)).collect();
+    assert!(wrong.is_empty(), "{function} was expected: {wrong:#?}");
+}
+
+#[test]
+fn functions_that_rust_inlines_are_blamed_by_every_command() {
+    let recording = Program::new(Target::program("inlined.rs").build()).recorded().success();
+    all_blame(&recording, "inlined::metrics::feed");
+}
+
+#[test]
+fn functions_that_cpp_inlines_are_blamed_by_every_command() {
+    let recording = Program::new(Target::program("inlined.cpp").build()).recorded();
+    all_blame(&recording, "main::{lambda}::operator()");
+    // A row says how many lines it sums up; by line, each has its own.
+    let places = |words: &[&str]| -> Vec<String> {
+        let answer = json(&recording, words);
+        let rows = answer["processes"][0]["sites"].as_array().expect("rows").clone();
+        rows.iter().map(|row| row["place"].as_str().expect("a place").to_string()).collect()
+    };
+    let of_session = |places: Vec<String>| -> Vec<String> {
+        places.into_iter().filter(|place| place.starts_with("shop::session_for") || place.contains(".cpp:")).collect()
+    };
+    let found = of_session(places(&["sites"]));
+    for start in [
+        "shop::session_for::{lambda}::operator() inlined.cpp (2 lines) < shop::Cache<shop::Session>::get_or_make<",
+        "shop::session_for inlined.cpp:33 < main::{lambda}::operator()",
+        "main::{lambda}::operator() inlined.cpp:42",
+    ] {
+        assert!(found.iter().any(|place| place.starts_with(start)), "{start}: {found:#?}");
+    }
+    let found = of_session(places(&["sites", "--by", "line"]));
+    for line in [29, 30, 33, 42] {
+        assert!(found.iter().any(|place| place.ends_with(&format!("inlined.cpp:{line}"))), "{line}: {found:#?}");
+    }
+}
+
+/// The user's own allocator: its callers are blamed once it is named.
+#[test]
+fn a_wrapper_that_a_user_names_is_passed_over() {
+    let recording = Program::new(Target::program("inlined.cpp").build()).recorded();
+    let functions = |words: &[&str]| -> Vec<String> {
+        let answer = json(&recording, words);
+        let rows = answer["processes"][0]["sites"].as_array().expect("rows");
+        rows.iter().map(|row| blamed(&row["stack"]).to_string()).collect()
+    };
+    assert!(functions(&["sites"]).iter().any(|function| function.starts_with("shop::")));
+    let found = functions(&["sites", "--wrapper", "shop::session_for*", "--wrapper", "shop::Cache<*"]);
+    assert!(!found.iter().any(|function| function.starts_with("shop::")), "{found:?}");
+    assert!(found.iter().any(|function| function == "main::{lambda}::operator()"), "{found:?}");
+    // A module is named by its file.
+    let found = functions(&["sites", "--wrapper", "inlined"]);
+    assert!(!found.iter().any(|function| function == "main"), "{found:?}");
+}
+
+#[test]
+fn one_frame_is_never_hidden_and_all_can_be_shown() {
+    let recording = Program::new(heaptape_tests::target::c("leaks_deep")).recorded();
+    let stacks = |words: &[&str]| recording.heaptape(&[&["leaks", "--top", "1"], words].concat()).text();
+    assert!(stacks(&["--frames", "3"]).contains("… 3 outer frames"), "{}", stacks(&["--frames", "3"]));
+    assert!(!stacks(&["--frames", "all"]).contains("outer frame"));
+    assert!(stacks(&["--frames", "all"]).contains("__libc_start"), "{}", stacks(&["--frames", "all"]));
+    for frames in ["5", "6"] {
+        let said = stacks(&["--frames", frames]);
+        assert!(said.contains("main leaks_deep.c") && !said.contains('…'), "{said}");
+    }
+    assert_eq!(recording.heaptape(&["leaks", "--frames", "0"]).code(), 2);
+}
+
+/// A real run-time: a `Map` that grows, and is freed as a whole when the program ends.
+#[test]
+fn what_grew_and_was_freed_at_exit_is_in_the_headline() {
+    let place = workshop::folder();
+    let script = place.path().join("leak.js");
+    let text = "const kept = new Map();\nfunction remember(at) { kept.set(at, Buffer.allocUnsafeSlow(4096 + at % 64)); }\n\
+                let at = 0;\nconst timer = setInterval(() => { for (let n = 0; n < 100; n++) remember(at++);\n\
+                if (at >= 6000) clearInterval(timer); }, 5);\n";
+    fs::write(&script, text).expect("a script");
+    let flags = ["--perf-basic-prof", "--interpreted-frames-native-stack"];
+    let node = Program::new(workshop::need("node")).args(flags).arg(&script).folder(place.path());
+    let recording = node.recorded().success();
+    let said = recording.heaptape(&["leaks"]).text();
+    let headline = said.lines().next().unwrap_or_default();
+    assert!(headline.contains("MiB grew through the run and were freed only at exit: "), "{said}");
+    assert!(headline.contains("leak.js:"), "{said}");
+    assert!(said.lines().nth(1).is_some_and(|first| first.starts_with("1. grew to ")), "{said}");
+    let answer = json(&recording, &["leaks"]);
+    // 23.5 MiB are allocated; what comes last may be freed in the same sixteenth of the run.
+    assert!(answer["total"]["grown_bytes"].as_u64() > Some(8 << 20), "{}", answer["total"]);
+    let rows = answer["freed_at_exit"].as_array().expect("rows");
+    let sum: u64 = rows.iter().filter_map(|row| row["grown_bytes"].as_u64()).sum();
+    assert!(sum >= answer["total"]["grown_bytes"].as_u64().unwrap_or(u64::MAX), "{sum}");
+    assert!(["remember", "(anonymous)"].contains(&blamed(&rows[0]["stack"])), "{:#}", rows[0]);
+    // Nothing of it is leaked; it has a gate of its own.
+    let gate = |gate: &str| recording.heaptape(&["leaks", "--fail-if", gate]);
+    assert_eq!(gate("leaked.growing > 4MiB").code(), 0);
+    let failed = gate("freed-at-exit > 4MiB");
+    assert_eq!(failed.code(), 1);
+    assert!(failed.text().contains("leak.js:"), "{failed}");
+}
