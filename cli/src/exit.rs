@@ -70,10 +70,24 @@ impl Outcome {
     }
 }
 
+/// Columns of the table in `--help`.
+const WIDTH: usize = 90;
+
 /// The table for `--help`.
 pub fn help() -> String {
-    let rows = TABLE.iter().map(|(status, meaning)| format!("  {status:6} {meaning}"));
-    format!("Exit status:\n{}", rows.collect::<Vec<_>>().join("\n"))
+    let mut text = "Exit status:".to_string();
+    for (status, meaning) in TABLE {
+        let mut line = format!("  {status:5}");
+        for word in meaning.split(' ') {
+            if line.chars().count() + 1 + word.chars().count() > WIDTH {
+                text += &format!("\n{line}");
+                line = " ".repeat(7);
+            }
+            line += &format!(" {word}");
+        }
+        text += &format!("\n{line}");
+    }
+    text
 }
 
 #[cfg(test)]

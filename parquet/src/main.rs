@@ -15,6 +15,7 @@ mod tests;
 use anyhow::{Context, bail};
 use clap::Parser;
 use heaptape_analyzer::event::{Bound, Range};
+use heaptape_analyzer::processes::Processes;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -34,6 +35,9 @@ struct Arguments {
     /// Only this process: its pid, or its folder in the recording
     #[arg(long, value_name = "PID|FOLDER")]
     process: Option<String>,
+    /// Only processes of this program (* and ? fit anything)
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
     /// Recordings, folders of images, or single files
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
@@ -55,11 +59,12 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let range = Range { from: arguments.from, to: arguments.until };
     let mut done = 0;
     let mut whole = true;
+    let processes = Processes { process: arguments.process.clone(), program: arguments.program.clone(), all: false };
     for path in &arguments.paths {
         let recording = heaptape_analyzer::open(path)?;
         let place = export::Place::of(&recording, path);
         for image in &recording.images {
-            if arguments.process.as_ref().is_some_and(|process| !image.is(process)) {
+            if !processes.admits(image) {
                 continue;
             }
             let written = export::image(image, &range, &place, &arguments.output)

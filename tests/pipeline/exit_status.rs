@@ -112,6 +112,7 @@ fn time_ranges_that_hold_nothing_are_no_answer() {
     for range in [&["--from", "5h"][..], &["--from", "90%", "--until", "10%"]] {
         recording.heaptape(&[&["diff"], range].concat()).exits(2);
         recording.heaptape(&[&["diff", "--fail-if", "diff.live > 1GiB"], range].concat()).exits(2);
+        recording.heaptape(&[&["export", "--format", "csv"], range].concat()).exits(2);
     }
     recording.heaptape(&["diff", "--from", "10%", "--to", "90%"]).success();
     recording.heaptape(&["leaks", "--from", "10%", "--until", "90%"]).success();

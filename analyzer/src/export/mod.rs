@@ -188,6 +188,7 @@ impl<'a> Source<'a> {
     /// When no process is one that was named.
     pub fn new(recordings: &'a [Recording], options: &'a Options) -> Result<Self, Error> {
         let images = options.processes.choose(recordings).map_err(Error::Impossible)?;
+        options.range.unwrap_or_default().check(&images).map_err(Error::Impossible)?;
         let mut missing: Vec<Missing> = recordings.iter().flat_map(|recording| recording.missing.clone()).collect();
         missing.extend(images.iter().flat_map(|image| image.missing.clone()));
         Ok(Source {

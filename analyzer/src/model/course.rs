@@ -19,7 +19,7 @@ pub fn run(course: &Course, totals: &Totals, end: u64, rate: u64, hidden: u64) -
     let axis = Axis { by_tick: true, start, end };
     let allocs = totals.allocs.saturating_add(totals.resizes);
     let (peak_bytes, hidden_until) = (totals.peak_bytes, u64::MAX);
-    is_told.then_some(Run { axis, end, seconds, allocs, peak_bytes, hidden, hidden_until })
+    is_told.then_some(Run { axis, end, seconds, active_seconds: seconds, allocs, peak_bytes, hidden, hidden_until })
 }
 
 /// A value at `tick`, on the line between the moments around it: nothing at the start, `now` at the end.

@@ -71,6 +71,8 @@ pub struct Run {
     pub end: u64,
     /// Its length in seconds; 0 when not known.
     pub seconds: f64,
+    /// Seconds from its start to its last allocation; 0 when not known. An end that is seen late, or a wait before it, shows no growth.
+    pub active_seconds: f64,
     /// Allocations and resizes of all sites.
     pub allocs: u64,
     /// The most live bytes of all sites together.
@@ -125,7 +127,7 @@ impl<K: Hash + Eq> Growth<K> {
 
     /// The verdict once all are counted: growth that is too little to tell is called so.
     pub fn settle(&self, run: &Run, of: &K, verdict: Verdict) -> Verdict {
-        let is_short = run.seconds > 0.0 && run.seconds < FLOOR_SECONDS;
+        let is_short = run.active_seconds > 0.0 && run.active_seconds < FLOOR_SECONDS;
         let bytes = self.bytes.get(of).copied().unwrap_or(0);
         let is_small = bytes < FLOOR_BYTES && (bytes as f64) < FLOOR_SHARE * run.peak_bytes as f64;
         match verdict {
@@ -336,4 +338,44 @@ pub fn slope(run: &Run, history: &History) -> f64 {
         under += x * x;
     }
     over / under / width
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The verdict on growth of so many bytes, spread over so many stacks of one function, in a run of so many seconds.
+    fn settled(verdict: Verdict, bytes: u64, stacks: u64, active_seconds: f64) -> Verdict {
+        let axis = Axis { by_tick: true, start: 0, end: 100 };
+        let run = Run {
+            axis,
+            end: 100,
+            // An end that was seen late.
+            seconds: active_seconds * 3.0,
+            active_seconds,
+            allocs: 1000,
+            peak_bytes: 64 << 20,
+            hidden: 0,
+            hidden_until: 0,
+        };
+        let mut growth = Growth::default();
+        (0..stacks).for_each(|_| growth.add("leak", verdict, bytes / stacks));
+        growth.add("other", Verdict::Growing, 1 << 30);
+        growth.settle(&run, &"leak", verdict)
+    }
+
+    #[test]
+    fn growth_has_a_floor() {
+        let (growing, slow, little) = (Verdict::Growing, Verdict::Slow, Verdict::TooLittle);
+        assert_eq!(settled(growing, 64 << 10, 1, 1.0), growing);
+        assert_eq!(settled(growing, 64 << 10, 1, 0.9), little, "too short");
+        assert_eq!(settled(growing, 1 << 30, 1, 0.9), little, "too short, however much");
+        assert_eq!(settled(growing, 60 << 10, 1, 100.0), little, "too few bytes");
+        assert_eq!(settled(growing, 64 << 10, 16, 1.0), growing, "one leak from many stacks");
+        assert_eq!(settled(growing, 300, 1, 0.0), little, "no times: bytes alone decide");
+        assert_eq!(settled(growing, 64 << 10, 1, 0.0), growing);
+        assert_eq!(settled(slow, 300, 1, 1.0), slow, "slow growth is little by its nature");
+        assert_eq!(settled(slow, 300, 1, 0.9), little);
+        assert_eq!(settled(Verdict::OneTime, 300, 1, 0.1), Verdict::OneTime);
+    }
 }

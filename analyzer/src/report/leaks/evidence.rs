@@ -137,13 +137,15 @@ pub fn run_of(image: &Image, axis: Axis, span: Span, model: &Leaks, missing: &[M
     let seen = last_event.filter(busy).unwrap_or(end_tick).min(end_tick);
     let end = if axis.by_tick { seen } else { image.tape.events.min(span.end).max(axis.end) };
     let seconds = if image.has_times() { image.clock.nanos(end_tick) as f64 / 1e9 } else { 0.0 };
+    let last_birth = image.birth_at(100).map_or(end_tick, |last| last.tick.min(end_tick));
+    let active_seconds = if image.has_times() { image.clock.nanos(last_birth) as f64 / 1e9 } else { 0.0 };
     let (mut allocs, mut live) = (0, [0u64; SLICES]);
     for (_, history) in model.histories() {
         allocs += history.allocs;
         live.iter_mut().zip(history.series).for_each(|(sum, bytes)| *sum = sum.saturating_add(bytes));
     }
     let peak_bytes = live.into_iter().max().unwrap_or(0);
-    let mut run = Run { axis, end, seconds, allocs, peak_bytes, hidden: 0, hidden_until: 0 };
+    let mut run = Run { axis, end, seconds, active_seconds, allocs, peak_bytes, hidden: 0, hidden_until: 0 };
     for one in missing.iter().filter(|one| one.hides_events()) {
         let events = match one {
             Missing::Lost { events, .. } | Missing::Chunk { events, .. } => *events,
