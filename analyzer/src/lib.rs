@@ -11,6 +11,7 @@
 pub mod convert;
 pub mod event;
 pub mod export;
+pub mod follow;
 pub mod foreign;
 pub mod import;
 pub mod load;

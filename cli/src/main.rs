@@ -6,6 +6,7 @@ mod terminal;
 
 mod exit;
 mod library;
+mod live;
 mod slips;
 mod words;
 

@@ -37,6 +37,8 @@ words! {
     env Env,
     /// Give the daemon a trace (MTRC) or a profile (MPTL) to keep
     send Send,
+    /// The trace (MTRC) of a process on standard output, while it runs or afterwards
+    stream Stream,
     /// What programs hold, live
     top Top,
     /// The daemon's epochs, as paths for the other words

@@ -56,6 +56,7 @@ mod signals;
 mod speedscope;
 mod stacks;
 mod strangers;
+mod streams;
 mod threads;
 mod tools;
 mod unwinder;

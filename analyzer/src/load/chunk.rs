@@ -125,6 +125,15 @@ impl Decoder {
         Ok(())
     }
 
+    /// The checked and unpacked bytes of a chunk, as they lie in the plain trace.
+    ///
+    /// # Errors
+    /// When the trace does not hold them.
+    pub fn plain<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<&[u8], String> {
+        self.unpack(trace, chunk)?;
+        Ok(&self.plain)
+    }
+
     /// The checked and unpacked bytes of a chunk.
     fn unpack<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<(), String> {
         self.check(trace, chunk)?;

@@ -7,6 +7,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[
             ("heaptape record -- ls -lR /usr", "every event of ls and its children, and a summary"),
             ("heaptape record -q -o run1 -- make -j2", "quietly, into run1"),
+            ("heaptape record -q -o - -- ls", "the trace alone, live, on standard output: for a pipe"),
             ("heaptape record --sample 512KiB -- redis-server", "a sample every 512 KiB, for long runs"),
         ],
     ),
@@ -31,6 +32,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[
             ("heaptape send mpatrol.trace", "what the real mpatrol traced, into today's epoch"),
             ("heaptape send --socket /run/heaptape/socket -", "from standard input, to the machine's daemon"),
+        ],
+    ),
+    (
+        "stream",
+        &[
+            ("heaptape stream heaptape.redis.4711", "what a running recording gets, on standard output: for a pipe"),
+            ("heaptape stream 4711", "of a process that is being recorded, until it ends"),
         ],
     ),
     ("env", &[("heaptape env --label web", "variables for a service's drop-in")]),

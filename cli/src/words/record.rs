@@ -1,5 +1,6 @@
 //! `heaptape record`: runs a program recorded.
 
+use crate::live::Live;
 use crate::{Outcome, library};
 use clap::ValueEnum;
 use heaptape_analyzer::text::{self, Style};
@@ -38,7 +39,8 @@ pub struct Args {
     /// Print no summary at the end
     #[arg(short, long)]
     quiet: bool,
-    /// Folder of the recording [default: heaptape.PROG.PID]
+    /// Folder of the recording [default: heaptape.PROG.PID]. With - only the trace (MTRC) is written, live, to standard output; what the program writes
+    /// there goes to standard error
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// What a thread does when its ring is full
@@ -127,12 +129,14 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         let is_whole = finished.outcome.errors.is_empty();
         return Ok(if is_whole { Outcome::Status(finished.status) } else { Outcome::Status(1) });
     }
+    let live = args.output.as_ref().filter(|dir| dir.as_os_str() == "-").map(|_| Live::start()).transpose()?;
+    let output = live.as_ref().map(Live::dir).or(args.output);
     let misplaced = misplaced(&args.command);
     let mut command = args.command.into_iter();
     let launch = Launch {
         program: command.next().unwrap_or_default(),
         arguments: command.collect(),
-        dir: args.output,
+        dir: output,
         library: library::path()?,
         options: Options {
             overflow: match args.overflow {
@@ -170,7 +174,10 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             if let Some(options) = misplaced.filter(|_| finished.status != 0) {
                 eprintln!("heaptape: {options} went to {program}; options of record come before the program");
             }
-            finish(&finished, args.quiet);
+            match live {
+                Some(live) => live.end(),
+                None => finish(&finished, args.quiet),
+            }
             if !args.quiet {
                 still_running(&finished);
             }

@@ -85,6 +85,11 @@ impl<'a, S: Source + ?Sized> Stream<'a, S> {
         Stream { source, at: offset, buffer: Vec::new() }
     }
 
+    /// Offset of the next record.
+    pub fn offset(&self) -> u64 {
+        self.at
+    }
+
     /// The next record, damage, or the end.
     ///
     /// # Errors

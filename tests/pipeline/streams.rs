@@ -1,0 +1,193 @@
+//! A live trace on a pipe: `record -o -` and `heaptape stream`.
+
+use heaptape_formats::mtrc::{Record, Stream};
+use heaptape_tests::run::finish;
+use heaptape_tests::{Outcome, Program, own, target, torture, workshop};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Allocations, resizes and frees of a plain MTRC file, read by the project's reader to its end mark.
+fn counts(bytes: &[u8]) -> [u64; 3] {
+    let mut stream = Stream::new(bytes).expect("an MTRC header");
+    let mut counts = [0; 3];
+    while let Some(record) = stream.next().expect("a record") {
+        match record {
+            Record::Alloc { .. } => counts[0] += 1,
+            Record::Resize { .. } => counts[1] += 1,
+            Record::Free { .. } => counts[2] += 1,
+            Record::Heap { .. } | Record::Internal { .. } => {}
+        }
+    }
+    assert!(bytes.ends_with(b"MTRC"), "the end mark");
+    counts
+}
+
+/// The plain bytes of a recording's only trace.
+fn trace(folder: &Path) -> Vec<u8> {
+    let entries = std::fs::read_dir(folder).expect("the recording").flatten();
+    let files = entries.flat_map(|entry| std::fs::read_dir(entry.path()).into_iter().flatten().flatten());
+    let mut traces =
+        files.map(|file| file.path()).filter(|path| path.to_string_lossy().contains("/trace.mtrc")).collect::<Vec<_>>();
+    assert_eq!(traces.len(), 1, "{traces:?}");
+    let path = traces.remove(0);
+    let mut bytes = Vec::new();
+    let file = File::open(&path).expect("the trace");
+    if path.extension().is_some_and(|extension| extension == "zst") {
+        // A killed recorder may leave half a frame behind its last commit.
+        let _ = zstd::Decoder::new(file).expect("zstd").read_to_end(&mut bytes);
+    } else {
+        { file }.read_to_end(&mut bytes).expect("reads");
+    }
+    bytes
+}
+
+fn stream(words: &[&std::ffi::OsStr]) -> Outcome {
+    let mut command = Command::new(workshop::command());
+    command.arg("stream").args(words);
+    finish(command, b"")
+}
+
+/// Small and large traces, of a recording that is over: byte for byte what `trace.mtrc` holds, packed or not.
+#[test]
+fn a_finished_recording() {
+    for (rounds, threads) in [("10", "1"), ("300000", "2")] {
+        let recording = Program::new(target::c("pairs")).args([rounds, threads]).recorded().success().whole();
+        let outcome = stream(&[recording.folder.as_os_str()]);
+        assert_eq!((outcome.code(), outcome.error().as_str()), (0, ""), "{outcome}");
+        assert!(outcome.stdout == trace(&recording.folder), "{rounds}: the plain trace");
+        let report = recording.report();
+        let process = report.only("pairs");
+        assert_eq!(counts(&outcome.stdout), [process.allocs, process.resizes, process.frees]);
+        let image = recording.folder.join(&recording.about().images[0].folder);
+        assert!(stream(&[image.as_os_str()]).stdout == outcome.stdout, "by the process's folder");
+    }
+}
+
+/// While the program runs: by folder and by pid, and the end comes with the program's.
+#[test]
+fn a_running_program() {
+    let folder = workshop::folder();
+    let file = folder.path().join("own");
+    let program = Program::new(target::c("writes_on")).arg("2").env("OWN_FILE", &file);
+    let mut streamed = Vec::new();
+    let recording = program.recorded_while(|command, place| {
+        let start = Instant::now();
+        while !own::has_begun(&file) {
+            assert!(start.elapsed() < Duration::from_secs(20), "the program does not start");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let pid = heaptape_tests::run::started(command.id()).expect("the program runs").to_string();
+        let words = [place.to_owned(), PathBuf::from(&pid)];
+        let follow = |word: &PathBuf| {
+            let mut command = Command::new(workshop::command());
+            command.arg("stream").arg(word).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().expect("starts")
+        };
+        let by_folder = follow(&words[0]);
+        // The tape is there with the first chunk.
+        std::thread::sleep(Duration::from_millis(2_500));
+        let mut by_pid = follow(&words[1]);
+        // Events come while the program runs.
+        let mut head = [0; 4096];
+        let live = by_pid.stdout.as_mut().expect("piped").read_exact(&mut head);
+        nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(pid.parse().expect("a pid")),
+            nix::sys::signal::Signal::SIGKILL,
+        )
+        .expect("it runs");
+        live.expect("bytes of a live trace");
+        let rest = by_pid.wait_with_output().expect("ends");
+        assert!(rest.status.success(), "{}", String::from_utf8_lossy(&rest.stderr));
+        let whole = by_folder.wait_with_output().expect("ends");
+        assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
+        assert!(whole.stdout == [&head[..], &rest.stdout].concat(), "both are the same trace");
+        streamed = whole.stdout;
+    });
+    let report = recording.report();
+    let process = report.only("writes_on");
+    assert_eq!(counts(&streamed), [process.allocs, process.resizes, process.frees]);
+    assert!(streamed == trace(&recording.folder));
+    torture::passed(4, "traces streamed while the program ran", 2);
+}
+
+/// A recorder that was killed leaves a trace without an end: what is there comes out, and the command says that it is cut.
+#[test]
+fn a_trace_that_is_cut() {
+    let program = Program::new(target::c("pairs")).args(["700000", "1"]);
+    let recording = program.recorded_while(|command, place| {
+        let keeper = heaptape_tests::run::keeper(command);
+        let start = Instant::now();
+        // Several chunks, so that the first ones are committed.
+        let is_long = |path: PathBuf| std::fs::metadata(path).is_ok_and(|about| about.len() > 3 << 20);
+        let has_chunk = || {
+            std::fs::read_dir(place).is_ok_and(|mut entries| {
+                entries.any(|entry| entry.is_ok_and(|entry| is_long(entry.path().join("trace.mtrc.zst"))))
+            })
+        };
+        while !has_chunk() && start.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGKILL).expect("SIGKILL");
+    });
+    let outcome = stream(&[recording.folder.as_os_str()]);
+    assert!(outcome.code() == 1 && outcome.error().contains("the trace is cut"), "{outcome}");
+    let whole = trace(&recording.folder);
+    assert!(
+        whole.starts_with(&outcome.stdout) && !outcome.stdout.is_empty(),
+        "what was committed: {} of {}",
+        outcome.stdout.len(),
+        whole.len()
+    );
+}
+
+/// Standard output of `record -o -`, which is no pipe to the program.
+#[test]
+fn a_trace_on_standard_output() {
+    let folder = workshop::folder();
+    let line = "echo said by the program; echo complaint >&2; exit 3";
+    let mut command = Command::new(workshop::command());
+    command.args(["record", "-q", "-o", "-", "--", "bash", "-c", line]).current_dir(folder.path());
+    command.env("TMPDIR", folder.path());
+    let outcome = finish(command, b"");
+    assert_eq!(outcome.code(), 3, "{outcome}");
+    assert_eq!(outcome.error(), "said by the program\ncomplaint\n");
+    assert!(counts(&outcome.stdout)[0] > 100, "bash allocates");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "nothing stays");
+    // The project's own reader at the other end of a pipe, and a program that only starts another one.
+    let line = "\"$0\" record -q -o - -- \"$@\" | \"$0\" mptrace -v -";
+    let piped = |words: &[&str]| {
+        let mut command = Command::new("bash");
+        command.args(["-c", line]).arg(workshop::command()).args(words);
+        finish(command, b"").success().text()
+    };
+    let pairs = target::c("pairs");
+    let pairs = pairs.to_str().expect("text");
+    assert!(piped(&[pairs, "300000", "1"]).lines().count() > 600_000, "a line an event");
+    assert!(piped(&["bash", "-c", "exec \"$@\"", "bash", pairs, "300000", "1"]).lines().count() > 600_000);
+}
+
+#[test]
+fn what_cannot_be_streamed() {
+    let folder = workshop::folder();
+    let outcome = stream(&[folder.path().as_os_str()]);
+    assert!(outcome.code() == 2 && outcome.error().contains("no recording"), "{outcome}");
+    let outcome = stream(&["4194305".as_ref()]);
+    assert!(outcome.code() == 2 && outcome.error().contains("no process with this pid"), "{outcome}");
+    let recording = Program::new("true").recorded();
+    let outcome = stream(&[recording.folder.as_os_str(), "--process".as_ref(), "1".as_ref()]);
+    assert!(outcome.code() == 2 && outcome.error().contains("no process 1"), "{outcome}");
+    // Trace and messages in one file, and a program that is not there.
+    for (line, status, wanted) in [
+        ("\"$0\" record -o - -- true >out 2>&1; s=$?; cat out >&2; exit $s", 2, "would mix"),
+        ("\"$0\" record -o - -- nosuchprog >out", 127, "not found in PATH"),
+    ] {
+        let mut command = Command::new("bash");
+        command.args(["-c", line]).arg(workshop::command()).current_dir(folder.path()).env("TMPDIR", folder.path());
+        let outcome = finish(command, b"");
+        assert!(outcome.code() == status && outcome.error().contains(wanted), "{outcome}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 1, "only what the shell made");
+}
