@@ -63,7 +63,7 @@ fn mleak_shows_what_is_alive_as_a_log_would() {
         String::from_utf8(out).unwrap()
     };
     assert_eq!(
-        shown(&recording, 2),
+        shown(&recording, Some(2)),
         "unfreed allocations: 2 (301 bytes)\n    \
          0x0000555500000048 (300 bytes) {realloc:1:1} [-|-|-]\n\
          \t0x0000000000006000 program+0x6000\n\t0x0000000000003000 program+0x3000\n\n    \
@@ -71,7 +71,7 @@ fn mleak_shows_what_is_alive_as_a_log_would() {
          \t0x0000000000005000 program+0x5000\n\t0x0000000000002000 program+0x2000\n"
     );
     // A trace alone has neither stacks nor functions.
-    let trace = shown(&recording.join("4711.made/trace.mtrc"), 0);
+    let trace = shown(&recording.join("4711.made/trace.mtrc"), None);
     assert!(trace.contains("(300 bytes) {malloc:1:1} [-|-|-]\n\n"), "{trace}");
 }
 

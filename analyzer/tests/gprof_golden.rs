@@ -217,3 +217,17 @@ fn options_are_gprofs() {
     }
     assert!(view(&["--help"]).0.contains("-p, --flat-profile[=SYMSPEC]"));
 }
+
+/// `a/b` means a call to `-q`, `-Q` and `-k`, and `a` to all others. Without arcs no function has a number.
+#[test]
+fn symspecs_and_the_traditional_style_mean_what_they_mean_to_gprof() {
+    let specs = ["-pfact/cold", "-phot/", "-pcalls.c:hot/x", "-nhot/cold", "-Nhot/cold", "-kping/pong"];
+    let calls = ["-qping/pong", "-Qping/pong", "-qtwice/leaf", "-Qmain/twice", "-q/fact"];
+    let samples = specs.iter().chain(&calls).map(|option| ("real", "calls64", *option));
+    for (folder, sample, option) in samples.chain([("hand", "hist-only", "-T")]) {
+        let file = golden().join("specs").join(format!("{sample}{}.txt", option.replace(['/', ':'], "_")));
+        let theirs = std::fs::read_to_string(&file).unwrap();
+        let (ours, _, whole) = view(&["-b", option, "exe/calls64", &format!("{folder}/{sample}.gmon")]);
+        assert_eq!((ours, whole), (theirs, Ok(Whole::Yes)), "{option}");
+    }
+}

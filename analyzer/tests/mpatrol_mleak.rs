@@ -18,7 +18,9 @@ fn unfreed_blocks_are_as_printed() {
     let (_, list) = log.split_once("total errors:      0\n").unwrap();
     // From the entries, from the library's own list, and from both.
     for (log, ignore) in [(log.as_str(), false), (&log, true), (entries, false), (list, false)] {
-        for (name, max_stack) in [("basic.mleak.txt", 0), ("basic.mleak-n1.txt", 1)] {
+        for (name, max_stack) in
+            [("basic.mleak.txt", None), ("basic.mleak-n1.txt", Some(1)), ("basic.mleak-n0.txt", Some(0))]
+        {
             let mut out = Vec::new();
             view(log.as_bytes(), &Options { ignore, max_stack }, &mut out).unwrap();
             assert_eq!(String::from_utf8(out).unwrap(), golden(name));

@@ -2,7 +2,9 @@
 //! buffer, which is where it fails: it sees 8192 bytes, reads on only when fewer than 5 are left before a number, and takes a number
 //! that is longer than what is left from beyond the end.
 
-use heaptape_tests::{Program, target};
+use heaptape_tests::recording::heaptape;
+use heaptape_tests::{Program, target, workshop};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
@@ -118,5 +120,28 @@ fn mptrace_reads_the_plain_trace_of_any_size() {
             (process.allocs + process.resizes, process.bytes_allocated),
             "{codec}"
         );
+    }
+}
+
+#[test]
+fn no_export_has_a_version_that_nobody_reads() {
+    let recording = Program::new("true").recorded().success();
+    let place = workshop::folder();
+    for (format, version, is_read) in [
+        ("mptl", "10200", false),
+        ("mptl", "10300", true),
+        ("mptl", "10599", true),
+        ("mptl", "10600", false),
+        ("mtrc", "10599", true),
+        ("mtrc", "10600", false),
+    ] {
+        let out = place.path().join(format!("{version}.{format}"));
+        let words = ["export", "--to", format, "--version-word", version, "-o"].map(OsStr::new);
+        let said = heaptape(words.into_iter().chain([out.as_os_str(), recording.folder.as_os_str()]));
+        assert_eq!((said.code() == 0, out.exists()), (is_read, is_read), "{format} {version}: {said}");
+        if is_read {
+            let view = if format == "mptl" { "mprof" } else { "mptrace" };
+            heaptape([OsStr::new(view), out.as_os_str()]).success();
+        }
     }
 }

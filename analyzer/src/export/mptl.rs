@@ -9,6 +9,7 @@ use crate::replay::{Model, replay};
 use crate::report::profile_names;
 use crate::unpack;
 use heaptape_formats::mptl::layout::{BINS, BOUNDS};
+use heaptape_formats::mptl::layout::{FIRST_KNOWN, FIRST_TOO_NEW};
 use heaptape_formats::mptl::{Bins, Builder, Profile, Sums, Symbol};
 use heaptape_formats::recording::PROFILE;
 use rustc_hash::FxHashMap;
@@ -38,6 +39,14 @@ impl Exporter for Export {
         let mut merged = all(source)?;
         merged.flavour = source.options.flavour.unwrap_or(merged.flavour);
         merged.version = source.options.version.unwrap_or(merged.version);
+        if !(FIRST_KNOWN..FIRST_TOO_NEW).contains(&merged.version) {
+            let why = format!(
+                "no mprof reads a profile of version {}: {FIRST_KNOWN} to {}",
+                merged.version,
+                FIRST_TOO_NEW - 1
+            );
+            return Err(Error::Impossible(why));
+        }
         for image in &source.images {
             if image.stacks().is_empty() || matches!(image.events, Events::Trace(_)) && image.sums.is_none() {
                 out.note(format!("{}: a trace has no stacks, so its profile has bins only", image.about.folder));

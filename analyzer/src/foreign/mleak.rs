@@ -32,8 +32,8 @@ use std::io::{self, BufRead, Write};
 pub struct Options {
     /// Pass over the log's own list of unfreed allocations.
     pub ignore: bool,
-    /// Frames to show of each stack; 0 is all.
-    pub max_stack: usize,
+    /// Frames to show of each stack; `None` is all.
+    pub max_stack: Option<usize>,
 }
 
 /// Prints the blocks that a log shows as unfreed.
@@ -175,9 +175,9 @@ impl Scan {
 fn print(blocks: &[&Block], options: &Options, out: &mut dyn Write) -> io::Result<()> {
     let bytes: u128 = blocks.iter().map(|block| u128::from(block.size)).sum();
     writeln!(out, "unfreed allocations: {} ({bytes} {})", blocks.len(), unit(bytes))?;
-    let frames = if options.max_stack == 0 { usize::MAX } else { options.max_stack };
+    let frames = options.max_stack.unwrap_or(usize::MAX);
     for (at, block) in blocks.iter().enumerate() {
-        if at > 0 {
+        if at > 0 && frames > 0 {
             writeln!(out)?;
         }
         out.write_all(b"    ")?;
@@ -260,7 +260,7 @@ mod tests {
         let shown =
             "unfreed allocations: 1 (1 byte)\n    0x2000 (1 byte) {malloc:6:0} [f|a.c|3]\n\t0x01 f+1\n\t0x02 main+2\n";
         assert_eq!(view_of(&log, Options::default()), shown);
-        let short = Options { max_stack: 1, ..Options::default() };
+        let short = Options { max_stack: Some(1), ..Options::default() };
         assert_eq!(view_of(&log, short), shown.replace("\t0x02 main+2\n", ""));
     }
 

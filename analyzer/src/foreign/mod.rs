@@ -1,6 +1,7 @@
 //! The views of the foreign tools, as those print them. Each is a function over the format's own tables.
 
 pub mod dcpi;
+mod demangle;
 pub mod gprof;
 pub mod mleak;
 pub mod mprof;

@@ -5,7 +5,7 @@ use anyhow::anyhow;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::export::{self, EXPORTERS, Measure, Options, Written};
-use heaptape_formats::Flavour;
+use heaptape_formats::{Flavour, mtrc};
 use std::path::PathBuf;
 
 /// Its options.
@@ -57,7 +57,7 @@ pub struct How {
     #[arg(long, value_name = "FLAVOUR", ignore_case = true, value_parser = flavours())]
     pub flavour: Option<Flavour>,
     /// mtrc, mptl: version of mpatrol that the files are for, such as 10501
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(..mtrc::layout::FIRST_TOO_NEW))]
     version_word: Option<u64>,
 }
 

@@ -15,9 +15,9 @@ pub struct Args {
     /// Ignore the list of unfreed allocations in the log
     #[arg(short, long)]
     ignore: bool,
-    /// Frames to show of each stack; 0 is all
-    #[arg(short = 'n', long, value_name = "DEPTH", default_value_t = 0)]
-    max_stack: usize,
+    /// Frames to show of each stack; without it all
+    #[arg(short = 'n', long, value_name = "DEPTH")]
+    max_stack: Option<usize>,
     /// Print the version
     #[arg(short = 'V', long)]
     version: bool,

@@ -1,5 +1,6 @@
 //! An image: procedures, source lines and bytes of an ELF file.
 
+use crate::foreign::demangle::demangle;
 use addr2line::Context;
 use gimli::{EndianArcSlice, RunTimeEndian};
 use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind};
@@ -37,13 +38,7 @@ pub struct Procedure {
 impl Procedure {
     /// The name for people: Rust and C++ names in their own form.
     pub fn name(&self) -> String {
-        if let Ok(name) = rustc_demangle::try_demangle(&self.symbol) {
-            return format!("{name:#}");
-        }
-        // WHY: a symbol of the length of a page is hostile, and the demangler's output grows with its input squared.
-        let mangled = self.symbol.starts_with("_Z") && self.symbol.len() < 4096;
-        let name = mangled.then(|| cpp_demangle::Symbol::new(&self.symbol).ok()).flatten();
-        name.and_then(|name| name.demangle().ok()).unwrap_or_else(|| self.symbol.clone())
+        demangle(&self.symbol)
     }
 }
 
@@ -99,10 +94,16 @@ impl Elf {
         self.procedures[..place].last().filter(|procedure| address < procedure.end)
     }
 
-    /// The procedures of this name, mangled or not.
+    /// The procedures of this name: mangled, readable, or, when there is none, readable without parameters.
     pub fn named(&self, name: &str) -> Vec<&Procedure> {
-        let is_named = |procedure: &&Procedure| procedure.symbol == name || procedure.name() == name;
-        self.procedures.iter().filter(is_named).collect()
+        let all = |is_named: &dyn Fn(&Procedure) -> bool| -> Vec<&Procedure> {
+            self.procedures.iter().filter(|procedure| is_named(procedure)).collect()
+        };
+        let found = all(&|procedure| procedure.symbol == name || procedure.name() == name);
+        if !found.is_empty() || name.is_empty() {
+            return found;
+        }
+        all(&|procedure| procedure.name().strip_prefix(name).is_some_and(|parameters| parameters.starts_with('(')))
     }
 
     /// Source file and line of an address.
@@ -198,4 +199,23 @@ fn unfolded<'data>(section: &impl ObjectSection<'data>) -> Option<Vec<u8>> {
         _ => return None,
     }
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn procedures_are_found_without_their_parameters() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gmon/exe/names64");
+        let elf = Elf::parse(&path, &std::fs::read(&path).expect("the sample")).expect("an ELF file");
+        let named = |name: &str| elf.named(name).iter().map(|found| found.name()).collect::<Vec<_>>();
+        let whole = "shop::Item::stock(shop::Item*, int)";
+        for name in [whole, "shop::Item::stock", "_ZN4shop4Item5stockEPS0_i"] {
+            assert_eq!(named(name), [whole], "{name}");
+        }
+        for name in ["shop::Item::st", "stock", ""] {
+            assert!(named(name).is_empty(), "{name}");
+        }
+    }
 }

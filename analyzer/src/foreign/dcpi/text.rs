@@ -10,6 +10,9 @@ pub(super) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
+/// Columns of a name that others are aligned with.
+const LONGEST_NAME: usize = 60;
+
 /// A table: columns to the right but for the last ones, which are names and stand to the left.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -35,6 +38,12 @@ impl Table {
             .map(|column| {
                 self.all().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
             })
+            .collect();
+        // A C++ name of 900 characters moves no other row's columns.
+        let widths: Vec<usize> = (0..columns)
+            .map(
+                |column| if column + self.names >= columns { widths[column].min(LONGEST_NAME) } else { widths[column] },
+            )
             .collect();
         for row in self.all().skip(usize::from(!with_heading)) {
             let mut line = String::new();

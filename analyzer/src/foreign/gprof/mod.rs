@@ -230,12 +230,12 @@ fn list(
     let (flat, no_flat) = (select(&names.flat), without_profiler(&names.no_flat));
     let counts = |index| flat.has(index) || flat.is_empty() && !no_flat.has(index);
     let samples = samples::assign(&table, &union, counts);
-    let no_arcs = ArcSelection::new(&names.no_arcs, &table);
+    let (arcs, no_arcs) = (ArcSelection::new(&names.arcs, &table), ArcSelection::new(&names.no_arcs, &table));
     let (graph, no_graph) = (select(&names.graph), without_profiler(&names.no_graph));
     let (time, no_time) = (select(&names.time), without_profiler(&names.no_time));
     let static_arcs = if options.static_arcs { static_arcs(&table, image) } else { Vec::new() };
     let choice = Choice {
-        arc: &|caller, callee| !no_arcs.has(caller, callee),
+        arc: &|caller, callee| arcs.has(caller, callee) || arcs.is_empty() && !no_arcs.has(caller, callee),
         static_arcs: &static_arcs,
         entry: &|index| wish(&graph, &no_graph, index),
         time: &|index| wish(&time, &no_time, index),

@@ -101,6 +101,7 @@ pub struct Names {
     pub no_source: Vec<String>,
     pub counts: Vec<String>,
     pub no_counts: Vec<String>,
+    pub arcs: Vec<String>,
     pub no_arcs: Vec<String>,
 }
 
@@ -282,6 +283,9 @@ impl Options {
         let lists: &mut [&mut Vec<String>] = match word.short {
             'p' => &mut [&mut names.flat],
             'P' => &mut [&mut names.no_flat],
+            // A call instead of a function.
+            'q' if value.contains('/') => &mut [&mut names.arcs],
+            'Q' if value.contains('/') => &mut [&mut names.no_arcs],
             'q' | 'f' => &mut [&mut names.graph],
             'Q' | 'e' => &mut [&mut names.no_graph],
             'F' => &mut [&mut names.graph, &mut names.time],

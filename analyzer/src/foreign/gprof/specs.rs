@@ -1,8 +1,8 @@
 //! The names in options (`-p`, `-q`, `-A`, `-k` …): `function`, `line`, `file.c`, `file.c:function`, `file.c:line`.
 
 use super::graph::Wish;
-use super::image::demangle;
 use super::symbols::Table;
+use crate::foreign::demangle::demangle;
 
 /// Which symbols a list of names means.
 #[derive(Debug, Default)]
@@ -16,7 +16,9 @@ impl Selection {
     pub fn new(names: &[String], table: &Table) -> Selection {
         let mut chosen = vec![false; table.symbols.len()];
         for name in names {
-            let pattern = Pattern::new(name, table);
+            // `a/b` means a call; where a function is wanted gprof takes the caller.
+            let function = if is_readable(name) { name } else { name.split('/').next().unwrap_or(name) };
+            let pattern = Pattern::new(function, table);
             for (index, chosen) in chosen.iter_mut().enumerate() {
                 *chosen |= pattern.is_match(table, index);
             }
@@ -62,9 +64,9 @@ enum Rest<'a> {
 
 impl<'a> Pattern<'a> {
     fn new(name: &'a str, table: &Table) -> Pattern<'a> {
-        let (file, rest) = match name.split_once(':') {
-            // `::` belongs to C++ and Rust names.
-            Some((file, rest)) if !rest.starts_with(':') => (Some(file), rest),
+        let (file, rest) = match name.rsplit_once(':') {
+            _ if is_readable(name) => (None, name),
+            Some((file, rest)) => (Some(file), rest),
             None if name.contains('.') => (Some(name), ""),
             _ => (None, name),
         };
@@ -87,17 +89,17 @@ impl<'a> Pattern<'a> {
             && match self.rest {
                 Rest::Nothing => true,
                 Rest::Line(line) => symbol.source.is_some_and(|(_, at)| at == line),
-                Rest::Function(name) => symbol.name == name || is_plain(name) && demangle(&symbol.name) == name,
+                Rest::Function(name) => symbol.name == name || is_readable(name) && demangle(&symbol.name) == name,
             }
     }
 }
 
-/// Whether a name is written as no linker has it, so that names must be made readable to be compared with it.
-fn is_plain(name: &str) -> bool {
-    name.contains([':', '('])
+/// Whether a name is written as no linker has it, in C++'s or Rust's own words: names must be made readable to be compared with it.
+fn is_readable(name: &str) -> bool {
+    name.contains("::") || name.contains('(')
 }
 
-/// The arcs that `-k from/to` leaves out; an empty side means any.
+/// The arcs that `from/to` means in `-k`, `-q` and `-Q`; an empty side means any.
 #[derive(Debug, Default)]
 pub struct ArcSelection(Vec<(Option<Selection>, Option<Selection>)>);
 
@@ -107,6 +109,11 @@ impl ArcSelection {
         let side = |name: &str| (!name.is_empty()).then(|| Selection::new(&[name.to_owned()], table));
         let pair = |name: &String| name.split_once('/').map(|(from, to)| (side(from), side(to)));
         ArcSelection(names.iter().filter_map(pair).collect())
+    }
+
+    /// Whether no function is called by what they mean.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|(from, _)| from.as_ref().is_some_and(Selection::is_empty))
     }
 
     /// Whether an arc is among them.

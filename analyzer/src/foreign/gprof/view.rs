@@ -1,11 +1,11 @@
 //! What the listings share: the profile put together, units, and how a function is named in each place.
 
 use super::graph::{Graph, Node};
-use super::image;
 use super::options::Options;
 use super::samples::{Samples, units_per_bin};
 use super::specs::Selection;
 use super::symbols::Table;
+use crate::foreign::demangle::demangle;
 use crate::text::clean;
 use heaptape_formats::gmon::Union;
 use std::cell::{Cell, RefCell};
@@ -49,7 +49,7 @@ impl Names {
         if let Some(name) = self.known.borrow().get(&index) {
             return name.clone();
         }
-        let name: Rc<str> = image::demangle(linked).into();
+        let name: Rc<str> = demangle(linked).into();
         if self.bytes.get() + name.len() < Names::MOST_BYTES {
             self.bytes.set(self.bytes.get() + name.len());
             self.known.borrow_mut().insert(index, name.clone());
@@ -114,14 +114,14 @@ impl View<'_> {
         if plain { self.names.get(index, name).to_string() } else { name.clone() }
     }
 
-    /// The same with cycle and index; these in parentheses when there is no entry.
+    /// The same with cycle and index; these in parentheses when there is no entry. gprof numbers no function of a file without arcs.
     pub fn name(&self, index: usize) -> String {
         let node = &self.graph.nodes[index];
         let mut name = self.plain_name(index);
         if node.cycle != 0 {
             name += &format!(" <cycle {}>", node.cycle);
         }
-        if node.index != 0 {
+        if node.index != 0 && !self.union.arcs.is_empty() {
             name += &if node.shown { format!(" [{}]", node.index) } else { format!(" ({})", node.index) };
         }
         name
