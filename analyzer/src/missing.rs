@@ -52,6 +52,11 @@ pub enum Missing {
     NoEnd,
     /// The recording has no end: the recorder was killed, or is still at work.
     Unfinished,
+    /// Events of a process of which no file can be read.
+    Unread {
+        /// How many.
+        events: u64,
+    },
     /// No process is in the recording.
     NoProcess,
     /// Events were found behind the last commit and are used, without stacks and times.
@@ -95,6 +100,7 @@ impl Missing {
         matches!(
             self,
             Missing::Lost { .. }
+                | Missing::Unread { .. }
                 | Missing::Chunk { .. }
                 | Missing::TornTape { .. }
                 | Missing::Tail { .. }
@@ -154,6 +160,7 @@ impl fmt::Display for Missing {
             Missing::Column { number, what, why } => write!(f, "chunk {number} lacks its {what}: {why}"),
             Missing::TornTape { from, to, why } => write!(f, "bytes {from} to {to} of the tape are damaged: {why}"),
             Missing::NoEnd => f.write_str("the recording was cut: how the process ended is not in it"),
+            Missing::Unread { events } => write!(f, "{events} events cannot be read"),
             Missing::NoProcess => f.write_str("no process was recorded"),
             Missing::Unfinished => f.write_str("the recording was cut: the recorder did not end it"),
             Missing::Salvaged { events, offset } => {

@@ -205,8 +205,10 @@ impl Target {
                 self.session.stats.unwritten.fetch_add(events, Relaxed);
             }
         }
-        let events: u64 = stall.events.values().sum();
-        self.error = Some(format!("{failure}; {events} events are lost"));
+        self.error = Some(match self.dropped.values().sum::<u64>() {
+            0 => failure.to_string(),
+            events => format!("{failure}; {events} events are lost"),
+        });
     }
 
     /// Tries to write all of a piece. What was written is taken out of it.

@@ -4,6 +4,7 @@
 mod law;
 
 use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Daemon, Program, own, target, workshop};
 use nix::sys::signal::Signal;
 use std::fs;
@@ -116,4 +117,49 @@ fn the_epochs_of_a_daemon_that_left_in_good_order() {
         emitted += report.processes.iter().map(|process| process.emitted_events).sum::<u64>();
     }
     assert!((own..own + 100).contains(&emitted), "{emitted} events are accounted for, {own} happened");
+}
+
+/// A program that takes its own recording away: what could not be kept of it is lost, and everybody says so.
+#[test]
+fn a_folder_that_goes_away_while_it_is_written() {
+    let folder = workshop::folder();
+    let place = folder.path().join("recording");
+    let line = format!("rm -rf {}/*.sh; exec true", place.display());
+    let mut command = Command::new(workshop::command());
+    command.arg("record").arg("-o").arg(&place).args(["--", "sh", "-c", &line]);
+    let said = command.output().expect("the command");
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(!said.contains("none lost") && !said.contains(" 0 events are lost"), "{said}");
+    assert!(law::holds(&place, "a folder that went away").is_some_and(|lost| lost > 0), "{said}");
+    assert_eq!(heaptape(["verify".as_ref(), place.as_os_str()]).code(), 1);
+}
+
+/// The daemon's counters never fall: not by a change of mode, and not while a process ends.
+#[test]
+fn counters_of_events_never_fall() {
+    let mut daemon = Daemon::start(&["--mode", "profile", "--snapshot", "200ms"]);
+    let names = ["recorded_events_total", "lost_events_total"];
+    let last = std::cell::Cell::new([0.0; 2]);
+    let look = |what: &str| {
+        let now = names.map(|name| daemon.ask(&["status"])["own"][name].as_f64().expect("a figure"));
+        let before = last.replace(now);
+        assert!(now[0] >= before[0] && now[1] >= before[1], "{what}: {before:?}, then {now:?}");
+        now[0]
+    };
+    let mut running =
+        Running(daemon.command(&target::c("leaks_slowly")).args(["1000000", "1"]).spawn().expect("it starts"));
+    until("it is counted", || look("at first") > 50.0);
+    let pid = running.0.id().to_string();
+    for mode in ["trace", "flight", "profile", "trace"] {
+        daemon.ask(&["mode", &pid, mode]);
+        (0..8).for_each(|_| assert!(look(mode) > 0.0));
+    }
+    running.0.kill().expect("it is there");
+    running.0.wait().expect("it ends");
+    until("it is over", || {
+        look("while it ends");
+        daemon.ask(&["status"])["processes"] == 0 && daemon.ask(&["status"])["own"]["parts_ending"] == 0.0
+    });
+    assert!(look("at the end") > 50.0);
+    daemon.stop();
 }

@@ -35,12 +35,15 @@ impl Exporter for Export {
             let sums = source.sums(image);
             let about = &image.about;
             let totals = &sums.totals;
+            let accounting = sums.accounting.all();
             let value = json!({
                 "type": "process", "process": image.name(), "pid": about.pid, "ppid": about.ppid, "exe": about.exe,
                 "folder": about.folder, "argv": about.argv, "exit": about.exit, "started_unix_ns": image.clock.start_unix_ns,
                 "allocs": totals.allocs, "resizes": totals.resizes, "frees": totals.frees,
                 "bytes_allocated": totals.bytes_allocated, "live_blocks": totals.live_blocks, "live_bytes": totals.live_bytes,
                 "peak_bytes": totals.peak_bytes, "peak_blocks": totals.peak_blocks,
+                "emitted_events": accounting.emitted, "recorded_events": accounting.recorded,
+                "lost_events": accounting.lost, "sampled_out_events": accounting.sampled_out,
                 "missing": sums.missing.iter().map(ToString::to_string).collect::<Vec<_>>(),
             });
             file.put(line(&value).as_bytes())?;

@@ -163,7 +163,7 @@ impl Image {
         let mut missing =
             vec![Missing::File { name: about.folder.clone(), why: "none of its files can be read".into() }];
         if let Some(events) = about.accounting.map(|accounting| accounting.emitted).filter(|&events| events > 0) {
-            missing.push(Missing::Lost { thread: 0, events, from_tick: 0, to_tick: u64::MAX });
+            missing.push(Missing::Unread { events });
         }
         Image { about: about.clone(), path: folder.to_path_buf(), missing, ..Image::nothing() }
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::path::Path;
 
 /// What a report says of a known number of lost events.
-const LOST: [&str; 4] = [" LOST", "found no room and are lost", " events is unusable", "could not be written"];
+const LOST: [&str; 4] = [" LOST", "found no room and are lost", " events is unusable", " events cannot be read"];
 /// What it says where events may be lost and nobody knows how many.
 const DAMAGED: [&str; 5] =
     [" of the tape are damaged", " is cut at ", " was cut: ", " are no whole event", "none of its files"];
@@ -76,14 +76,17 @@ pub fn holds(path: &Path, what: &str) -> Option<u64> {
         }
     }
     let mut all: Vec<(&str, Numbers)> = Vec::new();
+    let mut processes = 0;
     for (name, text) in &said {
-        if *name == "verify" {
+        // It has a table for each process, and none for all.
+        if *name == "verify" && processes == 1 {
             all.extend(of_verify(text).map(|numbers| (*name, numbers)));
         }
         let value = match *name {
             "report --json" | "html" => serde_json::from_str::<Value>(text).unwrap(),
             _ => continue,
         };
+        processes = value["processes"].as_array().map_or(0, Vec::len);
         let missing = if *name == "html" { &value["recordings"][0]["missing"] } else { &value["missing"] };
         let mut is_exact = missing.as_array().is_none_or(Vec::is_empty);
         for process in value["processes"].as_array().into_iter().flatten() {

@@ -34,7 +34,12 @@ impl Service {
             "list" => {
                 Answer::Now(Value::Array(self.clients.iter().map(Client::json).chain(self.streams.json()).collect()))
             }
-            "metrics" => Answer::Now(Value::String(metrics::text(self.clients.iter(), &self.own()))),
+            "metrics" => {
+                let running = self.clients.iter().map(|client| (&*client.name, &*client.label, client.now(), true));
+                let ending = self.ending.values();
+                let ending = ending.map(|ending| (&*ending.name, &*ending.label, ending.stats.now(), false));
+                Answer::Now(Value::String(metrics::text(&self.past, running.chain(ending), &self.own())))
+            }
             "show" => self.show(question),
             "mode" => self.mode(question),
             "snapshot" => match self.chosen(question) {

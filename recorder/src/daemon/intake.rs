@@ -275,9 +275,9 @@ impl Service {
 
     /// Leaves a process to the next daemon.
     pub(super) fn leave(&mut self, place: usize) {
-        let Client { epoch, label, session, .. } = self.clients.swap_remove(place);
+        let Client { epoch, label, session, name, .. } = self.clients.swap_remove(place);
         let (part, stats) = (session.folder.clone(), Arc::clone(&session.stats));
-        self.ending.insert(session.id, Ending { epoch, label, exit: Exit::Running, keeps: false, part, stats });
+        self.ending.insert(session.id, Ending { epoch, label, exit: Exit::Running, keeps: false, part, stats, name });
         let _ = self.stages.commands.send(Command::Leave(session.id));
     }
 
@@ -305,11 +305,11 @@ impl Service {
         if client.session.limit.hits.load(Relaxed) > 0 {
             self.guard.hit("events", &format!("process {}: events were lost", client.pid()));
         }
-        let Client { epoch, label, session, .. } = client;
+        let Client { epoch, label, session, name, .. } = client;
         // Children that share the gate's page attach for themselves.
         session.mapping.header().gate.0.store(wire::area::GATE_OPEN, Relaxed);
         let (part, stats) = (session.folder.clone(), Arc::clone(&session.stats));
-        self.ending.insert(session.id, Ending { epoch, label, exit, keeps, part, stats });
+        self.ending.insert(session.id, Ending { epoch, label, exit, keeps, part, stats, name });
         let _ = self.stages.commands.send(Command::End(session.id, end));
     }
 }

@@ -1,7 +1,7 @@
 //! Prometheus text: what each program holds and does, and what the daemon itself costs. Served on a loopback port, and by `ctl metrics`.
 
-use super::clients::Client;
 use super::control::{Ask, Wake, ask};
+use crate::session::Now;
 use crossbeam_channel::Sender;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     processes: u64,
     live_bytes: u64,
@@ -47,27 +47,45 @@ struct Sum {
     growing: u64,
 }
 
-/// The text. What is counted for a program falls when a process of it ends: rates should be asked with `rate` over short times.
-pub fn text<'a>(clients: impl Iterator<Item = &'a Client>, own: &[Own]) -> String {
-    let mut programs: BTreeMap<(String, String), Sum> = BTreeMap::new();
-    for client in clients {
-        let key = (client.name.clone(), client.label.clone());
-        let known = programs.len() < MOST_PROGRAMS || programs.contains_key(&key);
-        let key = if known { key } else { ("other".into(), String::new()) };
-        let (sum, now) = (programs.entry(key).or_default(), client.now());
-        sum.processes += 1;
+/// Figures by name and label of a program; of programs beyond [`MOST_PROGRAMS`] under one name.
+#[derive(Debug, Default)]
+pub struct Programs(BTreeMap<(String, String), Sum>);
+
+impl Programs {
+    fn of(&mut self, name: &str, label: &str) -> &mut Sum {
+        let key = (name.to_owned(), label.to_owned());
+        let known = self.0.len() < MOST_PROGRAMS || self.0.contains_key(&key);
+        self.0.entry(if known { key } else { ("other".into(), String::new()) }).or_default()
+    }
+
+    /// Adds what a process has counted; one that has ended holds nothing any more.
+    pub fn add(&mut self, name: &str, label: &str, now: &Now, runs: bool) {
+        let sum = self.of(name, label);
+        sum.processes += u64::from(runs);
+        let held = |value: u64| if runs { value } else { 0 };
         for (sum, more) in [
-            (&mut sum.live_bytes, now.live_bytes),
-            (&mut sum.live_blocks, now.live_blocks),
+            (&mut sum.live_bytes, held(now.live_bytes)),
+            (&mut sum.live_blocks, held(now.live_blocks)),
             (&mut sum.allocs, now.allocs),
             (&mut sum.bytes, now.bytes),
             (&mut sum.lost, now.lost),
             (&mut sum.sampled_out, now.sampled_out),
-            (&mut sum.growing, now.growing),
+            (&mut sum.growing, held(now.growing)),
         ] {
             *sum = sum.saturating_add(more);
         }
     }
+}
+
+/// The text: of `past` processes what they had counted, of others how they stand.
+pub fn text<'a>(
+    past: &Programs,
+    processes: impl Iterator<Item = (&'a str, &'a str, Now, bool)>,
+    own: &[Own],
+) -> String {
+    let mut all = Programs(past.0.clone());
+    processes.for_each(|(name, label, now, runs)| all.add(name, label, &now, runs));
+    let programs = &all.0;
     let mut out = String::new();
     /// Name, kind, help, figure.
     type Row = (&'static str, &'static str, &'static str, fn(&Sum) -> u64);
@@ -75,7 +93,7 @@ pub fn text<'a>(clients: impl Iterator<Item = &'a Client>, own: &[Own]) -> Strin
         ("processes", "gauge", "Processes served", |sum| sum.processes),
         ("live_bytes", "gauge", "Bytes allocated and not freed", |sum| sum.live_bytes),
         ("live_blocks", "gauge", "Blocks allocated and not freed", |sum| sum.live_blocks),
-        ("allocations_total", "counter", "Allocations and resizes of the processes that run", |sum| sum.allocs),
+        ("allocations_total", "counter", "Allocations and resizes, of processes that are over too", |sum| sum.allocs),
         ("allocated_bytes_total", "counter", "Bytes that they asked for", |sum| sum.bytes),
         ("lost_events_total", "counter", "Events that found no room", |sum| sum.lost),
         ("sampled_out_events_total", "counter", "Events passed over by sampling", |sum| sum.sampled_out),
@@ -83,7 +101,7 @@ pub fn text<'a>(clients: impl Iterator<Item = &'a Client>, own: &[Own]) -> Strin
     ];
     for (name, kind, help, value) in rows {
         let _ = write!(out, "# HELP heaptape_program_{name} {help}\n# TYPE heaptape_program_{name} {kind}\n");
-        for ((program, label), sum) in &programs {
+        for ((program, label), sum) in programs {
             let (program, label) = (escaped(program), escaped(label));
             let _ = writeln!(out, "heaptape_program_{name}{{program=\"{program}\",label=\"{label}\"}} {}", value(sum));
         }
@@ -151,7 +169,7 @@ mod tests {
     fn names_cannot_break_out_of_their_quotes() {
         assert_eq!(escaped("a\"} 1\nheaptape_live 5\\\u{1b}[31m"), "a\\\"} 1\\nheaptape_live 5\\\\\u{fffd}[31m");
         assert_eq!(escaped(&"x".repeat(1000)).len(), 200);
-        let text = text(std::iter::empty(), &[("up", "gauge", "One", 1.0)]);
+        let text = text(&Programs::default(), std::iter::empty(), &[("up", "gauge", "One", 1.0)]);
         assert!(text.ends_with("# TYPE heaptape_up gauge\nheaptape_up 1\n"));
     }
 

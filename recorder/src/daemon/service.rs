@@ -80,6 +80,7 @@ pub(super) struct Ending {
     pub(super) keeps: bool,
     pub(super) part: PathBuf,
     pub(super) stats: Arc<Stats>,
+    pub(super) name: String,
 }
 
 /// What happened since the start.
@@ -109,6 +110,8 @@ pub struct Service {
     pub(super) config: Config,
     pub(super) clients: Vec<Client>,
     pub(super) counters: Counters,
+    /// What processes that are over and written had counted, by program.
+    pub(super) past: metrics::Programs,
     pub(super) disk: Arc<Disk>,
     pub(super) guard: Guard,
     pub(super) started: Instant,
@@ -260,6 +263,7 @@ impl Service {
             config,
             clients,
             counters,
+            past: metrics::Programs::default(),
             disk,
             guard,
             started: Instant::now(),

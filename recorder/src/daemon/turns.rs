@@ -104,6 +104,7 @@ impl Service {
             self.counters.recorded += now.recorded;
             self.counters.lost += now.lost;
             self.counters.sampled_out += now.sampled_out;
+            self.past.add(&ending.name, &ending.label, &now, false);
         }
         if ending.is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
             self.counters.kept += 1;
