@@ -159,3 +159,49 @@ fn what_grew_and_was_freed_at_exit_is_in_the_headline() {
     assert_eq!(failed.code(), 1);
     assert!(failed.text().contains("leak.js:"), "{failed}");
 }
+
+/// A page of two builds whose files have other names, read by its own script.
+#[test]
+fn a_page_compares_programs_whose_files_have_other_names() {
+    let place = workshop::folder();
+    let recorded = |name: &str| {
+        let built = Target::program("leaks_deep.c").named(name).build();
+        Program::new(built).recorded().success()
+    };
+    let (before, after) = (recorded("deep_1.2"), recorded("deep_2.0"));
+    let page = place.path().join("page.html");
+    let words = ["export", "--format", "html", "-o"].map(std::ffi::OsString::from);
+    let files = [page.clone().into(), before.folder.clone().into(), after.folder.clone().into()];
+    let _ = heaptape_tests::recording::heaptape(words.into_iter().chain(files)).success();
+    let root = workshop::root();
+    let scripts = ["data.js", "tree.js"].map(|script| root.join("analyzer/src/export/html").join(script));
+    let said = Program::new(workshop::need("node")).arg(root.join("tests/clients/page.mjs")).arg(&page).args(scripts);
+    let said = said.plain().success().text();
+    let answer: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let functions = answer["functions"].as_array().expect("a list");
+    let leaf: Vec<&Value> = functions.iter().filter(|function| function[0] == "leaf").collect();
+    assert_eq!(leaf.len(), 1, "one function of both sides: {leaf:?}");
+    assert_eq!(leaf[0][1], "deep_2.0");
+    assert!(answer["blamed"].as_array().is_some_and(|rows| rows.iter().any(|row| row == "leaf")), "{said}");
+}
+
+/// What the run-time keeps is no leak on the page either.
+#[test]
+fn the_page_leaves_out_what_leaks_leaves_out() {
+    let recording = Program::new(Target::program("inlined.cpp").build()).recorded();
+    let answer = json(&recording, &["leaks"]);
+    let kept: u64 = answer["leaks"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .filter(|row| !row["kept_on_purpose"].is_null())
+        .filter_map(|row| row["bytes"].as_u64())
+        .sum();
+    let place = workshop::folder();
+    let page = place.path().join("page.html");
+    let words = ["export", "--format", "html", "-o"].map(std::ffi::OsString::from);
+    let files = [page.clone().into(), recording.folder.clone().into()];
+    let _ = heaptape_tests::recording::heaptape(words.into_iter().chain(files)).success();
+    let html = fs::read_to_string(&page).expect("the page");
+    assert!(kept > 0 && html.contains(&format!("\"kept\":[{kept},")), "{kept}");
+}

@@ -82,8 +82,8 @@ fn a_comparison_can_be_a_gate() {
 #[test]
 fn junit_and_sarif_say_the_same() {
     let recording = shop(&[]);
-    let place = workshop::folder();
-    let (junit, sarif) = (place.path().join("junit.xml"), place.path().join("gate.sarif"));
+    let place_of = workshop::folder();
+    let (junit, sarif) = (place_of.path().join("junit.xml"), place_of.path().join("gate.sarif"));
     let words = ["leaks", "--fail-if", "leaked > 0", "--fail-if", "leaked.slow > 1MiB"];
     let files = ["--junit", &junit.to_string_lossy(), "--sarif", &sarif.to_string_lossy()].map(str::to_string);
     let words: Vec<&str> = words.into_iter().chain(files.iter().map(String::as_str)).collect();
@@ -96,6 +96,18 @@ fn junit_and_sarif_say_the_same() {
     let place = &results[0]["locations"][0]["physicalLocation"];
     assert!(place["artifactLocation"]["uri"].as_str().is_some_and(|uri| uri.ends_with("leaks/shop.c")), "{sarif:#}");
     assert!(place["region"]["startLine"].as_u64() > Some(10));
+    // Of the same, relative to the source's root.
+    let root = heaptape_tests::workshop::programs();
+    let again = place_of.path().join("relative.sarif");
+    let (again, root) = (again.to_string_lossy().into_owned(), root.to_string_lossy().into_owned());
+    recording.heaptape(&["leaks", "--fail-if", "leaked > 0", "--sarif", &again, "--source-root", &root]);
+    let relative: Value = serde_json::from_slice(&std::fs::read(again).expect("the file")).expect("JSON");
+    let artifact = &relative["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"];
+    assert_eq!(
+        (&artifact["uri"], &artifact["uriBaseId"]),
+        (&"leaks/shop.c".into(), &"%SRCROOT%".into()),
+        "{relative:#}"
+    );
     let said = recording.heaptape(&["leaks", "--json", "--fail-if", "leaked > 0"]);
     let answer: Value = serde_json::from_slice(&said.stdout).expect("JSON");
     assert_eq!(answer["gates"][0]["failed"], true);

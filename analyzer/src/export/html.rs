@@ -141,7 +141,7 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
     }
     let range: Range = source.range();
     let images = source.images.clone();
-    let Gathered { axis, images: mut processes, mut parts, lines, mut leaks, more_leaks, missing } =
+    let Gathered { axis, images: mut processes, mut parts, lines, mut leaks, more_leaks, kept, missing } =
         gather(recordings, &images, &range, &mut source.symbols, &source.progress);
     source.found(&missing);
     let (mut names, mut columns) = (Names::default(), Columns::default());
@@ -172,6 +172,7 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
         processes,
         leaks,
         more_leaks,
+        kept,
         notes: symbols.notes().into_iter().take(10).collect(),
         columns: std::mem::take(&mut columns.index),
     };

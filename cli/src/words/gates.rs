@@ -28,6 +28,9 @@ pub struct Gates {
     /// Write the verdicts as SARIF
     #[arg(long, value_name = "FILE")]
     sarif: Option<PathBuf>,
+    /// With --sarif: name source files below this folder relative to it, as code scanning of a repository needs it
+    #[arg(long, value_name = "DIR", requires = "sarif")]
+    source_root: Option<PathBuf>,
 }
 
 /// Whether somebody asks what can be measured: that needs no recording.
@@ -63,7 +66,10 @@ impl Gates {
     ) -> anyhow::Result<Outcome> {
         let mut out = std::io::stdout().lock();
         let verdicts = gate::judge(&self.fail_if, asked, options, against)?;
-        for (file, text) in [(&self.junit, gate::junit(&verdicts)), (&self.sarif, gate::sarif(&verdicts))] {
+        // The folder may be that of another machine, where the program was built.
+        let root = self.source_root.as_ref().map(|root| root.canonicalize().unwrap_or_else(|_| root.clone()));
+        let sarif = gate::sarif(&verdicts, root.as_deref());
+        for (file, text) in [(&self.junit, gate::junit(&verdicts)), (&self.sarif, sarif)] {
             if let Some(file) = file {
                 std::fs::write(file, text).with_context(|| file.display().to_string())?;
             }

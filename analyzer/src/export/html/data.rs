@@ -26,6 +26,8 @@ pub struct Page {
     pub leaks: Vec<Leak>,
     /// How many others there are, their blocks and bytes.
     pub more_leaks: (u64, u64, u64),
+    /// Bytes and blocks that the run-time keeps on purpose, which are no leaks.
+    pub kept: (u64, u64),
     /// Files that were needed for names and are not there.
     pub notes: Vec<String>,
     /// Name and length of each packed column.

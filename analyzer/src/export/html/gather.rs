@@ -17,8 +17,9 @@ use crate::model::verdict::{Growth, Verdict, judge};
 use crate::progress::Progress;
 use crate::replay::replay;
 use crate::report::grouping::{By, key};
+use crate::report::leaks::{Rules, evidence};
+use crate::report::summary;
 use crate::report::sums::{self, Sums};
-use crate::report::{leaks::evidence, summary};
 use crate::symbols::Symbolizer;
 
 /// Leaks, threads and gaps of a page, one by one.
@@ -51,6 +52,8 @@ pub struct Gathered {
     pub leaks: Vec<Leak>,
     /// How many others there are, their blocks and bytes.
     pub more_leaks: (u64, u64, u64),
+    /// Bytes and blocks that the run-time keeps on purpose: no leaks, as in `heaptape leaks`.
+    pub kept: (u64, u64),
     /// What was found missing on the way.
     pub missing: Vec<Missing>,
 }
@@ -186,7 +189,14 @@ impl Gathered {
         left.sort_by_key(|((site, inherited), _)| (*site, *inherited));
         let mut judged = Vec::new();
         let mut growth = Growth::default();
+        let mut rules = own_rules(image, symbols);
         for ((site, _), survivor) in left {
+            let (blocks, bytes) = (survivor.blocks, survivor.bytes);
+            if rules.eat(image, symbols, site, blocks, bytes)
+                || rules.keep(image, symbols, site, blocks, bytes).is_some()
+            {
+                continue;
+            }
             let history = survivors.history(site);
             let verdict = judge(&run, &history, &survivor);
             let rises = matches!(verdict, Verdict::Growing | Verdict::Slow);
@@ -198,6 +208,9 @@ impl Gathered {
         for (site, verdict, function, history, survivor) in judged {
             let verdict = growth.settle(&run, &function, verdict);
             found.push((leak(self.images.len(), site, verdict, survivor.blocks, survivor.bytes), history, survivor));
+        }
+        if let Some((bytes, blocks)) = rules.kept {
+            self.kept = (self.kept.0.saturating_add(bytes), self.kept.1 + blocks);
         }
         // Evidence is made of those only that a page can hold.
         found.sort_by_key(|(leak, ..)| (std::cmp::Reverse(leak.weight), leak.site));
@@ -288,6 +301,13 @@ impl Gathered {
             *bytes = bytes.saturating_add(leak.bytes);
         }
     }
+}
+
+/// What `heaptape leaks` leaves out of itself: what the run-time keeps on purpose, and what the program suppresses.
+fn own_rules(image: &Image, symbols: &mut Symbolizer) -> Rules {
+    let mut rules = Rules::built_in();
+    rules.add_own(image, symbols);
+    rules
 }
 
 fn leak(process: usize, site: u32, verdict: Verdict, blocks: u64, bytes: u64) -> Leak {

@@ -39,7 +39,8 @@ function paintLeaks(view) {
   fill(view.chips, kinds.size > 1 && [chip(null, "all"), [...kinds].map(([verdict, kind]) => chip(verdict, `${kind.title} ${bytes(kind.bytes)}`, VERDICTS[verdict]))]);
   const [stacks, blocks, more] = page.more_leaks;
   fill(view.about, shown.length === 0 ? (state.search ? "No stack that was searched for left anything." : "Everything was freed.") : "By weight: what grows comes before what is merely large.",
-    stacks > 0 && ` ${counted(stacks, "smaller stack")} with ${bytes(more)} in ${counted(blocks, "block")} are only in the table above.`);
+    stacks > 0 && ` ${counted(stacks, "smaller stack")} with ${bytes(more)} in ${counted(blocks, "block")} are only in the table above.`,
+    page.kept[1] > 0 && ` ${bytes(page.kept[0])} in ${counted(page.kept[1], "block")} that the run-time keeps on purpose are not listed.`);
   const cards = shown.filter((leak) => view.verdict === null || leak.verdict === view.verdict);
   fill(view.cards, cards.slice(0, view.shown).map((leak, at) => leakCard(leak, at + 1, total)),
     cards.length > view.shown && h("button", { type: "button", class: "plain more-rows", onclick: () => { view.shown += 2 * CARDS; paintLeaks(view); } }, `show ${count(Math.min(2 * CARDS, cards.length - view.shown))} more of ${count(cards.length - view.shown)}`));

@@ -71,13 +71,15 @@ function paintTimeline(view) {
     const after = !COMPARING() || recording === 1;
     const path = new Path2D();
     path.moveTo(left, y(0));
-    for (let at = 0; at < slices; at++) {
+    // Behind the end of its last process a side has no bytes: its curve ends there.
+    const until = COMPARING() ? lastSlice(recording) : slices;
+    for (let at = 0; at < until; at++) {
       path.lineTo(sliceX(at), y(at === 0 ? 0 : live[at - 1]));
       path.lineTo(sliceX(at + 0.5), y(most[recording][at]));
       path.lineTo(sliceX(at + 1), y(live[at]));
     }
     const edge = new Path2D(path);
-    path.lineTo(left + view.width, y(0));
+    path.lineTo(sliceX(until), y(0));
     path.closePath();
     if (after) {
       pen.globalAlpha = 0.16;
@@ -98,7 +100,14 @@ function paintTimeline(view) {
   sayRange(view, peak);
 }
 
-/** Allocations a slice, under the plot. */
+/** Slices of the axis up to the end of a recording's last shown process. */
+function lastSlice(recording) {
+  const own = shownProcesses().filter((process) => process.recording === recording && process.has_events);
+  const end = Math.max(0, ...own.map((process) => process.span[1]));
+  return Math.min(page.axis.slices, Math.ceil(end / page.axis.length * page.axis.slices));
+}
+
+/** Allocations a slice, under the plot; of a comparison those of the recording after. */
 function paintRates(pen, colours, series, sliceX, top, height) {
   const allocs = series[series.length - 1].allocs;
   const most = allocs.reduce((a, b) => Math.max(a, b), 1);
@@ -115,7 +124,7 @@ function paintRates(pen, colours, series, sliceX, top, height) {
   }
   pen.fillStyle = colours.muted;
   pen.textAlign = "right";
-  pen.fillText("allocs", sliceX(0) - 8, top + height / 2);
+  pen.fillText(COMPARING() ? "allocs after" : "allocs", sliceX(0) - 8, top + height / 2);
 }
 
 function paintTimeAxis(pen, colours, x, at, width) {

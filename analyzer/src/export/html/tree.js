@@ -6,15 +6,27 @@ let merged = { false: null, true: null };
 /** Number, name and module of each function: what frames of the same function and module share. */
 let functions = null;
 
+/** What a module is called. Of two recordings both main programs are one module, whatever their files are called, and libraries are told by
+ *  their name up to the first number of their version. */
+function moduleNames() {
+  if (!COMPARING()) return baseName;
+  const main = page.recordings.map((_, recording) => {
+    const own = page.processes.filter((process) => process.recording === recording);
+    return (own.find((process) => process.origin === "start") ?? own[0])?.exe ?? "";
+  });
+  const after = baseName(main[1]) || baseName(main[0]);
+  return (path) => main.includes(path) && path !== "" ? after : baseName(path).replace(/(\.so\.\d+)\..*$/, "$1");
+}
+
 function functionTable() {
   if (functions !== null) return functions;
   const frames = table["frame.function"].length;
   const known = new Map();
   functions = { of: new Int32Array(frames), name: [], module: [], flags: [] };
-  const bases = strings.length > 0 ? new Map() : null;
+  const [bases, moduleName] = [new Map(), moduleNames()];
   for (let frame = 0; frame < frames; frame++) {
     const path = table["frame.module"][frame];
-    if (!bases.has(path)) bases.set(path, baseName(strings[path]));
+    if (!bases.has(path)) bases.set(path, moduleName(strings[path]));
     const module = bases.get(path);
     const name = strings[table["frame.function"][frame]];
     const key = `${name}\n${module}`;

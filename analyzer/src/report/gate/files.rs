@@ -4,6 +4,7 @@ use super::{Judged, Verdicts};
 use crate::text::clean;
 use serde_json::{Value, json};
 use std::fmt::Write;
+use std::path::Path;
 
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -58,7 +59,8 @@ pub fn junit(verdicts: &Verdicts) -> String {
 }
 
 /// SARIF 2.1.0: a result for each culprit of a gate that failed; for the gate itself where nobody in particular is to blame.
-pub fn sarif(verdicts: &Verdicts) -> String {
+/// Files below `root` are named relative to it, as services that show them in a repository need it.
+pub fn sarif(verdicts: &Verdicts, root: Option<&Path>) -> String {
     let mut results = Vec::new();
     for gate in verdicts.gates.iter().filter(|gate| gate.failed) {
         let rule = rule_id(gate);
@@ -75,7 +77,7 @@ pub fn sarif(verdicts: &Verdicts) -> String {
                 "properties": {"kind": culprit.kind, "stack": culprit.stack},
             });
             if let Some(file) = &culprit.file {
-                let mut place = json!({"artifactLocation": {"uri": uri(file)}});
+                let mut place = json!({"artifactLocation": artifact(file, root)});
                 if let Some(line) = culprit.line.filter(|&line| line > 0) {
                     place["region"] = json!({"startLine": line});
                 }
@@ -105,6 +107,15 @@ pub fn sarif(verdicts: &Verdicts) -> String {
 fn rule_id(gate: &Judged) -> String {
     let end = gate.gate.find(['<', '>', '=', '!']).unwrap_or(gate.gate.len());
     format!("heaptape/{}", gate.gate[..end].trim())
+}
+
+/// Where a file is: relative to the source's root where it lies below it.
+fn artifact(file: &str, root: Option<&Path>) -> Value {
+    let below = root.and_then(|root| Path::new(file).strip_prefix(root).ok()).and_then(Path::to_str);
+    match below {
+        Some(below) => json!({"uri": uri(below), "uriBaseId": "%SRCROOT%"}),
+        None => json!({"uri": uri(file)}),
+    }
 }
 
 /// A path as SARIF wants it: what is no plain letter of a path is written as %XX.

@@ -37,6 +37,11 @@ pub struct Eaten {
 }
 
 impl Rules {
+    /// What the run-time keeps on purpose, and no files.
+    pub fn built_in() -> Rules {
+        Rules { kept: Some((0, 0)), ..Rules::default() }
+    }
+
     /// Reads the files that were named.
     ///
     /// # Errors
