@@ -231,6 +231,9 @@ fn settle(area: Area, pid: u32, is_child: bool) -> Option<Session> {
     };
     SESSION_PID.store(pid, Relaxed);
     IS_FORKED.store(is_child, Relaxed);
+    if is_child {
+        crate::unwind::rules::forget_closers();
+    }
     // SAFETY: `start` made the page, or found the parent's.
     unsafe { (*ALIVE.load(Relaxed)).store(1, Release) };
     area.header().attached.store(1, Release);

@@ -77,7 +77,9 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
         // SAFETY: the program's own call.
         return unsafe { real::dlclose(handle) };
     }
-    rules::closing();
+    // A mark in this frame: when it is gone, so is the call.
+    let mut mark = 0;
+    let closing = rules::closing(core::hint::black_box(&mut mark));
     // SAFETY: the program's own call.
     let result = unsafe { real::dlclose(handle) };
     let gone = sys::keeping_errno(intern::retire_gone_modules);
@@ -85,6 +87,7 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
         operators::forget();
         tables::forget_pages();
     }
-    rules::closed(gone);
+    core::hint::black_box(&mark);
+    rules::closed(&closing, gone);
     result
 }

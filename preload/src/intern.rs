@@ -145,11 +145,25 @@ fn append_aligned(value: &Value, hash: u64, probe: usize) -> u32 {
     // SAFETY: the number was claimed by this thread alone, below the capacity, and its page is open.
     unsafe { (*FIRST_NODE.load(Relaxed).add(number as usize)).write(*value) };
     let (index, log2) = places();
-    insert(index, log2, hash, number, probe);
+    insert(index, log2, hash, number, retired_place(index, log2, hash).unwrap_or(probe));
     if number >= 1 << (log2 - 1) {
         grow(number + 1, log2);
     }
     number
+}
+
+/// The place of a node with this hash that nobody can find any more, because its library went.
+fn retired_place(index: *const AtomicU64, log2: u32, hash: u64) -> Option<usize> {
+    let first_node = FIRST_NODE.load(Relaxed);
+    (0..PROBES).find(|probe| {
+        let place = ((hash >> (64 - log2)) as usize + probe) & ((1 << log2) - 1);
+        // SAFETY: masked, so inside the index; numbers in it were claimed, opened and written.
+        unsafe {
+            let word = (*index.add(place)).load(Acquire);
+            let is_alike = word != 0 && word >> NODE_BITS == hash & ((1 << (64 - NODE_BITS)) - 1);
+            is_alike && (*first_node.add((word & ((1 << NODE_BITS) - 1)) as usize)).read().flags & RETIRED != 0
+        }
+    })
 }
 
 /// Opens the piece of the node table that holds a number. Several threads may open the same piece: the call can be repeated.
@@ -239,32 +253,44 @@ fn forget_known() {
     KNOWN.iter().for_each(|place| place.store(0, Relaxed));
 }
 
-/// First addresses of the objects that this process, or the one that it was forked from, made known; 0 is a free place, and what finds none
-/// is not kept. A forked child has its parent's rules and never asks for them again, so what its parent made known it makes known at its start.
-static TOLD: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+/// The objects that this process, or the one that it was forked from, made known: first address (0: a free place) and, in this process, number
+/// in the module table. A forked child has its parent's rules and never asks for them again, so what its parent made known it makes known at
+/// its start.
+struct Told {
+    start: AtomicU64,
+    module: AtomicU32,
+}
+
+static TOLD: [Told; 1024] = [const { Told { start: AtomicU64::new(0), module: AtomicU32::new(u32::MAX) } }; 1024];
 /// Places behind this one were never used: a start does not look at them.
 static TOLD_END: AtomicU32 = AtomicU32::new(0);
+/// Some found no place: the whole module table is looked through.
+static TOLD_IS_FULL: AtomicBool = AtomicBool::new(false);
 
-fn told() -> &'static [AtomicU64] {
+fn told() -> &'static [Told] {
     &TOLD[..(TOLD_END.load(Relaxed) as usize).min(TOLD.len())]
 }
 
-fn remember_told(start: u64) {
-    if told().iter().any(|told| told.load(Relaxed) == start) {
-        return;
-    }
-    let is_taken = |told: &AtomicU64| told.compare_exchange(0, start, Relaxed, Relaxed).is_ok();
-    if let Some(place) = TOLD.iter().position(is_taken) {
-        TOLD_END.fetch_max(place as u32 + 1, Relaxed);
-    }
+fn told_at(start: u64) -> Option<&'static Told> {
+    told().iter().find(|told| told.start.load(Relaxed) == start)
 }
 
-fn forget_told(start: u64) {
-    told().iter().filter(|told| told.load(Relaxed) == start).for_each(|told| told.store(0, Relaxed));
+fn remember_told(start: u64, module: u32) {
+    let is_taken = |told: &Told| told.start.compare_exchange(0, start, Relaxed, Relaxed).is_ok();
+    let place = told_at(start).or_else(|| {
+        let place = TOLD.iter().position(is_taken)?;
+        TOLD_END.fetch_max(place as u32 + 1, Relaxed);
+        TOLD.get(place)
+    });
+    match place {
+        Some(told) => told.module.store(module, Relaxed),
+        None => TOLD_IS_FULL.store(true, Relaxed),
+    }
 }
 
 fn announce_again(area: &Area) {
-    for start in told().iter().map(|told| told.load(Relaxed)).filter(|start| *start != 0) {
+    told().iter().for_each(|told| told.module.store(u32::MAX, Relaxed));
+    for start in told().iter().map(|told| told.start.load(Relaxed)).filter(|start| *start != 0) {
         if let Some(object) = objects::find(start as usize).filter(|object| object.start == start) {
             announce(area, &object);
         }
@@ -286,7 +312,6 @@ pub fn module(object: &Object) {
 /// Adds an object to an area's modules; true when it is among them.
 fn announce(area: &Area, object: &Object) -> bool {
     let header = area.header();
-    let known = header.modules_used.0.load(Acquire).min(MODULES);
     let is_it = |index: u32| {
         area.module(index).is_some_and(|entry| {
             entry.start.load(Relaxed) == object.start
@@ -294,11 +319,17 @@ fn announce(area: &Area, object: &Object) -> bool {
                 && entry.gone_node.load(Relaxed) == 0
         })
     };
-    if (0..known).any(is_it) {
+    let is_known = match told_at(object.start) {
+        Some(told) => is_it(told.module.load(Relaxed)),
+        None if TOLD_IS_FULL.load(Relaxed) => (0..header.modules_used.0.load(Acquire).min(MODULES)).any(is_it),
+        None => false,
+    };
+    if is_known {
         return true;
     }
-    let Some(entry) = area.module(header.modules_used.0.fetch_add(1, Relaxed)) else { return false };
-    remember_told(object.start);
+    let index = header.modules_used.0.fetch_add(1, Relaxed);
+    let Some(entry) = area.module(index) else { return false };
+    remember_told(object.start, index);
     // SAFETY: the loader named the object for an address whose code is on this thread's stack, or was on its maker's and is still mapped.
     unsafe {
         let (bias, name) = objects::bias_and_name(object);
@@ -308,48 +339,44 @@ fn announce(area: &Area, object: &Object) -> bool {
     true
 }
 
-/// After a `dlclose`: retires the modules that are no longer there, and with them every node in or inside them. True when there was one.
+/// After a `dlclose`: retires the modules that are no longer there, and with them every node in them. (What lies inside such a node is found
+/// by its number alone, which is given to nobody any more.) True when there was one.
 pub fn retire_gone_modules() -> bool {
     let Some(area) = attach::area() else { return false };
     let header = area.header();
     let nodes = header.nodes_used.0.load(Acquire).min(OPEN.load(Relaxed));
     let mut any = false;
-    for index in 0..header.modules_used.0.load(Acquire).min(MODULES) {
-        let Some(entry) = area.module(index) else { continue };
+    let mut look = |index: u32| {
+        let Some(entry) = area.module(index).filter(|entry| entry.is_ready()) else { return };
         let (start, end) = (entry.start.load(Relaxed), entry.end.load(Relaxed));
-        if !entry.is_ready() || entry.gone_node.load(Relaxed) != 0 {
-            continue;
-        }
-        if objects::find(start as usize).is_some_and(|found| found.start == start && found.end == end) {
-            continue;
+        let is_there = || objects::find(start as usize).is_some_and(|found| found.start == start && found.end == end);
+        if entry.gone_node.load(Relaxed) != 0 || is_there() {
+            return;
         }
         entry.gone_node.store(nodes.max(1), Release);
-        forget_told(start);
-        retire_range(start, end, nodes);
+        told_at(start).inspect(|told| told.start.store(0, Relaxed));
+        retire_range(start, end, entry.first_node.load(Relaxed).max(1), nodes);
         any = true;
+    };
+    if TOLD_IS_FULL.load(Relaxed) {
+        (0..header.modules_used.0.load(Acquire).min(MODULES)).for_each(look);
+    } else {
+        told().iter().filter(|told| told.start.load(Relaxed) != 0).for_each(|told| look(told.module.load(Relaxed)));
     }
     if any {
         forget_known();
-        let (index, log2) = places();
-        // SAFETY: all places of the index; a place that another thread fills meanwhile is at worst lost.
-        (0..1usize << log2).for_each(|place| unsafe { (*index.add(place)).store(0, Relaxed) });
-        fill(index, log2, nodes);
     }
     any
 }
 
-fn retire_range(start: u64, end: u64, nodes: u32) {
+/// Retires the nodes in a range of addresses, among those from `first` on.
+fn retire_range(start: u64, end: u64, first: u32, nodes: u32) {
     let first_node = FIRST_NODE.load(Relaxed);
-    for number in 1..nodes {
+    for number in first..nodes {
         // SAFETY: numbers below `nodes` are open.
         let node = unsafe { &*first_node.add(number as usize) };
         let value = node.read();
-        if value.flags & WRITTEN == 0 || value.parent >= number {
-            continue;
-        }
-        // SAFETY: the parent's number is smaller.
-        let parent = unsafe { (*first_node.add(value.parent as usize)).read() };
-        if (start..end).contains(&value.address) || (value.parent != 0 && parent.flags & RETIRED != 0) {
+        if (start..end).contains(&value.address) && value.flags & WRITTEN != 0 {
             node.retire();
         }
     }

@@ -31,3 +31,19 @@ fn asynchronous_cancellation() {
     assert!(process.allocs >= 10_000 && process.frees >= 10_000, "{process:#?}");
     torture::passed(14, "threads cancelled at any instruction", threads);
 }
+
+/// The same on a stack that is not the thread's own: a jump costs the event that it left, not the thread.
+#[test]
+fn siglongjmp_out_of_hooks_on_a_coroutines_stack() {
+    let jumps: u64 = if is_full() { 20_000 } else { 1_000 };
+    let program = Program::new(target::signal_safe("jumps_out_of_coroutine")).arg(jumps.to_string());
+    let plain = program.plain().success();
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let report = recording.report();
+    let process = report.only("jumps_out_of_coroutine");
+    process.ledger();
+    assert!(process.lost_events <= jumps * 2, "{process:#?}");
+    assert!(process.allocs >= 120_000 && process.frees >= 120_000, "{process:#?}");
+    torture::passed(14, "jumps out of hooks on a coroutine's stack", jumps);
+}

@@ -81,3 +81,16 @@ fn libraries_with_operators_of_their_own() {
     }
     torture::passed(27, "orders of libraries with operators of their own", 4);
 }
+
+/// Closing a library costs little beside many stacks, and nothing afterwards, however the close ends.
+#[test]
+fn closes_of_a_library_stay_fast() {
+    let plugin = Target::library("plugin_closing.c").build();
+    for how in ["many", "jump", "fork"] {
+        let program = Program::new(target::c("closes_plugin")).arg(how).arg(&plugin);
+        let plain = program.plain().success();
+        assert_eq!(plain.text(), "fast\n", "{how}");
+        same(&plain, &program.recorded().outcome);
+    }
+    torture::passed(28, "ways to close a library that stay fast", 3);
+}

@@ -177,7 +177,7 @@ unsafe fn captured(block: *mut Block, sp: usize, bp: usize) -> u32 {
     }
     let generation = rules::generation();
     if generation != Some(block.memo.generation) {
-        block.memo.begin(generation, 0);
+        block.begin_generation(generation, sp);
     }
     let first = walk::first(sp, bp);
     let memo = &mut block.memo;
@@ -199,6 +199,18 @@ unsafe fn captured(block: *mut Block, sp: usize, bp: usize) -> u32 {
     // SAFETY: as above.
     unsafe { memo.paths.remember(&first, &memo.frames[..count], &memo.nodes[..count]) };
     node
+}
+
+impl Block {
+    #[cold]
+    #[inline(never)]
+    fn begin_generation(&mut self, mut generation: Option<u32>, sp: usize) {
+        // SAFETY: the thread's own stack as far as it is known to be mapped.
+        if generation.is_none() && unsafe { rules::has_left(sp, self.stack_low, self.stack_end) } {
+            generation = rules::generation();
+        }
+        self.memo.begin(generation, 0);
+    }
 }
 
 /// The node of the stack, if its inner part goes a known path and stands on remembered frames.

@@ -9,7 +9,10 @@
 //! Interrupted instructions, whose own rule is wanted, are compiled each time.
 
 use super::{cfi, objects};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
+use crate::tls;
+use core::sync::atomic::{
+    AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
+};
 
 /// How to find the CFA (the stack pointer before the call) from the registers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,17 +150,87 @@ fn compile(address: u64) -> Rule {
     rule
 }
 
-/// `dlclose` begins: from here on nothing is kept.
-pub fn closing() {
+/// A `dlclose` under way.
+pub struct Closing {
+    resets: u32,
+    place: Option<usize>,
+}
+
+/// Who is in `dlclose`: the thread, by its thread pointer, and where its frame lies; 0: nobody.
+struct Closer {
+    frame: AtomicUsize,
+    thread: AtomicUsize,
+}
+
+static CLOSERS: [Closer; 16] = [const { Closer { frame: AtomicUsize::new(0), thread: AtomicUsize::new(0) } }; 16];
+/// Counts the times that all closers were forgotten.
+static RESETS: AtomicU32 = AtomicU32::new(0);
+
+/// What stands at an address in the frame of a `dlclose`.
+const fn mark_at(frame: usize) -> u64 {
+    frame as u64 ^ 0x9e37_79b9_7f4a_7c15
+}
+
+/// `dlclose` begins: from here on nothing is kept. `mark` lies in its frame.
+pub fn closing(mark: &mut u64) -> Closing {
+    let frame = &raw const *mark as usize;
+    *mark = mark_at(frame);
+    let resets = RESETS.load(Relaxed);
     GENERATION.fetch_add(1, SeqCst);
+    let is_taken = |closer: &Closer| closer.frame.compare_exchange(0, frame, Relaxed, Relaxed).is_ok();
+    let place = CLOSERS.iter().position(is_taken);
+    place.inspect(|place| CLOSERS[*place].thread.store(tls::thread_pointer(), Relaxed));
+    Closing { resets, place }
 }
 
 /// `dlclose` is done; `unmapped` when an object went away.
-pub fn closed(unmapped: bool) {
+pub fn closed(closing: &Closing, unmapped: bool) {
+    let is_counted = closing.resets == RESETS.load(Relaxed)
+        && closing.place.is_none_or(|place| CLOSERS[place].frame.swap(0, Relaxed) != 0);
     if unmapped {
-        TABLE.0.iter().for_each(|word| word.store(0, Relaxed));
-        GENERATION.fetch_add(STEP - 1, SeqCst);
-    } else {
+        drop_rules();
+        GENERATION.fetch_add(STEP, SeqCst);
+    }
+    if is_counted {
         GENERATION.fetch_sub(1, SeqCst);
     }
+}
+
+fn drop_rules() {
+    TABLE.0.iter().for_each(|word| word.store(0, Relaxed));
+}
+
+/// In a forked child: those that were in `dlclose` do not exist here.
+pub fn forget_closers() {
+    let generation = GENERATION.load(Relaxed);
+    if generation & (STEP - 1) == 0 {
+        return;
+    }
+    RESETS.fetch_add(1, Relaxed);
+    CLOSERS.iter().for_each(|closer| closer.frame.store(0, Relaxed));
+    drop_rules();
+    GENERATION.store((generation & !(STEP - 1)).wrapping_add(STEP), SeqCst);
+}
+
+/// Whether this thread, at `sp` on its own stack, which is known from `low` to `end`, has left a `dlclose` by a jump: then that is over.
+///
+/// # Safety
+/// The stack can be read from `low` to `end`.
+#[cold]
+pub unsafe fn has_left(sp: usize, low: usize, end: usize) -> bool {
+    let thread = tls::thread_pointer();
+    let mut any = false;
+    for closer in &CLOSERS {
+        let frame = closer.frame.load(Relaxed);
+        let is_mine = frame >= low && frame < end && closer.thread.load(Relaxed) == thread;
+        // SAFETY: the caller's promise; frames are aligned as the words in them.
+        let is_left = is_mine && (frame < sp || unsafe { (frame as *const u64).read_volatile() } != mark_at(frame));
+        if is_left && closer.frame.compare_exchange(frame, 0, Relaxed, Relaxed).is_ok() {
+            crate::intern::retire_gone_modules();
+            drop_rules();
+            GENERATION.fetch_add(STEP - 1, SeqCst);
+            any = true;
+        }
+    }
+    any
 }
