@@ -1,9 +1,11 @@
 //! What a process adds to sums that outlive it: its sites by module and offset, so that processes loaded at different addresses add up.
 
 use crate::code::{self, Named};
+use crate::module_files::ModuleFiles;
 use crate::profile::{Profile, Sums as ClassSums};
 use crate::stacks::Stacks;
 use crate::store::Sums;
+use crate::symbols::Opened;
 use formats::mptl::Bins;
 use formats::tape::field::Text;
 use formats::tape::{Module, Record, SiteSums, Totals, instruction};
@@ -52,6 +54,8 @@ pub struct Flow {
 pub struct Contribution {
     /// Modules: `bias` and `start` are the process's own.
     pub modules: Vec<Module>,
+    /// The file of each, and its separate debug information, as far as they are open.
+    pub files: Vec<[Option<Opened>; 2]>,
     /// Names of code that no module describes.
     pub names: Vec<Text>,
     /// Call sites, callers first.
@@ -73,7 +77,7 @@ pub struct Contribution {
 impl Contribution {
     /// What an image adds: all that it counted, and what came since `told`. Sites, and the names of code that no module describes.
     pub fn new(
-        (stacks, named): (&Stacks, &[Named]),
+        (stacks, named, files): (&Stacks, &[Named], &ModuleFiles),
         profile: &Profile,
         sums: Vec<SiteSums>,
         told: &[SiteSums],
@@ -86,6 +90,7 @@ impl Contribution {
             _ => None,
         });
         let modules: Vec<Module> = modules.collect();
+        let files = modules.iter().map(|module| [files.file(module), files.debug(module)]).collect();
         let place = |number: u32| modules.iter().position(|module| number != 0 && module.number == number);
         let names = code::by_instruction(named);
         let frame = |(number, site): (u32, &formats::tape::Site)| {
@@ -118,6 +123,17 @@ impl Contribution {
         };
         let rows = sums.into_iter().map(row).collect();
         let names = named.iter().map(|(range, _)| range.name.clone()).collect();
-        Contribution { modules, names, frames, rows, totals, bins: profile.bins().clone(), account, is_over, whole }
+        Contribution {
+            modules,
+            files,
+            names,
+            frames,
+            rows,
+            totals,
+            bins: profile.bins().clone(),
+            account,
+            is_over,
+            whole,
+        }
     }
 }

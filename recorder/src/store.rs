@@ -127,6 +127,8 @@ pub struct Stored {
     pub is_over: bool,
     /// The folders of its flight, oldest first.
     pub segments: Vec<PathBuf>,
+    /// The names that these are to keep.
+    pub symbols: Option<Box<Job>>,
 }
 
 /// One image on its way to disk.
@@ -281,7 +283,10 @@ pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored
         if let Some(chunk) = piece.chunk.take().or(piece.written.take()) {
             let _ = spare.try_send(chunk);
         }
-        if let (Some(job), Some(saver)) = (piece.symbols.take(), piece.session.files.saver()) {
+        // Whether a flight is kept is not known here.
+        let symbols = piece.symbols.take();
+        let (now, later) = if piece.segments.is_empty() { (symbols, None) } else { (None, symbols) };
+        if let (Some(job), Some(saver)) = (now, piece.session.files.saver()) {
             saver.submit(*job);
         }
         if let Some(sums) = piece.last {
@@ -299,6 +304,7 @@ pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored
                 contribution,
                 is_over: piece.is_over,
                 segments,
+                symbols: later,
             });
         }
         if let Some(then) = piece.then.take() {

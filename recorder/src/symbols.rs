@@ -201,7 +201,10 @@ fn message(job: Job) -> io::Result<Message> {
     let mut sent: Vec<Opened> = vec![Arc::new(sys::bytes_file(&bytes)?)];
     for folder in &folders {
         let lock = File::options().write(true).create(true).truncate(false).open(folder.join(SYMBOLS_LOCK))?;
-        lock.try_lock().map_err(io::Error::from)?;
+        // Should it be locked, an earlier job for the folder is still under way, and readers wait for that one.
+        if let Err(std::fs::TryLockError::Error(error)) = lock.try_lock() {
+            return Err(error);
+        }
         sent.extend([Arc::new(OwnedFd::from(File::open(folder)?)), Arc::new(OwnedFd::from(lock))]);
     }
     sent.extend(files);

@@ -1,8 +1,9 @@
 //! A recording keeps its names: whatever becomes of the program's file, every question says the same; and where names are
 //! missing, a line says which and what would help.
 
+use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Outcome, Program, Recording, Target, workshop};
+use heaptape_tests::{Daemon, Outcome, Program, Recording, Target, workshop};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -247,6 +248,38 @@ fn a_hostile_program_costs_its_own_lines_alone() {
         assert!(said.text().contains("load_order"), "{section}: {said}");
         copy(place.path(), Target::program("leaks/shop.c").flag("-O1"));
     }
+}
+
+#[test]
+fn epochs_keep_the_names_of_programs_that_are_gone() {
+    for mode in ["trace", "profile", "flight"] {
+        let mut daemon = Daemon::start(&["--mode", mode, "--flight-death", "any"]);
+        let place = workshop::folder();
+        let program = copy(place.path(), Target::program("leaks/shop.c"));
+        daemon.run(&program, &[]).success();
+        fs::remove_file(&program).expect("it goes");
+        daemon.ask(&["epoch"]);
+        let names = || daemon.word(&["sites"], &daemon.epochs(&[])).text();
+        until(mode, || names().contains("load_order shop.c:"));
+        daemon.stop();
+    }
+}
+
+#[test]
+fn an_epoch_keeps_the_names_of_a_process_that_goes_on() {
+    let mut daemon = Daemon::start(&["--mode", "profile"]);
+    let place = workshop::folder();
+    let program = place.path().join("slow");
+    fs::copy(Target::program("leaks_slowly.c").build(), &program).expect("a copy");
+    let running = daemon.spawn(&program, &["1000", "5"], None);
+    until("it is served", || daemon.list("slow").iter().any(|process| process["live_blocks"].as_u64() > Some(20)));
+    fs::remove_file(&program).expect("it goes");
+    daemon.ask(&["epoch"]);
+    let first = daemon.epochs(&[]).into_iter().min().expect("an epoch");
+    let names = || daemon.word(&["leaks"], std::slice::from_ref(&first)).text();
+    until("its names", || names().contains("keeps leaks_slowly.c:"));
+    drop(running);
+    daemon.stop();
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::clock::{self, Clock};
 use crate::process::{make_folder, replace_file, sanitised};
 use crate::session::SessionId;
 use crate::store::{Stored, Then};
+use crate::symbols::{Job, Saver};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use formats::recording::{Exit, FLOWS, Image, PROFILE, PROGRAM, RECORDING, Recording, STREAM, TAPE, TRACE};
 use formats::tape;
@@ -40,7 +41,7 @@ pub enum Told {
     /// A part of it is over, or all of it: its label, and how it ended.
     Part(Arc<Epoch>, Stored, String, Option<Exit>),
     /// Folders that belong to an epoch from now on: segments of a flight.
-    Adopt(Arc<Epoch>, SessionId, Vec<PathBuf>, Then),
+    Adopt(Arc<Epoch>, SessionId, (Vec<PathBuf>, Option<Box<Job>>), Then),
     /// A folder that came by a stream, and the image that it is from now on.
     Stream(Arc<Epoch>, PathBuf, Image, Then),
     /// An epoch is over: everything of it was told.
@@ -83,16 +84,17 @@ pub struct Archive {
     clock: Clock,
     disk: Arc<Disk>,
     open: Vec<Open>,
+    saver: Option<Arc<Saver>>,
 }
 
 impl Archive {
     /// For this state folder. What earlier daemons left open is sealed.
-    pub fn new(state: &Path, keep: Keep, disk: Arc<Disk>) -> Archive {
+    pub fn new(state: &Path, keep: Keep, disk: Arc<Disk>, saver: Option<Arc<Saver>>) -> Archive {
         let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         for dir in retention::epochs(state).into_iter().map(|found| found.dir) {
             seal_left(&dir);
         }
-        Archive { state: state.to_owned(), keep, host, clock: Clock::choose(), disk, open: Vec::new() }
+        Archive { state: state.to_owned(), keep, host, clock: Clock::choose(), disk, open: Vec::new(), saver }
     }
 
     /// The thread: runs until nobody tells any more, then seals everything.
@@ -136,9 +138,10 @@ impl Archive {
                     open.part(stored, &label, exit);
                 }
             }
-            Told::Adopt(epoch, id, folders, then) => {
-                if let Some(open) = self.find(&epoch) {
-                    open.adopt(id, &folders);
+            Told::Adopt(epoch, id, (folders, symbols), then) => {
+                let adopted = self.find(&epoch).map(|open| open.adopt(id, &folders)).unwrap_or_default();
+                if let (Some(job), Some(saver), false) = (symbols, &self.saver, adopted.is_empty()) {
+                    saver.submit(Job { folders: adopted, ..*job });
                 }
                 self.write_all();
                 then.call();
@@ -182,6 +185,7 @@ impl Archive {
     fn write_all(&mut self) {
         for open in &mut self.open {
             count(&self.disk, open.write(&self.host));
+            open.save_names(self.saver.as_deref(), false);
         }
     }
 
@@ -201,6 +205,7 @@ impl Archive {
             );
         }
         count(&self.disk, result);
+        open.save_names(self.saver.as_deref(), true);
     }
 
     /// What is too old or too much goes.
@@ -269,10 +274,11 @@ impl Open {
         }
     }
 
-    /// Moves folders here and lists them beside the process that they are of.
-    fn adopt(&mut self, id: SessionId, folders: &[PathBuf]) {
+    /// Moves folders here, gives where they are now, and lists them beside the process that they are of.
+    fn adopt(&mut self, id: SessionId, folders: &[PathBuf]) -> Vec<PathBuf> {
+        let mut adopted = Vec::new();
         let Some(of) = self.images.iter().find(|(known, _)| *known == id).map(|(_, image)| image.clone()) else {
-            return;
+            return adopted;
         };
         for folder in folders {
             let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -290,9 +296,20 @@ impl Open {
                     ..of.clone()
                 };
                 // No session has this number: what is kept does not change any more.
+                adopted.push(self.epoch.dir.join(&image.folder));
                 self.images.push((0, image));
                 self.is_new = true;
             }
+        }
+        adopted
+    }
+
+    /// Has the names looked up that programs' sums are to keep; at the end of the epoch all that are new.
+    fn save_names(&mut self, saver: Option<&Saver>, is_last: bool) {
+        let Some(saver) = saver else { return };
+        for (name, program) in self.programs.values_mut() {
+            let folder = self.epoch.dir.join(&*name);
+            program.symbols(folder, self.epoch.reader, is_last).into_iter().for_each(|job| saver.submit(job));
         }
     }
 
@@ -409,7 +426,7 @@ mod tests {
         std::fs::create_dir_all(begun.join("2.cat")).expect("a stream");
         std::fs::write(begun.join("2.cat").join(TRACE), "MTRC").expect("its trace");
         let keep = Keep { age: Duration::MAX, bytes: u64::MAX };
-        Archive::new(place.path(), keep, Arc::default());
+        Archive::new(place.path(), keep, Arc::default(), None);
         assert!(!empty.exists());
         let bytes = std::fs::read(begun.join(RECORDING)).expect("it is described");
         let recording: Recording = serde_json::from_slice(&bytes).expect("as it should be");

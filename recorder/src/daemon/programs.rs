@@ -4,10 +4,15 @@
 use crate::contribution::{Contribution, Frame, Row};
 use crate::profile::{BINS, BOUNDS, Sums as ClassSums};
 use crate::store::Sums;
+use crate::symbols::{Job, Opened};
 use formats::mptl::{self, Bins, Builder};
 use formats::tape::field::Text;
-use formats::tape::{self, Account, Code, CodeRange, Ledger, Module, Record, Site, SiteSums, Sites, Summary, Totals};
+use formats::tape::{
+    self, Account, Code, CodeRange, Ledger, Module, Record, Site, SiteSums, Sites, Summary, SymbolQuery, Totals,
+    instruction,
+};
 use rustc_hash::FxHashMap;
+use std::path::PathBuf;
 
 /// Link-time addresses are below this; a module's range begins at a multiple of it.
 const RANGE: u64 = 1 << 36;
@@ -32,6 +37,10 @@ pub struct Program {
     label: String,
     uid: u32,
     modules: Vec<Module>,
+    /// The file of each, and its separate debug information.
+    files: Vec<[Option<Opened>; 2]>,
+    /// Frames whose names were looked up.
+    named: usize,
     /// Names of code that no module describes, and the place of each in the order in which they came.
     names: FxHashMap<Text, u64>,
     frames: Vec<Frame>,
@@ -50,7 +59,7 @@ pub struct Program {
 impl Program {
     /// A program of which nothing is known yet.
     pub fn new(exe: &str, label: &str, uid: u32, started_unix_ns: u64) -> Program {
-        let (modules, names, frames, known, rows, totals, account) = Default::default();
+        let (modules, files, names, frames, known, rows, totals, account) = Default::default();
         let (exe, label, bins) = (exe.to_owned(), label.to_owned(), Bins::new(BINS));
         let (processes, is_new) = (0, true);
         Program {
@@ -58,6 +67,8 @@ impl Program {
             label,
             uid,
             modules,
+            files,
+            named: 0,
             names,
             frames,
             known,
@@ -75,7 +86,8 @@ impl Program {
     pub fn add(&mut self, from: &Contribution) {
         self.processes += 1;
         self.is_new = true;
-        let modules: Vec<u32> = from.modules.iter().map(|module| self.module(module)).collect();
+        let modules: Vec<u32> =
+            (0..from.modules.len()).map(|at| self.module(&from.modules[at], from.files.get(at))).collect();
         let mut places = Vec::with_capacity(from.frames.len());
         for frame in &from.frames {
             let parent = place(&places, frame.parent);
@@ -132,7 +144,7 @@ impl Program {
         self.account.add(from.account);
     }
 
-    fn module(&mut self, module: &Module) -> u32 {
+    fn module(&mut self, module: &Module, files: Option<&[Option<Opened>; 2]>) -> u32 {
         let same = |known: &Module| known.path == module.path && known.build_id == module.build_id;
         if let Some(at) = self.modules.iter().position(same) {
             let known = &mut self.modules[at];
@@ -147,6 +159,7 @@ impl Program {
         let start = bias + module.start.wrapping_sub(module.bias).min(RANGE - 1);
         let end = (start + module.end.saturating_sub(module.start)).min(bias + RANGE);
         self.modules.push(Module { number, start, end, bias, ..module.clone() });
+        self.files.push(files.cloned().unwrap_or_default());
         number
     }
 
@@ -175,6 +188,33 @@ impl Program {
         let place = self.frames.len() as u32;
         self.known.insert(key, place);
         place
+    }
+
+    /// What is to be looked up for its names; nothing when frames became no more by an eighth, or, at the last, no more at all.
+    pub fn symbols(&mut self, folder: PathBuf, reader: Option<u32>, is_last: bool) -> Option<Job> {
+        let least = if is_last { self.named } else { self.named + self.named / 8 };
+        if self.frames.len() <= least {
+            return None;
+        }
+        self.named = self.frames.len();
+        let mut addresses: Vec<Vec<u64>> = vec![Vec::new(); self.modules.len()];
+        for frame in self.frames.iter().filter(|frame| !frame.is_named) {
+            if let Some(of) = (frame.module as usize).checked_sub(1).and_then(|place| addresses.get_mut(place)) {
+                of.push(instruction(frame.address, frame.flags));
+            }
+        }
+        let mut job = Job { folders: vec![folder], reader, ..Job::default() };
+        for ((module, files), mut addresses) in self.modules.iter().zip(&self.files).zip(addresses) {
+            if addresses.is_empty() || !module.path.0.starts_with(b"/") {
+                continue;
+            }
+            addresses.sort_unstable();
+            addresses.dedup();
+            let [file, debug_file] = files.clone().map(|file| job.add(file));
+            let (path, build_id) = (module.path.clone(), module.build_id.clone());
+            job.queries.push(SymbolQuery { path, build_id, file, debug_file, addresses });
+        }
+        (!job.queries.is_empty()).then_some(job)
     }
 
     fn address(frame: &Frame) -> u64 {
@@ -276,6 +316,7 @@ mod tests {
         };
         Contribution {
             modules: vec![module],
+            files: Vec::new(),
             names: Vec::new(),
             frames: vec![frame(0, 0x1100), frame(1, 0x1200)],
             rows: vec![Row { sums, ..Row::default() }],
@@ -335,7 +376,7 @@ mod tests {
         });
         let (Some(code), Some(site)) = (code, sites) else { panic!("no names or no sites: {records:?}") };
         assert_eq!(code.name, Text::from("two"));
-        assert!((code.start..code.start + code.length).contains(&tape::instruction(site.address, site.flags)));
+        assert!((code.start..code.start + code.length).contains(&instruction(site.address, site.flags)));
     }
 
     #[test]

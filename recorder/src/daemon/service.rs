@@ -237,7 +237,7 @@ impl Service {
         let stages = Stages::start(clock)?;
         let disk = Arc::new(Disk::default());
         let keep = Keep { age: config.keep_age, bytes: config.keep_bytes };
-        let archive = Archive::new(&config.state, keep, Arc::clone(&disk));
+        let archive = Archive::new(&config.state, keep, Arc::clone(&disk), saver.clone());
         clear_flights(&config.state);
         let (told, hears) = unbounded();
         let archivist = std::thread::Builder::new().name("archive".into()).spawn(move || archive.run(&hears))?;

@@ -60,7 +60,7 @@ impl Service {
     }
 
     /// The last byte of a part is written.
-    pub(super) fn stored(&mut self, stored: Stored) {
+    pub(super) fn stored(&mut self, mut stored: Stored) {
         let id = stored.session;
         self.counters.errors += u64::from(stored.error.is_some());
         let is_of =
@@ -76,7 +76,7 @@ impl Service {
             let label = label.or_else(running).unwrap_or_default();
             let epoch = Arc::clone(&closing.epoch);
             if stored.is_over {
-                self.over(&epoch, &stored);
+                self.over(&epoch, &mut stored);
             }
             let _ = self.archive.send(Told::Part(epoch, stored, label, exit));
             self.seal_closed();
@@ -84,7 +84,7 @@ impl Service {
             let label = self.ending.get(&id).map(|ending| ending.label.clone()).unwrap_or_default();
             let exit = self.ending.get(&id).filter(|_| stored.is_over).map(|ending| ending.exit);
             if stored.is_over {
-                self.over(&epoch, &stored);
+                self.over(&epoch, &mut stored);
             }
             let _ = self.archive.send(Told::Part(epoch, stored, label, exit));
         } else if let Some(client) = self.clients.iter().find(|client| client.session.id == id) {
@@ -97,7 +97,7 @@ impl Service {
     }
 
     /// A process is over and written.
-    pub(super) fn over(&mut self, epoch: &Arc<Epoch>, stored: &Stored) {
+    pub(super) fn over(&mut self, epoch: &Arc<Epoch>, stored: &mut Stored) {
         let ending = self.ending.remove(&stored.session);
         if let Some(ending) = &ending {
             let now = ending.stats.now();
@@ -109,7 +109,12 @@ impl Service {
         if ending.is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
             self.counters.kept += 1;
             tracing::info!("the flight of a process that died is kept in {}", epoch.dir.display());
-            let told = Told::Adopt(Arc::clone(epoch), stored.session, stored.segments.clone(), Then::new(|| {}));
+            let told = Told::Adopt(
+                Arc::clone(epoch),
+                stored.session,
+                (stored.segments.clone(), stored.symbols.take()),
+                Then::new(|| {}),
+            );
             let _ = self.archive.send(told);
         } else {
             stored.segments.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
@@ -228,11 +233,11 @@ impl Service {
         self.counters.kept += 1;
         tracing::info!("the flight of {} ({}) is kept: {why}", client.name.escape_debug(), client.pid());
         let (archive, epoch) = (self.archive.clone(), Arc::clone(&client.epoch));
-        let (reply, folders) = bounded::<Vec<PathBuf>>(1);
+        let (reply, folders) = bounded(1);
         // The reply comes from the stage that has written them.
         let adopt = move || {
-            if let Ok(folders) = folders.recv() {
-                let _ = archive.send(Told::Adopt(epoch, id, folders, then));
+            if let Ok(kept) = folders.recv() {
+                let _ = archive.send(Told::Adopt(epoch, id, kept, then));
             }
         };
         if std::thread::Builder::new().name("keep".into()).spawn(adopt).is_ok() {

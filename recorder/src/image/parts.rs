@@ -11,6 +11,7 @@ use crate::options::{Mode, Options};
 use crate::profile::{Amount, Profile};
 use crate::session::{End, Now, Session};
 use crate::store::{Piece, Then};
+use crate::symbols::Job;
 use crate::trace::Chunk;
 use crossbeam_channel::Sender;
 use formats::tape::field::Text;
@@ -33,8 +34,8 @@ pub enum Tell {
     Turn(Arc<Session>, Then),
     /// Its files are to say how it stands now.
     Snapshot(Then),
-    /// Its flight is to be kept: gives the folders of its segments, oldest first, once they are written.
-    Keep(Sender<Vec<PathBuf>>),
+    /// Its flight is to be kept: gives the folders of its segments, oldest first, once they are written, and the names that they are to keep.
+    Keep(Sender<(Vec<PathBuf>, Option<Box<Job>>)>),
     /// What it is made of, at most so many sites.
     Look(usize, Sender<View>),
 }
@@ -122,15 +123,18 @@ impl Image {
                 }
             },
             Tell::Keep(reply) => {
-                let then = |folders: Vec<PathBuf>| Then::new(move || drop(reply.send(folders)));
                 if self.session.options.mode != Mode::Flight {
-                    return then(Vec::new()).call();
+                    return drop(reply.send(Default::default()));
                 }
                 let mut folders: Vec<PathBuf> = self.parts.closed.drain(..).collect();
                 folders.push(self.session.folder.clone());
+                let symbols = self.symbols(folders.clone());
                 match self.next_segment() {
-                    Some(next) => self.turn(next, Some(then(folders)), spare, out),
-                    None => then(Vec::new()).call(),
+                    Some(next) => {
+                        let then = Then::new(move || drop(reply.send((folders, symbols))));
+                        self.turn(next, Some(then), spare, out);
+                    }
+                    None => drop(reply.send(Default::default())),
                 }
             }
             Tell::Look(most, reply) => drop(reply.send(self.look(most))),
@@ -290,8 +294,7 @@ impl Image {
         }
         let folders = match mode {
             _ if folds => Vec::new(),
-            // A segment is kept with those before it, or not at all.
-            Mode::Flight => std::mem::take(&mut piece.segments.clone()),
+            Mode::Flight => piece.segments.clone(),
             _ => vec![self.session.folder.clone()],
         };
         piece.symbols = self.symbols(folders);
@@ -410,7 +413,15 @@ impl Image {
             self.named_code();
         }
         let (totals, named) = (self.summary_totals(), self.names.named());
-        Box::new(Contribution::new((&self.stacks, named), &self.profile, sums, &told, totals, account, how))
+        Box::new(Contribution::new(
+            (&self.stacks, named, &self.session.files),
+            &self.profile,
+            sums,
+            &told,
+            totals,
+            account,
+            how,
+        ))
     }
 
     fn summary_totals(&self) -> tape::Totals {
