@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         words::run(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).word)
     };
     for line in heaptape_analyzer::symbols::unshown() {
-        eprintln!("heaptape: {}", heaptape_analyzer::text::clean(&line));
+        eprintln!("heaptape: {}", text::clean(&line));
     }
     match done {
         Ok(outcome) => outcome.report(),
