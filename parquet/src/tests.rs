@@ -66,8 +66,14 @@ fn tables_add_up_to_the_summary() {
 #[test]
 fn numbers_of_stacks_never_change() {
     let mut stacks = Stacks::default();
-    let module =
-        |start, bias| Module { start, end: start + 0x1000, bias, path: b"/bin/x".to_vec(), build_id: vec![1, 2, 3] };
+    let module = |start, bias| Module {
+        start,
+        end: start + 0x1000,
+        bias,
+        path: b"/bin/x".to_vec(),
+        build_id: vec![1, 2, 3],
+        ..Module::default()
+    };
     stacks.modules = vec![module(0x1000, 0x1000), module(0x9000, 0x9000)];
     stacks.push(Site { parent: 0, module: 1, address: 0x1234, ..Site::default() });
     stacks.push(Site { parent: 1, module: 1, address: 0x1678, ..Site::default() });
