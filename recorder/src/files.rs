@@ -5,6 +5,7 @@
 //! compressed, into a new file, and a tape that names that one takes the old tape's place in one rename; then the plain file goes.
 //! Between rename and removal both files are there: the tape's chunks say which one holds.
 
+use crate::quota::Quota;
 use crate::session::Session;
 use crate::sync;
 use crate::trace::Chunk;
@@ -14,6 +15,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes up to which a trace stays plain.
 pub const PLAIN_LIMIT: u64 = 1 << 20;
@@ -73,6 +75,7 @@ impl Growing {
 pub struct Files {
     folder: PathBuf,
     reader: Option<u32>,
+    quota: Option<Arc<Quota>>,
     tape: Growing,
     trace: Option<Growing>,
     /// How the trace is stored now, and how it is to be stored once it is large.
@@ -122,6 +125,7 @@ impl Files {
         Ok(Files {
             folder,
             reader,
+            quota: session.options.quota.clone(),
             tape,
             trace: None,
             codec: Codec::Plain,
@@ -152,6 +156,7 @@ impl Files {
     }
 
     fn wrote(&mut self, bytes: usize) {
+        self.quota.iter().for_each(|quota| quota.count(bytes as u64));
         let files = self.trace.iter().chain([&self.tape]).map(|growing| &growing.file);
         sync::wrote(&mut self.round, bytes, files);
         if self.first_round == 0 {

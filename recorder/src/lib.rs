@@ -39,6 +39,7 @@ pub mod modules;
 pub mod options;
 pub mod process;
 pub mod profile;
+pub mod quota;
 pub mod recorder;
 pub mod sanitizer;
 pub mod session;

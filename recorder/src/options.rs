@@ -1,6 +1,8 @@
 //! What can be chosen about a recording.
 
+use crate::quota::Quota;
 use formats::tape::Codec;
+use std::sync::Arc;
 use std::time::Duration;
 use wire::area::{Layout, Params};
 pub use wire::area::{OVERFLOW_DROP, OVERFLOW_WAIT, STACKS_CALLER, STACKS_FULL};
@@ -45,6 +47,8 @@ pub struct Options {
     pub folds: bool,
     /// Who may read the files besides their owner.
     pub reader: Option<u32>,
+    /// Disk space that the files share with others of their user.
+    pub quota: Option<Arc<Quota>>,
 }
 
 /// What is kept of a process.
@@ -114,6 +118,7 @@ impl Default for Options {
             window: Window::default(),
             folds: false,
             reader: None,
+            quota: None,
         }
     }
 }

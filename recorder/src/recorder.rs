@@ -220,7 +220,7 @@ impl Recorder {
                 match visit {
                     Visit::Hello(client) => self.take_in(client),
                     // A recording of a program is of that program alone.
-                    Visit::File(_) => {}
+                    Visit::File(_) | Visit::Unheard(..) => {}
                     Visit::Notice { from, pid, why, path } => self.noticed(from, pid, why, &path),
                 }
             }

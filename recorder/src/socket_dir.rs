@@ -60,7 +60,7 @@ fn sweep(place: &Path) {
         }
         let socket = entry.path().join(SOCKET);
         let age = meta.modified().ok().and_then(|time| time.elapsed().ok()).unwrap_or_default();
-        let is_dead = match attach::knock(&socket) {
+        let is_dead = match attach::knock(&socket, nix::sys::socket::SockType::SeqPacket) {
             Err(Errno::ECONNREFUSED) => true,
             Err(Errno::ENOENT) => age > STARTING,
             _ => false,

@@ -226,6 +226,7 @@ impl Target {
         files.records(&self.waiting)?;
         self.waiting.clear();
         if let Some(chunk) = &mut piece.chunk {
+            admitted(&self.session)?;
             files.chunk(chunk)?;
             piece.written = piece.chunk.take();
         }
@@ -256,6 +257,17 @@ impl Target {
         }
         piece.after.clear();
         Ok(())
+    }
+}
+
+/// Fails when the disk space that a process shares with others is used up.
+fn admitted(session: &Session) -> Result<(), Failure> {
+    match &session.options.quota {
+        Some(quota) if !quota.admits() => {
+            let error = std::io::Error::other("its user's share of the disk is used up");
+            Err(Failure { path: session.folder.clone(), error })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -340,3 +340,141 @@ fn a_stream_outlives_its_daemon() {
         daemon.epochs(&[]).iter().map(|epoch| daemon.word(&["verify"], std::slice::from_ref(epoch)).text()).collect();
     assert!(said.contains("the daemon was killed while it came") && said.contains("the daemon ended"), "{said}");
 }
+
+/// Connects to a stream socket, sends the file of its second argument in odd pieces and prints what comes back.
+const CLIENT: &str = "
+import socket, sys
+client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+client.connect(sys.argv[1])
+data = sys.argv[3].encode() + open(sys.argv[2], 'rb').read()
+sizes = [1, 2, 3, 700, 5, 40000]
+try:
+    while data:
+        client.sendall(data[:sizes[0]])
+        data = data[sizes[0]:]
+        sizes = sizes[1:] + sizes[:1]
+    if sys.argv[4] == 'shut':
+        client.shutdown(socket.SHUT_WR)
+except (BrokenPipeError, ConnectionResetError):
+    pass  # It has heard enough.
+answer = b''
+while part := client.recv(4096):
+    answer += part
+sys.stdout.write(answer.decode())
+";
+
+/// Sends a file by a Python client over the stream socket: `before` stands before it, `end` says whether its side is shut.
+fn by_python(daemon: &Daemon, file: &Path, before: &str, end: &str) -> Value {
+    let mut command = std::process::Command::new(workshop::need("python3"));
+    command.args(["-c", CLIENT]).arg(daemon.stream_socket()).arg(file).args([before, end]);
+    let said = finish(command, b"").success();
+    assert!(said.text().ends_with("}\n"), "{said}");
+    serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+#[test]
+fn stream_sockets_take_traces_and_profiles() {
+    let mut daemon = Daemon::start(&["--stream-bytes", "200000"]);
+    for (file, end) in [("basic.mtrc", "shut"), ("basic.mpt", "shut"), ("basic.mtrc", "open"), ("basic.mpt", "open")] {
+        // The file's own end mark ends it too.
+        let said = by_python(&daemon, &golden(file), "", end);
+        let name = if file.ends_with("mpt") { "profile.mptl" } else { "trace.mtrc" };
+        assert_eq!(said["whole"], true, "{file}, {end}: {said}");
+        let kept = Path::new(said["folder"].as_str().expect("a folder")).join(name);
+        assert_eq!(read(kept).ok(), read(golden(file)).ok(), "{file}");
+    }
+    let mut netcat = std::process::Command::new(workshop::need("nc"));
+    netcat.arg("-N").arg("-U").arg(daemon.stream_socket());
+    let said = finish(netcat, &read(golden("usedebug.mtrc")).expect("a sample")).success();
+    assert!(said.text().contains("\"whole\":true") && said.text().ends_with('\n'), "{said}");
+    // Cut, wrong, no file at all, and more than there may be.
+    let folder = workshop::folder();
+    let made = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).expect("a file");
+        path
+    };
+    let trace = read(golden("usedebug.mtrc")).expect("a sample");
+    let said = by_python(&daemon, &made("cut", &trace[..trace.len() / 2]), "", "shut");
+    assert!(said["why"].as_str().is_some_and(|why| why.contains("it ends here")), "{said}");
+    let wrong = [&trace[..trace.len() - 4], b"\xff"].concat();
+    let said = by_python(&daemon, &made("wrong", &wrong), "", "shut");
+    assert!(said["why"].as_str().is_some_and(|why| why.contains("record: 255")), "{said}");
+    let said = by_python(&daemon, &made("other", b"GIF89a"), "", "shut");
+    assert!(said["error"].as_str().is_some_and(|why| why.contains("neither a trace")), "{said}");
+    let mut writer = mtrc::Writer::new(mtrc::Options::default());
+    let mut bytes = Vec::new();
+    writer.header(&mut bytes);
+    (1..=100_000).for_each(|index| writer.alloc(&mut bytes, index, index << 20, 99, &mtrc::Place::thread(1)));
+    writer.end(&mut bytes);
+    let said = by_python(&daemon, &made("long", &bytes), "", "shut");
+    assert!(said["why"].as_str().is_some_and(|why| why.contains("stream-bytes")), "{said}");
+    assert_eq!(said["bytes"].as_u64().map(|bytes| bytes <= 200_000), Some(true), "{said}");
+    // As many silent ones as a user likes hold up nobody, and no more than a few are kept waiting.
+    let silent: Vec<_> = (0..100)
+        .map(|_| std::os::unix::net::UnixStream::connect(daemon.stream_socket()).expect("it listens"))
+        .collect();
+    assert_eq!(by_python(&daemon, &golden("basic.mtrc"), "", "shut")["whole"], true);
+    until("silent ones are counted", || daemon.ask(&["status"])["budgets_hit"]["connections"].as_u64() >= Some(84));
+    drop(silent);
+    daemon.stop();
+    assert!(!daemon.stream_socket().exists());
+}
+
+/// A stream is filed under the program that made it, wherever it comes from.
+#[test]
+fn sent_files_have_the_name_of_their_program() {
+    let mut daemon = Daemon::start(&[]);
+    let send = |name: &str, file: &Path| {
+        let mut words = vec!["send".as_ref(), "--socket".as_ref()];
+        let socket = daemon.socket();
+        words.extend([socket.as_os_str(), "--name".as_ref(), name.as_ref(), file.as_os_str()]);
+        heaptape(words)
+    };
+    let kept = place(&send("/usr/bin/ls", &golden("basic.mtrc")).success());
+    let name = kept.file_name().expect("a name").to_string_lossy().into_owned();
+    assert!(name.ends_with(".ls"), "{name}");
+    assert_eq!(daemon.epochs(&["--program", "ls"]), std::slice::from_ref(&kept));
+    let about = daemon.report(&daemon.epochs(&[])).processes.remove(0);
+    assert_eq!((about.exe.as_str(), about.complete), ("/usr/bin/ls", true));
+    // Names decide nothing: neither a path nor a line of a log.
+    let wild = place(&send("../../x/..\n\u{1b}[31m", &golden("basic.mpt")).success());
+    assert_eq!(wild.parent(), kept.parent());
+    assert!(
+        wild.file_name()
+            .expect("a name")
+            .to_string_lossy()
+            .bytes()
+            .all(|byte| b"._-[".contains(&byte) || byte.is_ascii_alphanumeric())
+    );
+    assert!(!daemon.ctl(&["list"]).text().contains('\u{1b}') && !daemon.log().contains('\u{1b}'));
+    // Over the stream socket the same line of JSON does it.
+    let line = "{\"name\": \"sqlite3\", \"label\": \"nightly\"}\n";
+    let said = by_python(&daemon, &golden("names.mtrc"), line, "shut");
+    let place_of = |said: &Value| PathBuf::from(said["folder"].as_str().unwrap_or_default());
+    assert_eq!(daemon.epochs(&["--program", "sqlite3"]), [place_of(&said)]);
+    assert_eq!(daemon.epochs(&["--label", "nightly"]), [place_of(&said)]);
+    assert_eq!(read(place_of(&said).join("trace.mtrc")).ok(), read(golden("names.mtrc")).ok(), "without the line");
+    for (line, why) in [("{\"name\": 7}\n", "the line about the file"), ("{x", "nothing"), (&"{".repeat(5000), "4096")]
+    {
+        let said = by_python(&daemon, &golden("basic.mtrc"), line, "shut");
+        let error = said["error"].as_str().unwrap_or_default();
+        assert!(error.contains(why) || (why == "nothing" && error.contains("the line about the file")), "{said}");
+    }
+    // A file of a recording brings the name along.
+    let recorded = heaptape_tests::Program::new(target::c("small")).recorded();
+    let trace = recorded.files("trace.mtrc").remove(0);
+    let kept = place(&sent(&daemon, &trace).success());
+    assert!(kept.to_string_lossy().ends_with(".small"), "{}", kept.display());
+    let cut = read(golden("usedebug.mtrc")).expect("a sample");
+    let other = workshop::folder();
+    std::fs::write(other.path().join("cut"), &cut[..cut.len() / 2]).expect("a file");
+    sent(&daemon, &other.path().join("cut")).exits(1);
+    daemon.ask(&["epoch"]);
+    let epoch = daemon.epochs(&[]).remove(0);
+    let report = daemon.word(&["report"], std::slice::from_ref(&epoch)).success();
+    let head = format!("process images of {}", epoch.file_name().expect("a name").to_string_lossy());
+    assert!(report.text().contains(&head), "{report}");
+    assert!(report.text().contains("ls, sent whole") && !report.text().contains("end not recorded"), "{report}");
+    daemon.stop();
+}

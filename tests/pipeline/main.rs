@@ -14,6 +14,7 @@ mod clocks;
 mod daemon;
 mod daemon_activation;
 mod daemon_bounds;
+mod daemon_fairness;
 mod daemon_flows;
 mod daemon_restart;
 mod daemon_streams;

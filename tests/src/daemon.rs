@@ -84,6 +84,11 @@ impl Daemon {
         self.place.path().join("run/socket")
     }
 
+    /// Where traces and profiles can be sent by anything that knows stream sockets.
+    pub fn stream_socket(&self) -> PathBuf {
+        self.place.path().join("run/streams")
+    }
+
     /// Where it keeps things.
     pub fn state(&self) -> PathBuf {
         self.place.path().join("state")

@@ -10,7 +10,7 @@ use crate::processes::{Processes, folded_line};
 use crate::progress::Progress;
 use crate::symbols::{Detail, Symbolizer};
 use crate::text::{Screen, Style, bytes, count, counted, duration};
-use heaptape_formats::recording::{Accounting, Exit, NotTraced};
+use heaptape_formats::recording::{Accounting, Exit, NotTraced, STREAM};
 use heaptape_formats::tape::SiteSums;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -348,6 +348,9 @@ pub(crate) fn ending(process: &Process) -> String {
         Some(Exit::Exec) => "went on with another program".into(),
         Some(Exit::Running) => "still running when the recording ended".into(),
         Some(Exit::Unknown) => "ended, how is not known".into(),
+        // A trace or a profile that was sent says nothing about the end of its program.
+        None if process.origin == STREAM && process.complete => "sent whole".into(),
+        None if process.origin == STREAM => "sent in part".into(),
         None => "end not recorded".into(),
     }
 }
@@ -355,6 +358,23 @@ pub(crate) fn ending(process: &Process) -> String {
 fn name(process: &Process) -> &str {
     let exe = process.exe.rsplit('/').next().unwrap_or_default();
     if exe.is_empty() { &process.folder } else { exe }
+}
+
+/// What was recorded: the command line, or an epoch's folder, since a daemon runs no command.
+fn subject(summary: &Summary, recordings: &[Recording]) -> String {
+    const MOST: usize = 3;
+    if !summary.command.is_empty() {
+        return summary.command.join(" ");
+    }
+    let name = |recording: &Recording| {
+        let name = recording.path.file_name().unwrap_or(recording.path.as_os_str());
+        name.to_string_lossy().into_owned()
+    };
+    let mut names: Vec<String> = recordings.iter().take(MOST).map(name).collect();
+    if recordings.len() > MOST {
+        names.push(format!("{} more", recordings.len() - MOST));
+    }
+    names.join(", ")
 }
 
 fn print(summary: &Summary, recordings: &[Recording], asked: &Processes, screen: &mut Screen) -> io::Result<()> {
@@ -368,11 +388,8 @@ fn print(summary: &Summary, recordings: &[Recording], asked: &Processes, screen:
             screen.heading(&head)?;
         }
         processes => {
-            screen.heading(&format!(
-                "{} of {}",
-                counted(processes.len() as u64, "process image"),
-                summary.command.join(" ")
-            ))?;
+            let number = counted(processes.len() as u64, "process image");
+            screen.heading(&format!("{number} of {}", subject(summary, recordings)))?;
             processes_table(processes, recordings, asked, screen)?;
         }
     }

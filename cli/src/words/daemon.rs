@@ -61,6 +61,9 @@ pub struct Args {
     /// Where programs find the daemon
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Stream socket for traces and profiles (nc -U, ssh -R) [default: streams, beside the socket]
+    #[arg(long, value_name = "PATH")]
+    stream_socket: Option<PathBuf>,
     /// Where ctl finds it
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
@@ -104,6 +107,10 @@ pub struct Args {
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "word")]
     keep_bytes: Option<Bytes>,
+    /// So many of them are one user's [default: half of keep-bytes with all users, else all]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "word")]
+    user_keep_bytes: Option<Bytes>,
     /// The last while that a flight keeps [default: 10m]
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "word")]
@@ -134,6 +141,13 @@ pub struct Args {
     /// Most processes of one user [default: 2048]
     #[arg(long, value_name = "N")]
     clients: Option<u64>,
+    /// Most connections of one user in a second; further ones are closed unheard [default: 5000]
+    #[arg(long, value_name = "N")]
+    connections: Option<u64>,
+    /// Most programs of one user that are taken in in a second; five seconds' worth may come at once, further
+    /// ones run unrecorded [default: 200]
+    #[arg(long, value_name = "N")]
+    starts: Option<u64>,
     /// Most threads of one process [default: 16384]
     #[arg(long, value_name = "N")]
     threads: Option<u64>,
@@ -169,11 +183,9 @@ impl Args {
             None => Args::default(),
         };
         let usual = Config::default();
-        let run = self
-            .socket
-            .as_ref()
-            .or(file.socket.as_ref())
-            .and_then(|socket| socket.parent().map(|run| run.join("control")));
+        let socket = self.socket.as_ref().or(file.socket.as_ref());
+        let beside = |name: &str| socket.and_then(|socket| socket.parent().map(|run| run.join(name)));
+        let (streams, run) = (beside("streams"), beside("control"));
         let programs = self.program.into_iter().chain(file.program).map(|Rule(name, choice)| (name, choice)).collect();
         macro_rules! said {
             ($name:ident) => {
@@ -191,6 +203,7 @@ impl Args {
         let budget = Budget::default();
         Ok(Config {
             socket: said!(socket).unwrap_or(usual.socket),
+            stream_socket: said!(stream_socket).or(streams).unwrap_or(usual.stream_socket),
             control: said!(control).or(run).unwrap_or(usual.control),
             state: said!(state).unwrap_or(usual.state),
             metrics: said!(metrics),
@@ -203,6 +216,7 @@ impl Args {
             epoch: said!(epoch).map_or(usual.epoch, |time| time.0),
             keep_age: said!(keep_age).map_or(usual.keep_age, |time| time.0),
             keep_bytes: said!(keep_bytes).map_or(usual.keep_bytes, |bytes| bytes.0),
+            user_keep_bytes: said!(user_keep_bytes).map(|bytes| bytes.0),
             window,
             triggers: Triggers {
                 live_bytes: said!(flight_live).map(|bytes| bytes.0),
@@ -213,6 +227,8 @@ impl Args {
                 memory: said!(memory).map_or(budget.memory, |bytes| bytes.0),
                 cpu: said!(cpu).unwrap_or(budget.cpu),
                 clients: said!(clients).unwrap_or(budget.clients),
+                connections: said!(connections).unwrap_or(budget.connections).max(1),
+                starts: said!(starts).unwrap_or(budget.starts).max(1),
                 threads: said!(threads).unwrap_or(budget.threads),
                 events: said!(events).unwrap_or(budget.events).max(1),
                 streams: said!(streams).unwrap_or(budget.streams),

@@ -38,7 +38,8 @@ impl Service {
                 let running = self.clients.iter().map(|client| (&*client.name, &*client.label, client.now(), true));
                 let ending = self.ending.values();
                 let ending = ending.map(|ending| (&*ending.name, &*ending.label, ending.stats.now(), false));
-                Answer::Now(Value::String(metrics::text(&self.past, running.chain(ending), &self.own())))
+                let hits: Vec<(&str, u64)> = self.guard.hits().collect();
+                Answer::Now(Value::String(metrics::text(&self.past, running.chain(ending), &self.own(), &hits)))
             }
             "show" => self.show(question),
             "mode" => self.mode(question),

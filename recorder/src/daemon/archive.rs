@@ -8,9 +8,10 @@
 use super::epoch::{Epoch, begun};
 use super::flows::{Flows, Host};
 use super::programs::Program;
-use super::retention::{self, Keep};
+use super::retention::{self, Keep, Sizes};
 use crate::clock::{self, Clock};
 use crate::process::{make_folder, replace_file, sanitised};
+use crate::quota::Quota;
 use crate::session::SessionId;
 use crate::store::{Stored, Then};
 use crate::symbols::{Job, Saver};
@@ -20,14 +21,16 @@ use formats::tape;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often what is new is written.
 const WRITE: Duration = Duration::from_secs(5);
 /// How often what is kept is looked through.
 const SWEEP: Duration = Duration::from_secs(10);
+/// How often that may be while a user's share is nearly used up.
+const SWEEP_LOW: Duration = Duration::from_millis(500);
 /// Programs of one epoch; further ones are added to one row.
 const MOST_PROGRAMS: usize = 1024;
 
@@ -61,8 +64,35 @@ pub struct Disk {
     pub removed: AtomicU64,
     /// Things that could not be written.
     pub errors: AtomicU64,
-    /// The bound is passed although only what must be kept is left.
-    pub is_full: AtomicBool,
+    /// What each user may still write.
+    quotas: Mutex<HashMap<u32, Arc<Quota>>>,
+}
+
+impl Disk {
+    fn quotas(&self) -> MutexGuard<'_, HashMap<u32, Arc<Quota>>> {
+        self.quotas.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a user may still write; `first` until it is measured.
+    pub fn quota(&self, uid: u32, first: impl FnOnce(usize) -> u64) -> Arc<Quota> {
+        let mut quotas = self.quotas();
+        let others = quotas.len();
+        Arc::clone(quotas.entry(uid).or_insert_with(|| Arc::new(Quota::new(first(others)))))
+    }
+
+    /// Whether a user's share is used up by what must be kept.
+    pub fn is_full(&self, uid: u32) -> bool {
+        self.quotas().get(&uid).is_some_and(|quota| quota.is_full())
+    }
+
+    /// Pieces that were not written since the last call for want of a user's share.
+    pub fn hits(&self) -> Vec<(u32, u64)> {
+        self.quotas().iter().map(|(uid, quota)| (*uid, quota.hits())).filter(|(_, hits)| *hits > 0).collect()
+    }
+
+    fn is_low(&self) -> bool {
+        self.quotas().values().any(|quota| quota.is_low())
+    }
 }
 
 /// An epoch that is not sealed.
@@ -85,6 +115,7 @@ pub struct Archive {
     disk: Arc<Disk>,
     open: Vec<Open>,
     saver: Option<Arc<Saver>>,
+    sizes: Sizes,
 }
 
 impl Archive {
@@ -94,14 +125,16 @@ impl Archive {
         for dir in retention::epochs(state).into_iter().map(|found| found.dir) {
             seal_left(&dir);
         }
-        Archive { state: state.to_owned(), keep, host, clock: Clock::choose(), disk, open: Vec::new(), saver }
+        let (open, sizes) = Default::default();
+        Archive { state: state.to_owned(), keep, host, clock: Clock::choose(), disk, open, sizes, saver }
     }
 
     /// The thread: runs until nobody tells any more, then seals everything.
     pub fn run(mut self, told: &Receiver<Told>) {
-        let (mut write, mut sweep) = (Instant::now() + WRITE, Instant::now());
+        let (mut write, mut sweep, mut swept) = (Instant::now() + WRITE, Instant::now(), Instant::now());
         loop {
-            match told.recv_deadline(write.min(sweep)) {
+            let look = if self.open.is_empty() { sweep } else { sweep.min(Instant::now() + SWEEP_LOW) };
+            match told.recv_deadline(write.min(look)) {
                 Ok(told) => self.told(told),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -110,9 +143,10 @@ impl Archive {
                 self.write_all();
                 write = Instant::now() + WRITE;
             }
-            if Instant::now() >= sweep {
+            let is_low = swept.elapsed() >= SWEEP_LOW && self.disk.is_low();
+            if Instant::now() >= sweep || is_low {
                 self.sweep();
-                sweep = Instant::now() + SWEEP;
+                (sweep, swept) = (Instant::now() + SWEEP, Instant::now());
             }
         }
         while let Some(open) = self.open.pop() {
@@ -211,18 +245,23 @@ impl Archive {
     /// What is too old or too much goes.
     fn sweep(&mut self) {
         let open: Vec<&Path> = self.open.iter().map(|open| open.epoch.dir.as_path()).collect();
-        let found = retention::sweep(&self.state, self.keep, &open, clock::unix_ns() / 1_000_000_000);
+        let before: Vec<(u32, Arc<Quota>, u64)> =
+            self.disk.quotas().iter().map(|(uid, quota)| (*uid, Arc::clone(quota), quota.written())).collect();
+        let now = clock::unix_ns() / 1_000_000_000;
+        let found = retention::sweep(&self.state, self.keep, &open, now, &mut self.sizes);
         self.disk.bytes.store(found.bytes, Relaxed);
         self.disk.epochs.store(found.epochs, Relaxed);
         self.disk.removed.fetch_add(found.removed, Relaxed);
-        let is_full = found.bytes > self.keep.bytes;
-        if is_full && !self.disk.is_full.swap(true, Relaxed) {
-            tracing::warn!(
-                "the disk budget of {} bytes is used up by what must be kept: events are no longer kept",
-                self.keep.bytes
-            );
-        } else if !is_full {
-            self.disk.is_full.store(false, Relaxed);
+        for (uid, quota, written) in before {
+            let first = || (0, self.keep.first(found.users.len()));
+            let (used, limit) = found.users.get(&uid).copied().unwrap_or_else(first);
+            let was_full = quota.is_full();
+            quota.set(written, used, limit);
+            if quota.is_full() && !was_full {
+                tracing::warn!(
+                    "user {uid}: the share of {limit} bytes of the disk is used up by what must be kept: events are no longer kept"
+                );
+            }
         }
     }
 }
@@ -425,7 +464,7 @@ mod tests {
         std::fs::write(begun.join("1.true").join(TAPE), "").expect("its tape");
         std::fs::create_dir_all(begun.join("2.cat")).expect("a stream");
         std::fs::write(begun.join("2.cat").join(TRACE), "MTRC").expect("its trace");
-        let keep = Keep { age: Duration::MAX, bytes: u64::MAX };
+        let keep = Keep { age: Duration::MAX, bytes: u64::MAX, user_bytes: u64::MAX };
         Archive::new(place.path(), keep, Arc::default(), None);
         assert!(!empty.exists());
         let bytes = std::fs::read(begun.join(RECORDING)).expect("it is described");

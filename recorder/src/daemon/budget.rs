@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// The same bound is logged at most so often.
-const SAY: Duration = Duration::from_secs(60);
+/// The same bound of the same user is logged at most this often.
+const LOG_EVERY: Duration = Duration::from_secs(60);
 /// Looks in a row that the processor's budget must be passed in.
 const PATIENCE: u32 = 5;
 /// What a process falls back to that costs too much processor time.
@@ -21,7 +21,9 @@ const CHEAP: Choice = Choice { mode: Mode::Profile, sampling: Sampling::Budget(1
 /// What was hit, and how the daemon itself stands.
 #[derive(Debug, Default)]
 pub struct Guard {
-    hits: BTreeMap<&'static str, (u64, Option<Instant>)>,
+    hits: BTreeMap<&'static str, u64>,
+    /// When each was last logged, of each user that it holds for.
+    logged: BTreeMap<(&'static str, Option<u32>), Instant>,
     /// Resident bytes.
     pub memory: u64,
     /// Processor time in all, nanoseconds.
@@ -35,17 +37,35 @@ pub struct Guard {
 impl Guard {
     /// A bound was hit.
     pub fn hit(&mut self, what: &'static str, why: &str) {
-        let (count, said) = self.hits.entry(what).or_default();
-        *count += 1;
-        if said.is_none_or(|said| said.elapsed() >= SAY) {
-            *said = Some(Instant::now());
-            tracing::warn!("budget of {what}: {why}");
-        }
+        self.count(what, None, 1, || why.to_owned());
+    }
+
+    /// A bound of one user was hit so many times.
+    pub fn hit_by(&mut self, what: &'static str, uid: u32, times: u64) {
+        let why = match what {
+            "descriptors" => {
+                "no descriptor is left for a connection, so a program runs unrecorded (raise LimitNOFILE=)"
+            }
+            "connections" => "too many connections; programs among them run unrecorded",
+            "user-keep-bytes" => "the share of the disk is used up, events are not kept",
+            _ => "too many starts; the programs run unrecorded",
+        };
+        self.count(what, Some(uid), times, || format!("user {uid}: {why} ({times} in a second)"));
+    }
+
+    fn count(&mut self, what: &'static str, uid: Option<u32>, times: u64, why: impl FnOnce() -> String) {
+        *self.hits.entry(what).or_default() += times;
+        let now = Instant::now();
+        self.logged.retain(|_, logged| now.duration_since(*logged) < LOG_EVERY);
+        self.logged.entry((what, uid)).or_insert_with(|| {
+            tracing::warn!("budget of {what}: {}", why());
+            now
+        });
     }
 
     /// How often each was hit.
     pub fn hits(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.hits.iter().map(|(what, (count, _))| (*what, *count))
+        self.hits.iter().map(|(what, count)| (*what, *count))
     }
 
     fn look(&mut self) {
@@ -95,13 +115,15 @@ impl Service {
             );
             self.take_down(id, next, "cpu", &why);
         }
-        if self.disk.is_full.load(Relaxed) {
-            let writers = self.clients.iter().filter(|client| client.choice.mode.has_events());
-            let writers: Vec<(SessionId, Sampling)> =
-                writers.map(|client| (client.session.id, client.choice.sampling)).collect();
-            for (id, sampling) in writers {
-                self.take_down(id, Choice { mode: Mode::Profile, sampling }, "disk", "events are not kept any more");
-            }
+        for (uid, times) in self.disk.hits() {
+            self.guard.hit_by("user-keep-bytes", uid, times);
+        }
+        let writers = self.clients.iter().filter(|client| client.choice.mode.has_events());
+        let writers = writers.filter(|client| self.disk.is_full(client.uid));
+        let writers: Vec<(SessionId, Sampling)> =
+            writers.map(|client| (client.session.id, client.choice.sampling)).collect();
+        for (id, sampling) in writers {
+            self.take_down(id, Choice { mode: Mode::Profile, sampling }, "disk", "events are not kept any more");
         }
     }
 

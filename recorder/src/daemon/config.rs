@@ -1,5 +1,6 @@
 //! What an operator chooses, as typed values: words for modes, sizes, times and shares, patterns of names, and where things lie by default.
 
+use super::retention::Keep;
 use crate::options::{Mode, OVERFLOW_DROP, Options, Window};
 use std::ffi::OsString;
 use std::fmt;
@@ -13,6 +14,8 @@ use std::time::Duration;
 pub struct Config {
     /// Where programs find the daemon.
     pub socket: PathBuf,
+    /// Where traces and profiles can be sent over a stream socket.
+    pub stream_socket: PathBuf,
     /// Where `ctl` finds it.
     pub control: PathBuf,
     /// Where epochs are kept.
@@ -37,6 +40,8 @@ pub struct Config {
     pub keep_age: Duration,
     /// So many bytes of epochs are kept, the newest three in any case.
     pub keep_bytes: u64,
+    /// So many of them are one user's; by default half where there are others.
+    pub user_keep_bytes: Option<u64>,
     /// What a flight keeps.
     pub window: Window,
     /// When a flight is kept.
@@ -77,6 +82,10 @@ pub struct Budget {
     pub cpu: u64,
     /// Processes of one user.
     pub clients: u64,
+    /// Connections that one user makes in a second.
+    pub connections: u64,
+    /// Processes of one user that are taken in in a second, and files that he sends.
+    pub starts: u64,
     /// Threads of one process.
     pub threads: u64,
     /// Events a second of one user.
@@ -97,6 +106,8 @@ impl Default for Budget {
             memory: 2 << 30,
             cpu: 100,
             clients: 2048,
+            connections: 5000,
+            starts: 200,
             threads: 16_384,
             events: 50_000_000,
             streams: 1000,
@@ -282,6 +293,7 @@ impl Default for Config {
         let run = run_folder(is_root, |name| std::env::var_os(name));
         Config {
             socket: run.join("socket"),
+            stream_socket: run.join("streams"),
             control: run.join("control"),
             state: state_folder(is_root, |name| std::env::var_os(name)),
             metrics: None,
@@ -294,6 +306,7 @@ impl Default for Config {
             epoch: Duration::from_secs(3600),
             keep_age: Duration::from_secs(30 * 86_400),
             keep_bytes: 10 << 30,
+            user_keep_bytes: None,
             window: Window::default(),
             triggers: Triggers::default(),
             budget: Budget::default(),
@@ -322,6 +335,13 @@ fn state_folder(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> P
 }
 
 impl Config {
+    /// What is kept on disk.
+    pub fn keep(&self) -> Keep {
+        let usual = if self.serves_all { self.keep_bytes / 2 } else { self.keep_bytes };
+        let user_bytes = self.user_keep_bytes.unwrap_or(usual);
+        Keep { age: self.keep_age, bytes: self.keep_bytes, user_bytes }
+    }
+
     /// What is kept of a program: what it asks for itself, else the first rule that fits its name, else the usual.
     pub fn choose(&self, name: &[u8], asked: Option<&str>) -> Choice {
         let asked = asked.filter(|_| self.asks_programs).and_then(|text| text.parse().ok());

@@ -69,7 +69,7 @@ impl Service {
             Ok(epoch) => epoch,
             Err(error) => return Err((caller, error)),
         };
-        options.reader = epoch.reader;
+        (options.reader, options.quota) = (epoch.reader, Some(self.quota(caller.uid)));
         options.slots = self.config.budget.threads.clamp(1, wire::limits::SLOTS.into()) as u32;
         let options = Arc::new(options);
         let (mapping, area) = match caller.area(&options, self.clock) {
@@ -199,7 +199,7 @@ impl Service {
         let label: String = label.or(unit).unwrap_or_default().chars().take(200).collect();
         let mut options = choice.options(&self.config, &label);
         let Ok(epoch) = self.epoch(uid) else { return };
-        options.reader = epoch.reader;
+        (options.reader, options.quota) = (epoch.reader, Some(self.quota(uid)));
         let folder = self.folder(uid, &epoch, choice.mode, pid, &comm);
         let header = mapping.header();
         header.breaker.store(0, Relaxed);

@@ -82,6 +82,7 @@ pub fn text<'a>(
     past: &Programs,
     processes: impl Iterator<Item = (&'a str, &'a str, Now, bool)>,
     own: &[Own],
+    hits: &[(&str, u64)],
 ) -> String {
     let mut all = Programs(past.0.clone());
     processes.for_each(|(name, label, now, runs)| all.add(name, label, &now, runs));
@@ -105,6 +106,13 @@ pub fn text<'a>(
             let (program, label) = (escaped(program), escaped(label));
             let _ = writeln!(out, "heaptape_program_{name}{{program=\"{program}\",label=\"{label}\"}} {}", value(sum));
         }
+    }
+    if !hits.is_empty() {
+        out.push_str("# HELP heaptape_budget_hits_by_name_total Times that a budget was hit\n");
+        out.push_str("# TYPE heaptape_budget_hits_by_name_total counter\n");
+    }
+    for (budget, times) in hits {
+        let _ = writeln!(out, "heaptape_budget_hits_by_name_total{{budget=\"{budget}\"}} {times}");
     }
     for (name, kind, help, value) in own {
         let _ = write!(out, "# HELP heaptape_{name} {help}\n# TYPE heaptape_{name} {kind}\nheaptape_{name} {value}\n");
@@ -169,7 +177,8 @@ mod tests {
     fn names_cannot_break_out_of_their_quotes() {
         assert_eq!(escaped("a\"} 1\nheaptape_live 5\\\u{1b}[31m"), "a\\\"} 1\\nheaptape_live 5\\\\\u{fffd}[31m");
         assert_eq!(escaped(&"x".repeat(1000)).len(), 200);
-        let text = text(&Programs::default(), std::iter::empty(), &[("up", "gauge", "One", 1.0)]);
+        let text = text(&Programs::default(), std::iter::empty(), &[("up", "gauge", "One", 1.0)], &[("starts", 3)]);
+        assert!(text.contains("by_name_total{budget=\"starts\"} 3\n"));
         assert!(text.ends_with("# TYPE heaptape_up gauge\nheaptape_up 1\n"));
     }
 

@@ -1,7 +1,7 @@
 //! `heaptape daemon`: every process of a machine that has the library preloaded, for months, within fixed bounds.
 //!
 //! ```text
-//! programs ──> service ──> stages ──> image folders ─┐
+//! programs ──> entrance ─> service ──> stages ──> image folders ─┐
 //! ctl      ──>  clients    (drain, digest, store)    ├─> epochs: STATE/UID/EPOCH/
 //! metrics  ──>  budgets         └── contributions ──>┘     archive: programs, flows, retention
 //! senders  ──>  streams ──> receive (a thread each) ──>┘
@@ -15,6 +15,7 @@ mod budget;
 mod clients;
 pub mod config;
 pub mod control;
+mod entrance;
 mod epoch;
 mod flows;
 mod intake;

@@ -1,6 +1,7 @@
 //! What systemd is told and tells, where it is there: readiness, watchdog, sockets that it holds open. A few lines of a stable protocol.
 
 use crate::sys;
+use nix::sys::socket::{SockType, getsockopt, sockopt};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -67,6 +68,12 @@ pub fn watchdog() -> Option<Duration> {
         return None;
     }
     number("WATCHDOG_USEC").filter(|usec| *usec > 0).map(|usec| Duration::from_micros(usec / 2))
+}
+
+/// Whether a descriptor is a listening socket of this kind; what the descriptor store holds is none.
+pub fn listens(socket: &OwnedFd, kind: SockType) -> bool {
+    let is_kind = getsockopt(socket, sockopt::SockType).is_ok_and(|found| found == kind);
+    is_kind && getsockopt(socket, sockopt::AcceptConn).is_ok_and(|accepts| accepts)
 }
 
 /// The sockets that systemd listens with, by the names in the unit; called once.

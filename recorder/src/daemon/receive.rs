@@ -1,16 +1,17 @@
 //! A trace or a profile that a client sends is taken in, checked and stored: by a thread of its own, piece by piece, in memory that does not
 //! grow with it. Whatever ends it, what came before can be read.
 //!
-//! A client sends messages (the socket keeps them apart), which are pieces of the file; their borders mean nothing. A message of no byte,
-//! and closing, end it.
+//! A client sends messages, or bytes over a stream socket; borders of messages mean nothing. A message of no byte, and closing, end it. A line
+//! of JSON may stand before the file and say what the file is of ([`About`]).
 
-use super::archive::Disk;
 use crate::process::{let_read, make_folder};
+use crate::quota::Quota;
 use formats::recording::{PROFILE, TRACE};
 use formats::{Ending, Failure, Format, Walked, mptl, mtrc};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
-use nix::sys::socket::{self, MsgFlags};
+use nix::sys::socket::{self, MsgFlags, SockType};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -18,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// A message has at most so many bytes.
@@ -27,6 +28,34 @@ pub const MESSAGE: usize = 256 << 10;
 const WHOLE: u64 = 16 << 20;
 /// The file's name while it comes.
 const COMING: &str = "coming";
+/// The name of what was said about it, until it has come.
+const ABOUT: &str = "about";
+/// The line about a file has at most so many bytes.
+const MOST_ABOUT: usize = 4096;
+
+/// What a sender says of a file: words to file it under, which decide nothing else.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct About {
+    /// The program that it is of: a name or a path.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Its label.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub label: String,
+}
+
+impl About {
+    fn parse(line: &[u8]) -> Result<About, String> {
+        serde_json::from_slice(line).map_err(|error| format!("the line about the file: {error}"))
+    }
+
+    fn read(folder: &Path) -> Option<About> {
+        let mut bytes = Vec::new();
+        File::open(folder.join(ABOUT)).ok()?.take(MOST_ABOUT as u64).read_to_end(&mut bytes).ok()?;
+        About::parse(&bytes).ok()
+    }
+}
 
 /// What one stream may take.
 #[derive(Clone, Debug)]
@@ -46,6 +75,8 @@ pub struct Seen {
     pub bytes: AtomicU64,
     /// Set when the daemon ends it.
     pub is_stopped: AtomicBool,
+    /// What its sender says of it, if anything.
+    pub about: OnceLock<About>,
 }
 
 /// A stream to be taken in.
@@ -55,6 +86,8 @@ pub struct Job {
     pub id: u64,
     /// Where it comes from.
     pub socket: Arc<OwnedFd>,
+    /// Whether that is a stream socket.
+    pub is_stream: bool,
     /// Where it is put; a new folder.
     pub folder: PathBuf,
     /// Who may read that.
@@ -63,8 +96,8 @@ pub struct Job {
     pub bounds: Bounds,
     /// What others see of it.
     pub seen: Arc<Seen>,
-    /// Whether there is room.
-    pub disk: Arc<Disk>,
+    /// The disk space that it shares with everything else of its user.
+    pub quota: Arc<Quota>,
 }
 
 /// What became of it.
@@ -92,6 +125,8 @@ struct Pieces<'a> {
     /// What of the message was not read yet.
     from: usize,
     to: usize,
+    /// The line about the file as far as it has come; none once the file has begun.
+    line: Option<Vec<u8>>,
     /// Why no more is taken.
     why: Option<String>,
     hit: Option<&'static str>,
@@ -103,8 +138,50 @@ impl Pieces<'_> {
         0
     }
 
+    /// The next bytes of the file: their place in the message, which is empty at the end.
+    fn next(&mut self) -> (usize, usize) {
+        loop {
+            let count = self.message();
+            let Some(line) = &mut self.line else { return (0, self.within(0, count)) };
+            if line.is_empty() && self.message[..count].first() != Some(&b'{') {
+                self.line = None;
+                return (0, self.within(0, count));
+            }
+            let end = self.message[..count].iter().position(|byte| *byte == b'\n');
+            line.extend(&self.message[..end.unwrap_or(count)]);
+            if line.len() > MOST_ABOUT {
+                return (0, self.stop(format!("the line about the file: at most {MOST_ABOUT} bytes")));
+            }
+            match end {
+                Some(end) => {
+                    let said = About::parse(line);
+                    self.line = None;
+                    if let Err(why) = said.and_then(|about| self.note(about)) {
+                        return (0, self.stop(why));
+                    }
+                    if end + 1 < count {
+                        return (end + 1, self.within(end + 1, count));
+                    }
+                }
+                None if count == 0 && self.why.is_some() => return (0, 0),
+                None if count == 0 => return (0, self.stop("the line about the file: it has no end")),
+                None => {}
+            }
+        }
+    }
+
+    /// Keeps what is said of the file, also for the next daemon.
+    fn note(&self, about: About) -> Result<(), String> {
+        let stored = serde_json::to_vec(&about).map_err(io::Error::from);
+        stored
+            .and_then(|bytes| std::fs::write(self.job.folder.join(ABOUT), bytes))
+            .map_err(|error| error.to_string())?;
+        let _ = self.job.seen.about.set(about);
+        Ok(())
+    }
+
     /// The next message; 0 bytes at the end.
-    fn next(&mut self) -> usize {
+    fn message(&mut self) -> usize {
         let job = self.job;
         loop {
             let mut wait = [PollFd::new(job.socket.as_fd(), PollFlags::POLLIN)];
@@ -118,7 +195,8 @@ impl Pieces<'_> {
                 Err(error) => return self.stop(error.to_string()),
             }
             // With MSG_TRUNC the length is the message's, also where that is more than there is room for.
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
+            let whole = if job.is_stream { MsgFlags::empty() } else { MsgFlags::MSG_TRUNC };
+            let flags = MsgFlags::MSG_DONTWAIT | whole;
             match socket::recv(job.socket.as_raw_fd(), &mut self.message, flags) {
                 Err(Errno::EAGAIN | Errno::EINTR) => {}
                 Ok(0) | Err(_) if job.seen.is_stopped.load(Relaxed) => return self.stop("the daemon ended"),
@@ -126,13 +204,17 @@ impl Pieces<'_> {
                 Ok(count) if count > MESSAGE => {
                     return self.stop(format!("a message of {count} bytes: at most {MESSAGE} make one"));
                 }
-                Ok(count) => return self.within(count),
+                Ok(count) => return count,
             }
         }
     }
 
-    /// As much of a message as its budgets allow, stored.
-    fn within(&mut self, count: usize) -> usize {
+    /// Stores as much of a message as its budgets allow, and returns where that ends.
+    fn within(&mut self, from: usize, to: usize) -> usize {
+        if from == to {
+            return from;
+        }
+        let count = to - from;
         let Bounds { bytes, user: (taken, most), .. } = &self.job.bounds;
         let own = (count as u64).min(bytes.saturating_sub(self.job.seen.bytes.load(Relaxed)));
         let room = own.min(most.saturating_sub(taken.fetch_add(own, Relaxed)));
@@ -141,23 +223,26 @@ impl Pieces<'_> {
             self.hit = Some(hit);
             self.stop(format!("its budget ({hit}) of {most} bytes is used up"));
         }
-        if self.job.disk.is_full.load(Relaxed) {
+        if !self.job.quota.admits() {
             self.hit = Some("disk");
-            return self.stop("the daemon's disk budget is used up");
+            self.stop("its user's share of the daemon's disk is used up");
+            return from;
         }
         let count = room as usize;
-        if let Err(error) = self.file.write_all(&self.message[..count]) {
-            return self.stop(format!("it cannot be stored: {error}"));
+        if let Err(error) = self.file.write_all(&self.message[from..from + count]) {
+            self.stop(format!("it cannot be stored: {error}"));
+            return from;
         }
         self.job.seen.bytes.fetch_add(count as u64, Relaxed);
-        count
+        self.job.quota.count(count as u64);
+        from + count
     }
 }
 
 impl Read for Pieces<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.from == self.to && self.why.is_none() {
-            (self.from, self.to) = (0, self.next());
+            (self.from, self.to) = self.next();
         }
         let there = &self.message[self.from..self.to];
         let count = there.len().min(into.len());
@@ -178,15 +263,16 @@ pub fn receive(job: &Job) -> Received {
         Ok(file) => file,
         Err(error) => return nothing(format!("it cannot be stored: {error}")),
     };
-    let (message, from, to, why, hit) = (vec![0; MESSAGE], 0, 0, None, None);
-    let mut pieces = Pieces { job, file: &file, message, from, to, why, hit };
+    let (message, from, to, line, why, hit) = (vec![0; MESSAGE], 0, 0, Some(Vec::new()), None, None);
+    let mut pieces = Pieces { job, file: &file, message, from, to, line, why, hit };
     let walked = walk(&mut pieces);
     let (why, hit) = (pieces.why, pieces.hit);
     finish(job.id, &job.folder, &file, job.reader, walked, why, hit)
 }
 
 /// What a killed daemon had of a stream.
-pub fn salvage(id: u64, folder: &Path, reader: Option<u32>) -> Received {
+pub fn salvage(id: u64, folder: &Path, reader: Option<u32>, seen: &Seen) -> Received {
+    About::read(folder).map(|about| seen.about.set(about));
     let path = [COMING, TRACE, PROFILE].map(|name| folder.join(name)).into_iter().find(|path| path.is_file());
     let file = path.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound)).and_then(|path| {
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
@@ -240,6 +326,7 @@ fn finish(
             .and_then(|()| let_read(&File::open(folder)?, reader))
             .and_then(|()| file.sync_data())
             .and_then(|()| std::fs::rename(folder.join(COMING), folder.join(name)))
+            .map(|()| drop(std::fs::remove_file(folder.join(ABOUT))))
             .map_err(|error| format!("it cannot be stored: {error}"))?;
         Ok::<_, String>((format, ending, bytes))
     };
@@ -291,12 +378,16 @@ fn look_through(file: &File, bytes: u64) -> io::Result<(formats::Result<Ending>,
 
 /// Tells a client what became of its stream. Nobody waits for one that does not listen.
 pub fn answer(socket: &OwnedFd, value: &Value) {
-    let bytes = serde_json::to_vec(value).unwrap_or_default();
+    let mut bytes = serde_json::to_vec(value).unwrap_or_default();
+    if socket::getsockopt(socket, socket::sockopt::SockType) == Ok(SockType::Stream) {
+        bytes.push(b'\n');
+    }
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     let _ = socket::send(socket.as_raw_fd(), &bytes, flags);
     // What lay unread would make the kernel tell the client of a broken connection instead.
     let _ = socket::shutdown(socket.as_raw_fd(), socket::Shutdown::Read);
-    while socket::recv(socket.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT).is_ok_and(|count| count > 0) {}
+    let mut rest = [0; 4096];
+    while socket::recv(socket.as_raw_fd(), &mut rest, MsgFlags::MSG_DONTWAIT).is_ok_and(|count| count > 0) {}
 }
 
 impl Received {

@@ -1,8 +1,10 @@
 //! Which epochs are kept: none that is too old, not more bytes than allowed, and in any case the newest three of each user and those that are
-//! still written.
+//! still written. Each user has a share of the bytes. Who holds more than that loses his own oldest epochs, never another user's.
 
 use super::epoch::begun;
+use super::service::FLIGHTS;
 use formats::recording::is_epoch;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +18,35 @@ pub struct Keep {
     pub age: Duration,
     /// The bytes that all may have together.
     pub bytes: u64,
+    /// The bytes that one user may have.
+    pub user_bytes: u64,
+}
+
+impl Keep {
+    /// What each user may have, of whom so many bytes are stored: what is free is everybody's, and nobody has to give up anything for others
+    /// as long as he holds no more than an equal share.
+    fn limits(&self, used: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
+        let mut wanted: Vec<u64> = used.values().map(|bytes| (*bytes).min(self.user_bytes)).collect();
+        wanted.sort_unstable();
+        let (mut free, mut level) = (self.bytes, None);
+        for (place, bytes) in wanted.iter().enumerate() {
+            let equal = free / (wanted.len() - place) as u64;
+            if *bytes > equal {
+                level = Some(equal);
+                break;
+            }
+            free -= bytes;
+        }
+        // An equal share is a user's own also where others have borrowed of it: they lose that when he wants it.
+        let equal = self.bytes / wanted.len().max(1) as u64;
+        let limit = |bytes: u64| level.unwrap_or_else(|| bytes.saturating_add(free)).max(equal).min(self.user_bytes);
+        used.iter().map(|(uid, bytes)| (*uid, limit(*bytes))).collect()
+    }
+
+    /// What a user may have of whom nothing is stored yet.
+    pub fn first(&self, others: usize) -> u64 {
+        (self.bytes / (others as u64 + 1)).min(self.user_bytes)
+    }
 }
 
 /// An epoch's folder.
@@ -28,7 +59,7 @@ pub struct Found {
 }
 
 /// What a sweep found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Bytes that are left.
     pub bytes: u64,
@@ -36,14 +67,24 @@ pub struct Swept {
     pub epochs: u64,
     /// Epochs that went.
     pub removed: u64,
+    /// Of each user: bytes that are left, and what they may be.
+    pub users: BTreeMap<u32, (u64, u64)>,
+}
+
+/// Sizes of epochs that do not change any more.
+pub type Sizes = HashMap<PathBuf, u64>;
+
+/// The folders of users.
+fn users(state: &Path) -> Vec<(u32, PathBuf)> {
+    let folders = std::fs::read_dir(state).into_iter().flatten().flatten();
+    folders.filter_map(|user| Some((user.file_name().to_str()?.parse().ok()?, user.path()))).collect()
 }
 
 /// All epochs, a user's in their order. Links are not followed and other names are left alone.
 pub fn epochs(state: &Path) -> Vec<Found> {
     let mut found = Vec::new();
-    for user in std::fs::read_dir(state).into_iter().flatten().flatten() {
-        let Some(uid) = user.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        for epoch in std::fs::read_dir(user.path()).into_iter().flatten().flatten() {
+    for (uid, path) in users(state) {
+        for epoch in std::fs::read_dir(path).into_iter().flatten().flatten() {
             let is_folder = epoch.file_type().is_ok_and(|kind| kind.is_dir());
             if is_folder && epoch.file_name().to_str().is_some_and(is_epoch) {
                 found.push(Found { uid, dir: epoch.path() });
@@ -68,14 +109,22 @@ pub fn bytes(folder: &Path) -> u64 {
     sum
 }
 
-/// Removes what need not be kept and is not `open`: first what is too old, then the oldest as long as there is too much.
-pub fn sweep(state: &Path, keep: Keep, open: &[&Path], now: u64) -> Swept {
+/// Removes what need not be kept and is not `open`: first what is too old, then the oldest of each user who has too much. A sixteenth of what
+/// he may have stays free for the epoch that is written.
+pub fn sweep(state: &Path, keep: Keep, open: &[&Path], now: u64, sizes: &mut Sizes) -> Swept {
     let all = epochs(state);
     let mut rest: Vec<(Found, u64, bool)> = Vec::new();
     for (place, found) in all.iter().enumerate() {
         let newer = all[place + 1..].iter().filter(|other| other.uid == found.uid).count();
-        let may_go = newer >= NEWEST && !open.contains(&found.dir.as_path());
-        rest.push((found.clone(), bytes(&found.dir), may_go));
+        let is_open = open.contains(&found.dir.as_path());
+        let size = match sizes.get(&found.dir).filter(|_| !is_open) {
+            Some(size) => *size,
+            None => bytes(&found.dir),
+        };
+        if !is_open {
+            sizes.insert(found.dir.clone(), size);
+        }
+        rest.push((found.clone(), size, newer >= NEWEST && !is_open));
     }
     let mut swept = Swept::default();
     let mut remove = |(found, _, may_go): &(Found, u64, bool)| {
@@ -85,14 +134,24 @@ pub fn sweep(state: &Path, keep: Keep, open: &[&Path], now: u64) -> Swept {
     };
     let is_old = |found: &Found| begun(&found.dir).is_some_and(|begun| now.saturating_sub(begun) > keep.age.as_secs());
     rest.retain(|row| !(is_old(&row.0) && remove(row)));
-    rest.sort_by(|one, other| one.0.dir.file_name().cmp(&other.0.dir.file_name()));
-    let mut sum: u64 = rest.iter().map(|(_, bytes, _)| bytes).sum();
+    // Flights cannot go, but count.
+    let mut used: BTreeMap<u32, u64> =
+        users(state).into_iter().map(|(uid, path)| (uid, bytes(&path.join(FLIGHTS)))).collect();
+    for (found, size, _) in &rest {
+        *used.entry(found.uid).or_default() += size;
+    }
+    let limits = keep.limits(&used);
     rest.retain(|row| {
-        let goes = sum > keep.bytes && remove(row);
-        sum -= if goes { row.1 } else { 0 };
+        let (Some(used), Some(limit)) = (used.get_mut(&row.0.uid), limits.get(&row.0.uid)) else { return true };
+        let goes = *used > limit - limit / 16 && remove(row);
+        *used -= if goes { row.1 } else { 0 };
         !goes
     });
-    Swept { bytes: sum, epochs: rest.len() as u64, ..swept }
+    sizes.retain(|dir, _| rest.iter().any(|(found, ..)| found.dir == *dir));
+    // What went is free again.
+    let limits = keep.limits(&used);
+    let users = used.iter().map(|(uid, used)| (*uid, (*used, limits.get(uid).copied().unwrap_or(0)))).collect();
+    Swept { bytes: used.values().sum(), epochs: rest.len() as u64, users, ..swept }
 }
 
 #[cfg(test)]
@@ -118,16 +177,46 @@ mod tests {
         make("8", "202001010000", 100_000);
         std::fs::create_dir_all(place.path().join("7/flight")).unwrap_or_else(|error| panic!("{error}"));
         let now = begun(Path::new("202611210600")).unwrap_or(0);
-        let keep = Keep { age: Duration::from_secs(5 * 3600), bytes: u64::MAX };
+        let keep = Keep { age: Duration::from_secs(5 * 3600), bytes: u64::MAX, user_bytes: u64::MAX };
+        let sweep = |keep, open: &[&Path], now| sweep(place.path(), keep, open, now, &mut Sizes::new());
         let written = place.path().join("7/202611210000");
-        assert_eq!(sweep(place.path(), keep, &[&written], now).removed, 0, "it is still written");
-        let swept = sweep(place.path(), keep, &[], now);
+        assert_eq!(sweep(keep, &[&written], now).removed, 0, "it is still written");
+        let swept = sweep(keep, &[], now);
         assert_eq!((swept.epochs, swept.removed), (6, 1), "one is too old, and another user's only one stays");
-        let swept = sweep(place.path(), Keep { bytes: 450_000, ..keep }, &[], now);
+        let swept = sweep(Keep { bytes: 450_000, ..keep }, &[], now);
         assert_eq!(left(), ["7/202611210300", "7/202611210400", "7/202611210500", "8/202001010000"]);
         assert!(swept.bytes >= 400_000 && swept.removed == 2, "{swept:?}");
-        let swept = sweep(place.path(), Keep { bytes: 0, ..keep }, &[], now + 1_000_000);
+        let swept = sweep(Keep { bytes: 0, ..keep }, &[], now + 1_000_000);
         assert_eq!((swept.removed, left().len()), (0, 4));
         assert!(place.path().join("7/flight").is_dir());
+    }
+    #[test]
+    fn share_of_a_user_is_not_given_to_another() {
+        let limits = |bytes, user_bytes, used: &[(u32, u64)]| -> Vec<u64> {
+            let keep = Keep { age: Duration::MAX, bytes, user_bytes };
+            keep.limits(&used.iter().copied().collect()).into_values().collect()
+        };
+        assert_eq!(limits(100, 100, &[(1, 10), (2, 20)]), [80, 90], "what is free is everybody's");
+        assert_eq!(limits(100, 50, &[(1, 10), (2, 20)]), [50, 50], "up to the share of a user");
+        assert_eq!(limits(100, 100, &[(1, 10), (2, 500), (3, 30)]), [60, 60, 60]);
+        assert_eq!(limits(100, 100, &[(1, 400), (2, 500)]), [50, 50]);
+        assert_eq!(limits(100, 40, &[(1, 400), (2, 500), (3, 20)]), [40, 40, 33]);
+        let place = tempfile::tempdir().expect("a folder");
+        for (uid, epochs, size) in [(7, 5, 40_000), (8, 6, 1_000_000)] {
+            for hour in 0..epochs {
+                let dir = place.path().join(format!("{uid}/20261121{hour:02}00"));
+                std::fs::create_dir_all(&dir).expect("an epoch");
+                std::fs::write(dir.join("file"), vec![1; size]).expect("a file");
+            }
+        }
+        let keep = Keep { age: Duration::MAX, bytes: 2_000_000, user_bytes: u64::MAX };
+        let open = place.path().join("8/202611210500");
+        let swept = sweep(place.path(), keep, &[&open], 0, &mut Sizes::new());
+        let left = |uid| epochs(place.path()).iter().filter(|found| found.uid == uid).count();
+        assert_eq!((left(7), left(8), swept.removed), (5, 3, 3), "{swept:?}");
+        let (used, limit) = swept.users[&8];
+        assert!(used > limit && limit < 2_000_000, "its own newest epochs are too much: {swept:?}");
+        let (used, limit) = swept.users[&7];
+        assert!(used < limit, "{swept:?}");
     }
 }

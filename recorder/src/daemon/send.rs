@@ -1,6 +1,6 @@
 //! The sender's side of a stream: a trace or a profile goes to the daemon in messages, and its answer says what became of it.
 
-use super::receive::MESSAGE;
+use super::receive::{About, MESSAGE};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{self, MsgFlags, SockFlag, SockType};
@@ -17,13 +17,17 @@ const ANSWER: usize = 16 << 10;
 /// Seconds that the daemon may take to end what was sent.
 const PATIENCE: u16 = 60;
 
-/// Sends all that there is to read; gives the answer.
+/// Sends all that there is to read, filed under the program `name` unless that is empty. Returns the answer.
 ///
 /// # Errors
 /// When there is no daemon, reading fails, or no answer comes.
-pub fn send(path: &Path, mut from: impl Read) -> io::Result<Value> {
+pub fn send(path: &Path, name: &str, from: impl Read) -> io::Result<Value> {
     let socket = socket::socket(socket::AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
     socket::connect(socket.as_raw_fd(), &socket::UnixAddr::new(path)?)?;
+    let about = About { name: name.to_owned(), label: String::new() };
+    let mut line = if name.is_empty() { Vec::new() } else { serde_json::to_vec(&about)? };
+    line.extend((!line.is_empty()).then_some(b'\n'));
+    let mut from = io::Cursor::new(line).chain(from);
     let mut piece = vec![0; PIECE];
     loop {
         let count = match from.read(&mut piece) {

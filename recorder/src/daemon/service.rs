@@ -6,13 +6,13 @@ use super::budget::Guard;
 use super::clients::{Client, LOOK};
 use super::config::Config;
 use super::control::{self, Ask, Wake};
+use super::entrance::{Entrance, Request};
 use super::epoch::Epoch;
 use super::keeper::Holder;
 use super::metrics;
 use super::notify::{self, Notify};
-use super::retention::Keep;
 use super::streams::Streams;
-use crate::attach::{Door, Visit};
+use crate::attach::{self, Door};
 use crate::clock::Clock;
 use crate::options::Mode;
 use crate::process::{self, make_folder};
@@ -27,9 +27,10 @@ use formats::recording::Exit;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::SockType;
 use std::collections::HashMap;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,8 @@ use std::time::{Duration, Instant};
 const ROUND: Duration = Duration::from_secs(1);
 /// The same while something is being ended.
 const SOON: Duration = Duration::from_millis(20);
+/// Requests of programs and senders that are served before the next round.
+const PORTION: usize = 16;
 /// Time for the last answers of `ctl` to be sent.
 const ANSWERED: Duration = Duration::from_secs(2);
 /// Name of the folder of flights, beside the epochs.
@@ -118,7 +121,7 @@ pub struct Service {
     pub(super) clock: Clock,
     pub(super) ticks_per_second: u64,
     pub(super) stages: Stages,
-    pub(super) door: Door,
+    pub(super) entrance: Entrance,
     pub(super) epochs: HashMap<u32, Current>,
     pub(super) closing: Vec<Closing>,
     pub(super) ending: HashMap<SessionId, Ending>,
@@ -159,6 +162,8 @@ pub fn run(config: Config, work: Work) -> io::Result<()> {
         }
     };
     let mut service = Service::start(config, saver)?;
+    // Programs that start wait for this thread; those that do the work were started before, and are not preferred.
+    sys::prefer_thread();
     service.notify.tell("READY=1");
     let watchdog = notify::watchdog();
     let mut fed = Instant::now();
@@ -181,30 +186,40 @@ fn folder_of(path: &Path) -> io::Result<()> {
     make_folder(folder, None)
 }
 
-/// The door: systemd's socket, or our own.
-fn door(config: &Config, passed: &mut Vec<(String, std::os::fd::OwnedFd)>) -> io::Result<Door> {
-    if let Some(place) = passed.iter().position(|(name, _)| name != "control") {
-        return Door::of(passed.swap_remove(place).1);
-    }
-    let path = &config.socket;
-    folder_of(path)?;
-    control::clear(path, || {
-        use nix::sys::socket;
-        use std::os::fd::AsRawFd;
-        let kind = socket::SockType::SeqPacket;
-        let socket = socket::socket(socket::AddressFamily::Unix, kind, socket::SockFlag::SOCK_CLOEXEC, None)?;
-        Ok(socket::connect(socket.as_raw_fd(), &socket::UnixAddr::new(path)?)?)
-    })?;
-    let door = Door::open(path)?;
-    if config.serves_all {
-        // Programs of all users come through here; who they are says the kernel.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
-        let folder = path.parent().unwrap_or(Path::new("/"));
-        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))?;
-    } else {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+/// Time that a connection to the programs' socket may be silent, which the library never is.
+const SILENT: Duration = Duration::from_secs(1);
+
+/// The door: systemd's sockets, or our own.
+fn door(config: &Config, passed: &mut Vec<(String, OwnedFd)>) -> io::Result<Door> {
+    let mut door = Door::new()?;
+    for (path, kind, silent) in [
+        (&config.socket, SockType::SeqPacket, SILENT),
+        (&config.stream_socket, SockType::Stream, config.budget.stream_idle),
+    ] {
+        let is_it = |(name, socket): &(String, OwnedFd)| name != "control" && notify::listens(socket, kind);
+        match passed.iter().position(is_it) {
+            Some(place) => door.add(passed.swap_remove(place).1, None, silent)?,
+            // Whoever starts us with sockets decides which there are.
+            None if kind == SockType::Stream && door.is_passed() => {}
+            None => door.add(own_socket(config, path, kind)?, Some(path.clone()), silent)?,
+        }
     }
     Ok(door)
+}
+
+/// Makes a socket for programs or senders.
+fn own_socket(config: &Config, path: &Path, kind: SockType) -> io::Result<OwnedFd> {
+    folder_of(path)?;
+    control::clear(path, || Ok(attach::knock(path, kind)?))?;
+    let socket = attach::listen(path, kind)?;
+    // Programs of all users come through here; the kernel says who they are.
+    let (mode, folder_mode) = if config.serves_all { (0o666, Some(0o755)) } else { (0o600, None) };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    if let Some(mode) = folder_mode {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode))?;
+    }
+    Ok(socket)
 }
 
 impl Service {
@@ -236,7 +251,7 @@ impl Service {
         let clock = Clock::choose();
         let stages = Stages::start(clock)?;
         let disk = Arc::new(Disk::default());
-        let keep = Keep { age: config.keep_age, bytes: config.keep_bytes };
+        let keep = config.keep();
         let archive = Archive::new(&config.state, keep, Arc::clone(&disk), saver.clone());
         clear_flights(&config.state);
         let (told, hears) = unbounded();
@@ -245,6 +260,7 @@ impl Service {
         woken.set_nonblocking(true)?;
         wakes.set_nonblocking(true)?;
         let wake: Wake = Arc::new(wakes);
+        let entrance = Entrance::open(door, config.budget, Arc::clone(&wake))?;
         let (asks_out, asks) = unbounded();
         let talking = Arc::new(AtomicUsize::new(0));
         let busy = Arc::clone(&talking);
@@ -270,7 +286,7 @@ impl Service {
             clock,
             ticks_per_second,
             stages,
-            door,
+            entrance,
             epochs,
             closing,
             ending,
@@ -308,12 +324,12 @@ impl Service {
         let is_ending = !self.ending.is_empty() || !self.closing.is_empty();
         let most = if is_ending { most.min(SOON) } else { most };
         let most = most.min(LOOK.saturating_sub(self.looked.elapsed()));
-        let most = self.door.deadline().map_or(most, |deadline| deadline.min(most));
+        let most = if self.entrance.has_more() { Duration::ZERO } else { most };
         let own = [self.signals.as_fd(), self.woken.as_fd()];
         let processes = self.clients.iter().map(|client| sys::fd(&client.process));
-        let all = own.into_iter().chain(processes).chain(self.door.descriptors());
+        let all = own.into_iter().chain(processes);
         let mut polls: Vec<PollFd<'_>> = all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        let timeout = PollTimeout::try_from(most.as_millis().max(1) as i32).unwrap_or(PollTimeout::MAX);
+        let timeout = PollTimeout::try_from(most.as_nanos().div_ceil(1_000_000) as i32).unwrap_or(PollTimeout::MAX);
         match nix::poll::poll(&mut polls, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
@@ -327,13 +343,11 @@ impl Service {
             .filter(|(_, ready)| **ready)
             .map(|(client, _)| client.session.id)
             .collect();
-        if ready[2 + self.clients.len()..].contains(&true) || self.door.deadline().is_some() {
-            for visit in self.door.visits() {
-                match visit {
-                    Visit::Hello(client) => self.take_in(client),
-                    Visit::File(sender) => self.take_stream(sender),
-                    Visit::Notice { pid, why, .. } => tracing::debug!("process {pid} runs unrecorded: {}", why.text()),
-                }
+        // In small portions: ends and questions are not kept waiting either.
+        for request in std::iter::from_fn(|| self.entrance.next()).take(PORTION).collect::<Vec<_>>() {
+            match request {
+                Request::Start(client) => self.take_in(client),
+                Request::Stream(sender) => self.take_stream(sender),
             }
         }
         for id in gone {
@@ -410,6 +424,10 @@ impl Service {
             }
         }
         kept.into_iter().for_each(|(id, why)| self.keep_flight(id, why, Then::new(|| {})));
+        for ((what, uid), count) in self.entrance.refused() {
+            self.counters.refused += count;
+            self.guard.hit_by(what, uid, count);
+        }
         self.keep_budgets();
         let over: Vec<u32> =
             self.epochs.iter().filter(|(_, current)| current.until <= Instant::now()).map(|(uid, _)| *uid).collect();
@@ -419,6 +437,7 @@ impl Service {
     /// Everything is drained, written and sealed.
     fn finish(mut self) {
         self.notify.tell("STOPPING=1");
+        self.entrance.close();
         let waiting = self.stopping.take().unwrap_or_default();
         while !self.clients.is_empty() {
             if self.leaves {

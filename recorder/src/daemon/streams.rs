@@ -45,6 +45,23 @@ struct Coming {
     since: Instant,
 }
 
+impl Coming {
+    /// The name and the image that it is filed under: those of the program that its sender names, else the sender's own.
+    fn filed(&self) -> (String, Image) {
+        let (mut name, mut image) = (self.name.clone(), self.image.clone());
+        if let Some(about) = self.seen.about.get() {
+            if !about.name.is_empty() {
+                about.name.rsplit('/').next().unwrap_or_default().clone_into(&mut name);
+                (image.exe, image.argv) = (about.name.clone(), vec![about.name.clone()]);
+            }
+            if !about.label.is_empty() {
+                image.label = about.label.chars().take(200).collect();
+            }
+        }
+        (name, image)
+    }
+}
+
 /// What became of streams since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
@@ -84,8 +101,9 @@ impl Streams {
     /// For `list`: as a process that holds nothing.
     pub fn json(&self) -> impl Iterator<Item = Value> {
         self.coming.iter().map(|one| {
+            let (name, image) = one.filed();
             json!({
-                "pid": one.image.pid, "uid": one.uid, "name": one.name, "label": one.image.label, "exe": one.image.exe, "mode": STREAM,
+                "pid": one.image.pid, "uid": one.uid, "name": name, "label": image.label, "exe": image.exe, "mode": STREAM,
                 "seconds": one.since.elapsed().as_secs(), "received": one.seen.bytes.load(Relaxed),
             })
         })
@@ -99,9 +117,9 @@ impl Service {
 
     /// Begins to take a stream in.
     pub(super) fn take_stream(&mut self, caller: Caller) {
-        let Caller { socket, pid, uid } = caller;
+        let Caller { socket, pid, uid, is_stream } = caller;
         let socket = Arc::new(socket);
-        if let Err(why) = self.may_send(uid).and_then(|()| self.begin_stream(&socket, pid, uid)) {
+        if let Err(why) = self.may_send(uid).and_then(|()| self.begin_stream(&socket, pid, uid, is_stream)) {
             self.streams.counters.refused += 1;
             tracing::debug!("process {pid} of user {uid} sends what is not kept: {why}");
             receive::answer(&socket, &json!({ "error": why }));
@@ -112,9 +130,9 @@ impl Service {
         if !self.config.serves_all && uid != nix::unistd::geteuid().as_raw() {
             return Err("this daemon serves its own user".into());
         }
-        if self.disk.is_full.load(Relaxed) {
+        if self.disk.is_full(uid) {
             self.guard.hit("disk", &format!("user {uid}: a stream is not kept"));
-            return Err("the daemon's disk budget is used up".into());
+            return Err("its user's share of the daemon's disk is used up".into());
         }
         let Budget { streams, user_stream_bytes, .. } = self.config.budget;
         let (begun, bytes) = self.epochs.get(&uid).map_or((0, 0), |now| (now.streams, now.streamed.load(Relaxed)));
@@ -132,7 +150,7 @@ impl Service {
         Err(why)
     }
 
-    fn begin_stream(&mut self, socket: &Arc<OwnedFd>, pid: u32, uid: u32) -> Result<(), String> {
+    fn begin_stream(&mut self, socket: &Arc<OwnedFd>, pid: u32, uid: u32, is_stream: bool) -> Result<(), String> {
         let epoch = self.epoch(uid).map_err(|error| error.to_string())?;
         let Budget { stream_bytes, user_stream_bytes, stream_idle, .. } = self.config.budget;
         let Some(current) = self.epochs.get_mut(&uid) else { return Err("no epoch".into()) };
@@ -162,8 +180,9 @@ impl Service {
         self.streams.next += 1;
         let seen = Arc::new(Seen::default());
         let folder = self.coming().join(format!("{uid}-{pid}.{}@{started_unix_ns}-{id}", sanitised(name.as_bytes())));
-        let (disk, reader) = (Arc::clone(&self.disk), epoch.reader);
-        let job = Job { id, socket: Arc::clone(socket), folder, reader, bounds, seen: Arc::clone(&seen), disk };
+        let (quota, reader) = (self.quota(uid), epoch.reader);
+        let (seen_by_job, socket_of_job) = (Arc::clone(&seen), Arc::clone(socket));
+        let job = Job { id, socket: socket_of_job, is_stream, folder, reader, bounds, seen: seen_by_job, quota };
         let (ends, wake) = (self.streams.ends.clone(), Arc::clone(&self.wake));
         let take = move || {
             let _ = ends.send((uid, receive::receive(&job)));
@@ -185,7 +204,8 @@ impl Service {
 
     fn stream_ended(&mut self, uid: u32, received: Received) {
         let Some(place) = self.streams.coming.iter().position(|one| one.id == received.id) else { return };
-        let Coming { name, mut image, socket, .. } = self.streams.coming.swap_remove(place);
+        let coming = self.streams.coming.swap_remove(place);
+        let ((name, mut image), socket) = (coming.filed(), coming.socket);
         if let Some(hit) = received.hit {
             self.guard.hit(hit, &format!("user {uid}: a stream of process {} was ended", image.pid));
         }
@@ -244,15 +264,16 @@ impl Service {
             let image = Image { pid, origin: STREAM.into(), started_unix_ns: clock::unix_ns(), ..Image::default() };
             let id = self.streams.next;
             self.streams.next += 1;
-            let (name, seen, since) = (name.to_owned(), Arc::default(), Instant::now());
+            let (name, seen, since) = (name.to_owned(), Arc::new(Seen::default()), Instant::now());
+            let seen_by_job = Arc::clone(&seen);
             self.streams.coming.push(Coming { id, uid, name, image, socket: None, seen, since });
             let reader = (uid != nix::unistd::geteuid().as_raw()).then_some(uid);
-            left.push((id, uid, entry.path(), reader));
+            left.push((id, uid, entry.path(), reader, seen_by_job));
         }
         let (ends, wake) = (self.streams.ends.clone(), Arc::clone(&self.wake));
         let look = move || {
-            for (id, uid, folder, reader) in left {
-                let _ = ends.send((uid, receive::salvage(id, &folder, reader)));
+            for (id, uid, folder, reader, seen) in left {
+                let _ = ends.send((uid, receive::salvage(id, &folder, reader, &seen)));
                 let _ = wake.as_ref().write(&[1]);
             }
         };

@@ -10,6 +10,7 @@ use crate::drain::Command;
 use crate::image::Tell;
 use crate::options::Mode;
 use crate::process::{make_folder, sanitised};
+use crate::quota::Quota;
 use crate::session::SessionId;
 use crate::store::{Stored, Then};
 use crossbeam_channel::bounded;
@@ -38,6 +39,11 @@ impl Service {
             Current { epoch: Arc::clone(&epoch), until, names: HashMap::new(), streams: 0, streamed: Arc::default() };
         self.epochs.insert(uid, current);
         Ok(epoch)
+    }
+
+    /// The disk space that what is kept of a user's processes shares.
+    pub(super) fn quota(&self, uid: u32) -> Arc<Quota> {
+        self.disk.quota(uid, |others| self.config.keep().first(others))
     }
 
     /// A folder of its own for a process: in the epoch, or among the flights.
@@ -190,9 +196,10 @@ impl Service {
         let (uid, epoch) = (self.clients[place].uid, Arc::clone(&self.clients[place].epoch));
         let (pid, name) = (self.clients[place].pid(), self.clients[place].name.clone());
         let folder = self.folder(uid, &epoch, choice.mode, pid, &name);
+        let quota = self.quota(uid);
         let client = &mut self.clients[place];
         let mut options = choice.options(&self.config, &client.label);
-        options.reader = epoch.reader;
+        (options.reader, options.quota) = (epoch.reader, Some(quota));
         if choice.sampling == client.choice.sampling {
             options.sample_bytes = client.interval;
         } else {

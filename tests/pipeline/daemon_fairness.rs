@@ -1,0 +1,193 @@
+//! One user of the daemon cannot take the service away from another: connections, starts and disk space have a share per user.
+
+use heaptape_tests::daemon::{Running, until};
+use heaptape_tests::{Daemon, is_full, is_root, target, workshop};
+use heaptape_wire::hello::Hello;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The user that floods.
+const OTHER: &str = "65534";
+
+/// Lets every user connect to a daemon that listens in a folder of a test.
+fn open_to_all(daemon: &Daemon) {
+    for path in [daemon.socket().parent().expect("a folder").parent().expect("a folder"), &daemon.state()] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("rights");
+    }
+}
+
+/// Starts processes of another user that flood the socket.
+fn flood(daemon: &Daemon, kind: &str, processes: usize) -> Vec<Running> {
+    let hello = Hello { pid: 1, page_size: 4096, address_room: u64::MAX, ..Hello::default() };
+    let hello: String = hello.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+    let start = || {
+        let mut command = Command::new(target::c("floods"));
+        command.arg(daemon.socket()).args([OTHER, kind, &hello]).stdin(Stdio::null());
+        Running(command.spawn().expect("it starts"))
+    };
+    (0..processes).map(|_| start()).collect()
+}
+
+/// How starts of a small program went: the median and the longest time, and how many are recorded.
+#[derive(Debug)]
+struct Starts {
+    median: Duration,
+    longest: Duration,
+    recorded: usize,
+}
+
+/// Starts of each phase of a test.
+const STARTS: usize = 30;
+
+/// Starts a small program again and again, with the library's own time limit.
+fn starts(daemon: &Daemon) -> Starts {
+    let before = recorded(daemon);
+    let start = |_| {
+        let mut command = daemon.command(&target::c("small"));
+        command.env_remove("HEAPTAPE_ATTACH_MS");
+        let begun = Instant::now();
+        assert!(command.status().expect("it runs").success());
+        begun.elapsed()
+    };
+    let mut times: Vec<Duration> = (0..STARTS).map(start).collect();
+    times.sort();
+    until("all is over", || daemon.list("small").is_empty());
+    Starts { median: times[STARTS / 2], longest: times[STARTS - 1], recorded: recorded(daemon) - before }
+}
+
+/// Processes of the small program that are in epochs of this user.
+fn recorded(daemon: &Daemon) -> usize {
+    daemon.ask(&["epoch"]);
+    let epochs = daemon.epochs(&["--user", "0"]);
+    epochs.iter().map(|epoch| daemon.report(std::slice::from_ref(epoch)).all("small").count()).sum()
+}
+
+/// How often a budget was hit.
+fn hits(daemon: &Daemon, budget: &str) -> u64 {
+    daemon.ask(&["status"])["budgets_hit"][budget].as_u64().unwrap_or(0)
+}
+
+/// Whatever a user does with the socket, programs of another one are served as if these processes were busy with anything else.
+#[test]
+fn flood_of_one_user_does_not_keep_others_out() {
+    if !is_root() {
+        eprintln!("not the superuser: other users are not tried");
+        return;
+    }
+    for (kind, budget) in
+        [("silent", "connections"), ("hangup", "connections"), ("wrong", "connections"), ("hello", "starts")]
+    {
+        let daemon = Daemon::start(&["--mode", "trace"]);
+        open_to_all(&daemon);
+        let phase = |kind: &str| {
+            // One process was enough to keep everybody out; four take the processors too.
+            let running = flood(&daemon, kind, if is_full() { 4 } else { 1 });
+            // What a user may have at once is used up by then.
+            std::thread::sleep(Duration::from_secs(2));
+            let found = starts(&daemon);
+            drop(running);
+            found
+        };
+        let quiet = starts(&daemon);
+        // Two processors have other work too: a phase that it hits is measured again.
+        let (mut busy, mut flooded) = (phase("elsewhere"), phase(kind));
+        for _ in 0..2 {
+            if flooded.recorded == STARTS && flooded.median < busy.median + Duration::from_millis(5) {
+                break;
+            }
+            (busy, flooded) = (phase("elsewhere"), phase(kind));
+        }
+        for (what, Starts { median, longest, recorded }) in [("quiet", &quiet), ("busy", &busy), ("flooded", &flooded)]
+        {
+            println!("{kind}, {what}: median {median:?}, longest {longest:?}, {recorded} of {STARTS} recorded");
+        }
+        assert!(flooded.recorded + STARTS / 5 >= busy.recorded, "{kind}: {flooded:?} {busy:?}\n{}", daemon.log());
+        assert!(hits(&daemon, budget) > 0, "{kind}: {}", daemon.log());
+        assert!(daemon.log().contains(&format!("budget of {budget}: user {OTHER}")), "{kind}: {}", daemon.log());
+    }
+}
+
+/// Starts a program as another user, who may read what it needs.
+fn as_other(daemon: &Daemon, folder: &Path, program: &Path, arguments: &[&str], mode: &str) -> Running {
+    let open = |path: &Path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("rights");
+    open(folder);
+    let [library, program] = [workshop::library(), program].map(|from| {
+        let to = folder.join(from.file_name().expect("a name"));
+        if !to.exists() {
+            std::fs::copy(from, &to).expect("a copy");
+            open(&to);
+        }
+        to
+    });
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", OTHER, "--regid", OTHER, "--clear-groups", "env"]);
+    command.arg(format!("LD_PRELOAD={}", library.display()));
+    command.arg(format!("HEAPTAPE_SOCKET={}", daemon.socket().display()));
+    command.args([&format!("HEAPTAPE_MODE={mode}"), "HEAPTAPE_ATTACH_MS=10000"]).arg(program).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    Running(command.spawn().expect("it starts"))
+}
+
+/// Bytes on the disk of everything that is kept for a user.
+fn stored(daemon: &Daemon, user: &str) -> u64 {
+    let said = Command::new("du").args(["-s", "-B1"]).arg(daemon.state().join(user)).output().expect("du");
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    text.split_whitespace().next().and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
+}
+
+/// A user who writes as much as he can keeps to his share while it is written, loses his own events, and takes nothing from others.
+#[test]
+fn disk_share_of_a_user_is_his_own() {
+    if !is_root() {
+        eprintln!("not the superuser: other users are not tried");
+        return;
+    }
+    const KEEP: u64 = 8 << 20;
+    let mut daemon = Daemon::start(&["--keep-bytes", &KEEP.to_string()]);
+    open_to_all(&daemon);
+    // Root's own: more epochs than the newest three, which nothing protects but the share.
+    for _ in 0..5 {
+        let mut command = daemon.command(&target::c("pairs"));
+        command.args(["2000", "1"]).env("HEAPTAPE_MODE", "trace");
+        assert!(command.status().expect("it runs").success());
+        daemon.ask(&["epoch"]);
+    }
+    let own = daemon.epochs(&["--user", "0"]);
+    assert!(own.len() >= 5, "{own:?}");
+    let writer = daemon.spawn(&target::c("leaks_slowly"), &["1000000", "5"], Some("trace"));
+    let folder = workshop::folder();
+    let mut flood = as_other(&daemon, folder.path(), &target::c("turns_over"), &["0"], "trace");
+    let mut most = 0;
+    let held = || {
+        let list = daemon.list("turns_over");
+        list.first().is_some_and(|one| one["mode"] == "profile" && one["held"] == "disk")
+    };
+    let begun = Instant::now();
+    while !held() && begun.elapsed() < Duration::from_secs(120) {
+        most = most.max(stored(&daemon, OTHER));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(held(), "{}\n{most} bytes\n{}", daemon.ctl(&["list"]), daemon.log());
+    std::thread::sleep(Duration::from_secs(1));
+    most = most.max(stored(&daemon, OTHER));
+    let share = KEEP / 2;
+    assert!(most > share / 2 && most < share + share / 2, "{most} bytes of a share of {share}");
+    assert!(hits(&daemon, "disk") > 0, "{}", daemon.log());
+    assert!(daemon.log().contains(&format!("user {OTHER}: the share of {share} bytes")), "{}", daemon.log());
+    // Others keep their epochs, and go on.
+    let one = &daemon.list("leaks_slowly")[0];
+    assert_eq!((&one["mode"], &one["held"]), (&"trace".into(), &serde_json::Value::Null), "{one}");
+    assert!(own.iter().all(|epoch| epoch.is_dir()), "{}", daemon.log());
+    flood.0.kill().expect("it runs");
+    drop((flood, writer));
+    until("all are over", || daemon.ask(&["status"])["processes"] == 0);
+    daemon.stop();
+    for epoch in daemon.epochs(&[]) {
+        assert!(daemon.word(&["verify"], std::slice::from_ref(&epoch)).code() < 2, "{}", epoch.display());
+    }
+    let lost: u64 =
+        daemon.report(&daemon.epochs(&["--user", OTHER])).all("turns_over").map(|one| one.lost_events).sum();
+    println!("{most} bytes of a share of {share}; {lost} events lost");
+}
