@@ -15,10 +15,10 @@ use formats::{Cursor, Format, tape_record};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::SigSet;
-use nix::sys::socket::{self, AddressFamily, Shutdown, SockFlag, SockType};
+use nix::sys::socket::{self, AddressFamily, MsgFlags, Shutdown, SockFlag, SockType};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -176,7 +176,7 @@ impl Saver {
         }
     }
 
-    /// Nothing more comes. Waits for the helper, at most so long; it goes on alone.
+    /// Nothing more comes. Waits until the functions have their names, at most so long; the helper goes on alone.
     pub fn finish(&self, most: Duration) {
         let asked = Instant::now();
         self.send(&mut locked(&self.waiting), true);
@@ -254,10 +254,11 @@ impl Helper {
                 }
                 since.get_or_insert_with(Instant::now);
             }
-            if !apart(&batch, work) && batch.len() > 1 {
+            let last = is_over.then(|| sys::fd(&self.channel));
+            if !apart(&batch, work, last) && batch.len() > 1 {
                 // One of them is hostile: it costs the others nothing.
                 for job in &batch {
-                    apart(std::slice::from_ref(job), work);
+                    apart(std::slice::from_ref(job), work, None);
                 }
             }
             for (folder, _lock) in batch.iter().flat_map(|job| &job.folders) {
@@ -298,8 +299,9 @@ fn inside(folder: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()))
 }
 
-/// Does a batch in a process of its own; false when it did not come to its end.
-fn apart(batch: &[Received], work: Work) -> bool {
+/// Does a batch in a process of its own; false when it did not come to its end. Of the last batch the recorder hears when
+/// each process has its functions' names; lines take longer.
+fn apart(batch: &[Received], work: Work, recorder: Option<BorrowedFd<'_>>) -> bool {
     if batch.is_empty() {
         return true;
     }
@@ -318,14 +320,14 @@ fn apart(batch: &[Received], work: Work) -> bool {
             for (what, most) in limits {
                 let _ = setrlimit(what, most, most);
             }
-            done(batch, work);
+            done(batch, work, recorder);
             std::process::exit(0);
         }
         Err(_) => false,
     }
 }
 
-fn done(batch: &[Received], work: Work) {
+fn done(batch: &[Received], work: Work, mut recorder: Option<BorrowedFd<'_>>) {
     let read = |job: &Received| -> Option<Request> {
         let bytes = std::fs::read(inside(&job.request)).ok()?;
         Request::get(&mut Cursor::new(Format::Tape, &bytes), "request").ok()
@@ -334,10 +336,16 @@ fn done(batch: &[Received], work: Work) {
         batch.iter().map(|job| (read(job).unwrap_or_default(), job.files.iter().map(inside).collect())).collect();
     let processes: Vec<(&[SymbolQuery], &[PathBuf])> =
         requests.iter().map(|(request, files)| (&request.queries[..], &files[..])).collect();
+    let mut unnamed: HashSet<usize> = (0..batch.len()).collect();
     work(&processes, &mut |number, bytes| {
         let (Some(job), Some((request, _))) = (batch.get(number), requests.get(number)) else { return };
         for (folder, _lock) in &job.folders {
             let _ = replace_file(&inside(folder).join(SYMBOLS), bytes, request.reader);
+        }
+        unnamed.remove(&number);
+        if let Some(recorder) = recorder.take_if(|_| unnamed.is_empty()) {
+            let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+            let _ = socket::send(recorder.as_raw_fd(), b".", flags);
         }
     });
 }
