@@ -253,15 +253,25 @@ fn forget_known() {
     KNOWN.iter().for_each(|place| place.store(0, Relaxed));
 }
 
-/// The objects that this process, or the one that it was forked from, made known: first address (0: a free place) and, in this process, number
+/// The objects that this process, or the one that it was forked from, made known: first address (0: a free place) and, in this process, index
 /// in the module table. A forked child has its parent's rules and never asks for them again, so what its parent made known it makes known at
 /// its start.
+///
+/// An entry that is not in use is all zeros, so that the table takes no space in the library's file.
 struct Told {
     start: AtomicU64,
-    module: AtomicU32,
+    /// One more than the index in the module table; 0 if this process has not announced the object.
+    after_module: AtomicU32,
 }
 
-static TOLD: [Told; 1024] = [const { Told { start: AtomicU64::new(0), module: AtomicU32::new(u32::MAX) } }; 1024];
+impl Told {
+    /// The object's index in the module table; past its end if this process has not announced it.
+    fn module(&self) -> u32 {
+        self.after_module.load(Relaxed).wrapping_sub(1)
+    }
+}
+
+static TOLD: [Told; 1024] = [const { Told { start: AtomicU64::new(0), after_module: AtomicU32::new(0) } }; 1024];
 /// Places behind this one were never used: a start does not look at them.
 static TOLD_END: AtomicU32 = AtomicU32::new(0);
 /// Some found no place: the whole module table is looked through.
@@ -283,13 +293,13 @@ fn remember_told(start: u64, module: u32) {
         TOLD.get(place)
     });
     match place {
-        Some(told) => told.module.store(module, Relaxed),
+        Some(told) => told.after_module.store(module.wrapping_add(1), Relaxed),
         None => TOLD_IS_FULL.store(true, Relaxed),
     }
 }
 
 fn announce_again(area: &Area) {
-    told().iter().for_each(|told| told.module.store(u32::MAX, Relaxed));
+    told().iter().for_each(|told| told.after_module.store(0, Relaxed));
     for start in told().iter().map(|told| told.start.load(Relaxed)).filter(|start| *start != 0) {
         if let Some(object) = objects::find(start as usize).filter(|object| object.start == start) {
             announce(area, &object);
@@ -320,7 +330,7 @@ fn announce(area: &Area, object: &Object) -> bool {
         })
     };
     let is_known = match told_at(object.start) {
-        Some(told) => is_it(told.module.load(Relaxed)),
+        Some(told) => is_it(told.module()),
         None if TOLD_IS_FULL.load(Relaxed) => (0..header.modules_used.0.load(Acquire).min(MODULES)).any(is_it),
         None => false,
     };
@@ -361,7 +371,7 @@ pub fn retire_gone_modules() -> bool {
     if TOLD_IS_FULL.load(Relaxed) {
         (0..header.modules_used.0.load(Acquire).min(MODULES)).for_each(look);
     } else {
-        told().iter().filter(|told| told.start.load(Relaxed) != 0).for_each(|told| look(told.module.load(Relaxed)));
+        told().iter().filter(|told| told.start.load(Relaxed) != 0).for_each(|told| look(told.module()));
     }
     if any {
         forget_known();
