@@ -48,6 +48,23 @@ fn one_line_that_allocates_a_tenth_more_is_the_only_change() {
     }
 }
 
+/// Where nobody can tell which line became which, a row is of the whole function, and says of how many lines.
+#[test]
+fn rows_that_join_lines_say_how_many() {
+    let built = |flag: &str| Program::new(Target::program("lines_moved.c").flag(flag).build()).recorded().success();
+    let (old, new) = (built("-DPLAIN"), built("-DMOVED"));
+    let paths = [&*old.folder, &*new.folder];
+    let found = changes(&diff(&["--json"], &paths).success());
+    let of_load: Vec<&Value> = found.iter().filter(|change| change["functions"][0] == "load").collect();
+    assert_eq!(of_load.len(), 1, "{found:#?}");
+    assert_eq!((&of_load[0]["lines"], &of_load[0]["delta"]["live_blocks"]), (&3.into(), &1.0.into()));
+    let said = diff(&[], &paths).success().text();
+    assert!(said.contains("load lines_moved.c (3 lines)"), "{said}");
+    // A row of one line names it.
+    let said = diff(&[], &[&shop(&[]).folder, &shop(&["-DMORE"]).folder]).success().text();
+    assert!(said.contains("load_order shop.c:"), "{said}");
+}
+
 #[test]
 fn a_recording_against_a_profile() {
     let (old, new) = (shop(&[]), shop(&["-DMORE"]));

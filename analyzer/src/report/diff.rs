@@ -128,8 +128,10 @@ pub struct Change {
     pub functions: Vec<String>,
     /// Where it is, in B if it is there.
     pub file: Option<String>,
-    /// The line there.
+    /// The line there; of several the one that allocates most.
     pub line: Option<u32>,
+    /// Number of source lines that this sums up, of the side that has more; 0 where none is known.
+    pub lines: usize,
     /// Before.
     pub a: Values,
     /// After.
@@ -262,6 +264,7 @@ fn change(pair: Pair) -> Change {
         functions: pair.functions,
         file: pair.file,
         line: pair.line,
+        lines: pair.lines,
         a: pair.a,
         b: pair.b,
         stack: pair.stack,

@@ -15,6 +15,8 @@ pub struct Pair {
     pub file: Option<String>,
     /// The line there.
     pub line: Option<u32>,
+    /// Number of source lines that were put together, of the side that has more; 0 where none is known.
+    pub lines: usize,
     /// Mean of A's runs.
     pub a: Values,
     /// Mean of B's runs.
@@ -52,6 +54,7 @@ pub fn pairs(a: &[Measured], b: &[Measured], scale_a: f64, scale_b: f64) -> Vec<
                 functions: functions.clone(),
                 file: at.file,
                 line: line.map(|(_, line)| line),
+                lines: [&line_a, &line_b].map(|lines| lines.iter().flatten().count()).into_iter().max().unwrap_or(0),
                 a: mean_a,
                 b: mean_b,
                 spread,

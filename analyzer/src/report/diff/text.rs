@@ -65,10 +65,13 @@ pub fn change_line(change: &Change) -> String {
     format!("{live} live in {blocks} blocks, {allocated} allocated in {allocs} allocations: {}", site(change))
 }
 
-/// Where it is: the innermost function with its line, and its callers.
+/// Where it is: the innermost function with its line, or with how many lines it sums up, and its callers.
 fn site(change: &Change) -> String {
     let place = match (&change.file, change.line) {
-        (Some(file), Some(line)) => format!(" {}:{line}", file.rsplit('/').next().unwrap_or(file)),
+        (Some(file), Some(line)) => {
+            let file = file.rsplit('/').next().unwrap_or(file);
+            if change.lines > 1 { format!(" {file} ({} lines)", change.lines) } else { format!(" {file}:{line}") }
+        }
         _ => String::new(),
     };
     let mut names = change.functions.iter();
