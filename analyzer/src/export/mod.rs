@@ -24,7 +24,7 @@ use crate::missing::Missing;
 use crate::processes::Processes;
 use crate::progress::Progress;
 use crate::report::sums::{self, Sums};
-use crate::symbols::{Detail, Symbolizer};
+use crate::symbols::{Detail, Origin, Symbolizer};
 use heaptape_formats::Flavour;
 use rustc_hash::FxHashMap;
 use std::io;
@@ -160,6 +160,8 @@ pub struct Options {
     pub version: Option<u64>,
     /// A row for each event, where the format has rows of stacks otherwise.
     pub each_event: bool,
+    /// Where the files are looked for that name frames, and which functions are wrappers.
+    pub origin: Origin,
 }
 
 /// What is exported.
@@ -196,7 +198,7 @@ impl<'a> Source<'a> {
             recordings,
             about: recordings.iter().find_map(|recording| recording.about.as_ref()),
             options,
-            symbols: Symbolizer::new(Detail::Full),
+            symbols: Symbolizer::from(Detail::Full, options.origin.clone()),
             missing,
             progress: Progress::new("exporting"),
             known: FxHashMap::default(),

@@ -38,6 +38,8 @@ pub struct How {
     until: Option<Bound>,
     #[command(flatten)]
     processes: super::asked::ProcessArgs,
+    #[command(flatten)]
+    names_of: super::asked::Names,
     /// What to count, in formats that do not hold everything; several may be given, by commas, where the format holds several
     #[arg(long, value_name = "MEASURE", value_delimiter = ',', value_parser = measures())]
     what: Vec<Measure>,
@@ -75,6 +77,7 @@ impl How {
             flavour: self.flavour,
             version: self.version_word,
             each_event: self.each_event,
+            origin: self.names_of.origin(),
         }
     }
 }
