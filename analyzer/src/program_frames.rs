@@ -172,13 +172,17 @@ fn is_of_primitive(function: &str) -> bool {
     PRIMITIVES.contains(&kind) && NAME_SPACES.iter().any(|space| rest.starts_with(space))
 }
 
+/// Whether a module of that file name holds CPython itself: the interpreter's program or its library.
+pub fn is_cpython(module: &str) -> bool {
+    let version = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || b".dmtu-dbg".contains(&byte));
+    module.starts_with("libpython") || module.strip_prefix("python").is_some_and(version)
+}
+
 /// The interpreter whose code a frame is, by its module, file and name.
 fn interpreter(frame: &Frame) -> Option<&'static str> {
     let module = frame.module_name();
     let has_file = |start: &str| frame.file.as_deref().is_some_and(|file| file.starts_with(start));
-    let version = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || b".dmtu-dbg".contains(&byte));
-    let python = module.starts_with("libpython") || module.strip_prefix("python").is_some_and(version);
-    if python || frame.module.contains("/lib-dynload/") || has_file(PYTHON_FILE) {
+    if is_cpython(module) || frame.module.contains("/lib-dynload/") || has_file(PYTHON_FILE) {
         return Some("CPython");
     }
     if module == "node" || module == "nodejs" || module.starts_with("libnode.so") || has_file(NODE_FILE) {

@@ -9,6 +9,7 @@ mod frames;
 pub mod free_sites;
 pub mod gate;
 pub(crate) mod grouping;
+mod hints;
 pub mod json;
 pub mod leaks;
 pub mod lifetimes;

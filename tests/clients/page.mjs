@@ -13,6 +13,7 @@ const say = `load().then(() => {
   const { name, module } = functionTable();
   const rows = table["row.node"];
   const blamed = Array.from(rows, (node) => blamedNodes(node, 1).map(frameOf)[0]?.function);
-  console.log(JSON.stringify({ kept: page.kept, functions: name.map((name, at) => [name, module[at]]), blamed }));
+  const ends = [0, 1].map(lastSlice);
+  console.log(JSON.stringify({ kept: page.kept, ends, slices: page.axis.slices, functions: name.map((name, at) => [name, module[at]]), blamed }));
 });`;
 vm.runInContext(`${source}\n${say}`, context);

@@ -1,5 +1,6 @@
 //! Every report, gate and export blames the same frame, whatever the optimizer inlined and whatever interpreter runs.
 
+use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, Recording, Target, workshop};
 use serde_json::Value;
 use std::fs;
@@ -50,7 +51,7 @@ fn first_places(recording: &Recording) -> Vec<(String, String)> {
     let place = workshop::folder();
     let table = place.path().join("stacks.json");
     let out = table.to_string_lossy().into_owned();
-    let _ = heaptape_tests::recording::heaptape(["export", "--to", "json", "-o", &out, &folder]).success();
+    let _ = heaptape(["export", "--to", "json", "-o", &out, &folder]).success();
     let rows = fs::read_to_string(&table).expect("the rows");
     let rows: Vec<Value> = rows.lines().filter_map(|row| serde_json::from_str(row).ok()).collect();
     let most = rows.iter().max_by_key(|row| row["alloc_bytes"].as_u64()).expect("a row");
@@ -114,6 +115,28 @@ fn a_wrapper_that_a_user_names_is_passed_over() {
     assert!(!found.iter().any(|function| function == "main"), "{found:?}");
 }
 
+/// Exports blame what the questions blame, wrappers that a user names among them.
+#[test]
+fn exports_pass_over_the_wrappers_that_a_user_names() {
+    let recording = Program::new(Target::program("inlined.cpp").build()).recorded();
+    let exported = |words: &[&str], variable: &str| -> Vec<String> {
+        let mut export = std::process::Command::new(workshop::command());
+        let export = export.args(["export", "--format", "json", "-o", "-"]).args(words).arg(&recording.folder);
+        let said = export.env("HEAPTAPE_WRAPPERS", variable).output().expect("heaptape runs");
+        let rows = String::from_utf8(said.stdout).expect("text");
+        let rows = rows.lines().filter_map(|row| serde_json::from_str::<Value>(row).ok());
+        rows.filter(|row| !row["stack"].is_null()).map(|row| blamed(&row["stack"]).to_string()).collect()
+    };
+    let of_shop = |found: &[String]| found.iter().any(|function| function.starts_with("shop::"));
+    assert!(of_shop(&exported(&[], "")));
+    let by_option = exported(&["--wrapper", "shop::session_for*", "--wrapper", "shop::Cache<*"], "");
+    let by_variable = exported(&[], "shop::session_for*; shop::Cache<*");
+    for found in [by_option, by_variable] {
+        assert!(!of_shop(&found), "{found:?}");
+        assert!(found.iter().any(|function| function == "main::{lambda}::operator()"), "{found:?}");
+    }
+}
+
 #[test]
 fn one_frame_is_never_hidden_and_all_can_be_shown() {
     let recording = Program::new(heaptape_tests::target::c("leaks_deep")).recorded();
@@ -160,29 +183,70 @@ fn what_grew_and_was_freed_at_exit_is_in_the_headline() {
     assert!(failed.text().contains("leak.js:"), "{failed}");
 }
 
+/// What the scripts of the page that compares two recordings make of it.
+fn page_of(before: &Recording, after: &Recording) -> Value {
+    let place = workshop::folder();
+    let page = place.path().join("page.html");
+    let words = ["export", "--format", "html", "-o"].map(std::ffi::OsString::from);
+    let files = [page.clone().into(), before.folder.clone().into(), after.folder.clone().into()];
+    let _ = heaptape(words.into_iter().chain(files)).success();
+    let root = workshop::root();
+    let scripts = ["data.js", "format.js", "state.js", "timeline.js", "tree.js"];
+    let scripts = scripts.map(|script| root.join("analyzer/src/export/html").join(script));
+    let said = Program::new(workshop::need("node")).arg(root.join("tests/clients/page.mjs")).arg(&page).args(scripts);
+    let said = said.plain().success().text();
+    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+/// On the axis of the longer run the curve of the shorter one ends with its process, whichever side it is.
+#[test]
+fn a_curve_of_the_page_ends_with_its_process() {
+    let run = |pause: &str| Program::new(Target::program("two_lives.c").build()).arg(pause).recorded().success();
+    let (short, long) = (run("80"), run("200"));
+    let length =
+        |recording: &Recording| json(recording, &["report"])["processes"][0]["duration_ns"].as_f64().expect("ns");
+    let share = length(&short) / length(&long);
+    for (before, after, shorter) in [(&short, &long, 0), (&long, &short, 1)] {
+        let answer = page_of(before, after);
+        let slices = answer["slices"].as_f64().expect("a number");
+        let end = |side: usize| answer["ends"][side].as_f64().expect("a number") / slices;
+        assert_eq!(end(1 - shorter), 1.0, "{}", answer["ends"]);
+        assert!((end(shorter) - share).abs() < 0.02, "{} of {slices}, expected {share}", answer["ends"]);
+    }
+}
+
 /// A page of two builds whose files have other names, read by its own script.
 #[test]
 fn a_page_compares_programs_whose_files_have_other_names() {
-    let place = workshop::folder();
     let recorded = |name: &str| {
         let built = Target::program("leaks_deep.c").named(name).build();
         Program::new(built).recorded().success()
     };
     let (before, after) = (recorded("deep_1.2"), recorded("deep_2.0"));
-    let page = place.path().join("page.html");
-    let words = ["export", "--format", "html", "-o"].map(std::ffi::OsString::from);
-    let files = [page.clone().into(), before.folder.clone().into(), after.folder.clone().into()];
-    let _ = heaptape_tests::recording::heaptape(words.into_iter().chain(files)).success();
-    let root = workshop::root();
-    let scripts = ["data.js", "tree.js"].map(|script| root.join("analyzer/src/export/html").join(script));
-    let said = Program::new(workshop::need("node")).arg(root.join("tests/clients/page.mjs")).arg(&page).args(scripts);
-    let said = said.plain().success().text();
-    let answer: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let answer = page_of(&before, &after);
     let functions = answer["functions"].as_array().expect("a list");
     let leaf: Vec<&Value> = functions.iter().filter(|function| function[0] == "leaf").collect();
     assert_eq!(leaf.len(), 1, "one function of both sides: {leaf:?}");
     assert_eq!(leaf[0][1], "deep_2.0");
-    assert!(answer["blamed"].as_array().is_some_and(|rows| rows.iter().any(|row| row == "leaf")), "{said}");
+    assert!(answer["blamed"].as_array().is_some_and(|rows| rows.iter().any(|row| row == "leaf")), "{answer}");
+}
+
+/// Two lines of one function are one row: its longest life is the longest of both.
+#[test]
+fn the_mean_life_is_never_above_the_longest() {
+    let recording = Program::new(Target::program("two_lives.c").build()).arg("50").recorded().success();
+    let answer = json(&recording, &["lifetimes"]);
+    let rows = answer["processes"][0]["sites"].as_array().expect("rows");
+    let number = |row: &Value, key: &str| row[key].as_u64().expect("a number");
+    for row in rows {
+        assert!(number(row, "mean") <= number(row, "longest"), "{row:#}");
+    }
+    let work = rows.iter().find(|row| row["place"].as_str().is_some_and(|place| place.starts_with("work")));
+    let work = work.unwrap_or_else(|| panic!("{answer:#}"));
+    assert_eq!((number(work, "sites"), number(work, "died")), (3, 22), "{work:#}");
+    // Two of 22 live for 50 ms, the others for some microseconds.
+    assert!(number(work, "longest") >= 50_000_000, "{work:#}");
+    assert!((4_000_000..number(work, "longest") / 2).contains(&number(work, "mean")), "{work:#}");
 }
 
 /// What the run-time keeps is no leak on the page either.
@@ -201,7 +265,28 @@ fn the_page_leaves_out_what_leaks_leaves_out() {
     let page = place.path().join("page.html");
     let words = ["export", "--format", "html", "-o"].map(std::ffi::OsString::from);
     let files = [page.clone().into(), recording.folder.clone().into()];
-    let _ = heaptape_tests::recording::heaptape(words.into_iter().chain(files)).success();
+    let _ = heaptape(words.into_iter().chain(files)).success();
     let html = fs::read_to_string(&page).expect("the page");
     assert!(kept > 0 && html.contains(&format!("\"kept\":[{kept},")), "{kept}");
+}
+
+/// CPython hands out small objects itself: a reader is told how to see them, whether its functions have names or not.
+#[test]
+fn python_without_its_own_allocator_is_recommended() {
+    let advice = "note: CPython's own allocator hides objects of up to 512 bytes: record with PYTHONMALLOC=malloc";
+    let hints = |recording: &Recording| {
+        ["leaks", "report"].map(|command| recording.heaptape(&[command]).text().matches(advice).count())
+    };
+    let script = "kept = [str(number) * 3 for number in range(20000)]";
+    let python = || Program::new("/usr/bin/python3").args(["-c", script]);
+    assert_eq!(hints(&python().recorded().success()), [1, 1]);
+    assert_eq!(hints(&python().env("PYTHONMALLOC", "malloc").recorded().success()), [0, 0]);
+    // The functions are known by their names where there are any, and only in CPython.
+    let small = |name: &str, flag: &str| {
+        let built = Target::program("pymalloc.c").named(name).flag(flag).build();
+        hints(&Program::new(built).recorded().success())
+    };
+    assert_eq!(small("python3.99", "-DARENAS"), [1, 1]);
+    assert_eq!(small("python3.98", "-DRAW"), [0, 0]);
+    assert_eq!(small("snake", "-DARENAS"), [0, 0]);
 }

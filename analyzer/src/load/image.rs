@@ -333,6 +333,15 @@ impl Image {
         }
     }
 
+    /// The sums by site that the files hold, which may be older than the last event; empty where they hold none.
+    pub fn known_sites(&self) -> &[SiteSums] {
+        match (&self.tape.summary, &self.sums) {
+            (Some(summary), _) => &summary.sites,
+            (None, Some((_, sites))) => sites,
+            (None, None) => &[],
+        }
+    }
+
     /// The chunks whose bytes in the trace are not what was written. A pass over the events finds them too.
     pub fn unusable_chunks(&self) -> Vec<Missing> {
         let Events::Taped { trace: Some(trace), .. } = &self.events else { return Vec::new() };

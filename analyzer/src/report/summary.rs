@@ -3,7 +3,7 @@
 use super::frames::{Lines, Place, place, place_line};
 use super::questions::Asked;
 use super::sums::{Sums, sums, sums_of_new};
-use super::{Error, Outcome, json, say_lines, say_missing};
+use super::{Error, Outcome, hints, json, say_lines, say_missing};
 use crate::load::{Image, Recording};
 use crate::missing::{self, Missing};
 use crate::processes::{Processes, folded_line};
@@ -301,7 +301,9 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
         peak: ranking(&images, &mut symbols, at_peak),
         allocs: ranking(&images, &mut symbols, allocated),
     };
-    summary.notes = symbols.take_notes();
+    summary.notes =
+        all.iter().find_map(|(image, sums)| hints::of(image, &sums.sites, &mut symbols)).into_iter().collect();
+    summary.notes.extend(symbols.take_notes());
     summary
 }
 

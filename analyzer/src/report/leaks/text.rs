@@ -8,7 +8,7 @@ use crate::model::verdict::{FLOOR_BYTES, FLOOR_SECONDS, FLOOR_SHARE, Verdict};
 use crate::pictures::sparkline;
 use crate::report::frames::{Lines, place, place_line};
 use crate::report::stack_text::text_stack;
-use crate::report::{say_missing, say_sampled};
+use crate::report::{hints, say_missing, say_sampled};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, bytes, count, counted, duration, percent, shorten};
 use heaptape_formats::recording::Exit;
@@ -67,7 +67,8 @@ pub fn print(found: &Found, options: &Options, symbols: &mut Symbolizer, screen:
         say_sampled(screen, &of, image)?;
         say_missing(screen, &of, missing)?;
     }
-    Ok(())
+    let hint = missing.iter().find_map(|(image, _)| hints::of(image, image.known_sites(), symbols));
+    hint.iter().try_for_each(|hint| screen.line(&format!("note: {hint}")))
 }
 
 /// The first line: how much was never freed, and what to look at first.

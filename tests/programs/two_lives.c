@@ -1,0 +1,33 @@
+/* One function, two lines: many blocks live shortly, two live for as many milliseconds as the
+ * first argument says. */
+#include <stdlib.h>
+#include <time.h>
+
+static void *volatile block;
+static void *volatile held[2];
+
+__attribute__((noinline)) static void work(int is_last)
+{
+    if (is_last) {
+        held[0] = malloc(64), held[1] = malloc(64);
+        return;
+    }
+    for (int round = 0; round < 20; round++) {
+        block = malloc(32);
+        free(block);
+    }
+}
+
+int main(int count, char **arguments)
+{
+    struct timespec pause = {0, count > 1 ? atol(arguments[1]) * 1000000 : 0};
+    work(0);
+    work(1);
+    for (int round = 0; round < 32; round++) /* One event in 16 has a timestamp. */
+        free(malloc(1));
+    nanosleep(&pause, 0);
+    for (int round = 0; round < 32; round++)
+        free(malloc(1));
+    free(held[0]), free(held[1]);
+    return 0;
+}
