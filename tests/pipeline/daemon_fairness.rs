@@ -41,12 +41,15 @@ struct Starts {
 /// Starts of each phase of a test.
 const STARTS: usize = 30;
 
-/// Starts a small program again and again, with the library's own time limit.
-fn starts(daemon: &Daemon) -> Starts {
+/// Starts a small program again and again, which waits for its answer for at most `wait`, or else for the library's own time limit.
+fn starts(daemon: &Daemon, wait: Option<Duration>) -> Starts {
     let before = recorded(daemon);
     let start = |_| {
         let mut command = daemon.command(&target::c("small"));
-        command.env_remove("HEAPTAPE_ATTACH_MS");
+        match wait {
+            Some(wait) => command.env("HEAPTAPE_ATTACH_MS", wait.as_millis().to_string()),
+            None => command.env_remove("HEAPTAPE_ATTACH_MS"),
+        };
         let begun = Instant::now();
         assert!(command.status().expect("it runs").success());
         begun.elapsed()
@@ -69,32 +72,59 @@ fn hits(daemon: &Daemon, budget: &str) -> u64 {
     daemon.ask(&["status"])["budgets_hit"][budget].as_u64().unwrap_or(0)
 }
 
-/// Whatever a user does with the socket, programs of another one are served as if these processes were busy with anything else.
-#[test]
-fn flood_of_one_user_does_not_keep_others_out() {
+/// What a user may do to the socket without end, and the budget that it uses up.
+const FLOODS: [(&str, &str); 4] =
+    [("silent", "connections"), ("hangup", "connections"), ("wrong", "connections"), ("hello", "starts")];
+
+/// A daemon that every user may connect to; none where this test may not become another user.
+fn shared_daemon() -> Option<Daemon> {
     if !is_root() {
         eprintln!("not the superuser: other users are not tried");
+        return None;
+    }
+    let daemon = Daemon::start(&["--mode", "trace"]);
+    open_to_all(&daemon);
+    Some(daemon)
+}
+
+/// While one process of a user connects in a loop, programs of another user are recorded, and the user's budget is hit, counted and logged.
+#[test]
+fn flood_of_one_user_does_not_keep_others_out() {
+    for (kind, budget) in FLOODS {
+        let Some(daemon) = shared_daemon() else { return };
+        let flooding = flood(&daemon, kind, 1);
+        until("the flood uses up its budget", || hits(&daemon, budget) > 0);
+        // A machine with other work may be slow to answer: what is asked for is that the answer comes, not when.
+        let flooded = starts(&daemon, Some(Duration::from_secs(2)));
+        drop(flooding);
+        println!("{kind}: {flooded:?}");
+        assert!(flooded.recorded + STARTS / 15 >= STARTS, "{kind}: {flooded:?}\n{}", daemon.log());
+        assert!(daemon.log().contains(&format!("budget of {budget}: user {OTHER}")), "{kind}: {}", daemon.log());
+    }
+}
+
+/// The time that a flood of four processes adds to the median start, beside four processes that are as busy without the socket.
+#[test]
+fn flood_adds_little_to_the_median_start() {
+    if !is_full() {
+        eprintln!("HEAPTAPE_FULL is not set: times are not measured");
         return;
     }
-    for (kind, budget) in
-        [("silent", "connections"), ("hangup", "connections"), ("wrong", "connections"), ("hello", "starts")]
-    {
-        let daemon = Daemon::start(&["--mode", "trace"]);
-        open_to_all(&daemon);
+    for (kind, _) in FLOODS {
+        let Some(daemon) = shared_daemon() else { return };
         let phase = |kind: &str| {
-            // One process was enough to keep everybody out; four take the processors too.
-            let running = flood(&daemon, kind, if is_full() { 4 } else { 1 });
+            let running = flood(&daemon, kind, 4);
             // What a user may have at once is used up by then.
             std::thread::sleep(Duration::from_secs(2));
-            let found = starts(&daemon);
+            let found = starts(&daemon, None);
             drop(running);
             found
         };
-        let quiet = starts(&daemon);
+        let quiet = starts(&daemon, None);
         // Two processors have other work too: a phase that it hits is measured again.
         let (mut busy, mut flooded) = (phase("elsewhere"), phase(kind));
         for _ in 0..2 {
-            if flooded.recorded == STARTS && flooded.median < busy.median + Duration::from_millis(5) {
+            if flooded.median < busy.median + Duration::from_millis(5) {
                 break;
             }
             (busy, flooded) = (phase("elsewhere"), phase(kind));
@@ -104,8 +134,6 @@ fn flood_of_one_user_does_not_keep_others_out() {
             println!("{kind}, {what}: median {median:?}, longest {longest:?}, {recorded} of {STARTS} recorded");
         }
         assert!(flooded.recorded + STARTS / 5 >= busy.recorded, "{kind}: {flooded:?} {busy:?}\n{}", daemon.log());
-        assert!(hits(&daemon, budget) > 0, "{kind}: {}", daemon.log());
-        assert!(daemon.log().contains(&format!("budget of {budget}: user {OTHER}")), "{kind}: {}", daemon.log());
     }
 }
 
