@@ -378,8 +378,16 @@ impl Caller {
             let _ = sys::send_with(sys::fd(&self.socket), &reply.encode(), None);
             return None;
         };
-        let process = sys::process_of_peer(sys::fd(&self.socket), pid).ok()?;
-        Some(Visit::Hello(Client { socket: self.socket, hello, pid, uid, process }))
+        match sys::process_of_peer(sys::fd(&self.socket), pid) {
+            Ok(process) => Some(Visit::Hello(Client { socket: self.socket, hello, pid, uid, process })),
+            Err(error) if sys::is_out_of_descriptors(&error.into()) => {
+                let reply = Reply { status: wire::hello::REFUSED_FULL, area_bytes: 0 };
+                let _ = sys::send_with(sys::fd(&self.socket), &reply.encode(), None);
+                Some(Visit::Unheard(uid, Unheard::Descriptors))
+            }
+            // It has ended.
+            Err(_) => None,
+        }
     }
 }
 

@@ -227,6 +227,11 @@ pub fn accept(listener: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
+/// Whether an error says that no descriptor is left, of this process or of the machine.
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// A descriptor that becomes readable when the process ends: the peer's own where the kernel knows it, else by number.
 pub fn process_of_peer(socket: BorrowedFd<'_>, pid: u32) -> nix::Result<OwnedFd> {
     const SO_PEERPIDFD: i32 = 77;

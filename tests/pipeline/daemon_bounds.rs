@@ -47,6 +47,30 @@ fn processes_and_threads_are_bounded() {
     assert!(report.only("pairs").lost_events > 0, "threads beyond the bound are counted as lost: {report:#?}");
 }
 
+/// A daemon without descriptors refuses programs at once; each of them is counted, and the log says why.
+#[test]
+fn programs_refused_for_want_of_descriptors_are_counted_and_logged() {
+    const PROGRAMS: u64 = 60;
+    let daemon = Daemon::start(&[]);
+    let mut limit = std::process::Command::new("prlimit");
+    limit.args(["--nofile=64", "--pid", &daemon.pid().to_string()]);
+    assert!(limit.status().expect("prlimit of util-linux").success());
+    // Sleeps, so that all of them are there at once.
+    let program = target::c("leaks_slowly");
+    let running: Vec<_> = (0..PROGRAMS).map(|_| daemon.spawn(&program, &["1000", "100"], None)).collect();
+    std::thread::sleep(Duration::from_secs(2));
+    // A daemon without descriptors cannot be asked.
+    drop(running);
+    let own = |key: &str| daemon.ask(&["status"])["own"][key].as_f64().unwrap_or(0.0) as u64;
+    until("all are over", || own("processes") == 0);
+    until("each is counted", || own("accepted_total") + own("refused_total") == PROGRAMS);
+    let (accepted, refused) = (own("accepted_total"), own("refused_total"));
+    println!("{accepted} recorded, {refused} refused");
+    assert!(accepted > 0 && refused > 0, "{accepted} {refused}\n{}", daemon.log());
+    assert_eq!(daemon.ask(&["status"])["budgets_hit"]["descriptors"], refused, "{}", daemon.log());
+    assert!(daemon.log().contains("budget of descriptors: user "), "{}", daemon.log());
+}
+
 /// Programs that start while the daemon does not answer wait for their 50 ms and no more, and run.
 #[test]
 fn a_silent_daemon_holds_up_nobody() {

@@ -14,7 +14,7 @@ use crate::options::Mode;
 use crate::process::{self, Process};
 use crate::recorder::ticks_of;
 use crate::session::{End, Session, Stats};
-use crate::sys::Mapping;
+use crate::sys::{self, Mapping};
 use crossbeam_channel::bounded;
 use formats::recording::{Exit, Image};
 use formats::tape::{self, field::Text};
@@ -49,6 +49,9 @@ impl Service {
             Ok(()) => self.counters.accepted += 1,
             Err((caller, error)) => {
                 tracing::warn!("process {} runs unrecorded: {error}", caller.pid);
+                if sys::is_out_of_descriptors(&error) {
+                    self.guard.hit_by("descriptors", uid, 1);
+                }
                 self.counters.refused += 1;
                 caller.refuse(REFUSED_FULL);
             }
