@@ -102,6 +102,9 @@ macro_rules! stats {
             $($(#[$doc])* pub $name: AtomicU64,)*
             /// Events that were taken in and could not be written; the store counts them.
             pub unwritten: AtomicU64,
+            /// Nanoseconds since 1970 from which its live blocks are known; 0 if all of them are. What was allocated before is in no
+            /// count of live blocks.
+            pub live_since_unix_ns: AtomicU64,
         }
 
         /// The same at one moment.

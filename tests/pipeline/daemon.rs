@@ -1,8 +1,8 @@
 //! The daemon: what attaches to it is recorded as it was chosen, and found again in its epochs.
 
 use heaptape_tests::daemon::until;
-use heaptape_tests::recording::Leak;
-use heaptape_tests::{Daemon, is_full, target};
+use heaptape_tests::recording::{Leak, heaptape};
+use heaptape_tests::{Daemon, is_full, target, workshop};
 use std::time::Instant;
 
 #[test]
@@ -172,4 +172,60 @@ fn epochs_add_up() {
     assert!(said.text().contains(&format!("total of leak-bytes: {total} samples")), "{said}");
     let leaks = daemon.leaks(&epochs);
     assert!(leaks.iter().all(|leak| leak.functions().starts_with(&["keeps", "main"])), "{leaks:#?}");
+}
+
+/// Growth is that of a minute: before there is one, `top` and `ctl list` show a dash instead of a number.
+#[test]
+fn growth_is_shown_after_a_minute() {
+    let daemon = Daemon::start(&[]);
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["1000000", "5"], None);
+    let one = || daemon.list("leaks_slowly").pop().unwrap_or_default();
+    until("it is looked at", || one()["growth_seconds"].as_u64().is_some_and(|seconds| seconds > 0));
+    let top = |words: &[&str]| {
+        let said = daemon.word(&[&["top", "--once"], words, &["--control"]].concat(), &[daemon.control()]).success();
+        said.text()
+    };
+    let pid = running.0.id().to_string();
+    let of_process = |text: &str| text.lines().find(|line| line.contains("leaks_slowly")).expect("its line").to_owned();
+    let listed = daemon.ctl(&["list"]).success().text();
+    let (processes, sites) = (top(&[]), top(&["--process", &pid]));
+    assert!(one()["growth_seconds"].as_u64().is_some_and(|seconds| seconds < 60), "{}", one());
+    assert!(processes.contains("growth – (after 1 min)") && of_process(&processes).contains(" – "), "{processes}");
+    assert!(sites.contains("sites that grow: – (after 1 min)"), "{sites}");
+    assert!(of_process(&listed).contains(" – "), "{listed}");
+    if is_full() {
+        until("a minute is over", || one()["growth_seconds"].as_u64().is_some_and(|seconds| seconds >= 45));
+        until("a minute is over", || one()["growth_seconds"].as_u64().is_some_and(|seconds| seconds >= 60));
+        let (processes, sites) = (top(&[]), top(&["--process", &pid]));
+        assert!(processes.contains("growth +") && of_process(&processes).contains(" +"), "{processes}");
+        assert!(!sites.contains("after 1 min"), "{sites}");
+    }
+}
+
+/// Whoever asks a daemon that is not there learns which socket was tried and what to do.
+#[test]
+fn errors_name_the_socket_and_say_what_to_do() {
+    let place = workshop::folder();
+    let (missing, dead) = (place.path().join("missing"), place.path().join("dead"));
+    drop(std::os::unix::net::UnixListener::bind(&dead).expect("a socket"));
+    let file = place.path().join("file");
+    std::fs::write(&file, "MTRC").expect("a file");
+    for path in [&missing, &dead] {
+        let path = path.to_str().expect("a name");
+        let asks: [(&[&str], &str); 3] = [
+            (&["ctl", "list", "--control", path], "--control PATH"),
+            (&["top", "--once", "--control", path], "--control PATH"),
+            (&["send", file.to_str().expect("a name"), "--socket", path], "--socket PATH"),
+        ];
+        for (words, option) in asks {
+            let said = heaptape(words).exits(2);
+            for part in [path, "no daemon answers at ", "start one with `heaptape daemon`", option] {
+                assert!(said.error().contains(part), "{words:?}: {part}: {said}");
+            }
+        }
+    }
+    let daemon = Daemon::start(&[]);
+    let said = daemon.ctl(&["show", "1"]).exits(2);
+    assert!(said.error().contains(daemon.control().to_str().expect("a name")), "{said}");
+    assert!(said.error().contains("no process 1 is served"), "{said}");
 }

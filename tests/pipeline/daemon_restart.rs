@@ -75,6 +75,40 @@ fn replaced_in_good_order() {
     assert!(kept.blocks >= before[0], "{kept:#?}");
 }
 
+/// A daemon that is killed takes its knowledge of live blocks along: the next one says from when its figures are, and does not show them as
+/// all that lives. That stays true through a restart in good order, whereas such a restart alone changes nothing.
+#[test]
+fn live_bytes_after_a_killed_daemon_are_a_lower_bound() {
+    let mut daemon = Daemon::start(&[]);
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["1000000", "5"], None);
+    let one = |daemon: &Daemon| daemon.list("leaks_slowly").pop().unwrap_or_default();
+    let live = |daemon: &Daemon| one(daemon)["live_blocks"].as_u64().unwrap_or(0);
+    let line = |daemon: &Daemon| {
+        let said = daemon.ctl(&["list"]).success();
+        said.text().lines().find(|line| line.contains("leaks_slowly")).expect("its line").to_owned()
+    };
+    until("it is counted", || live(&daemon) > 20);
+    assert!(one(&daemon)["live_since_unix_ns"].is_null() && !line(&daemon).contains('≥'), "{}", line(&daemon));
+    let before = live(&daemon);
+    daemon.replace(Signal::SIGTERM);
+    until("its blocks are known again", || live(&daemon) >= before && one(&daemon)["live_since_unix_ns"].is_null());
+    assert!(!line(&daemon).contains('≥'), "{}", line(&daemon));
+    let killed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_nanos();
+    daemon.restart();
+    until("it is counted again", || live(&daemon) > 0);
+    let since = one(&daemon)["live_since_unix_ns"].as_u64().expect("a time");
+    assert!(u128::from(since) >= killed, "{since} {killed}");
+    let minutes = since / 60_000_000_000;
+    let time = format!("live since {:02}:{:02} UTC", minutes / 60 % 24, minutes % 60);
+    assert!(line(&daemon).contains("≥ ") && line(&daemon).contains(&time), "{}", line(&daemon));
+    assert!(daemon.word(&["top", "--once", "--control"], &[daemon.control()]).success().text().contains("≥ "));
+    let known = live(&daemon);
+    daemon.replace(Signal::SIGTERM);
+    until("its blocks are known again", || live(&daemon) >= known);
+    assert_eq!(one(&daemon)["live_since_unix_ns"], since, "{}", line(&daemon));
+    drop(running);
+}
+
 /// What starts while no daemon runs goes on untraced; whatever it starts later is served.
 #[test]
 fn started_while_nobody_serves() {

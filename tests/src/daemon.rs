@@ -99,9 +99,14 @@ impl Daemon {
         std::fs::read_to_string(self.place.path().join("log")).unwrap_or_default()
     }
 
+    /// Where it is controlled.
+    pub fn control(&self) -> PathBuf {
+        self.place.path().join("run/control")
+    }
+
     /// `heaptape ctl …`.
     pub fn ctl(&self, words: &[&str]) -> Outcome {
-        let control = self.place.path().join("run/control");
+        let control = self.control();
         heaptape(
             [OsStr::new("ctl"), OsStr::new("--control"), control.as_os_str()]
                 .into_iter()

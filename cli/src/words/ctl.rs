@@ -9,8 +9,9 @@ use heaptape_recorder::daemon::{
     control,
 };
 use serde_json::{Value, json};
+use std::io::ErrorKind;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Its words.
 #[derive(clap::Args)]
@@ -71,12 +72,55 @@ enum Word {
 /// Asks the daemon; what it refuses is an error.
 pub fn ask(control: Option<PathBuf>, question: &Value) -> anyhow::Result<Value> {
     let path = control.unwrap_or_else(|| Config::default().control);
-    let answer = control::question(&path, question)
-        .map_err(|error| anyhow::anyhow!("no daemon answers at {}: {error}", path.display()))?;
+    let answer = control::question(&path, question).map_err(|error| no_answer(&path, "--control", &error))?;
     match answer["error"].as_str() {
-        Some(why) => anyhow::bail!("{}", harmless(why)),
+        Some(why) => anyhow::bail!("the daemon at {}: {}", path.display(), harmless(why)),
         None => Ok(answer),
     }
+}
+
+/// The error of a connection to a socket of the daemon: its path, why, and what to do. `option` names another socket.
+pub fn no_answer(path: &Path, option: &str, error: &std::io::Error) -> anyhow::Error {
+    let advice = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            format!("start one with `heaptape daemon`, or name the socket of one that runs with {option} PATH")
+        }
+        ErrorKind::PermissionDenied => {
+            format!("run this as root or as the daemon's user, or name the socket of another daemon with {option} PATH")
+        }
+        _ => format!("another daemon's socket is named with {option} PATH"),
+    };
+    anyhow::anyhow!("no daemon answers at {}: {error}; {advice}", path.display())
+}
+
+/// Seconds over which a daemon tells growth, once it has served a process for as long.
+const GROWTH_SECONDS: u64 = 60;
+
+/// Whether a process has been served for long enough to tell its growth. Older daemons do not say.
+pub fn has_growth(one: &Value) -> bool {
+    one["growth_seconds"].as_u64().is_none_or(|seconds| seconds >= GROWTH_SECONDS)
+}
+
+/// A difference of bytes with its sign.
+pub fn signed_bytes(value: i64) -> String {
+    format!("{}{}", if value < 0 { '-' } else { '+' }, bytes(value.unsigned_abs()))
+}
+
+/// Growth of a process's live bytes in the last minute; a dash before there is a minute.
+pub fn growth(one: &Value) -> String {
+    if has_growth(one) { signed_bytes(one["growth"].as_i64().unwrap_or(0)) } else { "–".into() }
+}
+
+/// Live bytes of a process, marked as the least that it holds where the daemon does not know what it allocated earlier.
+pub fn live_bytes(one: &Value) -> String {
+    let known = bytes(number(one, "live_bytes"));
+    if one["live_since_unix_ns"].is_null() { known } else { format!("≥ {known}") }
+}
+
+/// Since when the daemon knows what a process allocates, where that is not its start.
+fn live_since(one: &Value) -> Option<String> {
+    let minutes = one["live_since_unix_ns"].as_u64()? / 60_000_000_000;
+    Some(format!("live since {:02}:{:02} UTC", minutes / 60 % 24, minutes % 60))
 }
 
 /// A text that cannot steer a terminal.
@@ -190,22 +234,21 @@ fn list(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
         "PID", "NAME", "MODE", "LIVE", "BLOCKS", "ALLOCS/S", "GROWTH", "LOST"
     )?;
     for one in answer.as_array().into_iter().flatten() {
-        let growth = one["growth"].as_i64().unwrap_or(0);
-        let sign = if growth < 0 { "-" } else { "+" };
         let mut held = one["held"].as_str().map(|held| format!("  held down: {}", harmless(held))).unwrap_or_default();
         if let Some(received) = one["received"].as_u64() {
             held = format!("  {} received", bytes(received));
         }
+        held.extend(live_since(one).map(|since| format!("  {since}")));
         writeln!(
             out,
             "{:>8} {:<16} {:<12} {:>10} {:>10} {:>12} {:>9} {:>9}  {}{held}",
             number(one, "pid"),
             text(one, "name"),
             text(one, "mode"),
-            bytes(number(one, "live_bytes")),
+            live_bytes(one),
             count(number(one, "live_blocks")),
             count(number(one, "allocs_a_second")),
-            format!("{sign}{}", bytes(growth.unsigned_abs())),
+            growth(one),
             count(number(one, "lost")),
             text(one, "label"),
         )?;
@@ -230,4 +273,26 @@ fn show(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_needs_a_minute() {
+        assert_eq!(growth(&json!({ "growth": 2048, "growth_seconds": 59 })), "–");
+        assert_eq!(growth(&json!({ "growth": -2048, "growth_seconds": 60 })), format!("-{}", bytes(2048)));
+        assert_eq!(growth(&json!({ "growth": 2048 })), format!("+{}", bytes(2048)));
+    }
+
+    #[test]
+    fn live_bytes_that_are_not_all_are_marked() {
+        assert_eq!(live_bytes(&json!({ "live_bytes": 7, "live_since_unix_ns": null })), bytes(7));
+        let one = json!({ "live_bytes": 7, "live_since_unix_ns": (10 * 60 + 31) * 60_000_000_000_u64 });
+        assert_eq!(
+            (live_bytes(&one), live_since(&one)),
+            (format!("≥ {}", bytes(7)), Some("live since 10:31 UTC".into()))
+        );
+    }
 }

@@ -1,6 +1,6 @@
 //! `heaptape send`: a trace or a profile from anywhere into the daemon's epochs.
 
-use super::ctl::{harmless, number, text};
+use super::ctl::{harmless, no_answer, number, text};
 use crate::Outcome;
 use heaptape_analyzer::load::bare;
 use heaptape_analyzer::text::bytes;
@@ -34,9 +34,10 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Some(file) => bare::open(&file).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?,
         None => bare::unpacking(stdin())?,
     };
-    let answer = send::send(&path, &name, from).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+    let socket = send::connect(&path).map_err(|error| no_answer(&path, "--socket", &error))?;
+    let answer = send::send(&socket, &name, from).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
     if let Some(why) = answer["error"].as_str() {
-        anyhow::bail!("nothing is kept: {}", harmless(why));
+        anyhow::bail!("nothing is kept by the daemon at {}: {}", path.display(), harmless(why));
     }
     println!("{}", text(&answer, "folder"));
     let said = format!("{} of {}", bytes(number(&answer, "bytes")), text(&answer, "format"));

@@ -1,7 +1,7 @@
 //! `heaptape top`: the daemon's processes, live: what they hold, how fast they allocate, how they grow; and into one, its call sites.
 //! Plain lines drawn anew: works over any line to any terminal.
 
-use super::ctl::{ask, harmless, number, text};
+use super::ctl::{ask, growth, harmless, has_growth, live_bytes, number, signed_bytes, text};
 use super::frames::Frames;
 use crate::Outcome;
 use heaptape_analyzer::text::{bytes, count, counted};
@@ -187,9 +187,18 @@ impl View {
         let mut screen = Vec::new();
         let sum = |key: &str| rows.iter().map(|row| number(row, key)).sum::<u64>();
         let note = if self.is_typing { format!("  filter: {}_", self.filter) } else { String::new() };
+        // The sum of those that have been served for a minute.
+        let grown: Vec<&Value> = rows.iter().filter(|row| has_growth(row)).collect();
+        let grown = if grown.is_empty() {
+            "growth – (after 1 min)".to_owned()
+        } else {
+            let sum = grown.iter().filter_map(|row| row["growth"].as_i64()).fold(0, i64::saturating_add);
+            format!("growth {}", signed_bytes(sum))
+        };
         screen.push(format!(
-            "heaptape  {}  {} live  {} allocations/s  {} lost{note}",
+            "heaptape  {}  {}{} live  {grown}  {} allocations/s  {} lost{note}",
             counted(rows.len() as u64, "process"),
+            if rows.iter().all(|row| row["live_since_unix_ns"].is_null()) { "" } else { "≥ " },
             bytes(sum("live_bytes")),
             count(sum("allocs_a_second")),
             count(sum("lost"))
@@ -212,8 +221,6 @@ impl View {
         let fits = size.1.saturating_sub(4).max(1);
         let first = self.chosen.saturating_sub(fits - 1);
         for (place, row) in rows.iter().enumerate().skip(first).take(fits) {
-            let growth = row["growth"].as_i64().unwrap_or(0);
-            let sign = if growth < 0 { '-' } else { '+' };
             let line = self.past.get(&number(row, "pid")).map(spark).unwrap_or_default();
             screen.push(format!(
                 "{} {:>8} {:<16} {:<13} {:>10} {:>10} {:>10} {:>10} {:>8}  {line}",
@@ -221,10 +228,10 @@ impl View {
                 number(row, "pid"),
                 text(row, "name"),
                 text(row, "mode"),
-                bytes(number(row, "live_bytes")),
+                live_bytes(row),
                 count(number(row, "allocs_a_second")),
                 bytes(number(row, "bytes_a_second")),
-                format!("{sign}{}", bytes(growth.unsigned_abs())),
+                growth(row),
                 count(number(row, "lost"))
             ));
         }
@@ -239,13 +246,17 @@ impl View {
     ) -> anyhow::Result<()> {
         let answer = ask(control.clone(), &json!({ "word": "show", "which": pid.to_string(), "sites": 50 }))?;
         let line = self.past.get(&pid).map(spark).unwrap_or_default();
+        let grow = if has_growth(&answer) {
+            format!("{} sites grow", number(&answer, "sites_growing"))
+        } else {
+            "sites that grow: – (after 1 min)".into()
+        };
         screen.push(format!(
-            "{} ({pid})  {}  {} live in {} blocks  {} sites grow  {line}",
+            "{} ({pid})  {}  {} live in {} blocks  {grow}  {line}",
             text(&answer, "name"),
             text(&answer, "mode"),
-            bytes(number(&answer, "live_bytes")),
-            count(number(&answer, "live_blocks")),
-            number(&answer, "sites_growing")
+            live_bytes(&answer),
+            count(number(&answer, "live_blocks"))
         ));
         screen.push(format!("{:>10} {:>10} {:>12}  CALL SITE", "LIVE", "BLOCKS", "ALLOCATED"));
         for site in answer["call_sites"].as_array().into_iter().flatten().take(size.1.saturating_sub(5)) {

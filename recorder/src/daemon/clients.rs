@@ -117,6 +117,12 @@ impl Client {
         }
     }
 
+    /// Seconds over which growth is known, a minute at most.
+    fn growth_seconds(&self) -> u64 {
+        let (first, last) = (self.past.front(), self.past.back());
+        first.zip(last).map_or(0, |((first, _), (last, _))| last.duration_since(*first).as_secs_f64().round() as u64)
+    }
+
     /// By how much its live bytes grew in a minute, or since it came.
     pub fn growth(&self) -> i64 {
         let first = self.past.front().map_or(0, |(_, then)| then.live_bytes);
@@ -172,15 +178,18 @@ impl Client {
     /// For `list`.
     pub fn json(&self) -> Value {
         let (now, rates) = (self.now(), self.rates());
+        let live_since = self.session.stats.live_since_unix_ns.load(Relaxed);
         json!({
             "pid": self.pid(), "uid": self.uid, "name": self.name, "label": self.label, "cgroup": self.cgroup,
             "exe": self.session.process.exe.lossy(), "mode": self.choice.to_string(), "interval": self.interval,
             "seconds": self.since.elapsed().as_secs(), "held": self.held,
-            "live_bytes": now.live_bytes, "live_blocks": now.live_blocks, "peak_bytes": now.peak_bytes,
+            "live_bytes": now.live_bytes, "live_blocks": now.live_blocks,
+            "live_since_unix_ns": (live_since > 0).then_some(live_since), "peak_bytes": now.peak_bytes,
             "allocs": now.allocs, "frees": now.frees, "bytes": now.bytes,
             "recorded": now.recorded, "lost": now.lost, "sampled_out": now.sampled_out,
             "sites": now.sites, "sites_growing": now.growing, "threads": now.threads,
-            "growth": self.growth(), "allocs_a_second": rates.allocs, "bytes_a_second": rates.bytes,
+            "growth": self.growth(), "growth_seconds": self.growth_seconds(),
+            "allocs_a_second": rates.allocs, "bytes_a_second": rates.bytes,
             "events_a_second": rates.events, "lost_a_second": rates.lost,
             "folder": self.session.folder.display().to_string(),
         })

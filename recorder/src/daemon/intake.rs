@@ -241,7 +241,8 @@ impl Service {
             options: Arc::new(options),
             forked: None,
             is_namespaced: hello_pid != pid,
-            stats: Arc::new(Stats::default()),
+            // Until the blocks are read that the last daemon left.
+            stats: Arc::new(Stats { live_since_unix_ns: start_unix_ns.into(), ..Stats::default() }),
             limit: Arc::default(),
             resumed: true,
             began_unix_ns: process::age(pid).map_or(0, |age| start_unix_ns.saturating_sub(age.as_nanos() as u64)),

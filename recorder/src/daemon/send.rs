@@ -17,13 +17,21 @@ const ANSWER: usize = 16 << 10;
 /// Seconds that the daemon may take to end what was sent.
 const PATIENCE: u16 = 60;
 
+/// Connects to the daemon's socket for programs.
+///
+/// # Errors
+/// When no daemon listens at the path, or it may not be connected to.
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket::socket(socket::AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+    socket::connect(socket.as_raw_fd(), &socket::UnixAddr::new(path)?)?;
+    Ok(socket)
+}
+
 /// Sends all that there is to read, filed under the program `name` unless that is empty. Returns the answer.
 ///
 /// # Errors
-/// When there is no daemon, reading fails, or no answer comes.
-pub fn send(path: &Path, name: &str, from: impl Read) -> io::Result<Value> {
-    let socket = socket::socket(socket::AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
-    socket::connect(socket.as_raw_fd(), &socket::UnixAddr::new(path)?)?;
+/// When reading fails, or no answer comes.
+pub fn send(socket: &OwnedFd, name: &str, from: impl Read) -> io::Result<Value> {
     let about = About { name: name.to_owned(), label: String::new() };
     let mut line = if name.is_empty() { Vec::new() } else { serde_json::to_vec(&about)? };
     line.extend((!line.is_empty()).then_some(b'\n'));
@@ -44,7 +52,7 @@ pub fn send(path: &Path, name: &str, from: impl Read) -> io::Result<Value> {
         }
     }
     let _ = socket::shutdown(socket.as_raw_fd(), socket::Shutdown::Write);
-    answer(&socket)
+    answer(socket)
 }
 
 fn answer(socket: &OwnedFd) -> io::Result<Value> {

@@ -9,9 +9,11 @@ use crate::trace::Chunk;
 use formats::tape::Entry;
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 use wire::Op;
 
-const MAGIC: &[u8; 8] = b"HTLIVE1\0";
+/// Begins the file. Eight bytes follow, [`Stats::live_since_unix_ns`](crate::session::Stats), and then the blocks.
+const MAGIC: &[u8; 8] = b"HTLIVE2\0";
 /// A block: address, size, bytes that it stands for, node.
 const BLOCK: usize = 28;
 
@@ -23,8 +25,9 @@ impl Image {
         let nodes: HashMap<u32, u32> = self.stacks.nodes().collect();
         let mut blocks: Vec<_> = self.live.index().iter().collect();
         blocks.sort_unstable_by_key(|(_, block)| block.index);
-        let mut bytes = Vec::with_capacity(MAGIC.len() + blocks.len() * BLOCK);
+        let mut bytes = Vec::with_capacity(MAGIC.len() + 8 + blocks.len() * BLOCK);
         bytes.extend(MAGIC);
+        bytes.extend(self.session.stats.live_since_unix_ns.load(Relaxed).to_le_bytes());
         for (address, block) in blocks {
             let stands_for = self.standing.as_ref().and_then(|standing| standing.get(block.index));
             bytes.extend(address.to_le_bytes());
@@ -41,12 +44,14 @@ impl Image {
     pub fn resume(&mut self, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(Piece)) {
         let Some(path) = self.session.carried.clone().filter(|_| self.session.resumed) else { return };
         let read = std::fs::read(&path).and_then(|bytes| {
-            let rest = bytes.strip_prefix(MAGIC).filter(|rest| rest.len().is_multiple_of(BLOCK));
-            rest.map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::InvalidData.into())
+            let rest = bytes.strip_prefix(MAGIC).and_then(<[u8]>::split_first_chunk::<8>);
+            let rest = rest.filter(|(_, blocks)| blocks.len().is_multiple_of(BLOCK));
+            let known = rest.map(|(since, blocks)| (u64::from_le_bytes(*since), blocks.to_vec()));
+            known.ok_or_else(|| io::ErrorKind::InvalidData.into())
         });
         let _ = std::fs::remove_file(&path);
-        let blocks = match read {
-            Ok(blocks) => blocks,
+        let (since, blocks) = match read {
+            Ok(known) => known,
             Err(error) => {
                 let why =
                     if error.kind() == io::ErrorKind::NotFound { "it was killed".into() } else { error.to_string() };
@@ -56,6 +61,7 @@ impl Image {
             }
         };
         self.note(format!("taken over from another daemon, with {} live blocks", blocks.len() / BLOCK));
+        self.session.stats.live_since_unix_ns.store(since, Relaxed);
         self.begin();
         for block in blocks.chunks_exact(BLOCK) {
             let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| block[at + byte]));

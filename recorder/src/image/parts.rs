@@ -19,6 +19,7 @@ use formats::tape::{self, Account, Entry, Ledger, Record as TapeRecord, SiteSums
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use wire::Op;
 
@@ -344,6 +345,7 @@ impl Image {
             self.standing = Standing::of(&new);
             self.profile = Profile::default();
             self.parts.told.clear();
+            self.session.stats.live_since_unix_ns.store(crate::clock::unix_ns(), Relaxed);
         }
         if !keeps_ledger || self.profile.totals().allocs == 0 {
             self.parts.course = Course::default();
