@@ -1,7 +1,8 @@
 //! Every report, gate and export blames the same frame, whatever the optimizer inlined and whatever interpreter runs.
 
+use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Program, Recording, Target, workshop};
+use heaptape_tests::{Daemon, Program, Recording, Target, workshop};
 use serde_json::Value;
 use std::fs;
 
@@ -247,6 +248,22 @@ fn the_mean_life_is_never_above_the_longest() {
     // Two of 22 live for 50 ms, the others for some microseconds.
     assert!(number(work, "longest") >= 50_000_000, "{work:#}");
     assert!((4_000_000..number(work, "longest") / 2).contains(&number(work, "mean")), "{work:#}");
+}
+
+/// What a running process holds is not yet a leak.
+#[test]
+fn the_blocks_of_a_running_process_are_still_live() {
+    let mut daemon = Daemon::start(&["--mode", "profile", "--snapshot", "300ms"]);
+    let running = daemon.spawn(&Target::program("two_lives.c").build(), &["60000"], None);
+    let leaks = || daemon.word(&["leaks"], &daemon.epochs(&[])).text();
+    let has_blocks = |said: &str| said.starts_with("128 B in 2 blocks ");
+    until("blocks of the running process are known", || has_blocks(&leaks()));
+    let said = leaks();
+    assert!(said.lines().next().is_some_and(|first| first.contains(" still live, from ")), "{said}");
+    assert!(!said.contains("never freed"), "{said}");
+    drop(running);
+    until("the process is known to have ended", || leaks().contains(" never freed, from "));
+    daemon.stop();
 }
 
 /// What the run-time keeps is no leak on the page either.

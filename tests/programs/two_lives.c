@@ -20,7 +20,8 @@ __attribute__((noinline)) static void work(int is_last)
 
 int main(int count, char **arguments)
 {
-    struct timespec pause = {0, count > 1 ? atol(arguments[1]) * 1000000 : 0};
+    long milliseconds = count > 1 ? atol(arguments[1]) : 0;
+    struct timespec pause = {milliseconds / 1000, milliseconds % 1000 * 1000000};
     work(0);
     work(1);
     for (int round = 0; round < 32; round++) /* One event in 16 has a timestamp. */
