@@ -85,8 +85,10 @@ fn odd_block(sp: usize, bp: usize, size: usize, address: usize) -> Option<(*mut 
 #[cold]
 unsafe fn hook_is_gone(block: *mut Block, sp: usize, bp: usize) -> bool {
     // SAFETY: the caller's promise.
-    let is_full = unsafe { (&raw const (*block).nested_count).read_volatile() as usize >= NESTED };
-    is_full && nested_capture(block, sp, bp).is_some_and(|capture| capture.met == Some(false))
+    unsafe {
+        let is_full = (&raw const (*block).nested_count).read_volatile() as usize >= NESTED;
+        is_full && memo::meets(block, sp, bp, (*block).busy_sp) == Some(false)
+    }
 }
 
 /// Whether an allocation is passed over by a sampled thread; it is counted then. Asked before the call, so that a jump to the allocator is all
@@ -272,19 +274,15 @@ fn nest(block: *mut Block, event: Event) -> bool {
 /// The stack of a nested event; 0 when a handler interrupted another one's capture.
 #[cold]
 fn nested_stack(block: *mut Block, sp: usize, bp: usize) -> u32 {
-    nested_capture(block, sp, bp).map_or(0, |capture| capture.node)
-}
-
-fn nested_capture(block: *mut Block, sp: usize, bp: usize) -> Option<memo::Nested> {
     // SAFETY: `nested_busy` gives the nested frames to this call alone.
     unsafe {
         if (&raw const (*block).nested_busy).read_volatile() != 0 {
-            return None;
+            return 0;
         }
         (&raw mut (*block).nested_busy).write_volatile(1);
-        let capture = memo::nested(block, sp, bp, (*block).busy_sp);
+        let node = memo::nested(block, sp, bp);
         (&raw mut (*block).nested_busy).write_volatile(0);
-        Some(capture)
+        node
     }
 }
 

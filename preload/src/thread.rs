@@ -264,7 +264,8 @@ fn awaited(session: &attach::Session) -> Option<u32> {
             header.breaker.store(1, Relaxed);
         }
     }
-    None
+    // They may have come back after the last look.
+    claim(session)
 }
 
 /// Whether a slot's owner is over, looked for in some of them.

@@ -1,5 +1,5 @@
 /* Allocates on stacks that are not the thread's own, by the first argument:
- * coroutine N     N pairs on a coroutine's stack, at depths that change, in turn with the main stack
+ * coroutine N     N pairs on a coroutine's stack, some pages deep, at depths that change, in turn with the main stack
  * forked N        N pairs in a child that was forked by a thread
  * split N         N pairs after a walk through many small stacks, one calling the next
  * guess N         N pairs below a function without unwind data that keeps a pointer to data, which comes and goes, in the frame pointer */
@@ -19,7 +19,7 @@ NOINLINE static void at_depth(unsigned left) {
 }
 static void coroutine(void) {
     for (unsigned long i = 0;; i++) {
-        at_depth(10 + i % 7);
+        at_depth(60 + i % 7);
         if (i % 100 == 0) swapcontext(&there, &back);
     }
 }

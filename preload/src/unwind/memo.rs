@@ -463,20 +463,12 @@ fn other(block: &mut Block, sp: usize, bp: usize, most: usize) -> u32 {
     node
 }
 
-/// A nested capture.
-pub struct Nested {
-    /// Its node.
-    pub node: u32,
-    /// Whether it met the return address at `slot`; `None` when it did not come to the stack's end.
-    pub met: Option<bool>,
-}
-
-/// A nested capture: nothing is remembered. `slot` is where the interrupted hook's return address lies.
+/// A nested capture: nothing is remembered.
 ///
 /// # Safety
 /// `block` is the calling thread's with `nested_busy` set, and `sp` and `bp` are the hook's.
 #[cold]
-pub unsafe fn nested(block: *mut Block, sp: usize, bp: usize, slot: usize) -> Nested {
+pub unsafe fn nested(block: *mut Block, sp: usize, bp: usize) -> u32 {
     let settings = intern::settings();
     // SAFETY: `nested_busy` gives these frames to this call alone; the bounds of the thread's own stack are words that the interrupted hook
     // changes one at a time, each to a value that is right with the other.
@@ -485,10 +477,21 @@ pub unsafe fn nested(block: *mut Block, sp: usize, bp: usize, slot: usize) -> Ne
     let mut pages = Pages::new();
     let mut memory = OtherStack::new(sp as u64, low as u64, end as u64, &mut pages);
     let count = walk::plain(walk::first(sp, bp), &mut memory, frames);
-    let frames = &frames[..count];
-    let is_met = frames.iter().any(|frame| frame.slot == slot as u64);
-    let is_whole = frames.iter().all(|frame| frame.flags() & (CUT | GUESS) == 0);
-    Nested { node: intern_all(frames), met: (is_met || is_whole).then_some(is_met) }
+    intern_all(&frames[..count])
+}
+
+/// Whether the stack of the hook at `sp` holds the return address at `slot`; `None` when that cannot be said. Stores no frames, so that a
+/// nested capture that a jump has left does not stand in its way.
+///
+/// # Safety
+/// `block` is the calling thread's, and `sp` and `bp` are the hook's.
+#[cold]
+pub unsafe fn meets(block: *mut Block, sp: usize, bp: usize, slot: usize) -> Option<bool> {
+    // SAFETY: as in `nested`.
+    let (low, end) = unsafe { ((*block).stack_low, (*block).stack_end) };
+    let mut pages = Pages::new();
+    let mut memory = OtherStack::new(sp as u64, low as u64, end as u64, &mut pages);
+    walk::meets(walk::first(sp, bp), slot as u64, intern::settings().max_frames, &mut memory)
 }
 
 fn intern_all(frames: &[Frame]) -> u32 {

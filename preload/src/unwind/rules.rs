@@ -129,11 +129,22 @@ pub fn at_instruction(lookup: u64) -> Rule {
     })
 }
 
+/// Whether an address, before which no function is described, is the first of one that is. No call returns there: the frame was laid down by
+/// hand and is the outermost (`makecontext`).
+fn begins_a_function(address: u64) -> bool {
+    crate::sys::aligned(|| {
+        objects::find(address as usize).is_some_and(|object| cfi::compile(&object, address).is_some())
+    })
+}
+
 #[cold]
 #[inline(never)]
 fn compile(address: u64) -> Rule {
     let before = generation();
-    let rule = at_instruction(address.wrapping_sub(1));
+    let mut rule = at_instruction(address.wrapping_sub(1));
+    if rule.kind() == Kind::Unknown as u64 && begins_a_function(address) {
+        rule = Rule(Kind::End as u64);
+    }
     // What no object describes may be described later, by code that is made or loaded at run time.
     if before.is_some() && rule.kind() != Kind::Unknown as u64 {
         let (set, tag) = place(address);

@@ -8,18 +8,38 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 
-/// Pages that could be read, by the low bits of their number.
+/// Pages whose bits share a word of [`READABLE`].
+const GROUP: u64 = 32;
+
+/// Pages that could be read: a bit for each page of a group, and the number of the group above them. Neighboring groups have neighboring words,
+/// so that the pages of one object, or of libraries that were loaded together, do not take each other's place.
 static READABLE: [AtomicU64; 512] = [const { AtomicU64::new(0) }; 512];
+
+/// The word that a page belongs to, what the word holds when it is about the page's group alone, and the page's bit.
+const fn group_of(page: u64) -> (&'static AtomicU64, u64, u64) {
+    let group = page / GROUP;
+    (&READABLE[group as usize % READABLE.len()], group << GROUP, 1 << (page % GROUP))
+}
+
+/// Notes that a page can be read, or must be asked about again. Where two threads do so at once, one of them may be in vain.
+fn note(page: u64, is_readable: bool) {
+    let (word, group, bit) = group_of(page);
+    let old = word.load(Relaxed);
+    let bits = if old >> GROUP == group >> GROUP { old } else { group };
+    let new = if is_readable { bits | bit } else { bits & !bit };
+    let _ = word.compare_exchange(old, new, Relaxed, Relaxed);
+}
 
 /// Whether a page of an object can be read. Where that may not be asked, the loader's word counts, which mapped it.
 fn can_be_read(page: u64) -> bool {
-    let known = |page: u64| &READABLE[page as usize % READABLE.len()];
-    if known(page).load(Relaxed) == page || !sandbox::allows(sandbox::PROBE) {
+    let (word, group, bit) = group_of(page);
+    let known = word.load(Relaxed);
+    if (known >> GROUP == group >> GROUP && known & bit != 0) || !sandbox::allows(sandbox::PROBE) {
         return true;
     }
     // Tables take many pages: those behind this one are asked for at once.
     let count = sys::readable_pages((page * PAGE) as usize, usize::MAX) as u64;
-    (page..page + count).for_each(|page| known(page).store(page, Relaxed));
+    (page..page + count).for_each(|page| note(page, true));
     count != 0
 }
 
@@ -47,8 +67,7 @@ impl Tables {
 
     /// The same, asking anew whether the page at `at` can be read: a program may hide parts of an object at any time.
     pub fn anew(self) -> Tables {
-        let page = self.at / PAGE;
-        let _ = READABLE[page as usize % READABLE.len()].compare_exchange(page, 0, Relaxed, Relaxed);
+        note(self.at / PAGE, false);
         self
     }
 

@@ -180,6 +180,23 @@ pub fn rule_of(frame: &Frame) -> Rule {
     if frame.flags() & SIGNAL != 0 { rules::at_instruction(frame.address) } else { rules::of(frame.address) }
 }
 
+/// Whether one of the frames from the first to the outermost has its return address at `slot`; `None` when the walk does not get so far, or
+/// not surely.
+pub fn meets(first: Frame, slot: u64, most: usize, memory: &mut impl Memory) -> Option<bool> {
+    let (mut frame, mut registers) = (first, registers_of(&first));
+    for _ in 0..most {
+        if frame.slot == slot {
+            return Some(true);
+        }
+        match step(registers, rule_of(&frame), memory) {
+            Next::Caller(next, there) => (frame, registers) = (next, there),
+            Next::End => return Some(false),
+            Next::Guessed(..) | Next::Cut => return None,
+        }
+    }
+    None
+}
+
 /// Walks from the first frame to the outermost, innermost first, without memory of earlier walks. Gives the number of frames; the last one is
 /// marked when the stack goes on beyond `frames`.
 pub fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> usize {
