@@ -26,6 +26,8 @@ pub struct Module {
     pub saved: Option<Arc<Saved>>,
     /// When the recording began, nanoseconds since 1970; 0 when not known.
     pub since_unix_ns: u64,
+    /// File name by which the program was called, where that is a link of another name.
+    pub called: Option<Arc<str>>,
 }
 
 /// A frame that a file names by itself, without addresses to look up.
@@ -119,6 +121,13 @@ impl Stacks {
     pub fn set_root(&mut self, root: &Path) {
         let root: Arc<Path> = root.into();
         self.modules.iter_mut().for_each(|module| module.root = Some(root.clone()));
+    }
+
+    /// The program at this path was called by another file name.
+    pub fn set_called(&mut self, path: &str, called: &str) {
+        let called: Arc<str> = called.into();
+        let own = self.modules.iter_mut().filter(|module| module.path == path.as_bytes());
+        own.for_each(|module| module.called = Some(called.clone()));
     }
 
     /// Names of modules are looked for there first; their files must not be younger than the recording.

@@ -36,6 +36,7 @@ use saved::Table;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// How much is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,8 @@ pub struct Frame {
     pub line: Option<u32>,
     /// Path of the module; empty when the address lies in none.
     pub module: Rc<str>,
+    /// File name by which the module's program was called, where that is a link of another name.
+    pub called: Option<Arc<str>>,
     /// Link-time address in the module, or the address itself.
     pub offset: u64,
     /// Whether the function was inlined into the next frame's.
@@ -72,9 +75,14 @@ impl Frame {
         self.module.rsplit('/').next().unwrap_or_default()
     }
 
+    /// The module's file name as a reader knows it: a program's own is the one that it was called by.
+    pub fn shown_module(&self) -> &str {
+        self.called.as_deref().unwrap_or_else(|| self.module_name())
+    }
+
     /// The function, or `module+0xoffset`.
     pub fn title(&self) -> String {
-        match (&self.function, self.module_name()) {
+        match (&self.function, self.shown_module()) {
             (Some(function), _) => function.clone(),
             (None, "") => format!("{:#x}", self.offset),
             (None, module) => format!("{module}+{:#x}", self.offset),
@@ -200,8 +208,9 @@ impl Symbolizer {
         let function = self.find(object, address).map(|(.., symbol)| demangle(symbol));
         let function = function.or_else(|| unplaced(stacks, site).function);
         let offset = site.address.wrapping_sub(module.bias);
-        let module = self.objects[object].path.clone();
-        let frame = Rc::new(self.with_role(Frame { function, module, offset, ..Frame::default() }));
+        let Object { path, module, .. } = &self.objects[object];
+        let (module, called) = (path.clone(), module.called.clone());
+        let frame = Rc::new(self.with_role(Frame { function, module, called, offset, ..Frame::default() }));
         self.objects[object].lacks.names |= frame.function.is_none() && frame.role.rank() < Role::Wrapper.rank();
         self.names.insert((object, address), frame.clone());
         frame
@@ -305,7 +314,10 @@ impl Symbolizer {
 
     fn object(&mut self, module: &Module) -> usize {
         let number = module.saved.as_ref().map_or(0, |saved| saved.number());
-        let key = (module.path.clone(), module.build_id.clone(), number);
+        // A program that is called by two names has frames of either.
+        let called = module.called.as_deref().map(|called| [b"\0", called.as_bytes()].concat()).unwrap_or_default();
+        let named = [&module.path[..], &called].concat();
+        let key = (named.clone(), module.build_id.clone(), number);
         if let Some(&known) = self.by_module.get(&key) {
             return known;
         }
@@ -316,7 +328,7 @@ impl Symbolizer {
             identity.extend([table.file_bytes.to_le_bytes(), u64::from(table.checksum).to_le_bytes()].concat());
         }
         let next = self.objects.len();
-        let object = *self.by_identity.entry((module.path.clone(), identity)).or_insert(next);
+        let object = *self.by_identity.entry((named, identity)).or_insert(next);
         if object == next {
             let path = String::from_utf8_lossy(&module.path).into_owned().into();
             let (saved, lacks) = Default::default();

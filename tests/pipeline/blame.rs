@@ -307,3 +307,18 @@ fn python_without_its_own_allocator_is_recommended() {
     assert_eq!(small("python3.98", "-DRAW"), [0, 0]);
     assert_eq!(small("snake", "-DARENAS"), [0, 0]);
 }
+
+/// A program that is a link of another name goes by the name that it was called by, as with busybox or redis-server.
+#[test]
+fn frames_of_a_linked_program_have_the_name_it_was_called_by() {
+    let built = Target::program("leaks_deep.c").named("deep_tool").flag("-s").build();
+    let place = workshop::folder();
+    let link = place.path().join("deep_server");
+    std::os::unix::fs::symlink(&built, &link).expect("a link");
+    let (called, plain) = (Program::new(&link).recorded().success(), Program::new(&built).recorded().success());
+    for command in ["leaks", "report", "sites"] {
+        let (called, plain) = (called.heaptape(&[command]).text(), plain.heaptape(&[command]).text());
+        assert!(called.contains("deep_server+0x") && !called.contains("deep_tool+0x"), "{called}");
+        assert!(plain.contains("deep_tool+0x"), "{plain}");
+    }
+}

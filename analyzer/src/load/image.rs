@@ -97,6 +97,17 @@ pub struct Image {
     pub missing: Vec<Missing>,
 }
 
+/// The file name by which a program was called, where that is a link of another name. The kernel's short name, by which the
+/// folder is called (`PID.NAME`), confirms the first argument, which may be anything.
+fn called<'a>(folder: &str, about: &'a recording::Image) -> Option<&'a str> {
+    const SHORT: usize = 15;
+    let file = |path: &'a str| path.rsplit('/').next().unwrap_or_default();
+    let called = file(about.argv.first()?);
+    let short = called.get(..SHORT).unwrap_or(called);
+    let is_confirmed = folder.split_once('.').is_some_and(|(_, name)| name == short);
+    (is_confirmed && !called.is_empty() && called != file(&about.exe)).then_some(called)
+}
+
 impl Image {
     /// Opens the folder of an image.
     ///
@@ -137,6 +148,10 @@ impl Image {
         image.events = Events::Taped { tape: file, trace };
         image.fill_from_tape();
         image.tape.stacks.set_saved(Saved::of(folder), image.clock.start_unix_ns);
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(called) = called(&name, &image.about).map(str::to_string) {
+            image.tape.stacks.set_called(&image.about.exe, &called);
+        }
         // What `heaptape pack` put beside the images.
         let packed = folder.parent().unwrap_or(folder).join(SYSROOT);
         if packed.is_dir() {

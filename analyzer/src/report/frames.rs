@@ -127,7 +127,7 @@ fn named_at(frame: &Frame, line: &str) -> String {
     let title = frame.title();
     match &frame.file {
         Some(file) => format!("{title} {}{line}", file.rsplit('/').next().unwrap_or(file)),
-        None if frame.function.is_some() && !frame.module.is_empty() => format!("{title} ({})", frame.module_name()),
+        None if frame.function.is_some() && !frame.module.is_empty() => format!("{title} ({})", frame.shown_module()),
         None => title,
     }
 }
