@@ -10,7 +10,7 @@ const END: &str = "<!-- end of exporters -->";
 fn the_table_is_the_list() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/exports.md");
     let text = std::fs::read_to_string(&path).unwrap();
-    let mut table = "| `--to` | | makes |\n|---|---|---|\n".to_string();
+    let mut table = "| `--format` | | makes |\n|---|---|---|\n".to_string();
     for exporter in EXPORTERS {
         let makes = match exporter.needs().shape {
             Shape::One => format!("one file, `.{}`", exporter.extension()),
@@ -35,7 +35,7 @@ fn the_table_is_the_list() {
 /// The row of the README names them all.
 #[test]
 fn the_readme_names_the_list() {
-    const MARK: &str = "`heaptape export --to FORMAT -o OUT DIR`, FORMAT: ";
+    const MARK: &str = "`heaptape export --format FORMAT -o OUT DIR`, FORMAT: ";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
     let text = std::fs::read_to_string(&path).unwrap();
     let names: Vec<&str> = EXPORTERS.iter().map(|exporter| exporter.name()).collect();

@@ -12,16 +12,19 @@ use made::{Options, Step, program};
 use proptest::prelude::*;
 use std::path::Path;
 
-/// Everything that a range is asked by, as JSON.
+/// Everything that a range is asked by, as JSON. A range in which there is nothing is an error, and that is an answer too.
 fn answers(path: &Path, range: Range) -> Vec<String> {
     let asked = Asked { paths: vec![path.to_path_buf()], json: true, range, top: 100, ..Asked::default() };
     let by = Asked { by: Some(By::Stack), ..asked.clone() };
     let style = Style::of_stdout();
     let (mut peaks, mut lives, mut groups) = (Vec::new(), Vec::new(), Vec::new());
-    peak::run(&asked, &mut peaks, style).unwrap();
-    timeline::run(&asked, 7, &mut lives, style).unwrap();
-    timeline::run(&by, 5, &mut groups, style).unwrap();
+    let errors = [
+        peak::run(&asked, &mut peaks, style).err(),
+        timeline::run(&asked, 7, &mut lives, style).err(),
+        timeline::run(&by, 5, &mut groups, style).err(),
+    ];
     let mut said: Vec<String> = [peaks, lives, groups].into_iter().map(|out| String::from_utf8(out).unwrap()).collect();
+    said.extend(errors.into_iter().flatten().map(|error| format!("{error:#}")));
     for until in [range.from, range.to] {
         let recording = open(path).unwrap();
         let until = Range { from: None, to: until };
