@@ -127,8 +127,9 @@ fn same(said: &Value, (a, peak_a): &(Side, f64), (b, peak_b): &(Side, f64)) -> u
         };
         of(0).max(of(2))
     };
-    let greatest = |row: &Row| delta(row)[0].abs().max(delta(row)[2].abs());
-    loud.sort_by(|x, y| (greatest(y), range(y)).partial_cmp(&(greatest(x), range(x))).expect("numbers"));
+    // By live bytes, then by bytes and number of allocations.
+    let key = |row: &Row| [0, 2, 3].map(|at| delta(row)[at].abs());
+    loud.sort_by(|x, y| key(y).partial_cmp(&key(x)).expect("numbers"));
     let found = said["changes"].as_array().expect("a list");
     assert_eq!(found.len(), loud.len());
     for (found, row) in found.iter().zip(&loud) {

@@ -163,7 +163,8 @@ fn what_is_not_whole_is_kept_as_far_as_it_can_be_read() {
         &read(golden("edge/ver10600.mtrc")).expect("a sample"),
     ] {
         let said = sent(&daemon, &made("none", bytes)).exits(2);
-        assert!(said.error().contains("nothing is kept: M"), "{said}");
+        let error = said.error();
+        assert!(error.contains("nothing is kept by the daemon at /") && error.contains(": M"), "{said}");
     }
     assert_eq!(status(&daemon, "streams_refused_total"), 5);
     // Neither is no stream at all.

@@ -97,7 +97,7 @@ fn junit_and_sarif_say_the_same() {
     assert!(place["artifactLocation"]["uri"].as_str().is_some_and(|uri| uri.ends_with("leaks/shop.c")), "{sarif:#}");
     assert!(place["region"]["startLine"].as_u64() > Some(10));
     // Of the same, relative to the source's root.
-    let root = heaptape_tests::workshop::programs();
+    let root = workshop::programs();
     let again = place_of.path().join("relative.sarif");
     let (again, root) = (again.to_string_lossy().into_owned(), root.to_string_lossy().into_owned());
     recording.heaptape(&["leaks", "--fail-if", "leaked > 0", "--sarif", &again, "--source-root", &root]);
