@@ -3,7 +3,7 @@
 //! What the tape has committed is copied, chunk by chunk. When the recorder replaces a tape by one that names a compressed trace, the new one is read from
 //! the beginning, and chunks that are already out are passed over by their number.
 
-use crate::load::chunk::Decoder;
+use crate::load::{self, chunk::Decoder};
 use heaptape_formats::mtrc::{self, layout::MAGIC};
 use heaptape_formats::recording::{Image, RECORDING, RESERVE, Recording, TAPE, TRACE};
 use heaptape_formats::tape::{Codec, END_EXEC, Record, Step, Stream};
@@ -112,9 +112,17 @@ pub fn follow(dir: &Path, which: &Which, may_come: &dyn Fn() -> bool, out: &mut 
     }
 }
 
-/// What `recording.json` says.
+/// What `recording.json` says. It is written each second, so that a killed recorder leaves processes that it does not list: these come last.
 fn read(dir: &Path) -> Option<Recording> {
-    serde_json::from_slice(&std::fs::read(dir.join(RECORDING)).ok()?).ok()
+    let mut recording: Recording = serde_json::from_slice(&std::fs::read(dir.join(RECORDING)).ok()?).ok()?;
+    if recording.ended_unix_ns.is_none() && !is_written(dir, &recording, None) {
+        for folder in load::unlisted(dir, Some(&recording)).unwrap_or_default() {
+            let folder = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let pid = folder.split('.').next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+            recording.images.push(Image { folder, pid, ..Image::default() });
+        }
+    }
+    Some(recording)
 }
 
 fn choose<'a>(recording: &'a Recording, which: &Which) -> Option<&'a Image> {

@@ -192,7 +192,7 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
 }
 
 /// Folders of images that `recording.json` does not name: it was torn, or not yet written.
-fn unlisted(path: &Path, about: Option<&recording::Recording>) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn unlisted(path: &Path, about: Option<&recording::Recording>) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;

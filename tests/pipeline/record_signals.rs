@@ -5,6 +5,7 @@ use heaptape_tests::{Outcome, Program, is_root, same, target, torture, workshop}
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -193,8 +194,8 @@ fn the_command_stops_with_the_program() {
         let folder = workshop::folder();
         let mut command = Command::new(workshop::command());
         command.args(["record", "-q", "-o"]).arg(folder.path().join("r")).arg("--").arg(target::c("signal_log"));
-        // In the group of the test, which is no orphaned one as long as its parent lives.
-        let mut child = command.args(["stop", number]).stdin(Stdio::null()).spawn().expect("starts");
+        // A group of its own below this process: the kernel stops no process of an orphaned group, and the group of the tests may be one.
+        let mut child = command.args(["stop", number]).stdin(Stdio::null()).process_group(0).spawn().expect("starts");
         let pid = Pid::from_raw(child.id() as i32);
         let seen = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).expect("waits");
         assert_eq!(seen, WaitStatus::Stopped(pid, signal), "{number}");

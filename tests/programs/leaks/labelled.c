@@ -1,6 +1,6 @@
 /* Small programs whose leaks are known: one a mode, named by the first argument. What a mode keeps, it allocates in a function of its own
  * name; `noise` is what every program does besides: blocks that are freed at once. A paced program takes 200 steps of a millisecond,
- * a long one of six, a slow one of 60, and then stays for two minutes. */
+ * a long one of ten, a slow one of 60, and then stays for two minutes. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -271,7 +271,7 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
 };
 
 int main(int argc, char **argv) {
-    if (argc > 2) pause_ns = strcmp(argv[2], "quick") == 0 ? 0 : strcmp(argv[2], "long") == 0 ? 6000000 : 60000000;
+    if (argc > 2) pause_ns = strcmp(argv[2], "quick") == 0 ? 0 : strcmp(argv[2], "long") == 0 ? 10000000 : 60000000;
     for (size_t i = 0; argc > 1 && i < sizeof modes / sizeof *modes; i++) {
         if (strcmp(modes[i].name, argv[1]) != 0) continue;
         base();
