@@ -8,11 +8,11 @@
 //! [`missing::Missing`], and every report says it.
 #![forbid(unsafe_code)]
 
+pub mod compat;
 pub mod convert;
 pub mod event;
 pub mod export;
 pub mod follow;
-pub mod foreign;
 pub mod import;
 pub mod load;
 pub mod missing;

@@ -1,6 +1,6 @@
 //! The views of the DCPI tools over profiles of one small program: golden texts, and what each must refuse.
 
-use heaptape_analyzer::foreign::dcpi::{Error, Inputs, Set, cat, diff, list, prof};
+use heaptape_analyzer::compat::dcpi::{Error, Inputs, Set, cat, diff, list, prof};
 use heaptape_formats::dcpi::{Builder, Head};
 use std::path::{Path, PathBuf};
 

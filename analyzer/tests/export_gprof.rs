@@ -4,8 +4,8 @@
 
 mod made;
 
+use heaptape_analyzer::compat::gprof;
 use heaptape_analyzer::export::{self, Measure, Options};
-use heaptape_analyzer::foreign::gprof;
 use heaptape_formats::tape;
 use made::Step;
 use object::{Object, ObjectSymbol};

@@ -2,11 +2,11 @@
 
 mod made;
 
+use heaptape_analyzer::compat::dcpi::{Inputs, Set};
+use heaptape_analyzer::compat::mleak::{self, view_recorded};
+use heaptape_analyzer::compat::mprof;
+use heaptape_analyzer::compat::recorded::{self, Recorded, is_recording};
 use heaptape_analyzer::export::{self, Options};
-use heaptape_analyzer::foreign::dcpi::{Inputs, Set};
-use heaptape_analyzer::foreign::mleak::{self, view_recorded};
-use heaptape_analyzer::foreign::mprof;
-use heaptape_analyzer::foreign::recorded::{self, Recorded, is_recording};
 use heaptape_analyzer::processes::Processes;
 use heaptape_formats::mptl::Profile;
 use heaptape_formats::tape;

@@ -1,6 +1,6 @@
 //! The view of every sample against what GNU gprof 2.40 printed of it, byte for byte.
 
-use heaptape_analyzer::foreign::gprof::{self, Options, Whole};
+use heaptape_analyzer::compat::gprof::{self, Options, Whole};
 use std::path::{Path, PathBuf};
 
 fn golden() -> PathBuf {

@@ -1,6 +1,6 @@
 //! Against the machine's real gprof, where there is one: profiles made by chance, with cycles and ties, and every filter.
 
-use heaptape_analyzer::foreign::gprof::{self, Options};
+use heaptape_analyzer::compat::gprof::{self, Options};
 use heaptape_formats::Flavour;
 use heaptape_formats::gmon::{self, Arc, Gmon, Histograms, Record, Unit};
 use std::path::Path;

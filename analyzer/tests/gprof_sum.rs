@@ -1,6 +1,6 @@
 //! `-s` and `-y`: files that the view writes into the working directory. One test, as that belongs to the process.
 
-use heaptape_analyzer::foreign::gprof::{self, Options};
+use heaptape_analyzer::compat::gprof::{self, Options};
 use heaptape_formats::gmon::{self, Hints, Union};
 use std::path::Path;
 

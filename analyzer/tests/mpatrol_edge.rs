@@ -3,7 +3,7 @@
 //! Where we differ on purpose the expected text is `edge/NAME.truth.txt`; why is said in `docs/mpatrol.md`, and here beside
 //! each name.
 
-use heaptape_analyzer::foreign::{mprof, mptrace};
+use heaptape_analyzer::compat::{mprof, mptrace};
 use heaptape_formats::{Ending, mptl::Profile, mtrc};
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,6 @@
 //! The views of mpatrol's tools take whatever the readers let through: they never panic, whatever the numbers.
 
-use heaptape_analyzer::foreign::{mleak, mprof, mptrace};
+use heaptape_analyzer::compat::{mleak, mprof, mptrace};
 use heaptape_formats::mptl::Profile;
 use heaptape_formats::mtrc::{Place, Record};
 use std::fs;

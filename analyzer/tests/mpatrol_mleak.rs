@@ -3,7 +3,7 @@
 //! The log that it read was not kept; `basic.log` was made from its output: each block once as an `ALLOC:` entry, with
 //! another one beside it that is freed.
 
-use heaptape_analyzer::foreign::mleak::{Options, view};
+use heaptape_analyzer::compat::mleak::{Options, view};
 use std::fs;
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! mprof's view against what mprof 1.3 printed.
 
-use heaptape_analyzer::foreign::mprof::{self, Options};
+use heaptape_analyzer::compat::mprof::{self, Options};
 use heaptape_formats::mptl::Profile;
 use std::fs;
 use std::path::{Path, PathBuf};

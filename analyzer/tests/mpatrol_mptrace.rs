@@ -4,7 +4,7 @@
 //! replaced by what it reads ([`misread::record`]); what our view prints for the true records is compared with the same text
 //! beside it, in which only those numbers differ.
 
-use heaptape_analyzer::foreign::mptrace::{Hatf, Options, Simulation, View};
+use heaptape_analyzer::compat::mptrace::{Hatf, Options, Simulation, View};
 use heaptape_formats::mtrc::Reader;
 use std::fs;
 use std::path::{Path, PathBuf};

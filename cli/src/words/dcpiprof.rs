@@ -1,7 +1,7 @@
 //! `heaptape dcpiprof`: what DCPI's dcpiprof prints. The options that all four DCPI words share are here, too.
 
 use crate::{Outcome, terminal};
-use heaptape_analyzer::foreign::dcpi::{self, Set, prof};
+use heaptape_analyzer::compat::dcpi::{self, Set, prof};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;

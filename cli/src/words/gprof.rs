@@ -1,7 +1,7 @@
 //! `heaptape gprof`: profiles of gmon.out files, with gprof's options.
 
 use crate::{Outcome, terminal};
-use heaptape_analyzer::foreign::gprof::{self, Options, Whole};
+use heaptape_analyzer::compat::gprof::{self, Options, Whole};
 use std::io::Write;
 
 /// gprof's own options and files; `heaptape gprof --help` lists them.

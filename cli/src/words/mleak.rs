@@ -1,9 +1,9 @@
 //! `heaptape mleak`: unfreed allocations as mleak shows them.
 
 use crate::{Outcome, terminal};
-use heaptape_analyzer::foreign::mleak::{self, Options};
-use heaptape_analyzer::foreign::recorded::{Recorded, is_recording};
-use heaptape_analyzer::foreign::{format_of, stranger};
+use heaptape_analyzer::compat::mleak::{self, Options};
+use heaptape_analyzer::compat::recorded::{Recorded, is_recording};
+use heaptape_analyzer::compat::{format_of, stranger};
 use heaptape_analyzer::load::bare;
 use heaptape_formats::Format;
 use std::io::{self, BufReader, Write};

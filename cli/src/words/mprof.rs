@@ -2,8 +2,8 @@
 
 use crate::{Outcome, terminal};
 use anyhow::Context;
-use heaptape_analyzer::foreign::mprof::{self, Options};
-use heaptape_analyzer::foreign::{self, recorded};
+use heaptape_analyzer::compat::mprof::{self, Options};
+use heaptape_analyzer::compat::{self, recorded};
 use heaptape_formats::{Ending, Format, mptl::Profile};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -61,8 +61,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Ok(read) => read,
         Err(error) => {
             eprintln!("mprof: {}\nmprof: {error}", mprof::words(&error));
-            foreign::format_of(path).filter(|format| *format != Format::Mptl).into_iter().for_each(|format| {
-                eprintln!("mprof: {}", foreign::stranger(format));
+            compat::format_of(path).filter(|format| *format != Format::Mptl).into_iter().for_each(|format| {
+                eprintln!("mprof: {}", compat::stranger(format));
             });
             return Ok(Outcome::Partial);
         }

@@ -3,10 +3,10 @@
 use crate::{Outcome, terminal};
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
+use heaptape_analyzer::compat;
+use heaptape_analyzer::compat::mptrace::{self, Hatf, Options, Simulation, View};
+use heaptape_analyzer::compat::recorded::{self, Recorded};
 use heaptape_analyzer::export;
-use heaptape_analyzer::foreign;
-use heaptape_analyzer::foreign::mptrace::{self, Hatf, Options, Simulation, View};
-use heaptape_analyzer::foreign::recorded::{self, Recorded};
 use heaptape_analyzer::load::bare;
 use heaptape_analyzer::text::Harmless;
 use heaptape_formats::mtrc::{Failure, Stream};
@@ -100,8 +100,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     match opened {
         Ok(input) => {
             let outcome = show(&args, input)?;
-            if let Some(format) = foreign::format_of(Path::new(&args.file)).filter(|format| *format != Format::Mtrc) {
-                eprintln!("mptrace: {}", foreign::stranger(format));
+            if let Some(format) = compat::format_of(Path::new(&args.file)).filter(|format| *format != Format::Mtrc) {
+                eprintln!("mptrace: {}", compat::stranger(format));
             }
             Ok(outcome)
         }

@@ -3,7 +3,7 @@
 //! seed and the round, which make the same bytes again.
 #![forbid(unsafe_code)]
 
-use heaptape_analyzer::foreign::{mleak, mprof, mptrace};
+use heaptape_analyzer::compat::{mleak, mprof, mptrace};
 use heaptape_analyzer::symbols::saved::Table;
 use heaptape_analyzer::{convert, import, load, unpack};
 use heaptape_formats::perf_map::{Line, Unnamed};

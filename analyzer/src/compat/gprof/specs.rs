@@ -2,7 +2,7 @@
 
 use super::graph::Wish;
 use super::symbols::Table;
-use crate::foreign::demangle::demangle;
+use crate::compat::demangle::demangle;
 
 /// Which symbols a list of names means.
 #[derive(Debug, Default)]

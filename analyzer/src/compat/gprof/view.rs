@@ -5,7 +5,7 @@ use super::options::Options;
 use super::samples::{Samples, units_per_bin};
 use super::specs::Selection;
 use super::symbols::Table;
-use crate::foreign::demangle::demangle;
+use crate::compat::demangle::demangle;
 use crate::text::clean;
 use heaptape_formats::gmon::Union;
 use std::cell::{Cell, RefCell};

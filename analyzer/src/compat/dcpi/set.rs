@@ -2,8 +2,8 @@
 
 use super::elf::{Elf, Procedure};
 use super::{Error, Result};
+use crate::compat::recorded::{self, Recorded};
 use crate::export;
-use crate::foreign::recorded::{self, Recorded};
 use crate::processes::Processes;
 use crate::unpack;
 use heaptape_formats::dcpi::{self, Header};

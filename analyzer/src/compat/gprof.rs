@@ -12,8 +12,8 @@ mod specs;
 mod symbols;
 mod view;
 
+use crate::compat::recorded::{self, Recorded, is_recording};
 use crate::export::Measure;
-use crate::foreign::recorded::{self, Recorded, is_recording};
 use crate::unpack;
 use graph::{Choice, Graph};
 use heaptape_formats::gmon::{self, Form, Gmon, Hints, Union};

@@ -1,9 +1,9 @@
 //! mleak's view of a recording or a trace: what is alive at its end. Unlike in a log, resizes are followed.
 
 use super::{Block, Options, print};
+use crate::compat::recorded::Recorded;
 use crate::event::Span;
 use crate::export::Error;
-use crate::foreign::recorded::Recorded;
 use crate::load::Image;
 use crate::model::live_set;
 use crate::progress::Progress;

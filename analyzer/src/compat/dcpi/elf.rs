@@ -1,6 +1,6 @@
 //! An image: procedures, source lines and bytes of an ELF file.
 
-use crate::foreign::demangle::demangle;
+use crate::compat::demangle::demangle;
 use addr2line::Context;
 use gimli::{EndianArcSlice, RunTimeEndian};
 use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind};
