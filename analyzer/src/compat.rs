@@ -3,10 +3,10 @@
 pub mod dcpi;
 mod demangle;
 pub mod gprof;
+pub mod input;
 pub mod mleak;
 pub mod mprof;
 pub mod mptrace;
-pub mod recorded;
 
 use crate::load::bare;
 use heaptape_formats::{Format, sniff};
@@ -14,17 +14,17 @@ use std::io::Read;
 use std::path::Path;
 
 /// Bytes by which every format is known.
-const HEAD: u64 = 4096;
+const SNIFF_LENGTH: u64 = 4096;
 
 /// The format of a file, packed or not, when it is one that heaptape knows.
 pub fn format_of(path: &Path) -> Option<Format> {
     let mut head = Vec::new();
-    bare::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head)).ok()?;
+    bare::open(path).and_then(|file| file.take(SNIFF_LENGTH).read_to_end(&mut head)).ok()?;
     sniff::format(&head)
 }
 
 /// For whoever gave a file to the wrong view: what it is, and who shows it.
-pub fn stranger(format: Format) -> String {
+pub fn wrong_format_hint(format: Format) -> String {
     let by = match format {
         Format::Mtrc => "mptrace",
         Format::Mptl => "mprof",

@@ -18,7 +18,7 @@ pub mod mptl;
 
 use crate::export::{self, Error, Options, Out, Target, Totals, Written, verify};
 use crate::missing::Missing;
-use crate::unpack::{self, Opened};
+use crate::unpack::{self, OpenedFile};
 use heaptape_formats::gmon::Form;
 use heaptape_formats::tape::FILE_MAGIC;
 use heaptape_formats::{Ending, Format};
@@ -27,9 +27,9 @@ use std::path::{Path, PathBuf};
 
 /// How to convert.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
-    /// What exports ask, too.
-    pub options: Options,
+pub struct ConvertOptions {
+    /// Options shared with exports.
+    pub export: Options,
     /// Form of a gmon.out file.
     pub form: Option<Form>,
     /// Bytes between the counts of a DCPI profile.
@@ -40,7 +40,7 @@ pub struct Wish {
 
 /// What comes of a conversion before it is written.
 #[derive(Default)]
-pub struct Made {
+pub struct Converted {
     /// Files: name in a folder, and bytes.
     pub files: Vec<(String, Vec<u8>)>,
     /// What the target cannot hold.
@@ -55,7 +55,7 @@ pub struct Made {
 ///
 /// # Errors
 /// When a file cannot be read, the formats differ, or the target cannot hold what the source has.
-pub fn run(to: &str, paths: &[PathBuf], wish: &Wish, target: Option<&Path>) -> Result<Written, Error> {
+pub fn run(to: &str, paths: &[PathBuf], options: &ConvertOptions, target: Option<&Path>) -> Result<Written, Error> {
     let exporter = export::exporter(to).ok_or_else(|| Error::Impossible(format!("there is no format {to}")))?;
     let Some((format, opened)) = open(paths)? else {
         // Recordings, tapes, and traces, which may be larger than memory.
@@ -65,10 +65,10 @@ pub fn run(to: &str, paths: &[PathBuf], wish: &Wish, target: Option<&Path>) -> R
                 "traces of several runs have no common order: convert them one by one".into(),
             ));
         }
-        return export::run(exporter, paths, &wish.options, target, wish.verify);
+        return export::run(exporter, paths, &options.export, target, options.verify);
     };
     let made = match target_format(to) {
-        Some(target) => make(format, target, &opened, wish)?,
+        Some(target) => convert(format, target, &opened, options)?,
         None => return Err(Error::Impossible(format!("{format} cannot become {to}"))),
     };
     let folder = to == "dcpi" || made.files.len() > 1;
@@ -79,10 +79,10 @@ pub fn run(to: &str, paths: &[PathBuf], wish: &Wish, target: Option<&Path>) -> R
         file.finish()?;
     }
     let mut written = Written { notes: made.notes, missing: made.missing, ..Written::default() };
-    for file in opened.iter().filter_map(|file| file.cut.as_ref().map(|cut| (file, cut))) {
+    for file in opened.iter().filter_map(|file| file.damage.as_ref().map(|damage| (file, damage))) {
         written.missing.push(Missing::Cut { name: file.0.name.clone(), at: file.1.clone() });
     }
-    if wish.verify {
+    if options.verify {
         written.verdicts = verify::compare(&made.totals, &verify::read(&out.files)?);
     }
     written.files = out.files;
@@ -104,15 +104,15 @@ fn target_format(to: &str) -> Option<Format> {
 ///
 /// # Errors
 /// When one cannot be read, or the target cannot hold what they do.
-pub fn make(from: Format, to: Format, files: &[Opened], wish: &Wish) -> Result<Made, Error> {
+pub fn convert(from: Format, to: Format, files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
     match (from, to) {
-        (Format::Mptl, Format::Mptl) => mptl::to_mptl(files, wish),
-        (Format::Mptl, Format::Gmon) => mptl::to_gmon(files, wish),
-        (Format::Mptl, Format::Dcpi) => mptl::to_dcpi(files, wish),
-        (Format::Gmon, Format::Gmon) => gmon::to_gmon(files, wish),
-        (Format::Gmon, Format::Dcpi) => gmon::to_dcpi(files, wish),
-        (Format::Dcpi, Format::Gmon) => dcpi::to_gmon(files, wish),
-        (Format::Dcpi, Format::Dcpi) => dcpi::to_dcpi(files, wish),
+        (Format::Mptl, Format::Mptl) => mptl::to_mptl(files, options),
+        (Format::Mptl, Format::Gmon) => mptl::to_gmon(files, options),
+        (Format::Mptl, Format::Dcpi) => mptl::to_dcpi(files, options),
+        (Format::Gmon, Format::Gmon) => gmon::to_gmon(files, options),
+        (Format::Gmon, Format::Dcpi) => gmon::to_dcpi(files, options),
+        (Format::Dcpi, Format::Gmon) => dcpi::to_gmon(files, options),
+        (Format::Dcpi, Format::Dcpi) => dcpi::to_dcpi(files, options),
         (_, Format::Mtrc) => Err(Error::Impossible(format!("{from} holds sums, and a trace consists of events"))),
         (_, Format::Mptl) => {
             Err(Error::Impossible(format!("{from} holds no sizes of blocks, of which MPTL's sums consist")))
@@ -122,7 +122,7 @@ pub fn make(from: Format, to: Format, files: &[Opened], wish: &Wish) -> Result<M
 }
 
 /// The files' bytes and their common format; none when they are what only the exporters read: recordings, tapes, traces.
-fn open(paths: &[PathBuf]) -> Result<Option<(Format, Vec<Opened>)>, Error> {
+fn open(paths: &[PathBuf]) -> Result<Option<(Format, Vec<OpenedFile>)>, Error> {
     let mut opened = Vec::new();
     let mut common: Option<Format> = None;
     let mut streamed = 0;
@@ -163,7 +163,7 @@ fn is_streamed(path: &Path) -> bool {
     }
     let mut start = Vec::new();
     let read = crate::load::bare::open(path).and_then(|reader| reader.take(4096).read_to_end(&mut start));
-    let is_read = |format| matches!(format, Format::Mtrc | Format::Recording) || crate::import::reads(format);
+    let is_read = |format| matches!(format, Format::Mtrc | Format::Recording) || crate::import::is_supported(format);
     read.is_ok() && (start.starts_with(&FILE_MAGIC) || heaptape_formats::sniff::format(&start).is_some_and(is_read))
 }
 
@@ -191,6 +191,6 @@ fn cut(name: &str, ending: Ending) -> Option<Missing> {
 }
 
 /// An error of a file.
-fn failed(file: &Opened) -> impl Fn(heaptape_formats::Error) -> Error + '_ {
+fn failed(file: &OpenedFile) -> impl Fn(heaptape_formats::Error) -> Error + '_ {
     |error| Error::Format(file.name.clone(), error)
 }

@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How often the files are looked at.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a program that another one has replaced is waited for: `recording.json` is written four times a second.
-const SUCCESSOR: Duration = Duration::from_secs(2);
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(2);
 /// Length of a tape's head, before its first record.
-const TAPE_HEAD: u64 = 16;
+const TAPE_HEADER_LEN: u64 = 16;
 
 /// How the copy ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Ending {
     /// The process has ended and all of its trace is out.
     Complete,
     /// The trace has no end, or a part could not be read: why.
-    Cut(String),
+    Truncated(String),
 }
 
 /// What was asked for cannot be followed.
@@ -34,26 +34,31 @@ pub enum Ending {
 pub enum Failure {
     /// There is no such recording or process.
     #[error("{0}")]
-    Nothing(String),
+    NotFound(String),
     /// A file could not be read, or the copy not be written.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// Which process of a recording.
+/// ProcessSelector process of a recording.
 #[derive(Clone, Debug)]
-pub enum Which {
+pub enum ProcessSelector {
     /// The program that `record` started; if that only starts another one in its place, that one.
     Main,
     /// The one with this pid, or in this folder.
     Process(String),
 }
 
-/// Copies the trace of one process to `out` until the process ends. `dir` is a recording, and need not exist yet while `may_come` says so.
+/// Copies the trace of one process to `out` until the process ends. `dir` is a recording, and need not exist yet while `may_appear` says so.
 ///
 /// # Errors
 /// When there is no such recording or process, or when reading or writing fails.
-pub fn follow(dir: &Path, which: &Which, may_come: &dyn Fn() -> bool, out: &mut dyn Write) -> Result<Ending, Failure> {
+pub fn follow(
+    dir: &Path,
+    which: &ProcessSelector,
+    may_appear: &dyn Fn() -> bool,
+    out: &mut dyn Write,
+) -> Result<Ending, Failure> {
     let mut image = loop {
         let recording = read(dir);
         if let Some(image) = recording.as_ref().and_then(|recording| choose(recording, which)) {
@@ -61,19 +66,19 @@ pub fn follow(dir: &Path, which: &Which, may_come: &dyn Fn() -> bool, out: &mut 
         }
         let is_live = match &recording {
             Some(recording) => is_written(dir, recording, None),
-            None => may_come(),
+            None => may_appear(),
         };
         // What was written between the two looks counts.
         let again = read(dir);
         if !is_live && again.as_ref().and_then(|recording| choose(recording, which)).is_none() {
             let process = match (which, again) {
-                (_, None) => return Err(Failure::Nothing(format!("{}: no recording", dir.display()))),
-                (Which::Main, _) => "no process was recorded".to_owned(),
-                (Which::Process(name), _) => format!("no process {name}"),
+                (_, None) => return Err(Failure::NotFound(format!("{}: no recording", dir.display()))),
+                (ProcessSelector::Main, _) => "no process was recorded".to_owned(),
+                (ProcessSelector::Process(name), _) => format!("no process {name}"),
             };
-            return Err(Failure::Nothing(format!("{}: {process}", dir.display())));
+            return Err(Failure::NotFound(format!("{}: {process}", dir.display())));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     };
     let mut trace = Follower::new(dir.join(&image.folder));
     loop {
@@ -82,7 +87,7 @@ pub fn follow(dir: &Path, which: &Which, may_come: &dyn Fn() -> bool, out: &mut 
         let mut fresh = Vec::new();
         let end = trace.copy(&mut fresh)?;
         if end == Some(END_EXEC)
-            && matches!(which, Which::Main)
+            && matches!(which, ProcessSelector::Main)
             && !trace.has_written
             && let Some(next) = successor(dir, &image)
         {
@@ -102,13 +107,13 @@ pub fn follow(dir: &Path, which: &Which, may_come: &dyn Fn() -> bool, out: &mut 
         }
         match (end, trace.fault.take()) {
             (Some(_), None) => return Ok(Ending::Complete),
-            (Some(_), Some(fault)) => return Ok(Ending::Cut(fault)),
+            (Some(_), Some(fault)) => return Ok(Ending::Truncated(fault)),
             (None, fault) if !is_live => {
-                return Ok(Ending::Cut(fault.unwrap_or_else(|| "the recording has no end".into())));
+                return Ok(Ending::Truncated(fault.unwrap_or_else(|| "the recording has no end".into())));
             }
             (None, fault) => trace.fault = fault,
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -125,10 +130,10 @@ fn read(dir: &Path) -> Option<Recording> {
     Some(recording)
 }
 
-fn choose<'a>(recording: &'a Recording, which: &Which) -> Option<&'a Image> {
+fn choose<'a>(recording: &'a Recording, which: &ProcessSelector) -> Option<&'a Image> {
     match which {
-        Which::Main => recording.images.first(),
-        Which::Process(name) => {
+        ProcessSelector::Main => recording.images.first(),
+        ProcessSelector::Process(name) => {
             let is_it = |image: &&Image| image.folder == *name || image.pid.to_string() == *name;
             recording.images.iter().rev().find(is_it)
         }
@@ -144,10 +149,10 @@ fn successor(dir: &Path, image: &Image) -> Option<Image> {
         if let Some(next) = later.find(|other| other.pid == image.pid) {
             return Some(next.clone());
         }
-        if start.elapsed() > SUCCESSOR || !is_written(dir, &recording, Some(image)) {
+        if start.elapsed() > SUCCESSOR_TIMEOUT || !is_written(dir, &recording, Some(image)) {
             return None;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -180,7 +185,7 @@ struct Follower {
 impl Follower {
     fn new(folder: PathBuf) -> Follower {
         let (tape, traces, fault) = Default::default();
-        let (at, next, has_written, decoder) = (TAPE_HEAD, 0, false, Decoder::default());
+        let (at, next, has_written, decoder) = (TAPE_HEADER_LEN, 0, false, Decoder::default());
         Follower { folder, tape, at, traces, decoder, next, has_written, fault }
     }
 
@@ -195,7 +200,7 @@ impl Follower {
         if self.tape.as_ref().is_none_or(|(_, old)| *old != inode) {
             let file = File::open(&path)?;
             let inode = file.metadata()?.ino();
-            (self.tape, self.at) = (Some((file, inode)), TAPE_HEAD);
+            (self.tape, self.at) = (Some((file, inode)), TAPE_HEADER_LEN);
             self.traces.clear();
         }
         let Some((tape, _)) = &self.tape else { return Ok(None) };

@@ -19,17 +19,17 @@ use rustc_hash::FxHashMap;
 use std::path::Path;
 
 /// What a reader gives.
-type Read = Result<(Imported, Ending), Error>;
+type ReadResult = Result<(Imported, Ending), Error>;
 /// A reader of bytes.
-type Reads = fn(&[u8]) -> Read;
+type ReadFn = fn(&[u8]) -> ReadResult;
 
 /// THE list: formats whose bytes are read at once. heaptrack's is read as a stream.
-const WHOLE: [(Format, Reads); 3] =
+const READERS: [(Format, ReadFn); 3] =
     [(Format::Pprof, pprof::read), (Format::Dhat, dhat::read), (Format::Massif, massif::read)];
 
 /// Whether files of a format are imported.
-pub fn reads(format: Format) -> bool {
-    format == Format::Heaptrack || WHOLE.iter().any(|(known, _)| *known == format)
+pub fn is_supported(format: Format) -> bool {
+    format == Format::Heaptrack || READERS.iter().any(|(known, _)| *known == format)
 }
 
 /// What an import knows.
@@ -57,9 +57,9 @@ pub struct Imported {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn image(path: &Path, format: Format) -> Result<Image, Failure> {
+pub fn from_path(path: &Path, format: Format) -> Result<Image, Failure> {
     let failed = |error| Failure::Format { path: path.display().to_string(), error };
-    let (imported, ending, damage) = match WHOLE.iter().find(|(known, _)| *known == format) {
+    let (imported, ending, damage) = match READERS.iter().find(|(known, _)| *known == format) {
         Some((_, read)) => {
             let unknown = |error: unpack::Error| {
                 let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
@@ -67,7 +67,7 @@ pub fn image(path: &Path, format: Format) -> Result<Image, Failure> {
             };
             let opened = unpack::open(path).map_err(unknown)?;
             let (imported, ending) = read(&opened.bytes).map_err(failed)?;
-            (imported, ending, opened.cut)
+            (imported, ending, opened.damage)
         }
         None => {
             let from = crate::load::bare::open(path).map_err(|error| io_failure(path, error))?;
@@ -85,8 +85,8 @@ pub fn image(path: &Path, format: Format) -> Result<Image, Failure> {
 ///
 /// # Errors
 /// When they are no file of the format.
-pub fn bytes(format: Format, bytes: &[u8]) -> Result<(Imported, Ending), Error> {
-    if let Some((_, read)) = WHOLE.iter().find(|(known, _)| *known == format) {
+pub fn from_bytes(format: Format, bytes: &[u8]) -> Result<(Imported, Ending), Error> {
+    if let Some((_, read)) = READERS.iter().find(|(known, _)| *known == format) {
         return read(bytes);
     }
     heaptrack::read(bytes).map_err(|failure| match failure {
@@ -171,7 +171,7 @@ impl Sites {
     }
 }
 
-/// A command line as the words that stand between blanks.
-fn words(command: &str) -> Vec<String> {
+/// A command line as the split_command that stand between blanks.
+fn split_command(command: &str) -> Vec<String> {
     command.split_whitespace().map(str::to_string).collect()
 }

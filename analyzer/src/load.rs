@@ -122,7 +122,7 @@ pub fn open(path: &Path) -> Result<Recording, Failure> {
     match sniff::format(&plain) {
         Some(Format::Mptl) => return image_alone(path, Image::profile(path)?),
         Some(Format::Mtrc) => return image_alone(path, Image::trace(path)?),
-        Some(format) if import::reads(format) => return image_alone(path, import::image(path, format)?),
+        Some(format) if import::is_supported(format) => return image_alone(path, import::from_path(path, format)?),
         _ => {}
     }
     let why =

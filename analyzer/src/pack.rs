@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// It is no folder that files could be put into.
     #[error("{0}: only a recording's folder can be packed")]
-    NoFolder(String),
+    NotADirectory(String),
 }
 
 /// Packs a recording: every file that names a frame of one of its stacks goes below `sysroot/`, under its own path.
@@ -45,7 +45,7 @@ pub enum Error {
 /// When the recording cannot be read, or a file not be copied.
 pub fn pack(folder: &Path, origin: Origin) -> Result<Packed, Error> {
     if !folder.is_dir() {
-        return Err(Error::NoFolder(folder.display().to_string()));
+        return Err(Error::NotADirectory(folder.display().to_string()));
     }
     let recording = open(folder)?;
     let mut symbols = Symbolizer::from(Detail::Full, origin);

@@ -49,7 +49,7 @@ pub struct Rule {
 
 /// A frame with what a rule may name.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct NamedFrame {
     /// As reports name it.
     pub frame: Frame,
     /// The symbol as it stands in the file.
@@ -83,7 +83,7 @@ impl Rule {
     }
 
     /// Whether a stack, innermost frame first, is suppressed.
-    pub fn matches(&self, stack: &[Seen]) -> bool {
+    pub fn matches(&self, stack: &[NamedFrame]) -> bool {
         match &self.kind {
             Kind::Lsan(pattern) => stack.iter().any(|seen| {
                 let frame = &seen.frame;
@@ -101,7 +101,7 @@ impl Rule {
 }
 
 /// Whether the steps fit a stack's innermost frames. Like [`Pattern`]: only the latest `...` is ever tried again.
-fn walk(steps: &[Step], stack: &[Seen]) -> bool {
+fn walk(steps: &[Step], stack: &[NamedFrame]) -> bool {
     let (mut step, mut at) = (0, 0);
     let mut back: Option<(usize, usize)> = None;
     while let Some(wanted) = steps.get(step) {
@@ -149,8 +149,8 @@ pub enum Dialect {
 const MOST_STEPS: usize = 24;
 
 /// A rule that suppresses a stack: for LSan by its innermost frame of the program, for valgrind by all its frames.
-pub fn generate(dialect: Dialect, stack: &[Seen], program: usize, number: usize) -> String {
-    let name = |seen: &Seen| seen.symbol.clone().or_else(|| seen.frame.function.clone());
+pub fn generate(dialect: Dialect, stack: &[NamedFrame], program: usize, number: usize) -> String {
+    let name = |seen: &NamedFrame| seen.symbol.clone().or_else(|| seen.frame.function.clone());
     match dialect {
         Dialect::Lsan => match stack.get(program) {
             Some(seen) => match &seen.frame.function {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// What a file may be packed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packing {
+pub enum Compression {
     /// RFC 1952, any number of members.
     Gzip,
     /// RFC 8878, any number of frames.
@@ -20,13 +20,13 @@ pub enum Packing {
     Lz4,
 }
 
-impl Packing {
+impl Compression {
     /// By the first bytes.
-    pub fn of(bytes: &[u8]) -> Option<Packing> {
+    pub fn of(bytes: &[u8]) -> Option<Compression> {
         match bytes {
-            [0x1f, 0x8b, 0x08, ..] => Some(Packing::Gzip),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Packing::Zstd),
-            [0x04, 0x22, 0x4d, 0x18, ..] => Some(Packing::Lz4),
+            [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),
+            [0x04, 0x22, 0x4d, 0x18, ..] => Some(Compression::Lz4),
             _ => None,
         }
     }
@@ -34,9 +34,9 @@ impl Packing {
     /// The name that messages use.
     pub const fn name(self) -> &'static str {
         match self {
-            Packing::Gzip => "gzip",
-            Packing::Zstd => "zstd",
-            Packing::Lz4 => "lz4",
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
+            Compression::Lz4 => "lz4",
         }
     }
 }
@@ -53,9 +53,9 @@ pub struct Limit {
 impl Limit {
     /// What [`open`] uses: 256 MiB, and 200 bytes for each packed byte. Traces pack 3 to 30 times; a file of zeros packs
     /// 1,000 times with gzip and 10,000 times and more with zstd.
-    pub const USUAL: Limit = Limit { floor: 256 << 20, ratio: 200 };
+    pub const DEFAULT: Limit = Limit { floor: 256 << 20, ratio: 200 };
     /// No bound, for who asked for it.
-    pub const NONE: Limit = Limit { floor: u64::MAX, ratio: 0 };
+    pub const UNLIMITED: Limit = Limit { floor: u64::MAX, ratio: 0 };
 
     const fn of(self, packed: u64) -> u64 {
         self.floor.saturating_add(self.ratio.saturating_mul(packed))
@@ -64,7 +64,7 @@ impl Limit {
 
 /// A file's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct OpenedFile {
     /// What it is, if it is one of ours.
     pub format: Option<Format>,
     /// The bytes, unpacked.
@@ -72,9 +72,9 @@ pub struct Opened {
     /// The name that messages use.
     pub name: String,
     /// What the bytes were packed in, outermost first.
-    pub packings: Vec<Packing>,
+    pub compression: Vec<Compression>,
     /// Why nothing came out behind the last byte, if the packed file is cut or damaged.
-    pub cut: Option<String>,
+    pub damage: Option<String>,
 }
 
 /// Why a file could not be opened.
@@ -95,37 +95,37 @@ pub enum Error {
     #[error(
         "{name}: {} bytes of {} hold more than {limit} bytes, more than is unpacked unless asked for",
         packed,
-        packing.name()
+        compression.name()
     )]
-    TooLong {
+    TooLarge {
         /// The file.
         name: String,
         /// What it is packed in.
-        packing: Packing,
+        compression: Compression,
         /// Its bytes.
         packed: u64,
         /// What may come out.
         limit: u64,
     },
     /// Nothing comes out.
-    #[error("{name}: nothing can be unpacked: damaged {}", packing.name())]
+    #[error("{name}: nothing can be unpacked: damaged {}", compression.name())]
     Damaged {
         /// The file.
         name: String,
         /// What it is packed in.
-        packing: Packing,
+        compression: Compression,
         /// What the decoder said.
         source: io::Error,
     },
 }
 
 /// Reads a file, `-` for standard input.
-pub fn open(path: &Path) -> Result<Opened, Error> {
-    open_within(path, Limit::USUAL)
+pub fn open(path: &Path) -> Result<OpenedFile, Error> {
+    open_within(path, Limit::DEFAULT)
 }
 
 /// The same with another limit.
-pub fn open_within(path: &Path, limit: Limit) -> Result<Opened, Error> {
+pub fn open_within(path: &Path, limit: Limit) -> Result<OpenedFile, Error> {
     let mut bytes = Vec::new();
     let (name, read) = if path == Path::new("-") {
         ("standard input".to_string(), io::stdin().lock().read_to_end(&mut bytes))
@@ -142,38 +142,38 @@ pub fn open_within(path: &Path, limit: Limit) -> Result<Opened, Error> {
 }
 
 /// Unpacks bytes that were read.
-pub fn unpack(name: String, bytes: Vec<u8>, limit: Limit) -> Result<Opened, Error> {
-    /// Packings within packings that are taken off.
+pub fn unpack(name: String, bytes: Vec<u8>, limit: Limit) -> Result<OpenedFile, Error> {
+    /// Packings within compression that are taken off.
     const DEPTH: usize = 4;
     let allowed = limit.of(bytes.len() as u64);
-    let mut opened = Opened { format: None, bytes, name, packings: Vec::new(), cut: None };
-    while let Some(packing) = Packing::of(&opened.bytes).filter(|_| opened.packings.len() < DEPTH) {
+    let mut opened = OpenedFile { format: None, bytes, name, compression: Vec::new(), damage: None };
+    while let Some(compression) = Compression::of(&opened.bytes).filter(|_| opened.compression.len() < DEPTH) {
         let packed = opened.bytes.len() as u64;
-        let (bytes, damage) = decode(packing, &opened.bytes, allowed);
+        let (bytes, damage) = decode(compression, &opened.bytes, allowed);
         if bytes.len() as u64 > allowed {
-            return Err(Error::TooLong { name: opened.name, packing, packed, limit: allowed });
+            return Err(Error::TooLarge { name: opened.name, compression, packed, limit: allowed });
         }
         match damage {
-            Some(source) if bytes.is_empty() => return Err(Error::Damaged { name: opened.name, packing, source }),
-            Some(source) => opened.cut = Some(format!("cut or damaged {}: {source}", packing.name())),
+            Some(source) if bytes.is_empty() => return Err(Error::Damaged { name: opened.name, compression, source }),
+            Some(source) => opened.damage = Some(format!("cut or damaged {}: {source}", compression.name())),
             None => {}
         }
         opened.bytes = bytes;
-        opened.packings.push(packing);
+        opened.compression.push(compression);
     }
     opened.format = sniff::format(&opened.bytes);
     Ok(opened)
 }
 
 /// What comes out, at most one byte more than `limit`, and what stopped it.
-fn decode(packing: Packing, packed: &[u8], limit: u64) -> (Vec<u8>, Option<io::Error>) {
+fn decode(compression: Compression, packed: &[u8], limit: u64) -> (Vec<u8>, Option<io::Error>) {
     let mut out = Vec::new();
     let most = limit.saturating_add(1);
-    let result = match packing {
-        Packing::Gzip => flate2::bufread::MultiGzDecoder::new(packed).take(most).read_to_end(&mut out),
-        Packing::Zstd => zstd::stream::read::Decoder::with_buffer(packed)
+    let result = match compression {
+        Compression::Gzip => flate2::bufread::MultiGzDecoder::new(packed).take(most).read_to_end(&mut out),
+        Compression::Zstd => zstd::stream::read::Decoder::with_buffer(packed)
             .and_then(|decoder| decoder.take(most).read_to_end(&mut out)),
-        Packing::Lz4 => decode_lz4(packed, most, &mut out),
+        Compression::Lz4 => decode_lz4(packed, most, &mut out),
     };
     (out, result.err())
 }

@@ -4,7 +4,7 @@
 mod made;
 mod misread;
 
-use heaptape_analyzer::convert::{self, Wish};
+use heaptape_analyzer::convert::{self, ConvertOptions};
 use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::export::{self, EXPORTERS, Error, Measure, Options, Written, verify};
 use heaptape_formats::dcpi::{self, Header};
@@ -262,9 +262,9 @@ fn the_arguments_are_judged() {
     assert!(impossible(run("mtrc", &profile, &Options::default(), &file)).contains("needs events"));
 }
 
-fn converted(to: &str, files: &[&Path], wish: &Wish, out: &Path) -> Result<Written, Error> {
+fn converted(to: &str, files: &[&Path], options: &ConvertOptions, out: &Path) -> Result<Written, Error> {
     let files: Vec<PathBuf> = files.iter().map(|file| file.to_path_buf()).collect();
-    convert::run(to, &files, &Wish { verify: true, ..wish.clone() }, Some(out))
+    convert::run(to, &files, &ConvertOptions { verify: true, ..options.clone() }, Some(out))
 }
 
 #[test]
@@ -272,43 +272,47 @@ fn conversions_conserve_what_both_formats_hold() {
     let (_dir, recording) = made::recording(&steps()[..200], &options());
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let wish = Wish::default();
+    let options = ConvertOptions::default();
     let all_hold = |written: &Written| assert!(written.verdicts.iter().all(verify::Verdict::holds), "{written:?}");
 
     // A recording, and a trace alone, which has no stacks.
-    all_hold(&converted("mtrc", &[&recording], &wish, &at("t.mtrc")).unwrap());
-    let bins = converted("mptl", &[&at("t.mtrc")], &wish, &at("bins.mptl")).unwrap();
+    all_hold(&converted("mtrc", &[&recording], &options, &at("t.mtrc")).unwrap());
+    let bins = converted("mptl", &[&at("t.mtrc")], &options, &at("bins.mptl")).unwrap();
     assert!(bins.notes.iter().any(|note| note.contains("bins only")));
     all_hold(&bins);
-    all_hold(&converted("mptl", &[&recording], &wish, &at("p.mptl")).unwrap());
+    all_hold(&converted("mptl", &[&recording], &options, &at("p.mptl")).unwrap());
 
     // mpatrol's formats in all flavours, there and back.
     for flavour in Flavour::ALL {
-        let other = Wish { options: Options { flavour: Some(flavour), ..Options::default() }, ..wish.clone() };
+        let other =
+            ConvertOptions { export: Options { flavour: Some(flavour), ..Options::default() }, ..options.clone() };
         for (to, first) in [("mtrc", "t.mtrc"), ("mptl", "p.mptl")] {
             let (there, back) = (at(&format!("{to}.{}", flavour.name())), at(&format!("{to}.back")));
             all_hold(&converted(to, &[&at(first)], &other, &there).unwrap());
-            let le64 = Wish { options: Options { flavour: Some(Flavour::LE64), ..Options::default() }, ..wish.clone() };
+            let le64 = ConvertOptions {
+                export: Options { flavour: Some(Flavour::LE64), ..Options::default() },
+                ..options.clone()
+            };
             all_hold(&converted(to, &[&there], &le64, &back).unwrap());
             assert!(std::fs::read(back).unwrap() == std::fs::read(at(first)).unwrap(), "{to} {}", flavour.name());
         }
     }
 
     // Sums: twice the same is twice as much, of the same stacks.
-    let twice = converted("mptl", &[&at("p.mptl"), &at("p.mptl")], &wish, &at("2.mptl")).unwrap();
+    let twice = converted("mptl", &[&at("p.mptl"), &at("p.mptl")], &options, &at("2.mptl")).unwrap();
     all_hold(&twice);
     let sites = |name: &str| Profile::read(&std::fs::read(at(name)).unwrap()).unwrap().0.sites.len();
     assert_eq!(sites("2.mptl"), sites("p.mptl"));
 
     // From stacks to arcs, to addresses, and between those.
-    let graph = converted("gmon", &[&at("p.mptl")], &wish, &at("g.gmon")).unwrap();
+    let graph = converted("gmon", &[&at("p.mptl")], &options, &at("g.gmon")).unwrap();
     all_hold(&graph);
     let read = |name: &str| gmon::read(&std::fs::read(at(name)).unwrap(), gmon::Hints::default()).unwrap();
     assert!(read("g.gmon").arcs().count() > 0);
-    let addresses = converted("dcpi", &[&at("g.gmon")], &wish, &at("d")).unwrap();
+    let addresses = converted("dcpi", &[&at("g.gmon")], &options, &at("d")).unwrap();
     all_hold(&addresses);
     assert!(addresses.notes.iter().any(|note| note.contains("arcs")));
-    let back = converted("gmon", &[&addresses.files[0]], &wish, &at("back.gmon")).unwrap();
+    let back = converted("gmon", &[&addresses.files[0]], &options, &at("back.gmon")).unwrap();
     all_hold(&back);
     let bins = |name: &str| {
         let mut union = gmon::Union::default();
@@ -318,15 +322,16 @@ fn conversions_conserve_what_both_formats_hold() {
         bins
     };
     assert_eq!(bins("g.gmon"), bins("back.gmon"));
-    all_hold(&converted("dcpi", &[&at("p.mptl")], &wish, &at("d2")).unwrap());
-    let summed = converted("dcpi", &[&addresses.files[0], &addresses.files[0]], &wish, &at("d3")).unwrap();
+    all_hold(&converted("dcpi", &[&at("p.mptl")], &options, &at("d2")).unwrap());
+    let summed = converted("dcpi", &[&addresses.files[0], &addresses.files[0]], &options, &at("d3")).unwrap();
     all_hold(&summed);
     let bytes = std::fs::read(&summed.files[0]).unwrap();
     assert_eq!(Header::text(dcpi::read(&bytes).unwrap().header.event), "bytes");
 
     // Forms and flavours of gmon.out.
     for flavour in Flavour::ALL {
-        let other = Wish { options: Options { flavour: Some(flavour), ..Options::default() }, ..wish.clone() };
+        let other =
+            ConvertOptions { export: Options { flavour: Some(flavour), ..Options::default() }, ..options.clone() };
         let name = format!("g.{}", flavour.name());
         all_hold(&converted("gmon", &[&at("g.gmon")], &other, &at(&name)).unwrap());
         assert_eq!(read(&name).flavour, flavour);
@@ -339,10 +344,10 @@ fn what_cannot_become_another_is_refused_with_the_reason() {
     let (_dir, recording) = made::recording(&steps()[..60], &options());
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let wish = Wish::default();
-    converted("mtrc", &[&recording], &wish, &at("t.mtrc")).unwrap();
-    converted("mptl", &[&recording], &wish, &at("p.mptl")).unwrap();
-    converted("gmon", &[&at("p.mptl")], &wish, &at("g.gmon")).unwrap();
+    let options = ConvertOptions::default();
+    converted("mtrc", &[&recording], &options, &at("t.mtrc")).unwrap();
+    converted("mptl", &[&recording], &options, &at("p.mptl")).unwrap();
+    converted("gmon", &[&at("p.mptl")], &options, &at("g.gmon")).unwrap();
     std::fs::write(at("text"), "a text that is no profile\n").unwrap();
     for (to, files, why) in [
         ("mtrc", vec!["p.mptl"], "consists of events"),
@@ -357,7 +362,7 @@ fn what_cannot_become_another_is_refused_with_the_reason() {
     ] {
         let files: Vec<PathBuf> = files.iter().map(|file| at(file)).collect();
         let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-        let error = converted(to, &files, &wish, &at("never")).unwrap_err().to_string();
+        let error = converted(to, &files, &options, &at("never")).unwrap_err().to_string();
         assert!(error.contains(why), "{to} of {files:?}: {error}");
     }
     assert!(!at("never").exists());
@@ -392,7 +397,7 @@ fn stacks_as_deep_as_the_file_is_long_take_linear_time() {
     builder.build().write(&mut bytes);
     let file = dir.path().join("deep.mptl");
     std::fs::write(&file, bytes).unwrap();
-    let written = converted("gmon", &[&file], &Wish::default(), &dir.path().join("deep.gmon")).unwrap();
+    let written = converted("gmon", &[&file], &ConvertOptions::default(), &dir.path().join("deep.gmon")).unwrap();
     assert_eq!(sum(&written, "samples"), u128::from(8 * DEPTH));
     let read = gmon::read(&std::fs::read(&written.files[0]).unwrap(), gmon::Hints::default()).unwrap();
     // Function 2 calls function 3 and so on, around and around: each pair counts what lies below its first passage.

@@ -3,9 +3,9 @@
 mod made;
 
 use heaptape_analyzer::compat::dcpi::{Inputs, Set};
-use heaptape_analyzer::compat::mleak::{self, view_recorded};
+use heaptape_analyzer::compat::input::{self, RecordingInput, is_recording};
+use heaptape_analyzer::compat::mleak::{self, view_recording};
 use heaptape_analyzer::compat::mprof;
-use heaptape_analyzer::compat::recorded::{self, Recorded, is_recording};
 use heaptape_analyzer::export::{self, Options};
 use heaptape_analyzer::processes::Processes;
 use heaptape_formats::mptl::Profile;
@@ -58,7 +58,8 @@ fn mleak_shows_what_is_alive_as_a_log_would() {
     let shown = |path: &Path, max_stack| {
         let mut out = Vec::new();
         let options = mleak::Options { max_stack, ..mleak::Options::default() };
-        let notes = view_recorded(&Recorded::open(path, &Processes::default()).unwrap(), &options, &mut out).unwrap();
+        let notes =
+            view_recording(&RecordingInput::open(path, &Processes::default()).unwrap(), &options, &mut out).unwrap();
         assert!(notes.is_empty(), "{notes:?}");
         String::from_utf8(out).unwrap()
     };
@@ -88,15 +89,15 @@ fn mprof_shows_the_profile_that_an_export_writes() {
         mprof::view(profile, &mprof::Options { call_graph: true, ..mprof::Options::default() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     };
-    let shown = view(&recorded::profile(&recording, &Processes::default()).unwrap().unwrap());
+    let shown = view(&input::profile(&recording, &Processes::default()).unwrap().unwrap());
     assert_eq!(shown, view(&written));
     assert!(shown.contains("0x0000000000006000"), "{shown}");
     // A trace has bins, and a profile is left to its own reader.
-    let bins = recorded::profile(&recording.join("4711.made/trace.mtrc"), &Processes::default()).unwrap().unwrap();
+    let bins = input::profile(&recording.join("4711.made/trace.mtrc"), &Processes::default()).unwrap().unwrap();
     assert_eq!((bins.bins.allocated == written.bins.allocated, bins.sites.len()), (true, 0));
-    assert!(recorded::profile(&file, &Processes::default()).unwrap().is_none());
-    assert!(recorded::profile(&recording, &Some("4711".to_string()).into()).unwrap().is_some());
-    assert!(recorded::profile(&recording, &Some("4712".to_string()).into()).is_err());
+    assert!(input::profile(&file, &Processes::default()).unwrap().is_none());
+    assert!(input::profile(&recording, &Some("4711".to_string()).into()).unwrap().is_some());
+    assert!(input::profile(&recording, &Some("4712".to_string()).into()).is_err());
 }
 
 #[test]

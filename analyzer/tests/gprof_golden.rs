@@ -1,6 +1,6 @@
 //! The view of every sample against what GNU gprof 2.40 printed of it, byte for byte.
 
-use heaptape_analyzer::compat::gprof::{self, Options, Whole};
+use heaptape_analyzer::compat::gprof::{self, Completeness, Options};
 use std::path::{Path, PathBuf};
 
 fn golden() -> PathBuf {
@@ -11,7 +11,7 @@ fn golden() -> PathBuf {
 }
 
 /// What a run printed: listings, warnings, and whether all was there or why nothing was.
-fn view(words: &[&str]) -> (String, String, Result<Whole, String>) {
+fn view(words: &[&str]) -> (String, String, Result<Completeness, String>) {
     golden();
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     let options = Options::parse(&words).unwrap();
@@ -85,7 +85,7 @@ fn every_listing_is_gprofs() {
 #[test]
 fn arcs_without_histogram_take_no_time() {
     let (out, _, whole) = view(&["-b", "-q", "exe/calls64", "hand/arcs-only.gmon"]);
-    assert_eq!(whole, Ok(Whole::Yes));
+    assert_eq!(whole, Ok(Completeness::Complete));
     let real = std::fs::read_to_string(golden().join("hand/arcs-only.graph.txt")).unwrap();
     assert_eq!(out, real.replace("-nan", "0.00"));
 }
@@ -128,7 +128,7 @@ fn missing_data_is_a_message() {
 #[test]
 fn cut_files_show_what_they_hold() {
     let (out, err, whole) = view(&["-b", "-p", "exe/calls64", "bad/cut-at-116.gmon"]);
-    assert_eq!(whole, Ok(Whole::Cut));
+    assert_eq!(whole, Ok(Completeness::Truncated));
     assert!(out.contains(" hot\n"), "{out}");
     assert!(err.contains("gmon.out: offset 116: bins: the file ends here"), "{err}");
 }
@@ -228,6 +228,6 @@ fn symspecs_and_the_traditional_style_mean_what_they_mean_to_gprof() {
         let file = golden().join("specs").join(format!("{sample}{}.txt", option.replace(['/', ':'], "_")));
         let theirs = std::fs::read_to_string(&file).unwrap();
         let (ours, _, whole) = view(&["-b", option, "exe/calls64", &format!("{folder}/{sample}.gmon")]);
-        assert_eq!((ours, whole), (theirs, Ok(Whole::Yes)), "{option}");
+        assert_eq!((ours, whole), (theirs, Ok(Completeness::Complete)), "{option}");
     }
 }

@@ -21,7 +21,7 @@ fn golden(name: &str) -> Vec<u8> {
 fn whole(name: &str, format: Format) -> Imported {
     let bytes = golden(name);
     assert_eq!(sniff::format(&bytes), Some(format), "{name}");
-    let (imported, ending) = import::bytes(format, &bytes).unwrap();
+    let (imported, ending) = import::from_bytes(format, &bytes).unwrap();
     assert_eq!(ending, Ending::Complete, "{name}");
     imported
 }
@@ -68,7 +68,7 @@ fn a_cut_file_gives_what_stands_before_the_cut() {
         let all = whole(name, format);
         let (mut read, mut sums) = (0, 0);
         for end in 0..bytes.len() {
-            let Ok((imported, ending)) = import::bytes(format, &bytes[..end]) else { continue };
+            let Ok((imported, ending)) = import::from_bytes(format, &bytes[..end]) else { continue };
             read += 1;
             assert!(imported.totals.allocs <= all.totals.allocs, "{name} cut at {end}");
             assert!(imported.sums.len() <= all.sums.len() + 1, "{name} cut at {end}");
@@ -92,7 +92,7 @@ fn damage_is_an_error_with_its_place() {
             for flip in [0x01, 0x20, 0x80, 0xff] {
                 let mut bytes = bytes.clone();
                 bytes[at] ^= flip;
-                if let Err(Error { offset, field, .. }) = import::bytes(format, &bytes) {
+                if let Err(Error { offset, field, .. }) = import::from_bytes(format, &bytes) {
                     assert!(offset <= bytes.len() as u64 + 1 && !field.is_empty(), "{name} at {at}: {offset} {field}");
                     refused += 1;
                 }
@@ -111,6 +111,6 @@ fn other_profiles_are_refused_with_what_they_count() {
     texts.text(&mut bytes, b"cpu");
     texts.text(&mut bytes, b"nanoseconds");
     assert_eq!(sniff::format(&bytes), Some(Format::Pprof));
-    let error = import::bytes(Format::Pprof, &bytes).unwrap_err().to_string();
+    let error = import::from_bytes(Format::Pprof, &bytes).unwrap_err().to_string();
     assert!(error.contains("cpu") && error.contains("no profile of memory"), "{error}");
 }

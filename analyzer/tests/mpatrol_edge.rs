@@ -65,7 +65,7 @@ fn traces() {
         let mut reader = match mtrc::Reader::new(&bytes) {
             Ok(reader) => reader,
             Err(error) => {
-                assert_eq!([format!("mptrace: {}", mptrace::words(&error))], theirs.errors[..], "{name}");
+                assert_eq!([format!("mptrace: {}", mptrace::read_error_message(&error))], theirs.errors[..], "{name}");
                 continue;
             }
         };
@@ -86,7 +86,7 @@ fn traces() {
         let out = String::from_utf8(out).unwrap();
         let mut errors: Vec<_> = String::from_utf8(complaints).unwrap().lines().map(str::to_owned).collect();
         match (&failure, reader.ending()) {
-            (Some(error), _) => errors.push(format!("mptrace: {}", mptrace::words(error))),
+            (Some(error), _) => errors.push(format!("mptrace: {}", mptrace::read_error_message(error))),
             (None, Some(Ending::Cut { .. })) => errors.push("mptrace: Error reading file".to_owned()),
             _ => {}
         }
@@ -127,7 +127,7 @@ fn profiles() {
             Ok(read) => read,
             Err(_) if refused.contains(&name.as_str()) => continue,
             Err(error) => {
-                assert_eq!([format!("mprof: {}", mprof::words(&error))], theirs.errors[..], "{name}");
+                assert_eq!([format!("mprof: {}", mprof::read_error_message(&error))], theirs.errors[..], "{name}");
                 continue;
             }
         };

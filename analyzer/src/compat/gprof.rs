@@ -12,7 +12,7 @@ mod specs;
 mod symbols;
 mod view;
 
-use crate::compat::recorded::{self, Recorded, is_recording};
+use crate::compat::input::{self, RecordingInput, is_recording};
 use crate::export::Measure;
 use crate::unpack;
 use graph::{Choice, Graph};
@@ -58,13 +58,13 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Whether everything was there.
+/// Whether all input could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whole {
-    /// Yes.
-    Yes,
-    /// A file was cut; what it held was used.
-    Cut,
+pub enum Completeness {
+    /// All input was read.
+    Complete,
+    /// A file was truncated. Its readable part was used.
+    Truncated,
 }
 
 type Result<T> = std::result::Result<T, Failure>;
@@ -78,14 +78,14 @@ fn read_file(path: &str) -> Result<Vec<u8>> {
 }
 
 /// Does what the options ask for: listings to `out`, warnings to `err`, `-s` and `-y` to files in the working directory.
-pub fn run(options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Result<Whole> {
+pub fn run(options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Result<Completeness> {
     if options.help {
         write!(out, "{}", options::help())?;
-        return Ok(Whole::Yes);
+        return Ok(Completeness::Complete);
     }
     if options.version {
         writeln!(out, "heaptape gprof {} (output of GNU gprof 2.40)", env!("CARGO_PKG_VERSION"))?;
-        return Ok(Whole::Yes);
+        return Ok(Completeness::Complete);
     }
     // A recording alone is shown for the program that it is of.
     let alone = is_recording(Path::new(&options.image));
@@ -98,7 +98,7 @@ pub fn run(options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Resul
     }
     let rules = Rules { no_static: options.no_static, only_functions: options.only_functions };
     let table = if options.lines { Table::lines(&image, rules) } else { Table::functions(&image, rules) };
-    let mut input = Input { whole: Whole::Yes, union: Union::default(), has_blocks: false };
+    let mut input = Input { completeness: Completeness::Complete, union: Union::default(), has_blocks: false };
     for path in &options.profiles {
         input.read(path, &image, options, out, err)?;
     }
@@ -107,7 +107,7 @@ pub fn run(options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Resul
 
 /// What the files hold together.
 struct Input {
-    whole: Whole,
+    completeness: Completeness,
     union: Union,
     has_blocks: bool,
 }
@@ -127,7 +127,7 @@ impl Input {
         }
         let opened = unpack::open(Path::new(path)).or_else(|error| message(chain(&error)))?;
         let what: Vec<Measure> = options.what.into_iter().collect();
-        let (bytes, notes) = recorded::gmon_of(opened, hints, &what).or_else(|error| message(chain(&error)))?;
+        let (bytes, notes) = input::gmon_of(opened, hints, &what).or_else(|error| message(chain(&error)))?;
         for note in &notes {
             writeln!(err, "gprof: {path}: {note}")?;
         }
@@ -145,7 +145,7 @@ impl Input {
         }
         if let Some(cut) = read.cut() {
             writeln!(err, "gprof: {path}: {cut}; what stands before is used")?;
-            self.whole = Whole::Cut;
+            self.completeness = Completeness::Truncated;
         }
         if read.blocks().next().is_some() {
             self.has_blocks = true;
@@ -160,7 +160,7 @@ impl Input {
     }
 
     fn read_recording(&mut self, path: &str, image: &Image, options: &Options, err: &mut dyn Write) -> Result<()> {
-        let recorded = Recorded::open(Path::new(path), &options.processes).map(|recorded| match options.what {
+        let recorded = RecordingInput::open(Path::new(path), &options.processes).map(|recorded| match options.what {
             Some(what) => recorded.counting(&[what]),
             None => recorded,
         });
@@ -168,7 +168,7 @@ impl Input {
         let (gmon, notes) = made.or_else(|error| message(format!("{path}: {}", chain(&error))))?;
         for note in &notes {
             writeln!(err, "gprof: {path}: {note}")?;
-            self.whole = Whole::Cut;
+            self.completeness = Completeness::Truncated;
         }
         self.union.add(&gmon).or_else(|error| message(format!("{path}: {error}")))
     }
@@ -177,7 +177,8 @@ impl Input {
 /// The options with the program of the recording that stands where gprof has the program.
 fn with_program(options: &Options) -> Result<Options> {
     let recording = options.image.clone();
-    let opened = Recorded::open(Path::new(&recording), &options.processes).or_else(|error| message(chain(&error)))?;
+    let opened =
+        RecordingInput::open(Path::new(&recording), &options.processes).or_else(|error| message(chain(&error)))?;
     let program = opened.program().map(|path| path.display().to_string());
     let Some(image) = program else { return message(format!("{recording}: it does not say of which program it is")) };
     Ok(Options { image, profiles: vec![recording], ..options.clone() })
@@ -208,8 +209,8 @@ fn list(
     image: &Image,
     out: &mut dyn Write,
     err: &mut dyn Write,
-) -> Result<Whole> {
-    let Input { whole, union, has_blocks } = input;
+) -> Result<Completeness> {
+    let Input { completeness, union, has_blocks } = input;
     let has_histogram = union.unit.is_some();
     let has_arcs = !union.arcs.is_empty();
     let mut styles = options.asked;
@@ -276,7 +277,7 @@ fn list(
     if styles.source {
         source::print_annotated(&view, &source, &no_source, &mut |out| between.page(out), out, err)?;
     }
-    Ok(whole)
+    Ok(completeness)
 }
 
 /// `-c`: the direct calls in the code that lead to an entry.

@@ -20,9 +20,9 @@
 //! ```
 //! Resizes are not followed, as mleak does not: a block is shown with its first address and size.
 
-mod recorded;
+mod from_recording;
 
-pub use recorded::view_recorded;
+pub use from_recording::view_recording;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead, Write};

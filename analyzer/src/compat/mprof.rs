@@ -18,7 +18,7 @@ use sites::Sites;
 use std::io::{self, Write};
 
 /// What mprof says of a file that cannot be read.
-pub fn words(error: &Error) -> &'static str {
+pub fn read_error_message(error: &Error) -> &'static str {
     match error.kind {
         Kind::Version(version) if version < FIRST_KNOWN => "Profiling file version too old",
         Kind::Version(_) => "Profiling file version too new",

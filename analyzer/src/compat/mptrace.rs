@@ -22,7 +22,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
 
 /// What mptrace says of a file that cannot be read.
-pub fn words(error: &Error) -> &'static str {
+pub fn read_error_message(error: &Error) -> &'static str {
     match error.kind {
         Kind::Version(_) => "Tracing file version too new",
         Kind::Cut => "Error reading file",

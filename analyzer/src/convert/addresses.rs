@@ -1,6 +1,6 @@
 //! Amounts at addresses that may lie anywhere, as DCPI profiles: one for each 4 GiB, since offsets have 32 bits.
 
-use super::Made;
+use super::Converted;
 use crate::export::Error;
 use heaptape_formats::dcpi::{Builder, Head};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub fn profiles(
     amounts: &BTreeMap<u64, u64>,
     further: &[(&str, &str)],
     stride: u32,
-    made: &mut Made,
+    made: &mut Converted,
 ) -> Result<(), Error> {
     let mut rest = amounts.iter().peekable();
     let mut first_of_all = true;

@@ -1,9 +1,9 @@
 //! From DCPI profiles.
 
-use super::{Made, Wish, failed};
+use super::{ConvertOptions, Converted, failed};
 use crate::export::{self, Error};
 use crate::missing::Missing;
-use crate::unpack::Opened;
+use crate::unpack::OpenedFile;
 use heaptape_formats::Flavour;
 use heaptape_formats::dcpi::{self, Builder, Head, Header, Profile};
 use heaptape_formats::gmon::{self, Unit};
@@ -15,10 +15,10 @@ struct Group<'f> {
     event: String,
 }
 
-fn read<'f>(files: &'f [Opened], wish: &Wish, made: &mut Made) -> Result<Vec<Group<'f>>, Error> {
+fn read<'f>(files: &'f [OpenedFile], options: &ConvertOptions, made: &mut Converted) -> Result<Vec<Group<'f>>, Error> {
     let mut groups: Vec<Group<'f>> = Vec::new();
     for file in files {
-        let profile = dcpi::read_at(&file.bytes, wish.stride).map_err(failed(file))?;
+        let profile = dcpi::read_at(&file.bytes, options.stride).map_err(failed(file))?;
         if !profile.is_documented() {
             return Err(Error::Impossible(format!("{}: the body of this version is not documented", file.name)));
         }
@@ -45,9 +45,9 @@ fn read<'f>(files: &'f [Opened], wish: &Wish, made: &mut Made) -> Result<Vec<Gro
 ///
 /// # Errors
 /// When a file cannot be read, or a sum is too large for gprof.
-pub fn to_gmon(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
-    let mut made = Made::default();
-    let groups = read(files, wish, &mut made)?;
+pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
+    let mut made = Converted::default();
+    let groups = read(files, options, &mut made)?;
     let totals = std::mem::take(&mut made.totals);
     for group in &groups {
         let mut amounts: BTreeMap<u64, u64> = BTreeMap::new();
@@ -58,7 +58,7 @@ pub fn to_gmon(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
             }
         }
         let wide = amounts.keys().next_back().is_some_and(|&last| last > u64::from(u32::MAX) - 2);
-        let flavour = wish.options.flavour.unwrap_or(Flavour::LE64);
+        let flavour = options.export.flavour.unwrap_or(Flavour::LE64);
         if wide && flavour.word == 4 {
             return Err(Error::Impossible("addresses of more than 32 bits have no place in a 32-bit file".into()));
         }
@@ -82,9 +82,9 @@ pub fn to_gmon(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
 ///
 /// # Errors
 /// When a file cannot be read, or addresses lie more than 4 GiB apart.
-pub fn to_dcpi(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
-    let mut made = Made::default();
-    for group in read(files, wish, &mut made)? {
+pub fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
+    let mut made = Converted::default();
+    for group in read(files, options, &mut made)? {
         let Some(first) = group.profiles.first() else { continue };
         let header = &first.header;
         let same_period = group.profiles.iter().all(|profile| profile.header.period == header.period);
@@ -93,7 +93,7 @@ pub fn to_dcpi(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
         let kept = same_period && samples <= u128::from(u32::MAX);
         let failed = |error| Error::Format(group.event.clone(), error);
         let mut builder = if kept { Builder::like(header) } else { fitted(header).map_err(failed)? };
-        builder = builder.stride(wish.stride.unwrap_or(first.stride));
+        builder = builder.stride(options.stride.unwrap_or(first.stride));
         for profile in &group.profiles {
             let weight = if kept { 1 } else { profile.header.period };
             profile

@@ -1,15 +1,15 @@
 //! From gmon.out.
 
-use super::{Made, Wish, addresses, failed};
+use super::{ConvertOptions, Converted, addresses, failed};
 use crate::export::{self, Error};
 use crate::missing::Missing;
-use crate::unpack::Opened;
+use crate::unpack::OpenedFile;
 use heaptape_formats::Flavour;
 use heaptape_formats::gmon::{self, Form, Hints, Union};
 use std::collections::BTreeMap;
 
 /// All files together, and the flavour and form of the first.
-fn read(files: &[Opened], made: &mut Made) -> Result<(Union, Flavour, Form), Error> {
+fn read(files: &[OpenedFile], made: &mut Converted) -> Result<(Union, Flavour, Form), Error> {
     let mut union = Union::default();
     let mut first = None;
     for file in files {
@@ -30,11 +30,11 @@ fn read(files: &[Opened], made: &mut Made) -> Result<(Union, Flavour, Form), Err
 ///
 /// # Errors
 /// When a file cannot be read, does not fit the others, or the form has no place for what they hold.
-pub fn to_gmon(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
-    let mut made = Made::default();
+pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
+    let mut made = Converted::default();
     let (union, flavour, form) = read(files, &mut made)?;
-    let wanted = wish.form.unwrap_or(if form == Form::LdProfile { Form::Magic } else { form });
-    let flavour = wish.options.flavour.unwrap_or(flavour);
+    let wanted = options.form.unwrap_or(if form == Form::LdProfile { Form::Magic } else { form });
+    let flavour = options.export.flavour.unwrap_or(flavour);
     if flavour.word == 4 && is_wide(&union) {
         return Err(Error::Impossible("addresses of more than 32 bits have no place in a 32-bit file".into()));
     }
@@ -64,8 +64,8 @@ fn is_wide(union: &Union) -> bool {
 ///
 /// # Errors
 /// When a file cannot be read, or there is no histogram.
-pub fn to_dcpi(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
-    let mut made = Made::default();
+pub fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
+    let mut made = Converted::default();
     let (union, ..) = read(files, &mut made)?;
     let Some(unit) = union.unit else {
         return Err(Error::Impossible("there is no histogram, and DCPI holds nothing else".into()));
@@ -89,7 +89,7 @@ pub fn to_dcpi(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
         &event,
         &amounts,
         if union.rate() == 1 { &[] } else { &further },
-        wish.stride.unwrap_or(1),
+        options.stride.unwrap_or(1),
         &mut made,
     )?;
     if made.files.is_empty() {

@@ -1,16 +1,16 @@
 //! From MPTL: its sites are addresses in the memory of the process, so the results are, too.
 
-use super::{Made, Wish, addresses, cut, failed, merge};
+use super::{ConvertOptions, Converted, addresses, cut, failed, merge};
 use crate::export::objects::Frame;
 use crate::export::stack_tree::{Gathering, Tree};
 use crate::export::{Error, Measure, Totals};
-use crate::unpack::Opened;
+use crate::unpack::OpenedFile;
 use heaptape_formats::Flavour;
 use heaptape_formats::gmon;
 use heaptape_formats::mptl::{Data, Profile, Site};
 use std::collections::BTreeMap;
 
-fn read(files: &[Opened], made: &mut Made) -> Result<(Profile, Totals), Error> {
+fn read(files: &[OpenedFile], made: &mut Converted) -> Result<(Profile, Totals), Error> {
     let mut profiles = Vec::new();
     let mut totals = Totals::default();
     for file in files {
@@ -26,12 +26,12 @@ fn read(files: &[Opened], made: &mut Made) -> Result<(Profile, Totals), Error> {
 ///
 /// # Errors
 /// When a file cannot be read or does not fit the others.
-pub fn to_mptl(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
-    let mut made = Made::default();
+pub fn to_mptl(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
+    let mut made = Converted::default();
     let (mut profile, totals) = read(files, &mut made)?;
     made.totals = totals;
-    profile.flavour = wish.options.flavour.unwrap_or(profile.flavour);
-    profile.version = wish.options.version.unwrap_or(profile.version);
+    profile.flavour = options.export.flavour.unwrap_or(profile.flavour);
+    profile.version = options.export.version.unwrap_or(profile.version);
     if profile.flavour.word == 4 && merge::is_wide(&profile) {
         made.notes.push("numbers of more than 32 bits lost their high bits".into());
     }
@@ -98,11 +98,11 @@ fn tree(profile: &Profile) -> (Tree, Vec<u32>) {
 ///
 /// # Errors
 /// When a file cannot be read, or sums are too large.
-pub fn to_gmon(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
-    let mut made = Made::default();
+pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
+    let mut made = Converted::default();
     let (profile, _) = read(files, &mut made)?;
-    let measures = if wish.options.what.is_empty() { vec![Measure::AllocBytes] } else { wish.options.what.clone() };
-    let flavour = wish.options.flavour.unwrap_or(profile.flavour);
+    let measures = if options.export.what.is_empty() { vec![Measure::AllocBytes] } else { options.export.what.clone() };
+    let flavour = options.export.flavour.unwrap_or(profile.flavour);
     let (tree, nodes) = tree(&profile);
     for measure in measures {
         let mut amounts = Vec::new();
@@ -130,7 +130,7 @@ pub fn to_gmon(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
 ///
 /// # Errors
 /// When a file cannot be read.
-pub fn to_dcpi(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
+pub fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
     /// What a profile knows.
     const USUAL: [Measure; 6] = [
         Measure::AllocBytes,
@@ -140,9 +140,9 @@ pub fn to_dcpi(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
         Measure::LiveBytes,
         Measure::LiveCount,
     ];
-    let mut made = Made::default();
+    let mut made = Converted::default();
     let (profile, _) = read(files, &mut made)?;
-    let measures = if wish.options.what.is_empty() { USUAL.to_vec() } else { wish.options.what.clone() };
+    let measures = if options.export.what.is_empty() { USUAL.to_vec() } else { options.export.what.clone() };
     for measure in measures {
         let mut amounts: BTreeMap<u64, u64> = BTreeMap::new();
         for (site, data) in allocating(&profile) {
@@ -153,7 +153,7 @@ pub fn to_dcpi(files: &[Opened], wish: &Wish) -> Result<Made, Error> {
         for &amount in amounts.values() {
             made.totals.add(measure.name(), amount.into());
         }
-        addresses::profiles(measure.name(), &amounts, &[], wish.stride.unwrap_or(1), &mut made)?;
+        addresses::profiles(measure.name(), &amounts, &[], options.stride.unwrap_or(1), &mut made)?;
     }
     if made.files.is_empty() {
         return Err(Error::Impossible("the profile counts nothing of that".into()));

@@ -208,7 +208,9 @@ pub fn read(files: &[PathBuf]) -> Result<Totals, Error> {
                 totals.dcpi(&dcpi::read(&opened.bytes).and_then(dcpi::Profile::strict).map_err(failed)?)
             }
             Some(Format::Pprof) => totals.pprof(&opened.bytes).map_err(failed)?,
-            Some(format) if crate::import::reads(format) => totals.imported(&crate::import::image(path, format)?),
+            Some(format) if crate::import::is_supported(format) => {
+                totals.imported(&crate::import::from_path(path, format)?)
+            }
             other => {
                 let what = other.map_or("no known format", Format::name);
                 return Err(Error::Impossible(format!("{} was read back as {what}", opened.name)));

@@ -1,11 +1,11 @@
 //! DHAT's points: sums in all, at the end and at the peak.
 
 use super::frame_text::parse;
-use super::{Read, Sites, words};
+use super::{ReadResult, Sites, split_command};
 use heaptape_formats::dhat::File;
 
-/// Reads a file.
-pub fn read(bytes: &[u8]) -> Read {
+/// ReadFn a file.
+pub fn read(bytes: &[u8]) -> ReadResult {
     let (file, ending) = File::read(bytes)?;
     let mut sites = Sites::default();
     let frames: Vec<_> = file.ftbl.iter().map(|text| parse(text)).collect();
@@ -32,7 +32,7 @@ pub fn read(bytes: &[u8]) -> Read {
     }
     let mut imported = sites.finish(file.bklt);
     imported.pid = u32::try_from(file.pid).unwrap_or(0);
-    imported.argv = words(&file.cmd);
+    imported.argv = split_command(&file.cmd);
     if file.tu == "µs" {
         imported.duration_ns = file.te.saturating_mul(1000);
         imported.totals.peak_tick = file.tg.unwrap_or(0).saturating_mul(1000);

@@ -1,6 +1,6 @@
 //! heaptrack's events, added up as they are read: the peak and who held it are found on the way, in memory that follows the stacks.
 
-use super::{Imported, Sites, words};
+use super::{Imported, Sites, split_command};
 use crate::event::Span;
 use crate::event::{Event, Kind};
 use crate::model::call_sites::CallSites;
@@ -16,16 +16,16 @@ use std::io::BufRead;
 /// An address: itself, its module, and its names, innermost first.
 type Place = (u64, u64, Vec<NameOf>);
 
-/// Reads a file.
+/// ReadFn a file.
 pub fn read(from: impl BufRead) -> Result<(Imported, Ending), Failure> {
     let mut reader = Reader::new(from);
     let mut tables = Tables::default();
     let (mut totals, mut sites, mut peak) = (Totals::default(), CallSites::default(), Peak::within(Span::ALL));
     let (mut argv, mut time, mut number) = (Vec::new(), 0u64, 0);
-    let mut strange = 0u64;
+    let mut unknown = 0u64;
     while let Some(line) = reader.next()? {
         match line {
-            Line::Command(text) => argv = words(&String::from_utf8_lossy(&text)),
+            Line::Command(text) => argv = split_command(&String::from_utf8_lossy(&text)),
             Line::Text(text) => tables.texts.push(text),
             Line::Address { address, module, names } => tables.addresses.push((address, module, names)),
             Line::Stack { address, parent } => tables.stack(address, parent),
@@ -36,7 +36,7 @@ pub fn read(from: impl BufRead) -> Result<(Imported, Ending), Failure> {
             Line::Milliseconds(now) => time = now.saturating_mul(1_000_000),
             Line::Alloc(info) => {
                 let Some((block, live)) = tables.info(info) else {
-                    strange += 1;
+                    unknown += 1;
                     continue;
                 };
                 *live += 1;
@@ -46,7 +46,7 @@ pub fn read(from: impl BufRead) -> Result<(Imported, Ending), Failure> {
             }
             Line::Free(info) => {
                 let Some((block, live)) = tables.info(info).filter(|(_, live)| **live > 0) else {
-                    strange += 1;
+                    unknown += 1;
                     continue;
                 };
                 *live -= 1;
@@ -63,7 +63,7 @@ pub fn read(from: impl BufRead) -> Result<(Imported, Ending), Failure> {
         (row.peak_blocks, row.peak_bytes) = (held.blocks, held.bytes);
     }
     let mut totals = totals.finish(None);
-    (totals.frees, totals.unknown_frees) = (totals.frees + strange, strange);
+    (totals.frees, totals.unknown_frees) = (totals.frees + unknown, unknown);
     let imported = Imported {
         stacks: tables.sites.stacks,
         sums: rows,

@@ -2,11 +2,11 @@
 //! count what was live at the end.
 
 use super::frame_text::parse;
-use super::{Read, Sites, words};
+use super::{ReadResult, Sites, split_command};
 use heaptape_formats::massif::{Reader, Snapshot, TreeKind};
 
-/// Reads a file.
-pub fn read(bytes: &[u8]) -> Read {
+/// ReadFn a file.
+pub fn read(bytes: &[u8]) -> ReadResult {
     let mut reader = Reader::new(bytes)?;
     let (mut peak, mut last): (Option<Snapshot>, Option<Snapshot>) = (None, None);
     // The latest tree, for the end.
@@ -46,7 +46,7 @@ pub fn read(bytes: &[u8]) -> Read {
     }
     let mut imported = sites.finish(peak.is_some());
     imported.totals.peak_bytes = imported.totals.peak_bytes.max(most);
-    imported.argv = words(&reader.head().cmd);
+    imported.argv = split_command(&reader.head().cmd);
     if reader.head().time_unit == "ms" {
         imported.duration_ns = time.saturating_mul(1_000_000);
         imported.totals.peak_tick = peak_time.saturating_mul(1_000_000);

@@ -1,7 +1,7 @@
 //! pprof's heap profiles: what was allocated and what is in use, by stack. The tables stand behind the samples, so the bytes are read
 //! twice.
 
-use super::{Read, Sites};
+use super::{ReadResult, Sites};
 use crate::stacks::{Module, Named, Site};
 use heaptape_formats::pprof::{Function, Location, Mapping, Reader, Record, Sample};
 use heaptape_formats::{Ending, Error, Format, Kind};
@@ -27,8 +27,8 @@ enum Value {
     PeakBytes,
 }
 
-/// Reads an unpacked file.
-pub fn read(bytes: &[u8]) -> Read {
+/// ReadFn an unpacked file.
+pub fn read(bytes: &[u8]) -> ReadResult {
     let mut tables = Tables::default();
     let mut reader = Reader::new(bytes);
     while let Some(record) = reader.next()? {
@@ -66,7 +66,7 @@ pub fn read(bytes: &[u8]) -> Read {
     imported.pid = pid;
     imported.duration_ns = u64::try_from(tables.duration).unwrap_or(0);
     imported.started_unix_ns = u64::try_from(tables.started).unwrap_or(0);
-    imported.argv = tables.comment.map(|comment| super::words(&tables.text(comment))).unwrap_or_default();
+    imported.argv = tables.comment.map(|comment| super::split_command(&tables.text(comment))).unwrap_or_default();
     if imported.argv.is_empty() {
         imported.argv = tables.first_mapping.map(|mapping| vec![tables.text(mapping.file)]).unwrap_or_default();
     }

@@ -5,7 +5,7 @@ use super::chunk::event_of;
 use crate::event::{Event, Span};
 use crate::missing::Missing;
 use crate::stacks::{Named, Site, Stacks};
-use crate::unpack::Packing;
+use crate::unpack::Compression;
 use heaptape_formats::mtrc::{self, Record};
 use heaptape_formats::tape::{Codec, SiteSums, Totals};
 use heaptape_formats::{Ending, Result, mptl};
@@ -122,13 +122,13 @@ pub fn open(path: &Path) -> std::io::Result<Box<dyn Read>> {
 pub fn unpacking(mut from: impl Read + 'static) -> std::io::Result<Box<dyn Read>> {
     let mut start = Vec::new();
     from.by_ref().take(4).read_to_end(&mut start)?;
-    let packing = Packing::of(&start);
+    let compression = Compression::of(&start);
     let whole = std::io::Cursor::new(start).chain(from);
-    match packing {
+    match compression {
         None => Ok(Box::new(whole)),
-        Some(Packing::Gzip) => Ok(Box::new(flate2::read::MultiGzDecoder::new(std::io::BufReader::new(whole)))),
-        Some(Packing::Zstd) => Codec::Zstd.reader(whole),
-        Some(Packing::Lz4) => Codec::Lz4.reader(whole),
+        Some(Compression::Gzip) => Ok(Box::new(flate2::read::MultiGzDecoder::new(std::io::BufReader::new(whole)))),
+        Some(Compression::Zstd) => Codec::Zstd.reader(whole),
+        Some(Compression::Lz4) => Codec::Lz4.reader(whole),
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 
-fn stack(frames: &[(&str, &str, &str)]) -> Vec<Seen> {
-    let frame = |&(function, file, module): &(&str, &str, &str)| Seen {
+fn stack(frames: &[(&str, &str, &str)]) -> Vec<NamedFrame> {
+    let frame = |&(function, file, module): &(&str, &str, &str)| NamedFrame {
         frame: Frame {
             function: Some(function.into()),
             file: (!file.is_empty()).then(|| file.into()),

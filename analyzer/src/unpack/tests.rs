@@ -19,8 +19,8 @@ fn lz4(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("a vector takes all")
 }
 
-fn unpacked(bytes: Vec<u8>) -> Result<Opened, Error> {
-    unpack("x".into(), bytes, Limit::USUAL)
+fn unpacked(bytes: Vec<u8>) -> Result<OpenedFile, Error> {
+    unpack("x".into(), bytes, Limit::DEFAULT)
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn each_packing_comes_off_and_all_of_them() {
     for (packed, count) in [(INNER.to_vec(), 0), (gzip(INNER), 1), (zstd(INNER), 1), (lz4(INNER), 1), (nested, 3)] {
         let opened = unpacked(packed).expect("whole");
         assert_eq!((opened.bytes.as_slice(), opened.format), (INNER, Some(Format::Mtrc)));
-        assert_eq!((opened.packings.len(), opened.cut), (count, None));
+        assert_eq!((opened.compression.len(), opened.damage), (count, None));
     }
 }
 
@@ -39,7 +39,7 @@ fn many_frames_are_one_file() {
         let packed = [pack(INNER), pack(b""), pack(&vec![7; 1 << 20]), pack(b"end")].concat();
         let opened = unpacked(packed).expect("whole");
         assert_eq!(opened.bytes.len(), INNER.len() + (1 << 20) + 3);
-        assert!(opened.bytes.ends_with(b"\x07end") && opened.cut.is_none());
+        assert!(opened.bytes.ends_with(b"\x07end") && opened.damage.is_none());
     }
 }
 
@@ -57,9 +57,9 @@ fn a_cut_file_gives_what_it_holds() {
         let packed = pack(&noise);
         for end in (0..packed.len()).step_by(9_973) {
             match unpacked(packed[..end].to_vec()) {
-                Ok(opened) if opened.packings.is_empty() => assert!(end < 4),
+                Ok(opened) if opened.compression.is_empty() => assert!(end < 4),
                 Ok(opened) => {
-                    assert!(opened.cut.is_some(), "{end}");
+                    assert!(opened.damage.is_some(), "{end}");
                     assert!(noise.starts_with(&opened.bytes));
                 }
                 Err(Error::Damaged { .. }) => assert!(end < 140_000, "{end}"),
@@ -91,8 +91,8 @@ fn a_bomb_is_refused_unless_asked_for() {
     for pack in [gzip, zstd, lz4] {
         let packed = pack(&zeros);
         let error = unpack("bomb".into(), packed.clone(), tight).expect_err("too long");
-        assert!(matches!(error, Error::TooLong { .. }) && error.to_string().contains("bomb"), "{error}");
-        assert_eq!(unpack("x".into(), packed, Limit::NONE).expect("asked for").bytes.len(), zeros.len());
+        assert!(matches!(error, Error::TooLarge { .. }) && error.to_string().contains("bomb"), "{error}");
+        assert_eq!(unpack("x".into(), packed, Limit::UNLIMITED).expect("asked for").bytes.len(), zeros.len());
         let twice = pack(&pack(&zeros));
         assert!(unpack("x".into(), twice, tight).is_err());
     }

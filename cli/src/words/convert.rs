@@ -2,7 +2,7 @@
 
 use super::export::{How, exporters, tell};
 use crate::Outcome;
-use heaptape_analyzer::convert::{self, Wish};
+use heaptape_analyzer::convert::{self, ConvertOptions};
 use heaptape_formats::gmon::Form;
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         "4.4bsd" => Form::Bsd44,
         _ => Form::Magic,
     });
-    let wish = Wish { options: args.how.options(), form, stride: args.stride, verify: args.how.verify };
-    let written = convert::run(&args.format, &args.files, &wish, args.how.output.as_deref())?;
+    let options = ConvertOptions { export: args.how.options(), form, stride: args.stride, verify: args.how.verify };
+    let written = convert::run(&args.format, &args.files, &options, args.how.output.as_deref())?;
     Ok(tell(&written))
 }

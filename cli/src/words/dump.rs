@@ -73,8 +73,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         None => anyhow::bail!("{}: not a file of a known format", opened.name),
     }
     out.flush()?;
-    if let Some(cut) = opened.cut {
-        eprintln!("heaptape: {}: {cut}", opened.name);
+    if let Some(damage) = opened.damage {
+        eprintln!("heaptape: {}: {damage}", opened.name);
         return Ok(Outcome::Partial);
     }
     Ok(Outcome::Done)

@@ -1,7 +1,7 @@
 //! `heaptape gprof`: profiles of gmon.out files, with gprof's options.
 
 use crate::{Outcome, terminal};
-use heaptape_analyzer::compat::gprof::{self, Options, Whole};
+use heaptape_analyzer::compat::gprof::{self, Completeness, Options};
 use std::io::Write;
 
 /// gprof's own options and files; `heaptape gprof --help` lists them.
@@ -19,7 +19,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let whole = gprof::run(&options, &mut out, &mut terminal::stderr())?;
     out.flush()?;
     Ok(match whole {
-        Whole::Yes => Outcome::Done,
-        Whole::Cut => Outcome::Partial,
+        Completeness::Complete => Outcome::Done,
+        Completeness::Truncated => Outcome::Partial,
     })
 }

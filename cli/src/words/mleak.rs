@@ -1,9 +1,9 @@
 //! `heaptape mleak`: unfreed allocations as mleak shows them.
 
 use crate::{Outcome, terminal};
+use heaptape_analyzer::compat::input::{RecordingInput, is_recording};
 use heaptape_analyzer::compat::mleak::{self, Options};
-use heaptape_analyzer::compat::recorded::{Recorded, is_recording};
-use heaptape_analyzer::compat::{format_of, stranger};
+use heaptape_analyzer::compat::{format_of, wrong_format_hint};
 use heaptape_analyzer::load::bare;
 use heaptape_formats::Format;
 use std::io::{self, BufReader, Write};
@@ -38,14 +38,14 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let path = Path::new(&args.file);
     let format = format_of(path);
     if is_recording(path) || format == Some(Format::Mtrc) {
-        let recorded = Recorded::open(path, &args.processes.processes())?;
-        let notes = mleak::view_recorded(&recorded, &options, &mut out)?;
+        let recorded = RecordingInput::open(path, &args.processes.processes())?;
+        let notes = mleak::view_recording(&recorded, &options, &mut out)?;
         out.flush()?;
         notes.iter().for_each(|note| eprintln!("mleak: {note}"));
         return Ok(if notes.is_empty() { Outcome::Done } else { Outcome::Partial });
     }
     if let Some(format) = format {
-        eprintln!("mleak: {}: no log; {}", args.file, stranger(format));
+        eprintln!("mleak: {}: no log; {}", args.file, wrong_format_hint(format));
         return Ok(Outcome::Partial);
     }
     let opened = if args.file == "-" { bare::unpacking(io::stdin()) } else { bare::open(path) };

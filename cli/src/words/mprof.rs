@@ -3,7 +3,7 @@
 use crate::{Outcome, terminal};
 use anyhow::Context;
 use heaptape_analyzer::compat::mprof::{self, Options};
-use heaptape_analyzer::compat::{self, recorded};
+use heaptape_analyzer::compat::{self, input};
 use heaptape_formats::{Ending, Format, mptl::Profile};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -47,9 +47,9 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     let path = Path::new(&args.file);
-    let read = match recorded::profile(path, &args.processes.processes())? {
+    let read = match input::profile(path, &args.processes.processes())? {
         Some(profile) => Ok((profile, Ending::Complete)),
-        None => match recorded::bytes(path) {
+        None => match input::bytes(path) {
             Ok(bytes) => Profile::read(&bytes),
             Err(error) => {
                 eprintln!("mprof: {:#}", anyhow::Error::new(error));
@@ -60,9 +60,9 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let (profile, ending) = match read {
         Ok(read) => read,
         Err(error) => {
-            eprintln!("mprof: {}\nmprof: {error}", mprof::words(&error));
+            eprintln!("mprof: {}\nmprof: {error}", mprof::read_error_message(&error));
             compat::format_of(path).filter(|format| *format != Format::Mptl).into_iter().for_each(|format| {
-                eprintln!("mprof: {}", compat::stranger(format));
+                eprintln!("mprof: {}", compat::wrong_format_hint(format));
             });
             return Ok(Outcome::Partial);
         }

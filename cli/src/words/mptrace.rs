@@ -4,8 +4,8 @@ use crate::{Outcome, terminal};
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use heaptape_analyzer::compat;
+use heaptape_analyzer::compat::input::{self, RecordingInput};
 use heaptape_analyzer::compat::mptrace::{self, Hatf, Options, Simulation, View};
-use heaptape_analyzer::compat::recorded::{self, Recorded};
 use heaptape_analyzer::export;
 use heaptape_analyzer::load::bare;
 use heaptape_analyzer::text::Harmless;
@@ -93,7 +93,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         eprintln!("mptrace: the window is not built; the trace is shown as text");
     }
     let opened = match args.file.as_str() {
-        file if recorded::is_recording(Path::new(file)) => return show_recording(&args),
+        file if input::is_recording(Path::new(file)) => return show_recording(&args),
         "-" => bare::unpacking(io::stdin()),
         file => bare::open(Path::new(file)),
     };
@@ -101,7 +101,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         Ok(input) => {
             let outcome = show(&args, input)?;
             if let Some(format) = compat::format_of(Path::new(&args.file)).filter(|format| *format != Format::Mtrc) {
-                eprintln!("mptrace: {}", compat::stranger(format));
+                eprintln!("mptrace: {}", compat::wrong_format_hint(format));
             }
             Ok(outcome)
         }
@@ -114,7 +114,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
 
 /// A recording's greatest process, or the one that was named.
 fn show_recording(args: &Args) -> anyhow::Result<Outcome> {
-    let recorded = Recorded::open(Path::new(&args.file), &args.processes.processes())?;
+    let recorded = RecordingInput::open(Path::new(&args.file), &args.processes.processes())?;
     let (image, others) = recorded.greatest()?;
     if !others.is_empty() {
         eprintln!("mptrace: this is {}; --process shows {}", image.about.folder, others.join(", "));
@@ -202,7 +202,7 @@ fn open(name: Option<&str>) -> anyhow::Result<Option<Box<dyn Write>>> {
 fn complain(failure: &Failure) -> Outcome {
     let words = match failure {
         Failure::Io(_) => "Error reading file",
-        Failure::Format(error) => mptrace::words(error),
+        Failure::Format(error) => mptrace::read_error_message(error),
     };
     eprintln!("mptrace: {words}\nmptrace: {failure}");
     Outcome::Partial

@@ -1,7 +1,7 @@
 //! `heaptape stream`: the trace of a process, live, on standard output.
 
 use crate::Outcome;
-use heaptape_analyzer::follow::{Ending, Which, follow};
+use heaptape_analyzer::follow::{Ending, ProcessSelector, follow};
 use heaptape_formats::recording::{RECORDING, TAPE};
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let (dir, which) = find(&args)?;
     match follow(&dir, &which, &may_come, &mut out) {
         Ok(Ending::Complete) => Ok(Outcome::Done),
-        Ok(Ending::Cut(why)) => {
+        Ok(Ending::Truncated(why)) => {
             eprintln!("heaptape: {}: the trace is cut: {why}", dir.display());
             Ok(Outcome::Partial)
         }
@@ -45,8 +45,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
 }
 
 /// The recording that is meant, and the process in it.
-fn find(args: &Args) -> anyhow::Result<(PathBuf, Which)> {
-    let chosen = args.process.clone().map_or(Which::Main, Which::Process);
+fn find(args: &Args) -> anyhow::Result<(PathBuf, ProcessSelector)> {
+    let chosen = args.process.clone().map_or(ProcessSelector::Main, ProcessSelector::Process);
     let path = &args.what;
     if args.starting || path.join(RECORDING).exists() {
         return Ok((path.clone(), chosen));
@@ -67,12 +67,12 @@ fn find(args: &Args) -> anyhow::Result<(PathBuf, Which)> {
 }
 
 /// The recording that a process's folder belongs to.
-fn of_process(folder: &Path) -> anyhow::Result<(PathBuf, Which)> {
+fn of_process(folder: &Path) -> anyhow::Result<(PathBuf, ProcessSelector)> {
     let folder = folder.canonicalize()?;
     let (Some(dir), Some(name)) = (folder.parent(), folder.file_name()) else {
         anyhow::bail!("{}: no process of a recording", folder.display());
     };
-    Ok((dir.to_owned(), Which::Process(name.to_string_lossy().into_owned())))
+    Ok((dir.to_owned(), ProcessSelector::Process(name.to_string_lossy().into_owned())))
 }
 
 /// The folder that a recorder is writing for a process: one with this pid in its name, whose tape a process has open.

@@ -151,10 +151,10 @@ const READERS: [(&str, &[&str], Reader); 10] = [
         }
     }),
     ("import", &["import"], |bytes, sink| {
-        let Some(format) = heaptape_formats::sniff::format(bytes).filter(|format| import::reads(*format)) else {
+        let Some(format) = heaptape_formats::sniff::format(bytes).filter(|format| import::is_supported(*format)) else {
             return;
         };
-        drop(import::bytes(format, bytes));
+        drop(import::from_bytes(format, bytes));
         drop(match format {
             Format::Pprof => pprof::dump(bytes, sink),
             Format::Heaptrack => heaptrack::dump(bytes, sink),
@@ -171,7 +171,7 @@ const READERS: [(&str, &[&str], Reader); 10] = [
         let Ok(opened) = unpack::unpack("input".into(), bytes.to_vec(), limit) else { return };
         let Some(format) = opened.format else { return };
         for to in [Format::Mptl, Format::Gmon, Format::Dcpi] {
-            drop(convert::make(format, to, std::slice::from_ref(&opened), &convert::Wish::default()));
+            drop(convert::convert(format, to, std::slice::from_ref(&opened), &convert::ConvertOptions::default()));
         }
     }),
     ("views", &["mpatrol"], |bytes, sink| match heaptape_formats::sniff::format(bytes) {
@@ -254,7 +254,7 @@ fn seeds_of(name: &str, folders: &[&str]) -> Vec<(PathBuf, Vec<u8>)> {
         });
     }
     if name == "tape" {
-        // Made in code: the format is our own, and tests make its recordings.
+        // Converted in code: the format is our own, and tests make its recordings.
         files.push((PathBuf::from("made.tape"), made_tape()));
     }
     files.sort();

@@ -61,8 +61,8 @@ pub fn print_raw(paths: &[PathBuf], stride: Option<u32>, out: &mut dyn Write) ->
     let mut faults = Vec::new();
     for path in paths {
         let opened = unpack::open(path)?;
-        if let Some(cut) = &opened.cut {
-            faults.push(format!("{}: {cut}", opened.name));
+        if let Some(damage) = &opened.damage {
+            faults.push(format!("{}: {damage}", opened.name));
         }
         let mut out = &mut *out;
         let found = dcpi::dump(&opened.bytes, stride, &mut out).map_err(Error::Write)?;

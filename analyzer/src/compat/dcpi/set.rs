@@ -2,7 +2,7 @@
 
 use super::elf::{Elf, Procedure};
 use super::{Error, Result};
-use crate::compat::recorded::{self, Recorded};
+use crate::compat::input::{self, RecordingInput};
 use crate::export;
 use crate::processes::Processes;
 use crate::unpack;
@@ -112,7 +112,7 @@ impl Set {
             }
         }
         for path in &inputs.files {
-            if recorded::is_recording(path) {
+            if input::is_recording(path) {
                 set.read_recording(path, &inputs.processes, &mut parts);
             } else {
                 set.read(path, inputs.stride, &mut parts, &mut elfs);
@@ -141,7 +141,7 @@ impl Set {
             }
             return;
         }
-        match recorded::converted(&opened, Format::Dcpi, &[]) {
+        match input::converted(&opened, Format::Dcpi, &[]) {
             Ok(None) => {}
             Ok(Some(made)) => {
                 self.notes.extend(made.notes.into_iter().map(|note| format!("{}: {note}", opened.name)));
@@ -159,15 +159,15 @@ impl Set {
                 ));
             }
         }
-        if let Some(cut) = &opened.cut {
-            self.faults.push(format!("{}: {cut}", opened.name));
+        if let Some(damage) = &opened.damage {
+            self.faults.push(format!("{}: {damage}", opened.name));
         }
         self.add(&opened.name, &opened.bytes, stride, parts);
     }
 
     /// The profiles that an export of a recording would write.
     fn read_recording(&mut self, path: &Path, processes: &Processes, parts: &mut Vec<Part>) {
-        let made = Recorded::open(path, processes).and_then(|recorded| {
+        let made = RecordingInput::open(path, processes).and_then(|recorded| {
             let mut source = recorded.source()?;
             let profiles = export::dcpi::profiles(&mut source)?;
             Ok((profiles, source.missing))

@@ -4,7 +4,7 @@ use super::Found;
 use crate::load::Image;
 use crate::program_frames::blamed;
 use crate::report::Error;
-use crate::suppress::{Rule, Seen, kept_on_purpose, read};
+use crate::suppress::{NamedFrame, Rule, kept_on_purpose, read};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, bytes, counted};
 use serde::Serialize;
@@ -121,21 +121,23 @@ impl Rules {
 }
 
 /// A stack with all that rules may name, innermost first.
-pub fn seen(image: &Image, symbols: &mut Symbolizer, site: u32) -> Vec<Seen> {
+pub fn seen(image: &Image, symbols: &mut Symbolizer, site: u32) -> Vec<NamedFrame> {
     let stacks = image.stacks();
     let mut all = Vec::new();
     for (_, site) in stacks.stack(site).take(DEEPEST) {
         let symbol = symbols.symbol(stacks, &site);
         let frames = symbols.frames(stacks, &site);
         all.extend(
-            frames.iter().map(|frame| Seen { symbol: symbol.clone().filter(|_| !frame.inlined), frame: frame.clone() }),
+            frames
+                .iter()
+                .map(|frame| NamedFrame { symbol: symbol.clone().filter(|_| !frame.inlined), frame: frame.clone() }),
         );
     }
     all
 }
 
 /// Position of the frame of a stack that is blamed.
-pub fn blamed_frame(stack: &[Seen]) -> usize {
+pub fn blamed_frame(stack: &[NamedFrame]) -> usize {
     blamed(stack.iter().map(|seen| seen.frame.role), 1).first().copied().unwrap_or(0)
 }
 

@@ -1,11 +1,11 @@
 //! What the views of the foreign tools are fed with when they are given a recording, or a file of another format: the same
 //! tables that an export writes.
 
-use crate::convert::{self, Made, Wish};
+use crate::convert::{self, ConvertOptions, Converted};
 use crate::export::{self, Error, Measure, Options, Source};
 use crate::load::{self, Image, Recording, bare};
 use crate::processes::Processes;
-use crate::unpack::{self, Opened};
+use crate::unpack::{self, OpenedFile};
 use heaptape_formats::gmon::{self, Gmon, Hints};
 use heaptape_formats::mptl::Profile;
 use heaptape_formats::tape::FILE_MAGIC;
@@ -39,24 +39,24 @@ fn has_images(path: &Path) -> bool {
 }
 
 /// A recording, opened for a view.
-pub struct Recorded {
+pub struct RecordingInput {
     recordings: Vec<Recording>,
     options: Options,
 }
 
-impl Recorded {
+impl RecordingInput {
     /// Opens a recording or a file, with the processes that are named.
     ///
     /// # Errors
     /// When nothing there can be read.
-    pub fn open(path: &Path, processes: &Processes) -> Result<Recorded, Error> {
+    pub fn open(path: &Path, processes: &Processes) -> Result<RecordingInput, Error> {
         let options = Options { processes: processes.clone(), ..Options::default() };
-        Ok(Recorded { recordings: vec![load::open(path)?], options })
+        Ok(RecordingInput { recordings: vec![load::open(path)?], options })
     }
 
     /// Counts this, where a view shows one number a place.
     #[must_use]
-    pub fn counting(mut self, what: &[Measure]) -> Recorded {
+    pub fn counting(mut self, what: &[Measure]) -> RecordingInput {
         self.options.what = what.to_vec();
         self
     }
@@ -128,11 +128,11 @@ impl Recorded {
 ///
 /// # Errors
 /// When it cannot become one.
-pub fn converted(opened: &Opened, to: Format, what: &[Measure]) -> Result<Option<Made>, Error> {
+pub fn converted(opened: &OpenedFile, to: Format, what: &[Measure]) -> Result<Option<Converted>, Error> {
     let options = Options { what: what.to_vec(), ..Options::default() };
-    let wish = Wish { options, ..Wish::default() };
+    let options = ConvertOptions { export: options, ..ConvertOptions::default() };
     match opened.format {
-        Some(format) if format != to => convert::make(format, to, std::slice::from_ref(opened), &wish).map(Some),
+        Some(format) if format != to => convert::convert(format, to, std::slice::from_ref(opened), &options).map(Some),
         _ => Ok(None),
     }
 }
@@ -141,9 +141,9 @@ pub fn converted(opened: &Opened, to: Format, what: &[Measure]) -> Result<Option
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn gmon_of(opened: Opened, hints: Hints, what: &[Measure]) -> Result<(Vec<u8>, Vec<String>), Error> {
+pub fn gmon_of(opened: OpenedFile, hints: Hints, what: &[Measure]) -> Result<(Vec<u8>, Vec<String>), Error> {
     match converted(&opened, Format::Gmon, what) {
-        Ok(Some(Made { mut files, notes, .. })) if files.len() == 1 => Ok((files.remove(0).1, notes)),
+        Ok(Some(Converted { mut files, notes, .. })) if files.len() == 1 => Ok((files.remove(0).1, notes)),
         Ok(Some(_)) => Err(Error::Impossible(format!("{} holds several events: name one", opened.name))),
         Ok(None) => Ok((opened.bytes, Vec::new())),
         // A BSD file without mark may look like something else: what the reader says counts.
@@ -160,7 +160,7 @@ pub fn gmon_of(opened: Opened, hints: Hints, what: &[Measure]) -> Result<(Vec<u8
 /// When it cannot be read.
 pub fn profile(path: &Path, processes: &Processes) -> Result<Option<Profile>, Error> {
     if is_recording(path) {
-        return Recorded::open(path, processes)?.profile().map(Some);
+        return RecordingInput::open(path, processes)?.profile().map(Some);
     }
     if path == Path::new("-") {
         return Ok(None);
@@ -168,7 +168,7 @@ pub fn profile(path: &Path, processes: &Processes) -> Result<Option<Profile>, Er
     let mut start = Vec::new();
     let read = bare::open(path).and_then(|reader| reader.take(4).read_to_end(&mut start));
     match (read, sniff::format(&start)) {
-        (Ok(_), Some(Format::Mtrc)) => Recorded::open(path, &Processes::default())?.profile().map(Some),
+        (Ok(_), Some(Format::Mtrc)) => RecordingInput::open(path, &Processes::default())?.profile().map(Some),
         _ => Ok(None),
     }
 }

@@ -1,7 +1,7 @@
 //! mleak's view of a recording or a trace: what is alive at its end. Unlike in a log, resizes are followed.
 
 use super::{Block, Options, print};
-use crate::compat::recorded::Recorded;
+use crate::compat::input::RecordingInput;
 use crate::event::Span;
 use crate::export::Error;
 use crate::load::Image;
@@ -22,7 +22,7 @@ const DEEPEST: usize = 1024;
 ///
 /// # Errors
 /// When the recording has no events, or `out` fails.
-pub fn view_recorded(recorded: &Recorded, options: &Options, out: &mut dyn Write) -> Result<Vec<String>, Error> {
+pub fn view_recording(recorded: &RecordingInput, options: &Options, out: &mut dyn Write) -> Result<Vec<String>, Error> {
     let (image, others) = recorded.greatest()?;
     let mut notes = Vec::new();
     if !others.is_empty() {
