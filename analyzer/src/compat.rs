@@ -1,4 +1,8 @@
-//! The views of the foreign tools, as those print them. Each is a function over the format's own tables.
+//! Compat views: reports of heap data in the exact output format of other tools.
+//!
+//! `mprof`, `mptrace` and `mleak` follow mpatrol, `gprof` follows GNU gprof, and `dcpi` follows the
+//! DCPI tools. Each view is a function over the tables of its file format, so it shows a file of
+//! the original tool and a recording alike.
 
 pub mod dcpi;
 mod demangle;
@@ -13,19 +17,21 @@ use heaptape_formats::{Format, sniff};
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes by which every format is known.
+/// Number of leading bytes that suffice to recognize every format.
 const SNIFF_LENGTH: u64 = 4096;
 
-/// The format of a file, packed or not, when it is one that heaptape knows.
+/// Returns the format of a file, compressed or not, or `None` if the file cannot be read or has an
+/// unknown format.
 pub fn format_of(path: &Path) -> Option<Format> {
-    let mut head = Vec::new();
-    bare::open(path).and_then(|file| file.take(SNIFF_LENGTH).read_to_end(&mut head)).ok()?;
-    sniff::format(&head)
+    let mut start = Vec::new();
+    bare::open(path).and_then(|file| file.take(SNIFF_LENGTH).read_to_end(&mut start)).ok()?;
+    sniff::format(&start)
 }
 
-/// For whoever gave a file to the wrong view: what it is, and who shows it.
+/// Returns a hint for a file that was passed to the wrong view: its format and the command that
+/// shows it.
 pub fn wrong_format_hint(format: Format) -> String {
-    let by = match format {
+    let command = match format {
         Format::Mtrc => "mptrace",
         Format::Mptl => "mprof",
         Format::Gmon => "gprof",
@@ -34,5 +40,5 @@ pub fn wrong_format_hint(format: Format) -> String {
             "report"
         }
     };
-    format!("the file's format is {format}; `heaptape {by}` shows it")
+    format!("the file's format is {format}; `heaptape {command}` shows it")
 }

@@ -71,7 +71,7 @@ fn traces() {
         };
         let word = reader.header().flavour.word;
         let (mut out, mut complaints) = (Vec::new(), Vec::new());
-        let options = mptrace::Options { verbose: true, source: true, word };
+        let options = mptrace::Options { verbose: true, source: true, address_bytes: word };
         let mut view = mptrace::View::new(options, &mut out, &mut complaints).unwrap();
         let true_numbers = word == 4 || name == "straddle5.mtrc";
         let failure = loop {

@@ -63,7 +63,7 @@ fn profiles_cut_anywhere_are_shown() {
 fn random_events_keep_the_books() {
     let mut random = Random(1);
     let (mut out, mut complaints) = (Vec::new(), Vec::new());
-    let options = mptrace::Options { verbose: true, source: true, word: 8 };
+    let options = mptrace::Options { verbose: true, source: true, address_bytes: 8 };
     let mut view = mptrace::View::new(options, &mut out, &mut complaints).unwrap();
     let mut live = std::collections::HashMap::new();
     let mut lost = (0u64, 0u128);

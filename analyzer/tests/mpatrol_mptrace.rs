@@ -41,7 +41,8 @@ fn print(file: &str, verbose: bool, as_misread: bool) -> Printed {
     let mut reader = Reader::new(&bytes).unwrap();
     let word = reader.header().flavour.word;
     let (mut out, mut complaints, mut hatf, mut simulation) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut view = View::new(Options { verbose, source: verbose, word }, &mut out, &mut complaints).unwrap();
+    let mut view =
+        View::new(Options { verbose, source: verbose, address_bytes: word }, &mut out, &mut complaints).unwrap();
     view.hatf(Hatf::new(&file.replace(".mtrc", ".hatf"), &mut hatf).unwrap());
     view.simulation(Simulation::new(file, &mut simulation).unwrap());
     loop {

@@ -1,6 +1,6 @@
-//! Readable names, in the words of the binutils, for the views of gprof and DCPI.
+//! Demangles names in the style of binutils, for the views of gprof and DCPI.
 
-/// A name for people, in the words of the binutils; the name itself when it is not mangled.
+/// Returns the demangled name in the style of binutils, or the name itself if it is not mangled.
 pub fn demangle(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
@@ -8,7 +8,7 @@ pub fn demangle(name: &str) -> String {
     let plain = if name.starts_with("_Z") { demangle_cpp(name) } else { None };
     let Some(plain) = plain else { return name.to_owned() };
     let plain = with_first_parameter(name, &plain).unwrap_or(plain);
-    literals(with_references(name, &plain).unwrap_or(plain))
+    shorten_literals(with_references(name, &plain).unwrap_or(plain))
 }
 
 fn demangle_cpp(name: &str) -> Option<String> {
@@ -18,43 +18,48 @@ fn demangle_cpp(name: &str) -> Option<String> {
     Some(out.0)
 }
 
-/// A few bytes of mangled name can stand for any length of plain one; this much is enough for real ones.
+/// A string of bounded length. A few bytes of mangled name can expand to a name of any length.
 struct Bounded(String);
 
-const LONGEST_NAME: usize = 1 << 16;
+/// Maximum length of a demangled name in bytes. Real names are shorter.
+const MAX_NAME_LEN: usize = 1 << 16;
 
 impl cpp_demangle::DemangleWrite for Bounded {
-    fn write_string(&mut self, part: &str) -> std::fmt::Result {
-        if self.0.len() + part.len() > LONGEST_NAME {
+    fn write_string(&mut self, text: &str) -> std::fmt::Result {
+        if self.0.len() + text.len() > MAX_NAME_LEN {
             return Err(std::fmt::Error);
         }
-        self.0.push_str(part);
+        self.0.push_str(text);
         Ok(())
     }
 }
 
-/// WHY: cpp_demangle 0.5 takes the first parameter of a constructor template for the type that it returns. So it is given
-/// one, which it then leaves out.
+/// Demangles a constructor template with all its parameters.
+///
+/// cpp_demangle 0.5 takes the first parameter of a constructor template for the return type and
+/// omits it. So this function inserts a return type, which is then omitted instead.
 fn with_first_parameter(name: &str, plain: &str) -> Option<String> {
-    const LONGEST: usize = 2048;
-    if name.len() > LONGEST || !["C1I", "C2I", "C3I"].iter().any(|mark| name.contains(mark)) {
+    const MAX_LEN: usize = 2048;
+    if name.len() > MAX_LEN || !["C1I", "C2I", "C3I"].iter().any(|mark| name.contains(mark)) {
         return None;
     }
-    let ends = name.bytes().enumerate().filter(|&(_, byte)| byte == b'E').map(|(at, _)| at + 1);
+    let ends = name.bytes().enumerate().filter(|&(_, byte)| byte == b'E').map(|(index, _)| index + 1);
     let end = ends.into_iter().find(|&end| cpp_demangle::Symbol::new(&name.as_bytes()[..end]).is_ok())?;
     let (function, parameters) = name.split_at(end);
     let repaired = demangle_cpp(&format!("{function}v{parameters}"))?;
-    // Then only the parameters have changed.
+    // The repair is correct if only the parameters have changed.
     (before_parameters(&repaired)? == before_parameters(plain)?).then_some(repaired)
 }
 
-/// WHY: of a function that takes all of a pack by forwarding reference (`Args&&... args`, `DpOT_` at the end of the name), cpp_demangle
-/// 0.5 prints the types as they were given: `f(std::tuple<>)` for `f(std::tuple<>&&)`. The template's own arguments tell how many
-/// parameters these are.
+/// Adds the `&&` of forwarding references to the parameters of a pack.
+///
+/// If a function takes a whole pack by forwarding reference (`Args&&... args`, `DpOT_` at the end
+/// of the name), cpp_demangle 0.5 prints the types without the reference: `f(std::tuple<>)` for
+/// `f(std::tuple<>&&)`. The number of such parameters follows from the template arguments.
 fn with_references(name: &str, plain: &str) -> Option<String> {
     let number = name.strip_suffix('_')?.rsplit_once("DpOT")?.1;
     let before = if number.is_empty() { 0 } else { 1 + number.parse::<usize>().ok()? };
-    // Of an empty pack it leaves a comma among the arguments and `&&` among the parameters.
+    // For an empty pack, cpp_demangle leaves a comma in the arguments and `&&` in the parameters.
     let function = before_parameters(plain)?;
     let function = function.strip_suffix(", >").map_or(function.to_owned(), |before| format!("{before}>"));
     let arguments = last_list(function.strip_suffix('>')?.trim_end(), '<')?;
@@ -63,29 +68,30 @@ fn with_references(name: &str, plain: &str) -> Option<String> {
     let pack = arguments.len().checked_sub(before)?;
     let first = parameters.len().checked_sub(pack)?;
     let forwarded = |parameter: &str| match parameter {
-        // The reference belongs inside: `int (&&)[3]`, `void (*&&)(int)`.
+        // Here the reference would have to be inside: `int (&&)[3]`, `void (*&&)(int)`.
         _ if parameter.ends_with(['&', ']']) || parameter.contains(")(") => parameter.to_owned(),
         _ => format!("{parameter}&&"),
     };
-    let shown = parameters.iter().enumerate().map(|(place, parameter)| match place < first {
+    let shown = parameters.iter().enumerate().map(|(index, parameter)| match index < first {
         true => (*parameter).to_owned(),
         false => forwarded(parameter),
     });
     Some(format!("{function}({})", shown.collect::<Vec<_>>().join(", ")))
 }
 
-/// The elements of the list that a text ends with, whose closing bracket is cut off.
+/// Returns the elements of the list at the end of a text. The closing bracket must have been
+/// removed.
 fn last_list(text: &str, open: char) -> Option<Vec<&str>> {
     let (mut elements, mut depth, mut end) = (Vec::new(), 0u32, text.len());
-    // A bracket of another kind within the list; `->` and operators would need a parser, and are left alone.
+    // `->` and operators contain brackets that do not match, and would need a parser.
     if text.contains("->") || text.contains("operator") {
         return None;
     }
-    for (at, c) in text.char_indices().rev() {
+    for (offset, c) in text.char_indices().rev() {
         match c {
             '>' | ')' | ']' | '}' => depth += 1,
             _ if c == open && depth == 0 => {
-                let element = text[at + 1..end].trim();
+                let element = text[offset + 1..end].trim();
                 if !element.is_empty() {
                     elements.push(element);
                 }
@@ -94,8 +100,8 @@ fn last_list(text: &str, open: char) -> Option<Vec<&str>> {
             }
             '<' | '(' | '[' | '{' => depth = depth.checked_sub(1)?,
             ',' if depth == 0 => {
-                elements.push(text[at + 1..end].trim());
-                end = at;
+                elements.push(text[offset + 1..end].trim());
+                end = offset;
             }
             _ => {}
         }
@@ -103,6 +109,7 @@ fn last_list(text: &str, open: char) -> Option<Vec<&str>> {
     None
 }
 
+/// Returns the part of a demangled name before its parameter list, or `None` if it has none.
 fn before_parameters(plain: &str) -> Option<&str> {
     let mut depth = 0u32;
     let opening = plain.bytes().rposition(|byte| {
@@ -116,8 +123,8 @@ fn before_parameters(plain: &str) -> Option<&str> {
     plain.ends_with(')').then(|| &plain[..opening.unwrap_or(0)])
 }
 
-/// Number literals as C++ writes them: `0ul` instead of `(unsigned long)0`.
-fn literals(mut name: String) -> String {
+/// Rewrites number literals in C++ syntax: `0ul` instead of `(unsigned long)0`.
+fn shorten_literals(mut name: String) -> String {
     const CASTS: [(&str, &str); 5] = [
         ("(unsigned long long)", "ull"),
         ("(unsigned long)", "ul"),
@@ -127,10 +134,13 @@ fn literals(mut name: String) -> String {
     ];
     for (cast, suffix) in CASTS {
         let mut from = 0;
-        while let Some(start) = name[from..].find(cast).map(|at| at + from) {
+        while let Some(start) = name[from..].find(cast).map(|offset| offset + from) {
             let rest = &name[start + cast.len()..];
-            let digits =
-                rest.bytes().enumerate().take_while(|&(at, b)| b.is_ascii_digit() || at == 0 && b == b'-').count();
+            let digits = rest
+                .bytes()
+                .enumerate()
+                .take_while(|&(index, b)| b.is_ascii_digit() || index == 0 && b == b'-')
+                .count();
             if digits == 0 {
                 from = start + cast.len();
                 continue;
@@ -154,8 +164,9 @@ mod tests {
                    (std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >&&)";
         assert!(demangle(name).ends_with(end), "{}", demangle(name));
     }
+
     #[test]
-    fn packs_of_forwarding_references_keep_them() {
+    fn packs_keep_their_forwarding_references() {
         for (name, plain) in [
             ("_Z1fIJiOdRKcEEvDpOT_", "void f<int, double&&, char const&>(int&&, double&&, char const&)"),
             (

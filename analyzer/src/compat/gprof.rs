@@ -127,7 +127,7 @@ impl Input {
         }
         let opened = unpack::open(Path::new(path)).or_else(|error| message(chain(&error)))?;
         let what: Vec<Measure> = options.what.into_iter().collect();
-        let (bytes, notes) = input::gmon_of(opened, hints, &what).or_else(|error| message(chain(&error)))?;
+        let (bytes, notes) = input::gmon_bytes(opened, hints, &what).or_else(|error| message(chain(&error)))?;
         for note in &notes {
             writeln!(err, "gprof: {path}: {note}")?;
         }
@@ -161,7 +161,7 @@ impl Input {
 
     fn read_recording(&mut self, path: &str, image: &Image, options: &Options, err: &mut dyn Write) -> Result<()> {
         let recorded = RecordingInput::open(Path::new(path), &options.processes).map(|recorded| match options.what {
-            Some(what) => recorded.counting(&[what]),
+            Some(what) => recorded.with_measures(&[what]),
             None => recorded,
         });
         let made = recorded.and_then(|recorded| recorded.gmon(Path::new(&options.image), image.build_id.as_deref()));

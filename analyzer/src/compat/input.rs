@@ -1,5 +1,5 @@
-//! What the views of the foreign tools are fed with when they are given a recording, or a file of another format: the same
-//! tables that an export writes.
+//! The input of compat views: if a view gets a recording or a file of another format, it shows the
+//! tables that an export to its own format would write.
 
 use crate::convert::{self, ConvertOptions, Converted};
 use crate::export::{self, Error, Measure, Options, Source};
@@ -13,7 +13,8 @@ use heaptape_formats::{Format, sniff};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Whether a path is a recording, an image's folder, or one of their files that is no other tool's.
+/// Returns whether a path is a recording, the folder of a process, or one of their files that is
+/// specific to heaptape.
 pub fn is_recording(path: &Path) -> bool {
     if path == Path::new("-") {
         return false;
@@ -25,81 +26,83 @@ pub fn is_recording(path: &Path) -> bool {
             || holds(TAPE)
             || load::profile_file(path).is_some()
             || load::trace_file(path).is_some()
-            || has_images(path);
+            || has_process_folders(path);
     }
     let mut start = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(4096).read_to_end(&mut start));
     read.is_ok() && (start.starts_with(&FILE_MAGIC) || sniff::format(&start) == Some(Format::Recording))
 }
 
-/// A recording whose description is lost: a folder of images.
-fn has_images(path: &Path) -> bool {
+/// Returns whether a directory contains process folders: a recording whose description is lost.
+fn has_process_folders(path: &Path) -> bool {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| entry.path().join(heaptape_formats::recording::TAPE).is_file())
 }
 
-/// A recording, opened for a view.
+/// A recording that is opened for a view.
 pub struct RecordingInput {
     recordings: Vec<Recording>,
     options: Options,
 }
 
 impl RecordingInput {
-    /// Opens a recording or a file, with the processes that are named.
+    /// Opens a recording or a file, restricted to the selected processes.
     ///
     /// # Errors
-    /// When nothing there can be read.
+    /// Returns an error if nothing can be read from `path`.
     pub fn open(path: &Path, processes: &Processes) -> Result<RecordingInput, Error> {
         let options = Options { processes: processes.clone(), ..Options::default() };
         Ok(RecordingInput { recordings: vec![load::open(path)?], options })
     }
 
-    /// Counts this, where a view shows one number a place.
+    /// Selects the measures to count, for views that show one number for each address.
     #[must_use]
-    pub fn counting(mut self, what: &[Measure]) -> RecordingInput {
+    pub fn with_measures(mut self, what: &[Measure]) -> RecordingInput {
         self.options.what = what.to_vec();
         self
     }
 
-    /// Its images, as exporters get them.
+    /// Returns the selected processes as the source of an exporter.
     ///
     /// # Errors
-    /// When no image is the process that was named.
+    /// Returns an error if no process matches the selection.
     pub fn source(&self) -> Result<Source<'_>, Error> {
         Source::new(&self.recordings, &self.options)
     }
 
-    /// Its profile: all images together.
+    /// Returns the profile of all selected processes together.
     ///
     /// # Errors
-    /// When one cannot be read.
+    /// Returns an error if no process matches, or if one cannot be read.
     pub fn profile(&self) -> Result<Profile, Error> {
         export::mptl::all(&mut self.source()?)
     }
 
-    /// The image of a view that shows one: that with most events. The others' names come with it.
+    /// Returns the process with most events, for a view that shows one process, and the folders of
+    /// the others.
     ///
     /// # Errors
-    /// When none has events.
-    pub fn greatest(&self) -> Result<(&Image, Vec<String>), Error> {
+    /// Returns an error if no selected process has events.
+    pub fn largest(&self) -> Result<(&Image, Vec<String>), Error> {
         let mut images: Vec<&Image> =
             self.source()?.images.iter().copied().filter(|image| image.has_events()).collect();
-        // Of equals the first.
+        // The sort is stable: of equal processes the first one is used.
         images.sort_by_key(|image| std::cmp::Reverse(image.tape.events));
         let mut images = images.into_iter();
         let first = images.next().ok_or_else(|| Error::Impossible("this needs events, and there are none".into()))?;
         Ok((first, images.map(|image| image.about.folder.clone()).collect()))
     }
 
-    /// The path of the program that made most events.
+    /// Returns the path of the program with most events, if it is known.
     pub fn program(&self) -> Option<PathBuf> {
-        self.greatest().ok().map(|(image, _)| PathBuf::from(&image.about.exe)).filter(|exe| !exe.as_os_str().is_empty())
+        self.largest().ok().map(|(image, _)| PathBuf::from(&image.about.exe)).filter(|exe| !exe.as_os_str().is_empty())
     }
 
-    /// gprof's tables of one ELF object: that with this build-id, else with this path, else with this file name.
+    /// Returns gprof's tables of one ELF object, and notes for the user. The object is that with
+    /// this build ID, else that with this path, else that with this file name.
     ///
     /// # Errors
-    /// When the recording holds no such object.
+    /// Returns an error if the recording has no such object, or if its sums do not fit the format.
     pub fn gmon(&self, object: &Path, build_id: Option<&[u8]>) -> Result<(Gmon, Vec<String>), Error> {
         let mut source = self.source()?;
         let measure = self.options.what.first().copied().unwrap_or(Measure::AllocBytes);
@@ -111,8 +114,8 @@ impl RecordingInput {
             object.file_name().is_some_and(|name| name.to_string_lossy() == other.file_name())
         };
         let tests: [&dyn Fn(&export::objects::Object) -> bool; 3] = [&by_id, &by_path, &by_name];
-        let place = tests.iter().find_map(|test| tables.objects.iter().position(|(object, _)| test(object)));
-        let Some((found, table)) = place.and_then(|place| tables.objects.get(place)) else {
+        let index = tests.iter().find_map(|test| tables.objects.iter().position(|(object, _)| test(object)));
+        let Some((found, table)) = index.and_then(|index| tables.objects.get(index)) else {
             let names: Vec<&str> = tables.objects.iter().map(|(object, _)| object.path.as_str()).collect();
             let why = format!("nothing was allocated in {}; there are {}", object.display(), names.join(", "));
             return Err(Error::Impossible(why));
@@ -124,11 +127,12 @@ impl RecordingInput {
     }
 }
 
-/// A file of another format as one that a view reads; none when it is of the view's own format, or of none.
+/// Converts a file of another format to the format of a view. Returns `None` if it already has that
+/// format, or if its format is unknown.
 ///
 /// # Errors
-/// When it cannot become one.
-pub fn converted(opened: &OpenedFile, to: Format, what: &[Measure]) -> Result<Option<Converted>, Error> {
+/// Returns an error if the file cannot be read or converted.
+pub fn convert_to(opened: &OpenedFile, to: Format, what: &[Measure]) -> Result<Option<Converted>, Error> {
     let options = Options { what: what.to_vec(), ..Options::default() };
     let options = ConvertOptions { export: options, ..ConvertOptions::default() };
     match opened.format {
@@ -137,16 +141,17 @@ pub fn converted(opened: &OpenedFile, to: Format, what: &[Measure]) -> Result<Op
     }
 }
 
-/// gprof's tables of a file: its own, or made of one of another format.
+/// Returns the bytes of a gmon.out file, and notes for the user. A file of another format is
+/// converted.
 ///
 /// # Errors
-/// When it cannot be read.
-pub fn gmon_of(opened: OpenedFile, hints: Hints, what: &[Measure]) -> Result<(Vec<u8>, Vec<String>), Error> {
-    match converted(&opened, Format::Gmon, what) {
+/// Returns an error if the file cannot be read or converted, or if it converts to several files.
+pub fn gmon_bytes(opened: OpenedFile, hints: Hints, what: &[Measure]) -> Result<(Vec<u8>, Vec<String>), Error> {
+    match convert_to(&opened, Format::Gmon, what) {
         Ok(Some(Converted { mut files, notes, .. })) if files.len() == 1 => Ok((files.remove(0).1, notes)),
         Ok(Some(_)) => Err(Error::Impossible(format!("{} holds several events: name one", opened.name))),
         Ok(None) => Ok((opened.bytes, Vec::new())),
-        // A BSD file without mark may look like something else: what the reader says counts.
+        // A BSD file has no magic number and may look like another format. The reader decides.
         Err(error) => match gmon::read(&opened.bytes, hints) {
             Ok(_) => Ok((opened.bytes, Vec::new())),
             Err(_) => Err(error),
@@ -154,10 +159,11 @@ pub fn gmon_of(opened: OpenedFile, hints: Hints, what: &[Measure]) -> Result<(Ve
     }
 }
 
-/// A profile for mprof: of a recording, of a trace (bins only), or of a file of its own.
+/// Returns the profile of a recording or of a trace (bins only), for mprof. Returns `None` for any
+/// other file.
 ///
 /// # Errors
-/// When it cannot be read.
+/// Returns an error if the recording or trace cannot be read.
 pub fn profile(path: &Path, processes: &Processes) -> Result<Option<Profile>, Error> {
     if is_recording(path) {
         return RecordingInput::open(path, processes)?.profile().map(Some);
@@ -173,10 +179,10 @@ pub fn profile(path: &Path, processes: &Processes) -> Result<Option<Profile>, Er
     }
 }
 
-/// A file's bytes, unpacked, for views that read whole files.
+/// Returns the decompressed bytes of a file, for views that read whole files.
 ///
 /// # Errors
-/// When it cannot be read.
-pub fn bytes(path: &Path) -> Result<Vec<u8>, unpack::Error> {
+/// Returns an error if the file cannot be read or decompressed.
+pub fn read_bytes(path: &Path) -> Result<Vec<u8>, unpack::Error> {
     Ok(unpack::open(path)?.bytes)
 }

@@ -1,6 +1,7 @@
-//! mleak's view of an mpatrol log: the blocks that were allocated and not freed, each with its call stack.
+//! mleak's view of an mpatrol log: the blocks that were allocated and not freed, each with its call
+//! stack.
 //!
-//! The log is text. What is read of it:
+//! The log is text. These parts of it are read:
 //!
 //! ```text
 //! ALLOC: malloc (52, 16 bytes, 4 bytes) [main|test1.c|36]         index, size, alignment; function, file, line
@@ -11,14 +12,15 @@
 //! FREE: free (0x080620E8) [main|test1.c|37]
 //! <tab>0x08049457 main+71
 //!
-//!     0x080620E8 (16 bytes) {malloc:52:0} [main|test1.c|36]       the block that is freed; or an ERROR: then it is not
+//!     0x080620E8 (16 bytes) {malloc:52:0} [main|test1.c|36]       the freed block, unless ERROR: precedes it
 //! <tab>0x0804942F main+31
 //!
-//! unfreed allocations: 1 (16 bytes)                               the library's own list, at the end
+//! unfreed allocations: 1 (16 bytes)                               list at the end, by mpatrol itself
 //!     0x08062100 (16 bytes) {malloc:53:0} [main|test1.c|38]
 //! <tab>0x08049431 main+33
 //! ```
-//! Resizes are not followed, as mleak does not: a block is shown with its first address and size.
+//!
+//! Like mleak, the view ignores reallocations: a block is shown with its first address and size.
 
 mod from_recording;
 
@@ -27,19 +29,19 @@ pub use from_recording::view_recording;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead, Write};
 
-/// What to show.
+/// Options of `mleak`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Pass over the log's own list of unfreed allocations.
+    /// Ignores the list of unfreed allocations at the end of the log.
     pub ignore: bool,
-    /// Frames to show of each stack; `None` is all.
+    /// Maximum number of frames to show of each stack; `None` means all.
     pub max_stack: Option<usize>,
 }
 
 /// Prints the blocks that a log shows as unfreed.
 ///
 /// # Errors
-/// When the log cannot be read, or `out` fails.
+/// Returns an error if reading the log or writing to `out` fails.
 pub fn view(mut log: impl BufRead, options: &Options, out: &mut dyn Write) -> io::Result<()> {
     let mut scan = Scan { options: *options, ..Scan::default() };
     let mut line = Vec::new();
@@ -52,38 +54,42 @@ pub fn view(mut log: impl BufRead, options: &Options, out: &mut dyn Write) -> io
     print(&scan.blocks.values().collect::<Vec<_>>(), options, out)
 }
 
-/// A block, in the words of the log.
+/// A block, with texts as they appear in the log.
 #[derive(Clone, Debug, Default)]
 struct Block {
     address: Vec<u8>,
     size: u64,
-    /// `{function:index:resizes}` and what follows it.
+    /// The text from `{function:index:resizes}` to the end of the line.
     origin: Vec<u8>,
     stack: Vec<Vec<u8>>,
 }
 
-/// Where in the log we are.
+/// The part of the log that is being read.
 #[derive(Clone, Debug, Default)]
-enum Within {
-    /// Nowhere of interest.
+enum Section {
+    /// A part that is ignored.
     #[default]
     Nothing,
-    /// Behind `ALLOC:`, waiting for the address that is returned.
+    /// After `ALLOC:` and before `returns`: the allocation index and the block, without its
+    /// address.
     Alloc(u64, Block),
-    /// Behind `FREE:`, waiting for the block's description.
+    /// After `FREE:` and before the description of the block: the address.
     Free(Vec<u8>),
-    /// In the list of unfreed allocations; the block whose stack is being read, if it is a new one.
+    /// In the list of unfreed allocations: the block whose stack is being read, if it is a new one.
     List(Option<u64>),
 }
 
 #[derive(Debug, Default)]
 struct Scan {
     options: Options,
-    within: Within,
-    /// Blocks by order of appearance, and that by allocation index; the newest index at each address.
+    section: Section,
+    /// Live blocks by order of appearance.
     blocks: BTreeMap<u64, Block>,
+    /// Order of appearance by allocation index.
     order_of: HashMap<u64, u64>,
+    /// The newest allocation index at each address.
     index_at: HashMap<Vec<u8>, u64>,
+    /// Number of blocks that have appeared so far.
     appeared: u64,
 }
 
@@ -91,21 +97,22 @@ impl Scan {
     fn line(&mut self, line: &[u8]) {
         if let Some(rest) = line.strip_prefix(b"ALLOC: ") {
             self.end_free();
-            self.within = alloc(rest).map_or(Within::Nothing, |(index, block)| Within::Alloc(index, block));
+            self.section = alloc(rest).map_or(Section::Nothing, |(index, block)| Section::Alloc(index, block));
         } else if let Some(rest) = line.strip_prefix(b"FREE: ") {
             self.end_free();
-            self.within = between(rest, b"(", b")").map_or(Within::Nothing, |address| Within::Free(address.to_vec()));
+            self.section =
+                between(rest, b"(", b")").map_or(Section::Nothing, |address| Section::Free(address.to_vec()));
         } else if line.starts_with(b"REALLOC: ") {
             self.end_free();
-            self.within = Within::Nothing;
+            self.section = Section::Nothing;
         } else if line.starts_with(b"ERROR: ") {
-            // What failed neither allocated nor freed.
-            self.within = Within::Nothing;
+            // A failed operation neither allocated nor freed.
+            self.section = Section::Nothing;
         } else if line.starts_with(b"unfreed allocations: ") {
             self.end_free();
-            self.within = if self.options.ignore { Within::Nothing } else { Within::List(None) };
+            self.section = if self.options.ignore { Section::Nothing } else { Section::List(None) };
         } else if let Some(address) = line.strip_prefix(b"returns ") {
-            if let Within::Alloc(index, block) = std::mem::take(&mut self.within)
+            if let Section::Alloc(index, block) = std::mem::take(&mut self.section)
                 && address.iter().any(|digit| !b"0x".contains(digit))
             {
                 self.add(index, Block { address: address.to_vec(), ..block });
@@ -117,24 +124,24 @@ impl Scan {
 
     fn indented(&mut self, line: &[u8]) {
         let frame = line.starts_with(b"\t");
-        match &mut self.within {
-            Within::Alloc(_, block) if frame => block.stack.push(line.to_vec()),
-            Within::Free(_) if line.starts_with(b"    ") => {
+        match &mut self.section {
+            Section::Alloc(_, block) if frame => block.stack.push(line.to_vec()),
+            Section::Free(_) if line.starts_with(b"    ") => {
                 if let Some((index, block)) = description(line) {
-                    self.within = Within::Nothing;
+                    self.section = Section::Nothing;
                     self.remove(index, &block.address);
                 }
             }
-            Within::List(current) if frame => {
+            Section::List(current) if frame => {
                 if let Some(block) = current.and_then(|order| self.blocks.get_mut(&order)) {
                     block.stack.push(line.to_vec());
                 }
             }
-            Within::List(_) if line.is_empty() => {}
-            Within::List(_) => match description(line) {
-                Some((index, _)) if self.order_of.contains_key(&index) => self.within = Within::List(None),
-                Some((index, block)) => self.within = Within::List(Some(self.add(index, block))),
-                None => self.within = Within::Nothing,
+            Section::List(_) if line.is_empty() => {}
+            Section::List(_) => match description(line) {
+                Some((index, _)) if self.order_of.contains_key(&index) => self.section = Section::List(None),
+                Some((index, block)) => self.section = Section::List(Some(self.add(index, block))),
+                None => self.section = Section::Nothing,
             },
             _ => {}
         }
@@ -160,15 +167,16 @@ impl Scan {
         }
     }
 
-    /// A `FREE:` without a description, as at the end of a cut log, frees what was allocated last at its address.
+    /// Completes a `FREE:` without description, as at the end of a truncated log: it frees the last
+    /// block that was allocated at the address.
     fn end_free(&mut self) {
-        if let Within::Free(address) = &self.within
+        if let Section::Free(address) = &self.section
             && let Some(&index) = self.index_at.get(address)
         {
             let address = address.clone();
             self.remove(index, &address);
         }
-        self.within = Within::Nothing;
+        self.section = Section::Nothing;
     }
 }
 
@@ -176,8 +184,8 @@ fn print(blocks: &[&Block], options: &Options, out: &mut dyn Write) -> io::Resul
     let bytes: u128 = blocks.iter().map(|block| u128::from(block.size)).sum();
     writeln!(out, "unfreed allocations: {} ({bytes} {})", blocks.len(), unit(bytes))?;
     let frames = options.max_stack.unwrap_or(usize::MAX);
-    for (at, block) in blocks.iter().enumerate() {
-        if at > 0 && frames > 0 {
+    for (position, block) in blocks.iter().enumerate() {
+        if position > 0 && frames > 0 {
             writeln!(out)?;
         }
         out.write_all(b"    ")?;
@@ -197,40 +205,42 @@ fn unit(bytes: u128) -> &'static str {
     if bytes == 1 { "byte" } else { "bytes" }
 }
 
-/// `malloc (52, 16 bytes, 4 bytes) [main|test1.c|36]`
+/// Parses the rest of an `ALLOC:` line: `malloc (52, 16 bytes, 4 bytes) [main|test1.c|36]`.
 fn alloc(text: &[u8]) -> Option<(u64, Block)> {
     let numbers = between(text, b"(", b")")?;
     let mut numbers = numbers.split(|&byte| byte == b',').map(number);
     let (index, size) = (numbers.next()??, numbers.next()??);
     let (function, rest) = split(text, b" (")?;
-    let (_, place) = split(rest, b") ")?;
-    let origin = [b"{".as_slice(), function, format!(":{index}:0}} ").as_bytes(), place].concat();
+    let (_, location) = split(rest, b") ")?;
+    let origin = [b"{".as_slice(), function, format!(":{index}:0}} ").as_bytes(), location].concat();
     Some((index, Block { size, origin, ..Block::default() }))
 }
 
-/// `    0x080620E8 (16 bytes) {malloc:52:0} [main|test1.c|36]`
+/// Parses the description of a block: `    0x080620E8 (16 bytes) {malloc:52:0} [main|test1.c|36]`.
 fn description(line: &[u8]) -> Option<(u64, Block)> {
     let (address, rest) = split(line.trim_ascii_start(), b" (")?;
     let size = number(rest)?;
     let (_, origin) = split(rest, b") ")?;
     let index = between(origin, b":", b":").and_then(number)?;
-    let known = address.starts_with(b"0x") && origin.starts_with(b"{");
-    known.then(|| (index, Block { address: address.to_vec(), size, origin: origin.to_vec(), stack: Vec::new() }))
+    let is_description = address.starts_with(b"0x") && origin.starts_with(b"{");
+    is_description
+        .then(|| (index, Block { address: address.to_vec(), size, origin: origin.to_vec(), stack: Vec::new() }))
 }
 
-/// The decimal number that a text starts with, behind blanks.
+/// Parses the decimal number at the start of a text, after white space.
 fn number(text: &[u8]) -> Option<u64> {
     let text = text.trim_ascii_start();
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&text[..digits]).ok()?.parse().ok()
 }
 
-/// What stands before and behind the first `mark`.
-fn split<'a>(text: &'a [u8], mark: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
-    let at = text.windows(mark.len()).position(|window| window == mark)?;
-    Some((&text[..at], &text[at + mark.len()..]))
+/// Splits a text at the first occurrence of `separator`.
+fn split<'a>(text: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let start = text.windows(separator.len()).position(|window| window == separator)?;
+    Some((&text[..start], &text[start + separator.len()..]))
 }
 
+/// Returns the text between the first `open` and the next `close`.
 fn between<'a>(text: &'a [u8], open: &[u8], close: &[u8]) -> Option<&'a [u8]> {
     Some(split(split(text, open)?.1, close)?.0)
 }
@@ -253,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_freed_is_shown() {
+    fn unfreed_blocks_are_shown() {
         let log = entry(5, 10, "0x1000")
             + &entry(6, 1, "0x2000")
             + "FREE: free (0x1000) [-|-|-]\n\t0x03 main+9\n\n    0x1000 (10 bytes) {malloc:5:0} [f|a.c|3]\n\t0x01 f+1\n\n";
@@ -265,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_moved_is_freed_by_its_index() {
+    fn moved_block_is_freed_by_its_index() {
         let log = entry(5, 10, "0x1000")
             + "REALLOC: realloc (0x1000, 90 bytes, 8 bytes) [-|-|-]\n\n    0x1000 (10 bytes) {malloc:5:0} [f|a.c|3]\n\nreturns 0x3000\n\n";
         assert!(view_of(&log, Options::default()).starts_with("unfreed allocations: 1 (10 bytes)\n    0x1000"));
@@ -274,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_neither_allocate_nor_free() {
+    fn failed_calls_neither_allocate_nor_free() {
         let failed = entry(4, 7, "0x00000000");
         let log = entry(5, 10, "0x1000")
             + &failed
@@ -283,23 +293,23 @@ mod tests {
     }
 
     #[test]
-    fn the_list_adds_what_is_not_known_yet() {
+    fn final_list_adds_unknown_blocks() {
         let log = entry(5, 10, "0x1000")
             + "unfreed allocations: 2 (30 bytes)\n    0x1000 (10 bytes) {malloc:5:0} [f|a.c|3]\n\t0x01 f+1\n\n    0x9000 (20 bytes) {calloc:2:0} [-|-|-]\n\t0x07 g+1\n\nsomething else\n    0x7 (1 byte) {malloc:9:0} [-|-|-]\n";
         let all = view_of(&log, Options::default());
         assert!(all.starts_with("unfreed allocations: 2 (30 bytes)\n"), "{all}");
         assert!(all.ends_with("\n\n    0x9000 (20 bytes) {calloc:2:0} [-|-|-]\n\t0x07 g+1\n"), "{all}");
-        let own = view_of(&log, Options { ignore: true, ..Options::default() });
-        assert!(own.starts_with("unfreed allocations: 1 (10 bytes)\n"));
+        let ignored = view_of(&log, Options { ignore: true, ..Options::default() });
+        assert!(ignored.starts_with("unfreed allocations: 1 (10 bytes)\n"));
     }
 
     #[test]
-    fn a_log_cut_at_any_byte_is_read() {
+    fn log_truncated_at_any_byte_is_read() {
         let log = entry(5, 10, "0x1000")
             + &entry(6, 1, "0x2000")
             + "FREE: free (0x1000) [-|-|-]\n\t0x03 main+9\n\n    0x1000 (10 bytes) {malloc:5:0} [f|a.c|3]\n\nunfreed allocations: 1 (1 byte)\n    0x2000 (1 byte) {malloc:6:0} [-|-|-]\n";
-        for cut in 0..=log.len() {
-            assert!(view_of(&log[..cut], Options::default()).starts_with("unfreed allocations: "));
+        for end in 0..=log.len() {
+            assert!(view_of(&log[..end], Options::default()).starts_with("unfreed allocations: "));
         }
     }
 }

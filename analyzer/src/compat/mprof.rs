@@ -1,7 +1,9 @@
-//! mprof's view of a profile: allocation bins, direct allocations, memory leaks, and the call graph.
+//! mprof's view of a profile: allocation bins, direct allocations, memory leaks, and the call
+//! graph.
 //!
-//! Every line is as mprof 1.3 prints it, white space included. Where that prints numbers that wrapped below zero, this one
-//! prints the negative number; `docs/mpatrol.md` lists all differences.
+//! The output is byte for byte that of mprof 1.3, white space included. One difference: where mprof
+//! prints a number that wrapped below zero, this view prints the negative number. `docs/mpatrol.md`
+//! lists all differences.
 
 mod bins;
 mod call_graph;
@@ -17,7 +19,7 @@ use heaptape_formats::{Error, Kind};
 use sites::Sites;
 use std::io::{self, Write};
 
-/// What mprof says of a file that cannot be read.
+/// Returns the message that mprof prints for a file that cannot be read.
 pub fn read_error_message(error: &Error) -> &'static str {
     match error.kind {
         Kind::Version(version) if version < FIRST_KNOWN => "Profiling file version too old",
@@ -27,18 +29,18 @@ pub fn read_error_message(error: &Error) -> &'static str {
     }
 }
 
-/// What to show, and how.
+/// Options of `mprof`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Keep the call sites of one function apart, and show their distance from its start.
+    /// Distinguishes the call sites within a function, and shows their offsets from its start.
     pub addresses: bool,
-    /// Sort and weigh by counts instead of bytes.
+    /// Sorts and weighs by counts instead of bytes.
     pub counts: bool,
-    /// Let the graph's edges show what was not freed.
+    /// Labels the edges of the graph with the unfreed amounts.
     pub leaks: bool,
-    /// Frames that tell stacks of the leak table apart; 0 is all.
+    /// Number of innermost frames by which the leak table distinguishes call stacks; 0 means all.
     pub stack_depth: usize,
-    /// Print the call graph too.
+    /// Also prints the call graph.
     pub call_graph: bool,
 }
 
@@ -48,10 +50,10 @@ impl Default for Options {
     }
 }
 
-/// Prints the tables.
+/// Prints the tables of a profile.
 ///
 /// # Errors
-/// When `out` fails.
+/// Returns an error if writing to `out` fails.
 pub fn view(profile: &Profile, options: &Options, out: &mut dyn Write) -> io::Result<()> {
     let sites = Sites::new(profile, options.addresses);
     let totals = bins::totals(&profile.bins);
@@ -67,15 +69,16 @@ pub fn view(profile: &Profile, options: &Options, out: &mut dyn Write) -> io::Re
     Ok(())
 }
 
-/// Prints the call graph for Graphviz. `source` is the profile's name, for the comment in the first line.
+/// Prints the call graph for Graphviz. `source` is the name of the profile, for the comment in the
+/// first line.
 ///
 /// # Errors
-/// When `out` fails.
+/// Returns an error if writing to `out` fails.
 pub fn graph(profile: &Profile, options: &Options, source: &str, out: &mut dyn Write) -> io::Result<()> {
     dot::print(&Sites::new(profile, options.addresses), options, source, out)
 }
 
-/// Blocks and bytes. Differences may be negative in profiles that contradict themselves.
+/// A number of blocks and bytes. Differences may be negative in inconsistent profiles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Amount {
     count: i128,
@@ -92,7 +95,7 @@ impl Amount {
     }
 }
 
-/// Allocated, and not freed.
+/// Allocated and unfreed amounts of a whole profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Totals {
     allocated: Amount,

@@ -1,13 +1,16 @@
-//! mptrace's view of a trace: a table of events, statistics, HATF text, and a C program that allocates alike.
+//! mptrace's view of a trace: a table of events, statistics, HATF text, and a C program that
+//! repeats the allocations.
 //!
-//! [`View`] is fed one record at a time and keeps only the live blocks, and which indexes ever were. (For the table of events
-//! it also keeps when the last indexes that were freed had first been allocated: mptrace counts lifetimes from there.) Every
-//! line is as
-//! mptrace 1.4 prints it, white space included; where that misreads numbers or lets counts wrap, this one prints the truth.
-//! `docs/mpatrol.md` lists all differences.
+//! [`View`] receives one record at a time. It keeps only the live blocks and the set of all indexes
+//! that were allocated. For the table of events it also keeps the first allocation of the indexes
+//! that were freed last, because mptrace counts lifetimes from there.
+//!
+//! The output is byte for byte that of mptrace 1.4, white space included. Where mptrace misreads
+//! numbers or lets counts wrap, this view prints the correct number. `docs/mpatrol.md` lists all
+//! differences.
 
 mod hatf;
-mod known;
+mod index_set;
 mod simulation;
 mod table;
 
@@ -16,12 +19,12 @@ pub use simulation::Simulation;
 
 use heaptape_formats::mtrc::{Place, Record};
 use heaptape_formats::{Error, Kind};
-use known::Known;
+use index_set::IndexSet;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
 
-/// What mptrace says of a file that cannot be read.
+/// Returns the message that mptrace prints for a file that cannot be read.
 pub fn read_error_message(error: &Error) -> &'static str {
     match error.kind {
         Kind::Version(_) => "Tracing file version too new",
@@ -30,29 +33,29 @@ pub fn read_error_message(error: &Error) -> &'static str {
     }
 }
 
-/// What to print.
+/// Options of `mptrace`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The table of events.
+    /// Prints the table of events.
     pub verbose: bool,
-    /// Thread, function, file and line under each event of the table.
+    /// Prints thread, function, file and line below each event of the table.
     pub source: bool,
-    /// Bytes of an address: 4 makes the table's column narrower. Anything else counts as 8.
-    pub word: u8,
+    /// Bytes of an address: 4 makes the column of the table narrower. Any other value means 8.
+    pub address_bytes: u8,
 }
 
-/// A block that is alive.
+/// A live block.
 #[derive(Clone, Copy, Debug)]
 struct Live {
     address: u64,
     size: u64,
-    /// The event that first allocated its index.
-    born: u64,
-    /// Its slot in the simulation.
+    /// Number of the event that first allocated the block's index.
+    first_event: u64,
+    /// The block's slot in the simulation.
     slot: u64,
 }
 
-/// Blocks and bytes.
+/// A number of blocks and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     blocks: u64,
@@ -66,12 +69,13 @@ impl Count {
     }
 }
 
-/// The statistics.
+/// The statistics of a trace.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     allocated: Count,
     freed: Count,
-    /// The most blocks, and, at another time perhaps, the most bytes.
+    /// The maximum number of live blocks, and the maximum number of live bytes. The two may be of
+    /// different times.
     peak: Count,
     reserved: Count,
     internal: Count,
@@ -87,12 +91,12 @@ impl Totals {
         }
     }
 
-    fn taken(&mut self, size: u64) {
+    fn add_allocation(&mut self, size: u64) {
         self.allocated.add(size);
         let live = self.live();
         self.peak.blocks = self.peak.blocks.max(live.blocks);
         self.peak.bytes = self.peak.bytes.max(live.bytes);
-        // 0 stands for "none yet" in mptrace, so that a block of size 0 starts the search for the smallest again.
+        // In mptrace 0 means "none yet", so a block of size 0 restarts the search for the smallest.
         if self.smallest == 0 || size < self.smallest {
             self.smallest = size;
         }
@@ -100,21 +104,21 @@ impl Totals {
     }
 }
 
-/// The event that first allocated an index, for as many indexes as were freed last. Only old libraries use an index again,
-/// and soon, so that few need be kept: 10 MB.
+/// The event that first allocated an index, for the [`FirstEvents::CAPACITY`] indexes that were
+/// freed last (10 MB). Only old libraries reuse an index, and they do so soon after the free.
 #[derive(Debug, Default)]
-struct Births {
+struct FirstEvents {
     events: HashMap<u64, u64>,
     freed: VecDeque<u64>,
 }
 
-impl Births {
-    const KEPT: usize = 1 << 18;
+impl FirstEvents {
+    const CAPACITY: usize = 1 << 18;
 
-    fn keep(&mut self, index: u64, born: u64) {
-        self.events.insert(index, born);
+    fn keep(&mut self, index: u64, event: u64) {
+        self.events.insert(index, event);
         self.freed.push_back(index);
-        if self.freed.len() > Births::KEPT
+        if self.freed.len() > FirstEvents::CAPACITY
             && let Some(oldest) = self.freed.pop_front()
         {
             self.events.remove(&oldest);
@@ -122,31 +126,42 @@ impl Births {
     }
 }
 
-/// Prints what it is fed.
+/// Prints a trace that is passed record by record.
 pub struct View<'a> {
     options: Options,
     out: &'a mut dyn Write,
-    complaints: &'a mut dyn Write,
+    warnings: &'a mut dyn Write,
     hatf: Option<Hatf<'a>>,
     simulation: Option<Simulation<'a>>,
     event: u64,
     live: HashMap<u64, Live>,
-    known: Known,
-    births: Births,
+    known: IndexSet,
+    first_events: FirstEvents,
     totals: Totals,
 }
 
 impl<'a> View<'a> {
-    /// Starts, with the head of the table if there is to be one. Contradictions in the trace are told to `complaints`.
+    /// Creates a view and prints the header of the table if one is requested. Contradictions in the
+    /// trace are reported to `warnings`.
     ///
     /// # Errors
-    /// When `out` fails.
-    pub fn new(options: Options, out: &'a mut dyn Write, complaints: &'a mut dyn Write) -> io::Result<Self> {
+    /// Returns an error if writing to `out` fails.
+    pub fn new(options: Options, out: &'a mut dyn Write, warnings: &'a mut dyn Write) -> io::Result<Self> {
         if options.verbose {
-            table::head(options.word, out)?;
+            table::header(options.address_bytes, out)?;
         }
-        let (live, known, births, totals) = Default::default();
-        Ok(View { options, out, complaints, hatf: None, simulation: None, event: 0, live, known, births, totals })
+        Ok(View {
+            options,
+            out,
+            warnings,
+            hatf: None,
+            simulation: None,
+            event: 0,
+            live: HashMap::new(),
+            known: IndexSet::default(),
+            first_events: FirstEvents::default(),
+            totals: Totals::default(),
+        })
     }
 
     /// Also writes HATF text.
@@ -159,19 +174,19 @@ impl<'a> View<'a> {
         self.simulation = Some(simulation);
     }
 
-    /// Takes one record.
+    /// Processes the next record of the trace.
     ///
     /// # Errors
-    /// When an output fails.
+    /// Returns an error if writing to an output fails.
     pub fn record(&mut self, record: &Record) -> io::Result<()> {
         match *record {
             Record::Heap { address, size } => {
                 self.totals.reserved.add(size);
-                self.taken_from_system("reserve", address, size)
+                self.system_memory("reserve", address, size)
             }
             Record::Internal { address, size } => {
                 self.totals.internal.add(size);
-                self.taken_from_system("internal", address, size)
+                self.system_memory("internal", address, size)
             }
             Record::Alloc { index, address, size, place } => self.alloc(index, address, size, &place),
             Record::Resize { index, address, size, place } => self.resize(index, address, size, &place),
@@ -179,27 +194,32 @@ impl<'a> View<'a> {
         }
     }
 
-    fn taken_from_system(&mut self, what: &str, address: u64, size: u64) -> io::Result<()> {
-        if self.options.verbose { table::system(self.options.word, what, address, size, self.out) } else { Ok(()) }
+    fn system_memory(&mut self, what: &str, address: u64, size: u64) -> io::Result<()> {
+        if self.options.verbose {
+            table::system(self.options.address_bytes, what, address, size, self.out)
+        } else {
+            Ok(())
+        }
     }
 
     fn alloc(&mut self, index: u64, address: u64, size: u64, place: &Place) -> io::Result<()> {
         self.event += 1;
         let slot = self.simulation.as_mut().map_or(Ok(0), |simulation| simulation.alloc(size))?;
-        let mut live = Live { address, size, born: self.births.events.remove(&index).unwrap_or(self.event), slot };
+        let mut live =
+            Live { address, size, first_event: self.first_events.events.remove(&index).unwrap_or(self.event), slot };
         match self.live.entry(index) {
             Entry::Vacant(entry) => {
                 entry.insert(live);
                 self.known.insert(index);
             }
             Entry::Occupied(mut entry) => {
-                live.born = entry.get().born;
+                live.first_event = entry.get().first_event;
                 entry.insert(live);
-                let complaint = "has been allocated twice without being freed";
-                writeln!(self.complaints, "mptrace: Allocation index `{index}' {complaint}")?;
+                let warning = "has been allocated twice without being freed";
+                writeln!(self.warnings, "mptrace: Allocation index `{index}' {warning}")?;
             }
         }
-        self.totals.taken(size);
+        self.totals.add_allocation(size);
         self.hatf.as_mut().map_or(Ok(()), |hatf| hatf.alloc(address, size))?;
         self.row("alloc", index, &live, None, place)
     }
@@ -210,7 +230,7 @@ impl<'a> View<'a> {
         let old = std::mem::replace(live, Live { address, size, ..*live });
         let live = *live;
         self.totals.freed.add(old.size);
-        self.totals.taken(size);
+        self.totals.add_allocation(size);
         self.simulation.as_mut().map_or(Ok(()), |simulation| simulation.resize(live.slot, size))?;
         self.hatf.as_mut().map_or(Ok(()), |hatf| hatf.resize(old.address, address, size))?;
         self.row("realloc", index, &live, None, place)
@@ -220,19 +240,19 @@ impl<'a> View<'a> {
         self.event += 1;
         let Some(live) = self.live.remove(&index) else { return self.unmatched(index) };
         if self.options.verbose {
-            self.births.keep(index, live.born);
+            self.first_events.keep(index, live.first_event);
         }
         self.totals.freed.add(live.size);
         self.simulation.as_mut().map_or(Ok(()), |simulation| simulation.free(live.slot))?;
         self.hatf.as_mut().map_or(Ok(()), |hatf| hatf.free(live.address))?;
-        self.row("free", index, &live, Some(self.event - live.born), place)
+        self.row("free", index, &live, Some(self.event - live.first_event), place)
     }
 
     fn unmatched(&mut self, index: u64) -> io::Result<()> {
         if self.known.contains(index) {
-            writeln!(self.complaints, "mptrace: Allocation index `{index}' has already been freed")
+            writeln!(self.warnings, "mptrace: Allocation index `{index}' has already been freed")
         } else {
-            writeln!(self.complaints, "mptrace: Unknown allocation index `{index}'")
+            writeln!(self.warnings, "mptrace: Unknown allocation index `{index}'")
         }
     }
 
@@ -241,14 +261,14 @@ impl<'a> View<'a> {
             return Ok(());
         }
         let row = table::Row { event: self.event, what, index, life, address: live.address, size: live.size };
-        table::event(self.options.word, &row, self.totals.live(), self.out)?;
+        table::event(self.options.address_bytes, &row, self.totals.live(), self.out)?;
         if self.options.source { table::source(place, self.out) } else { Ok(()) }
     }
 
-    /// Prints the statistics and ends the other outputs.
+    /// Prints the statistics and completes the other outputs.
     ///
     /// # Errors
-    /// When an output fails.
+    /// Returns an error if writing to an output fails.
     pub fn finish(self) -> io::Result<()> {
         if self.options.verbose {
             writeln!(self.out)?;

@@ -49,7 +49,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let path = Path::new(&args.file);
     let read = match input::profile(path, &args.processes.processes())? {
         Some(profile) => Ok((profile, Ending::Complete)),
-        None => match input::bytes(path) {
+        None => match input::read_bytes(path) {
             Ok(bytes) => Profile::read(&bytes),
             Err(error) => {
                 eprintln!("mprof: {:#}", anyhow::Error::new(error));

@@ -115,7 +115,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
 /// A recording's greatest process, or the one that was named.
 fn show_recording(args: &Args) -> anyhow::Result<Outcome> {
     let recorded = RecordingInput::open(Path::new(&args.file), &args.processes.processes())?;
-    let (image, others) = recorded.greatest()?;
+    let (image, others) = recorded.largest()?;
     if !others.is_empty() {
         eprintln!("mptrace: this is {}; --process shows {}", image.about.folder, others.join(", "));
     }
@@ -142,7 +142,7 @@ fn shown(args: &Args, word: u8, feed: impl FnOnce(&mut View<'_>) -> io::Result<(
     let mut out = terminal::stdout();
     let mut complaints = terminal::stderr();
     let (mut hatf, mut simulation) = (open(args.hatf_file.as_deref())?, open(args.sim_file.as_deref())?);
-    let options = Options { verbose: args.verbose, source: args.source, word };
+    let options = Options { verbose: args.verbose, source: args.source, address_bytes: word };
     let mut view = View::new(options, &mut out, &mut complaints)?;
     if let (Some(name), Some(file)) = (&args.hatf_file, &mut hatf) {
         view.hatf(Hatf::new(name, file)?);

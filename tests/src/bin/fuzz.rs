@@ -184,7 +184,7 @@ const READERS: [(&str, &[&str], Reader); 10] = [
         }
         Some(Format::Mtrc) => {
             let Ok(mut stream) = mtrc::Stream::new(bytes) else { return };
-            let options = mptrace::Options { verbose: true, source: true, word: 8 };
+            let options = mptrace::Options { verbose: true, source: true, address_bytes: 8 };
             let mut complaints = Sink(64 << 20);
             let Ok(mut view) = mptrace::View::new(options, sink, &mut complaints) else { return };
             while let Ok(Some(record)) = stream.next() {

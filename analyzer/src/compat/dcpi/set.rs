@@ -141,7 +141,7 @@ impl Set {
             }
             return;
         }
-        match input::converted(&opened, Format::Dcpi, &[]) {
+        match input::convert_to(&opened, Format::Dcpi, &[]) {
             Ok(None) => {}
             Ok(Some(made)) => {
                 self.notes.extend(made.notes.into_iter().map(|note| format!("{}: {note}", opened.name)));

@@ -1,4 +1,5 @@
-//! mleak's view of a recording or a trace: what is alive at its end. Unlike in a log, resizes are followed.
+//! mleak's view of a recording or a trace: the blocks that are live at its end. Unlike in a log,
+//! reallocations are followed.
 
 use super::{Block, Options, print};
 use crate::compat::input::RecordingInput;
@@ -14,16 +15,17 @@ use crate::text::clean_columns;
 use heaptape_formats::tape::Entry;
 use std::io::Write;
 
-/// Frames of a stack that are shown at most.
-const DEEPEST: usize = 1024;
+/// Maximum number of frames that are shown of a stack.
+const MAX_FRAMES: usize = 1024;
 
-/// Prints the blocks of a recording's greatest process, or of the one that was named, that are alive at its end. Gives what
-/// a reader should know.
+/// Prints the blocks that are live at the end of the selected process, or of the process with most
+/// events. Returns notes for the user: other processes that could be shown, and data that is
+/// missing.
 ///
 /// # Errors
-/// When the recording has no events, or `out` fails.
+/// Returns an error if the recording has no events, or if writing to `out` fails.
 pub fn view_recording(recorded: &RecordingInput, options: &Options, out: &mut dyn Write) -> Result<Vec<String>, Error> {
-    let (image, others) = recorded.greatest()?;
+    let (image, others) = recorded.largest()?;
     let mut notes = Vec::new();
     if !others.is_empty() {
         notes.push(format!("this is {}; --process shows {}", image.about.folder, others.join(", ")));
@@ -33,17 +35,17 @@ pub fn view_recording(recorded: &RecordingInput, options: &Options, out: &mut dy
     let mut live: Vec<(u64, live_set::Block)> = outcome.live.iter().filter(|(_, block)| !block.inherited).collect();
     live.sort_unstable_by_key(|(index, _)| *index);
     let mut symbols = Symbolizer::new(Detail::Full);
-    let blocks: Vec<Block> = live.iter().map(|(index, block)| described(&mut symbols, image, *index, block)).collect();
+    let blocks: Vec<Block> = live.iter().map(|(index, block)| block_text(&mut symbols, image, *index, block)).collect();
     print(&blocks.iter().collect::<Vec<_>>(), options, out).map_err(|error| Error::Write("mleak".into(), error))?;
     Ok(notes)
 }
 
-/// A block in the words of a log.
-fn described(symbols: &mut Symbolizer, image: &Image, index: u64, block: &live_set::Block) -> Block {
+/// Returns a block with the texts that a log would have.
+fn block_text(symbols: &mut Symbolizer, image: &Image, index: u64, block: &live_set::Block) -> Block {
     let mut stack = Vec::new();
-    for (_, site) in image.stacks().stack(block.site).take(DEEPEST) {
+    for (_, site) in image.stacks().stack(block.site).take(MAX_FRAMES) {
         let frames = symbols.frames(image.stacks(), &site);
-        // A trace alone names places, and has no stacks.
+        // A bare trace has source locations, but no stacks.
         if site.address == 0 {
             continue;
         }

@@ -1,11 +1,11 @@
-//! ALLOCATION BINS: blocks by exact size.
+//! The table ALLOCATION BINS: blocks by exact size.
 
 use super::cells::{percent, percent_or_zero};
 use super::{Amount, Totals};
 use heaptape_formats::mptl::Bins;
 use std::io::{self, Write};
 
-/// Sums over all bins: mprof takes its totals from here, also for the other tables.
+/// Returns the sums over all bins. mprof uses these totals for the other tables as well.
 pub fn totals(bins: &Bins) -> Totals {
     let allocated = sum(&bins.allocated, bins.allocated_big);
     Totals { allocated, unfreed: allocated.minus(&sum(&bins.freed, bins.freed_big)) }
@@ -13,20 +13,24 @@ pub fn totals(bins: &Bins) -> Totals {
 
 fn sum(bins: &[u64], big: u64) -> Amount {
     let mut all = Amount::default();
-    for (at, _) in bins.iter().enumerate() {
-        let amount = amount(bins, big, at);
+    for (index, _) in bins.iter().enumerate() {
+        let amount = amount(bins, big, index);
         all.count += amount.count;
         all.bytes += amount.bytes;
     }
     all
 }
 
-fn amount(bins: &[u64], big: u64, at: usize) -> Amount {
-    let count = i128::from(bins[at]);
-    let bytes = if at + 1 == bins.len() { i128::from(big) } else { count * (at as i128 + 1) };
+fn amount(bins: &[u64], big: u64, index: usize) -> Amount {
+    let count = i128::from(bins[index]);
+    let bytes = if index + 1 == bins.len() { i128::from(big) } else { count * (index as i128 + 1) };
     Amount { count, bytes }
 }
 
+/// Prints the table.
+///
+/// # Errors
+/// Returns an error if writing to `out` fails.
 pub fn print(bins: &Bins, totals: &Totals, out: &mut dyn Write) -> io::Result<()> {
     let number = bins.allocated.len();
     write!(
@@ -37,15 +41,15 @@ pub fn print(bins: &Bins, totals: &Totals, out: &mut dyn Write) -> io::Result<()
         \x20   size   count       %     bytes       %   count       %     bytes       %\n\n"
     )?;
     let mut rows = 0;
-    for at in 0..number.min(bins.freed.len()) {
-        let allocated = amount(&bins.allocated, bins.allocated_big, at);
-        let unfreed = allocated.minus(&amount(&bins.freed, bins.freed_big, at));
+    for index in 0..number.min(bins.freed.len()) {
+        let allocated = amount(&bins.allocated, bins.allocated_big, index);
+        let unfreed = allocated.minus(&amount(&bins.freed, bins.freed_big, index));
         if allocated.count == 0 {
             continue;
         }
         rows += 1;
-        let mark = if at + 1 == number { ">=" } else { "  " };
-        write!(out, " {mark} {:4}", at + 1)?;
+        let mark = if index + 1 == number { ">=" } else { "  " };
+        write!(out, " {mark} {:4}", index + 1)?;
         let count = percent(allocated.count, totals.allocated.count);
         let bytes = percent(allocated.bytes, totals.allocated.bytes);
         write!(out, "  {:6}  {count:6.2}  {:8}  {bytes:6.2}", allocated.count, allocated.bytes)?;

@@ -1,10 +1,14 @@
-//! ALLOCATION CALL GRAPH: for each function its callers above, its callees below.
+//! The table ALLOCATION CALL GRAPH: each function with its callers above and its callees below.
 
 use super::cells::Classes;
 use super::graph::{Edge, End, Graph};
 use super::sites::Sites;
 use std::io::{self, Write};
 
+/// Prints the table.
+///
+/// # Errors
+/// Returns an error if writing to `out` fails.
 pub fn print(sites: &Sites, counts: bool, out: &mut dyn Write) -> io::Result<()> {
     let graph = Graph::new(sites);
     let number = graph.vertices.len();
@@ -25,17 +29,17 @@ pub fn print(sites: &Sites, counts: bool, out: &mut dyn Write) -> io::Result<()>
     let print_edge = |out: &mut dyn Write, edge: &Edge, end: End| -> io::Result<()> {
         let End::Vertex(vertex) = end else { return Ok(()) };
         out.write_all(if edge.in_cycle { b" (*) " } else { b"     " })?;
-        half(&edge.figures.allocated, counts, out)?;
+        print_amount(&edge.figures.allocated, counts, out)?;
         out.write_all(b"  ")?;
-        half(&edge.figures.unfreed, counts, out)?;
+        print_amount(&edge.figures.unfreed, counts, out)?;
         writeln!(out, "      {} [{}]", sites.name(graph.vertices[vertex].site), vertex + 1)
     };
-    for (at, vertex) in graph.vertices.iter().enumerate() {
+    for (index, vertex) in graph.vertices.iter().enumerate() {
         writeln!(out, "{:-<figures_width$}", "")?;
         for &edge in &vertex.above {
             print_edge(out, &graph.edges[edge], graph.edges[edge].caller)?;
         }
-        let index = format!("[{}]", at + 1);
+        let index = format!("[{}]", index + 1);
         writeln!(out, "{index:figures_width$}  {} {index}", sites.name(vertex.site))?;
         for &edge in &vertex.below {
             print_edge(out, &graph.edges[edge], graph.edges[edge].callee)?;
@@ -44,8 +48,8 @@ pub fn print(sites: &Sites, counts: bool, out: &mut dyn Write) -> io::Result<()>
     Ok(())
 }
 
-/// An amount, and the size classes' shares of it.
-fn half(classes: &Classes, counts: bool, out: &mut dyn Write) -> io::Result<()> {
+/// Prints an amount and the share of each size class.
+fn print_amount(classes: &Classes, counts: bool, out: &mut dyn Write) -> io::Result<()> {
     let (width, total) = (if counts { 6 } else { 8 }, classes.all().get(counts));
     write!(out, "{total:width$} {}", classes.columns(counts, total))
 }

@@ -1,11 +1,11 @@
-//! Numbers as mprof prints them.
+//! Amounts by size class, and the number formats of mprof.
 
 use super::Amount;
 use heaptape_formats::mptl::{Data, Sums};
 use std::fmt;
 use std::ops::AddAssign;
 
-/// Amounts for each of the four size classes.
+/// Amounts in each of the four size classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Classes([Amount; 4]);
 
@@ -17,6 +17,7 @@ impl Classes {
         }))
     }
 
+    /// Returns the sum over the size classes.
     pub fn all(&self) -> Amount {
         let mut all = Amount::default();
         for class in &self.0 {
@@ -30,7 +31,8 @@ impl Classes {
         Classes(std::array::from_fn(|class| self.0[class].minus(&other.0[class])))
     }
 
-    /// The four columns `s m l x`, each three wide: the class's share of `total`, in percent.
+    /// Returns the four columns `s m l x`, each three characters wide: the share of each class in
+    /// `total`, in percent.
     pub fn columns(&self, counts: bool, total: i128) -> impl fmt::Display {
         let shares = self.0.map(|class| (class.get(counts), total));
         Columns(shares)
@@ -46,14 +48,17 @@ impl AddAssign<&Classes> for Classes {
     }
 }
 
-/// What a call stack, or several, allocated, and what of it was not freed.
+/// The amounts that one or several call stacks allocated and did not free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
+    /// Allocated amounts.
     pub allocated: Classes,
+    /// Amounts that were allocated and not freed.
     pub unfreed: Classes,
 }
 
 impl Figures {
+    /// Returns the figures of one record of a profile.
     pub fn of(data: &Data) -> Figures {
         let allocated = Classes::of(&data.allocated);
         Figures { allocated, unfreed: allocated.minus(&Classes::of(&data.freed)) }
@@ -71,9 +76,9 @@ struct Columns([(i128, i128); 4]);
 
 impl fmt::Display for Columns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for &(part, total) in &self.0 {
-            let share = percent(part, total);
-            if part == 0 || total == 0 {
+        for &(amount, total) in &self.0 {
+            let share = percent(amount, total);
+            if amount == 0 || total == 0 {
                 f.write_str("   ")?;
             } else if share >= 99.5 {
                 f.write_str(" %%")?;
@@ -87,12 +92,13 @@ impl fmt::Display for Columns {
     }
 }
 
-/// `part` of `total` in percent; 0 of 0 is 0, anything else of 0 is infinite.
-pub fn percent(part: i128, total: i128) -> f64 {
-    if part == 0 { 0.0 } else { part as f64 / total as f64 * 100.0 }
+/// Returns the share of `amount` in `total` in percent. The share is 0 if `amount` is 0, else
+/// infinite if `total` is 0.
+pub fn percent(amount: i128, total: i128) -> f64 {
+    if amount == 0 { 0.0 } else { amount as f64 / total as f64 * 100.0 }
 }
 
-/// As [`percent`], but also 0 when there is no total.
-pub fn percent_or_zero(part: i128, total: i128) -> f64 {
-    if total == 0 { 0.0 } else { percent(part, total) }
+/// Returns the same as [`percent`], except that the share is always 0 if `total` is 0.
+pub fn percent_or_zero(amount: i128, total: i128) -> f64 {
+    if total == 0 { 0.0 } else { percent(amount, total) }
 }

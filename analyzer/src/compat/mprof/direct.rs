@@ -1,4 +1,4 @@
-//! DIRECT ALLOCATIONS: what each function (or call site) allocated itself.
+//! The table DIRECT ALLOCATIONS: what each function (or call site) allocated itself.
 
 use super::Totals;
 use super::cells::{Figures, percent, percent_or_zero};
@@ -6,20 +6,25 @@ use super::sites::Sites;
 use heaptape_formats::mptl::Site;
 use std::io::{self, Write};
 
-/// A row for each run of neighbors that are one function. (A function whose sites are not neighbors, in a file with mixed-up
-/// symbols, makes several.)
+/// Returns one row for each run of adjacent sites of the same function. In a file with inconsistent
+/// symbols, the sites of a function may not be adjacent. Such a function gets several rows, as in
+/// mprof.
 fn rows<'a>(sites: &Sites<'a>) -> Vec<(&'a Site, Figures)> {
     let runs = sites.runs();
     let mut rows: Vec<(usize, Figures)> = Vec::new();
-    for (place, figures) in sites.allocating() {
+    for (index, figures) in sites.allocating() {
         match rows.last_mut() {
-            Some((last, sum)) if runs[*last] == runs[place] => *sum += &figures,
-            _ => rows.push((place, figures)),
+            Some((last, sum)) if runs[*last] == runs[index] => *sum += &figures,
+            _ => rows.push((index, figures)),
         }
     }
-    rows.into_iter().map(|(place, figures)| (sites.site(place), figures)).collect()
+    rows.into_iter().map(|(index, figures)| (sites.site(index), figures)).collect()
 }
 
+/// Prints the table.
+///
+/// # Errors
+/// Returns an error if writing to `out` fails.
 pub fn print(sites: &Sites, counts: bool, totals: &Totals, out: &mut dyn Write) -> io::Result<()> {
     let [small, medium, large] = sites.profile.bounds;
     write!(

@@ -6,6 +6,10 @@ use super::sites::Sites;
 use crate::text::clean;
 use std::io::{self, Write};
 
+/// Prints the digraph.
+///
+/// # Errors
+/// Returns an error if writing to `out` fails.
 pub fn print(sites: &Sites, options: &Options, source: &str, out: &mut dyn Write) -> io::Result<()> {
     let graph = Graph::new(sites);
     let title = if options.leaks { "memory leak call graph" } else { "allocation call graph" };
@@ -28,8 +32,8 @@ pub fn print(sites: &Sites, options: &Options, source: &str, out: &mut dyn Write
         let (caller, callee) = (label(edge.caller, "START"), label(edge.callee, "ALLOC"));
         writeln!(out, "    \"{caller}\" -> \"{callee}\" [label = \"{amount}\"{style}];")
     };
-    // Each edge is followed once, right where it is printed. A stack that comes back to a function goes on with the edges
-    // that are left there.
+    // Depth first; each edge is followed once, immediately after it is printed. A path that returns
+    // to a function continues with the remaining edges of that function.
     let mut printed = vec![0; graph.vertices.len()];
     for &root in &graph.roots {
         print_edge(&graph.edges[root])?;

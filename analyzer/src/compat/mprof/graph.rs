@@ -1,68 +1,75 @@
-//! The call graph: functions (or call sites), and what was allocated through each call.
+//! The call graph: functions (or call sites), and the amounts that were allocated through each
+//! call.
 
 use super::cells::Figures;
 use super::sites::Sites;
 use heaptape_formats::mptl::Site;
 use std::collections::{BTreeMap, HashMap};
 
-/// A function, and its edges in the order in which stacks made them.
+/// A function with its edges, in the order in which the stacks introduced them.
 #[derive(Debug)]
 pub struct Vertex<'a> {
-    /// A site that stands for it.
+    /// A site of the function. It provides the name.
     pub site: &'a Site,
-    /// Edges from callers; those from outside have none.
+    /// Indexes of the edges from callers, the edge from [`End::Outside`] included.
     pub above: Vec<usize>,
-    /// Edges to callees.
+    /// Indexes of the edges to callees, the edge to [`End::Outside`] excluded.
     pub below: Vec<usize>,
 }
 
-/// The end of an edge. Roots are called by nobody, and what allocates calls the allocator.
+/// One end of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// A function, by its place in [`Graph::vertices`].
+    /// A function, by its index in [`Graph::vertices`].
     Vertex(usize),
-    /// Outside: above the roots, and below what allocates.
+    /// The outside of the graph: the caller of the outermost functions, or the allocator.
     Outside,
 }
 
-/// A call, and all that was allocated through it.
+/// A call from one function to another, and everything that was allocated through it.
 #[derive(Debug)]
 pub struct Edge {
+    /// The calling function.
     pub caller: End,
+    /// The called function.
     pub callee: End,
+    /// The amounts allocated through the call.
     pub figures: Figures,
-    /// A stack reached this edge's caller a second time through it.
+    /// Whether a stack reached the caller a second time through this edge.
     pub in_cycle: bool,
 }
 
-/// Vertices in the order in which mprof numbers them, edges in the order in which stacks first took them.
+/// The call graph.
 #[derive(Debug, Default)]
 pub struct Graph<'a> {
+    /// The vertices, in mprof's numbering.
     pub vertices: Vec<Vertex<'a>>,
+    /// The edges, in the order in which the stacks first contained them.
     pub edges: Vec<Edge>,
-    /// Edges from outside to the outermost functions.
+    /// Indexes of the edges from [`End::Outside`] to the outermost functions.
     pub roots: Vec<usize>,
 }
 
 impl<'a> Graph<'a> {
+    /// Builds the graph from all sites that allocated.
     pub fn new(sites: &Sites<'a>) -> Graph<'a> {
         let (vertices, vertex_at) = vertices(sites);
         let mut graph = Graph { vertices, ..Graph::default() };
         let mut edge_of: HashMap<(End, End), usize> = HashMap::new();
-        // The stack that last passed through a vertex, from 1.
-        let mut passed = vec![0; graph.vertices.len()];
-        for (stack, (place, figures)) in (1usize..).zip(sites.allocating()) {
+        // For each vertex, the last stack that contained it; stacks are numbered from 1.
+        let mut last_stack = vec![0; graph.vertices.len()];
+        for (stack, (index, figures)) in (1usize..).zip(sites.allocating()) {
             let mut callee = End::Outside;
-            for frame in sites.stack(place) {
+            for frame in sites.stack(index) {
                 let vertex = vertex_at[frame];
                 let edge = graph.edge(&mut edge_of, End::Vertex(vertex), callee);
-                if passed[vertex] == stack {
-                    // The stack was counted on its first pass, further in.
+                if last_stack[vertex] == stack {
+                    // The stack was already counted at the inner occurrence.
                     graph.edges[edge].in_cycle = true;
                 } else {
                     graph.edges[edge].figures += &figures;
                 }
-                passed[vertex] = stack;
+                last_stack[vertex] = stack;
                 callee = End::Vertex(vertex);
             }
             let edge = graph.edge(&mut edge_of, End::Outside, callee);
@@ -71,7 +78,7 @@ impl<'a> Graph<'a> {
         graph
     }
 
-    /// The edge between two ends, made on first use.
+    /// Returns the index of the edge between two ends. Creates the edge on first use.
     fn edge(&mut self, edge_of: &mut HashMap<(End, End), usize>, caller: End, callee: End) -> usize {
         *edge_of.entry((caller, callee)).or_insert_with(|| {
             let edge = self.edges.len();
@@ -88,15 +95,16 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// The functions that some stack passes through, in mprof's order, and the vertex of each site (by place).
+/// Returns the functions that occur in some stack, in mprof's order, and for each site the index of
+/// its vertex.
 ///
-/// mprof keeps symbol numbers, and the addresses of frames without a symbol, in one tree, and numbers its nodes in order. A
-/// vertex has the name of the frame that a stack reached first.
+/// mprof keeps symbol numbers, and the addresses of frames without a symbol, in one tree and
+/// numbers its nodes in order. A vertex has the name of the first frame that introduced it.
 fn vertices<'a>(sites: &Sites<'a>) -> (Vec<Vertex<'a>>, Vec<usize>) {
     let mut vertex_of: BTreeMap<u64, Vertex> = BTreeMap::new();
     let mut reached = vec![false; sites.profile.sites.len()];
-    for (place, _) in sites.allocating() {
-        for frame in sites.stack(place) {
+    for (index, _) in sites.allocating() {
+        for frame in sites.stack(index) {
             if std::mem::replace(&mut reached[frame], true) {
                 break;
             }

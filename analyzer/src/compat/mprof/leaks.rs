@@ -1,4 +1,5 @@
-//! MEMORY LEAKS: call stacks, told apart by their innermost frames, that left something unfreed.
+//! The table MEMORY LEAKS: call stacks with unfreed memory, distinguished by their innermost
+//! frames.
 
 use super::cells::{Figures, percent, percent_or_zero};
 use super::sites::{Identity, Sites};
@@ -6,10 +7,11 @@ use super::{Options, Totals};
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-/// For each site (by place) the number of the group that its innermost `depth` frames make; equal frames, equal number.
+/// Returns for each site the number of its group. Sites whose innermost `depth` frames are equal
+/// have the same group.
 ///
-/// A stack's group is that of its innermost frame and of its caller's group one frame shorter, so each level takes one pass
-/// over the sites instead of a walk for each of them.
+/// A group of `n` frames is identified by the innermost frame and the caller's group of `n - 1`
+/// frames. So each level takes one pass over the sites instead of one walk for each site.
 fn groups(sites: &Sites, depth: usize) -> Vec<u32> {
     let all = &sites.profile.sites;
     let deepest = depths(sites).into_iter().max().unwrap_or(0);
@@ -22,8 +24,8 @@ fn groups(sites: &Sites, depth: usize) -> Vec<u32> {
         shorter = all
             .iter()
             .enumerate()
-            .map(|(place, site)| {
-                let caller = sites.caller(place).map_or(u32::MAX, |caller| shorter[caller]);
+            .map(|(index, site)| {
+                let caller = sites.caller(index).map_or(u32::MAX, |caller| shorter[caller]);
                 let next = numbers.len() as u32;
                 *numbers.entry((sites.identity(site), caller)).or_insert(next)
             })
@@ -32,56 +34,63 @@ fn groups(sites: &Sites, depth: usize) -> Vec<u32> {
     shorter
 }
 
-/// Places with callers before callees.
+/// Returns the indexes of all sites, callers before callees.
 fn callers_first(sites: &Sites) -> Vec<usize> {
     let all = &sites.profile.sites;
     let (mut order, mut done, mut path) = (Vec::with_capacity(all.len()), vec![false; all.len()], Vec::new());
     for start in 0..all.len() {
-        let mut place = Some(start);
-        while let Some(at) = place.filter(|&at| !done[at]) {
-            done[at] = true;
-            path.push(at);
-            place = sites.caller(at);
+        let mut next = Some(start);
+        while let Some(index) = next.filter(|&index| !done[index]) {
+            done[index] = true;
+            path.push(index);
+            next = sites.caller(index);
         }
         order.extend(path.drain(..).rev());
     }
     order
 }
 
-/// Frames of each site's stack.
+/// Returns the number of frames of each site's stack.
 fn depths(sites: &Sites) -> Vec<usize> {
     let mut depths = vec![0; sites.profile.sites.len()];
-    for place in callers_first(sites) {
-        depths[place] = 1 + sites.caller(place).map_or(0, |caller| depths[caller]);
+    for index in callers_first(sites) {
+        depths[index] = 1 + sites.caller(index).map_or(0, |caller| depths[caller]);
     }
     depths
 }
 
+/// Returns for each site the number of the group of all sites with an equal call stack.
 fn whole_stacks(sites: &Sites) -> Vec<u32> {
     let mut groups = vec![0; sites.profile.sites.len()];
     let mut numbers: HashMap<(Identity, u32), u32> = HashMap::new();
-    for place in callers_first(sites) {
-        let caller = sites.caller(place).map_or(u32::MAX, |caller| groups[caller]);
+    for index in callers_first(sites) {
+        let caller = sites.caller(index).map_or(u32::MAX, |caller| groups[caller]);
         let next = numbers.len() as u32;
-        groups[place] = *numbers.entry((sites.identity(sites.site(place)), caller)).or_insert(next);
+        groups[index] = *numbers.entry((sites.identity(sites.site(index)), caller)).or_insert(next);
     }
     groups
 }
 
+/// Returns the rows of the table: the index of the first site of each group and run, and the sums
+/// of all of them.
 fn rows(sites: &Sites, depth: usize) -> Vec<(usize, Figures)> {
     let (groups, runs) = (groups(sites, depth), sites.runs());
     let mut rows: Vec<(usize, Figures)> = Vec::new();
     let mut row_of: HashMap<(u32, usize), usize> = HashMap::new();
-    for (place, figures) in sites.allocating() {
-        let row = *row_of.entry((groups[place], runs[place])).or_insert(rows.len());
+    for (index, figures) in sites.allocating() {
+        let row = *row_of.entry((groups[index], runs[index])).or_insert(rows.len());
         match rows.get_mut(row) {
             Some((_, sum)) => *sum += &figures,
-            None => rows.push((place, figures)),
+            None => rows.push((index, figures)),
         }
     }
     rows
 }
 
+/// Prints the table.
+///
+/// # Errors
+/// Returns an error if writing to `out` fails.
 pub fn print(sites: &Sites, options: &Options, totals: &Totals, out: &mut dyn Write) -> io::Result<()> {
     let (counts, depth) = (options.counts, options.stack_depth);
     write!(
@@ -100,17 +109,17 @@ pub fn print(sites: &Sites, options: &Options, totals: &Totals, out: &mut dyn Wr
     rows.retain(|(_, figures)| figures.unfreed.all().get(counts) != 0);
     rows.sort_by_key(|(_, figures)| figures.unfreed.all().get(counts));
     let (width, other_width) = if counts { (6, 8) } else { (8, 6) };
-    for &(place, ref figures) in rows.iter().rev() {
+    for &(index, ref figures) in rows.iter().rev() {
         let (allocated, unfreed) = (figures.allocated.all(), figures.unfreed.all());
         write!(out, "{:6.2}", percent(unfreed.get(counts), totals.unfreed.get(counts)))?;
         for (counts, width) in [(counts, width), (!counts, other_width)] {
-            let (part, all) = (unfreed.get(counts), allocated.get(counts));
-            write!(out, "  {part:width$}  {:6.2}", percent(part, all))?;
+            let (amount, all) = (unfreed.get(counts), allocated.get(counts));
+            write!(out, "  {amount:width$}  {:6.2}", percent(amount, all))?;
         }
         write!(out, "  {:width$}  {:other_width$}", allocated.get(counts), allocated.get(!counts))?;
-        writeln!(out, "  {}", sites.name(sites.site(place)))?;
-        let most = if depth == 0 { usize::MAX } else { depth };
-        for frame in sites.stack(place).take(most).skip(1) {
+        writeln!(out, "  {}", sites.name(sites.site(index)))?;
+        let max_frames = if depth == 0 { usize::MAX } else { depth };
+        for frame in sites.stack(index).take(max_frames).skip(1) {
             writeln!(out, "{:60}{}", "", sites.name(sites.site(frame)))?;
         }
     }
@@ -120,8 +129,8 @@ pub fn print(sites: &Sites, options: &Options, totals: &Totals, out: &mut dyn Wr
     let Totals { allocated, unfreed } = totals;
     write!(out, "      ")?;
     for (counts, width) in [(counts, width), (!counts, other_width)] {
-        let (part, all) = (unfreed.get(counts), allocated.get(counts));
-        write!(out, "  {part:width$}  {:6.2}", percent_or_zero(part, all))?;
+        let (amount, all) = (unfreed.get(counts), allocated.get(counts));
+        write!(out, "  {amount:width$}  {:6.2}", percent_or_zero(amount, all))?;
     }
     writeln!(out, "  {:width$}  {:other_width$}  total", allocated.get(counts), allocated.get(!counts))
 }

@@ -1,19 +1,23 @@
-//! The call sites of a profile in the order in which mprof walks them, and what tells two frames apart.
+//! The call sites of a profile in mprof's order, and the identity of frames.
 
 use super::cells::Figures;
 use crate::text::clean_name;
 use heaptape_formats::mptl::{Profile, Site};
 use std::fmt;
 
-/// What tells two frames apart: the function when it is known and addresses do not matter, else the address.
+/// The identity of a frame: its function if that is known and addresses are not compared, else its
+/// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Identity {
+    /// The number of the function's symbol.
     Function(u64),
+    /// The frame's address.
     Address(u64),
 }
 
 impl Identity {
-    /// The number by which mprof looks a function up: that of its symbol, or the address.
+    /// Returns the key by which mprof looks a function up: the number of its symbol, or the
+    /// address.
     pub const fn key(self) -> u64 {
         match self {
             Identity::Function(number) | Identity::Address(number) => number,
@@ -21,61 +25,71 @@ impl Identity {
     }
 }
 
-/// A profile's sites, in ascending address order, those of equal addresses in the order of the file.
+/// The sites of a profile, sorted by address; sites of equal addresses keep the order of the file.
 pub struct Sites<'a> {
+    /// The profile.
     pub profile: &'a Profile,
+    /// Indexes of the sites in sorted order.
     pub order: Vec<usize>,
     addresses: bool,
-    places: Vec<usize>,
-    data_places: Vec<usize>,
+    site_indexes: Vec<usize>,
+    data_indexes: Vec<usize>,
 }
 
 impl<'a> Sites<'a> {
+    /// Sorts the sites of a profile. If `addresses` is set, frames are identified by address
+    /// instead of by function.
     pub fn new(profile: &'a Profile, addresses: bool) -> Self {
         let mut order: Vec<usize> = (0..profile.sites.len()).collect();
-        order.sort_by_key(|&place| profile.sites[place].address);
-        let (places, data_places) = (profile.site_places(), profile.data_places());
-        Sites { profile, order, addresses, places, data_places }
+        order.sort_by_key(|&index| profile.sites[index].address);
+        let (site_indexes, data_indexes) = (profile.site_places(), profile.data_places());
+        Sites { profile, order, addresses, site_indexes, data_indexes }
     }
 
-    pub fn site(&self, place: usize) -> &'a Site {
-        &self.profile.sites[place]
+    /// Returns the site with an index.
+    ///
+    /// # Panics
+    /// Panics if the index is out of range.
+    pub fn site(&self, index: usize) -> &'a Site {
+        &self.profile.sites[index]
     }
 
-    /// Places in order of the sites that allocated something themselves, and what.
+    /// Iterates over the sites that allocated something themselves, in sorted order, with their
+    /// amounts.
     pub fn allocating(&self) -> impl Iterator<Item = (usize, Figures)> {
-        self.order.iter().filter_map(|&place| Some((place, self.figures(place)?)))
+        self.order.iter().filter_map(|&index| Some((index, self.figures(index)?)))
     }
 
-    /// Numbers of the runs that a site belongs to, by place. A run is neighbors in order that are one function; mprof sums
-    /// no farther than that.
+    /// Returns for each site the number of its run. A run is a maximal sequence of adjacent sites
+    /// of the same function; mprof sums up within runs only.
     pub fn runs(&self) -> Vec<usize> {
         let (mut runs, mut run, mut first) = (vec![0; self.order.len()], 0, None);
-        for &place in &self.order {
-            let identity = self.identity(self.site(place));
+        for &index in &self.order {
+            let identity = self.identity(self.site(index));
             if first.replace(identity).is_some_and(|before| before != identity) {
                 run += 1;
             }
-            runs[place] = run;
+            runs[index] = run;
         }
         runs
     }
 
-    fn figures(&self, place: usize) -> Option<Figures> {
-        let data = *self.data_places.get(usize::try_from(self.site(place).data).ok()?.checked_sub(1)?)?;
+    fn figures(&self, index: usize) -> Option<Figures> {
+        let data = *self.data_indexes.get(usize::try_from(self.site(index).data).ok()?.checked_sub(1)?)?;
         Some(Figures::of(&self.profile.data[data]))
     }
 
-    /// The place of a site's caller; none for the outermost frame.
-    pub fn caller(&self, place: usize) -> Option<usize> {
-        self.places.get(usize::try_from(self.site(place).parent).ok()?.checked_sub(1)?).copied()
+    /// Returns the index of a site's caller, or `None` for the outermost frame.
+    pub fn caller(&self, index: usize) -> Option<usize> {
+        self.site_indexes.get(usize::try_from(self.site(index).parent).ok()?.checked_sub(1)?).copied()
     }
 
-    /// The site and its callers, innermost first.
-    pub fn stack(&self, place: usize) -> impl Iterator<Item = usize> {
-        std::iter::successors(Some(place), |&place| self.caller(place))
+    /// Iterates over the indexes of the site and its callers, innermost first.
+    pub fn stack(&self, index: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(index), |&index| self.caller(index))
     }
 
+    /// Returns the identity of a site's innermost frame.
     pub fn identity(&self, site: &Site) -> Identity {
         match site.symbol {
             0 => Identity::Address(site.address),
@@ -84,15 +98,16 @@ impl<'a> Sites<'a> {
         }
     }
 
-    /// The function's name, with the distance from its start if addresses matter; an address where no name is known.
+    /// Returns the function's name, followed by the offset from its start if addresses are
+    /// compared. Without a name it returns the address.
     pub fn name(&self, site: &Site) -> impl fmt::Display + 'a {
         let start = if self.addresses { self.profile.symbol(site.symbol) } else { None };
-        let distance = start.map_or(0, |start| site.address.wrapping_sub(start).cast_signed());
+        let offset = start.map_or(0, |start| site.address.wrapping_sub(start).cast_signed());
         Name {
             text: self.profile.name(site.name),
             address: site.address,
             digits: 2 * usize::from(self.profile.flavour.word),
-            distance,
+            offset,
         }
     }
 }
@@ -101,13 +116,13 @@ struct Name<'a> {
     text: Option<&'a [u8]>,
     address: u64,
     digits: usize,
-    distance: i64,
+    offset: i64,
 }
 
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(text) = self.text else { return write!(f, "0x{:0digits$X}", self.address, digits = self.digits) };
         f.write_str(&clean_name(text))?;
-        if self.distance == 0 { Ok(()) } else { write!(f, "{:+}", self.distance) }
+        if self.offset == 0 { Ok(()) } else { write!(f, "{:+}", self.offset) }
     }
 }

@@ -1,16 +1,17 @@
-//! The trace as HATF (Heap Allocation Trace Format) text: five lines of header, then a line for each event.
+//! Writes a trace as HATF (Heap Allocation Trace Format) text: a header of five lines, then one
+//! line for each event.
 
 use crate::text::clean;
 use std::io::{self, Write};
 
-/// Writes HATF.
+/// A writer of HATF text.
 pub struct Hatf<'a>(&'a mut dyn Write);
 
 impl<'a> Hatf<'a> {
-    /// Writes the header. `name` is that of the HATF file.
+    /// Writes the header. `name` is the name of the HATF file.
     ///
     /// # Errors
-    /// When `out` fails.
+    /// Returns an error if writing to `out` fails.
     pub fn new(name: &str, out: &'a mut dyn Write) -> io::Result<Self> {
         let name = clean(name);
         write!(

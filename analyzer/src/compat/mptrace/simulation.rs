@@ -1,13 +1,15 @@
-//! The trace as a C program that allocates, resizes and frees blocks of the same sizes in the same order.
+//! Writes a trace as a C program that allocates, reallocates and frees blocks of the same sizes in
+//! the same order.
 //!
-//! A row of its table is `{slot, size, resize}`. Slots are reused, the one freed last first. In mptrace's program size 0
-//! frees; a block of size 0 could not be told from that, so here a row of size 0 frees what its slot holds, and allocates
-//! 0 bytes when it holds nothing. The number of slots is not limited: their array is written last, when it is known.
+//! A row of its table is `{slot, size, resize}`. Slots are reused, the slot freed last first. In
+//! mptrace's program size 0 frees, so a block of size 0 cannot be distinguished from a free. Here a
+//! row of size 0 frees the block of its slot, or allocates 0 bytes if the slot is empty. The number
+//! of slots is not limited. Their array is written last, when the number is known.
 
 use crate::text::clean;
 use std::io::{self, Write};
 
-/// Writes the program.
+/// A writer of the program.
 pub struct Simulation<'a> {
     out: &'a mut dyn Write,
     slots: u64,
@@ -15,10 +17,10 @@ pub struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    /// Writes the beginning of the program. `source` is the trace's name.
+    /// Writes the beginning of the program. `source` is the name of the trace.
     ///
     /// # Errors
-    /// When `out` fails.
+    /// Returns an error if writing to `out` fails.
     pub fn new(source: &str, out: &'a mut dyn Write) -> io::Result<Self> {
         let source = clean(source).replace("*/", "* /");
         write!(

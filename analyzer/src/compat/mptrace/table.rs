@@ -1,39 +1,56 @@
-//! The table of events and the statistics, as mptrace prints them.
+//! The table of events and the statistics, in the format of mptrace.
 
 use super::{Count, Totals};
 use crate::text::clean_name;
 use heaptape_formats::mtrc::Place;
 use std::io::{self, Write};
 
-/// Digits of an address.
-fn digits(word: u8) -> usize {
-    if word == 4 { 8 } else { 16 }
+/// Returns the number of digits of an address.
+fn digits(address_bytes: u8) -> usize {
+    if address_bytes == 4 { 8 } else { 16 }
 }
 
-pub fn head(word: u8, out: &mut dyn Write) -> io::Result<()> {
-    let width = digits(word) + 2;
+/// Prints the header of the table.
+///
+/// # Errors
+/// Returns an error if writing to `out` fails.
+pub fn header(address_bytes: u8, out: &mut dyn Write) -> io::Result<()> {
+    let width = digits(address_bytes) + 2;
     writeln!(out, " event  type     index  {:^width$}      size    life   count     bytes", "allocation")?;
     writeln!(out, "------  ------  ------  {:-<width$}  --------  ------  ------  --------", "")
 }
 
-pub fn system(word: u8, what: &str, address: u64, size: u64, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "        {what:16}0x{address:0digits$X}  {size:8}", digits = digits(word))
+/// Prints a row for memory that the library took from the system.
+///
+/// # Errors
+/// Returns an error if writing to `out` fails.
+pub fn system(address_bytes: u8, what: &str, address: u64, size: u64, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "        {what:16}0x{address:0digits$X}  {size:8}", digits = digits(address_bytes))
 }
 
-/// One event of a block.
+/// A row of the table: one event of a block.
 pub struct Row<'a> {
+    /// Number of the event.
     pub event: u64,
+    /// Name of the operation.
     pub what: &'a str,
+    /// Allocation index of the block.
     pub index: u64,
+    /// Address of the block.
     pub address: u64,
+    /// Size of the block in bytes.
     pub size: u64,
-    /// Events from its allocation to its end.
+    /// For a free, the number of events since the block's allocation.
     pub life: Option<u64>,
 }
 
-pub fn event(word: u8, row: &Row, live: Count, out: &mut dyn Write) -> io::Result<()> {
+/// Prints a row. `live` are the live blocks after the event.
+///
+/// # Errors
+/// Returns an error if writing to `out` fails.
+pub fn event(address_bytes: u8, row: &Row, live: Count, out: &mut dyn Write) -> io::Result<()> {
     let Row { event, what, index, address, size, life } = *row;
-    write!(out, "{event:6}  {what:7} {index:6}  0x{address:0digits$X}  {size:8}  ", digits = digits(word))?;
+    write!(out, "{event:6}  {what:7} {index:6}  0x{address:0digits$X}  {size:8}  ", digits = digits(address_bytes))?;
     match life {
         Some(life) => write!(out, "{life:6}")?,
         None => write!(out, "      ")?,
@@ -41,7 +58,10 @@ pub fn event(word: u8, row: &Row, live: Count, out: &mut dyn Write) -> io::Resul
     writeln!(out, "  {:6}  {:8}", live.blocks, live.bytes)
 }
 
-/// What is known of the caller, on a line of its own; nothing, if nothing is.
+/// Prints what is known of the caller on a line of its own. Prints nothing if nothing is known.
+///
+/// # Errors
+/// Returns an error if writing to `out` fails.
 pub fn source(place: &Place, out: &mut dyn Write) -> io::Result<()> {
     if place.thread == 0 && place.function.is_none() && (place.file.is_none() || place.line == 0) {
         return Ok(());
@@ -62,6 +82,10 @@ pub fn source(place: &Place, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
+/// Prints the statistics.
+///
+/// # Errors
+/// Returns an error if writing to `out` fails.
 pub fn statistics(totals: &Totals, out: &mut dyn Write) -> io::Result<()> {
     let Totals { allocated, freed, peak, reserved, internal, smallest, largest } = *totals;
     let total = Count { blocks: reserved.blocks + internal.blocks, bytes: reserved.bytes + internal.bytes };
@@ -89,11 +113,11 @@ fn unit(bytes: u128) -> &'static str {
     if bytes == 1 { "byte" } else { "bytes" }
 }
 
-/// Rounded to the nearest number, halves to the even one.
+/// Returns the average size, rounded to the nearest integer, halves to the even one.
 fn average(allocated: Count) -> u128 {
     let blocks = u128::from(allocated.blocks.max(1));
-    let (whole, twice) = (allocated.bytes / blocks, allocated.bytes % blocks * 2);
-    whole + u128::from(twice > blocks || twice == blocks && whole % 2 == 1)
+    let (quotient, twice_remainder) = (allocated.bytes / blocks, allocated.bytes % blocks * 2);
+    quotient + u128::from(twice_remainder > blocks || twice_remainder == blocks && quotient % 2 == 1)
 }
 
 #[cfg(test)]

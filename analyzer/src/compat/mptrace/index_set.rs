@@ -1,12 +1,14 @@
-//! Which indexes have ever been allocated, as ranges: real indexes grow by one, so there are few.
+//! The set of indexes that have ever been allocated. It stores ranges; real indexes grow by one, so
+//! there are few.
 
 use std::collections::BTreeMap;
 
-/// First and last index of each range.
+/// A set of indexes. The map holds the first and the last index of each range.
 #[derive(Debug, Default)]
-pub struct Known(BTreeMap<u64, u64>);
+pub struct IndexSet(BTreeMap<u64, u64>);
 
-impl Known {
+impl IndexSet {
+    /// Adds an index.
     pub fn insert(&mut self, index: u64) {
         let before = self.0.range(..=index).next_back().map(|(&first, &last)| (first, last));
         let first = match before {
@@ -18,6 +20,7 @@ impl Known {
         self.0.insert(first, last);
     }
 
+    /// Returns whether an index has been added.
     pub fn contains(&self, index: u64) -> bool {
         self.0.range(..=index).next_back().is_some_and(|(_, &last)| last >= index)
     }
@@ -29,8 +32,8 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn as_a_set_does() {
-        let (mut known, mut set, mut seed) = (Known::default(), HashSet::new(), 1u64);
+    fn behaves_like_a_hash_set() {
+        let (mut known, mut set, mut seed) = (IndexSet::default(), HashSet::new(), 1u64);
         for _ in 0..2000 {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let index = if seed >> 62 == 0 { u64::MAX - (seed >> 60) } else { seed >> 52 & 0x3ff };
@@ -38,7 +41,7 @@ mod tests {
             set.insert(index);
         }
         assert!((0..1100).chain(u64::MAX - 40..=u64::MAX).all(|index| known.contains(index) == set.contains(&index)));
-        let mut dense = Known::default();
+        let mut dense = IndexSet::default();
         (0..1000).rev().chain(1000..2000).for_each(|index| dense.insert(index));
         assert_eq!(dense.0.len(), 1);
     }
