@@ -12,9 +12,10 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{self, SockType};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 use std::time::{Duration, Instant};
@@ -36,6 +37,8 @@ const MOST_SILENT_OF_USER: usize = 256;
 const MOST_SILENT: usize = 1024;
 /// The same of connections to a stream socket, where a person may be at the other end.
 const MOST_SILENT_STREAMS: usize = 16;
+/// Name of an unlisted socket until it listens.
+pub const FIRST_NAME: &str = "socket";
 /// First event key of a connection; smaller ones are listening sockets.
 const FIRST_CALLER: u64 = 16;
 
@@ -141,13 +144,13 @@ impl Door {
         Ok(door)
     }
 
-    /// Listens at a path that appears once it can be connected to. Whoever clears up after killed recorders takes a socket that nobody listens at for one
-    /// of theirs.
-    pub fn open_at_once(path: &Path) -> io::Result<Door> {
-        let mut starting = path.as_os_str().to_owned();
-        starting.push(".new");
-        let mut door = Door::open(starting.as_ref())?;
-        std::fs::rename(&starting, path)?;
+    /// Listens at a path that all users can connect to who know it. The path appears once it can be connected to: a recorder that starts
+    /// removes sockets of killed recorders, at which nobody listens. `/proc/net/unix` shows the first name only.
+    pub fn open_unlisted(path: &Path) -> io::Result<Door> {
+        let first = path.with_file_name(FIRST_NAME);
+        let mut door = Door::open(&first)?;
+        std::fs::set_permissions(&first, Permissions::from_mode(0o666))?;
+        std::fs::rename(&first, path)?;
         door.listeners.iter_mut().for_each(|listener| listener.path = Some(path.to_owned()));
         Ok(door)
     }

@@ -149,7 +149,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         let attach_ms = std::env::var_os(ENV_ATTACH).unwrap_or_else(|| RECORD_ATTACH_MS.to_string().into());
         let variables = [
             ("LD_PRELOAD", preload(&launch.library)),
-            (ENV_SOCKET, sockets.socket().into_os_string()),
+            (ENV_SOCKET, sockets.socket().as_os_str().to_owned()),
             (ENV_ATTACH, attach_ms),
         ];
         for (name, value) in variables {
@@ -176,7 +176,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         .collect();
     let keeper = Keeper::start(
         &dir,
-        &sockets.socket(),
+        sockets.socket(),
         launch.options.clone(),
         command,
         (launch.apart, launch.symbols),

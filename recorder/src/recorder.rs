@@ -113,7 +113,7 @@ pub struct Outcome {
 impl Recorder {
     /// Starts recording into a folder that exists, for programs that find `socket`.
     pub fn start(dir: &Path, socket: &Path, options: Options, command: Vec<String>) -> io::Result<Recorder> {
-        let door = Door::open_at_once(socket)?;
+        let door = Door::open_unlisted(socket)?;
         let clock = Clock::choose();
         let stages = Stages::start(clock)?;
         let recording = Recording {

@@ -1,52 +1,100 @@
 //! The folder of the socket through which the programs of one `heaptape record` find their recorder.
+//!
+//! A recorded program may change its user, so any user can connect to the socket, but only with its name, which is secret: 128 random bits
+//! in a folder that others can pass and cannot list. Recorded programs have the name in their environment, which the kernel shows to
+//! their own user and to root alone. The kernel's list of sockets shows the name that a socket was bound to, so the socket is renamed
+//! before others can pass the folder ([`attach::Door::open_unlisted`]).
+//!
+//! An abstract socket could be reached from another root too, but `/proc/net/unix` shows its name to every process of the network
+//! namespace, containers among them, and each of them could connect and keep the recorder busy. So there is none. A process that
+//! cannot reach the socket is named in the recording: see [`wire::board`].
 
 use crate::attach;
 use crate::launch::{Refused, refuse};
 use nix::errno::Errno;
-use std::fs::DirBuilder;
-use std::hash::{BuildHasher, RandomState};
+use nix::sys::socket::SockType;
+use std::fs::{DirBuilder, File, Permissions};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A folder for the socket that nobody else can look into; goes away with its content.
+/// A folder for the socket; goes away with its content.
 #[derive(Debug)]
-pub struct SocketDir(PathBuf);
+pub struct SocketDir {
+    folder: PathBuf,
+    socket: PathBuf,
+    /// Locked: services that clean up temporary files leave a locked folder alone. They would know a socket in use by its name.
+    _lock: Option<File>,
+}
 
 /// Start of its name; eight hexadecimal digits follow.
 const PREFIX: &str = "heaptape-";
-const SOCKET: &str = "socket";
+/// Access rights of the folder once the socket has its name: others can pass it and not list it.
+const PASSABLE: u32 = 0o711;
 
 impl SocketDir {
-    /// Makes one in the first directory that takes it: XDG_RUNTIME_DIR, TMPDIR, `/tmp`.
+    /// Makes one in the first directory that takes it: XDG_RUNTIME_DIR, TMPDIR, `/tmp`. For root, whose programs can change their user,
+    /// directories that other users can pass come first.
     pub fn make() -> Result<SocketDir, Refused> {
         let places = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+        let mut places: Vec<PathBuf> = places.chain([PathBuf::from("/tmp")]).collect();
+        if nix::unistd::geteuid().is_root() {
+            places.sort_by_key(|place| !is_passable(place));
+        }
         let mut last = None;
-        for place in places.chain([PathBuf::from("/tmp")]) {
+        for place in places {
             sweep(&place);
-            let random = RandomState::new().hash_one(std::process::id());
-            let path = place.join(format!("{PREFIX}{:08x}", random as u32));
+            let (number, name) = random().map_err(|error| refuse(Path::new(RANDOM), &error))?;
+            let folder = place.join(format!("{PREFIX}{number:08x}"));
+            let socket = folder.join(format!("{name:032x}"));
             // The socket's address holds 107 bytes.
-            if !path.is_absolute() || path.as_os_str().len() > 96 {
+            if !folder.is_absolute() || socket.as_os_str().len() > 107 {
                 continue;
             }
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(SocketDir(path)),
-                Err(error) => last = Some(refuse(&path, &error)),
+            match DirBuilder::new().mode(0o700).create(&folder) {
+                Ok(()) => {
+                    let lock = File::open(&folder).ok().filter(|folder| folder.lock_shared().is_ok());
+                    return Ok(SocketDir { folder, socket, _lock: lock });
+                }
+                Err(error) => last = Some(refuse(&folder, &error)),
             }
         }
         Err(last.unwrap_or_else(|| Refused::new("no directory for the socket".into(), 2)))
     }
 
     /// Path of the socket.
-    pub fn socket(&self) -> PathBuf {
-        self.0.join(SOCKET)
+    pub fn socket(&self) -> &Path {
+        &self.socket
     }
 }
 
-/// Removes the socket folders in a folder that recorders left behind when they were killed: our own folders of that name, with a socket that nobody
-/// listens at. One without a socket belongs to a recorder that is just starting, unless it is old.
+const RANDOM: &str = "/dev/urandom";
+
+/// Random numbers for the names of folder and socket.
+fn random() -> io::Result<(u32, u128)> {
+    let mut bytes = [0; 20];
+    File::open(RANDOM)?.read_exact(&mut bytes)?;
+    let (number, name) = bytes.split_at(4);
+    let number = number.iter().fold(0, |number, byte| number << 8 | u32::from(*byte));
+    Ok((number, name.iter().fold(0, |name, byte| name << 8 | u128::from(*byte))))
+}
+
+/// Whether all users can pass a directory and those above it.
+fn is_passable(place: &Path) -> bool {
+    let Ok(place) = place.canonicalize() else { return false };
+    place.ancestors().all(|folder| folder.metadata().is_ok_and(|folder| folder.mode() & 0o001 != 0))
+}
+
+/// Lets all users connect to a socket who know its name.
+pub fn let_others_pass(socket: &Path) -> io::Result<()> {
+    let folder = socket.parent().unwrap_or(Path::new("/"));
+    std::fs::set_permissions(folder, Permissions::from_mode(PASSABLE))
+}
+
+/// Removes the socket folders that killed recorders left behind: our own folders of that name, with a socket that nobody listens at. One
+/// without a socket belongs to a recorder that is just starting, unless it is old.
 fn sweep(place: &Path) {
     const STARTING: Duration = Duration::from_secs(60);
     let own = nix::unistd::geteuid().as_raw();
@@ -55,26 +103,29 @@ fn sweep(place: &Path) {
         let number = name.as_bytes().strip_prefix(PREFIX.as_bytes()).unwrap_or_default();
         let Ok(meta) = entry.metadata() else { continue };
         let is_ours = number.len() == 8 && number.iter().all(u8::is_ascii_hexdigit) && meta.is_dir();
-        if !is_ours || meta.uid() != own || meta.mode() & 0o777 != 0o700 {
+        if !is_ours || meta.uid() != own || !matches!(meta.mode() & 0o777, PASSABLE | 0o700) {
             continue;
         }
-        let socket = entry.path().join(SOCKET);
+        let mut content = std::fs::read_dir(entry.path()).into_iter().flatten().flatten().map(|file| file.path());
         let age = meta.modified().ok().and_then(|time| time.elapsed().ok()).unwrap_or_default();
-        let is_dead = match attach::knock(&socket, nix::sys::socket::SockType::SeqPacket) {
-            Err(Errno::ECONNREFUSED) => true,
-            Err(Errno::ENOENT) => age > STARTING,
-            _ => false,
-        };
-        if is_dead {
+        match content.next() {
+            None if age > STARTING => {}
             // Nothing but the socket: a folder that holds anything else is not ours.
-            let _ = std::fs::remove_file(&socket);
-            let _ = std::fs::remove_dir(entry.path());
+            Some(socket)
+                if content.next().is_none()
+                    && attach::knock(&socket, SockType::SeqPacket) == Err(Errno::ECONNREFUSED)
+                    && (age > STARTING || socket.file_name() != Some(attach::FIRST_NAME.as_ref())) =>
+            {
+                let _ = std::fs::remove_file(&socket);
+            }
+            _ => continue,
         }
+        let _ = std::fs::remove_dir(entry.path());
     }
 }
 
 impl Drop for SocketDir {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -50,6 +50,7 @@ mod record_default;
 mod record_signals;
 mod record_words;
 mod refusals;
+mod rights;
 mod same_output;
 mod sandboxes;
 mod semantics;

@@ -43,7 +43,7 @@ fn a_name_full_of_tricks() {
     torture::passed(43, "reports of a program whose name is full of tricks", said);
 }
 
-/// Another user can neither read a recording nor talk to its recorder.
+/// Another user can neither read a recording nor find its recorder's socket.
 #[test]
 fn another_user_gets_nothing() {
     if !is_root() || workshop::find("setpriv").is_none() {
@@ -54,14 +54,23 @@ fn another_user_gets_nothing() {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("a way");
     let place = folder.path().join("r");
-    let line = "p=$1; shift; setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all \
-                env -u LD_PRELOAD sh -c 'ls \"$0\" && echo listed; cat \"$0\"/recording.json && echo read; touch \"$0\"/x && echo written; \
-                ls -l \"$HEAPTAPE_SOCKET\" && echo seen; rm -rf \"$0\"; ls -d \"$0\"' \"$p\"; echo done";
+    let other = "setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all env -i PATH=\"$PATH\" sh -c";
+    let line = format!(
+        r#"{other} 'ls "$0" && echo listed; cat "$0"/recording.json && echo read; touch "$0"/x && echo written; rm -rf "$0"; ls -d "$0"' "$1"
+        folder=${{HEAPTAPE_SOCKET%/*}} name=${{HEAPTAPE_SOCKET##*/}}
+        ls "$folder" | wc -l
+        found=$({other} 'ls "$0"; ls "$0"/*; rm -rf "$0"; cat /proc/net/unix; cat /proc/[0-9]*/environ; cat /proc/[0-9]*/cmdline' "$folder" |
+            tr '\0' '\n')
+        case $found in *"$folder/socket"*) echo the name that it was bound to;; esac
+        case $found in *"$name"*) echo the name of the socket;; esac
+        [ -e "$folder/socket" ] && echo still there
+        echo done"#
+    );
     let recorder = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
-    let outcome = recorder.args(["sh", "-c", line, "sh"]).arg(&place).plain().success();
+    let outcome = recorder.args(["sh", "-c", &line, "sh"]).arg(&place).plain().success();
     let text = outcome.text();
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines, [place.to_str().expect("a path"), "done"], "{outcome}");
+    assert_eq!(lines, [place.to_str().expect("a path"), "1", "the name that it was bound to", "done"], "{outcome}");
     assert!(place.join("recording.json").is_file(), "{outcome}");
-    torture::passed(42, "attempts of another user, all denied", 5);
+    torture::passed(42, "attempts of another user, all denied", 9);
 }
