@@ -450,11 +450,10 @@ fn prepare(mapping: &Mapping, params: Params, options: &Options, clock: Clock) {
     header.slots.store(params.slots, Relaxed);
     header.nodes.store(params.nodes, Relaxed);
     header.stacks.store(options.stacks, Relaxed);
-    header.overflow.store(options.overflow, Relaxed);
+    options.overflow.set(header);
     header.free_stacks.store(options.free_stacks.into(), Relaxed);
     header.max_frames.store(options.max_frames.min(limits::MAX_FRAMES as u32), Relaxed);
     header.sample_bytes.store(options.sample_bytes, Relaxed);
-    header.wait_ms.store(limits::WAIT_MS, Relaxed);
     header.nodes_used.0.store(1, Relaxed);
     header.state.store(LIVE, Relaxed);
     header.magic.store(MAGIC, Release);

@@ -15,7 +15,7 @@ use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
-use wire::area::{CLOSED, GATE_DORMANT, OVERFLOW_DROP};
+use wire::area::{CLOSED, GATE_DORMANT, OVERFLOW_BOUNDED, OVERFLOW_DROP};
 
 /// Time between looks while events come; a ring of 65,536 records lasts 6 ms at 10 M events a second.
 const BUSY: Duration = Duration::from_micros(200);
@@ -59,6 +59,8 @@ struct Source {
     /// A forked child whose parent's events up to the fork were not all passed on yet.
     waits: Option<(SessionId, u64)>,
     reap: (Instant, Duration),
+    /// When its rings were last read.
+    read: Instant,
     /// Records that may still be drained (a pass may leave a debt), and when that was last raised.
     tokens: (i64, Instant),
     counted: (Instant, bool),
@@ -130,6 +132,19 @@ impl Source {
         is_spent
     }
 
+    /// Lets a process that has waited without success wait again, once its rings are read often enough: twice within a quarter of the time
+    /// that it waits at most.
+    fn may_wait_again(&mut self) {
+        let since = std::mem::replace(&mut self.read, Instant::now()).elapsed();
+        let header = self.session.mapping.header();
+        if header.breaker.load(Relaxed) != 0
+            && header.overflow.load(Relaxed) == OVERFLOW_BOUNDED
+            && since.as_millis() < u128::from(header.wait_ms.load(Relaxed) / 4)
+        {
+            header.breaker.store(0, Relaxed);
+        }
+    }
+
     fn took(&mut self, records: u64) {
         self.tokens.0 = self.tokens.0.saturating_sub_unsigned(records);
     }
@@ -144,6 +159,7 @@ impl Drain {
             worker,
             waits: session.forked.as_ref().map(|(parent, _, tick)| (*parent, *tick)),
             reap: (now, REAP),
+            read: now,
             tokens: (i64::MAX, now),
             counted: (now, false),
             session,
@@ -194,6 +210,7 @@ impl Drain {
             let mut batch = self.batches.try_recv().unwrap_or_default();
             let now = self.clock.now();
             let found = self.sources[index].slots.pass(cut, now, &mut batch);
+            self.sources[index].may_wait_again();
             self.pass_on(index, batch);
             self.sources[index].took(found.records);
             records += found.records;
@@ -202,7 +219,7 @@ impl Drain {
             self.sources[index].counted.1 |= found.records > 0;
             self.housekeeping(index);
         }
-        let dropping = |source: &Source| source.session.options.overflow == OVERFLOW_DROP;
+        let dropping = |source: &Source| source.session.mapping.header().overflow.load(Relaxed) == OVERFLOW_DROP;
         let idle = if self.sources.iter().any(dropping) { IDLE_DROPPING } else { IDLE };
         if more || fullest > 64 {
             Duration::ZERO

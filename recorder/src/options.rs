@@ -3,16 +3,18 @@
 use crate::quota::Quota;
 use formats::tape::Codec;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use wire::area::{Header, OVERFLOW_BOUNDED, OVERFLOW_DROP, OVERFLOW_WAIT};
 use wire::area::{Layout, Params};
-pub use wire::area::{OVERFLOW_DROP, OVERFLOW_WAIT, STACKS_CALLER, STACKS_FULL};
+pub use wire::area::{STACKS_CALLER, STACKS_FULL};
 use wire::limits;
 
 /// Everything that a person can choose.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// One of wire's `OVERFLOW_` values: what a thread does when its ring is full.
-    pub overflow: u32,
+    /// What a thread does when its ring is full.
+    pub overflow: Overflow,
     /// One of wire's `STACKS_` values.
     pub stacks: u32,
     /// Most frames of a stack.
@@ -49,6 +51,34 @@ pub struct Options {
     pub reader: Option<u32>,
     /// Disk space that the files share with others of their user.
     pub quota: Option<Arc<Quota>>,
+}
+
+/// What a thread does when its ring is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// Waits as long as the recorder shows life, and [`limits::WAIT_MS`] in all while it does not.
+    #[default]
+    Wait,
+    /// Waits for at most this time, whether or not the recorder shows life. After a wait without success the process drops events until the
+    /// recorder has caught up.
+    WaitAtMost(Duration),
+    /// Counts the event as lost.
+    Drop,
+}
+
+impl Overflow {
+    /// Writes this choice into a process's header. Threads read it when their ring is full. A process that has given up waiting may wait
+    /// again.
+    pub fn set(self, header: &Header) {
+        let (overflow, wait_ms) = match self {
+            Overflow::Wait => (OVERFLOW_WAIT, limits::WAIT_MS),
+            Overflow::WaitAtMost(time) => (OVERFLOW_BOUNDED, u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            Overflow::Drop => (OVERFLOW_DROP, limits::WAIT_MS),
+        };
+        header.wait_ms.store(wait_ms, Relaxed);
+        header.overflow.store(overflow, Relaxed);
+        header.breaker.store(0, Relaxed);
+    }
 }
 
 /// What is kept of a process.
@@ -100,7 +130,7 @@ impl Default for Window {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            overflow: OVERFLOW_WAIT,
+            overflow: Overflow::Wait,
             stacks: STACKS_FULL,
             max_frames: limits::MAX_FRAMES as u32,
             free_stacks: false,

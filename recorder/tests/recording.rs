@@ -5,7 +5,7 @@ mod common;
 use common::fake::{Process, Thread, connect, hello, say};
 use common::{Dice, Rig};
 use heaptape_formats::tape::{self, Codec, END_RUNNING, Entry};
-use heaptape_recorder::options::Options;
+use heaptape_recorder::options::{Options, Overflow};
 use heaptape_wire::{Op, Record};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -242,7 +242,7 @@ fn threads_that_hand_blocks_over_make_a_legal_trace() {
 
 #[test]
 fn what_found_no_room_is_counted_and_told() {
-    let mut rig = Rig::new(Options { ring_bytes: 4096, overflow: 1, ..Options::default() });
+    let mut rig = Rig::new(Options { ring_bytes: 4096, overflow: Overflow::Drop, ..Options::default() });
     let process = Process::attach(&rig.socket(), hello());
     let mut thread = Thread::claim(&process);
     thread.drops = true;

@@ -125,6 +125,9 @@ pub const STACKS_CALLER: u32 = 1;
 pub const OVERFLOW_WAIT: u32 = 0;
 /// `overflow`: count and carry on.
 pub const OVERFLOW_DROP: u32 = 1;
+/// `overflow`: wait for room for at most `wait_ms` at a time, whether or not the recorder shows life. After a wait without success the
+/// process drops until the recorder clears `breaker`.
+pub const OVERFLOW_BOUNDED: u32 = 2;
 
 /// A value alone on its cache line.
 #[derive(Debug, Default)]
@@ -158,7 +161,8 @@ pub struct Header {
     /// r: mean bytes between samples; 0 records every event. Threads take a new value up at their next sample, or within
     /// [`limits::STRIDE`] records, and tell so by [`crate::Op::INTERVAL`].
     pub sample_bytes: AtomicU64,
-    /// r: milliseconds that a full ring may make the process wait in all while the recorder shows no life.
+    /// r: milliseconds that a full ring may make the process wait: in all, while the recorder shows no life; with [`OVERFLOW_BOUNDED`] each
+    /// time, whatever the recorder does.
     pub wait_ms: AtomicU64,
     /// r: [`LIVE`] or [`CLOSED`].
     pub state: AtomicU32,
@@ -177,7 +181,7 @@ pub struct Header {
     pub nodes_missing: AtomicU64,
     /// p: modules claimed.
     pub modules_used: Line<AtomicU32>,
-    /// p: 1 once the wait budget is spent: the process drops from now on.
+    /// p: 1 once the wait budget is spent: the process drops from now on. r: 0 when it may wait again ([`OVERFLOW_BOUNDED`]).
     pub breaker: AtomicU32,
     /// p: 1 once the area is mapped and in use; before that the process may have given up. Release.
     pub attached: AtomicU32,

@@ -21,4 +21,4 @@ pub use event::{Event, Op, Record};
 pub use nodes::Node;
 
 /// Version of everything in this crate. 1: the first. 2: gate, [`Op::INTERVAL`]. 3: stamps at the tail.
-pub const WIRE_VERSION: u16 = 3;
+pub const WIRE_VERSION: u16 = 4;

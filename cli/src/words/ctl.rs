@@ -40,7 +40,9 @@ enum Word {
         #[arg(long, value_name = "N", default_value_t = 20)]
         sites: u64,
     },
-    /// Change what is kept of processes that run: off, profile, trace, flight, with :512KiB or :2% behind it
+    /// Change what is kept of processes that run: off, profile, trace, flight, with :512KiB or :2% behind it. At the end
+    /// ,overflow=wait:2s lets threads wait for at most so long when their rings are full, ,overflow=drop does not;
+    /// without either they do as the daemon's configuration says
     Mode {
         /// A process's number, a pattern of names, or all
         which: String,
@@ -230,8 +232,8 @@ fn status(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
 fn list(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(
         out,
-        "{:>8} {:<16} {:<12} {:>10} {:>10} {:>12} {:>9} {:>9}  LABEL",
-        "PID", "NAME", "MODE", "LIVE", "BLOCKS", "ALLOCS/S", "GROWTH", "LOST"
+        "{:>8} {:<16} {:<12} {:<10} {:>10} {:>10} {:>12} {:>9} {:>9}  LABEL",
+        "PID", "NAME", "MODE", "OVERFLOW", "LIVE", "BLOCKS", "ALLOCS/S", "GROWTH", "LOST"
     )?;
     for one in answer.as_array().into_iter().flatten() {
         let mut held = one["held"].as_str().map(|held| format!("  held down: {}", harmless(held))).unwrap_or_default();
@@ -241,10 +243,11 @@ fn list(answer: &Value, out: &mut dyn Write) -> std::io::Result<()> {
         held.extend(live_since(one).map(|since| format!("  {since}")));
         writeln!(
             out,
-            "{:>8} {:<16} {:<12} {:>10} {:>10} {:>12} {:>9} {:>9}  {}{held}",
+            "{:>8} {:<16} {:<12} {:<10} {:>10} {:>10} {:>12} {:>9} {:>9}  {}{held}",
             number(one, "pid"),
             text(one, "name"),
             text(one, "mode"),
+            text(one, "overflow"),
             live_bytes(one),
             count(number(one, "live_blocks")),
             count(number(one, "allocs_a_second")),

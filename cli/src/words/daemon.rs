@@ -3,6 +3,7 @@
 
 use crate::Outcome;
 use heaptape_recorder::daemon::{self, config::*};
+use heaptape_recorder::options::Overflow;
 use serde::{Deserialize, Deserializer};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -47,7 +48,8 @@ fn rules<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<Rule>, D::Error> {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[command(
     after_help = "A mode is off, profile, trace or flight; behind it :512KiB records one block in so many bytes, and :2% as many as \
-    cost 2 % of the program's processor time. Every option is a key of the file."
+    cost 2 % of the program's processor time; ,overflow=wait:2s at the end lets a thread wait for at most so long when its ring is full, \
+    ,overflow=drop does not. Every option is a key of the file."
 )]
 pub struct Args {
     /// File with the same options (TOML)
@@ -84,6 +86,11 @@ pub struct Args {
     #[arg(long, value_name = "NAME=MODE")]
     #[serde(deserialize_with = "rules")]
     program: Vec<Rule>,
+    /// What a thread does when its ring is full, where no mode says: drop counts the event as lost, wait:2s waits for at
+    /// most so long first (1ms to 30s) [default: drop]
+    #[arg(long, value_name = "OVERFLOW")]
+    #[serde(deserialize_with = "word")]
+    overflow: Option<Overflow>,
     /// Whether HEAPTAPE_MODE in a program's environment counts [default: true]
     #[arg(long, value_name = "BOOL")]
     ask_programs: Option<bool>,
@@ -209,6 +216,7 @@ impl Args {
             metrics: said!(metrics),
             serves_all: said!(all_users).unwrap_or(usual.serves_all),
             mode: said!(mode).unwrap_or(usual.mode),
+            overflow: said!(overflow).unwrap_or(usual.overflow),
             programs,
             asks_programs: said!(ask_programs).unwrap_or(usual.asks_programs),
             ring,
@@ -266,9 +274,10 @@ mod tests {
     #[test]
     fn the_file_and_the_options_are_one_table() {
         let place = std::env::temp_dir().join(format!("heaptape-config-{}", std::process::id()));
-        let text = "mode = \"trace\"\nepoch = \"2h\"\nkeep-bytes = \"1GiB\"\nclients = 7\nsocket = \"/x/s\"\nprogram = [\"redis-*=profile:2%\"]\n";
+        let text = "mode = \"trace\"\nepoch = \"2h\"\nkeep-bytes = \"1GiB\"\nclients = 7\nsocket = \"/x/s\"\nprogram = [\"redis-*=profile:2%\", \"nginx=trace, overflow = wait:2s\"]\noverflow = \"wait:5s\"\n";
         std::fs::write(&place, text).unwrap_or_else(|error| panic!("{error}"));
-        let given = Args { config: Some(place.clone()), clients: Some(9), ..Args::default() };
+        let overflow = "wait:1500ms".parse().ok();
+        let given = Args { config: Some(place.clone()), clients: Some(9), overflow, ..Args::default() };
         let config = given.merged().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(
             (config.mode.to_string().as_str(), config.epoch.as_secs(), config.budget.clients),
@@ -276,9 +285,17 @@ mod tests {
         );
         assert_eq!((config.keep_bytes, config.control.to_str()), (1 << 30, Some("/x/control")));
         assert_eq!(config.choose(b"redis-server", None).to_string(), "profile:2%");
-        for wrong in
-            ["mod = 1", "mode = \"on\"", "epoch = \"1y\"", "program = [\"x=y\"]", "program = [\"x\"]", "ring = 5000"]
-        {
+        assert_eq!(config.choose(b"nginx", None).to_string(), "trace,overflow=wait:2s");
+        assert_eq!(config.overflow.to_string(), "wait:1500ms");
+        for wrong in [
+            "mod = 1",
+            "mode = \"on\"",
+            "epoch = \"1y\"",
+            "program = [\"x=y\"]",
+            "program = [\"x\"]",
+            "ring = 5000",
+            "overflow = \"wait\"",
+        ] {
             std::fs::write(&place, wrong).unwrap_or_else(|error| panic!("{error}"));
             let given = Args { config: Some(place.clone()), ..Args::default() };
             assert!(given.merged().is_err(), "{wrong}");

@@ -7,7 +7,7 @@ use heaptape_analyzer::text::{self, Style};
 use heaptape_analyzer::{load, report};
 use heaptape_formats::tape::Codec;
 use heaptape_recorder::launch::{Finished, Launch, record, resume};
-use heaptape_recorder::options::{LEVEL, OVERFLOW_DROP, OVERFLOW_WAIT, Options, STACKS_CALLER, STACKS_FULL};
+use heaptape_recorder::options::{self, LEVEL, Options, STACKS_CALLER, STACKS_FULL};
 use heaptape_recorder::tree::remedy;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -140,8 +140,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         library: library::path()?,
         options: Options {
             overflow: match args.overflow {
-                Overflow::Wait => OVERFLOW_WAIT,
-                Overflow::Drop => OVERFLOW_DROP,
+                Overflow::Wait => options::Overflow::Wait,
+                Overflow::Drop => options::Overflow::Drop,
             },
             stacks: match args.stacks {
                 Stacks::Full => STACKS_FULL,

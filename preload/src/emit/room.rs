@@ -5,7 +5,7 @@ use crate::entry::{self, Lane};
 use crate::thread::{self, BEHIND_NEXT, Block, INTERVAL};
 use crate::{attach, sandbox, stamp, sys, tls};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use heaptape_wire::area::{CLOSED, GATE_DORMANT, OVERFLOW_DROP};
+use heaptape_wire::area::{CLOSED, GATE_DORMANT, OVERFLOW_DROP, OVERFLOW_WAIT};
 use heaptape_wire::limits::STRIDE;
 
 /// What the recorder wants changed. The event at hand is told as it was begun.
@@ -93,21 +93,26 @@ impl Patience {
         stamp::monotonic_ns().unwrap_or(self.looks * LOOK_NS)
     }
 
-    /// Whether the session is closed, the recorder's heart has not beaten for `wait_ms`, or too much time has gone in all.
+    /// Whether to wait no longer: the session is closed, the process drops by now (by choice, or since another of its threads waited
+    /// without success), the recorder's heart has not beaten for `wait_ms`, or too much time has passed in all.
     pub fn is_over(&mut self, header: &heaptape_wire::Header) -> bool {
         /// A recorder that lives but takes nothing from a ring for so long is as good as dead.
         const LONGEST_MS: u64 = 30_000;
         let (now, beat) = (self.now(), header.heartbeat.0.load(Relaxed));
-        if beat != self.heartbeat {
+        let overflow = header.overflow.load(Relaxed);
+        // Signs of life lengthen the wait only where the wait has no bound of its own.
+        if beat != self.heartbeat && overflow == OVERFLOW_WAIT {
             (self.heartbeat, self.alive) = (beat, now);
         }
         header.state.load(Relaxed) == CLOSED
+            || overflow == OVERFLOW_DROP
+            || header.breaker.load(Relaxed) != 0
             || now.saturating_sub(self.alive) / 1_000_000 >= header.wait_ms.load(Relaxed)
             || now.saturating_sub(self.start) / 1_000_000 >= LONGEST_MS
     }
 }
 
-/// Waits for room: as long as the recorder's heartbeat moves, and `wait_ms` in all without it. Then the breaker trips for the whole process.
+/// Waits for room as long as [`Patience`] lasts. Then the breaker trips for the whole process.
 fn wait(
     block: &mut Block,
     header: &heaptape_wire::Header,

@@ -16,7 +16,9 @@ const LOG_EVERY: Duration = Duration::from_secs(60);
 /// Looks in a row that the processor's budget must be passed in.
 const PATIENCE: u32 = 5;
 /// What a process falls back to that costs too much processor time.
-const CHEAP: Choice = Choice { mode: Mode::Profile, sampling: Sampling::Budget(1.0) };
+const CHEAP: Choice = Choice { mode: Mode::Profile, sampling: Sampling::Budget(1.0), overflow: None };
+/// What a process falls back to that costs too much memory, or too much processor time even so.
+const OFF: Choice = Choice { mode: Mode::Off, sampling: Sampling::All, overflow: None };
 
 /// What was hit, and how the daemon itself stands.
 #[derive(Debug, Default)]
@@ -99,7 +101,7 @@ impl Service {
             && let Some(id) = self.heaviest(|client| client.now().memory)
         {
             let why = format!("{} bytes are resident: the process that takes most is left alone", self.guard.memory);
-            self.take_down(id, Choice { mode: Mode::Off, sampling: Sampling::All }, "memory", &why);
+            self.take_down(id, OFF, "memory", &why);
         }
         let is_over = self.guard.cpu_percent > budget.cpu as f64;
         self.guard.over = if is_over { self.guard.over + 1 } else { 0 };
@@ -107,8 +109,9 @@ impl Service {
             && let Some(id) = self.heaviest(|client| client.rates().events)
         {
             self.guard.over = 0;
-            let is_cheap = self.clients.iter().any(|client| client.session.id == id && client.choice == CHEAP);
-            let next = if is_cheap { Choice { mode: Mode::Off, sampling: Sampling::All } } else { CHEAP };
+            let is_cheap =
+                |client: &Client| client.session.id == id && Choice { overflow: None, ..client.choice } == CHEAP;
+            let next = if self.clients.iter().any(is_cheap) { OFF } else { CHEAP };
             let why = format!(
                 "{:.0} % of a processor: the process that sends most is kept as {next}",
                 self.guard.cpu_percent
@@ -123,7 +126,12 @@ impl Service {
         let writers: Vec<(SessionId, Sampling)> =
             writers.map(|client| (client.session.id, client.choice.sampling)).collect();
         for (id, sampling) in writers {
-            self.take_down(id, Choice { mode: Mode::Profile, sampling }, "disk", "events are not kept any more");
+            self.take_down(
+                id,
+                Choice { mode: Mode::Profile, sampling, overflow: None },
+                "disk",
+                "events are not kept any more",
+            );
         }
     }
 
@@ -132,10 +140,11 @@ impl Service {
         awake.max_by_key(|client| weight(client)).map(|client| client.session.id)
     }
 
-    /// Takes a process down to something that costs less.
+    /// Takes a process down to something that costs less. What it does when a ring is full stays.
     fn take_down(&mut self, id: SessionId, choice: Choice, what: &'static str, why: &str) {
         if let Some(client) = self.clients.iter_mut().find(|client| client.session.id == id) {
             client.held = Some(what);
+            let choice = Choice { overflow: client.choice.overflow, ..choice };
             let why = format!("{why}; {} ({})", client.name.escape_debug(), client.pid());
             self.guard.hit(what, &why);
             self.change(id, choice, Then::new(|| {}));

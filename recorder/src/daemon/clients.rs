@@ -181,7 +181,8 @@ impl Client {
         let live_since = self.session.stats.live_since_unix_ns.load(Relaxed);
         json!({
             "pid": self.pid(), "uid": self.uid, "name": self.name, "label": self.label, "cgroup": self.cgroup,
-            "exe": self.session.process.exe.lossy(), "mode": self.choice.to_string(), "interval": self.interval,
+            "exe": self.session.process.exe.lossy(), "mode": Choice { overflow: None, ..self.choice }.to_string(),
+            "overflow": self.session.options.overflow.to_string(), "interval": self.interval,
             "seconds": self.since.elapsed().as_secs(), "held": self.held,
             "live_bytes": now.live_bytes, "live_blocks": now.live_blocks,
             "live_since_unix_ns": (live_since > 0).then_some(live_since), "peak_bytes": now.peak_bytes,

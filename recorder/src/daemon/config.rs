@@ -1,7 +1,7 @@
 //! What an operator chooses, as typed values: words for modes, sizes, times and shares, patterns of names, and where things lie by default.
 
 use super::retention::Keep;
-use crate::options::{Mode, OVERFLOW_DROP, Options, Window};
+use crate::options::{Mode, Options, Overflow, Window};
 use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
@@ -28,6 +28,8 @@ pub struct Config {
     pub mode: Choice,
     /// Rules, the first that fits counts: pattern of the program's name, what is kept.
     pub programs: Vec<(Pattern, Choice)>,
+    /// What a thread does when its ring is full, where neither its rule nor its program says.
+    pub overflow: Overflow,
     /// Whether a program may choose for itself (`HEAPTAPE_MODE` in its environment).
     pub asks_programs: bool,
     /// Bytes of a thread's ring.
@@ -118,14 +120,20 @@ impl Default for Budget {
     }
 }
 
-/// What is kept of a program, and of how many of its blocks: `MODE[:SAMPLING]`.
+/// What is kept of a program, of how many of its blocks, and what its threads do when their rings are full:
+/// `MODE[:SAMPLING][,overflow=OVERFLOW]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Choice {
     /// What is kept.
     pub mode: Mode,
     /// Of which blocks.
     pub sampling: Sampling,
+    /// What a thread does when its ring is full; `None`: as the daemon's configuration says.
+    pub overflow: Option<Overflow>,
 }
+
+/// The longest wait for room in a ring that can be chosen.
+const MOST_WAIT: Duration = Duration::from_secs(30);
 
 /// Which blocks are recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -159,7 +167,7 @@ impl Choice {
     /// How a process with this choice is recorded.
     pub fn options(self, config: &Config, label: &str) -> Options {
         Options {
-            overflow: OVERFLOW_DROP,
+            overflow: self.overflow.unwrap_or(config.overflow),
             sample_bytes: self.interval(),
             ring_bytes: config.ring,
             label: label.to_owned(),
@@ -176,10 +184,36 @@ impl fmt::Display for Choice {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.mode.name())?;
         match self.sampling {
-            Sampling::All => Ok(()),
-            Sampling::Every(bytes) => write!(out, ":{bytes}"),
-            Sampling::Budget(percent) => write!(out, ":{percent}%"),
+            Sampling::All => {}
+            Sampling::Every(bytes) => write!(out, ":{bytes}")?,
+            Sampling::Budget(percent) => write!(out, ":{percent}%")?,
         }
+        self.overflow.map_or(Ok(()), |overflow| write!(out, ",overflow={overflow}"))
+    }
+}
+
+impl fmt::Display for Overflow {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Overflow::Wait => out.write_str("wait"),
+            Overflow::WaitAtMost(time) if time.subsec_millis() == 0 => write!(out, "wait:{}s", time.as_secs()),
+            Overflow::WaitAtMost(time) => write!(out, "wait:{}ms", time.as_millis()),
+            Overflow::Drop => out.write_str("drop"),
+        }
+    }
+}
+
+/// A daemon's programs wait for a bounded time or not at all.
+impl FromStr for Overflow {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("invalid overflow '{text}': must be drop, or wait:TIME with a time from 1ms to 30s");
+        if text == "drop" {
+            return Ok(Overflow::Drop);
+        }
+        let time = text.strip_prefix("wait:").ok_or_else(wrong)?.parse::<Span>().map_err(|_| wrong())?.0;
+        (time > Duration::ZERO && time <= MOST_WAIT).then_some(Overflow::WaitAtMost(time)).ok_or_else(wrong)
     }
 }
 
@@ -187,7 +221,14 @@ impl FromStr for Choice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (mode, sampling) = text.split_once(':').unwrap_or((text, ""));
+        let (kept, overflow) = text.split_once(',').map_or((text, None), |(kept, rest)| (kept.trim_end(), Some(rest)));
+        let overflow = overflow.map(|rest| match rest.split_once('=') {
+            Some((key, value)) if key.trim() == "overflow" => value.trim().parse(),
+            _ => {
+                Err(format!("invalid setting '{}': overflow=drop or overflow=wait:TIME may follow a mode", rest.trim()))
+            }
+        });
+        let (mode, sampling) = kept.split_once(':').unwrap_or((kept, ""));
         let modes = [Mode::Off, Mode::Profile, Mode::Trace, Mode::Flight];
         let mode = modes.into_iter().find(|known| known.name() == mode);
         let mode = mode
@@ -204,7 +245,7 @@ impl FromStr for Choice {
                 bytes => Sampling::Every(bytes),
             },
         };
-        Ok(Choice { mode, sampling })
+        Ok(Choice { mode, sampling, overflow: overflow.transpose()? })
     }
 }
 
@@ -298,7 +339,8 @@ impl Default for Config {
             state: state_folder(is_root, |name| std::env::var_os(name)),
             metrics: None,
             serves_all: is_root,
-            mode: Choice { mode: Mode::Profile, sampling: Sampling::All },
+            mode: Choice { mode: Mode::Profile, ..Choice::default() },
+            overflow: Overflow::Drop,
             programs: Vec::new(),
             asks_programs: true,
             ring: wire::limits::RING_BYTES,
@@ -356,10 +398,24 @@ mod tests {
 
     #[test]
     fn words_become_values() {
-        for text in ["off", "profile", "trace:524288", "flight:2%", "profile:0.5%"] {
+        for text in [
+            "off",
+            "profile",
+            "trace:524288",
+            "flight:2%",
+            "profile:0.5%",
+            "trace,overflow=wait:2s",
+            "profile:2%,overflow=wait:1500ms",
+            "trace,overflow=drop",
+        ] {
             assert_eq!(text.parse::<Choice>().map(|choice| choice.to_string()).as_deref(), Ok(text));
         }
+        assert_eq!("trace, overflow = wait:2s".parse::<Choice>(), "trace,overflow=wait:2s".parse());
         for wrong in ["", "on", "off:2%", "trace:0%", "trace:101%", "trace:x", "profile:nan%", "trace:1TB"] {
+            assert!(wrong.parse::<Choice>().is_err(), "{wrong}");
+        }
+        for wrong in ["wait", "wait:0s", "wait:31s", "wait:x", "drop:2s", ""] {
+            let wrong = format!("trace,overflow={wrong}");
             assert!(wrong.parse::<Choice>().is_err(), "{wrong}");
         }
         assert_eq!("10GiB".parse(), Ok(Bytes(10 << 30)));
@@ -370,7 +426,7 @@ mod tests {
 
     #[test]
     fn the_program_the_rules_and_the_usual() {
-        let rule = (Pattern::new("nginx"), Choice { mode: Mode::Trace, sampling: Sampling::All });
+        let rule = (Pattern::new("nginx"), Choice { mode: Mode::Trace, ..Choice::default() });
         let config = Config { programs: vec![rule], ..Config::default() };
         assert_eq!(config.choose(b"nginx", None).mode, Mode::Trace);
         assert_eq!(config.choose(b"nginx", Some("off")).mode, Mode::Off);

@@ -205,7 +205,7 @@ impl Service {
         (options.reader, options.quota) = (epoch.reader, Some(self.quota(uid)));
         let folder = self.folder(uid, &epoch, choice.mode, pid, &comm);
         let header = mapping.header();
-        header.breaker.store(0, Relaxed);
+        options.overflow.set(header);
         // Threads tell their interval when it changes: so they tell this daemon.
         let interval =
             if interval == 0 { 0 } else { header.sample_bytes.load(Relaxed).clamp(2, GREATEST_INTERVAL) ^ 1 };

@@ -219,7 +219,9 @@ impl Service {
         let Some(place) = self.clients.iter().position(|client| client.session.id == id) else { return then.call() };
         self.holder.release(&self.clients[place].held_as());
         self.part(place, choice, then);
-        self.clients[place].command();
+        let client = &self.clients[place];
+        client.session.options.overflow.set(client.session.mapping.header());
+        client.command();
         self.hold(place);
     }
 
