@@ -97,13 +97,13 @@ fn bytes_only(form: list::Form, procedure: &str) -> list::Options {
 fn list_in_all_forms() {
     let profiles = Profiles::new();
     let set = load(profiles.first());
-    check("list-source.txt", |out| list::print(&set, &bytes_only(list::Form::Best, "large_block"), out));
+    check("list-source.txt", |out| list::print(&set, &bytes_only(list::Form::Auto, "large_block"), out));
     check("list-bytes.txt", |out| list::print(&set, &bytes_only(list::Form::Instructions, "0x400190"), out));
     check("list-both.txt", |out| list::print(&set, &bytes_only(list::Form::Both, "large_block"), out));
     for (wanted, message) in
         [("nowhere", "nowhere: no such procedure in the images"), ("0x10", "0x10: no such procedure in the images")]
     {
-        let error = list::print(&set, &bytes_only(list::Form::Best, wanted), &mut Vec::new()).expect_err(wanted);
+        let error = list::print(&set, &bytes_only(list::Form::Auto, wanted), &mut Vec::new()).expect_err(wanted);
         assert_eq!(error.to_string(), message);
     }
 }

@@ -1,7 +1,9 @@
-//! The views of the DCPI tools: [`prof`] by procedure or image, [`list`] of one procedure line by line, [`cat`] as plain text,
-//! [`diff`] of two sets. Options and columns follow the published manual pages; docs/dcpi.md says where they differ.
+//! The views of the DCPI tools: [`prof`] by procedure or image, [`list`] of one procedure line by
+//! line, [`cat`] as plain text, [`diff`] of two sets. Options and columns follow the published
+//! manual pages. `docs/dcpi.md` lists the differences.
 //!
-//! Each view takes a [`Set`]: profiles summed by image, address and event, each image with its ELF file if there is one.
+//! Each view takes a [`Set`]: profiles summed by image, address and event, each image with its ELF
+//! file if one was found.
 
 pub mod cat;
 pub mod diff;
@@ -18,24 +20,24 @@ pub use set::{Event, Image, Inputs, Set};
 use crate::unpack;
 use std::io;
 
-/// Why a view could not be given.
+/// The error of a view.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file that was named could not be opened.
+    /// A named file could not be opened.
     #[error(transparent)]
     Open(#[from] unpack::Error),
-    /// No file could be read; the text says what was wrong with each.
+    /// No file could be read. The text lists the fault of each file.
     #[error("no DCPI profile could be read{0}")]
-    Nothing(String),
-    /// No such event in the files.
+    NoProfile(String),
+    /// The requested event is not in the files.
     #[error("no samples of event {wanted}; there are {present}")]
     NoEvent {
-        /// What was asked for.
+        /// The requested event.
         wanted: String,
-        /// What is there.
+        /// The events in the files, separated by commas.
         present: String,
     },
-    /// No such procedure in the images.
+    /// The requested procedure was not found, or is ambiguous. The text is the complete message.
     #[error("{0}")]
     NoProcedure(String),
     /// The result could not be written.

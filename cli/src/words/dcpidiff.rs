@@ -58,7 +58,7 @@ pub fn run(mut args: Args) -> anyhow::Result<Outcome> {
         by: match (args.source_line, args.by_image) {
             (true, _) => diff::By::Lines,
             (_, true) => diff::By::Images,
-            _ => diff::By::Fitting,
+            _ => diff::By::Auto,
         },
         event: args.event,
         range: args.range,

@@ -43,7 +43,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         (true, ..) => list::Form::Source,
         (_, true, _) => list::Form::Instructions,
         (.., true) => list::Form::Both,
-        _ => list::Form::Best,
+        _ => list::Form::Auto,
     };
     let options = list::Options { procedure: args.procedure, form, no_header: args.no_header, bytes_only: args.bytes };
     let mut out = terminal::stdout();

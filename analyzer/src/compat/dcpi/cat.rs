@@ -1,4 +1,4 @@
-//! `dcpicat`: profiles as plain text, a header and the counts of each image.
+//! `dcpicat`: prints profiles as plain text, with a header and the counts of each image.
 
 use super::set::{Image, Set};
 use super::{Error, Result};
@@ -8,10 +8,14 @@ use heaptape_formats::dcpi;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Prints each image: what the headers say, a line `event` for each event, then each address with a count for each event.
+/// Prints each image: the header fields, a line `event` for each event, then each address with a
+/// count for each event.
+///
+/// # Errors
+/// Returns an error if writing to `out` fails.
 pub fn print(set: &Set, out: &mut dyn Write) -> Result<()> {
-    for (place, image) in set.images.iter().enumerate() {
-        if place > 0 {
+    for (index, image) in set.images.iter().enumerate() {
+        if index > 0 {
             writeln!(out)?;
         }
         print_image(set, image, out)?;
@@ -25,7 +29,7 @@ fn print_image(set: &Set, image: &Image, out: &mut dyn Write) -> Result<()> {
     for (_, row) in image.rows(events) {
         super::set::add_row(&mut totals, &row);
     }
-    let mut line = |word: &str, value: &str| writeln!(out, "{word:<20} {}", clean_columns(value));
+    let mut line = |keyword: &str, value: &str| writeln!(out, "{keyword:<20} {}", clean_columns(value));
     line("name", image.name())?;
     line("image", &image.identity)?;
     for label in &image.labels {
@@ -56,7 +60,10 @@ fn print_image(set: &Set, image: &Image, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Prints each file by itself, record by record; gives what was wrong with them.
+/// Prints each file separately, record by record. Returns the faults of the files.
+///
+/// # Errors
+/// Returns an error if a file cannot be opened, or if writing to `out` fails.
 pub fn print_raw(paths: &[PathBuf], stride: Option<u32>, out: &mut dyn Write) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for path in paths {
@@ -65,8 +72,8 @@ pub fn print_raw(paths: &[PathBuf], stride: Option<u32>, out: &mut dyn Write) ->
             faults.push(format!("{}: {damage}", opened.name));
         }
         let mut out = &mut *out;
-        let found = dcpi::dump(&opened.bytes, stride, &mut out).map_err(Error::Write)?;
-        faults.extend(found.iter().map(|fault| format!("{}: {fault}", opened.name)));
+        let file_faults = dcpi::dump(&opened.bytes, stride, &mut out).map_err(Error::Write)?;
+        faults.extend(file_faults.iter().map(|fault| format!("{}: {fault}", opened.name)));
     }
     Ok(faults)
 }

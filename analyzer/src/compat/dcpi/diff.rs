@@ -1,7 +1,8 @@
-//! `dcpidiff`: two sets of profiles, by procedure, or one procedure by source line or address, those first that differ most.
+//! `dcpidiff`: compares two sets of profiles by procedure, or one procedure by source line or
+//! address. The greatest difference comes first.
 //!
-//! The measure is the normalised range: what the two counts differ by, as a share of their sum. It is 0 for equal counts
-//! and 100 per cent where one set has none.
+//! The measure is the normalized range: the difference of the two counts divided by their sum. It
+//! is 0 for equal counts and 100 percent if one count is 0.
 
 use super::Result;
 use super::list::find;
@@ -12,13 +13,13 @@ use crate::text::clean_columns;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-/// What the lines of the comparison stand for.
+/// The unit of comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
-    /// Source lines of a procedure that is named, if its images are not the same; else its addresses. Procedures if none
-    /// is named.
+    /// Procedures. If a procedure is named, its addresses, or its source lines if its images
+    /// differ.
     #[default]
-    Fitting,
+    Auto,
     /// Source lines.
     Lines,
     /// Images.
@@ -28,23 +29,27 @@ pub enum By {
 /// The options of `dcpidiff`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Compare the inside of this procedure: a name or an address.
+    /// Compares the inside of this procedure: a name or an address.
     pub procedure: Option<String>,
-    /// What the lines stand for.
+    /// The unit of comparison.
     pub by: By,
-    /// Only this event.
+    /// Compares only this event.
     pub event: Option<String>,
-    /// Leave out what differs by less than this, in per cent of the sum.
+    /// Omits lines whose range is less than this, in percent.
     pub range: Option<f64>,
-    /// Stop when the lines hold this many per cent of both sets together.
+    /// Stops when the lines sum up to this percentage of both sets together.
     pub keep: Option<f64>,
-    /// No heading.
+    /// Omits the heading.
     pub no_header: bool,
-    /// Comma-separated lists.
+    /// Prints comma-separated lists.
     pub comma_separated: bool,
 }
 
-/// Prints a comparison for each event that one of the sets has.
+/// Prints a comparison for each event of either set.
+///
+/// # Errors
+/// Returns an error if the requested event or procedure is in neither set, or if writing to `out`
+/// fails.
 pub fn print(first: &Set, second: &Set, options: &Options, out: &mut dyn Write) -> Result<()> {
     let mut events: Vec<&str> = first.events.iter().chain(&second.events).map(|event| event.name.as_str()).collect();
     let mut seen = std::collections::BTreeSet::new();
@@ -55,18 +60,19 @@ pub fn print(first: &Set, second: &Set, options: &Options, out: &mut dyn Write) 
         }
         events.retain(|event| event == wanted);
     }
-    for (place, event) in events.iter().enumerate() {
-        if place > 0 {
+    for (index, event) in events.iter().enumerate() {
+        if index > 0 {
             writeln!(out)?;
         }
-        // A procedure that one build does not have has no counts there; one that neither has is an error.
+        // A procedure that is missing in one set counts 0 there. If it is missing in both sets,
+        // that is an error.
         let entries = match (counts(first, event, second, options), counts(second, event, first, options)) {
             (Err(error), Err(_)) => return Err(error),
             (one, other) => merge(one.unwrap_or_default(), other.unwrap_or_default()),
         };
         if !options.no_header && !options.comma_separated {
             for (name, set) in [("first", first), ("second", second)] {
-                let total = set.events.iter().find(|own| own.name == *event).map(total_line);
+                let total = set.events.iter().find(|other| other.name == *event).map(total_line);
                 let total = total.unwrap_or_else(|| format!("total of {}: none", clean_columns(event)));
                 writeln!(out, "{name} set: {total}")?;
             }
@@ -82,11 +88,12 @@ pub fn print(first: &Set, second: &Set, options: &Options, out: &mut dyn Write) 
     Ok(())
 }
 
-/// One set's counts of an event by name. `other` decides whether addresses mean the same in both.
+/// Returns the counts of an event in `set`, by the name of the compared unit. `other` is the other
+/// set. Addresses are compared only if both sets have the same image.
 fn counts(set: &Set, event: &str, other: &Set, options: &Options) -> Result<BTreeMap<String, u64>> {
     let mut sums = BTreeMap::new();
     let events = set.events.len();
-    let Some(event) = set.events.iter().position(|own| own.name == event) else { return Ok(sums) };
+    let Some(event) = set.events.iter().position(|other| other.name == event) else { return Ok(sums) };
     let mut add = |name: String, count: u64| {
         let sum: &mut u64 = sums.entry(name).or_default();
         *sum = sum.saturating_add(count);
@@ -98,11 +105,11 @@ fn counts(set: &Set, event: &str, other: &Set, options: &Options) -> Result<BTre
             .iter()
             .any(|image| image.identity == listing.image.identity && image.tstart == listing.image.tstart);
         for (address, row) in &listing.rows {
-            let name = if options.by == By::Fitting && is_same_image {
+            let name = if options.by == By::Auto && is_same_image {
                 format!("{address:#x} +{:#x}", address - listing.procedure.start)
             } else {
-                let place = listing.elf.place(*address);
-                place.map_or(UNKNOWN.to_string(), |place| format!("{}:{}", place.file, place.line))
+                let line = listing.elf.source_line(*address);
+                line.map_or(UNKNOWN.to_string(), |line| format!("{}:{}", line.file, line.line))
             };
             add(name, row[event]);
         }
@@ -117,12 +124,12 @@ fn counts(set: &Set, event: &str, other: &Set, options: &Options) -> Result<BTre
             By::Lines => {
                 let shift = image.shift();
                 for (address, row) in image.rows(events) {
-                    let place = image.elf.as_ref().and_then(|elf| elf.place(address.wrapping_add(shift)));
-                    let name = place.map(|place| format!("{}:{}", place.file, place.line));
+                    let line = image.elf.as_ref().and_then(|elf| elf.source_line(address.wrapping_add(shift)));
+                    let name = line.map(|line| format!("{}:{}", line.file, line.line));
                     add(name.unwrap_or_else(|| format!("{UNKNOWN} {}", image.name())), row[event]);
                 }
             }
-            By::Fitting => {
+            By::Auto => {
                 for (start, row) in image.by_procedure(events) {
                     let procedure = start.and_then(|start| image.elf.as_ref()?.procedure(start));
                     let label = if image.elf.is_some() { UNKNOWN } else { NO_SYMBOLS };
@@ -135,6 +142,7 @@ fn counts(set: &Set, event: &str, other: &Set, options: &Options) -> Result<BTre
     Ok(sums)
 }
 
+/// Joins the counts of both sets by name and sorts them by descending range.
 fn merge(first: BTreeMap<String, u64>, second: BTreeMap<String, u64>) -> Vec<(String, u64, u64)> {
     let mut both: BTreeMap<String, (u64, u64)> = first.into_iter().map(|(name, count)| (name, (count, 0))).collect();
     for (name, count) in second {
@@ -142,7 +150,8 @@ fn merge(first: BTreeMap<String, u64>, second: BTreeMap<String, u64>) -> Vec<(St
     }
     let mut entries: Vec<(String, u64, u64)> = both.into_iter().map(|(name, (a, b))| (name, a, b)).collect();
     entries.retain(|&(_, a, b)| a != 0 || b != 0);
-    // Exactly, without division: |a-b|/(a+b) against |c-d|/(c+d); then the greater difference.
+    // Compares |a-b|/(a+b) with |c-d|/(c+d) exactly, without division. Then the greater difference
+    // wins.
     let range = |&(_, a, b): &(String, u64, u64)| (u128::from(a.abs_diff(b)), u128::from(a) + u128::from(b));
     entries.sort_by(|one, other| {
         let ((d1, s1), (d2, s2)) = (range(one), range(other));
@@ -151,7 +160,8 @@ fn merge(first: BTreeMap<String, u64>, second: BTreeMap<String, u64>) -> Vec<(St
     entries
 }
 
-/// Compares `a/b` with `c/d`; numerators are at most 2^64 and denominators below 2^65, so a product may pass 128 bits.
+/// Compares `a/b` with `c/d`. Numerators are at most 2^64 and denominators less than 2^65, so a
+/// product may exceed 128 bits.
 fn compare(a: u128, b: u128, c: u128, d: u128) -> std::cmp::Ordering {
     match (a.checked_mul(d), c.checked_mul(b)) {
         (Some(left), Some(right)) => left.cmp(&right),
@@ -163,26 +173,26 @@ fn table(event: &str, entries: Vec<(String, u64, u64)>, options: &Options) -> Ta
     let kind = match (options.by, &options.procedure) {
         (By::Images, _) => "image",
         (By::Lines, _) => "line",
-        (By::Fitting, None) => "procedure",
-        (By::Fitting, Some(_)) => "place",
+        (By::Auto, None) => "procedure",
+        (By::Auto, Some(_)) => "place",
     };
     let event = clean_columns(event);
     let heading = ["range%", &format!("{event} 1"), &format!("{event} 2"), "difference", "cum%", kind];
     let mut table = Table::new(heading.map(String::from).to_vec(), 1);
     let all = entries.iter().fold(0u64, |sum, &(_, a, b)| sum.saturating_add(a).saturating_add(b));
-    let mut cumulated = 0u64;
+    let mut cumulative = 0u64;
     for (name, a, b) in entries {
         let sum = a.saturating_add(b);
-        if options.keep.is_some_and(|keep| share(cumulated, all) >= keep) {
+        if options.keep.is_some_and(|keep| share(cumulative, all) >= keep) {
             break;
         }
         if options.range.is_some_and(|range| share(a.abs_diff(b), sum) < range) {
             continue;
         }
-        cumulated = cumulated.saturating_add(sum);
+        cumulative = cumulative.saturating_add(sum);
         let sign = if b >= a { "+" } else { "-" };
         let difference = format!("{sign}{}", a.abs_diff(b));
-        let cells = [percent(a.abs_diff(b), sum), a.to_string(), b.to_string(), difference, percent(cumulated, all)];
+        let cells = [percent(a.abs_diff(b), sum), a.to_string(), b.to_string(), difference, percent(cumulative, all)];
         table.row(cells.into_iter().chain([clean_columns(&name)]).collect());
     }
     table

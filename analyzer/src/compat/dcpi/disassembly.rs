@@ -1,4 +1,4 @@
-//! The instructions of a range: from `objdump` where it is installed, else none.
+//! Disassembles address ranges with `objdump`, if that is installed.
 
 use super::elf::Elf;
 use std::process::{Command, Stdio};
@@ -6,15 +6,16 @@ use std::process::{Command, Stdio};
 /// One instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Instruction {
-    /// Its address in the ELF file.
+    /// Address in the ELF file.
     pub(super) address: u64,
-    /// Its bytes as objdump prints them.
+    /// Bytes, in the format of objdump.
     pub(super) bytes: String,
-    /// Its text.
+    /// Mnemonic and operands.
     pub(super) text: String,
 }
 
-/// Disassembles a range of a file; `None` without objdump, or when it fails or knows no such machine.
+/// Disassembles a range of a file. Returns `None` if objdump is not installed, fails, or does not
+/// support the machine.
 pub(super) fn disassemble(elf: &Elf, start: u64, end: u64) -> Option<Vec<Instruction>> {
     let output = Command::new("objdump")
         .env("LC_ALL", "C")
@@ -32,7 +33,7 @@ pub(super) fn disassemble(elf: &Elf, start: u64, end: u64) -> Option<Vec<Instruc
     (output.status.success() && !instructions.is_empty()).then_some(instructions)
 }
 
-/// `  401136:\t55                   \tpush   %rbp`: other lines are headings.
+/// Parses a line such as `  401136:\t55                   \tpush   %rbp`. Other lines are headings.
 fn instruction(line: &str) -> Option<Instruction> {
     let (address, rest) = line.trim_start().split_once(":\t")?;
     let address = u64::from_str_radix(address, 16).ok()?;
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_objdump() {
+    fn instruction_lines_of_objdump_are_parsed() {
         let line = "  401136:\t48 8b 45 f8          \tmov    -0x8(%rbp),%rax";
         let expected =
             Instruction { address: 0x40_1136, bytes: "48 8b 45 f8".into(), text: "mov -0x8(%rbp),%rax".into() };

@@ -1,7 +1,7 @@
-//! `dcpilist`: one procedure, source line by source line or instruction by instruction, with its counts.
+//! `dcpilist`: prints the counts of one procedure by source line or instruction.
 
 use super::disassembly::{Instruction, disassemble};
-use super::elf::{Elf, Place, Procedure};
+use super::elf::{Elf, Procedure, SourceLine};
 use super::prof::total_line;
 use super::set::{Image, Set, add_row};
 use super::text::Table;
@@ -10,19 +10,19 @@ use crate::text::clean_columns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 
-/// Lines without instructions that are still shown between lines that have some.
+/// Maximum number of lines without instructions that are shown between two lines with instructions.
 const SHOWN_GAP: u32 = 6;
-/// Bytes of a source file that are read.
-const LONGEST_SOURCE: u64 = 16 << 20;
-/// Bytes that are shown at an address when there is no disassembly.
+/// Maximum number of bytes that are read of a source file.
+const MAX_SOURCE_BYTES: u64 = 16 << 20;
+/// Maximum number of bytes that are shown at an address if there is no disassembly.
 const SHOWN_BYTES: u64 = 8;
 
-/// What is listed.
+/// The kind of listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// Source lines where the source can be read, else instructions.
+    /// Source lines if the source can be read, else instructions.
     #[default]
-    Best,
+    Auto,
     /// Source lines.
     Source,
     /// Instructions.
@@ -34,17 +34,17 @@ pub enum Form {
 /// The options of `dcpilist`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// A procedure's name, or an address in it.
+    /// The name of a procedure, or an address in it.
     pub procedure: String,
-    /// What is listed.
+    /// The kind of listing.
     pub form: Form,
-    /// No heading.
+    /// Omits the heading.
     pub no_header: bool,
-    /// Bytes only: do not ask objdump.
+    /// Shows bytes instead of running objdump.
     pub bytes_only: bool,
 }
 
-/// A procedure with the counts of its addresses, by the addresses of the ELF file.
+/// A procedure with the counts at its addresses. The addresses are those of the ELF file.
 pub(super) struct Listing<'a> {
     pub(super) image: &'a Image,
     pub(super) elf: &'a Elf,
@@ -52,14 +52,17 @@ pub(super) struct Listing<'a> {
     pub(super) rows: Vec<(u64, Vec<u64>)>,
 }
 
-/// Prints a procedure's listing.
+/// Prints the listing of a procedure.
+///
+/// # Errors
+/// Returns an error if the procedure is not found or ambiguous, or if writing to `out` fails.
 pub fn print(set: &Set, options: &Options, out: &mut dyn Write) -> Result<()> {
     let listing = find(set, &options.procedure)?;
     let lines = listing.lines(set.events.len());
-    let has_source = lines.keys().any(|place| !source(&place.file).is_empty());
+    let has_source = lines.keys().any(|line| !source(&line.file).is_empty());
     let form = match options.form {
-        Form::Best if has_source => Form::Source,
-        Form::Best => Form::Instructions,
+        Form::Auto if has_source => Form::Source,
+        Form::Auto => Form::Instructions,
         form => form,
     };
     if !options.no_header {
@@ -71,12 +74,13 @@ pub fn print(set: &Set, options: &Options, out: &mut dyn Write) -> Result<()> {
     match form {
         Form::Instructions => listing.instructions(set, &instructions()).aligned(with_heading, out)?,
         Form::Both => listing.both(set, lines, &instructions(), out, with_heading)?,
-        Form::Source | Form::Best => listing.source(set, &lines, out, with_heading)?,
+        Form::Source | Form::Auto => listing.source(set, &lines, out, with_heading)?,
     }
     Ok(())
 }
 
-/// The procedure that is asked for, by name or by an address of the profile or of the ELF file.
+/// Returns the requested procedure. `wanted` is a name, an address of the profile or an address of
+/// the ELF file.
 pub(super) fn find<'a>(set: &'a Set, wanted: &str) -> Result<Listing<'a>> {
     let address = wanted.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
     let mut found: Vec<(&Image, &Elf, &Procedure)> = Vec::new();
@@ -87,12 +91,12 @@ pub(super) fn find<'a>(set: &'a Set, wanted: &str) -> Result<Listing<'a>> {
                 let procedure = image.procedure(address).or_else(|| elf.procedure(address));
                 found.extend(procedure.map(|procedure| (image, elf, procedure)));
             }
-            None => found.extend(elf.named(wanted).into_iter().map(|procedure| (image, elf, procedure))),
+            None => found.extend(elf.procedures_named(wanted).into_iter().map(|procedure| (image, elf, procedure))),
         }
     }
     let mut listings: Vec<Listing<'_>> =
         found.iter().map(|&(image, elf, procedure)| Listing::new(set, image, elf, procedure)).collect();
-    // Of several procedures of one name, those without samples are not meant.
+    // Of several procedures with the same name, those without samples are ignored.
     if listings.len() > 1 {
         listings.retain(|listing| !listing.rows.is_empty());
     }
@@ -106,13 +110,13 @@ pub(super) fn find<'a>(set: &'a Set, wanted: &str) -> Result<Listing<'a>> {
         }
         0 => Err(Error::NoProcedure(format!("{wanted}: no such procedure in the images"))),
         _ => {
-            let places: Vec<String> = listings
+            let locations: Vec<String> = listings
                 .iter()
                 .map(|listing| {
                     format!("{:#x} in {}", listing.procedure.start, clean_columns(listing.image.long_name()))
                 })
                 .collect();
-            Err(Error::NoProcedure(format!("{wanted}: several procedures, name an address: {}", places.join(", "))))
+            Err(Error::NoProcedure(format!("{wanted}: several procedures, name an address: {}", locations.join(", "))))
         }
     }
 }
@@ -127,13 +131,13 @@ impl<'a> Listing<'a> {
         Listing { image, elf, procedure, rows }
     }
 
-    /// All source lines of the procedure, with their counts.
-    pub(super) fn lines(&self, events: usize) -> BTreeMap<Place, Vec<u64>> {
-        let all = self.elf.places(self.procedure.start, self.procedure.end);
-        let mut lines: BTreeMap<Place, Vec<u64>> = all.into_iter().map(|place| (place, vec![0; events])).collect();
+    /// Returns all source lines of the procedure with their counts.
+    pub(super) fn lines(&self, events: usize) -> BTreeMap<SourceLine, Vec<u64>> {
+        let all = self.elf.source_lines(self.procedure.start, self.procedure.end);
+        let mut lines: BTreeMap<SourceLine, Vec<u64>> = all.into_iter().map(|line| (line, vec![0; events])).collect();
         for (address, row) in &self.rows {
-            if let Some(place) = self.elf.place(*address) {
-                add_row(lines.entry(place).or_insert_with(|| vec![0; events]), row);
+            if let Some(line) = self.elf.source_line(*address) {
+                add_row(lines.entry(line).or_insert_with(|| vec![0; events]), row);
             }
         }
         lines
@@ -153,7 +157,8 @@ impl<'a> Listing<'a> {
         disassemble(self.elf, self.procedure.start, self.procedure.end)
     }
 
-    /// The bytes at each address that has counts, up to the next such address.
+    /// Returns the bytes from each address that has counts up to the next such address, in place of
+    /// instructions.
     fn bytes(&self) -> Vec<Instruction> {
         let next = self.rows.iter().skip(1).map(|row| row.0).chain([self.procedure.end]);
         let shown = |(row, next): (&(u64, Vec<u64>), u64)| {
@@ -164,12 +169,13 @@ impl<'a> Listing<'a> {
         self.rows.iter().zip(next).map(shown).collect()
     }
 
-    /// Counts by instruction. An address inside an instruction is counted at it.
+    /// Returns the counts by instruction. An address inside an instruction counts for that
+    /// instruction.
     fn by_instruction(&self, events: usize, instructions: &[Instruction]) -> Vec<Vec<u64>> {
         let mut sums = vec![vec![0; events]; instructions.len()];
         for (address, row) in &self.rows {
-            let place = instructions.partition_point(|instruction| instruction.address <= *address);
-            if let Some(sum) = sums.get_mut(place.saturating_sub(1)) {
+            let index = instructions.partition_point(|instruction| instruction.address <= *address);
+            if let Some(sum) = sums.get_mut(index.saturating_sub(1)) {
                 add_row(sum, row);
             }
         }
@@ -187,79 +193,80 @@ impl<'a> Listing<'a> {
         table
     }
 
+    /// Writes the listing by source line.
     fn source(
         &self,
         set: &Set,
-        lines: &BTreeMap<Place, Vec<u64>>,
+        lines: &BTreeMap<SourceLine, Vec<u64>>,
         out: &mut dyn Write,
         with_heading: bool,
     ) -> Result<()> {
         let events = set.events.len();
         let mut table = table(set, &["line", "source"]);
-        let files: BTreeSet<&str> = lines.keys().map(|place| place.file.as_str()).collect();
+        let files: BTreeSet<&str> = lines.keys().map(|line| line.file.as_str()).collect();
         for file in files {
             table.row(blank(events, [String::new(), format!("--- {}", clean_columns(file))]));
             let texts = source(file);
             let mut last = None;
-            for (place, counts) in lines.iter().filter(|(place, _)| place.file == file) {
-                for line in between(last, place.line) {
-                    match line {
-                        Some(line) => table.row(blank(events, [line.to_string(), text_of(&texts, line)])),
+            for (line, counts) in lines.iter().filter(|(line, _)| line.file == file) {
+                for number in between(last, line.line) {
+                    match number {
+                        Some(number) => table.row(blank(events, [number.to_string(), text_of(&texts, number)])),
                         None => table.row(blank(events, ["...".to_string(), String::new()])),
                     }
                 }
-                table.row(cells(counts, [place.line.to_string(), text_of(&texts, place.line)]));
-                last = Some(place.line);
+                table.row(cells(counts, [line.line.to_string(), text_of(&texts, line.line)]));
+                last = Some(line.line);
             }
         }
-        self.rest(set, &mut table);
+        self.add_rest(set, &mut table);
         Ok(table.aligned(with_heading, out)?)
     }
 
+    /// Writes the listing by source line, each with its instructions.
     fn both(
         &self,
         set: &Set,
-        lines: BTreeMap<Place, Vec<u64>>,
+        lines: BTreeMap<SourceLine, Vec<u64>>,
         instructions: &[Instruction],
         out: &mut dyn Write,
         with_heading: bool,
     ) -> Result<()> {
         let events = set.events.len();
         let counts = self.by_instruction(events, instructions);
-        let places: Vec<Option<Place>> = instructions.iter().map(|one| self.elf.place(one.address)).collect();
+        let line_of: Vec<Option<SourceLine>> =
+            instructions.iter().map(|instruction| self.elf.source_line(instruction.address)).collect();
         let mut table = table(set, &["address", "bytes", "instruction"]);
         let texts: BTreeMap<&str, Vec<String>> =
-            lines.keys().map(|place| (place.file.as_str(), source(&place.file))).collect();
-        for place in lines.keys().map(Some).chain([None]) {
-            let own: Vec<usize> = (0..places.len()).filter(|&one| places[one].as_ref() == place).collect();
-            if own.is_empty() {
+            lines.keys().map(|line| (line.file.as_str(), source(&line.file))).collect();
+        for line in lines.keys().map(Some).chain([None]) {
+            let indexes: Vec<usize> = (0..line_of.len()).filter(|&index| line_of[index].as_ref() == line).collect();
+            if indexes.is_empty() {
                 continue;
             }
-            let (line, text) = match place {
-                Some(place) => {
-                    (format!("{}:{}", place.file, place.line), text_of(&texts[place.file.as_str()], place.line))
-                }
+            let (label, text) = match line {
+                Some(line) => (format!("{}:{}", line.file, line.line), text_of(&texts[line.file.as_str()], line.line)),
                 None => ("(no line)".to_string(), String::new()),
             };
-            let shown = if text.is_empty() { clean_columns(&line) } else { text };
+            let shown = if text.is_empty() { clean_columns(&label) } else { text };
             table.row(blank(events, ["---".to_string(), String::new(), shown]));
             let mut last = None;
-            for one in own {
-                if last.is_some_and(|last| last + 1 != one) {
+            for index in indexes {
+                if last.is_some_and(|last| last + 1 != index) {
                     table.row(blank(events, ["...".to_string(), String::new(), String::new()]));
                 }
-                let Instruction { address, bytes, text } = &instructions[one];
-                table.row(cells(&counts[one], [format!("{address:#x}"), bytes.clone(), clean_columns(text)]));
-                last = Some(one);
+                let Instruction { address, bytes, text } = &instructions[index];
+                table.row(cells(&counts[index], [format!("{address:#x}"), bytes.clone(), clean_columns(text)]));
+                last = Some(index);
             }
         }
         Ok(table.aligned(with_heading, out)?)
     }
 
-    /// Counts at addresses without line.
-    fn rest(&self, set: &Set, table: &mut Table) {
+    /// Adds a row for the counts at addresses without source line.
+    fn add_rest(&self, set: &Set, table: &mut Table) {
         let mut rest = vec![0; set.events.len()];
-        for (_, row) in self.rows.iter().filter(|(address, _)| self.elf.place(*address).is_none()) {
+        for (_, row) in self.rows.iter().filter(|(address, _)| self.elf.source_line(*address).is_none()) {
             add_row(&mut rest, row);
         }
         if rest.iter().any(|&count| count > 0) {
@@ -281,7 +288,8 @@ fn blank<const N: usize>(events: usize, names: [String; N]) -> Vec<String> {
     vec![String::new(); events].into_iter().chain(names).collect()
 }
 
-/// The lines to show between two that have instructions; `None` for a longer gap.
+/// Returns the lines to show between two lines with instructions. A single `None` stands for a
+/// longer gap.
 fn between(last: Option<u32>, next: u32) -> Vec<Option<u32>> {
     match last {
         Some(last) if next.saturating_sub(last) > SHOWN_GAP => vec![None],
@@ -291,16 +299,16 @@ fn between(last: Option<u32>, next: u32) -> Vec<Option<u32>> {
 }
 
 fn text_of(texts: &[String], line: u32) -> String {
-    let place = usize::try_from(line).unwrap_or(usize::MAX).wrapping_sub(1);
-    texts.get(place).cloned().unwrap_or_default()
+    let index = usize::try_from(line).unwrap_or(usize::MAX).wrapping_sub(1);
+    texts.get(index).cloned().unwrap_or_default()
 }
 
-/// The lines of a source file; none if it cannot be read here.
+/// Returns the lines of a source file, or an empty vector if it cannot be read.
 fn source(path: &str) -> Vec<String> {
     let is_file = std::path::Path::new(path).is_file();
     let Some(file) = is_file.then(|| std::fs::File::open(path).ok()).flatten() else { return Vec::new() };
     let mut bytes = Vec::new();
-    if file.take(LONGEST_SOURCE).read_to_end(&mut bytes).is_err() {
+    if file.take(MAX_SOURCE_BYTES).read_to_end(&mut bytes).is_err() {
         return Vec::new();
     }
     String::from_utf8_lossy(&bytes).lines().map(|line| clean_columns(&line.replace('\t', "    "))).collect()

@@ -1,4 +1,4 @@
-//! `dcpiprof`: which procedures, or images, have the samples.
+//! `dcpiprof`: prints the samples by procedure or by image.
 
 use super::Result;
 use super::set::{Event, Set, add_row};
@@ -6,38 +6,42 @@ use super::text::{Table, percent, share};
 use crate::text::clean_columns;
 use std::io::Write;
 
-/// What stands for addresses that no procedure holds.
+/// Label of addresses outside all procedures.
 pub(super) const UNKNOWN: &str = "(unknown)";
-/// What stands for all addresses of an image whose ELF file is not there or has no symbols.
+/// Label of all addresses of an image whose ELF file is missing or has no symbols.
 pub(super) const NO_SYMBOLS: &str = "(no symbols)";
 
 /// The options of `dcpiprof`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// A line for each image instead of for each procedure.
+    /// Prints one line per image instead of per procedure.
     pub by_image: bool,
     /// The event to sort by.
     pub sort: Option<String>,
-    /// Stop when the lines hold this many per cent of that event.
+    /// Stops when the lines sum up to this percentage of the event to sort by.
     pub keep: Option<f64>,
-    /// Comma-separated lists.
+    /// Prints comma-separated lists.
     pub comma_separated: bool,
-    /// No heading.
+    /// Omits the heading.
     pub no_header: bool,
-    /// Further columns: first address, bytes and image identity.
+    /// Adds columns for first address, size in bytes and image identity.
     pub full: bool,
 }
 
-/// One line: what it stands for, and a count for each event.
+/// A line of the table.
 struct Entry {
     name: String,
     image: String,
-    /// First address and bytes, and the image's identity.
+    /// First address, size in bytes, and identity of the image.
     full: [String; 3],
+    /// One count for each event.
     counts: Vec<u64>,
 }
 
-/// Prints the counts by procedure or image, most first.
+/// Prints the counts by procedure or image in descending order.
+///
+/// # Errors
+/// Returns an error if the event to sort by does not exist, or if writing to `out` fails.
 pub fn print(set: &Set, options: &Options, out: &mut dyn Write) -> Result<()> {
     let sort = set.sort_event(options.sort.as_deref())?;
     let mut entries = if options.by_image { by_image(set) } else { by_procedure(set) };
@@ -92,7 +96,7 @@ fn by_procedure(set: &Set) -> Vec<Entry> {
     entries
 }
 
-/// The events in the order of their columns: the one that sorts comes first.
+/// Returns the events in the order of their columns. The event to sort by comes first.
 fn columns(set: &Set, sort: usize) -> Vec<usize> {
     std::iter::once(sort).chain((0..set.events.len()).filter(|&event| event != sort)).collect()
 }
@@ -105,7 +109,7 @@ fn heading(set: &Set, order: &[usize], out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// What all counts of an event add up to, and what a count stands for.
+/// Returns the line with the total of an event, its unit and its periods.
 pub(super) fn total_line(event: &Event) -> String {
     let Event { name, periods, is_scaled, total } = event;
     let periods: Vec<String> = periods.iter().map(u64::to_string).collect();
@@ -120,24 +124,24 @@ fn table(set: &Set, order: &[usize], entries: &[Entry], options: &Options) -> Ta
         names.extend(["address", "size", "identity"].map(String::from));
     }
     let mut heading = Vec::new();
-    for (place, &event) in order.iter().enumerate() {
+    for (column, &event) in order.iter().enumerate() {
         heading.extend([clean_columns(&set.events[event].name), "%".into()]);
-        heading.extend((place == 0).then(|| "cum%".into()));
+        heading.extend((column == 0).then(|| "cum%".into()));
     }
     let name_columns = names.len();
     heading.extend(names);
     let mut table = Table::new(heading, name_columns);
-    let mut cumulated = 0u64;
+    let mut cumulative = 0u64;
     for entry in entries {
         let total = set.events[order[0]].total;
-        if options.keep.is_some_and(|keep| share(cumulated, total) >= keep) {
+        if options.keep.is_some_and(|keep| share(cumulative, total) >= keep) {
             break;
         }
-        cumulated = cumulated.saturating_add(entry.counts[order[0]]);
+        cumulative = cumulative.saturating_add(entry.counts[order[0]]);
         let mut row = Vec::new();
-        for (place, &event) in order.iter().enumerate() {
+        for (column, &event) in order.iter().enumerate() {
             row.extend([entry.counts[event].to_string(), percent(entry.counts[event], set.events[event].total)]);
-            row.extend((place == 0).then(|| percent(cumulated, total)));
+            row.extend((column == 0).then(|| percent(cumulative, total)));
         }
         row.extend((!options.by_image).then(|| entry.name.clone()));
         row.push(entry.image.clone());

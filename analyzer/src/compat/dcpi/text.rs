@@ -1,19 +1,19 @@
-//! Columns of numbers and their headings, comma-separated lists.
+//! Tables in aligned columns or as comma-separated lists, and percentages.
 
-/// A share in per cent, two digits behind the point; of nothing there is no share.
-pub(super) fn percent(part: u64, whole: u64) -> String {
-    format!("{:.2}%", share(part, whole))
+/// Formats the share of `amount` in `total` in percent, with two decimals.
+pub(super) fn percent(amount: u64, total: u64) -> String {
+    format!("{:.2}%", share(amount, total))
 }
 
-/// A share in per cent.
-pub(super) fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+/// Returns the share of `amount` in `total` in percent, or 0 if `total` is 0.
+pub(super) fn share(amount: u64, total: u64) -> f64 {
+    if total == 0 { 0.0 } else { amount as f64 * 100.0 / total as f64 }
 }
 
-/// Columns of a name that others are aligned with.
-const LONGEST_NAME: usize = 60;
+/// Maximum width to which a column of names is padded.
+const MAX_NAME_WIDTH: usize = 60;
 
-/// A table: columns to the right but for the last ones, which are names and stand to the left.
+/// A table. The last columns are names and left-aligned, the others are numbers and right-aligned.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     heading: Vec<String>,
@@ -22,16 +22,17 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Begins with a heading whose last `names` columns are names.
+    /// Creates a table with a heading. The last `names` columns are names.
     pub(super) fn new(heading: Vec<String>, names: usize) -> Table {
         Table { heading, rows: Vec::new(), names }
     }
 
+    /// Appends a row.
     pub(super) fn row(&mut self, row: Vec<String>) {
         self.rows.push(row);
     }
 
-    /// The table in aligned columns, the heading left out if not wanted.
+    /// Writes the table in aligned columns, with or without the heading.
     pub(super) fn aligned(&self, with_heading: bool, out: &mut dyn std::io::Write) -> std::io::Result<()> {
         let columns = self.heading.len();
         let widths: Vec<usize> = (0..columns)
@@ -39,10 +40,12 @@ impl Table {
                 self.all().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
             })
             .collect();
-        // A C++ name of 900 characters moves no other row's columns.
+        // A C++ name of 900 characters must not widen all other rows.
         let widths: Vec<usize> = (0..columns)
             .map(
-                |column| if column + self.names >= columns { widths[column].min(LONGEST_NAME) } else { widths[column] },
+                |column| {
+                    if column + self.names >= columns { widths[column].min(MAX_NAME_WIDTH) } else { widths[column] }
+                },
             )
             .collect();
         for row in self.all().skip(usize::from(!with_heading)) {
@@ -59,7 +62,7 @@ impl Table {
         Ok(())
     }
 
-    /// The table as comma-separated lists, heading first (RFC 4180).
+    /// Writes the table as comma-separated lists (RFC 4180), with or without the heading.
     pub(super) fn comma_separated(&self, with_heading: bool, out: &mut dyn std::io::Write) -> std::io::Result<()> {
         for row in self.all().skip(usize::from(!with_heading)) {
             let cells: Vec<String> = row.iter().map(|cell| quoted(cell)).collect();
@@ -68,11 +71,13 @@ impl Table {
         Ok(())
     }
 
+    /// Iterates over the heading and the rows.
     fn all(&self) -> impl Iterator<Item = &Vec<String>> {
         std::iter::once(&self.heading).chain(&self.rows)
     }
 }
 
+/// Quotes a cell of a comma-separated list if necessary.
 fn quoted(cell: &str) -> String {
     if cell.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_string() }
 }

@@ -57,13 +57,13 @@ fn block_text(symbols: &mut Symbolizer, image: &Image, index: u64, block: &live_
         stack.push(clean_columns(&shown).into_bytes());
     }
     let entry = Entry::from_number(block.entry).map_or("malloc", Entry::name);
-    let place = match block.site {
+    let location = match block.site {
         0 => Frame::default(),
         site => place(symbols, image.stacks(), site, 1).frame,
     };
     let or_dash = |text: Option<&str>| text.filter(|text| !text.is_empty()).unwrap_or("-").to_string();
-    let (function, file) = (or_dash(place.function.as_deref()), or_dash(place.file.as_deref()));
-    let line = place.line.map_or_else(|| "-".into(), |line| line.to_string());
+    let (function, file) = (or_dash(location.function.as_deref()), or_dash(location.file.as_deref()));
+    let line = location.line.map_or_else(|| "-".into(), |line| line.to_string());
     let origin = format!("{{{entry}:{index}:{}}} [{function}|{file}|{line}]", block.resizes);
     Block {
         address: format!("0x{:016X}", block.address).into_bytes(),
