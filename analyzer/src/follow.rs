@@ -1,7 +1,9 @@
-//! Follows the trace of one process while it is recorded, and copies it out as one plain MTRC file with its end mark.
+//! Follows the trace of one process while it is recorded, and writes it as one uncompressed MTRC
+//! file with end mark.
 //!
-//! What the tape has committed is copied, chunk by chunk. When the recorder replaces a tape by one that names a compressed trace, the new one is read from
-//! the beginning, and chunks that are already out are passed over by their number.
+//! The chunks that the tape commits are copied one by one. When the recorder replaces a tape by one
+//! with a compressed trace, the new tape is read from the beginning. Chunks that were already
+//! written are skipped by their number.
 
 use crate::load::{self, chunk::Decoder};
 use heaptape_formats::mtrc::{self, layout::MAGIC};
@@ -13,46 +15,48 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often the files are looked at.
+/// Interval between two checks of the files.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a program that another one has replaced is waited for: `recording.json` is written four times a second.
+/// Maximum time to wait for the program that replaces another one in its process. `recording.json`
+/// is written four times a second.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(2);
-/// Length of a tape's head, before its first record.
+/// Length of a tape's header in bytes, before the first record.
 const TAPE_HEADER_LEN: u64 = 16;
 
-/// How the copy ended.
+/// How the trace ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The process has ended and all of its trace is out.
+    /// The process ended, and its complete trace was written.
     Complete,
-    /// The trace has no end, or a part could not be read: why.
+    /// The trace has no end, or some chunk could not be read. The text is the reason.
     Truncated(String),
 }
 
-/// What was asked for cannot be followed.
+/// The error of [`follow`].
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// There is no such recording or process.
+    /// The recording or process does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// A file could not be read, or the copy not be written.
+    /// Reading a file or writing the copy failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// ProcessSelector process of a recording.
+/// Selects a process of a recording.
 #[derive(Clone, Debug)]
 pub enum ProcessSelector {
-    /// The program that `record` started; if that only starts another one in its place, that one.
+    /// The program that `record` started, or its successor if it calls exec before it allocates.
     Main,
-    /// The one with this pid, or in this folder.
+    /// The process with this pid or folder name.
     Process(String),
 }
 
-/// Copies the trace of one process to `out` until the process ends. `dir` is a recording, and need not exist yet while `may_appear` says so.
+/// Copies the trace of one process to `out` until the process ends. The recording `dir` may not
+/// exist yet, as long as `may_appear` returns true.
 ///
 /// # Errors
-/// When there is no such recording or process, or when reading or writing fails.
+/// Returns an error if the recording or process does not exist, or if reading or writing fails.
 pub fn follow(
     dir: &Path,
     which: &ProcessSelector,
@@ -68,7 +72,7 @@ pub fn follow(
             Some(recording) => is_written(dir, recording, None),
             None => may_appear(),
         };
-        // What was written between the two looks counts.
+        // The recording may have been written between the two reads.
         let again = read(dir);
         if !is_live && again.as_ref().and_then(|recording| choose(recording, which)).is_none() {
             let process = match (which, again) {
@@ -82,7 +86,7 @@ pub fn follow(
     };
     let mut trace = Follower::new(dir.join(&image.folder));
     loop {
-        // In this order: what the recorder wrote before it ended is read.
+        // The order matters: everything that the recorder wrote before it ended is read.
         let is_live = read(dir).is_some_and(|recording| is_written(dir, &recording, Some(&image)));
         let mut fresh = Vec::new();
         let end = trace.copy(&mut fresh)?;
@@ -117,7 +121,8 @@ pub fn follow(
     }
 }
 
-/// What `recording.json` says. It is written each second, so that a killed recorder leaves processes that it does not list: these come last.
+/// Reads `recording.json`. A killed recorder may leave processes that the file does not list yet.
+/// These are added at the end.
 fn read(dir: &Path) -> Option<Recording> {
     let mut recording: Recording = serde_json::from_slice(&std::fs::read(dir.join(RECORDING)).ok()?).ok()?;
     if recording.ended_unix_ns.is_none() && !is_written(dir, &recording, None) {
@@ -130,6 +135,7 @@ fn read(dir: &Path) -> Option<Recording> {
     Some(recording)
 }
 
+/// Returns the selected process of a recording.
 fn choose<'a>(recording: &'a Recording, which: &ProcessSelector) -> Option<&'a Image> {
     match which {
         ProcessSelector::Main => recording.images.first(),
@@ -140,7 +146,7 @@ fn choose<'a>(recording: &'a Recording, which: &ProcessSelector) -> Option<&'a I
     }
 }
 
-/// The image that took the place of one in its process.
+/// Waits for the program that replaced `image` in its process, and returns it.
 fn successor(dir: &Path, image: &Image) -> Option<Image> {
     let start = Instant::now();
     loop {
@@ -156,7 +162,8 @@ fn successor(dir: &Path, image: &Image) -> Option<Image> {
     }
 }
 
-/// Whether a recorder is at work: it holds a lock while it writes a recording of a command. A daemon's epoch has none; there the process decides.
+/// Returns whether a recorder is still writing. The recorder of a command holds a lock while it
+/// writes. In the epoch of a daemon there is no lock, so the existence of the process decides.
 fn is_written(dir: &Path, recording: &Recording, image: Option<&Image>) -> bool {
     if recording.ended_unix_ns.is_some() {
         return false;
@@ -167,29 +174,40 @@ fn is_written(dir: &Path, recording: &Recording, image: Option<&Image>) -> bool 
     }
 }
 
-/// One process's files.
+/// Reads the files of one process.
 struct Follower {
     folder: PathBuf,
+    /// The tape and its inode number.
     tape: Option<(File, u64)>,
-    /// Offset of the next record in it.
-    at: u64,
+    /// Offset of the next record in the tape.
+    offset: u64,
+    /// The open trace files.
     traces: Vec<(Codec, File)>,
     decoder: Decoder,
     /// Number of the next chunk.
-    next: u32,
+    next_chunk: u32,
+    /// Whether any bytes were written.
     has_written: bool,
-    /// What could not be read.
+    /// Description of the first read error.
     fault: Option<String>,
 }
 
 impl Follower {
     fn new(folder: PathBuf) -> Follower {
-        let (tape, traces, fault) = Default::default();
-        let (at, next, has_written, decoder) = (TAPE_HEADER_LEN, 0, false, Decoder::default());
-        Follower { folder, tape, at, traces, decoder, next, has_written, fault }
+        Follower {
+            folder,
+            tape: None,
+            offset: TAPE_HEADER_LEN,
+            traces: Vec::new(),
+            decoder: Decoder::default(),
+            next_chunk: 0,
+            has_written: false,
+            fault: None,
+        }
     }
 
-    /// Appends the bytes of all chunks that have been committed since. Returns how the process ended, once the tape says so.
+    /// Appends the bytes of all chunks that were committed since the last call. Returns how the
+    /// process ended, once the tape has its end record.
     fn copy(&mut self, out: &mut Vec<u8>) -> io::Result<Option<u8>> {
         let path = self.folder.join(TAPE);
         let inode = match std::fs::metadata(&path) {
@@ -200,18 +218,18 @@ impl Follower {
         if self.tape.as_ref().is_none_or(|(_, old)| *old != inode) {
             let file = File::open(&path)?;
             let inode = file.metadata()?.ino();
-            (self.tape, self.at) = (Some((file, inode)), TAPE_HEADER_LEN);
+            (self.tape, self.offset) = (Some((file, inode)), TAPE_HEADER_LEN);
             self.traces.clear();
         }
         let Some((tape, _)) = &self.tape else { return Ok(None) };
-        let mut stream = Stream::at(tape, self.at);
+        let mut stream = Stream::at(tape, self.offset);
         loop {
             let step = stream.step().map_err(|error| io::Error::other(error.to_string()))?;
             match step {
-                Step::Record(_, Record::Chunk(chunk)) if chunk.number >= self.next => {
+                Step::Record(_, Record::Chunk(chunk)) if chunk.number >= self.next_chunk => {
                     let codec = Codec::from_number(chunk.codec).unwrap_or(Codec::Plain);
                     let trace = match self.traces.iter().position(|(known, _)| *known == codec) {
-                        Some(place) => &self.traces[place].1,
+                        Some(index) => &self.traces[index].1,
                         None => {
                             let name = format!("{TRACE}{}", codec.suffix());
                             match File::open(self.folder.join(name)) {
@@ -219,7 +237,8 @@ impl Follower {
                                     self.traces.push((codec, file));
                                     &self.traces[self.traces.len() - 1].1
                                 }
-                                // The recorder has put another tape and trace in the place of these; they are read at the next look.
+                                // The recorder has replaced this tape and trace. The new ones are
+                                // read next time.
                                 Err(error) if error.kind() == io::ErrorKind::NotFound => break,
                                 Err(error) => return Err(error),
                             }
@@ -229,14 +248,14 @@ impl Follower {
                         Ok(plain) => out.extend_from_slice(plain),
                         Err(why) => drop(self.fault.get_or_insert(format!("chunk {}: {why}", chunk.number))),
                     }
-                    (self.next, self.at) = (chunk.number + 1, stream.offset());
+                    (self.next_chunk, self.offset) = (chunk.number + 1, stream.offset());
                 }
                 Step::Record(_, Record::End(end)) => return Ok(Some(end.reason)),
-                Step::Record(..) | Step::Unknown(..) => self.at = stream.offset(),
-                // At the end of the file it may be a record that is being written.
+                Step::Record(..) | Step::Unknown(..) => self.offset = stream.offset(),
+                // Damage at the end of the file may be a record that is being written.
                 Step::Damage(_, to, error) if to < tape.metadata()?.len() => {
                     self.fault.get_or_insert(format!("{TAPE}: {error}"));
-                    self.at = to;
+                    self.offset = to;
                 }
                 Step::Damage(..) | Step::End(_) => break,
             }

@@ -1,4 +1,5 @@
-//! `heaptape pack`: copies what names a recording's frames into the recording, so that it says the same on another machine.
+//! `heaptape pack`: copies the files with the symbols of a recording into the recording, so that
+//! reports are the same on another machine.
 
 use crate::load::{Failure, open};
 use crate::stacks::Module;
@@ -9,18 +10,18 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// What was packed.
+/// The result of [`pack`].
 #[derive(Debug, Default)]
 pub struct Packed {
-    /// Files copied, where they lie now.
+    /// Paths of the copies.
     pub files: Vec<PathBuf>,
-    /// Their bytes.
+    /// Total size of the copies in bytes.
     pub bytes: u64,
-    /// What could not be found, in words.
+    /// Descriptions of the files that were not found.
     pub missing: Vec<String>,
 }
 
-/// Why nothing was packed.
+/// The error of [`pack`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The recording cannot be read.
@@ -29,20 +30,22 @@ pub enum Error {
     /// A file cannot be copied.
     #[error("{path}: {error}")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What the system said.
+        /// The cause.
         error: io::Error,
     },
-    /// It is no folder that files could be put into.
-    #[error("{0}: only a recording's folder can be packed")]
+    /// The recording is not a directory, so no files can be added.
+    #[error("{0}: not a directory; only the directory of a recording can be packed")]
     NotADirectory(String),
 }
 
-/// Packs a recording: every file that names a frame of one of its stacks goes below `sysroot/`, under its own path.
+/// Packs a recording. Every file with symbols of its call stacks is copied to its path below
+/// `sysroot/` in the recording.
 ///
 /// # Errors
-/// When the recording cannot be read, or a file not be copied.
+/// Returns an error if the recording is not a directory or cannot be read, or if a file cannot be
+/// copied.
 pub fn pack(folder: &Path, origin: Origin) -> Result<Packed, Error> {
     if !folder.is_dir() {
         return Err(Error::NotADirectory(folder.display().to_string()));
@@ -55,11 +58,11 @@ pub fn pack(folder: &Path, origin: Origin) -> Result<Packed, Error> {
     for image in &recording.images {
         let stacks = image.stacks();
         let used: BTreeSet<u32> = (1..=stacks.len() as u32).map(|number| stacks.site(number).module).collect();
-        let modules = used.into_iter().filter_map(|place| stacks.modules.get((place as usize).checked_sub(1)?));
+        let modules = used.into_iter().filter_map(|number| stacks.modules.get((number as usize).checked_sub(1)?));
         for module in modules {
             for (number, source) in symbols.sources(module).into_iter().enumerate() {
-                let own = number == 0 && symbols.is_there(module);
-                copies.insert(target(&root, module, &source, own), source);
+                let is_module = number == 0 && symbols.is_there(module);
+                copies.insert(target(&root, module, &source, is_module), source);
             }
         }
     }
@@ -76,24 +79,24 @@ pub fn pack(folder: &Path, origin: Origin) -> Result<Packed, Error> {
     Ok(packed)
 }
 
-/// Where a file goes: below the root under the path where it will be looked for.
-fn target(root: &Path, module: &Module, source: &Path, own: bool) -> PathBuf {
-    let wanted = match own {
+/// Returns the path of a copy: below the root, at the path where the symbolizer searches for it.
+fn target(root: &Path, module: &Module, source: &Path, is_module: bool) -> PathBuf {
+    let path = match is_module {
         true => PathBuf::from(String::from_utf8_lossy(&module.path).into_owned()),
-        // What a server gave lies in its cache under a name that says nothing.
+        // A file from a debuginfod server is in the cache under a generic name.
         false if source.file_name() == Some(OsStr::new("debuginfo")) && module.build_id.len() > 1 => {
             let id: String = module.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
             PathBuf::from(format!("/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]))
         }
         false => source.strip_prefix(root).map_or_else(|_| source.to_path_buf(), Path::to_path_buf),
     };
-    let mut below = root.to_path_buf();
-    for part in wanted.components() {
-        match part {
-            Component::Normal(name) => below.push(name),
-            Component::ParentDir if below != root => drop(below.pop()),
+    let mut copy = root.to_path_buf();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => copy.push(name),
+            Component::ParentDir if copy != root => drop(copy.pop()),
             _ => {}
         }
     }
-    below
+    copy
 }

@@ -1,5 +1,7 @@
-//! Suppressions: leaks that somebody knows of and does not want to be told about again. Files of LSan (`leak:PATTERN`) and of
-//! valgrind (blocks in braces) are read; what a program brings itself (`__lsan_default_suppressions`) is LSan's text, too.
+//! Suppressions: rules that hide known leaks from reports.
+//!
+//! Two dialects are read: LSan's (`leak:PATTERN`) and Valgrind's (blocks in braces). The built-in
+//! suppressions of a program (`__lsan_default_suppressions`) are in LSan's dialect.
 
 mod kept;
 mod read;
@@ -10,53 +12,55 @@ pub use read::{Error, read};
 use crate::pattern::Pattern;
 use crate::symbols::Frame;
 
-/// A frame of a valgrind block.
+/// A line of a Valgrind block: a condition on one frame, or a wildcard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
-    /// `fun:`: the function, mangled or not.
+    /// `fun:`: the function, mangled or demangled.
     Function(Pattern),
     /// `obj:`: the module.
     Module(Pattern),
-    /// `src:`: the file, with a line if wanted.
+    /// `src:`: the source file, optionally with a line.
     Source(Pattern, Option<u32>),
-    /// `...`: any frames, none too.
+    /// `...`: any number of frames, including none.
     Any,
 }
 
+/// The condition of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Function, file or module of any frame.
+    /// Matches the function, file or module of any frame.
     Lsan(Pattern),
-    /// Frames from the innermost on.
+    /// Matches the innermost frames, in this order.
     Valgrind(Vec<Step>),
 }
 
-/// One rule, and what it ate.
+/// A rule, with the sums of the leaks that it suppressed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its pattern or name, as its file has it.
+    /// The pattern (LSan) or name (Valgrind) of the rule, verbatim.
     pub text: String,
-    /// File and line.
+    /// File and line of the rule.
     pub origin: String,
     kind: Kind,
-    /// Stacks that it suppressed.
+    /// Number of call stacks that the rule suppressed.
     pub stacks: u64,
-    /// Their blocks.
+    /// Number of suppressed blocks.
     pub blocks: u64,
-    /// Their bytes.
+    /// Number of suppressed bytes.
     pub bytes: u64,
 }
 
-/// A frame with what a rule may name.
+/// A frame with all names that a rule may match.
 #[derive(Clone, Debug, Default)]
 pub struct NamedFrame {
-    /// As reports name it.
+    /// The frame, with the names that reports show.
     pub frame: Frame,
-    /// The symbol as it stands in the file.
+    /// The mangled symbol name, if it is known.
     pub symbol: Option<String>,
 }
 
-/// Functions that may stand first in a valgrind block: the allocator's own frame, which our stacks do not have.
+/// Functions that may come first in a Valgrind block. They match the frame of the allocator, which
+/// heaptape's stacks do not have.
 const ALLOCATORS: &[&str] = &[
     "malloc",
     "calloc",
@@ -82,90 +86,93 @@ impl Rule {
         Rule { text: text.into(), origin, kind, stacks: 0, blocks: 0, bytes: 0 }
     }
 
-    /// Whether a stack, innermost frame first, is suppressed.
+    /// Returns whether the rule suppresses a stack. The innermost frame comes first.
     pub fn matches(&self, stack: &[NamedFrame]) -> bool {
         match &self.kind {
-            Kind::Lsan(pattern) => stack.iter().any(|seen| {
-                let frame = &seen.frame;
-                let texts = [frame.function.as_deref(), seen.symbol.as_deref(), frame.file.as_deref()];
+            Kind::Lsan(pattern) => stack.iter().any(|named| {
+                let frame = &named.frame;
+                let texts = [frame.function.as_deref(), named.symbol.as_deref(), frame.file.as_deref()];
                 texts.into_iter().flatten().any(|text| pattern.matches(text)) || pattern.matches(&frame.module)
             }),
             Kind::Valgrind(steps) => match steps.split_first() {
                 Some((Step::Function(first), rest)) if ALLOCATORS.iter().any(|name| first.matches(name)) => {
-                    walk(rest, stack) || walk(steps, stack)
+                    matches_innermost(rest, stack) || matches_innermost(steps, stack)
                 }
-                _ => walk(steps, stack),
+                _ => matches_innermost(steps, stack),
             },
         }
     }
 }
 
-/// Whether the steps fit a stack's innermost frames. Like [`Pattern`]: only the latest `...` is ever tried again.
-fn walk(steps: &[Step], stack: &[NamedFrame]) -> bool {
-    let (mut step, mut at) = (0, 0);
-    let mut back: Option<(usize, usize)> = None;
-    while let Some(wanted) = steps.get(step) {
-        if *wanted == Step::Any {
-            back = Some((step, at));
-            step += 1;
+/// Returns whether the steps match the innermost frames of a stack. Like [`Pattern`], it backtracks
+/// to the last `...` only, so the time is bounded by the product of both lengths.
+fn matches_innermost(steps: &[Step], stack: &[NamedFrame]) -> bool {
+    let (mut step_index, mut frame_index) = (0, 0);
+    let mut backtrack: Option<(usize, usize)> = None;
+    while let Some(step) = steps.get(step_index) {
+        if *step == Step::Any {
+            backtrack = Some((step_index, frame_index));
+            step_index += 1;
             continue;
         }
-        let Some(seen) = stack.get(at) else { return false };
-        let frame = &seen.frame;
-        let fits = match wanted {
+        let Some(named) = stack.get(frame_index) else { return false };
+        let frame = &named.frame;
+        let is_match = match step {
             Step::Function(pattern) => {
-                let names = [seen.symbol.as_deref(), frame.function.as_deref()];
+                let names = [named.symbol.as_deref(), frame.function.as_deref()];
                 names.into_iter().flatten().any(|name| pattern.matches(name))
             }
             Step::Module(pattern) => pattern.matches(&frame.module),
             Step::Source(pattern, line) => {
                 let file = frame.file.as_deref().unwrap_or_default();
-                let named = pattern.matches(file) || pattern.matches(file.rsplit('/').next().unwrap_or_default());
-                named && line.is_none_or(|line| frame.line == Some(line))
+                let is_file = pattern.matches(file) || pattern.matches(file.rsplit('/').next().unwrap_or_default());
+                is_file && line.is_none_or(|line| frame.line == Some(line))
             }
             Step::Any => true,
         };
-        if fits {
-            (step, at) = (step + 1, at + 1);
+        if is_match {
+            (step_index, frame_index) = (step_index + 1, frame_index + 1);
         } else {
-            let Some((any, from)) = back else { return false };
-            (step, at) = (any + 1, from + 1);
-            back = Some((any, from + 1));
+            let Some((wildcard, start)) = backtrack else { return false };
+            (step_index, frame_index) = (wildcard + 1, start + 1);
+            backtrack = Some((wildcard, start + 1));
         }
     }
     true
 }
 
-/// How a suppression is written.
+/// The syntax of a suppression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// A line `leak:^function$`.
+    /// LSan: a line `leak:^function$`.
     Lsan,
-    /// A block with the whole stack.
+    /// Valgrind: a block with all frames of the stack.
     Valgrind,
 }
 
-/// Frames of a generated block; valgrind takes 24 by default.
-const MOST_STEPS: usize = 24;
+/// Maximum number of frames in a generated block. Valgrind's default limit is 24.
+const MAX_STEPS: usize = 24;
 
-/// A rule that suppresses a stack: for LSan by its innermost frame of the program, for valgrind by all its frames.
-pub fn generate(dialect: Dialect, stack: &[NamedFrame], program: usize, number: usize) -> String {
-    let name = |seen: &NamedFrame| seen.symbol.clone().or_else(|| seen.frame.function.clone());
+/// Returns the text of a rule that suppresses a stack. For LSan the rule matches the frame with
+/// index `program_frame`, for Valgrind all frames. `number` makes the name of a Valgrind block
+/// unique.
+pub fn generate(dialect: Dialect, stack: &[NamedFrame], program_frame: usize, number: usize) -> String {
+    let name = |named: &NamedFrame| named.symbol.clone().or_else(|| named.frame.function.clone());
     match dialect {
-        Dialect::Lsan => match stack.get(program) {
-            Some(seen) => match &seen.frame.function {
+        Dialect::Lsan => match stack.get(program_frame) {
+            Some(named) => match &named.frame.function {
                 Some(function) => format!("leak:^{function}$\n"),
-                None => format!("leak:{}\n", seen.frame.module),
+                None => format!("leak:{}\n", named.frame.module),
             },
             None => String::new(),
         },
         Dialect::Valgrind => {
             let mut out = format!("{{\n   leak_{number}\n   Memcheck:Leak\n   match-leak-kinds: all\n   fun:*alloc*\n");
-            let all = stack.iter().filter(|seen| !seen.frame.inlined);
-            for seen in all.take(MOST_STEPS) {
-                match name(seen) {
+            let physical = stack.iter().filter(|named| !named.frame.inlined);
+            for named in physical.take(MAX_STEPS) {
+                match name(named) {
                     Some(name) => out += &format!("   fun:{name}\n"),
-                    None => out += &format!("   obj:{}\n", seen.frame.module),
+                    None => out += &format!("   obj:{}\n", named.frame.module),
                 }
             }
             out + "}\n"

@@ -1,28 +1,28 @@
-//! Opens a path or standard input, takes off what it is packed in, and says which format lies inside. Every word that reads
-//! single files comes through here.
+//! Reads a path or standard input, decompresses it, and detects the format of the content. Every
+//! command that reads single files uses this module.
 //!
-//! Packings are told by their magic bytes, not by names, and may lie in one another. A packed file that is cut or damaged is
-//! an ending: what came out before is given. What comes out is bounded by what goes in, so that a small file cannot fill
-//! the memory.
+//! Compression is detected by magic numbers, not by file names, and may be nested. If a compressed
+//! file is truncated or damaged, the content before the damage is returned. The size of the output
+//! is bounded by the size of the input, so a small file cannot fill the memory.
 
 use heaptape_formats::{Format, sniff};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// What a file may be packed in.
+/// A compression format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// RFC 1952, any number of members.
+    /// gzip (RFC 1952) with any number of members.
     Gzip,
-    /// RFC 8878, any number of frames.
+    /// Zstandard (RFC 8878) with any number of frames.
     Zstd,
-    /// LZ4 frames.
+    /// LZ4 with any number of frames.
     Lz4,
 }
 
 impl Compression {
-    /// By the first bytes.
-    pub fn of(bytes: &[u8]) -> Option<Compression> {
+    /// Detects the compression by the first bytes of a file.
+    pub fn detect(bytes: &[u8]) -> Option<Compression> {
         match bytes {
             [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),
@@ -31,7 +31,7 @@ impl Compression {
         }
     }
 
-    /// The name that messages use.
+    /// Returns the name for messages.
     pub const fn name(self) -> &'static str {
         match self {
             Compression::Gzip => "gzip",
@@ -41,90 +41,99 @@ impl Compression {
     }
 }
 
-/// How much may come out of a packed file.
+/// A limit on the size of decompressed content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Bytes that may always come out.
+    /// Number of bytes that is always allowed.
     pub floor: u64,
-    /// Bytes that may come out for each byte that goes in, beyond the floor.
+    /// Number of bytes that is allowed in addition for each compressed byte.
     pub ratio: u64,
 }
 
 impl Limit {
-    /// What [`open`] uses: 256 MiB, and 200 bytes for each packed byte. Traces pack 3 to 30 times; a file of zeros packs
-    /// 1,000 times with gzip and 10,000 times and more with zstd.
+    /// The limit of [`open`]: 256 MiB plus 200 bytes for each compressed byte. The compression
+    /// ratio of traces is 3 to 30. That of a file of zeros is 1,000 with gzip and at least 10,000
+    /// with zstd.
     pub const DEFAULT: Limit = Limit { floor: 256 << 20, ratio: 200 };
-    /// No bound, for who asked for it.
+    /// No limit.
     pub const UNLIMITED: Limit = Limit { floor: u64::MAX, ratio: 0 };
 
-    const fn of(self, packed: u64) -> u64 {
-        self.floor.saturating_add(self.ratio.saturating_mul(packed))
+    const fn allowed(self, compressed: u64) -> u64 {
+        self.floor.saturating_add(self.ratio.saturating_mul(compressed))
     }
 }
 
-/// A file's content.
+/// The decompressed content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenedFile {
-    /// What it is, if it is one of ours.
+    /// The format of the content, if it is known.
     pub format: Option<Format>,
-    /// The bytes, unpacked.
+    /// The decompressed bytes.
     pub bytes: Vec<u8>,
-    /// The name that messages use.
+    /// The name of the file, for messages.
     pub name: String,
-    /// What the bytes were packed in, outermost first.
+    /// The compression formats that were removed, outermost first.
     pub compression: Vec<Compression>,
-    /// Why nothing came out behind the last byte, if the packed file is cut or damaged.
+    /// Why the content ends early, if the compressed file is truncated or damaged.
     pub damage: Option<String>,
 }
 
-/// Why a file could not be opened.
+/// The error of opening a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The system refused.
+    /// Reading failed.
     #[error("{name}")]
     Io {
-        /// The file.
+        /// Name of the file.
         name: String,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
-    /// A directory.
+    /// The path is a directory.
     #[error("{0} is a directory; a file was expected")]
     Directory(PathBuf),
-    /// More comes out than the limit allows.
+    /// The content exceeds the limit.
     #[error(
-        "{name}: {} bytes of {} hold more than {limit} bytes, more than is unpacked unless asked for",
-        packed,
+        "{name}: {} bytes of {} expand to more than {limit} bytes, the limit for decompression",
+        compressed,
         compression.name()
     )]
     TooLarge {
-        /// The file.
+        /// Name of the file.
         name: String,
-        /// What it is packed in.
+        /// The compression format.
         compression: Compression,
-        /// Its bytes.
-        packed: u64,
-        /// What may come out.
+        /// Number of compressed bytes.
+        compressed: u64,
+        /// The limit in bytes.
         limit: u64,
     },
-    /// Nothing comes out.
-    #[error("{name}: nothing can be unpacked: damaged {}", compression.name())]
+    /// Nothing could be decompressed.
+    #[error("{name}: nothing can be decompressed: damaged {}", compression.name())]
     Damaged {
-        /// The file.
+        /// Name of the file.
         name: String,
-        /// What it is packed in.
+        /// The compression format.
         compression: Compression,
-        /// What the decoder said.
+        /// The error of the decoder.
         source: io::Error,
     },
 }
 
-/// Reads a file, `-` for standard input.
+/// Reads a file, or standard input if the path is `-`, with [`Limit::DEFAULT`].
+///
+/// # Errors
+/// Returns an error if the file cannot be read, if its content exceeds the limit, or if nothing can
+/// be decompressed.
 pub fn open(path: &Path) -> Result<OpenedFile, Error> {
     open_within(path, Limit::DEFAULT)
 }
 
-/// The same with another limit.
+/// Reads a file, or standard input if the path is `-`, with a limit.
+///
+/// # Errors
+/// Returns an error if the file cannot be read, if its content exceeds the limit, or if nothing can
+/// be decompressed.
 pub fn open_within(path: &Path, limit: Limit) -> Result<OpenedFile, Error> {
     let mut bytes = Vec::new();
     let (name, read) = if path == Path::new("-") {
@@ -141,21 +150,24 @@ pub fn open_within(path: &Path, limit: Limit) -> Result<OpenedFile, Error> {
     }
 }
 
-/// Unpacks bytes that were read.
+/// Decompresses the bytes of a file. `name` is the name of the file, for messages.
+///
+/// # Errors
+/// Returns an error if the content exceeds the limit, or if nothing can be decompressed.
 pub fn unpack(name: String, bytes: Vec<u8>, limit: Limit) -> Result<OpenedFile, Error> {
-    /// Packings within compression that are taken off.
-    const DEPTH: usize = 4;
-    let allowed = limit.of(bytes.len() as u64);
+    /// Maximum number of nested compression formats that are removed.
+    const MAX_DEPTH: usize = 4;
+    let allowed = limit.allowed(bytes.len() as u64);
     let mut opened = OpenedFile { format: None, bytes, name, compression: Vec::new(), damage: None };
-    while let Some(compression) = Compression::of(&opened.bytes).filter(|_| opened.compression.len() < DEPTH) {
-        let packed = opened.bytes.len() as u64;
+    while let Some(compression) = Compression::detect(&opened.bytes).filter(|_| opened.compression.len() < MAX_DEPTH) {
+        let compressed = opened.bytes.len() as u64;
         let (bytes, damage) = decode(compression, &opened.bytes, allowed);
         if bytes.len() as u64 > allowed {
-            return Err(Error::TooLarge { name: opened.name, compression, packed, limit: allowed });
+            return Err(Error::TooLarge { name: opened.name, compression, compressed, limit: allowed });
         }
         match damage {
             Some(source) if bytes.is_empty() => return Err(Error::Damaged { name: opened.name, compression, source }),
-            Some(source) => opened.damage = Some(format!("cut or damaged {}: {source}", compression.name())),
+            Some(source) => opened.damage = Some(format!("truncated or damaged {}: {source}", compression.name())),
             None => {}
         }
         opened.bytes = bytes;
@@ -165,28 +177,28 @@ pub fn unpack(name: String, bytes: Vec<u8>, limit: Limit) -> Result<OpenedFile, 
     Ok(opened)
 }
 
-/// What comes out, at most one byte more than `limit`, and what stopped it.
-fn decode(compression: Compression, packed: &[u8], limit: u64) -> (Vec<u8>, Option<io::Error>) {
+/// Returns the decompressed bytes, at most one more than `limit`, and the error that ended them.
+fn decode(compression: Compression, compressed: &[u8], limit: u64) -> (Vec<u8>, Option<io::Error>) {
     let mut out = Vec::new();
-    let most = limit.saturating_add(1);
+    let max_len = limit.saturating_add(1);
     let result = match compression {
-        Compression::Gzip => flate2::bufread::MultiGzDecoder::new(packed).take(most).read_to_end(&mut out),
-        Compression::Zstd => zstd::stream::read::Decoder::with_buffer(packed)
-            .and_then(|decoder| decoder.take(most).read_to_end(&mut out)),
-        Compression::Lz4 => decode_lz4(packed, most, &mut out),
+        Compression::Gzip => flate2::bufread::MultiGzDecoder::new(compressed).take(max_len).read_to_end(&mut out),
+        Compression::Zstd => zstd::stream::read::Decoder::with_buffer(compressed)
+            .and_then(|decoder| decoder.take(max_len).read_to_end(&mut out)),
+        Compression::Lz4 => decode_lz4(compressed, max_len, &mut out),
     };
     (out, result.err())
 }
 
-/// A frame decoder stops behind each frame; the next begins a new one.
-fn decode_lz4(packed: &[u8], most: u64, out: &mut Vec<u8>) -> io::Result<usize> {
-    let mut rest = packed;
-    while !rest.is_empty() && (out.len() as u64) < most {
-        let left = rest.len();
+/// Decodes all frames. The decoder stops after each frame, so each frame gets a new one.
+fn decode_lz4(compressed: &[u8], max_len: u64, out: &mut Vec<u8>) -> io::Result<usize> {
+    let mut rest = compressed;
+    while !rest.is_empty() && (out.len() as u64) < max_len {
+        let before = rest.len();
         let mut decoder = lz4_flex::frame::FrameDecoder::new(&mut rest);
-        decoder.by_ref().take(most - out.len() as u64).read_to_end(out)?;
+        decoder.by_ref().take(max_len - out.len() as u64).read_to_end(out)?;
         drop(decoder);
-        if rest.len() == left {
+        if rest.len() == before {
             break;
         }
     }

@@ -1,5 +1,5 @@
-//! gprof's view of gmon.out files: flat profile, call graph, lines, annotated source, sums, file information, in the words
-//! and columns of GNU gprof 2.40. Where that differs from it, docs/gmon.md says so.
+//! gprof's view of gmon.out files: flat profile, call graph, lines, annotated source, sums and file
+//! information. Text and columns are those of GNU gprof 2.40. `docs/gmon.md` lists the differences.
 
 mod entries;
 mod flat;
@@ -15,22 +15,22 @@ mod view;
 use crate::compat::input::{self, RecordingInput, is_recording};
 use crate::export::Measure;
 use crate::unpack;
-use graph::{Choice, Graph};
+use graph::{Filter, Graph};
 use heaptape_formats::gmon::{self, Form, Gmon, Hints, Union};
 use image::Image;
 pub use options::Options;
-use specs::{ArcSelection, Selection, wish};
+use specs::{ArcSelection, Selection, preference};
 use std::io::Write;
 use std::path::Path;
 use symbols::{Rules, Table};
 use view::{Names, View};
 
-/// Why nothing could be printed.
+/// The error of the view.
 #[derive(Debug)]
 pub enum Failure {
-    /// A message for the person.
+    /// A message for the user.
     Message(String),
-    /// Writing failed.
+    /// Writing the output failed.
     Io(std::io::Error),
 }
 
@@ -69,6 +69,7 @@ pub enum Completeness {
 
 type Result<T> = std::result::Result<T, Failure>;
 
+/// Returns a [`Failure::Message`].
 fn message<T>(text: String) -> Result<T> {
     Err(Failure::Message(text))
 }
@@ -77,7 +78,12 @@ fn read_file(path: &str) -> Result<Vec<u8>> {
     std::fs::read(path).or_else(|error| message(format!("{path}: {error}")))
 }
 
-/// Does what the options ask for: listings to `out`, warnings to `err`, `-s` and `-y` to files in the working directory.
+/// Runs gprof: writes listings to `out`, warnings to `err`, and the files of `-s` and `-y` to the
+/// working directory.
+///
+/// # Errors
+/// Returns an error if the executable or a profile cannot be read, if a requested listing has no
+/// data, or if writing fails.
 pub fn run(options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Result<Completeness> {
     if options.help {
         write!(out, "{}", options::help())?;
@@ -87,10 +93,10 @@ pub fn run(options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Resul
         writeln!(out, "heaptape gprof {} (output of GNU gprof 2.40)", env!("CARGO_PKG_VERSION"))?;
         return Ok(Completeness::Complete);
     }
-    // A recording alone is shown for the program that it is of.
-    let alone = is_recording(Path::new(&options.image));
-    let named = if alone { with_program(options)? } else { options.clone() };
-    let options = &named;
+    // If the only argument is a recording, its program takes the place of the executable.
+    let is_recording_only = is_recording(Path::new(&options.image));
+    let completed = if is_recording_only { with_program(options)? } else { options.clone() };
+    let options = &completed;
     let image = Image::read(&read_file(&options.image)?);
     let image = image.or_else(|error| message(format!("{}: {error}", options.image)))?;
     if image.symbols.is_empty() {
@@ -105,7 +111,7 @@ pub fn run(options: &Options, out: &mut dyn Write, err: &mut dyn Write) -> Resul
     list(options, table, input, &image, out, err)
 }
 
-/// What the files hold together.
+/// The sum of the profiles.
 struct Input {
     completeness: Completeness,
     union: Union,
@@ -144,7 +150,7 @@ impl Input {
             writeln!(err, "gprof: warning: {path}: {note}")?;
         }
         if let Some(cut) = read.cut() {
-            writeln!(err, "gprof: {path}: {cut}; what stands before is used")?;
+            writeln!(err, "gprof: {path}: {cut}; the records before are used")?;
             self.completeness = Completeness::Truncated;
         }
         if read.blocks().next().is_some() {
@@ -160,12 +166,13 @@ impl Input {
     }
 
     fn read_recording(&mut self, path: &str, image: &Image, options: &Options, err: &mut dyn Write) -> Result<()> {
-        let recorded = RecordingInput::open(Path::new(path), &options.processes).map(|recorded| match options.what {
-            Some(what) => recorded.with_measures(&[what]),
-            None => recorded,
+        let recording = RecordingInput::open(Path::new(path), &options.processes).map(|recording| match options.what {
+            Some(what) => recording.with_measures(&[what]),
+            None => recording,
         });
-        let made = recorded.and_then(|recorded| recorded.gmon(Path::new(&options.image), image.build_id.as_deref()));
-        let (gmon, notes) = made.or_else(|error| message(format!("{path}: {}", chain(&error))))?;
+        let tables =
+            recording.and_then(|recording| recording.gmon(Path::new(&options.image), image.build_id.as_deref()));
+        let (gmon, notes) = tables.or_else(|error| message(format!("{path}: {}", chain(&error))))?;
         for note in &notes {
             writeln!(err, "gprof: {path}: {note}")?;
             self.completeness = Completeness::Truncated;
@@ -174,22 +181,23 @@ impl Input {
     }
 }
 
-/// The options with the program of the recording that stands where gprof has the program.
+/// Returns the options with the program of the recording as executable. The recording is the first
+/// argument, where gprof expects the executable.
 fn with_program(options: &Options) -> Result<Options> {
     let recording = options.image.clone();
     let opened =
         RecordingInput::open(Path::new(&recording), &options.processes).or_else(|error| message(chain(&error)))?;
     let program = opened.program().map(|path| path.display().to_string());
-    let Some(image) = program else { return message(format!("{recording}: it does not say of which program it is")) };
+    let Some(image) = program else { return message(format!("{recording}: the path of its program is not known")) };
     Ok(Options { image, profiles: vec![recording], ..options.clone() })
 }
 
-/// An error and its cause.
+/// Returns the message of an error and its cause.
 fn chain(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
-/// `-i`.
+/// Prints the file information (`-i`).
 fn info(path: &str, gmon: &Gmon, out: &mut dyn Write) -> std::io::Result<()> {
     let version = if matches!(gmon.form, Form::Bsd | Form::Bsd44) { 0 } else { gmon.version };
     writeln!(out, "File `{path}' (version {version}) contains:")?;
@@ -199,9 +207,10 @@ fn info(path: &str, gmon: &Gmon, out: &mut dyn Write) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The profiler's own functions, which are left out unless they are asked for.
+/// The functions of the profiler itself. They are omitted unless they are selected by name.
 const PROFILER: [&str; 5] = ["_gprof_mcount", "mcount", "_mcount", "__mcount", "__mcount_internal"];
 
+/// Prints the selected listings.
 fn list(
     options: &Options,
     table: Table,
@@ -213,11 +222,11 @@ fn list(
     let Input { completeness, union, has_blocks } = input;
     let has_histogram = union.unit.is_some();
     let has_arcs = !union.arcs.is_empty();
-    let mut styles = options.asked;
+    let mut styles = options.enabled;
     if styles == Default::default() && !options.info && !options.sum {
-        styles.flat = has_histogram && !options.said.flat;
-        styles.graph = has_arcs && !options.said.graph;
-        styles.counts = !has_histogram && !has_arcs && has_blocks && !options.said.counts;
+        styles.flat = has_histogram && !options.explicit.flat;
+        styles.graph = has_arcs && !options.explicit.graph;
+        styles.counts = !has_histogram && !has_arcs && has_blocks && !options.explicit.counts;
     }
     if options.sum {
         write_sum(options, &table, &union, image)?;
@@ -235,13 +244,13 @@ fn list(
     let (graph, no_graph) = (select(&names.graph), without_profiler(&names.no_graph));
     let (time, no_time) = (select(&names.time), without_profiler(&names.no_time));
     let static_arcs = if options.static_arcs { static_arcs(&table, image) } else { Vec::new() };
-    let choice = Choice {
+    let filter = Filter {
         arc: &|caller, callee| arcs.has(caller, callee) || arcs.is_empty() && !no_arcs.has(caller, callee),
         static_arcs: &static_arcs,
-        entry: &|index| wish(&graph, &no_graph, index),
-        time: &|index| wish(&time, &no_time, index),
+        entry: &|index| preference(&graph, &no_graph, index),
+        time: &|index| preference(&time, &no_time, index),
     };
-    let graph = Graph::new(&table, &union, &samples.times, &choice);
+    let graph = Graph::new(&table, &union, &samples.times, &filter);
     if styles.flat && !has_histogram {
         return message("gmon.out file is missing histogram".to_owned());
     }
@@ -253,34 +262,34 @@ fn list(
     let rate = union.rate();
     let view =
         View { options, table, union, rate: f64::from(rate), samples, graph, flat, no_flat, names: Names::default() };
-    let mut between = Between { first: !options.info };
+    let mut pages = PageBreaks { is_first: !options.info };
     if styles.graph && options.traditional {
-        between.page(out)?;
+        pages.next(out)?;
         entries::print(&view, out)?;
     }
     if styles.flat {
-        between.page(out)?;
+        pages.next(out)?;
         flat::print(&view, out)?;
     }
     if styles.graph {
         if !options.traditional {
-            between.page(out)?;
+            pages.next(out)?;
             entries::print(&view, out)?;
         }
-        between.page(out)?;
+        pages.next(out)?;
         entries::print_index(&view, out)?;
     }
     if styles.counts {
-        between.page(out)?;
+        pages.next(out)?;
         source::print_counts(&view, &exec, &no_exec, out)?;
     }
     if styles.source {
-        source::print_annotated(&view, &source, &no_source, &mut |out| between.page(out), out, err)?;
+        source::print_annotated(&view, &source, &no_source, &mut |out| pages.next(out), out, err)?;
     }
     Ok(completeness)
 }
 
-/// `-c`: the direct calls in the code that lead to an entry.
+/// Returns the direct calls in the code whose target is a function's entry (`-c`).
 fn static_arcs(table: &Table, image: &Image) -> Vec<(usize, usize)> {
     let calls = |caller: usize| {
         let symbol = &table.symbols[caller];
@@ -290,24 +299,24 @@ fn static_arcs(table: &Table, image: &Image) -> Vec<(usize, usize)> {
     (0..table.symbols.len()).flat_map(calls).collect()
 }
 
-/// A form feed before each listing but the first.
-struct Between {
-    first: bool,
+/// Writes a form feed before each listing except the first.
+struct PageBreaks {
+    is_first: bool,
 }
 
-impl Between {
-    fn page(&mut self, out: &mut dyn Write) -> std::io::Result<()> {
-        if std::mem::take(&mut self.first) { Ok(()) } else { writeln!(out, "\x0c") }
+impl PageBreaks {
+    fn next(&mut self, out: &mut dyn Write) -> std::io::Result<()> {
+        if std::mem::take(&mut self.is_first) { Ok(()) } else { writeln!(out, "\x0c") }
     }
 }
 
-/// `-s`: gmon.sum, with arcs between the beginnings of source lines as the real tool writes them.
+/// Writes gmon.sum (`-s`). As in gprof, arcs connect the first addresses of source lines.
 fn write_sum(options: &Options, table: &Table, union: &Union, image: &Image) -> Result<()> {
-    let none = |_| graph::Wish::Any;
-    let choice = Choice { arc: &|_, _| true, static_arcs: &[], entry: &none, time: &none };
-    let graph = Graph::new(table, union, &vec![0.0; table.symbols.len()], &choice);
+    let none = |_| graph::Preference::Any;
+    let filter = Filter { arc: &|_, _| true, static_arcs: &[], entry: &none, time: &none };
+    let graph = Graph::new(table, union, &vec![0.0; table.symbols.len()], &filter);
     let mut sum = union.clone();
-    // By caller, and there the newest first.
+    // Sorted by caller, then the newest first.
     let mut arcs: Vec<&graph::CallArc> = graph.arcs.iter().rev().collect();
     arcs.sort_by_key(|arc| arc.caller);
     let address = |index: usize| table.symbols[index].address;

@@ -122,7 +122,7 @@ pub fn open(path: &Path) -> std::io::Result<Box<dyn Read>> {
 pub fn unpacking(mut from: impl Read + 'static) -> std::io::Result<Box<dyn Read>> {
     let mut start = Vec::new();
     from.by_ref().take(4).read_to_end(&mut start)?;
-    let compression = Compression::of(&start);
+    let compression = Compression::detect(&start);
     let whole = std::io::Cursor::new(start).chain(from);
     match compression {
         None => Ok(Box::new(whole)),

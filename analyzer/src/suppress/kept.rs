@@ -1,13 +1,14 @@
-//! What the C library, the dynamic loader and the C++ run-time keep until the end on purpose: the built-in suppressions. They
-//! hold only for stacks whose innermost frames are all these libraries' own, so that nothing of a program is ever hidden.
+//! Built-in suppressions: memory that the C library, the dynamic loader and the C++ runtime keep
+//! until exit on purpose. They apply only to stacks whose innermost frames are all in these
+//! libraries, so they never hide a leak of a program.
 
 use crate::symbols::Frame;
 
-/// Modules of the run-time: file names that start so.
-const RUN_TIME: &[&str] =
+/// Prefixes of the file names of runtime modules.
+const RUNTIME_MODULES: &[&str] =
     &["libc.so", "libc-", "ld-linux", "ld-2", "ld.so", "ld-musl", "libpthread", "libdl.so", "libstdc++", "libgcc_s"];
 
-/// Function of the run-time on the way: what is kept.
+/// Runtime functions and a description of the memory that they keep.
 #[rustfmt::skip]
 const KEPT: &[(&str, &str)] = &[
     ("_IO_file_doallocate", "buffers of the standard streams"), ("_IO_wfile_doallocate", "buffers of the standard streams"),
@@ -25,12 +26,13 @@ const KEPT: &[(&str, &str)] = &[
     ("dlerror", "the loader's last error"), ("pthread_atfork", "list of fork handlers"), ("__register_atfork", "list of fork handlers"),
 ];
 
-/// What is kept, when the innermost frames of a stack show that the run-time keeps it on purpose.
+/// Returns a description of the memory if the innermost frames of a stack show that the runtime
+/// keeps it on purpose.
 pub fn kept_on_purpose(stack: impl Iterator<Item = Frame>) -> Option<&'static str> {
     let mut innermost = None;
     for frame in stack {
         let module = frame.module_name().to_string();
-        if !RUN_TIME.iter().any(|name| module.starts_with(name)) {
+        if !RUNTIME_MODULES.iter().any(|name| module.starts_with(name)) {
             break;
         }
         if let Some(name) = frame.function.as_deref() {

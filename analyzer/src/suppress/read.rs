@@ -1,22 +1,23 @@
-//! Files of suppressions. Which dialect a file is in is told by its lines: a brace alone begins a block of valgrind's.
+//! Parses suppression files. The dialect is recognized line by line: a single brace starts a
+//! Valgrind block.
 
 use super::{Kind, Rule, Step};
 use crate::pattern::Pattern;
 
-/// Why a file is no file of suppressions.
+/// A syntax error in a suppression file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin}: {why}")]
 pub struct Error {
-    /// File and line.
+    /// File and line of the error.
     pub origin: String,
-    /// What is wrong there.
+    /// Description of the error.
     pub why: &'static str,
 }
 
-/// Reads rules about leaks; rules about anything else are passed over.
+/// Parses the rules about leaks and ignores all others. `name` is the file name, for messages.
 ///
 /// # Errors
-/// At the first line that is no suppression.
+/// Returns an error for the first line that is not a suppression.
 pub fn read(name: &str, text: &str) -> Result<Vec<Rule>, Error> {
     let mut rules = Vec::new();
     let mut lines = text.lines().map(str::trim).zip(1u32..);
@@ -34,21 +35,19 @@ pub fn read(name: &str, text: &str) -> Result<Vec<Rule>, Error> {
                 let kind = Kind::Lsan(Pattern::found(pattern.trim()));
                 rules.push(Rule::new(pattern.trim(), origin, kind));
             }
-            // Rules of the other sanitizers may stand in the same file.
+            // The same file may contain rules of other sanitizers.
             Some((kind, _))
                 if !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') => {}
             _ => {
-                return Err(Error {
-                    origin,
-                    why: "neither leak:PATTERN nor the brace that begins a block of valgrind's",
-                });
+                return Err(Error { origin, why: "expected leak:PATTERN, or the brace that starts a Valgrind block" });
             }
         }
     }
     Ok(rules)
 }
 
-/// The rest of a block, behind its brace; none when it is not about leaks.
+/// Parses the rest of a Valgrind block after its opening brace. Returns `None` if it is not about
+/// leaks.
 fn block<'a>(lines: &mut impl Iterator<Item = (&'a str, u32)>, origin: String) -> Result<Option<Rule>, Error> {
     let mut name = None;
     let mut about_leaks = None;
@@ -81,13 +80,14 @@ fn block<'a>(lines: &mut impl Iterator<Item = (&'a str, u32)>, origin: String) -
                 }
                 _ => Step::Source(Pattern::whole(pattern), None),
             },
-            // Whether a block is still reachable is not known here: a rule holds for all kinds.
+            // Recordings do not show whether a block is still reachable, so a rule applies to all
+            // kinds.
             Some(("match-leak-kinds", _)) => continue,
-            // Extra lines of other kinds of errors (system calls' parameters).
+            // Extra lines of other kinds of errors, such as parameters of system calls.
             _ if about_leaks == Some(false) => continue,
-            _ => return Err(Error { origin, why: "a block holds fun:, obj:, src: and ... lines" }),
+            _ => return Err(Error { origin, why: "expected a fun:, obj:, src: or ... line in a block" }),
         };
         steps.push(step);
     }
-    Err(Error { origin, why: "a block without its closing brace" })
+    Err(Error { origin, why: "block without closing brace" })
 }

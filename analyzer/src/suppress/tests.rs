@@ -14,7 +14,7 @@ fn stack(frames: &[(&str, &str, &str)]) -> Vec<NamedFrame> {
     frames.iter().map(frame).collect()
 }
 
-fn hits(text: &str, frames: &[(&str, &str, &str)]) -> bool {
+fn is_suppressed(text: &str, frames: &[(&str, &str, &str)]) -> bool {
     read("rules", text).unwrap().iter().any(|rule| rule.matches(&stack(frames)))
 }
 
@@ -25,8 +25,8 @@ const STACK: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn lsan_rules_name_function_file_or_module_anywhere_in_the_stack() {
-    for (rule, hit) in [
+fn lsan_rules_match_function_file_or_module_of_any_frame() {
+    for (rule, expected) in [
         ("leak:load_config", true),
         ("leak:^config", false),
         ("leak:^load*fig$", true),
@@ -35,15 +35,15 @@ fn lsan_rules_name_function_file_or_module_anywhere_in_the_stack() {
         ("# leak:main", false),
         ("race:main", false),
     ] {
-        assert_eq!(hits(rule, STACK), hit, "{rule}");
+        assert_eq!(is_suppressed(rule, STACK), expected, "{rule}");
     }
     assert_eq!(read("f", "leak:a\nnonsense").unwrap_err().origin, "f:2");
 }
 
 #[test]
-fn valgrind_blocks_walk_the_stack_from_the_allocator_on() {
+fn valgrind_blocks_match_the_innermost_frames() {
     let block = |steps: &str| format!("{{\n  name\n  Memcheck:Leak\n  match-leak-kinds: reachable\n  {steps}\n}}\n");
-    for (steps, hit) in [
+    for (steps, expected) in [
         ("fun:malloc\n fun:wrap", true),
         ("fun:wrap\n fun:load_*", true),
         ("fun:malloc\n fun:load_config", false),
@@ -53,24 +53,24 @@ fn valgrind_blocks_walk_the_stack_from_the_allocator_on() {
         ("...\n fun:wrap\n ...\n fun:main", true),
         ("fun:malloc\n fun:wrap\n fun:load_config\n fun:main\n fun:_start", false),
     ] {
-        assert_eq!(hits(&block(steps), STACK), hit, "{steps}");
+        assert_eq!(is_suppressed(&block(steps), STACK), expected, "{steps}");
     }
-    assert!(!hits("{\n n\n Memcheck:Cond\n fun:wrap\n}", STACK), "a rule about something else");
+    assert!(!is_suppressed("{\n n\n Memcheck:Cond\n fun:wrap\n}", STACK), "rule of another kind");
     assert!(read("f", "{\n n\n Memcheck:Leak\n fun:wrap\n").is_err(), "no closing brace");
     assert!(read("f", "{\n n\n Memcheck:Leak\n fan:wrap\n}").is_err());
 }
 
 #[test]
-fn what_is_generated_suppresses() {
+fn generated_rules_suppress_their_stack() {
     for (dialect, program) in [(Dialect::Lsan, 1), (Dialect::Valgrind, 1)] {
         let text = generate(dialect, &stack(STACK), program, 1);
-        assert!(hits(&text, STACK), "{text}");
-        assert!(!hits(&text, &[("other", "o.c", "/opt/other")]), "{text}");
+        assert!(is_suppressed(&text, STACK), "{text}");
+        assert!(!is_suppressed(&text, &[("other", "o.c", "/opt/other")]), "{text}");
     }
 }
 
 #[test]
-fn only_the_run_time_own_blocks_are_kept_on_purpose() {
+fn only_runtime_memory_is_kept_on_purpose() {
     let frames = |list: &[(&str, &str)]| -> Vec<Frame> {
         let frame = |&(function, module): &(&str, &str)| Frame {
             function: (!function.is_empty()).then(|| function.into()),

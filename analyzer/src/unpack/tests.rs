@@ -24,7 +24,7 @@ fn unpacked(bytes: Vec<u8>) -> Result<OpenedFile, Error> {
 }
 
 #[test]
-fn each_packing_comes_off_and_all_of_them() {
+fn every_compression_is_removed_also_nested() {
     let nested = gzip(&zstd(&lz4(INNER)));
     for (packed, count) in [(INNER.to_vec(), 0), (gzip(INNER), 1), (zstd(INNER), 1), (lz4(INNER), 1), (nested, 3)] {
         let opened = unpacked(packed).expect("whole");
@@ -34,7 +34,7 @@ fn each_packing_comes_off_and_all_of_them() {
 }
 
 #[test]
-fn many_frames_are_one_file() {
+fn concatenated_frames_are_one_file() {
     for pack in [gzip, zstd, lz4] {
         let packed = [pack(INNER), pack(b""), pack(&vec![7; 1 << 20]), pack(b"end")].concat();
         let opened = unpacked(packed).expect("whole");
@@ -44,8 +44,8 @@ fn many_frames_are_one_file() {
 }
 
 #[test]
-fn a_cut_file_gives_what_it_holds() {
-    // Bytes that do not pack, so that some come out before the end.
+fn truncated_file_is_readable_to_the_damage() {
+    // Random bytes do not compress, so some are decoded before the end.
     let mut state = 1u32;
     let noise: Vec<u8> = (0..300_000)
         .map(|_| {
@@ -74,32 +74,32 @@ fn a_cut_file_gives_what_it_holds() {
 fn flipped_bytes_never_panic() {
     for pack in [gzip, zstd, lz4] {
         let mut packed = pack(&INNER.repeat(40));
-        for place in 0..packed.len() {
+        for index in 0..packed.len() {
             for bits in [1, 0x80, 0xff] {
-                packed[place] ^= bits;
+                packed[index] ^= bits;
                 let _ = unpack("x".into(), packed.clone(), Limit { floor: 1 << 20, ratio: 10 });
-                packed[place] ^= bits;
+                packed[index] ^= bits;
             }
         }
     }
 }
 
 #[test]
-fn a_bomb_is_refused_unless_asked_for() {
+fn decompression_bomb_is_rejected_by_default() {
     let zeros = vec![0; 8 << 20];
     let tight = Limit { floor: 4096, ratio: 20 };
     for pack in [gzip, zstd, lz4] {
         let packed = pack(&zeros);
         let error = unpack("bomb".into(), packed.clone(), tight).expect_err("too long");
         assert!(matches!(error, Error::TooLarge { .. }) && error.to_string().contains("bomb"), "{error}");
-        assert_eq!(unpack("x".into(), packed, Limit::UNLIMITED).expect("asked for").bytes.len(), zeros.len());
+        assert_eq!(unpack("x".into(), packed, Limit::UNLIMITED).expect("no limit").bytes.len(), zeros.len());
         let twice = pack(&pack(&zeros));
         assert!(unpack("x".into(), twice, tight).is_err());
     }
 }
 
 #[test]
-fn files_and_directories() {
+fn files_are_opened_and_directories_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.gz");
     std::fs::write(&path, gzip(INNER)).expect("a file");

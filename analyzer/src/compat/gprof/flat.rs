@@ -1,9 +1,9 @@
-//! The flat profile: time and calls of each function, the most expensive first.
+//! The flat profile: time and calls of each function, in descending order of time.
 
 use super::view::{View, g};
 use std::io::{Result, Write};
 
-/// Prefixes of the per-call columns, from the largest.
+/// Unit prefixes of the per-call columns with their scales, from the largest.
 const PREFIXES: [(char, f64); 11] = [
     ('T', 1e-12),
     ('G', 1e-9),
@@ -18,10 +18,13 @@ const PREFIXES: [(char, f64); 11] = [
     ('a', 1e18),
 ];
 
-/// The headline above the columns; the second line names their units.
+/// The first line of the column headings. The second line has the units.
 const HEADLINE: &str = "  %   cumulative   self              self     total           ";
 
-/// Prints the listing.
+/// Prints the flat profile.
+///
+/// # Errors
+/// Returns an error if writing to `out` fails.
 pub fn print(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
     let mut total = view.samples.total;
     if view.options.traditional {
@@ -53,8 +56,8 @@ pub fn print(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
     let mut sum = 0.0;
     for index in sorted {
         let node = view.node(index);
-        let wanted = view.flat.has(index) || (view.flat.is_empty() && !view.no_flat.has(index));
-        if !wanted || (!view.options.unused && node.calls == 0 && node.time == 0.0) {
+        let is_selected = view.flat.has(index) || (view.flat.is_empty() && !view.no_flat.has(index));
+        if !is_selected || (!view.options.unused && node.calls == 0 && node.time == 0.0) {
             continue;
         }
         sum += node.time;
@@ -83,15 +86,16 @@ pub fn print(view: &View<'_>, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// The prefix with which the most expensive call is at least 1 and below 1,000.
+/// Returns the prefix and scale with which the most expensive call is at least 1 and less than
+/// 1,000.
 fn prefix(view: &View<'_>) -> (char, f64) {
     let each = |index| {
         let node = view.node(index);
         if node.calls == 0 { 0.0 } else { view.unit((node.time + node.child_time) / node.calls as f64) }
     };
-    let most = (0..view.table.symbols.len()).map(each).fold(0.0, f64::max);
-    let fits = |(_, scale): &(char, f64)| (1.0..1000.0).contains(&(scale * most));
+    let max = (0..view.table.symbols.len()).map(each).fold(0.0, f64::max);
+    let fits = |(_, scale): &(char, f64)| (1.0..1000.0).contains(&(scale * max));
     let smallest = PREFIXES[PREFIXES.len() - 1];
     let largest = PREFIXES[0];
-    PREFIXES.into_iter().find(fits).unwrap_or(if most > 0.0 && most < 1.0 { smallest } else { largest })
+    PREFIXES.into_iter().find(fits).unwrap_or(if max > 0.0 && max < 1.0 { smallest } else { largest })
 }

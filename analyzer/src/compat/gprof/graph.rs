@@ -1,145 +1,149 @@
-//! The call graph: calls between symbols, cycles, and the time that callees pass to their callers, after Graham, Kessler and
-//! McKusick, "gprof: a call graph execution profiler" (1982).
+//! The call graph: calls between symbols, cycles, and the propagation of time from callees to
+//! callers. The algorithm is that of Graham, Kessler and McKusick, "gprof: a call graph execution
+//! profiler" (1982).
 //!
-//! Mutually recursive functions make a cycle, which is treated as one node: without cycles the graph has an order in which
-//! each callee's time is complete before it is divided among its callers, in proportion to their calls.
+//! Mutually recursive functions form a cycle, which is treated as one node. Without cycles the
+//! graph has a topological order. In this order each callee's time is complete before it is divided
+//! among its callers, in proportion to their calls.
 
 use super::symbols::Table;
 use heaptape_formats::gmon::Union;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-/// A symbol, or behind those a cycle.
+/// A node of the graph: a symbol or a cycle.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// Samples of its own; for a cycle those of its members.
+    /// Samples of the node itself; for a cycle the samples of its members.
     pub time: f64,
-    /// Samples of all that it called.
+    /// Samples of all functions that the node called.
     pub child_time: f64,
-    /// Calls from others; for a cycle from outside.
+    /// Calls from other nodes; for a cycle, calls from outside the cycle.
     pub calls: u64,
-    /// Calls of itself; for a cycle between members.
+    /// Recursive calls; for a cycle, calls between members.
     pub self_calls: u64,
-    /// The part of its time that is shown.
+    /// The fraction of the node's time that is shown, 0 to 1.
     pub fraction: f64,
-    /// Own samples as far as shown.
-    pub own: f64,
-    /// Samples of what it called as far as shown.
-    pub children: f64,
-    /// Whether it gets an entry.
+    /// The shown fraction of `time`.
+    pub shown_time: f64,
+    /// The shown fraction of `child_time`.
+    pub shown_child_time: f64,
+    /// Whether the node gets an entry.
     pub shown: bool,
-    /// Number of its cycle; 0 without.
+    /// Number of the node's cycle, from 1; 0 if it is in none.
     pub cycle: usize,
-    /// The node that stands for it: its cycle, or itself.
+    /// The node of the cycle, or the node itself if it is in none.
     pub head: usize,
-    /// Place in the list of entries, from 1.
+    /// Number of the node in the list of entries, from 1.
     pub index: usize,
-    /// Arcs to it, and from it, as they are printed.
+    /// Arcs to the node, in the order of printing.
     pub callers: Vec<usize>,
-    /// Arcs from it.
+    /// Arcs from the node, in the order of printing.
     pub callees: Vec<usize>,
-    /// Members, of a cycle.
+    /// Members, if the node is a cycle.
     pub members: Vec<usize>,
+    /// Number in topological order, callees first; 0 until it is known.
     order: usize,
 }
 
-/// Calls from one symbol to another.
+/// The calls from one symbol to another.
 #[derive(Clone, Debug)]
 pub struct CallArc {
-    /// Who called.
+    /// The calling node.
     pub caller: usize,
-    /// Who was called.
+    /// The called node.
     pub callee: usize,
-    /// How often.
+    /// Number of calls.
     pub calls: u64,
-    /// Samples of the callee that count for the caller.
+    /// Samples of the callee that are propagated to the caller.
     pub time: f64,
-    /// The same of what the callee called.
+    /// Samples of the callee's descendants that are propagated to the caller.
     pub child_time: f64,
 }
 
-/// Nodes and arcs.
+/// The call graph.
 #[derive(Debug, Default)]
 pub struct Graph {
-    /// Symbols, then cycles.
+    /// The nodes: symbols, then cycles.
     pub nodes: Vec<Node>,
-    /// Arcs.
+    /// The arcs.
     pub arcs: Vec<CallArc>,
-    /// How many of the nodes are symbols.
+    /// Number of nodes that are symbols.
     pub symbols: usize,
-    /// Nodes by their index.
+    /// The nodes in the order of their index.
     pub entries: Vec<usize>,
-    /// All samples shown.
+    /// Sum of all samples that are shown.
     pub total: f64,
 }
 
-/// Which symbols get entries and time.
-pub struct Choice<'a> {
-    /// Whether an arc counts at all (`-k`).
+/// The options that select arcs, entries and time.
+pub struct Filter<'a> {
+    /// Returns whether an arc is used (`-k`).
     pub arc: &'a dyn Fn(usize, usize) -> bool,
-    /// Arcs that the code has, taken or not (`-c`).
+    /// Calls that exist in the code, executed or not (`-c`).
     pub static_arcs: &'a [(usize, usize)],
-    /// Asked for by name (`-q`, `-f`), left out by name, and whether none was asked for.
-    pub entry: &'a dyn Fn(usize) -> Wish,
-    /// The same for time (`-n`, `-F`; `-N`, `-E`).
-    pub time: &'a dyn Fn(usize) -> Wish,
+    /// Returns whether a symbol gets an entry (`-q`, `-f`, `-Q`, `-e`).
+    pub entry: &'a dyn Fn(usize) -> Preference,
+    /// Returns whether the time of a symbol is propagated (`-n`, `-F`, `-N`, `-E`).
+    pub time: &'a dyn Fn(usize) -> Preference,
 }
 
-/// What options say of a symbol.
+/// How the options select a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// Named among those wanted.
-    Wanted,
-    /// Named among those not wanted.
-    Unwanted,
-    /// Not named, though others are wanted.
-    Other,
-    /// Nothing said.
+pub enum Preference {
+    /// Selected by name.
+    Selected,
+    /// Excluded by name.
+    Excluded,
+    /// Not named, but other symbols are selected.
+    Unselected,
+    /// Not named, and no symbol is selected.
     Any,
 }
 
-impl Wish {
-    /// By itself.
-    fn alone(self) -> bool {
-        matches!(self, Wish::Wanted | Wish::Any)
+impl Preference {
+    /// Returns whether the symbol is shown without regard to its callers.
+    fn is_shown_alone(self) -> bool {
+        matches!(self, Preference::Selected | Preference::Any)
     }
 }
 
 impl Graph {
-    /// Builds the graph: charges the arcs, finds cycles, passes time on, sorts.
-    pub fn new(table: &Table, union: &Union, times: &[f64], choice: &Choice<'_>) -> Graph {
+    /// Builds the graph: assigns the arcs to symbols, finds cycles, propagates time and sorts.
+    pub fn new(table: &Table, union: &Union, times: &[f64], filter: &Filter<'_>) -> Graph {
         let mut graph = Graph { symbols: table.symbols.len(), ..Graph::default() };
         let node = |(index, &time): (usize, &f64)| Node { time, head: index, ..Node::default() };
         graph.nodes = times.iter().enumerate().map(node).collect();
-        graph.tally(table, union, choice);
+        graph.tally(table, union, filter);
         graph.find_cycles();
-        graph.propagate(choice);
+        graph.propagate(filter);
         graph.sort(table);
         graph
     }
 
-    /// Adds the file's arcs up to arcs between symbols. A call is one of the function: from a line in it back to its entry.
-    fn tally(&mut self, table: &Table, union: &Union, choice: &Choice<'_>) {
+    /// Sums the arcs of the profile by caller and callee. If lines are profiled, the callee is the
+    /// entry of the function that contains the called line.
+    fn tally(&mut self, table: &Table, union: &Union, filter: &Filter<'_>) {
         let mut known = HashMap::new();
         let mut entry = None;
         let symbols = table.symbols.iter().enumerate();
         let entries: Vec<Option<usize>> = symbols
             .map(|(index, symbol)| {
-                entry = if symbol.function { Some(index) } else { entry };
+                entry = if symbol.is_function { Some(index) } else { entry };
                 entry
             })
             .collect();
         for arc in &union.arcs {
             let (Some(caller), Some(callee)) = (table.at(arc.from), table.at(arc.to)) else { continue };
             let Some(callee) = entries[callee] else { continue };
-            if (choice.arc)(caller, callee) {
+            if (filter.arc)(caller, callee) {
                 self.add(&mut known, caller, callee, arc.count);
             }
         }
-        for &(caller, callee) in choice.static_arcs {
+        for &(caller, callee) in filter.static_arcs {
             self.add(&mut known, caller, callee, 0);
         }
-        // gprof lists the newest first; ties in later sorts show it.
+        // gprof lists the newest first. Ties in later sorts keep this order.
         for node in &mut self.nodes {
             node.callees.reverse();
             node.callers.reverse();
@@ -160,7 +164,8 @@ impl Graph {
         *calls = calls.saturating_add(count);
     }
 
-    /// Finds cycles, appends a node for each, and numbers all nodes callees first.
+    /// Finds the cycles, appends a node for each, and numbers all nodes in topological order,
+    /// callees first.
     fn find_cycles(&mut self) {
         let mut search = Search::new(self.symbols);
         for root in 0..self.symbols {
@@ -218,8 +223,8 @@ impl Graph {
         }
     }
 
-    /// Decides what is shown, passes time from callees to callers, and gives indexes.
-    fn propagate(&mut self, choice: &Choice<'_>) {
+    /// Decides what is shown, and propagates time from callees to callers.
+    fn propagate(&mut self, filter: &Filter<'_>) {
         let mut sorted: Vec<usize> = (0..self.symbols).collect();
         sorted.sort_by_key(|&node| self.nodes[node].order);
         let mut last_head = usize::MAX;
@@ -229,7 +234,7 @@ impl Graph {
                 last_head = head;
                 self.inherit(head);
             }
-            self.decide(node, choice);
+            self.decide(node, filter);
         }
         for cycle in self.symbols..self.nodes.len() {
             let members = std::mem::take(&mut self.nodes[cycle].members);
@@ -238,14 +243,14 @@ impl Graph {
             let node = &mut self.nodes[cycle];
             node.time = time;
             node.members = members;
-            node.own = node.fraction * time;
+            node.shown_time = node.fraction * time;
         }
         for &node in &sorted {
             self.collect(node);
         }
     }
 
-    /// A node that was called is shown, and passes time on, as its callers do.
+    /// Derives from the callers whether a node is shown, and which fraction of its time.
     fn inherit(&mut self, head: usize) {
         let members = if head < self.symbols { vec![head] } else { self.nodes[head].members.clone() };
         let (mut shown, mut fraction) = (false, 0.0);
@@ -266,68 +271,70 @@ impl Graph {
         }
     }
 
-    /// Options may show what has no shown caller, or hide what has.
-    fn decide(&mut self, index: usize, choice: &Choice<'_>) {
+    /// Applies the options: they may show a node without shown callers, or hide a node with shown
+    /// callers.
+    fn decide(&mut self, index: usize, filter: &Filter<'_>) {
         let node = &mut self.nodes[index];
-        let wish = (choice.entry)(index);
-        node.shown = if node.shown { wish != Wish::Unwanted } else { wish.alone() };
-        let wish = (choice.time)(index);
+        let preference = (filter.entry)(index);
+        node.shown = if node.shown { preference != Preference::Excluded } else { preference.is_shown_alone() };
+        let preference = (filter.time)(index);
         if node.fraction == 0.0 {
-            if wish.alone() {
+            if preference.is_shown_alone() {
                 node.fraction = 1.0;
             }
-        } else if wish == Wish::Unwanted {
+        } else if preference == Preference::Excluded {
             node.fraction = 0.0;
         }
-        node.own = node.time * node.fraction;
-        self.total += node.own;
+        node.shown_time = node.time * node.fraction;
+        self.total += node.shown_time;
     }
 
-    /// Takes a node's shares of the time of all that it called.
+    /// Adds to a node its share of the time of each callee.
     fn collect(&mut self, index: usize) {
         if self.nodes[index].fraction == 0.0 {
             return;
         }
         let fraction = self.nodes[index].fraction;
-        for place in 0..self.nodes[index].callees.len() {
-            let arc_index = self.nodes[index].callees[place];
+        for position in 0..self.nodes[index].callees.len() {
+            let arc_index = self.nodes[index].callees[position];
             let arc = &self.arcs[arc_index];
             let callee = &self.nodes[arc.callee];
             let from = &self.nodes[callee.head];
             if arc.calls == 0 || callee.head == self.nodes[index].head || callee.fraction == 0.0 || from.calls == 0 {
                 continue;
             }
-            let part = arc.calls as f64 / from.calls as f64;
-            let (time, child_time) = (from.time * part, from.child_time * part);
+            let ratio = arc.calls as f64 / from.calls as f64;
+            let (time, child_time) = (from.time * ratio, from.child_time * ratio);
             let share = time + child_time;
             let arc = &mut self.arcs[arc_index];
             arc.time = time * fraction;
             arc.child_time = child_time * fraction;
             let head = self.nodes[index].head;
-            let twice = if head == index { None } else { Some(head) };
-            for node in [Some(index), twice].into_iter().flatten() {
+            let cycle = if head == index { None } else { Some(head) };
+            for node in [Some(index), cycle].into_iter().flatten() {
                 self.nodes[node].child_time += share;
-                self.nodes[node].children += fraction * share;
+                self.nodes[node].shown_child_time += fraction * share;
             }
         }
     }
 }
 
-/// The state of the search for cycles: depth first, without recursion. Members of a cycle are linked in the order in which
-/// gprof links them, as ties between them are printed in it.
+/// The state of the depth-first search for cycles. It works without recursion. The members of a
+/// cycle are linked in gprof's order, in which ties between them are printed.
 struct Search {
     seen: Vec<bool>,
-    /// The way to the present node, with the next callee of each.
+    /// The path to the current node, with the position of the next callee of each node.
     path: Vec<(usize, usize)>,
-    /// The nodes on it that are not in a cycle with an earlier one.
+    /// The nodes on the path that are not in a cycle with an earlier node of the path.
     roots: Vec<usize>,
-    /// Towards the earliest node of a node's cycle.
+    /// For each node a link towards the first node of its cycle (union-find).
     heads: Vec<usize>,
-    /// The next member of the same cycle, and of a head the last.
+    /// For each node the next member of its cycle.
     next: Vec<Option<usize>>,
+    /// For the first node of each cycle its last member.
     last: Vec<usize>,
     cycles: Vec<Vec<usize>>,
-    /// Numbers given.
+    /// Number of nodes and cycles that are complete.
     done: usize,
 }
 
@@ -351,6 +358,7 @@ impl Search {
         self.roots.push(node);
     }
 
+    /// Returns the first node of the cycle of a node.
     fn head(&mut self, node: usize) -> usize {
         let mut node = node;
         while self.heads[node] != node {
@@ -360,36 +368,39 @@ impl Search {
         node
     }
 
-    /// The present node calls one whose cycle is still open: all from there to here are one cycle.
+    /// Closes a cycle: the current node calls `callee`, which is on the path, so all nodes between
+    /// them form one cycle.
     fn close(&mut self, callee: usize) {
         let head = self.head(callee);
-        let Some(place) = self.roots.iter().rposition(|&root| root == head) else { return };
-        for root in self.roots.split_off(place + 1) {
+        let Some(position) = self.roots.iter().rposition(|&root| root == head) else { return };
+        for root in self.roots.split_off(position + 1) {
             self.heads[root] = head;
             self.next[self.last[head]] = Some(root);
             self.last[head] = self.last[root];
         }
     }
 
+    /// Returns the members of a cycle, in gprof's order.
     fn members(&self, head: usize) -> Vec<usize> {
         std::iter::successors(Some(head), |&member| self.next[member]).collect()
     }
 }
 
 impl Graph {
-    /// Gives every node its index: by time, then cycles, then names without a leading underscore, calls, names.
+    /// Numbers the nodes: by time, then cycles first, names without leading underscore first, by
+    /// calls, by name.
     fn sort(&mut self, table: &Table) {
         let nodes = &self.nodes;
         let name = |node: usize| table.symbols.get(node).map(|symbol| &*symbol.name);
         let mut entries: Vec<usize> = (0..nodes.len()).collect();
         entries.sort_by(|&left, &right| by_total(&nodes[left], &nodes[right], name(left), name(right)));
         self.entries = entries;
-        for (place, &node) in self.entries.iter().enumerate() {
-            self.nodes[node].index = place + 1;
+        for (position, &node) in self.entries.iter().enumerate() {
+            self.nodes[node].index = position + 1;
         }
         for node in 0..self.nodes.len() {
             let mut callers = std::mem::take(&mut self.nodes[node].callers);
-            // Ties come out in reverse.
+            // gprof prints ties in reverse order.
             callers.reverse();
             callers.sort_by(|&left, &right| self.by_weight(left, right));
             self.nodes[node].callers = callers;
@@ -398,7 +409,7 @@ impl Graph {
             callees.sort_by(|&left, &right| self.by_weight(right, left));
             self.nodes[node].callees = callees;
             let mut members = std::mem::take(&mut self.nodes[node].members);
-            let total = |member: usize| self.nodes[member].own + self.nodes[member].children;
+            let total = |member: usize| self.nodes[member].shown_time + self.nodes[member].shown_child_time;
             let calls =
                 |member: usize| u128::from(self.nodes[member].calls) + u128::from(self.nodes[member].self_calls);
             members.sort_by(|&left, &right| total(right).total_cmp(&total(left)).then(calls(right).cmp(&calls(left))));
@@ -406,15 +417,16 @@ impl Graph {
         }
     }
 
-    /// Whether an arc stays within a function or a cycle.
+    /// Returns whether caller and callee are the same function or in the same cycle.
     pub fn is_inner(&self, arc: &CallArc) -> bool {
         self.nodes[arc.caller].head == self.nodes[arc.callee].head
     }
 
-    /// Arcs by what they carry: inner ones by calls before all others, those by time and calls.
+    /// Compares arcs by weight: inner arcs by calls and before all others, the others by time and
+    /// then by calls.
     fn by_weight(&self, left: usize, right: usize) -> Ordering {
         let (left, right) = (&self.arcs[left], &self.arcs[right]);
-        // A function's calls of itself before everything.
+        // Recursive calls of a function come first.
         let rank = |arc: &CallArc| match (arc.caller == arc.callee, self.is_inner(arc)) {
             (true, _) => 0,
             (_, true) => 1,
@@ -429,8 +441,9 @@ impl Graph {
     }
 }
 
+/// Compares nodes in the order of the list of entries.
 fn by_total(left: &Node, right: &Node, left_name: Option<&str>, right_name: Option<&str>) -> Ordering {
-    let total = |node: &Node| node.own + node.children;
+    let total = |node: &Node| node.shown_time + node.shown_child_time;
     let by_time = total(right).total_cmp(&total(left));
     by_time.then_with(|| match (left_name, right_name) {
         (None, None) => Ordering::Equal,

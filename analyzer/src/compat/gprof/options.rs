@@ -1,93 +1,95 @@
-//! gprof's options, in its own words. One table is the truth for parsing and for the help text.
+//! gprof's command-line options. One table defines both the parser and the help text.
 
 use crate::export::Measure;
 use crate::processes::Processes;
 use heaptape_formats::gmon::Form;
 
-/// Whether an option takes an argument.
+/// Whether an option has an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Takes {
-    Nothing,
-    /// The next word, or what stands behind it.
-    Argument,
-    /// Only what stands behind it (`-pmain`, `--flat-profile=main`).
-    Maybe,
+enum ArgumentKind {
+    /// No argument.
+    None,
+    /// A required argument: the rest of the same command-line argument, or else the next one.
+    Required,
+    /// An optional argument in the same command-line argument (`-pmain`, `--flat-profile=main`).
+    Optional,
 }
 
-struct Word {
+/// An option. `short` is `'\0'` and `long` is empty if there is no such form.
+struct Flag {
     short: char,
     long: &'static str,
-    takes: Takes,
+    kind: ArgumentKind,
     argument: &'static str,
     help: &'static str,
 }
 
-macro_rules! words {
-    ($($short:literal $long:literal $takes:ident $argument:literal $help:literal;)*) => {
-        const WORDS: &[Word] = &[$(Word {
-            short: $short, long: $long, takes: Takes::$takes, argument: $argument, help: $help,
+macro_rules! flags {
+    ($($short:literal $long:literal $kind:ident $argument:literal $help:literal;)*) => {
+        const FLAGS: &[Flag] = &[$(Flag {
+            short: $short, long: $long, kind: ArgumentKind::$kind, argument: $argument, help: $help,
         }),*];
     };
 }
 
-words! {
-    'p' "flat-profile" Maybe "SYMSPEC" "print the flat profile, of these symbols only";
-    'P' "no-flat-profile" Maybe "SYMSPEC" "no flat profile, or none of these symbols";
-    'q' "graph" Maybe "SYMSPEC" "print the call graph, of these symbols and what they call only";
-    'Q' "no-graph" Maybe "SYMSPEC" "no call graph, or none of these symbols";
-    'A' "annotated-source" Maybe "SYMSPEC" "print annotated source, of these symbols only";
-    'J' "no-annotated-source" Maybe "SYMSPEC" "no annotated source, or none of these symbols";
-    'C' "exec-counts" Maybe "SYMSPEC" "print execution counts of basic blocks (with -l) or calls of functions";
-    'Z' "no-exec-counts" Maybe "SYMSPEC" "no execution counts, or none of these symbols";
-    'i' "file-info" Nothing "" "print what kinds of records the files hold";
-    's' "sum" Nothing "" "write the sum of the files to gmon.sum";
-    'l' "line" Nothing "" "profile source lines";
-    'b' "brief" Nothing "" "no explanations";
-    'T' "traditional" Nothing "" "print as the BSD gprof did";
-    'a' "no-static" Nothing "" "charge functions that only their file can name to the one before";
-    'D' "ignore-non-functions" Nothing "" "ignore local symbols that are not marked as functions";
-    'c' "static-call-graph" Nothing "" "add the calls that the code has but that were not made";
-    'z' "display-unused-functions" Nothing "" "show functions without samples and calls";
-    'n' "time" Argument "SYMSPEC" "pass on the time of these symbols only";
-    'N' "no-time" Argument "SYMSPEC" "pass on the time of all but these symbols";
-    'f' "" Argument "SYMSPEC" "call graph of these functions and what they call";
-    'F' "" Argument "SYMSPEC" "-f, and only their time counts";
-    'e' "" Argument "SYMSPEC" "no call graph entries for these functions";
-    'E' "" Argument "SYMSPEC" "-e, and their time does not count";
-    'k' "" Argument "FROM/TO" "leave the calls between these symbols out";
-    'm' "min-count" Argument "N" "no execution counts below N";
-    't' "table-length" Argument "N" "lines in the table of the most executed lines (10)";
-    'w' "width" Argument "N" "width of the index of functions (80)";
-    'x' "all-lines" Nothing "" "annotate every line of a block";
-    'y' "separate-files" Nothing "" "annotated source into FILE-ann, execution counts into FILE-ann of their own";
-    'I' "directory-path" Argument "DIRS" "where to look for source files, separated by colons";
-    'L' "print-path" Nothing "" "print paths of source files";
-    'O' "file-format" Argument "FORMAT" "auto, magic, bsd or 4.4bsd";
-    'd' "debug" Maybe "LEVEL" "accepted";
-    '\0' "demangle" Maybe "STYLE" "print names of C++ and Rust as written (the default)";
-    '\0' "no-demangle" Nothing "" "print names as the linker has them";
-    '\0' "inline-file-names" Nothing "" "print the file behind each name";
-    '\0' "process" Argument "PID|FOLDER" "of a recording, this process only";
-    '\0' "program" Argument "NAME" "of a recording, processes of this program only (* and ? fit anything)";
-    '\0' "what" Argument "MEASURE" "of a recording or MPTL, count this: alloc-bytes (the default), live-bytes, leak-bytes, peak-bytes, alloc-count, ...";
-    'h' "help" Nothing "" "print this";
-    'v' "version" Nothing "" "print the version";
+flags! {
+    'p' "flat-profile" Optional "SYMSPEC" "print the flat profile, of these symbols only";
+    'P' "no-flat-profile" Optional "SYMSPEC" "no flat profile, or none of these symbols";
+    'q' "graph" Optional "SYMSPEC" "print the call graph, of these symbols and what they call only";
+    'Q' "no-graph" Optional "SYMSPEC" "no call graph, or none of these symbols";
+    'A' "annotated-source" Optional "SYMSPEC" "print annotated source, of these symbols only";
+    'J' "no-annotated-source" Optional "SYMSPEC" "no annotated source, or none of these symbols";
+    'C' "exec-counts" Optional "SYMSPEC" "print execution counts of basic blocks (with -l) or calls of functions";
+    'Z' "no-exec-counts" Optional "SYMSPEC" "no execution counts, or none of these symbols";
+    'i' "file-info" None "" "print what kinds of records the files hold";
+    's' "sum" None "" "write the sum of the files to gmon.sum";
+    'l' "line" None "" "profile source lines";
+    'b' "brief" None "" "no explanations";
+    'T' "traditional" None "" "print as the BSD gprof did";
+    'a' "no-static" None "" "merge static functions into the function before";
+    'D' "ignore-non-functions" None "" "ignore local symbols that are not marked as functions";
+    'c' "static-call-graph" None "" "add the calls that the code has but that were not made";
+    'z' "display-unused-functions" None "" "show functions without samples and calls";
+    'n' "time" Required "SYMSPEC" "propagate the time of these symbols only";
+    'N' "no-time" Required "SYMSPEC" "propagate the time of all but these symbols";
+    'f' "" Required "SYMSPEC" "call graph of these functions and what they call";
+    'F' "" Required "SYMSPEC" "-f, and only their time counts";
+    'e' "" Required "SYMSPEC" "no call graph entries for these functions";
+    'E' "" Required "SYMSPEC" "-e, and their time does not count";
+    'k' "" Required "FROM/TO" "omit the calls between these symbols";
+    'm' "min-count" Required "N" "no execution counts below N";
+    't' "table-length" Required "N" "lines in the table of the most executed lines (10)";
+    'w' "width" Required "N" "width of the index of functions (80)";
+    'x' "all-lines" None "" "annotate every line of a block";
+    'y' "separate-files" None "" "write annotated source into one FILE-ann for each source file";
+    'I' "directory-path" Required "DIRS" "where to look for source files, separated by colons";
+    'L' "print-path" None "" "print paths of source files";
+    'O' "file-format" Required "FORMAT" "auto, magic, bsd or 4.4bsd";
+    'd' "debug" Optional "LEVEL" "accepted";
+    '\0' "demangle" Optional "STYLE" "print names of C++ and Rust as written (the default)";
+    '\0' "no-demangle" None "" "print names as the linker has them";
+    '\0' "inline-file-names" None "" "print the source file after each name";
+    '\0' "process" Required "PID|FOLDER" "of a recording, this process only";
+    '\0' "program" Required "NAME" "of a recording, processes of this program only (* and ? are wildcards)";
+    '\0' "what" Required "MEASURE" "of a recording or MPTL, count this: alloc-bytes (the default), live-bytes, leak-bytes, peak-bytes, alloc-count, ...";
+    'h' "help" None "" "print this";
+    'v' "version" None "" "print the version";
 }
 
-/// Which of the listings are asked for.
+/// A set of listings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Styles {
-    /// Flat profile.
+    /// The flat profile.
     pub flat: bool,
-    /// Call graph.
+    /// The call graph.
     pub graph: bool,
-    /// Annotated source.
+    /// The annotated source.
     pub source: bool,
-    /// Execution counts.
+    /// The execution counts.
     pub counts: bool,
 }
 
-/// The names given to options that take some.
+/// The symbol specifications of each option.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Names {
@@ -105,14 +107,14 @@ pub struct Names {
     pub no_arcs: Vec<String>,
 }
 
-/// Everything that the command line says.
+/// The command line of gprof.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct Options {
-    /// Listings asked for.
-    pub asked: Styles,
-    /// Listings about which something was said.
-    pub said: Styles,
+    /// Listings that options enable.
+    pub enabled: Styles,
+    /// Listings that options mention, whether they enable or disable them.
+    pub explicit: Styles,
     pub names: Names,
     pub info: bool,
     pub sum: bool,
@@ -135,21 +137,21 @@ pub struct Options {
     pub file_names: bool,
     pub help: bool,
     pub version: bool,
-    /// Of a recording, only these processes.
+    /// The processes of a recording to include.
     pub processes: Processes,
-    /// Of a recording, what is counted.
+    /// The measure of a recording to count.
     pub what: Option<Measure>,
-    /// The executable; `a.out` when not given.
+    /// The executable; `a.out` by default.
     pub image: String,
-    /// The profiles; `gmon.out` when not given.
+    /// The profiles; `gmon.out` by default.
     pub profiles: Vec<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Options {
-            asked: Styles::default(),
-            said: Styles::default(),
+            enabled: Styles::default(),
+            explicit: Styles::default(),
             names: Names::default(),
             info: false,
             sum: false,
@@ -181,22 +183,27 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads the words behind `heaptape gprof`. Files may stand between options; `--` ends those.
-    pub fn parse(words: &[String]) -> Result<Options, String> {
+    /// Parses the arguments of `heaptape gprof`. Files and options may be mixed; `--` ends the
+    /// options.
+    ///
+    /// # Errors
+    /// Returns a message for the user if an option is unknown or ambiguous, or if its argument is
+    /// missing or invalid.
+    pub fn parse(arguments: &[String]) -> Result<Options, String> {
         let mut options = Options::default();
         let mut files = Vec::new();
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            if word == "--" {
-                files.extend(words.by_ref().cloned());
-            } else if let Some(long) = word.strip_prefix("--") {
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            if argument == "--" {
+                files.extend(arguments.by_ref().cloned());
+            } else if let Some(long) = argument.strip_prefix("--") {
                 let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
-                let found = find_long(name)?;
-                options.apply(found, value.map(str::to_owned), &mut words)?;
-            } else if let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) {
-                options.letters(letters, &mut words)?;
+                let flag = find_long(name)?;
+                options.apply(flag, value.map(str::to_owned), &mut arguments)?;
+            } else if let Some(cluster) = argument.strip_prefix('-').filter(|cluster| !cluster.is_empty()) {
+                options.apply_cluster(cluster, &mut arguments)?;
             } else {
-                files.push(word.clone());
+                files.push(argument.clone());
             }
         }
         let mut files = files.into_iter();
@@ -209,32 +216,34 @@ impl Options {
         Ok(options)
     }
 
-    /// Letters behind one dash: the first that takes an argument takes the rest.
-    fn letters(&mut self, letters: &str, words: &mut std::slice::Iter<'_, String>) -> Result<(), String> {
-        for (place, letter) in letters.char_indices() {
-            let word = WORDS.iter().find(|word| word.short == letter && letter != '\0');
-            let word = word.ok_or_else(|| format!("invalid option -- '{letter}'"))?;
-            let rest = &letters[place + letter.len_utf8()..];
-            if word.takes == Takes::Nothing {
-                self.apply(word, None, words)?;
+    /// Applies short options after one dash. The first option with an argument takes the rest of
+    /// the cluster.
+    fn apply_cluster(&mut self, cluster: &str, arguments: &mut std::slice::Iter<'_, String>) -> Result<(), String> {
+        for (offset, short) in cluster.char_indices() {
+            let flag = FLAGS.iter().find(|flag| flag.short == short && short != '\0');
+            let flag = flag.ok_or_else(|| format!("invalid option -- '{short}'"))?;
+            let rest = &cluster[offset + short.len_utf8()..];
+            if flag.kind == ArgumentKind::None {
+                self.apply(flag, None, arguments)?;
                 continue;
             }
-            return self.apply(word, (!rest.is_empty()).then(|| rest.to_owned()), words);
+            return self.apply(flag, (!rest.is_empty()).then(|| rest.to_owned()), arguments);
         }
         Ok(())
     }
 
+    /// Applies one option. A missing required argument is taken from `arguments`.
     fn apply(
         &mut self,
-        word: &Word,
+        flag: &Flag,
         value: Option<String>,
-        words: &mut std::slice::Iter<'_, String>,
+        arguments: &mut std::slice::Iter<'_, String>,
     ) -> Result<(), String> {
-        let shown = if word.long.is_empty() { format!("-{}", word.short) } else { format!("--{}", word.long) };
-        let value = match word.takes {
-            Takes::Nothing if value.is_some() => return Err(format!("option '{shown}' doesn't allow an argument")),
-            Takes::Argument if value.is_none() => {
-                Some(words.next().cloned().ok_or_else(|| format!("option '{shown}' requires an argument"))?)
+        let shown = if flag.long.is_empty() { format!("-{}", flag.short) } else { format!("--{}", flag.long) };
+        let value = match flag.kind {
+            ArgumentKind::None if value.is_some() => return Err(format!("option '{shown}' doesn't allow an argument")),
+            ArgumentKind::Required if value.is_none() => {
+                Some(arguments.next().cloned().ok_or_else(|| format!("option '{shown}' requires an argument"))?)
             }
             _ => value,
         };
@@ -242,15 +251,15 @@ impl Options {
             let text = value.as_deref().unwrap_or_default();
             text.parse().map_err(|_| format!("option '{shown}' takes a number, not '{text}'"))
         };
-        match (word.short, word.long) {
-            ('p', _) => (self.asked.flat, self.said.flat) = (true, true),
-            ('q', _) => (self.asked.graph, self.said.graph) = (true, true),
-            ('A', _) => (self.asked.source, self.said.source) = (true, true),
-            ('C', _) => (self.asked.counts, self.said.counts) = (true, true),
-            ('P', _) => (self.asked.flat, self.said.flat) = (value.is_some(), true),
-            ('Q', _) => (self.asked.graph, self.said.graph) = (value.is_some(), true),
-            ('J', _) => (self.asked.source, self.said.source) = (value.is_some(), true),
-            ('Z', _) => (self.asked.counts, self.said.counts) = (value.is_some(), true),
+        match (flag.short, flag.long) {
+            ('p', _) => (self.enabled.flat, self.explicit.flat) = (true, true),
+            ('q', _) => (self.enabled.graph, self.explicit.graph) = (true, true),
+            ('A', _) => (self.enabled.source, self.explicit.source) = (true, true),
+            ('C', _) => (self.enabled.counts, self.explicit.counts) = (true, true),
+            ('P', _) => (self.enabled.flat, self.explicit.flat) = (value.is_some(), true),
+            ('Q', _) => (self.enabled.graph, self.explicit.graph) = (value.is_some(), true),
+            ('J', _) => (self.enabled.source, self.explicit.source) = (value.is_some(), true),
+            ('Z', _) => (self.enabled.counts, self.explicit.counts) = (value.is_some(), true),
             ('i', _) => self.info = true,
             ('s', _) => (self.sum, self.lines) = (true, true),
             ('l', _) => self.lines = true,
@@ -280,10 +289,10 @@ impl Options {
         }
         let Some(value) = value else { return Ok(()) };
         let names = &mut self.names;
-        let lists: &mut [&mut Vec<String>] = match word.short {
+        let lists: &mut [&mut Vec<String>] = match flag.short {
             'p' => &mut [&mut names.flat],
             'P' => &mut [&mut names.no_flat],
-            // A call instead of a function.
+            // The specification names an arc instead of a function.
             'q' if value.contains('/') => &mut [&mut names.arcs],
             'Q' if value.contains('/') => &mut [&mut names.no_arcs],
             'q' | 'f' => &mut [&mut names.graph],
@@ -304,19 +313,20 @@ impl Options {
     }
 }
 
-/// A long option, or the only one that begins so.
-fn find_long(name: &str) -> Result<&'static Word, String> {
-    if let Some(word) = WORDS.iter().find(|word| word.long == name && !name.is_empty()) {
-        return Ok(word);
+/// Returns a long option by its name, or by a prefix that only one name has.
+fn find_long(name: &str) -> Result<&'static Flag, String> {
+    if let Some(flag) = FLAGS.iter().find(|flag| flag.long == name && !name.is_empty()) {
+        return Ok(flag);
     }
-    let mut begin = WORDS.iter().filter(|word| !word.long.is_empty() && word.long.starts_with(name));
-    match (begin.next(), begin.next()) {
-        (Some(word), None) => Ok(word),
+    let mut matching = FLAGS.iter().filter(|flag| !flag.long.is_empty() && flag.long.starts_with(name));
+    match (matching.next(), matching.next()) {
+        (Some(flag), None) => Ok(flag),
         (None, _) => Err(format!("unrecognized option '--{name}'")),
         (Some(_), Some(_)) => Err(format!("option '--{name}' is ambiguous")),
     }
 }
 
+/// Parses the argument of `-O`. `auto` is `None`.
 fn form(name: &str) -> Result<Option<Form>, String> {
     match name {
         "auto" => Ok(None),
@@ -328,24 +338,24 @@ fn form(name: &str) -> Result<Option<Form>, String> {
     }
 }
 
-/// The help text.
+/// Returns the help text.
 pub fn help() -> String {
     let mut text = "Usage: heaptape gprof [options] [image-file [profile-file...]]\n       heaptape gprof [options] [image-file] recording\n\n".to_owned();
-    for word in WORDS {
-        let mut left = match word.short {
+    for flag in FLAGS {
+        let mut left = match flag.short {
             '\0' => "    ".to_owned(),
-            short if word.long.is_empty() => format!("-{short}"),
+            short if flag.long.is_empty() => format!("-{short}"),
             short => format!("-{short}, "),
         };
-        if !word.long.is_empty() {
-            left += &format!("--{}", word.long);
+        if !flag.long.is_empty() {
+            left += &format!("--{}", flag.long);
         }
-        left += &match (word.takes, word.long.is_empty()) {
-            (Takes::Nothing, _) => String::new(),
-            (Takes::Argument, _) => format!(" {}", word.argument),
-            (Takes::Maybe, _) => format!("[={}]", word.argument),
+        left += &match (flag.kind, flag.long.is_empty()) {
+            (ArgumentKind::None, _) => String::new(),
+            (ArgumentKind::Required, _) => format!(" {}", flag.argument),
+            (ArgumentKind::Optional, _) => format!("[={}]", flag.argument),
         };
-        text += &format!("  {left:<36} {}\n", word.help);
+        text += &format!("  {left:<36} {}\n", flag.help);
     }
     text
 }

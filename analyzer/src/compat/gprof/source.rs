@@ -1,4 +1,4 @@
-//! Execution counts, and the source annotated with them.
+//! Execution counts, and the annotated source.
 
 use super::specs::Selection;
 use super::view::View;
@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::io::{Result, Write};
 use std::path::PathBuf;
 
-/// Basic blocks by the symbol around them, in the order of addresses.
+/// Returns the basic blocks (address and count) by the symbol that contains them, sorted by
+/// address.
 fn blocks(view: &View<'_>) -> BTreeMap<usize, Vec<(u64, u64)>> {
     let mut found: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
     if view.options.lines {
@@ -20,23 +21,26 @@ fn blocks(view: &View<'_>) -> BTreeMap<usize, Vec<(u64, u64)>> {
     found
 }
 
-/// Prints how often each function, and with lines each basic block, ran.
-pub fn print_counts(view: &View<'_>, wanted: &Selection, unwanted: &Selection, out: &mut dyn Write) -> Result<()> {
+/// Prints how often each function was executed, and each basic block if lines are profiled.
+///
+/// # Errors
+/// Returns an error if writing to `out` fails.
+pub fn print_counts(view: &View<'_>, selected: &Selection, excluded: &Selection, out: &mut dyn Write) -> Result<()> {
     let blocks = blocks(view);
     let table = &view.table;
     let mut sorted: Vec<usize> = (0..table.symbols.len()).collect();
-    let place = |index: usize| (table.file(index), table.symbols[index].source.map(|(_, line)| line));
-    sorted.sort_by(|&left, &right| place(left).cmp(&place(right)));
+    let location = |index: usize| (table.file(index), table.symbols[index].source.map(|(_, line)| line));
+    sorted.sort_by(|&left, &right| location(left).cmp(&location(right)));
     for index in sorted {
-        if !(wanted.has(index) || wanted.is_empty() && !unwanted.has(index)) {
+        if !(selected.has(index) || selected.is_empty() && !excluded.has(index)) {
             continue;
         }
         let symbol = &table.symbols[index];
-        let own = symbol.function.then_some((symbol.address, view.node(index).calls));
-        let least = view.options.min_count.max(1);
-        for (address, count) in own.into_iter().chain(blocks.get(&index).into_iter().flatten().copied()) {
-            if count >= least {
-                let (file, line) = (place(index).0.unwrap_or("<unknown>"), place(index).1.unwrap_or_default());
+        let entry = symbol.is_function.then_some((symbol.address, view.node(index).calls));
+        let min_count = view.options.min_count.max(1);
+        for (address, count) in entry.into_iter().chain(blocks.get(&index).into_iter().flatten().copied()) {
+            if count >= min_count {
+                let (file, line) = (location(index).0.unwrap_or("<unknown>"), location(index).1.unwrap_or_default());
                 writeln!(out, "{file}:{line}: ({}:{address:#x}) {count} executions", symbol.name)?;
             }
         }
@@ -44,24 +48,28 @@ pub fn print_counts(view: &View<'_>, wanted: &Selection, unwanted: &Selection, o
     Ok(())
 }
 
-/// What is known of a source line.
+/// The counts of a source line.
 #[derive(Default)]
 struct Line {
-    /// Calls of the functions that begin in it.
+    /// Calls of the functions that start in the line.
     calls: u64,
-    /// Whether a function begins in it.
-    entry: bool,
-    /// Its first address.
+    /// Whether a function starts in the line.
+    is_entry: bool,
+    /// First address of the line.
     address: u64,
+    /// Address and count of each basic block.
     blocks: Vec<(u64, u64)>,
 }
 
-/// Prints every source file with the counts of its lines; `page` begins the listing. A file that cannot be found is named
-/// on `err`, and the others go on.
+/// Prints each source file with the counts of its lines. `page` starts the listing. A file that
+/// cannot be found is reported to `err` and skipped.
+///
+/// # Errors
+/// Returns an error if a source file cannot be read, or if writing fails.
 pub fn print_annotated(
     view: &View<'_>,
-    wanted: &Selection,
-    unwanted: &Selection,
+    selected: &Selection,
+    excluded: &Selection,
     page: &mut dyn FnMut(&mut dyn Write) -> Result<()>,
     out: &mut dyn Write,
     err: &mut dyn Write,
@@ -70,7 +78,7 @@ pub fn print_annotated(
     let mut files: BTreeMap<usize, BTreeMap<u32, Line>> = BTreeMap::new();
     for (index, symbol) in view.table.symbols.iter().enumerate() {
         let Some((file, number)) = symbol.source else { continue };
-        if !(wanted.has(index) || wanted.is_empty() && !unwanted.has(index)) {
+        if !(selected.has(index) || selected.is_empty() && !excluded.has(index)) {
             continue;
         }
         let line = files
@@ -79,7 +87,7 @@ pub fn print_annotated(
             .entry(number)
             .or_insert_with(|| Line { address: symbol.address, ..Line::default() });
         line.calls = line.calls.saturating_add(view.node(index).calls);
-        line.entry |= symbol.function;
+        line.is_entry |= symbol.is_function;
         line.blocks.extend(blocks.remove(&index).unwrap_or_default());
     }
     let mut first = true;
@@ -112,17 +120,19 @@ pub fn print_annotated(
     Ok(())
 }
 
-/// The file itself, or one of its name in a directory that was given.
+/// Returns the path of a source file: the path itself, or a file of the same name in one of the
+/// directories.
 fn find(path: &str, directories: &[String]) -> Option<PathBuf> {
     let name = path.rsplit('/').next().unwrap_or(path);
-    let own = [PathBuf::from(path), PathBuf::from(name)].into_iter();
-    let given = directories.iter().flat_map(|directory| {
+    let unchanged = [PathBuf::from(path), PathBuf::from(name)].into_iter();
+    let in_directories = directories.iter().flat_map(|directory| {
         let directory = PathBuf::from(directory);
         [directory.join(path.trim_start_matches('/')), directory.join(name)]
     });
-    own.chain(given).find(|path| path.is_file())
+    unchanged.chain(in_directories).find(|path| path.is_file())
 }
 
+/// Prints the text of a source file with its counts, the most executed lines and a summary.
 fn annotate(view: &View<'_>, text: &[u8], lines: &BTreeMap<u32, Line>, calls: u64, out: &mut dyn Write) -> Result<()> {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let (mut executable, mut executed, mut last) = (0u32, 0u32, 0);
@@ -142,29 +152,30 @@ fn annotate(view: &View<'_>, text: &[u8], lines: &BTreeMap<u32, Line>, calls: u6
         out.write_all(source)?;
         writeln!(out)?;
     }
-    let mut most: Vec<(u32, u64)> =
+    let mut most_executed: Vec<(u32, u64)> =
         lines.iter().map(|(&number, line)| (number, line.calls)).filter(|line| line.1 > 0).collect();
-    most.sort_by_key(|&(_, calls)| std::cmp::Reverse(calls));
+    most_executed.sort_by_key(|&(_, calls)| std::cmp::Reverse(calls));
     if view.options.table_length > 0 {
         write!(out, "\n\nTop {} Lines:\n\n     Line      Count\n\n", view.options.table_length)?;
-        for (number, calls) in most.iter().take(view.options.table_length) {
+        for (number, calls) in most_executed.iter().take(view.options.table_length) {
             writeln!(out, "{number:9} {calls:10}")?;
         }
     }
     write!(out, "\nExecution Summary:\n\n")?;
     writeln!(out, "{executable:9}   Executable lines in this file")?;
     writeln!(out, "{executed:9}   Lines executed")?;
-    let part = |whole: f64| if executable == 0 { 100.0 } else { whole / f64::from(executable) };
-    writeln!(out, "{:9.2}   Percent of the file executed", part(100.0 * f64::from(executed)))?;
+    let per_line = |total: f64| if executable == 0 { 100.0 } else { total / f64::from(executable) };
+    writeln!(out, "{:9.2}   Percent of the file executed", per_line(100.0 * f64::from(executed)))?;
     writeln!(out, "\n{calls:9}   Total number of line executions")?;
-    writeln!(out, "{:9.2}   Average executions per line", if executable == 0 { 0.0 } else { part(calls as f64) })
+    writeln!(out, "{:9.2}   Average executions per line", if executable == 0 { 0.0 } else { per_line(calls as f64) })
 }
 
-/// The counts of a line: calls of the function that begins there, then its basic blocks. `None`: nothing is known. With
-/// `all`, equal counts in a row stand once, and a line without counts has those of the line before.
+/// Returns the counts of a line: the calls of the function that starts there, then its basic
+/// blocks. Returns `None` if nothing is known. With `all`, adjacent equal counts are merged, and a
+/// line without counts has the count of the line before.
 fn counts(line: &Line, all: bool, last: &mut u64) -> Option<Vec<u64>> {
     let mut counts = Vec::new();
-    if line.entry {
+    if line.is_entry {
         counts.push(line.calls);
     } else if all && line.blocks.first().is_some_and(|block| block.0 > line.address) {
         counts.push(*last);

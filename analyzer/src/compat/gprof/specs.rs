@@ -1,10 +1,11 @@
-//! The names in options (`-p`, `-q`, `-A`, `-k` …): `function`, `line`, `file.c`, `file.c:function`, `file.c:line`.
+//! Symbol specifications of options such as `-p`, `-q`, `-A` and `-k`: `function`, `line`,
+//! `file.c`, `file.c:function`, `file.c:line`.
 
-use super::graph::Wish;
+use super::graph::Preference;
 use super::symbols::Table;
 use crate::compat::demangle::demangle;
 
-/// Which symbols a list of names means.
+/// The symbols that match a list of specifications.
 #[derive(Debug, Default)]
 pub struct Selection {
     any: bool,
@@ -12,12 +13,12 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// All symbols that one of the names means.
+    /// Selects all symbols that match one of the specifications.
     pub fn new(names: &[String], table: &Table) -> Selection {
         let mut chosen = vec![false; table.symbols.len()];
         for name in names {
-            // `a/b` means a call; where a function is wanted gprof takes the caller.
-            let function = if is_readable(name) { name } else { name.split('/').next().unwrap_or(name) };
+            // `a/b` means an arc. Where a function is expected, gprof uses the caller.
+            let function = if is_demangled(name) { name } else { name.split('/').next().unwrap_or(name) };
             let pattern = Pattern::new(function, table);
             for (index, chosen) in chosen.iter_mut().enumerate() {
                 *chosen |= pattern.is_match(table, index);
@@ -26,46 +27,51 @@ impl Selection {
         Selection { any: chosen.contains(&true), chosen }
     }
 
-    /// Whether a symbol is among them.
+    /// Returns whether a symbol is selected.
     pub fn has(&self, index: usize) -> bool {
         self.chosen.get(index).copied().unwrap_or(false)
     }
 
-    /// Whether there are any.
+    /// Returns whether no symbol is selected.
     pub fn is_empty(&self) -> bool {
         !self.any
     }
 }
 
-/// What two lists say of a symbol: that of the wanted and that of the unwanted.
-pub fn wish(wanted: &Selection, unwanted: &Selection, index: usize) -> Wish {
-    if wanted.has(index) {
-        Wish::Wanted
-    } else if unwanted.has(index) {
-        Wish::Unwanted
-    } else if wanted.is_empty() {
-        Wish::Any
+/// Returns how a symbol is selected by a list of selected and a list of excluded symbols.
+pub fn preference(selected: &Selection, excluded: &Selection, index: usize) -> Preference {
+    if selected.has(index) {
+        Preference::Selected
+    } else if excluded.has(index) {
+        Preference::Excluded
+    } else if selected.is_empty() {
+        Preference::Any
     } else {
-        Wish::Other
+        Preference::Unselected
     }
 }
 
+/// One specification.
 struct Pattern<'a> {
-    /// Files of that name; `None`: any file.
+    /// Indexes of the files that match; `None` means any file.
     files: Option<Vec<usize>>,
-    rest: Rest<'a>,
+    target: Target<'a>,
 }
 
-enum Rest<'a> {
-    Nothing,
+/// What a specification selects in its files.
+enum Target<'a> {
+    /// All symbols.
+    All,
+    /// The symbols of a line.
     Line(u32),
+    /// A function by its linker's or demangled name.
     Function(&'a str),
 }
 
 impl<'a> Pattern<'a> {
     fn new(name: &'a str, table: &Table) -> Pattern<'a> {
         let (file, rest) = match name.rsplit_once(':') {
-            _ if is_readable(name) => (None, name),
+            _ if is_demangled(name) => (None, name),
             Some((file, rest)) => (Some(file), rest),
             None if name.contains('.') => (Some(name), ""),
             _ => (None, name),
@@ -74,49 +80,51 @@ impl<'a> Pattern<'a> {
         let files = file
             .filter(|file| !file.is_empty())
             .map(|file| (0..table.files.len()).filter(|&index| is_file(&table.files[index], file)).collect());
-        let rest = match rest.parse() {
-            _ if rest.is_empty() => Rest::Nothing,
-            Ok(line) => Rest::Line(line),
-            Err(_) => Rest::Function(rest),
+        let target = match rest.parse() {
+            _ if rest.is_empty() => Target::All,
+            Ok(line) => Target::Line(line),
+            Err(_) => Target::Function(rest),
         };
-        Pattern { files, rest }
+        Pattern { files, target }
     }
 
     fn is_match(&self, table: &Table, index: usize) -> bool {
         let symbol = &table.symbols[index];
         let in_file = |files: &Vec<usize>| symbol.source.is_some_and(|(file, _)| files.contains(&file));
         self.files.as_ref().is_none_or(in_file)
-            && match self.rest {
-                Rest::Nothing => true,
-                Rest::Line(line) => symbol.source.is_some_and(|(_, at)| at == line),
-                Rest::Function(name) => symbol.name == name || is_readable(name) && demangle(&symbol.name) == name,
+            && match self.target {
+                Target::All => true,
+                Target::Line(line) => symbol.source.is_some_and(|(_, number)| number == line),
+                Target::Function(name) => symbol.name == name || is_demangled(name) && demangle(&symbol.name) == name,
             }
     }
 }
 
-/// Whether a name is written as no linker has it, in C++'s or Rust's own words: names must be made readable to be compared with it.
-fn is_readable(name: &str) -> bool {
+/// Returns whether a name is a demangled C++ or Rust name. It must then be compared with demangled
+/// names.
+fn is_demangled(name: &str) -> bool {
     name.contains("::") || name.contains('(')
 }
 
-/// The arcs that `from/to` means in `-k`, `-q` and `-Q`; an empty side means any.
+/// The arcs that match specifications `from/to` of `-k`, `-q` and `-Q`. An empty side matches every
+/// symbol.
 #[derive(Debug, Default)]
 pub struct ArcSelection(Vec<(Option<Selection>, Option<Selection>)>);
 
 impl ArcSelection {
-    /// All arcs that one of the names means.
+    /// Selects all arcs that match one of the specifications.
     pub fn new(names: &[String], table: &Table) -> ArcSelection {
         let side = |name: &str| (!name.is_empty()).then(|| Selection::new(&[name.to_owned()], table));
         let pair = |name: &String| name.split_once('/').map(|(from, to)| (side(from), side(to)));
         ArcSelection(names.iter().filter_map(pair).collect())
     }
 
-    /// Whether no function is called by what they mean.
+    /// Returns whether no symbol matches as caller.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|(from, _)| from.as_ref().is_some_and(Selection::is_empty))
     }
 
-    /// Whether an arc is among them.
+    /// Returns whether an arc is selected.
     pub fn has(&self, caller: usize, callee: usize) -> bool {
         let side =
             |selection: &Option<Selection>, index| selection.as_ref().is_none_or(|selection| selection.has(index));

@@ -1,4 +1,5 @@
-//! The table of symbols that samples and arcs are charged to: functions, or source lines where they are known.
+//! The table of symbols to which samples and arcs are assigned: functions, or source lines where
+//! they are known.
 
 use super::image::{Image, ImageSymbol};
 use std::collections::HashMap;
@@ -8,36 +9,37 @@ use std::collections::HashMap;
 pub struct Symbol {
     /// First address.
     pub address: u64,
-    /// Last address; 0 until the table is finished.
+    /// Last address; 0 until the table is complete.
     pub last: u64,
     /// The linker's name.
     pub name: String,
-    /// Whether it is a function's entry. Calls are charged to entries only.
-    pub function: bool,
-    /// Whether only its own file can name it.
-    pub local: bool,
-    /// Source file (an index into [`Table::files`]) and line.
+    /// Whether the symbol is the entry of a function. Calls are assigned to entries only.
+    pub is_function: bool,
+    /// Whether the symbol has local binding.
+    pub is_local: bool,
+    /// Source file, as an index in [`Table::files`], and line.
     pub source: Option<(usize, u32)>,
 }
 
-/// All symbols by address, no two at the same one.
+/// The symbols, at most one for each address.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// In ascending order.
+    /// The symbols sorted by address.
     pub symbols: Vec<Symbol>,
-    /// Paths of source files, in the order in which they appeared.
+    /// Paths of source files, in the order of their first appearance.
     pub files: Vec<String>,
 }
 
-/// What is left out.
+/// The symbols to omit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// `-a`: no functions that only their own file can name.
+    /// Omits local functions (`-a`).
     pub no_static: bool,
-    /// `-D`: no local symbols that are not marked as functions.
+    /// Omits local symbols that do not have the type of a function (`-D`).
     pub only_functions: bool,
 }
 
+/// The list of source files, with the index of each path.
 struct Files<'a> {
     paths: &'a mut Vec<String>,
     known: HashMap<String, usize>,
@@ -53,12 +55,12 @@ impl Files<'_> {
 }
 
 impl Table {
-    /// Functions.
+    /// Creates a table of functions.
     pub fn functions(image: &Image, rules: Rules) -> Table {
         Table::read(image, rules, false)
     }
 
-    /// Lines, and functions without lines.
+    /// Creates a table of lines, and of functions without lines.
     pub fn lines(image: &Image, rules: Rules) -> Table {
         Table::read(image, rules, true)
     }
@@ -66,21 +68,22 @@ impl Table {
     fn read(image: &Image, rules: Rules, lines: bool) -> Table {
         let mut paths = Vec::new();
         let mut files = Files { paths: &mut paths, known: HashMap::new() };
-        let counts =
-            |symbol: &&ImageSymbol| !(symbol.local && (rules.no_static || rules.only_functions && !symbol.function));
+        let is_included = |symbol: &&ImageSymbol| {
+            !(symbol.is_local && (rules.no_static || rules.only_functions && !symbol.is_function))
+        };
         let function = |symbol: &ImageSymbol| Symbol {
             address: symbol.address,
             last: 0,
             name: symbol.name.clone(),
-            function: symbol.function,
-            local: symbol.local,
-            source: image.place(symbol.address).map(|place| (files.index(place.file), place.line)),
+            is_function: symbol.is_function,
+            is_local: symbol.is_local,
+            source: image.location(symbol.address).map(|location| (files.index(location.file), location.line)),
         };
-        let functions = image.symbols.iter().filter(counts).map(function).collect();
+        let functions = image.symbols.iter().filter(is_included).map(function).collect();
         let mut symbols = finish(functions, &image.text);
         if lines {
             let mut all = line_symbols(image, &symbols, &mut files);
-            // WHY: gprof loses the last function here, and with it an index number.
+            // gprof loses the last function here, and with it an index number.
             symbols.pop();
             all.extend(symbols.into_iter().map(|symbol| Symbol { last: 0, ..symbol }));
             symbols = finish(all, &image.text);
@@ -88,21 +91,25 @@ impl Table {
         Table { symbols, files: paths }
     }
 
-    /// The symbol around an address.
+    /// Returns the index of the symbol that contains an address.
     pub fn at(&self, address: u64) -> Option<usize> {
         let index = self.symbols.partition_point(|symbol| symbol.address <= address).checked_sub(1)?;
         (address <= self.symbols[index].last).then_some(index)
     }
 
-    /// The path of a symbol's source file.
+    /// Returns the path of a symbol's source file.
+    ///
+    /// # Panics
+    /// Panics if the index is out of range.
     pub fn file(&self, index: usize) -> Option<&str> {
         self.symbols[index].source.map(|(file, _)| &*self.files[file])
     }
 }
 
-/// Puts symbols in order, chooses one for each address, and gives each its last address: that before the next one.
+/// Sorts the symbols, selects one for each address, and sets the last address of each to that
+/// before the next symbol.
 fn finish(mut symbols: Vec<Symbol>, text: &std::ops::Range<u64>) -> Vec<Symbol> {
-    symbols.sort_by_key(|symbol| (symbol.address, !symbol.function));
+    symbols.sort_by_key(|symbol| (symbol.address, !symbol.is_function));
     let mut chosen: Vec<Symbol> = Vec::with_capacity(symbols.len());
     for symbol in symbols {
         match chosen.last_mut() {
@@ -126,34 +133,34 @@ fn finish(mut symbols: Vec<Symbol>, text: &std::ops::Range<u64>) -> Vec<Symbol> 
     chosen
 }
 
-/// Of two symbols at one address: visible before local, function before label, and before names that begin with
-/// underscores those that do not.
+/// Returns whether a symbol is preferred to another one at the same address: global before local,
+/// function before label, no leading underscores before leading underscores.
 fn is_better(symbol: &Symbol, than: &Symbol) -> bool {
-    if symbol.local != than.local {
-        return than.local;
+    if symbol.is_local != than.is_local {
+        return than.is_local;
     }
-    if symbol.function != than.function {
-        return symbol.function;
+    if symbol.is_function != than.is_function {
+        return symbol.is_function;
     }
-    let underscore = |symbol: &Symbol, place: usize| symbol.name.as_bytes().get(place) == Some(&b'_');
-    (0..2).any(|place| !underscore(symbol, place) && underscore(than, place))
+    let underscore = |symbol: &Symbol, index: usize| symbol.name.as_bytes().get(index) == Some(&b'_');
+    (0..2).any(|index| !underscore(symbol, index) && underscore(than, index))
 }
 
-/// A symbol wherever line, file or function change.
+/// Returns a symbol for each address at which the line, file or function changes.
 fn line_symbols(image: &Image, functions: &[Symbol], files: &mut Files<'_>) -> Vec<Symbol> {
-    let around = |address: u64| {
+    let containing = |address: u64| {
         let index = functions.partition_point(|symbol| symbol.address <= address).checked_sub(1)?;
         (address <= functions[index].last).then_some(&functions[index])
     };
     let mut symbols: Vec<Symbol> = Vec::new();
-    for (address, place) in image.places() {
-        let function = around(address);
-        let name = place.function.or_else(|| function.map(|symbol| symbol.name.clone())).unwrap_or_default();
-        let source = Some((files.index(place.file), place.line));
-        let same = symbols.last().is_some_and(|last| last.source == source && last.name == name);
-        if !same {
-            let local = function.is_some_and(|symbol| symbol.local);
-            symbols.push(Symbol { address, last: 0, name, function: false, local, source });
+    for (address, location) in image.locations() {
+        let function = containing(address);
+        let name = location.function.or_else(|| function.map(|symbol| symbol.name.clone())).unwrap_or_default();
+        let source = Some((files.index(location.file), location.line));
+        let is_same = symbols.last().is_some_and(|last| last.source == source && last.name == name);
+        if !is_same {
+            let is_local = function.is_some_and(|symbol| symbol.is_local);
+            symbols.push(Symbol { address, last: 0, name, is_function: false, is_local, source });
         }
     }
     symbols

@@ -1,4 +1,5 @@
-//! What the listings share: the profile put together, units, and how a function is named in each place.
+//! Data and formats that the listings share: the complete profile, units, and the names of
+//! functions.
 
 use super::graph::{Graph, Node};
 use super::options::Options;
@@ -12,29 +13,29 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// A profile ready to be printed.
+/// A profile that is ready to be printed.
 pub struct View<'a> {
     /// The command line.
     pub options: &'a Options,
-    /// Functions or lines.
+    /// The functions or lines.
     pub table: Table,
-    /// The files' sums.
+    /// The sum of the profiles.
     pub union: Union,
-    /// Samples a unit.
+    /// Number of samples per unit of the dimension.
     pub rate: f64,
-    /// Samples of each symbol.
+    /// The samples of each symbol.
     pub samples: Samples,
-    /// Calls, and time passed on.
+    /// The call graph.
     pub graph: Graph,
-    /// `-p`.
+    /// Symbols selected for the flat profile (`-p`).
     pub flat: Selection,
-    /// `-P`.
+    /// Symbols excluded from the flat profile (`-P`).
     pub no_flat: Selection,
-    /// Names made readable.
+    /// Demangled names.
     pub names: Names,
 }
 
-/// Readable names by symbol, as a call graph prints each many times.
+/// A cache of demangled names by symbol, because a call graph prints each name many times.
 #[derive(Default)]
 pub struct Names {
     known: RefCell<HashMap<usize, Rc<str>>>,
@@ -42,15 +43,15 @@ pub struct Names {
 }
 
 impl Names {
-    /// As much is kept; names beyond it are made again.
-    const MOST_BYTES: usize = 64 << 20;
+    /// Maximum total length of the names in the cache. Further names are demangled each time.
+    const MAX_BYTES: usize = 64 << 20;
 
     fn get(&self, index: usize, linked: &str) -> Rc<str> {
         if let Some(name) = self.known.borrow().get(&index) {
             return name.clone();
         }
         let name: Rc<str> = demangle(linked).into();
-        if self.bytes.get() + name.len() < Names::MOST_BYTES {
+        if self.bytes.get() + name.len() < Names::MAX_BYTES {
             self.bytes.set(self.bytes.get() + name.len());
             self.known.borrow_mut().insert(index, name.clone());
         }
@@ -59,17 +60,20 @@ impl Names {
 }
 
 impl View<'_> {
-    /// A symbol's node.
+    /// Returns the node of a symbol.
+    ///
+    /// # Panics
+    /// Panics if the index is out of range.
     pub fn node(&self, index: usize) -> &Node {
         &self.graph.nodes[index]
     }
 
-    /// Samples -> units of the dimension.
+    /// Converts samples to units of the dimension.
     pub fn unit(&self, samples: f64) -> f64 {
         if samples == 0.0 { 0.0 } else { samples / self.rate }
     }
 
-    /// The dimension, `seconds` without histogram.
+    /// Returns the dimension of the histogram, or `seconds` if there is none.
     pub fn dimension(&self) -> String {
         match &self.union.unit {
             Some(unit) => clean(&String::from_utf8_lossy(unit.dimension())).into_owned(),
@@ -77,25 +81,26 @@ impl View<'_> {
         }
     }
 
-    /// Its abbreviation.
+    /// Returns the abbreviation of the dimension.
     pub fn abbreviation(&self) -> char {
         let abbrev = self.union.unit.map_or('s', |unit| char::from(unit.abbrev));
         if abbrev.is_control() { char::REPLACEMENT_CHARACTER } else { abbrev }
     }
 
-    /// Bytes that a sample covers, as gprof says it: whole units of 2.
+    /// Returns the number of bytes that a sample covers, rounded down to units of 2 bytes as in
+    /// gprof.
     pub fn granularity(&self) -> u64 {
         let units = self.union.sums.first().map_or(0.0, units_per_bin);
         if units.is_finite() { 2 * units as u64 } else { 0 }
     }
 
-    /// Whether a function or cycle stands in the index of functions.
+    /// Returns whether a function or cycle is in the index of functions.
     pub fn is_listed(&self, index: usize) -> bool {
         let node = &self.graph.nodes[index];
         self.options.unused || !node.members.is_empty() || node.calls != 0 || node.time != 0.0
     }
 
-    /// The name, with its line where lines are profiled.
+    /// Returns the name of a symbol, with its line if lines are profiled.
     pub fn plain_name(&self, index: usize) -> String {
         let symbol = &self.table.symbols[index];
         let name = self.bare_name(index);
@@ -110,11 +115,12 @@ impl View<'_> {
 
     fn bare_name(&self, index: usize) -> String {
         let name = &self.table.symbols[index].name;
-        let plain = self.options.demangle && !self.options.traditional;
-        if plain { self.names.get(index, name).to_string() } else { name.clone() }
+        let demangled = self.options.demangle && !self.options.traditional;
+        if demangled { self.names.get(index, name).to_string() } else { name.clone() }
     }
 
-    /// The same with cycle and index; these in parentheses when there is no entry. gprof numbers no function of a file without arcs.
+    /// Returns the name with cycle and index. The index is in parentheses if the symbol has no
+    /// entry. As in gprof, there are no indexes if the profile has no arcs.
     pub fn name(&self, index: usize) -> String {
         let node = &self.graph.nodes[index];
         let mut name = self.plain_name(index);
@@ -127,26 +133,26 @@ impl View<'_> {
         name
     }
 
-    /// The name in the index: a static function's with its file.
+    /// Returns the name for the index of functions, with the file if the function is local.
     pub fn index_name(&self, index: usize) -> String {
         let symbol = &self.table.symbols[index];
         match symbol.source {
             _ if self.options.traditional => symbol.name.clone(),
-            Some((file, _)) if symbol.local && !self.options.lines => {
+            Some((file, _)) if symbol.is_local && !self.options.lines => {
                 format!("{} ({})", self.plain_name(index), self.path(file))
             }
             _ => self.plain_name(index),
         }
     }
 
-    /// A source file as names show it.
+    /// Returns the path or name of a source file, depending on the options.
     fn path(&self, file: usize) -> &str {
         let path = &*self.table.files[file];
         if self.options.paths { path } else { path.rsplit('/').next().unwrap_or(path) }
     }
 }
 
-/// A number as C's `%g` prints it.
+/// Formats a number like `%g` in C.
 pub fn g(value: f64) -> String {
     if !value.is_finite() || value == 0.0 {
         return format!("{value}");
