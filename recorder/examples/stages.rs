@@ -164,7 +164,7 @@ fn main() {
             for (piece, batch) in records.chunks(1 << 14).zip(&mut batches) {
                 batch.clear();
                 lane.records().extend_from_slice(piece);
-                merge(&mut [(1, &mut lane)], u64::MAX >> 1, u64::MAX >> 1, batch);
+                merge(&mut [(1, &mut lane)], u64::MAX >> 1, u64::MAX >> 1, batch, &|| ());
                 batch.limit = u64::MAX >> 1;
             }
             merged = merged.min(ns(begun));

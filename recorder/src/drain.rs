@@ -6,6 +6,7 @@
 use crate::batch::Batch;
 use crate::clock::Clock;
 use crate::digest::Message;
+use crate::heart::{BEAT, Heart};
 use crate::image::Tell;
 use crate::process;
 use crate::session::{End, Session, SessionId};
@@ -24,8 +25,6 @@ const UNHURRIED: Duration = Duration::from_millis(2);
 /// The longest time between looks when programs wait for room, and when they do not.
 const IDLE: Duration = Duration::from_millis(10);
 const IDLE_DROPPING: Duration = Duration::from_millis(2);
-/// How often a full queue lets the heart beat.
-const BEAT: Duration = Duration::from_millis(5);
 /// How often threads are looked for that are gone, at most; each time that none was, twice as long, up to a second.
 const REAP: Duration = Duration::from_millis(100);
 const REAP_SLOWLY: Duration = Duration::from_secs(1);
@@ -70,6 +69,7 @@ struct Source {
 #[derive(Debug)]
 struct Drain {
     clock: Clock,
+    heart: Heart,
     sources: Vec<Source>,
     workers: Vec<Sender<Message>>,
     batches: Receiver<Batch>,
@@ -77,7 +77,7 @@ struct Drain {
 
 /// The stage's thread: runs until whoever commands is gone; what was not ended then ends as running.
 pub fn run(clock: Clock, commands: &Receiver<Command>, workers: Vec<Sender<Message>>, batches: Receiver<Batch>) {
-    let mut drain = Drain { clock, sources: Vec::new(), workers, batches };
+    let mut drain = Drain { clock, heart: Heart::new(clock), sources: Vec::new(), workers, batches };
     let mut pause = IDLE;
     loop {
         let mut command = match commands.recv_timeout(pause) {
@@ -153,6 +153,7 @@ impl Source {
 impl Drain {
     fn start(&mut self, session: Arc<Session>, worker: usize) {
         self.send(worker, Message::Start(Arc::clone(&session)));
+        self.heart.add(session.id, Arc::clone(&session.mapping));
         let now = Instant::now();
         self.sources.push(Source {
             slots: Slots::new(Arc::clone(&session.mapping), session.process.start_tick, session.resumed),
@@ -174,25 +175,16 @@ impl Drain {
         }
     }
 
-    /// Sends, and lets the heart beat while the queue is full.
+    /// Sends. The heart beats while the queue is full, and while many messages are sent.
     fn send(&self, worker: usize, message: Message) {
         let Some(queue) = self.workers.get(worker) else { return };
         let mut unsent = Some(message);
         while let Some(message) = unsent.take() {
             match queue.send_timeout(message, BEAT) {
                 Ok(()) | Err(SendTimeoutError::Disconnected(_)) => {}
-                Err(SendTimeoutError::Timeout(message)) => {
-                    self.beat(self.clock.now());
-                    unsent = Some(message);
-                }
+                Err(SendTimeoutError::Timeout(message)) => unsent = Some(message),
             }
-        }
-    }
-
-    /// Shows the programs that this recorder lives, and its clock to those that may not read one themselves.
-    fn beat(&self, now: u64) {
-        for source in &self.sources {
-            source.session.mapping.header().heartbeat.0.store(now, Release);
+            self.heart.keep_beating();
         }
     }
 
@@ -200,7 +192,7 @@ impl Drain {
     fn pass(&mut self, pause: Duration) -> Duration {
         let cut = self.clock.now();
         // Before the rings are looked at: a timestamp made without a clock after that look is above the cut too.
-        self.beat(cut);
+        self.heart.beat(cut);
         self.clock.grace();
         let (mut records, mut fullest, mut more) = (0, 0, false);
         for index in 0..self.sources.len() {
@@ -209,7 +201,7 @@ impl Drain {
             }
             let mut batch = self.batches.try_recv().unwrap_or_default();
             let now = self.clock.now();
-            let found = self.sources[index].slots.pass(cut, now, &mut batch);
+            let found = self.sources[index].slots.pass(cut, now, &mut batch, &self.heart);
             self.sources[index].may_wait_again();
             self.pass_on(index, batch);
             self.sources[index].took(found.records);
@@ -293,11 +285,12 @@ impl Drain {
             let mut names = Vec::new();
             for (thread, tid) in source.slots.unnamed() {
                 names.extend(process::thread_name(pid, tid).map(|name| (thread, tid, name)));
+                self.heart.keep_beating();
             }
             let quiet = source.slots.quiet();
             let mut gone = FxHashSet::default();
             if !quiet.is_empty()
-                && let Some(alive) = process::threads(pid, source.session.is_namespaced)
+                && let Some(alive) = process::threads(pid, source.session.is_namespaced, || self.heart.keep_beating())
             {
                 gone = quiet.into_iter().filter(|tid| !alive.contains(tid)).collect();
                 source.slots.gone(&gone);
@@ -334,9 +327,10 @@ impl Drain {
         self.clock.grace();
         let mut batch = self.batches.try_recv().unwrap_or_default();
         let now = self.clock.now();
-        self.sources[index].slots.finish(cut, now, &mut batch);
+        self.sources[index].slots.finish(cut, now, &mut batch, &self.heart);
         self.pass_on(index, batch);
         let source = self.sources.swap_remove(index);
+        self.heart.remove(id);
         self.send(source.worker, Message::Counts(id, source.slots.counts()));
         if !closes {
             self.send(source.worker, Message::Leave(id));

@@ -27,6 +27,7 @@ pub mod daemon;
 pub mod digest;
 pub mod drain;
 pub mod files;
+pub mod heart;
 pub mod image;
 pub mod index;
 pub mod journal;

@@ -145,8 +145,11 @@ impl Lane {
 }
 
 /// Passes everything stamped at or before `frontier` from the lanes to the batch, in order. `lanes` gives the lane of a slot and its
-/// thread. `now` as in [`Lane::look`].
-pub fn merge(lanes: &mut [(u32, &mut Lane)], frontier: u64, now: u64, batch: &mut Batch) {
+/// thread. `now` as in [`Lane::look`]. Calls `at_work` again and again while there is much to do.
+pub fn merge(lanes: &mut [(u32, &mut Lane)], frontier: u64, now: u64, batch: &mut Batch, at_work: &dyn Fn()) {
+    /// Records between two calls.
+    const STRETCH: usize = 1 << 15;
+    let mut due = batch.records.len() + STRETCH;
     let mut heap: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::with_capacity(lanes.len());
     for (place, (_, lane)) in lanes.iter_mut().enumerate() {
         lane.look(now);
@@ -164,6 +167,10 @@ pub fn merge(lanes: &mut [(u32, &mut Lane)], frontier: u64, now: u64, batch: &mu
         let first = lane.next.map_or(0, |(stamp, _, _)| stamp);
         lane.pass(limit.max(first).min(frontier), now, *thread, batch);
         heap.extend(lane.next.filter(|(stamp, _, _)| *stamp <= frontier).map(|(stamp, _, _)| Reverse((stamp, place))));
+        if batch.records.len() >= due {
+            due = batch.records.len() + STRETCH;
+            at_work();
+        }
     }
 }
 
@@ -232,7 +239,7 @@ mod tests {
                     }
                 }
                 let mut named: Vec<_> = lanes.iter_mut().enumerate().map(|(n, lane)| (n as u32, lane)).collect();
-                merge(&mut named, frontier, u64::MAX, &mut batch);
+                merge(&mut named, frontier, u64::MAX, &mut batch, &|| ());
             }
             let expected: Vec<_> = all.iter().map(|(stamp, thread, _, address)| (*stamp, *thread, *address)).collect();
             assert_eq!(read(&batch), expected);
@@ -243,10 +250,10 @@ mod tests {
     fn a_torn_event_waits_and_nonsense_breaks_the_lane() {
         let (mut lane, mut batch) = (Lane::default(), Batch::default());
         lane.records().extend([event(16, 5), Record::stamp(9)]);
-        merge(&mut [(1, &mut lane)], 100, 100, &mut batch);
+        merge(&mut [(1, &mut lane)], 100, 100, &mut batch, &|| ());
         assert_eq!((batch.records.len(), lane.waiting()), (1, 1));
         lane.records().extend([event(32, 0), Record::default(), event(48, 0)]);
-        merge(&mut [(1, &mut lane)], 100, 100, &mut batch);
+        merge(&mut [(1, &mut lane)], 100, 100, &mut batch, &|| ());
         assert_eq!(read(&batch), [(5, 1, 16), (9, 1, 32)]);
         assert!(lane.is_broken() && lane.waiting() == 0);
     }
@@ -255,7 +262,7 @@ mod tests {
     fn a_stamp_from_the_future_holds_nothing_up() {
         let (mut lane, mut batch) = (Lane::default(), Batch::default());
         lane.records().extend([Record::stamp(u64::MAX), event(16, 0), event(32, 1)]);
-        merge(&mut [(1, &mut lane)], 1000, 1000, &mut batch);
+        merge(&mut [(1, &mut lane)], 1000, 1000, &mut batch, &|| ());
         assert_eq!(batch.records.len(), 3);
     }
 

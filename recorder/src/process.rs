@@ -105,11 +105,13 @@ pub fn thread_name(pid: u32, tid: u32) -> Option<Vec<u8>> {
     read(&format!("/proc/{pid}/task/{tid}/comm"), 64).map(line)
 }
 
-/// The threads of a process by the ids that it knows itself; `None` when that cannot be said for sure.
-pub fn threads(pid: u32, is_namespaced: bool) -> Option<FxHashSet<u32>> {
+/// The threads of a process by the ids that it knows itself; `None` when that cannot be said for sure. Calls `at_each` for each thread,
+/// since there may be many.
+pub fn threads(pid: u32, is_namespaced: bool, at_each: impl Fn()) -> Option<FxHashSet<u32>> {
     let folder = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let mut threads = FxHashSet::default();
     for entry in folder {
+        at_each();
         let tid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
         if !is_namespaced {
             threads.insert(tid);
@@ -269,8 +271,8 @@ mod tests {
     fn own_threads_are_found() {
         let tid = nix::unistd::gettid().as_raw() as u32;
         for is_namespaced in [false, true] {
-            assert!(threads(std::process::id(), is_namespaced).is_some_and(|threads| threads.contains(&tid)));
+            assert!(threads(std::process::id(), is_namespaced, || ()).is_some_and(|threads| threads.contains(&tid)));
         }
-        assert_eq!(threads(u32::MAX, false), None);
+        assert_eq!(threads(u32::MAX, false, || ()), None);
     }
 }

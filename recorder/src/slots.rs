@@ -1,9 +1,10 @@
 //! The thread slots of one session as the drain sees them: who owns which, what waits in their rings, when an owner is gone.
 
 use crate::batch::{Batch, Stamps};
+use crate::heart::Heart;
 use crate::merge::{self, Lane};
 use crate::sys::{self, Mapping};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -18,6 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// And only so long when this many records wait for it.
 const BACKLOG: usize = 1 << 20;
 const SHORT_PATIENCE: Duration = Duration::from_millis(50);
+
+/// Empty rings that are looked at between two looks at a clock.
+const LOOKS: usize = 256;
 
 /// One slot.
 #[derive(Debug)]
@@ -60,6 +64,8 @@ pub enum News {
 pub struct Slots {
     mapping: Arc<Mapping>,
     slots: Vec<Slot>,
+    /// The slot that a thread id was last seen in.
+    owned: FxHashMap<u32, usize>,
     threads: u32,
     /// The last cut.
     cut: u64,
@@ -88,8 +94,8 @@ impl Slots {
     /// The slots of a new area, or of one that another recorder had before.
     pub fn new(mapping: Arc<Mapping>, start: u64, resumed: bool) -> Slots {
         let homeless = if resumed { mapping.header().lost_without_slot.load(Relaxed) } else { 0 };
-        let (slots, news) = Default::default();
-        Slots { mapping, slots, threads: 0, cut: start, frontier: 0, backlog: 0, news, resumed, homeless }
+        let (slots, owned, news) = Default::default();
+        Slots { mapping, slots, owned, threads: 0, cut: start, frontier: 0, backlog: 0, news, resumed, homeless }
     }
 
     /// The owner's counts of events that the last recorder has read or reported as dropped, and those reported alone. What waits in the ring,
@@ -144,13 +150,15 @@ impl Slots {
         self.news.drain(..)
     }
 
-    /// Copies what the rings hold and passes on what is certain. `cut` was read from the clock before a grace, `now` after it.
-    pub fn pass(&mut self, cut: u64, now: u64, batch: &mut Batch) -> Found {
+    /// Copies what the rings hold and passes on what is certain. `cut` was read from the clock before a grace, `now` after it. The heart
+    /// goes on beating: there may be many rings.
+    pub fn pass(&mut self, cut: u64, now: u64, batch: &mut Batch, heart: &Heart) -> Found {
         let mut found = Found::default();
         let mapping = Arc::clone(&self.mapping);
         let used = mapping.slots_used();
         for index in self.slots.len() as u32..used {
             let (Some(ring), Some(control)) = (mapping.ring(index), mapping.slot(index)) else { break };
+            heart.keep_beating();
             let (before, reported) =
                 if self.resumed { Slots::counted_before(control, ring) } else { Default::default() };
             let stamps = Stamps { stamp: if self.resumed { control.consumer.0.stamp() } else { 0 } };
@@ -172,13 +180,17 @@ impl Slots {
         }
         let mut frontier = cut;
         for index in 0..self.slots.len() {
+            let before = found.records;
             if let Some(control) = mapping.slot(index as u32) {
                 frontier = frontier.min(self.look(index, control, cut, now, &mut found));
+            }
+            if found.records > before || index % LOOKS == 0 {
+                heart.keep_beating();
             }
         }
         self.cut = cut;
         self.frontier = self.frontier.max(frontier);
-        self.merge(self.frontier, now, batch);
+        self.merge(self.frontier, now, batch, heart);
         found
     }
 
@@ -252,7 +264,10 @@ impl Slots {
     fn adopt(&mut self, index: usize, control: &SlotControl) {
         let tid = control.owner.0.tid.load(Acquire);
         // A thread id that comes again: its former owner is gone, whatever the process table said when it was last read.
-        if let Some(old) = self.slots.iter().position(|slot| slot.thread != 0 && slot.tid == tid && tid != 0) {
+        if tid != 0
+            && let Some(old) = self.owned.insert(tid, index)
+            && self.slots[old].thread != 0
+        {
             self.give_back(old);
         }
         self.threads += 1;
@@ -271,14 +286,14 @@ impl Slots {
     }
 
     /// Passes on what is stamped up to the frontier.
-    fn merge(&mut self, frontier: u64, now: u64, batch: &mut Batch) {
+    fn merge(&mut self, frontier: u64, now: u64, batch: &mut Batch, heart: &Heart) {
         batch.limit = frontier.min(now);
         batch.many_threads = self.threads > 1;
         let mut lanes: Vec<(u32, &mut Lane)> = Vec::new();
         for slot in self.slots.iter_mut().filter(|slot| slot.lane.waiting() > 0) {
             lanes.push((slot.thread, &mut slot.lane));
         }
-        merge::merge(&mut lanes, frontier, now, batch);
+        merge::merge(&mut lanes, frontier, now, batch, &|| heart.keep_beating());
         self.backlog = lanes.iter().map(|(_, lane)| lane.waiting()).sum();
         for index in 0..self.slots.len() {
             if self.slots[index].lane.is_broken() && !self.slots[index].broken {
@@ -288,9 +303,9 @@ impl Slots {
     }
 
     /// The last pass: the process is gone, or is not listened to any more. Everything published is passed on.
-    pub fn finish(&mut self, cut: u64, now: u64, batch: &mut Batch) {
-        while self.pass(cut, now, batch).more {}
-        self.merge(u64::MAX, now, batch);
+    pub fn finish(&mut self, cut: u64, now: u64, batch: &mut Batch, heart: &Heart) {
+        while self.pass(cut, now, batch, heart).more {}
+        self.merge(u64::MAX, now, batch, heart);
         let mapping = Arc::clone(&self.mapping);
         for index in 0..mapping.slots_used() {
             let counted = mapping.slot(index).is_some_and(|control| control.producer.0.emitted.load(Acquire) > 0);
@@ -367,6 +382,9 @@ impl Slots {
             return;
         }
         self.news.push(News::Ended(slot.thread, counts));
+        if self.owned.get(&slot.tid) == Some(&index) {
+            self.owned.remove(&slot.tid);
+        }
         (slot.thread, slot.tid, slot.pending, slot.broken) = (0, 0, None, false);
         (slot.stamps, slot.reported, slot.before) = Default::default();
         slot.lane.restart();
