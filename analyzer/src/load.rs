@@ -16,7 +16,7 @@ pub use start::Start;
 
 use crate::import;
 use crate::missing::Missing;
-use heaptape_formats::recording::{self, PROFILE, RECORDING, TAPE, TRACE};
+use heaptape_formats::recording::{self, CRASH_REPORT, PROFILE, RECORDING, TAPE, TRACE};
 use heaptape_formats::tape::{Codec, FILE_MAGIC, Source};
 use heaptape_formats::{Error, Format, sniff};
 use std::fs::File;
@@ -72,6 +72,14 @@ impl Recording {
     /// Whether nothing is missing anywhere, as far as opening could tell.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty() && self.images.iter().all(|image| image.missing.is_empty())
+    }
+
+    /// A note about a crash report in a recording that was ended all the same: another process of heaptape made it, or a later one ended the recording.
+    pub fn crash_note(&self) -> Option<String> {
+        let report = self.path.join(CRASH_REPORT);
+        let is_known = self.missing.contains(&Missing::Crashed) || !report.is_file();
+        (!is_known)
+            .then(|| format!("heaptape crashed during the recording; please send the report {}", report.display()))
     }
 }
 
@@ -154,7 +162,7 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
         }
     };
     if about.as_ref().is_some_and(|about| about.ended_unix_ns.is_none()) {
-        missing.push(Missing::Unfinished);
+        missing.push(if path.join(CRASH_REPORT).is_file() { Missing::Crashed } else { Missing::Unfinished });
     }
     let mut images = Vec::new();
     let listed = about.iter().flat_map(|about| &about.images);

@@ -1,5 +1,6 @@
 //! What a recording lacks. A cut or torn recording is read as far as it goes; what is missing is data, never silence.
 
+use heaptape_formats::recording::CRASH_REPORT;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -52,6 +53,8 @@ pub enum Missing {
     NoEnd,
     /// The recording has no end: the recorder was killed, or is still at work.
     Unfinished,
+    /// The same, and it is known why: the recorder left a crash report.
+    Crashed,
     /// Events of a process of which no file can be read.
     Unread {
         /// How many.
@@ -168,6 +171,9 @@ impl fmt::Display for Missing {
                     f,
                     "{events} events behind the last commit (offset {offset}) were salvaged, without stacks and times"
                 )
+            }
+            Missing::Crashed => {
+                write!(f, "the recording is truncated: its recorder crashed; please send its report, {CRASH_REPORT}")
             }
             Missing::Tail { offset, bytes } => {
                 write!(f, "{bytes} bytes at offset {offset} of the trace are no whole event")

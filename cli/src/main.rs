@@ -12,6 +12,7 @@ mod words;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use heaptape_analyzer::text;
+use heaptape_recorder::crash;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -57,6 +58,10 @@ fn matches(words: Vec<OsString>) -> clap::ArgMatches {
 }
 
 fn main() -> ExitCode {
+    if crash::run_if_asked() {
+        return ExitCode::SUCCESS;
+    }
+    crash::install();
     let words = words::spelled(std::env::args_os());
     let done = if words::asks_for_list(&words) {
         words::list()

@@ -52,6 +52,8 @@ pub const SYMBOLS: &str = "symbols.tape";
 /// Locked, as long as somebody writes [`SYMBOLS`].
 pub const SYMBOLS_LOCK: &str = ".symbols";
 
+/// Name of the report that a recorder which crashed leaves in the recording.
+pub const CRASH_REPORT: &str = "crash-report.txt";
 /// Room on the disk for the last words, while a recording is made.
 pub const RESERVE: &str = ".reserve";
 /// Name of the folder with the files of modules, as `heaptape pack` puts them there.

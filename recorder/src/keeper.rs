@@ -2,6 +2,7 @@
 //! events is this one, which no terminal's signal reaches. Whoever kills the command (a time limit, a person, a script that cleans up) takes
 //! nothing away: the keeper goes on until the last recorded process has ended, and ends the recording as ever.
 
+use crate::crash::{self, Place, Role};
 use crate::options::Options;
 use crate::process;
 use crate::recorder::Recorder;
@@ -126,6 +127,9 @@ impl Keeper {
             let pid = std::process::id();
             keeper.process = sys::fork().map_err(sys::io)?;
             if keeper.process.is_none() {
+                crash::set_role(Role::Survivor);
+                crash::forward_faults(false);
+                crash::unblock_faults();
                 let _ = nix::unistd::setsid();
                 spawn::close_inherited(inherited, false);
                 drop(keeper);
@@ -145,7 +149,7 @@ impl Keeper {
             drop(keepers);
         } else {
             let body = move || keep(&keepers, &dir, &socket, options, command, (None, None));
-            std::thread::Builder::new().name("keeper".into()).spawn(body)?;
+            crash::spawn("keeper", body)?;
         }
         match hear(&keeper.channel) {
             Some(Word::Ready(None)) => Ok(keeper),
@@ -226,11 +230,13 @@ fn keep(
     };
     saver.iter().for_each(|saver| recorder.save_names(Arc::clone(saver)));
     let lock = Lock::hold(dir);
+    let place = command_pid.map(|_| Place::of(dir));
     say(channel, &Word::Ready(None));
     let (mut is_alone, mut quiet, mut said) = (false, Instant::now(), Said::default());
     let (mut failed, mut stopped, mut waits) = (None, None, false);
     let variable = [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat();
     loop {
+        crash::panic_if_asked();
         let none: [BorrowedFd<'_>; 0] = [];
         let one = [sys::fd(channel)];
         let looks = stopped.is_some() || (waits && !recorder.is_busy());
@@ -280,7 +286,7 @@ fn keep(
         }
     }
     let outcome = recorder.finish();
-    drop(lock);
+    drop((lock, place));
     said.still_running = outcome.still_running.into_iter().take(MOST_NAMED).collect();
     said.errors = outcome.errors.into_iter().chain(failed).take(MOST_ERRORS).collect();
     said.sums = [outcome.sums.emitted, outcome.sums.recorded, outcome.sums.lost, outcome.sums.sampled_out];

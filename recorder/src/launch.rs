@@ -1,6 +1,7 @@
 //! `heaptape record -- PROG`: runs a program recorded. To whoever started it nothing changes: its input, output, terminal, signals and
 //! exit status are the program's own.
 
+use crate::crash::{self, Place};
 use crate::keeper::Keeper;
 use crate::options::Options;
 use crate::process::sanitised;
@@ -194,7 +195,9 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         let _ = std::fs::remove_dir_all(&dir);
         return Err(refuse_program(&error));
     }
+    let _place = Place::of(&dir);
     let status = loop {
+        crash::panic_if_asked();
         sys::wait_readable(&[signals.descriptor(), sys::fd(&process)]);
         signals.pass_on(sys::fd(&process), pid, keeper.pid());
         match spawn::child_status(pid) {
@@ -238,7 +241,16 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
             said.unrecorded
         }
         None => {
-            outcome.errors.push(format!("{}: the recorder was killed: the recording is cut", dir.display()));
+            let why = crash::report_of(&dir).map_or_else(
+                || format!("{}: the recorder was killed: the recording is truncated", dir.display()),
+                |report| {
+                    format!(
+                        "the recorder crashed: the recording is truncated; please send its report: {}",
+                        report.display()
+                    )
+                },
+            );
+            outcome.errors.push(why);
             None
         }
     };

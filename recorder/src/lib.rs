@@ -23,6 +23,7 @@ pub mod clock;
 pub mod code;
 pub mod contribution;
 pub mod course;
+pub mod crash;
 pub mod daemon;
 pub mod digest;
 pub mod drain;

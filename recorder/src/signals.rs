@@ -4,6 +4,7 @@
 //! too and is dropped; one to the command alone is sent on. The kernel does not say which of the two it was. So a third process of the same group, which
 //! blocks all signals and does nothing, is looked at: a signal that is pending there too was for the group.
 
+use crate::crash;
 use crate::spawn::{self, Mask};
 use crate::sys;
 use nix::libc;
@@ -76,6 +77,9 @@ impl Signals {
     /// Blocks all signals. SIGCHLD is no longer ignored, since a parent that ignores it learns nothing of its children's ends.
     pub fn hold() -> io::Result<Signals> {
         let mask = spawn::swap_mask(spawn::ALL);
+        // Faults of this process must reach their handler, which puts those that were sent back to the others.
+        crash::forward_faults(true);
+        crash::unblock_faults();
         let ignores_child = spawn::is_ignored(libc::SIGCHLD);
         spawn::set_ignored(libc::SIGCHLD, false);
         let file = spawn::signal_file(spawn::ALL)?;
@@ -134,6 +138,7 @@ impl Signals {
         // Everything that came before the newest witness was started has been read.
         let old = self.witnesses.len().saturating_sub(1);
         self.witnesses.drain(..old).for_each(end);
+        crash::unblock_faults();
     }
 
     /// Whether a signal has come that asks a program to end. Stop signals stop the command.
@@ -184,6 +189,7 @@ fn end(witness: u32) {
 
 impl Drop for Signals {
     fn drop(&mut self) {
+        crash::forward_faults(false);
         while self.read().is_some() {}
         self.witnesses.drain(..).for_each(end);
         // The program's file size limit is not to end the command while it writes about the program.

@@ -4,6 +4,7 @@
 //! name from the beginning. What `exec` keeps and `fork` loses is restored before the `exec`: the signal mask, ignored signals, pending signals, closed
 //! standard streams, interval timers, the parent-death signal and the subreaper flag.
 
+use crate::crash;
 use nix::errno::Errno;
 use nix::libc;
 use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_long, c_void};
@@ -134,6 +135,7 @@ pub fn idle_child() -> io::Result<u32> {
     match Errno::result(unsafe { libc::fork() })? {
         0 => {
             swap_mask(ALL);
+            crash::default_actions();
             end_with_parent(parent);
             // SAFETY: these calls change nothing but the child's own descriptors; they come before the wait, so that no pipe stays open.
             unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) };
@@ -324,6 +326,8 @@ impl Held {
         if child != 0 {
             return Ok(Held { pid: Errno::result(child)? as u32, channel: Some(channel) });
         }
+        crash::default_actions();
+        swap_mask(ALL);
         end_with_parent(parent);
         kept.start_timers();
         let mut go = 0u8;

@@ -1,6 +1,7 @@
 //! The stages behind the door, started and stopped together: one drain, and a digest with its store for every four processors.
 
 use crate::clock::{self, Clock};
+use crate::crash;
 use crate::digest::{self, Queues};
 use crate::drain::{self, Command};
 use crate::store::{self, Stored};
@@ -63,5 +64,5 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
         body();
         tracing::debug!("{told}: {:.3} s of processor time", clock::thread_time().as_secs_f64());
     };
-    std::thread::Builder::new().name(name.into()).spawn(body)
+    crash::spawn(name, body)
 }

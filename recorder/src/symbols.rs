@@ -5,6 +5,7 @@
 //! processor time than is allowed, costs the names of its own process, and nothing else. The recorder sends what is to be
 //! looked up when a process has ended, and goes on.
 
+use crate::crash;
 use crate::process::replace_file;
 use crate::spawn;
 use crate::sys;
@@ -229,6 +230,8 @@ pub struct Helper {
 impl Helper {
     /// Does what comes until the recorder is gone and everything is done.
     pub fn run(&self, work: Work) {
+        // A hostile file may crash it: that is no fault to report.
+        crash::disarm();
         let _ = nix::unistd::setsid();
         spawn::close_inherited(&[], false);
         sys::be_silent();

@@ -3,6 +3,7 @@
 //! The trace goes before the tape that names its chunks; a commit that got to the disk before its bytes did is known by its checksum. An
 //! error here means that what the kernel had taken may be gone: it is told once and never tried again, for the kernel forgets it.
 
+use crate::crash;
 use std::fs::File;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -89,7 +90,7 @@ pub fn wrote<'a>(round: &mut u64, bytes: usize, files: impl Iterator<Item = &'a 
     let was_idle = waiting.since.is_none();
     waiting.add(round, bytes, files);
     if !waiting.has_worker {
-        waiting.has_worker = std::thread::Builder::new().name("sync".into()).spawn(work).is_ok();
+        waiting.has_worker = crash::spawn("sync", work).is_ok();
     }
     if was_idle || waiting.bytes >= BYTES {
         NEWS.notify_all();

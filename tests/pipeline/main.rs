@@ -11,6 +11,7 @@ mod brute_force;
 mod brute_sides;
 mod clean_output;
 mod clocks;
+mod crashes;
 mod daemon;
 mod daemon_activation;
 mod daemon_bounds;

@@ -301,8 +301,8 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
         peak: ranking(&images, &mut symbols, at_peak),
         allocs: ranking(&images, &mut symbols, allocated),
     };
-    summary.notes =
-        all.iter().find_map(|(image, sums)| hints::of(image, &sums.sites, &mut symbols)).into_iter().collect();
+    summary.notes = recordings.iter().filter_map(Recording::crash_note).collect();
+    summary.notes.extend(all.iter().find_map(|(image, sums)| hints::of(image, &sums.sites, &mut symbols)));
     summary.notes.extend(symbols.take_notes());
     summary
 }

@@ -85,6 +85,7 @@ pub fn run(path: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Er
     }
     drop(progress);
     wrong.iter().try_for_each(|what| screen.warning(&format!("! {what}")))?;
+    recording.crash_note().iter().try_for_each(|note| screen.line(&format!("note: {note}")))?;
     match wrong.len() {
         0 => screen.line("whole")?,
         several => screen.line(&format!("readable, with {several} things missing or wrong"))?,

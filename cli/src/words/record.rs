@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use heaptape_analyzer::text::{self, Style};
 use heaptape_analyzer::{load, report};
 use heaptape_formats::tape::Codec;
+use heaptape_recorder::crash;
 use heaptape_recorder::launch::{Finished, Launch, record, resume};
 use heaptape_recorder::options::{self, LEVEL, Options, STACKS_CALLER, STACKS_FULL};
 use heaptape_recorder::tree::remedy;
@@ -175,7 +176,13 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
                 eprintln!("heaptape: {options} went to {program}; options of record come before the program");
             }
             match live {
-                Some(live) => live.end(),
+                Some(live) => {
+                    // The folder with the report goes away.
+                    let report = crash::report_of(&finished.dir).and_then(|path| std::fs::read_to_string(path).ok());
+                    let lines = report.iter().flat_map(|report| report.lines());
+                    lines.for_each(|line| eprintln!("{}", text::clean(line)));
+                    live.end();
+                }
                 None => finish(&finished, args.quiet),
             }
             if !args.quiet {

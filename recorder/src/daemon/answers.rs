@@ -5,6 +5,7 @@ use super::config::{Choice, Pattern};
 use super::control::Answer;
 use super::metrics;
 use super::service::Service;
+use crate::crash;
 use crate::image::{Tell, View, ViewFrame};
 use crate::options::Mode;
 use crate::session::SessionId;
@@ -148,7 +149,7 @@ impl Service {
                 let _ = answer.send(view_json(about, &view));
             }
         };
-        match std::thread::Builder::new().name("show".into()).spawn(compose) {
+        match crash::spawn("show", compose) {
             Ok(_) => Answer::Later(later),
             Err(error) => Answer::Refused(error.to_string()),
         }

@@ -3,6 +3,7 @@
 //! Whoever asks is served by a thread of its own, so that waiting for a disk holds up nobody else; the service's thread itself only
 //! begins what was asked.
 
+use crate::crash;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use nix::sys::socket::{self, sockopt};
 use serde_json::{Value, json};
@@ -124,7 +125,7 @@ pub fn run(listener: UnixListener, asks: Sender<Ask>, wake: Wake, busy: Arc<Atom
             serve(&stream, &asks, &wake);
             done.fetch_sub(1, Relaxed);
         };
-        if std::thread::Builder::new().name("ctl".into()).spawn(serve).is_err() {
+        if crash::spawn("ctl", serve).is_err() {
             busy.fetch_sub(1, Relaxed);
         }
     }

@@ -7,6 +7,7 @@
 use super::config::Budget;
 use super::control::Wake;
 use crate::attach::{Client, Door, Sender, Unheard, Visit};
+use crate::crash;
 use crate::sys;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -134,8 +135,7 @@ impl Entrance {
         let waiting = Arc::new(Mutex::new(Waiting::default()));
         let (stops, stopped) = UnixStream::pair()?;
         let shared = Arc::clone(&waiting);
-        let thread = std::thread::Builder::new().name("entrance".into());
-        let thread = thread.spawn(move || run(door, budget, &shared, &wake, stopped))?;
+        let thread = crash::spawn("entrance", move || run(door, budget, &shared, &wake, stopped))?;
         Ok(Entrance { waiting, stops, thread: Some(thread) })
     }
 

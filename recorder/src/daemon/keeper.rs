@@ -6,6 +6,7 @@
 
 use super::config::Choice;
 use super::notify::Notify;
+use crate::crash::{self, Role};
 use crate::sys::{self, Mapping};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -167,7 +168,7 @@ fn start(path: &Path) -> io::Result<OwnedFd> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
     let mut child = command.spawn()?;
     // Somebody must hear of its end; it outlives us or ends when we want.
-    std::thread::Builder::new().name("keeper".into()).spawn(move || child.wait())?;
+    crash::spawn("keeper", move || child.wait())?;
     let begun = Instant::now();
     loop {
         match connect(path) {
@@ -200,6 +201,7 @@ fn ask(keeper: &OwnedFd) -> io::Result<Vec<Held>> {
 /// # Errors
 /// When it cannot listen.
 pub fn keep(path: &PathBuf) -> io::Result<()> {
+    crash::set_role(Role::Holder);
     let listener = stream()?;
     socket::bind(listener.as_raw_fd(), &socket::UnixAddr::new(path)?)?;
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;

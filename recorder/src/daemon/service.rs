@@ -14,6 +14,7 @@ use super::notify::{self, Notify};
 use super::streams::Streams;
 use crate::attach::{self, Door};
 use crate::clock::Clock;
+use crate::crash::{self, Place, Role};
 use crate::options::Mode;
 use crate::process::{self, make_folder};
 use crate::session::{End, SessionId, Stats};
@@ -63,6 +64,8 @@ pub(super) struct Current {
     /// Streams that were begun in it, and the bytes that came by them.
     pub(super) streams: u64,
     pub(super) streamed: Arc<AtomicU64>,
+    /// It gets the report, should this process crash.
+    pub(super) _crash: Place,
 }
 
 /// An epoch that is over, and what is still to come of it.
@@ -149,6 +152,7 @@ pub struct Service {
 /// # Errors
 /// When a socket or a folder cannot be made.
 pub fn run(config: Config, work: Work) -> io::Result<()> {
+    crash::set_role(Role::Daemon);
     // Before any thread is started, and any descriptor opened that the helper should not have.
     let saver = match symbols::split() {
         Ok(Side::Helper(helper)) => {
@@ -168,6 +172,7 @@ pub fn run(config: Config, work: Work) -> io::Result<()> {
     let watchdog = notify::watchdog();
     let mut fed = Instant::now();
     while service.stopping.is_none() {
+        crash::panic_if_asked();
         service.round(watchdog.map_or(ROUND, |every| every.min(ROUND)))?;
         if watchdog.is_some_and(|every| fed.elapsed() >= every / 2) {
             service.notify.tell("WATCHDOG=1");
@@ -255,7 +260,7 @@ impl Service {
         let archive = Archive::new(&config.state, keep, Arc::clone(&disk), saver.clone());
         clear_flights(&config.state);
         let (told, hears) = unbounded();
-        let archivist = std::thread::Builder::new().name("archive".into()).spawn(move || archive.run(&hears))?;
+        let archivist = crash::spawn("archive", move || archive.run(&hears))?;
         let (woken, wakes) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
         wakes.set_nonblocking(true)?;
@@ -266,12 +271,10 @@ impl Service {
         let busy = Arc::clone(&talking);
         if let Some(address) = config.metrics {
             let (listener, asks, wake) = (metrics::listen(address)?, asks_out.clone(), Arc::clone(&wake));
-            std::thread::Builder::new().name("metrics".into()).spawn(move || metrics::run(listener, asks, wake))?;
+            crash::spawn("metrics", move || metrics::run(listener, asks, wake))?;
         }
         let woken_by = Arc::clone(&wake);
-        std::thread::Builder::new()
-            .name("control".into())
-            .spawn(move || control::run(controller, asks_out, woken_by, busy))?;
+        crash::spawn("control", move || control::run(controller, asks_out, woken_by, busy))?;
         let ticks_per_second = clock.ticks_per_second();
         tracing::info!("serving programs at {}, keeping {}", config.socket.display(), config.state.display());
         let (clients, counters, epochs, closing, ending, guard) = Default::default();

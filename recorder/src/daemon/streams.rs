@@ -7,6 +7,7 @@ use super::receive::{self, Bounds, Job, Received, Seen};
 use super::service::Service;
 use crate::attach::Sender as Caller;
 use crate::clock;
+use crate::crash;
 use crate::options::Mode;
 use crate::process::{self, Process, make_folder, sanitised};
 use crate::store::Then;
@@ -188,7 +189,7 @@ impl Service {
             let _ = ends.send((uid, receive::receive(&job)));
             let _ = wake.as_ref().write(&[1]);
         };
-        let thread = std::thread::Builder::new().name(STREAM.into()).stack_size(STACK).spawn(take);
+        let thread = crash::spawn_in(std::thread::Builder::new().name(STREAM.into()).stack_size(STACK), take);
         thread.map_err(|error| error.to_string())?;
         let (socket, since) = (Some(Arc::clone(socket)), Instant::now());
         self.streams.coming.push(Coming { id, uid, name, image, socket, seen, since });
@@ -277,6 +278,6 @@ impl Service {
                 let _ = wake.as_ref().write(&[1]);
             }
         };
-        std::thread::Builder::new().name(STREAM.into()).spawn(look).map(drop)
+        crash::spawn(STREAM, look).map(drop)
     }
 }

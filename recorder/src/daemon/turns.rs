@@ -6,6 +6,7 @@ use super::epoch::Epoch;
 use super::intake::about_again;
 use super::service::{Closing, Current, FLIGHTS, Service};
 use crate::clock;
+use crate::crash::{self, Place};
 use crate::drain::Command;
 use crate::image::Tell;
 use crate::options::Mode;
@@ -35,8 +36,9 @@ impl Service {
         let epoch = Arc::new(Epoch::begin(&self.config.state, uid, (uid != own).then_some(uid))?);
         let _ = self.archive.send(Told::Begin(Arc::clone(&epoch)));
         let until = Instant::now() + self.config.epoch;
-        let current =
-            Current { epoch: Arc::clone(&epoch), until, names: HashMap::new(), streams: 0, streamed: Arc::default() };
+        let (names, streamed) = Default::default();
+        let (_crash, streams) = (Place::of(&epoch.dir), 0);
+        let current = Current { epoch: Arc::clone(&epoch), until, names, streams, streamed, _crash };
         self.epochs.insert(uid, current);
         Ok(epoch)
     }
@@ -249,7 +251,7 @@ impl Service {
                 let _ = archive.send(Told::Adopt(epoch, id, kept, then));
             }
         };
-        if std::thread::Builder::new().name("keep".into()).spawn(adopt).is_ok() {
+        if crash::spawn("keep", adopt).is_ok() {
             self.tell(id, Tell::Keep(reply));
         }
     }

@@ -1,0 +1,73 @@
+//! The second step of a report: this program, run once more by the crashed process, names the functions of its frames. It is the same file, so that
+//! an offset in a module means the same code here.
+
+use super::report::{FRAME, Lines, Modules, hex};
+use nix::sys::resource::{Resource, setrlimit};
+use std::fs::File;
+use std::io::{Read, Write};
+
+/// First argument of a process that names frames; descriptors to write to follow.
+pub const ASKED: &str = "--name-crash-frames";
+/// Most bytes that are read, and written.
+const MOST: u64 = 64 << 10;
+/// Seconds of CPU time.
+const SECONDS: u64 = 20;
+
+/// Names the frames of a report on standard input, if that is what this process was started for.
+pub fn run_if_asked() -> bool {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() != Some(ASKED) {
+        return false;
+    }
+    let _ = setrlimit(Resource::RLIMIT_CPU, SECONDS, SECONDS);
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    let (mut report, mut maps) = (Vec::new(), Vec::new());
+    let _ = std::io::stdin().lock().take(MOST).read_to_end(&mut report);
+    let _ = File::open("/proc/self/maps").and_then(|mut file| file.read_to_end(&mut maps));
+    let (mut lines, mut modules) = (Lines::new(), Box::new(Modules::new()));
+    lines.read(&maps, &mut modules);
+    let mut text = "functions:\n".to_owned();
+    for line in String::from_utf8_lossy(&report).lines().filter(|line| line.starts_with(FRAME)) {
+        let left = usize::try_from(MOST).unwrap_or(usize::MAX).saturating_sub(text.len());
+        let named = names(line, &modules);
+        if named.len() > left {
+            break;
+        }
+        text += &named;
+    }
+    text += "end of the report\n";
+    for number in arguments.filter_map(|number| number.parse::<u32>().ok()) {
+        if number == 2 {
+            let _ = std::io::stderr().lock().write_all(text.as_bytes());
+            continue;
+        }
+        if let Ok(mut file) = File::options().append(true).open(format!("/proc/self/fd/{number}")) {
+            let _ = file.write_all(text.as_bytes());
+            let _ = file.sync_data();
+        }
+    }
+    true
+}
+
+/// The functions of one frame, innermost first, one a line: several where code was inlined.
+fn names(line: &str, modules: &Modules) -> String {
+    let mut text = String::new();
+    let mut words = line[FRAME.len()..].splitn(3, ' ');
+    let (number, address) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let place = words.next().and_then(|place| place.rsplit_once("+0x"));
+    let here = place.and_then(|(path, offset)| modules.base(path.as_bytes())?.checked_add(hex(offset.as_bytes())?));
+    if let Some(here) = here.and_then(|here| usize::try_from(here).ok()) {
+        backtrace::resolve(std::ptr::without_provenance_mut(here), |symbol| {
+            let Some(name) = symbol.name() else { return };
+            text += &format!("{FRAME}{number} {name:#}");
+            if let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) {
+                text += &format!(" at {}:{line}", file.display());
+            }
+            text.push('\n');
+        });
+    }
+    if text.is_empty() {
+        text = format!("{FRAME}{number} {address}\n");
+    }
+    text
+}

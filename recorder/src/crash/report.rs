@@ -1,0 +1,243 @@
+//! The text of a report, made without allocating: what stands in static memory may be used in a signal handler.
+
+/// Bytes of a report before the functions' names.
+pub const MOST: usize = 24 << 10;
+/// Frames of the stack, the innermost ones.
+pub const FRAMES: usize = 128;
+/// Mappings with code that are known by name.
+const MODULES: usize = 48;
+/// Bytes of a module's path, and of a panic's message.
+const PATH: usize = 192;
+const MESSAGE: usize = 2048;
+
+/// How a line with a frame begins; the reader of [`super::names`] looks for it.
+pub const FRAME: &str = "  #";
+
+/// Text of at most `N` bytes.
+#[derive(Debug)]
+pub struct Text<const N: usize> {
+    bytes: [u8; N],
+    length: usize,
+}
+
+impl<const N: usize> Text<N> {
+    /// An empty one.
+    pub const fn new() -> Self {
+        Text { bytes: [0; N], length: 0 }
+    }
+
+    /// What was written.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+
+    /// Bytes so far.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Adds bytes as they are, as many as there is space for.
+    pub fn put(&mut self, bytes: &[u8]) -> &mut Self {
+        let space = self.bytes.get_mut(self.length..).unwrap_or_default();
+        let count = bytes.len().min(space.len());
+        if let (Some(space), Some(bytes)) = (space.get_mut(..count), bytes.get(..count)) {
+            space.copy_from_slice(bytes);
+        }
+        self.length += count;
+        self
+    }
+
+    /// Adds text of foreign origin: control characters become `?`.
+    pub fn put_clean(&mut self, bytes: &[u8]) -> &mut Self {
+        for byte in bytes.iter().take(MESSAGE) {
+            self.put(&[if byte.is_ascii_control() { b'?' } else { *byte }]);
+        }
+        self
+    }
+
+    /// Adds a number.
+    pub fn number(&mut self, number: u64) -> &mut Self {
+        self.digits(number, 10)
+    }
+
+    /// Adds a number in hexadecimal.
+    pub fn hex(&mut self, number: u64) -> &mut Self {
+        self.put(b"0x").digits(number, 16)
+    }
+
+    fn digits(&mut self, mut number: u64, base: u64) -> &mut Self {
+        let mut digits = [0; 20];
+        let mut count = 0;
+        for digit in digits.iter_mut().rev() {
+            *digit = b"0123456789abcdef".get((number % base) as usize).copied().unwrap_or(b'?');
+            number /= base;
+            count += 1;
+            if number == 0 {
+                break;
+            }
+        }
+        self.put(digits.get(digits.len() - count..).unwrap_or_default())
+    }
+}
+
+impl<const N: usize> std::fmt::Write for Text<N> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.put_clean(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Code of a file that is mapped.
+#[derive(Clone, Copy, Debug)]
+struct Module {
+    start: u64,
+    end: u64,
+    base: u64,
+    path: [u8; PATH],
+    length: usize,
+}
+
+/// The mappings with code, from the lines of `/proc/self/maps`.
+#[derive(Debug)]
+pub struct Modules {
+    list: [Module; MODULES],
+    count: usize,
+    /// Where the file begins whose mappings are being read.
+    base: u64,
+}
+
+impl Modules {
+    /// None.
+    pub const fn new() -> Modules {
+        const NONE: Module = Module { start: 0, end: 0, base: 0, path: [0; PATH], length: 0 };
+        Modules { list: [NONE; MODULES], count: 0, base: 0 }
+    }
+
+    /// Takes in one line: `START-END RIGHTS OFFSET DEVICE INODE PATH`.
+    pub fn line(&mut self, line: &[u8]) {
+        let mut words = line.splitn(6, |byte| *byte == b' ');
+        let mut word = || words.next().unwrap_or_default();
+        let (range, rights, offset) = (word(), word(), word());
+        let (_, _, path) = (word(), word(), word());
+        let path = path.trim_ascii_start();
+        let mut ends = range.split(|byte| *byte == b'-').map(hex);
+        let (Some(Some(start)), Some(Some(end))) = (ends.next(), ends.next()) else { return };
+        if path.is_empty() {
+            return;
+        }
+        if hex(offset) == Some(0) {
+            self.base = start;
+        }
+        if rights.get(2) == Some(&b'x')
+            && let Some(module) = self.list.get_mut(self.count)
+        {
+            let length = path.len().min(PATH);
+            *module = Module { start, end, base: self.base, length, ..*module };
+            for (to, from) in module.path.iter_mut().zip(path) {
+                *to = *from;
+            }
+            self.count += 1;
+        }
+    }
+
+    /// The path of the file in whose code an address lies, and the distance from where the file begins.
+    pub fn find(&self, address: u64) -> Option<(&[u8], u64)> {
+        let known = self.list.get(..self.count)?;
+        let module = known.iter().find(|module| (module.start..module.end).contains(&address))?;
+        Some((module.path.get(..module.length)?, address.checked_sub(module.base)?))
+    }
+
+    /// Where the file of this path begins.
+    pub fn base(&self, path: &[u8]) -> Option<u64> {
+        let known = self.list.get(..self.count)?;
+        known.iter().find(|module| module.path.get(..module.length) == Some(path)).map(|module| module.base)
+    }
+}
+
+/// Reads `/proc/self/maps` line by line from pieces as they come.
+#[derive(Debug)]
+pub struct Lines {
+    line: [u8; 512],
+    length: usize,
+}
+
+impl Lines {
+    /// Nothing read so far.
+    pub const fn new() -> Lines {
+        Lines { line: [0; 512], length: 0 }
+    }
+
+    /// Takes in some bytes. What is too long for a line is left out.
+    pub fn read(&mut self, bytes: &[u8], modules: &mut Modules) {
+        for byte in bytes {
+            if *byte == b'\n' {
+                modules.line(self.line.get(..self.length).unwrap_or_default());
+                self.length = 0;
+            } else if let Some(place) = self.line.get_mut(self.length) {
+                *place = *byte;
+                self.length += 1;
+            }
+        }
+    }
+}
+
+/// A number in hexadecimal, without a prefix.
+pub fn hex(text: &[u8]) -> Option<u64> {
+    u64::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok()
+}
+
+/// Writes the frames of a stack, one a line: number, address, and path and offset of its module.
+pub fn frames(text: &mut Text<MOST>, frames: &[u64], modules: &Modules) {
+    for (number, address) in frames.iter().enumerate() {
+        text.put(FRAME.as_bytes()).number(number as u64).put(b" ").hex(*address);
+        if let Some((path, offset)) = modules.find(*address) {
+            text.put(b" ").put_clean(path).put(b"+").hex(offset);
+        }
+        text.put(b"\n");
+    }
+    if frames.len() == FRAMES {
+        text.put(b"  further frames are left out\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text_of(fill: impl FnOnce(&mut Text<MOST>)) -> String {
+        let mut text = Text::new();
+        fill(&mut text);
+        String::from_utf8_lossy(text.bytes()).into_owned()
+    }
+
+    #[test]
+    fn text_is_bounded_and_clean() {
+        let made = text_of(|text| {
+            text.number(0).put(b" ").number(u64::MAX).put(b" ").hex(0xab0).put(b" ").put_clean(b"a\x1b[31m\nb");
+        });
+        assert_eq!(made, "0 18446744073709551615 0xab0 a?[31m?b");
+        let long = text_of(|text| (0..2 * MOST).for_each(|_| _ = text.put(b"x")));
+        assert_eq!(long.len(), MOST);
+        assert_eq!(text_of(|text| _ = text.put_clean(&[b'x'; 2 * MOST])).len(), MESSAGE);
+    }
+
+    #[test]
+    fn addresses_are_found_in_modules() {
+        let maps = "1000-2000 r--p 00000000 08:01 7    /bin/a b\n2000-3000 r-xp 00001000 08:01 7    /bin/a b\n\
+            3000-4000 rw-p 00000000 00:00 0 \n7000-8000 r-xp 00000000 08:01 9    /lib/c.so\nnonsense\n-\n";
+        let (mut lines, mut modules) = (Lines::new(), Modules::new());
+        maps.as_bytes().chunks(7).for_each(|bytes| lines.read(bytes, &mut modules));
+        assert_eq!(modules.find(0x2010), Some((&b"/bin/a b"[..], 0x1010)));
+        assert_eq!(modules.find(0x7000), Some((&b"/lib/c.so"[..], 0)));
+        assert_eq!((modules.find(0x1010), modules.find(0x3000), modules.find(0x8000)), (None, None, None));
+        assert_eq!((modules.base(b"/bin/a b"), modules.base(b"/x")), (Some(0x1000), None));
+        let made = text_of(|text| frames(text, &[0x2010, 0x9000], &modules));
+        assert_eq!(made, "  #0 0x2010 /bin/a b+0x1010\n  #1 0x9000\n");
+        // As many as there are, of any length.
+        for number in 0..1000u64 {
+            let line = format!("{:x}-{:x} r-xp 0 0 0 /{}", number << 12, (number + 1) << 12, "x".repeat(400));
+            modules.line(line.as_bytes());
+        }
+        assert_eq!(modules.count, MODULES);
+    }
+}

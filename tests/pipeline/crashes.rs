@@ -1,0 +1,124 @@
+//! Crashes of heaptape itself: a report with the call stack is in the recording and in the log, the recording is readable, and the program notices nothing.
+
+use heaptape_tests::daemon::until;
+use heaptape_tests::run::{finish_while, keeper, started};
+use heaptape_tests::{Daemon, Program, target, torture, workshop};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const FATAL: [Signal; 5] = [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGILL, Signal::SIGFPE, Signal::SIGABRT];
+
+/// Insists on a whole report of a crash by this signal, with this function of ours on the stack.
+#[track_caller]
+fn is_report(text: &str, signal: Signal, process: &str, function: &str) {
+    let wanted = ["heaptape crash report\nversion: ", &format!("cause: {} sent by process ", signal.as_str()), process];
+    for part in
+        wanted.into_iter().chain([function, "  #0 0x", "/heaptape+0x", "registers: rip=0x", "end of the report\n"])
+    {
+        assert!(text.contains(part), "no {part:?} in:\n{text}");
+    }
+    assert!(text.len() < 256 << 10 && text.bytes().all(|byte| byte == b'\n' || !byte.is_ascii_control()), "{text}");
+}
+
+fn report_in(folder: &Path) -> String {
+    std::fs::read_to_string(folder.join("crash-report.txt")).unwrap_or_else(|error| panic!("no report: {error}"))
+}
+
+#[test]
+fn the_recorder_crashes() {
+    for signal in FATAL {
+        let line = "i=0; while [ $i -lt 60 ]; do i=$((i + 1)); /bin/true; echo $i; done; echo err >&2; exit 7";
+        let program = Program::shell(line);
+        let plain = program.plain();
+        let recording = program.recorded_while(|command, _| {
+            let recorder = keeper(command);
+            std::thread::sleep(Duration::from_millis(150));
+            kill(recorder, signal).expect("the recorder is there");
+        });
+        let said = &recording.outcome;
+        assert_eq!((said.code(), said.text()), (plain.code(), plain.text()), "{signal}: {said}");
+        let text = report_in(&recording.folder);
+        is_report(&text, signal, "the recorder of `heaptape record`", " heaptape_recorder::keeper::");
+        // What the program wrote, and one line that names the report.
+        let file = recording.folder.join("crash-report.txt");
+        let closing =
+            format!("the recorder crashed: the recording is truncated; please send its report: {}", file.display());
+        assert!(said.error().starts_with("err\n") && said.error().contains(&closing), "{said}");
+        let verdict = recording.heaptape(&["verify"]);
+        let told = verdict.text() + &verdict.error();
+        assert_eq!(verdict.code(), 1, "{verdict}");
+        assert!(told.contains("truncated") && told.contains("crash-report.txt"), "{verdict}");
+        assert!(recording.heaptape(&["report"]).text().contains("crash-report.txt"), "{signal}");
+    }
+    torture::passed(4, "crashes of the recorder with a report, the program unharmed", FATAL.len() as u64);
+}
+
+#[test]
+fn a_command_crashes() {
+    let folder = workshop::folder();
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    for signal in FATAL {
+        let mut command = Command::new(workshop::command());
+        command.arg("report").arg(&pipe);
+        // It waits for a writer.
+        let outcome = finish_while(command, b"", |child| {
+            let state = format!("/proc/{}/wchan", child.id());
+            let start = Instant::now();
+            while !std::fs::read_to_string(&state).is_ok_and(|call| call.contains("fifo") || call.contains("pipe"))
+                && start.elapsed() < Duration::from_secs(2)
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            kill(Pid::from_raw(child.id() as i32), signal).expect("the command is there");
+        });
+        assert_eq!(outcome.code(), 128 + signal as i32, "it ends by the signal: {outcome}");
+        is_report(&outcome.error(), signal, "the command, pid ", " heaptape::main");
+    }
+}
+
+/// What is sent to the command while the program runs is the program's, as before.
+#[test]
+fn faults_sent_to_the_command_are_the_programs() {
+    for signal in FATAL {
+        let recording = Program::new("sleep").arg("30").recorded_while(|command, _| {
+            keeper(command);
+            let start = Instant::now();
+            while started(command.id()).is_none() {
+                assert!(start.elapsed() < Duration::from_secs(20), "the program does not start");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            kill(Pid::from_raw(command.id() as i32), signal).expect("the command is there");
+        });
+        assert_eq!(recording.outcome.code(), 128 + signal as i32, "{}", recording.outcome);
+        assert!(!recording.folder.join("crash-report.txt").exists(), "{}", recording.outcome);
+    }
+}
+
+#[test]
+fn the_daemon_crashes() {
+    for signal in [Signal::SIGSEGV, Signal::SIGABRT] {
+        let mut daemon = Daemon::start(&["--mode", "trace"]);
+        let mut running = daemon.spawn(&target::c("leaks_slowly"), &["400", "5"], None);
+        until("it is counted", || {
+            daemon.list("leaks_slowly").iter().any(|one| one["live_blocks"].as_u64().unwrap_or(0) > 20)
+        });
+        daemon.replace(signal);
+        is_report(&daemon.log(), signal, "the daemon, pid ", " heaptape_recorder::daemon::service::");
+        assert!(running.0.wait().expect("it ends").success(), "the program goes on");
+        until("it is over", || daemon.ask(&["status"])["processes"] == 0);
+        daemon.stop();
+        let epochs = daemon.epochs(&[]);
+        let crashed: Vec<_> = epochs.iter().filter(|epoch| epoch.join("crash-report.txt").exists()).collect();
+        let [epoch] = crashed[..] else { panic!("{crashed:?} of {epochs:?}") };
+        is_report(&report_in(epoch), signal, "the daemon, pid ", " heaptape_recorder::daemon::service::");
+        let verdict = daemon.word(&["verify"], std::slice::from_ref(epoch));
+        let told = verdict.text() + &verdict.error();
+        assert!(verdict.code() == 1 && told.contains("crash-report.txt"), "{verdict}");
+        let report = daemon.report(std::slice::from_ref(epoch));
+        assert!(report.only("leaks_slowly").allocs > 20, "{report:#?}");
+    }
+}
