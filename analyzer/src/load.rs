@@ -74,7 +74,8 @@ impl Recording {
         self.missing.is_empty() && self.images.iter().all(|image| image.missing.is_empty())
     }
 
-    /// A note about a crash report in a recording that was ended all the same: another process of heaptape made it, or a later one ended the recording.
+    /// Returns a note about a crash report in a recording that was ended all the same: another
+    /// process of heaptape made it, or a later one ended the recording.
     pub fn crash_note(&self) -> Option<String> {
         let report = self.path.join(CRASH_REPORT);
         let is_known = self.missing.contains(&Missing::Crashed) || !report.is_file();

@@ -58,7 +58,7 @@ fn matches(words: Vec<OsString>) -> clap::ArgMatches {
 }
 
 fn main() -> ExitCode {
-    if crash::run_if_asked() {
+    if crash::run_if_requested() {
         return ExitCode::SUCCESS;
     }
     crash::install();

@@ -1,18 +1,20 @@
-//! Crash reports: what panicked or which signal ended the process, where, and the call stack, in a file of each recording that the process writes and on
-//! standard error. Only processes of heaptape itself make one: the library in a recorded program installs no handler.
+//! Crash reports: what panicked or which signal ended the process, where, and the call stack, in a
+//! file of each recording that the process writes and on standard error. Only processes of heaptape
+//! itself make one: the library in a recorded program installs no handler.
 //!
-//! A report is written in two steps, so that a second crash loses nothing. The crashed process writes addresses, each with its module and its offset
-//! there, from static memory and by system calls alone ([`handler`], [`report`]). When that is on the disk, this program is run once more and adds the
-//! functions' names ([`names`]): a process that is whole may allocate and read debug information. Then the process ends by the same signal as without a
-//! report, with its core dump.
+//! A report is written in two steps, so that a second crash loses nothing. The crashed process
+//! writes addresses, each with its module and its offset there, from static memory and by system
+//! calls alone ([`handler`], [`report`]). When that is on the disk, this program is run once more
+//! and adds the functions' names ([`names`]): a process that is whole may allocate and read debug
+//! information. Then the process ends by the same signal as without a report, with its core dump.
 
 #[allow(unsafe_code)]
 mod handler;
 mod names;
 mod report;
 
-pub use handler::{default_actions, disarm, forward_faults, unblock_faults};
-pub use names::run_if_asked;
+pub use handler::{disarm, forward_faults, unblock_faults};
+pub use names::run_if_requested;
 
 use formats::recording::CRASH_REPORT;
 use std::fs::File;
@@ -30,7 +32,7 @@ pub enum Role {
     Command,
     /// The process of `heaptape record` that records.
     Survivor,
-    /// The daemon.
+    /// The daemon, which serves all programs.
     Daemon,
     /// The process that holds descriptors from one daemon to the next.
     Holder,
@@ -60,14 +62,16 @@ pub fn set_role(role: Role) {
     ROLE.store(ROLES.iter().position(|known| *known == role).unwrap_or(0), Relaxed);
 }
 
-/// Lets panics and fatal signals of this process leave a report. Called once, by the command's `main`: this program is run again for the names.
+/// Lets panics and fatal signals of this process leave a report. Called once, by the command's
+/// `main`: this program is run again for the names.
 pub fn install() {
-    std::panic::set_hook(Box::new(|panic| handler::panicked(panic)));
+    std::panic::set_hook(Box::new(handler::panicked));
     handler::install();
     handler::use_own_stack().keep();
 }
 
-/// Starts a thread whose fatal signals are handled on a stack that is large enough, also when its own is full.
+/// Starts a thread whose fatal signals are handled on a stack that is large enough, also when its
+/// own is full.
 ///
 /// # Errors
 /// When there can be no other thread.
@@ -90,40 +94,41 @@ pub fn spawn_in<T: Send + 'static>(
 }
 
 /// Folders that get a report at once.
-const MOST_PLACES: usize = 16;
-/// Their descriptors; -1 for none.
-static PLACES: [AtomicI32; MOST_PLACES] = [const { AtomicI32::new(-1) }; MOST_PLACES];
+const MOST_DESTINATIONS: usize = 16;
+/// Descriptors of the folders that get a report; -1 for none.
+static DESTINATIONS: [AtomicI32; MOST_DESTINATIONS] = [const { AtomicI32::new(-1) }; MOST_DESTINATIONS];
 
 /// A recording that gets the report of a crash as long as this lives.
 #[derive(Debug)]
-pub struct Place {
+pub struct Destination {
     folder: Option<File>,
 }
 
-impl Place {
-    /// Registers the folder of a recording. Should it not be possible, the report is on standard error alone.
-    pub fn of(dir: &Path) -> Place {
+impl Destination {
+    /// Registers the folder of a recording. Should it not be possible, the report is on standard
+    /// error alone.
+    pub fn of(dir: &Path) -> Destination {
         let flags = nix::libc::O_DIRECTORY | nix::libc::O_CLOEXEC;
         let folder = File::options().read(true).custom_flags(flags).open(dir).ok();
         let folder = folder.filter(|folder| {
             let number = folder.as_raw_fd();
-            PLACES.iter().any(|place| place.compare_exchange(-1, number, Relaxed, Relaxed).is_ok())
+            DESTINATIONS.iter().any(|slot| slot.compare_exchange(-1, number, Relaxed, Relaxed).is_ok())
         });
-        Place { folder }
+        Destination { folder }
     }
 }
 
-impl Drop for Place {
+impl Drop for Destination {
     fn drop(&mut self) {
         if let Some(folder) = &self.folder {
             let number = folder.as_raw_fd();
-            let _ = PLACES.iter().any(|place| place.compare_exchange(number, -1, Relaxed, Relaxed).is_ok());
+            let _ = DESTINATIONS.iter().any(|slot| slot.compare_exchange(number, -1, Relaxed, Relaxed).is_ok());
         }
     }
 }
 
-fn places() -> impl Iterator<Item = RawFd> {
-    PLACES.iter().map(|place| place.load(Relaxed)).filter(|number| *number >= 0)
+fn destinations() -> impl Iterator<Item = RawFd> {
+    DESTINATIONS.iter().map(|slot| slot.load(Relaxed)).filter(|number| *number >= 0)
 }
 
 /// The crash report of a recording, if it has one.
@@ -131,13 +136,14 @@ pub fn report_of(dir: &Path) -> Option<PathBuf> {
     Some(dir.join(CRASH_REPORT)).filter(|path| path.is_file())
 }
 
-/// Panics if `HEAPTAPE_TEST_PANIC` names a file that holds the role's name: for tests, in debug builds alone.
-pub fn panic_if_asked() {
+/// Panics if `HEAPTAPE_TEST_PANIC` names a file that holds the role's name: for tests, in debug
+/// builds alone.
+pub fn panic_if_requested() {
     #[cfg(debug_assertions)]
     if let Some(path) = std::env::var_os("HEAPTAPE_TEST_PANIC")
         && std::fs::read_to_string(path).is_ok_and(|text| text == format!("{:?}", Role::now()))
     {
-        panic!("asked for by a test, with \x1b in the message");
+        panic!("requested by a test, with \x1b in the message");
     }
 }
 
@@ -146,14 +152,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_come_and_go() {
+    fn destinations_come_and_go() {
         let folder = tempfile::tempdir().expect("a folder");
-        let before = places().count();
-        let many: Vec<Place> = (0..MOST_PLACES + 3).map(|_| Place::of(folder.path())).collect();
-        assert_eq!(places().count(), MOST_PLACES, "more are left out");
+        let before = destinations().count();
+        let many: Vec<Destination> = (0..MOST_DESTINATIONS + 3).map(|_| Destination::of(folder.path())).collect();
+        assert_eq!(destinations().count(), MOST_DESTINATIONS, "more are left out");
         drop(many);
-        assert_eq!(places().count(), before);
-        let missing = Place::of(&folder.path().join("none"));
-        assert!(missing.folder.is_none() && places().count() == before);
+        assert_eq!(destinations().count(), before);
+        let missing = Destination::of(&folder.path().join("none"));
+        assert!(missing.folder.is_none() && destinations().count() == before);
     }
 }

@@ -2,7 +2,7 @@
 //! events is this one, which no terminal's signal reaches. Whoever kills the command (a time limit, a person, a script that cleans up) takes
 //! nothing away: the keeper goes on until the last recorded process has ended, and ends the recording as ever.
 
-use crate::crash::{self, Place, Role};
+use crate::crash::{self, Destination, Role};
 use crate::options::Options;
 use crate::process;
 use crate::recorder::Recorder;
@@ -230,13 +230,13 @@ fn keep(
     };
     saver.iter().for_each(|saver| recorder.save_names(Arc::clone(saver)));
     let lock = Lock::hold(dir);
-    let place = command_pid.map(|_| Place::of(dir));
+    let crash_report = command_pid.map(|_| Destination::of(dir));
     say(channel, &Word::Ready(None));
     let (mut is_alone, mut quiet, mut said) = (false, Instant::now(), Said::default());
     let (mut failed, mut stopped, mut waits) = (None, None, false);
     let variable = [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat();
     loop {
-        crash::panic_if_asked();
+        crash::panic_if_requested();
         let none: [BorrowedFd<'_>; 0] = [];
         let one = [sys::fd(channel)];
         let looks = stopped.is_some() || (waits && !recorder.is_busy());
@@ -286,7 +286,7 @@ fn keep(
         }
     }
     let outcome = recorder.finish();
-    drop((lock, place));
+    drop((lock, crash_report));
     said.still_running = outcome.still_running.into_iter().take(MOST_NAMED).collect();
     said.errors = outcome.errors.into_iter().chain(failed).take(MOST_ERRORS).collect();
     said.sums = [outcome.sums.emitted, outcome.sums.recorded, outcome.sums.lost, outcome.sums.sampled_out];

@@ -1,7 +1,7 @@
 //! `heaptape record -- PROG`: runs a program recorded. To whoever started it nothing changes: its input, output, terminal, signals and
 //! exit status are the program's own.
 
-use crate::crash::{self, Place};
+use crate::crash::{self, Destination};
 use crate::keeper::Keeper;
 use crate::options::Options;
 use crate::process::sanitised;
@@ -195,9 +195,9 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         let _ = std::fs::remove_dir_all(&dir);
         return Err(refuse_program(&error));
     }
-    let _place = Place::of(&dir);
+    let _crash_report = Destination::of(&dir);
     let status = loop {
-        crash::panic_if_asked();
+        crash::panic_if_requested();
         sys::wait_readable(&[signals.descriptor(), sys::fd(&process)]);
         signals.pass_on(sys::fd(&process), pid, keeper.pid());
         match spawn::child_status(pid) {

@@ -77,7 +77,7 @@ impl Signals {
     /// Blocks all signals. SIGCHLD is no longer ignored, since a parent that ignores it learns nothing of its children's ends.
     pub fn hold() -> io::Result<Signals> {
         let mask = spawn::swap_mask(spawn::ALL);
-        // Faults of this process must reach their handler, which puts those that were sent back to the others.
+        // Faults of this process must reach their handler, which leaves those that were sent pending.
         crash::forward_faults(true);
         crash::unblock_faults();
         let ignores_child = spawn::is_ignored(libc::SIGCHLD);

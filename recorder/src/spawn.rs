@@ -4,7 +4,6 @@
 //! name from the beginning. What `exec` keeps and `fork` loses is restored before the `exec`: the signal mask, ignored signals, pending signals, closed
 //! standard streams, interval timers, the parent-death signal and the subreaper flag.
 
-use crate::crash;
 use nix::errno::Errno;
 use nix::libc;
 use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_long, c_void};
@@ -58,6 +57,22 @@ pub fn set_ignored(signal: c_int, ignored: bool) {
     let handler = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
     // SAFETY: neither disposition runs code of ours.
     unsafe { libc::signal(signal, handler) };
+}
+
+/// The signals that end a process with a core dump because of a fault of its own, with their names.
+pub const FATAL: [(c_int, &str); 5] = [
+    (libc::SIGSEGV, "SIGSEGV"),
+    (libc::SIGBUS, "SIGBUS"),
+    (libc::SIGILL, "SIGILL"),
+    (libc::SIGFPE, "SIGFPE"),
+    (libc::SIGABRT, "SIGABRT"),
+];
+
+/// Sets these signals to default where they are handled. May be called after a fork in a process
+/// with threads.
+pub fn reset_fatal_signals() {
+    let handled = FATAL.iter().filter(|(signal, _)| !is_ignored(*signal));
+    handled.for_each(|(signal, _)| set_ignored(*signal, false));
 }
 
 /// Replaces the calling thread's signal mask and returns the old one. All 64 signals take part, also those that libc keeps for itself.
@@ -135,7 +150,7 @@ pub fn idle_child() -> io::Result<u32> {
     match Errno::result(unsafe { libc::fork() })? {
         0 => {
             swap_mask(ALL);
-            crash::default_actions();
+            reset_fatal_signals();
             end_with_parent(parent);
             // SAFETY: these calls change nothing but the child's own descriptors; they come before the wait, so that no pipe stays open.
             unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) };
@@ -326,7 +341,7 @@ impl Held {
         if child != 0 {
             return Ok(Held { pid: Errno::result(child)? as u32, channel: Some(channel) });
         }
-        crash::default_actions();
+        reset_fatal_signals();
         swap_mask(ALL);
         end_with_parent(parent);
         kept.start_timers();

@@ -1,4 +1,5 @@
-//! Crashes of heaptape itself: a report with the call stack is in the recording and in the log, the recording is readable, and the program notices nothing.
+//! Crashes of heaptape itself: a report with the call stack is in the recording and in the log, the
+//! recording is readable, and the program notices nothing.
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::run::{finish_while, keeper, started};
@@ -38,19 +39,19 @@ fn the_recorder_crashes() {
             std::thread::sleep(Duration::from_millis(150));
             kill(recorder, signal).expect("the recorder is there");
         });
-        let said = &recording.outcome;
-        assert_eq!((said.code(), said.text()), (plain.code(), plain.text()), "{signal}: {said}");
+        let outcome = &recording.outcome;
+        assert_eq!((outcome.code(), outcome.text()), (plain.code(), plain.text()), "{signal}: {outcome}");
         let text = report_in(&recording.folder);
-        is_report(&text, signal, "the recorder of `heaptape record`", " heaptape_recorder::keeper::");
+        is_report(&text, signal, "the recorder of `heaptape record`", " heaptape_recorder::");
         // What the program wrote, and one line that names the report.
         let file = recording.folder.join("crash-report.txt");
         let closing =
             format!("the recorder crashed: the recording is truncated; please send its report: {}", file.display());
-        assert!(said.error().starts_with("err\n") && said.error().contains(&closing), "{said}");
+        assert!(outcome.error().starts_with("err\n") && outcome.error().contains(&closing), "{outcome}");
         let verdict = recording.heaptape(&["verify"]);
-        let told = verdict.text() + &verdict.error();
+        let text = verdict.text() + &verdict.error();
         assert_eq!(verdict.code(), 1, "{verdict}");
-        assert!(told.contains("truncated") && told.contains("crash-report.txt"), "{verdict}");
+        assert!(text.contains("truncated") && text.contains("crash-report.txt"), "{verdict}");
         assert!(recording.heaptape(&["report"]).text().contains("crash-report.txt"), "{signal}");
     }
     torture::passed(4, "crashes of the recorder with a report, the program unharmed", FATAL.len() as u64);
@@ -116,8 +117,8 @@ fn the_daemon_crashes() {
         let [epoch] = crashed[..] else { panic!("{crashed:?} of {epochs:?}") };
         is_report(&report_in(epoch), signal, "the daemon, pid ", " heaptape_recorder::daemon::service::");
         let verdict = daemon.word(&["verify"], std::slice::from_ref(epoch));
-        let told = verdict.text() + &verdict.error();
-        assert!(verdict.code() == 1 && told.contains("crash-report.txt"), "{verdict}");
+        let text = verdict.text() + &verdict.error();
+        assert!(verdict.code() == 1 && text.contains("crash-report.txt"), "{verdict}");
         let report = daemon.report(std::slice::from_ref(epoch));
         assert!(report.only("leaks_slowly").allocs > 20, "{report:#?}");
     }

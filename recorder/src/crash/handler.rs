@@ -1,9 +1,10 @@
-//! What runs in a process that has crashed: a signal handler on a stack of its own, and the panic hook. From here on nothing allocates, takes a lock or
-//! waits for another thread; a fault in here ends the process at once, and what was written stays.
+//! What runs in a process that has crashed: a signal handler on a stack of its own, and the panic
+//! hook. From here on nothing allocates, takes a lock or waits for another thread; a fault in here
+//! ends the process at once, and what was written stays.
 
 use super::report::{self, FRAMES, Lines, MOST, Modules, Text};
-use super::{Role, names, places};
-use crate::spawn;
+use super::{Role, destinations, names};
+use crate::spawn::{self, FATAL};
 use formats::recording::CRASH_REPORT;
 use nix::libc::{self, c_char, c_int, c_void};
 use std::cell::UnsafeCell;
@@ -13,14 +14,6 @@ use std::panic::PanicHookInfo;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::Relaxed, Ordering::SeqCst};
 
-/// The signals that make a report, with their names.
-const SIGNALS: [(c_int, &str); 5] = [
-    (libc::SIGSEGV, "SIGSEGV"),
-    (libc::SIGBUS, "SIGBUS"),
-    (libc::SIGILL, "SIGILL"),
-    (libc::SIGFPE, "SIGFPE"),
-    (libc::SIGABRT, "SIGABRT"),
-];
 /// Bytes of a handler's stack: only what is used takes memory.
 const STACK: usize = 256 << 10;
 /// A file that is larger gets no further report.
@@ -37,7 +30,7 @@ const STEP_NS: i64 = 10_000_000;
 static REPORTING: AtomicI32 = AtomicI32::new(0);
 /// The signal that the process ends by.
 static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGABRT);
-/// Whether signals that another process sent are put back, for whoever reads them from a descriptor.
+/// Whether signals that another process sent are put back, for a reader of a signal descriptor.
 static FORWARDS: AtomicBool = AtomicBool::new(false);
 
 /// What a report is made in.
@@ -47,7 +40,7 @@ struct Scratch {
     lines: Lines,
     frames: [u64; FRAMES],
     count: usize,
-    outputs: [c_int; super::MOST_PLACES],
+    outputs: [c_int; super::MOST_DESTINATIONS],
     read: [u8; 4096],
 }
 
@@ -62,20 +55,22 @@ static SCRATCH: Shared = Shared(UnsafeCell::new(Scratch {
     lines: Lines::new(),
     frames: [0; FRAMES],
     count: 0,
-    outputs: [-1; super::MOST_PLACES],
+    outputs: [-1; super::MOST_DESTINATIONS],
     read: [0; 4096],
 }));
 
-/// The arguments of the process that names frames, made beforehand: program, option, and one descriptor each.
+/// The arguments of the process that names frames, made beforehand: program, option, and one
+/// descriptor each.
 static ARGUMENTS: AtomicPtr<CString> = AtomicPtr::new(ptr::null_mut());
 
 fn set_action(signal: c_int, handler: libc::sighandler_t) {
-    // SAFETY: all zeros is a valid value of this plain structure; the handler is `SIG_DFL` or has the three arguments that `SA_SIGINFO` promises.
+    // SAFETY: all zeros is a valid value of this plain structure; the handler is `SIG_DFL` or has
+    // the three arguments that `SA_SIGINFO` promises.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        for (other, _) in SIGNALS {
+        for (other, _) in FATAL {
             libc::sigaddset(&raw mut action.sa_mask, other);
         }
         libc::sigaction(signal, &raw const action, ptr::null_mut());
@@ -84,10 +79,10 @@ fn set_action(signal: c_int, handler: libc::sighandler_t) {
 
 /// Handles the fatal signals of this process that it does not ignore.
 pub fn install() {
-    let arguments = ["heaptape", names::ASKED].map(|text| CString::new(text).unwrap_or_default());
+    let arguments = ["heaptape", names::OPTION].map(|text| CString::new(text).unwrap_or_default());
     ARGUMENTS.store(Box::leak(Box::new(arguments)).as_mut_ptr(), Relaxed);
     let handler = on_signal as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as libc::sighandler_t;
-    for (signal, _) in SIGNALS.iter().filter(|(signal, _)| !spawn::is_ignored(*signal)) {
+    for (signal, _) in FATAL.iter().filter(|(signal, _)| !spawn::is_ignored(*signal)) {
         set_action(*signal, handler);
     }
 }
@@ -96,34 +91,27 @@ fn is_installed() -> bool {
     !ARGUMENTS.load(Relaxed).is_null()
 }
 
-/// Takes the handlers away: for a forked process that becomes another program, or whose crash is nothing to report.
+/// Takes the handlers away: for a forked process that becomes another program, or whose crash is
+/// nothing to report.
 pub fn disarm() {
     if is_installed() {
         let _ = std::panic::take_hook();
-        default_actions();
+        spawn::reset_fatal_signals();
     }
 }
 
-/// Lets the fatal signals end this process. May be called after a fork in a process with threads.
-pub fn default_actions() {
-    if is_installed() {
-        SIGNALS
-            .iter()
-            .filter(|(signal, _)| !spawn::is_ignored(*signal))
-            .for_each(|(signal, _)| set_action(*signal, libc::SIG_DFL));
-    }
-}
-
-/// Whether faults that another process sent (`kill -SEGV`) are kept pending, for whoever reads signals from a descriptor.
+/// Whether faults that another process sent (`kill -SEGV`) are kept pending, for a reader of a
+/// signal descriptor.
 pub fn forward_faults(forwards: bool) {
     FORWARDS.store(forwards, Relaxed);
 }
 
-/// Unblocks the signals of faults for the calling thread: one that is blocked ends the process without a report.
+/// Unblocks the signals of faults for the calling thread: one that is blocked ends the process
+/// without a report.
 pub fn unblock_faults() {
     if is_installed() {
         let (how, size) = (libc::SIG_UNBLOCK, size_of::<spawn::Mask>());
-        let faults = SIGNALS.iter().filter(|(signal, _)| *signal != libc::SIGABRT || !FORWARDS.load(Relaxed));
+        let faults = FATAL.iter().filter(|(signal, _)| *signal != libc::SIGABRT || !FORWARDS.load(Relaxed));
         let mask: spawn::Mask = faults.map(|(signal, _)| spawn::bit(*signal)).sum();
         let none = ptr::null_mut::<spawn::Mask>();
         // SAFETY: the first pointer is to 8 bytes, the size that is passed; the other is null.
@@ -135,13 +123,14 @@ pub fn unblock_faults() {
 #[derive(Debug)]
 pub struct OwnStack(*mut c_void);
 
-/// Gives the calling thread a stack for handlers, if handlers are installed.
+/// Sets a stack for handlers of the calling thread, if handlers are installed.
 pub fn use_own_stack() -> OwnStack {
     if !is_installed() {
         return OwnStack(ptr::null_mut());
     }
     let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping at an address of the kernel's choice; it stays until the stack is no longer used.
+    // SAFETY: a new mapping at an address of the kernel's choice; it stays until the stack is no
+    // longer used.
     unsafe {
         let base = libc::mmap(ptr::null_mut(), STACK, rights, flags, -1, 0);
         if base == libc::MAP_FAILED {
@@ -164,7 +153,8 @@ impl Drop for OwnStack {
     fn drop(&mut self) {
         if !self.0.is_null() {
             let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-            // SAFETY: the thread does not use the stack, since it is not in a handler; after the first call nobody knows the mapping.
+            // SAFETY: the thread does not use the stack, since it is not in a handler; after the
+            // first call nobody knows the mapping.
             unsafe {
                 libc::sigaltstack(&raw const none, ptr::null_mut());
                 libc::munmap(self.0, STACK);
@@ -178,7 +168,8 @@ fn thread_id() -> c_int {
     unsafe { libc::syscall(libc::SYS_gettid) as c_int }
 }
 
-/// Whether the calling thread is the one that reports. Another one waits for the end of the process.
+/// Whether the calling thread is the one that reports. Another one waits for the end of the
+/// process.
 fn is_first() -> bool {
     let own = thread_id();
     match REPORTING.compare_exchange(0, own, SeqCst, SeqCst) {
@@ -203,7 +194,8 @@ extern "C" fn on_signal(signal: c_int, information: *mut libc::siginfo_t, contex
     let sender = (information.si_code <= 0).then(|| unsafe { information.si_pid() });
     let own = i32::try_from(std::process::id()).ok();
     if sender.is_some() && sender != own && FORWARDS.load(Relaxed) {
-        // SAFETY: a mask of the interrupted thread, and the information that the kernel has just passed.
+        // SAFETY: a mask of the interrupted thread, and the information that the kernel has just
+        // passed.
         unsafe {
             libc::sigaddset(&raw mut context.uc_sigmask, signal);
             libc::syscall(libc::SYS_rt_sigqueueinfo, libc::getpid(), signal, ptr::from_ref(information));
@@ -217,7 +209,7 @@ extern "C" fn on_signal(signal: c_int, information: *mut libc::siginfo_t, contex
         let (pc, sp) = (register(libc::REG_RIP), register(libc::REG_RSP));
         // SAFETY: `is_first` was true, so nobody else has it.
         let scratch = unsafe { &mut *SCRATCH.0.get() };
-        let name = SIGNALS.iter().find(|(number, _)| *number == signal).map_or("a signal", |(_, name)| name);
+        let name = FATAL.iter().find(|(number, _)| *number == signal).map_or("a signal", |(_, name)| name);
         scratch.begin(|text| {
             text.put(name.as_bytes());
             match sender {
@@ -244,7 +236,8 @@ extern "C" fn on_signal(signal: c_int, information: *mut libc::siginfo_t, contex
     }
     set_action(signal, libc::SIG_DFL);
     if sender.is_some() {
-        // SAFETY: the information that the kernel has passed, for the calling thread; the signal waits until the handler returns.
+        // SAFETY: the information that the kernel has passed, for the calling thread; the signal
+        // waits until the handler returns.
         unsafe {
             libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), thread_id(), signal, ptr::from_ref(information))
         };
@@ -300,7 +293,8 @@ extern "C" fn on_alarm(_: c_int) {
 impl Scratch {
     /// Writes who crashed and how.
     fn begin(&mut self, cause: impl FnOnce(&mut Text<MOST>)) {
-        // SAFETY: the handler calls only functions that a handler may call. SIGALRM is the process's own from here on.
+        // SAFETY: the handler calls only functions that a handler may call. SIGALRM is the
+        // process's own from here on.
         unsafe {
             libc::signal(libc::SIGALRM, on_alarm as extern "C" fn(c_int) as libc::sighandler_t);
             let (mask, none) = (spawn::bit(libc::SIGALRM), ptr::null_mut::<spawn::Mask>());
@@ -333,10 +327,11 @@ impl Scratch {
         text.put(b"\n");
     }
 
-    /// Writes the stack from `pc` on, brings the report to where it belongs, and has its functions named.
+    /// Writes the stack from `pc` on, brings the report to where it belongs, and has its functions
+    /// named.
     fn report(&mut self, pc: Option<u64>) {
-        for (output, place) in self.outputs.iter_mut().zip(places()) {
-            *output = open_report(place);
+        for (output, folder) in self.outputs.iter_mut().zip(destinations()) {
+            *output = open_report(folder);
         }
         let has_file = self.outputs.iter().any(|output| *output >= 0);
         let to_log = !has_file || Role::now() == Role::Daemon;
@@ -358,7 +353,8 @@ impl Scratch {
         self.name_functions(to_log);
     }
 
-    /// Collects the return addresses, from `pc` on where that is among them: before it are the handler's.
+    /// Collects the return addresses, from `pc` on where that is among them: before it are the
+    /// handler's.
     fn collect(&mut self, pc: Option<u64>) {
         self.count = 0;
         let mut is_found = pc.is_none();
@@ -370,8 +366,8 @@ impl Scratch {
                     (is_found, self.count) = (true, 0);
                 }
                 // The outermost frame returns nowhere.
-                if let Some(place) = self.frames.get_mut(self.count).filter(|_| address != 0 || pc == Some(0)) {
-                    *place = address;
+                if let Some(slot) = self.frames.get_mut(self.count).filter(|_| address != 0 || pc == Some(0)) {
+                    *slot = address;
                     self.count += 1;
                 }
                 self.count < FRAMES
@@ -396,7 +392,8 @@ impl Scratch {
         }
     }
 
-    /// Writes the text from `from` on to all files, and to standard error if asked. Returns the bytes.
+    /// Writes the text from `from` on to all files, and to standard error with `to_log`. Returns
+    /// the bytes.
     fn write(&self, from: usize, to_log: bool) -> usize {
         let bytes = self.text.bytes().get(from..).unwrap_or_default();
         let log = to_log.then_some(libc::STDERR_FILENO);
@@ -413,7 +410,7 @@ impl Scratch {
     fn say_where(&self) {
         let mut path = [0u8; 512];
         let mut link = Text::<32>::new();
-        link.put(b"/proc/self/fd/").number(places().next().unwrap_or(-1).unsigned_abs().into()).put(b"\0");
+        link.put(b"/proc/self/fd/").number(destinations().next().unwrap_or(-1).unsigned_abs().into()).put(b"\0");
         // SAFETY: the string ends in 0; the buffer has the length that is passed.
         let length = unsafe { libc::readlink(link.bytes().as_ptr().cast(), path.as_mut_ptr().cast(), path.len()) };
         let path = path.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default();
@@ -427,26 +424,28 @@ impl Scratch {
     fn name_functions(&self, to_log: bool) {
         let arguments = ARGUMENTS.load(Relaxed);
         let mut pipe = [-1; 2];
-        // SAFETY: the array has two places.
+        // SAFETY: the array has two destinations.
         if arguments.is_null() || unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
             return;
         }
         // A pipe holds the report: nobody waits for its reader.
         write_all(pipe[1], self.text.bytes());
-        // SAFETY: a fork without libc, whose locks may be held by a thread that is gone in the child; the child makes system calls alone.
+        // SAFETY: a fork without libc, whose locks may be held by a thread that is gone in the
+        // child; the child makes system calls alone.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t };
         if child == 0 {
-            let mut numbers = [const { Text::<12>::new() }; super::MOST_PLACES + 1];
-            let mut list = [ptr::null::<c_char>(); super::MOST_PLACES + 4];
-            // SAFETY: `install` made two strings that are never freed; the list and the environment end in a null pointer. Nothing returns from here.
+            let mut numbers = [const { Text::<12>::new() }; super::MOST_DESTINATIONS + 1];
+            let mut list = [ptr::null::<c_char>(); super::MOST_DESTINATIONS + 4];
+            // SAFETY: `install` made two strings that are never freed; the list and the environment
+            // end in a null pointer. Nothing returns from here.
             unsafe {
                 list[0] = (*arguments).as_ptr();
                 list[1] = (*arguments.add(1)).as_ptr();
                 let log = to_log.then_some(libc::STDERR_FILENO);
                 let outputs = self.outputs.iter().copied().filter(|output| *output >= 0).chain(log);
-                for ((output, number), place) in outputs.zip(&mut numbers).zip(list.iter_mut().skip(2)) {
+                for ((output, number), argument) in outputs.zip(&mut numbers).zip(list.iter_mut().skip(2)) {
                     libc::fcntl(output, libc::F_SETFD, 0);
-                    *place = number.number(output.unsigned_abs().into()).put(b"\0").bytes().as_ptr().cast();
+                    *argument = number.number(output.unsigned_abs().into()).put(b"\0").bytes().as_ptr().cast();
                 }
                 libc::dup2(pipe[0], libc::STDIN_FILENO);
                 libc::fcntl(libc::STDIN_FILENO, libc::F_SETFL, 0);
@@ -457,7 +456,8 @@ impl Scratch {
                 libc::_exit(127);
             }
         }
-        // SAFETY: plain numbers. The child reads to the end of the pipe, so that no writer may be left.
+        // SAFETY: plain numbers. The child reads to the end of the pipe, so that no writer may be
+        // left.
         unsafe {
             libc::close(pipe[1]);
             for _ in 0..STEPS {
@@ -475,7 +475,8 @@ fn open_report(folder: c_int) -> c_int {
     const NAME: &CStr = c"crash-report.txt";
     const { assert!(CRASH_REPORT.len() == NAME.count_bytes()) };
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    // SAFETY: a string that ends in 0, and a writable structure of which all zeros are a valid value.
+    // SAFETY: a string that ends in 0, and a writable structure of which all zeros are a valid
+    // value.
     unsafe {
         let file = libc::openat(folder, NAME.as_ptr(), flags, 0o600);
         let mut status: libc::stat = std::mem::zeroed();

@@ -1,5 +1,6 @@
-//! The second step of a report: this program, run once more by the crashed process, names the functions of its frames. It is the same file, so that
-//! an offset in a module means the same code here.
+//! The second step of a report: this program, run once more by the crashed process, names the
+//! functions of its frames. It is the same file, so that an offset in a module means the same code
+//! here.
 
 use super::report::{FRAME, Lines, Modules, hex};
 use nix::sys::resource::{Resource, setrlimit};
@@ -7,16 +8,16 @@ use std::fs::File;
 use std::io::{Read, Write};
 
 /// First argument of a process that names frames; descriptors to write to follow.
-pub const ASKED: &str = "--name-crash-frames";
+pub const OPTION: &str = "--name-crash-frames";
 /// Most bytes that are read, and written.
 const MOST: u64 = 64 << 10;
 /// Seconds of CPU time.
 const SECONDS: u64 = 20;
 
 /// Names the frames of a report on standard input, if that is what this process was started for.
-pub fn run_if_asked() -> bool {
+pub fn run_if_requested() -> bool {
     let mut arguments = std::env::args().skip(1);
-    if arguments.next().as_deref() != Some(ASKED) {
+    if arguments.next().as_deref() != Some(OPTION) {
         return false;
     }
     let _ = setrlimit(Resource::RLIMIT_CPU, SECONDS, SECONDS);
@@ -52,10 +53,10 @@ pub fn run_if_asked() -> bool {
 /// The functions of one frame, innermost first, one a line: several where code was inlined.
 fn names(line: &str, modules: &Modules) -> String {
     let mut text = String::new();
-    let mut words = line[FRAME.len()..].splitn(3, ' ');
-    let (number, address) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let place = words.next().and_then(|place| place.rsplit_once("+0x"));
-    let here = place.and_then(|(path, offset)| modules.base(path.as_bytes())?.checked_add(hex(offset.as_bytes())?));
+    let mut fields = line[FRAME.len()..].splitn(3, ' ');
+    let (number, address) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+    let module = fields.next().and_then(|module| module.rsplit_once("+0x"));
+    let here = module.and_then(|(path, offset)| modules.base(path.as_bytes())?.checked_add(hex(offset.as_bytes())?));
     if let Some(here) = here.and_then(|here| usize::try_from(here).ok()) {
         backtrace::resolve(std::ptr::without_provenance_mut(here), |symbol| {
             let Some(name) = symbol.name() else { return };

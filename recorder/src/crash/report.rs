@@ -1,4 +1,5 @@
-//! The text of a report, made without allocating: what stands in static memory may be used in a signal handler.
+//! The text of a report, made without allocating: what is in static memory may be used in a signal
+//! handler.
 
 /// Bytes of a report before the functions' names.
 pub const MOST: usize = 24 << 10;
@@ -21,17 +22,17 @@ pub struct Text<const N: usize> {
 }
 
 impl<const N: usize> Text<N> {
-    /// An empty one.
+    /// Returns a text without any bytes.
     pub const fn new() -> Self {
         Text { bytes: [0; N], length: 0 }
     }
 
-    /// What was written.
+    /// Returns the bytes that were added.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 
-    /// Bytes so far.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.length
     }
@@ -47,7 +48,7 @@ impl<const N: usize> Text<N> {
         self
     }
 
-    /// Adds text of foreign origin: control characters become `?`.
+    /// Adds text of external origin: control characters become `?`.
     pub fn put_clean(&mut self, bytes: &[u8]) -> &mut Self {
         for byte in bytes.iter().take(MESSAGE) {
             self.put(&[if byte.is_ascii_control() { b'?' } else { *byte }]);
@@ -55,7 +56,7 @@ impl<const N: usize> Text<N> {
         self
     }
 
-    /// Adds a number.
+    /// Adds a number in decimal.
     pub fn number(&mut self, number: u64) -> &mut Self {
         self.digits(number, 10)
     }
@@ -107,7 +108,7 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// None.
+    /// Returns a table without any mapping.
     pub const fn new() -> Modules {
         const NONE: Module = Module { start: 0, end: 0, base: 0, path: [0; PATH], length: 0 };
         Modules { list: [NONE; MODULES], count: 0, base: 0 }
@@ -115,10 +116,10 @@ impl Modules {
 
     /// Takes in one line: `START-END RIGHTS OFFSET DEVICE INODE PATH`.
     pub fn line(&mut self, line: &[u8]) {
-        let mut words = line.splitn(6, |byte| *byte == b' ');
-        let mut word = || words.next().unwrap_or_default();
-        let (range, rights, offset) = (word(), word(), word());
-        let (_, _, path) = (word(), word(), word());
+        let mut fields = line.splitn(6, |byte| *byte == b' ');
+        let mut field = || fields.next().unwrap_or_default();
+        let (range, rights, offset) = (field(), field(), field());
+        let (_, _, path) = (field(), field(), field());
         let path = path.trim_ascii_start();
         let mut ends = range.split(|byte| *byte == b'-').map(hex);
         let (Some(Some(start)), Some(Some(end))) = (ends.next(), ends.next()) else { return };
@@ -140,7 +141,8 @@ impl Modules {
         }
     }
 
-    /// The path of the file in whose code an address lies, and the distance from where the file begins.
+    /// The path of the file in whose code an address is, and the distance from where the file
+    /// begins.
     pub fn find(&self, address: u64) -> Option<(&[u8], u64)> {
         let known = self.list.get(..self.count)?;
         let module = known.iter().find(|module| (module.start..module.end).contains(&address))?;
@@ -173,8 +175,8 @@ impl Lines {
             if *byte == b'\n' {
                 modules.line(self.line.get(..self.length).unwrap_or_default());
                 self.length = 0;
-            } else if let Some(place) = self.line.get_mut(self.length) {
-                *place = *byte;
+            } else if let Some(slot) = self.line.get_mut(self.length) {
+                *slot = *byte;
                 self.length += 1;
             }
         }

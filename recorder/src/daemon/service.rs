@@ -14,7 +14,7 @@ use super::notify::{self, Notify};
 use super::streams::Streams;
 use crate::attach::{self, Door};
 use crate::clock::Clock;
-use crate::crash::{self, Place, Role};
+use crate::crash::{self, Destination, Role};
 use crate::options::Mode;
 use crate::process::{self, make_folder};
 use crate::session::{End, SessionId, Stats};
@@ -65,7 +65,7 @@ pub(super) struct Current {
     pub(super) streams: u64,
     pub(super) streamed: Arc<AtomicU64>,
     /// It gets the report, should this process crash.
-    pub(super) _crash: Place,
+    pub(super) _crash: Destination,
 }
 
 /// An epoch that is over, and what is still to come of it.
@@ -172,7 +172,7 @@ pub fn run(config: Config, work: Work) -> io::Result<()> {
     let watchdog = notify::watchdog();
     let mut fed = Instant::now();
     while service.stopping.is_none() {
-        crash::panic_if_asked();
+        crash::panic_if_requested();
         service.round(watchdog.map_or(ROUND, |every| every.min(ROUND)))?;
         if watchdog.is_some_and(|every| fed.elapsed() >= every / 2) {
             service.notify.tell("WATCHDOG=1");

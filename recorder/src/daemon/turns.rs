@@ -6,7 +6,7 @@ use super::epoch::Epoch;
 use super::intake::about_again;
 use super::service::{Closing, Current, FLIGHTS, Service};
 use crate::clock;
-use crate::crash::{self, Place};
+use crate::crash::{self, Destination};
 use crate::drain::Command;
 use crate::image::Tell;
 use crate::options::Mode;
@@ -37,7 +37,7 @@ impl Service {
         let _ = self.archive.send(Told::Begin(Arc::clone(&epoch)));
         let until = Instant::now() + self.config.epoch;
         let (names, streamed) = Default::default();
-        let (_crash, streams) = (Place::of(&epoch.dir), 0);
+        let (_crash, streams) = (Destination::of(&epoch.dir), 0);
         let current = Current { epoch: Arc::clone(&epoch), until, names, streams, streamed, _crash };
         self.epochs.insert(uid, current);
         Ok(epoch)
