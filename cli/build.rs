@@ -1,4 +1,5 @@
-//! Builds the preload library and hands it to the command as bytes, so that one file is all that is installed.
+//! Builds the preload library and hands it to the command as bytes, so that one file is all that is
+//! installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +8,8 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
 }
 
-/// A build of its own: other flags than the command's (whatever wrapper or flags that one is built with), in a folder of its own.
+/// Builds the preload library into `folder`. It has a target folder and flags of its own: those of
+/// the command's build, and a compiler wrapper, must not apply to it.
 fn build(root: &Path, folder: &Path, offline: bool) -> bool {
     let mut cargo = Command::new(variable("CARGO"));
     cargo.args(["rustc", "--quiet", "--profile", "preload", "-p", "heaptape-preload", "--lib", "--target"]);
@@ -28,7 +30,8 @@ fn main() {
     for source in ["preload", "wire", "Cargo.toml"] {
         println!("cargo:rerun-if-changed={}", root.join(source).display());
     }
-    // The packages are there already: the same lock file names them for the command's own build. Else they are fetched.
+    // The packages are there already: the same lock file names them for the command's own build.
+    // Else they are fetched.
     assert!(build(&root, &folder, true) || build(&root, &folder, false), "the preload library cannot be built");
     let library = folder.join(variable("TARGET")).join("preload").join("libheaptape.so");
     println!("cargo:rustc-env=HEAPTAPE_LIBRARY_FILE={}", library.display());

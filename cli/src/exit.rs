@@ -1,57 +1,57 @@
-//! THE list of exit statuses: how each command ends, as scripts see it. `--help`, the manual pages and `docs/exit-status.md` show [`TABLE`].
+//! The list of exit statuses. `--help`, the manual pages and `docs/exit-status.md` show [`TABLE`].
 
 use std::process::ExitCode;
 
-/// How a command ended.
+/// Result of a command that did not fail with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It did all that it was asked to do.
+    /// Everything was answered or written.
     Done,
-    /// A `--fail-if` condition holds; with the status of `--fail-code`.
-    GateFailed(u8),
-    /// It did what it could: something is missing from what it read or wrote.
+    /// A `--fail-if` condition holds. The number is that of `--fail-code`.
+    ThresholdFailed(u8),
+    /// Something is missing from what was read or written.
     Partial,
-    /// There is no answer. A message is printed already.
+    /// There is no answer. The command has printed why.
     NoAnswer,
-    /// It answered from an incomplete recording.
+    /// The answer comes from an incomplete recording.
     Incomplete {
-        /// Whether `--strict` was given.
+        /// Whether `--strict` asks for a status of its own.
         strict: bool,
     },
-    /// The exit status of another program, passed on.
+    /// The exit status of the recorded program.
     Status(u8),
 }
 
-/// Status of an answer without any reservation.
+/// Exit status of a complete answer.
 const DONE: u8 = 0;
-/// Status of what is partial, and by default of a gate that failed.
+/// Exit status of a partial result, and by default of a threshold that is exceeded.
 pub const FAILED: u8 = 1;
-/// Status of no answer.
+/// Exit status where there is no answer.
 const NO_ANSWER: u8 = 2;
-/// Status of an incomplete answer with `--strict`.
+/// Exit status of an answer from an incomplete recording with `--strict`.
 const INCOMPLETE: u8 = 3;
 
-/// Status, and what it means.
+/// Each exit status with its meaning.
 pub const TABLE: &[(&str, &str)] = &[
-    ("0", "Done: answered, written, or every gate passed. An incomplete recording is a warning on stderr."),
+    ("0", "Done: answered, written, or no threshold exceeded. An incomplete recording is a warning on stderr."),
     (
         "1",
         "A --fail-if condition holds (or the status of --fail-code). `verify`: readable, but something is missing or wrong. \
-     `export`, `convert`, `pack`, `dump`, `send`, `stream` and the views of other tools' formats: done, but something is missing.",
+     `export`, `convert`, `pack`, `dump`, `send`, `stream` and the compat views: done, but something is missing.",
     ),
     (
         "2",
         "No answer: wrong arguments, an unreadable file, nothing recorded, an empty time range, or a name that matches nothing.",
     ),
-    ("3", "Only with --strict: answered from an incomplete recording, and no gate failed."),
+    ("3", "Only with --strict: answered from an incomplete recording, and no threshold was exceeded."),
     (
         "other",
-        "`record` passes on the program's status: 128+N if signal N ended it, 127 if it was not found, 126 if it cannot be run.",
+        "`record` exits with the program's status: 128+N if signal N ended it, 127 if it was not found, 126 if it cannot be run.",
     ),
 ];
 
 impl Outcome {
-    /// The exit status. Says on stderr what the status alone does not.
+    /// Returns the exit status, and prints a warning about an incomplete recording.
     pub fn report(self) -> ExitCode {
         if matches!(self, Outcome::Incomplete { .. }) {
             eprintln!("heaptape: warning: the recording is incomplete; `heaptape verify` lists what is missing");
@@ -65,15 +65,15 @@ impl Outcome {
             Outcome::Partial => FAILED,
             Outcome::NoAnswer => NO_ANSWER,
             Outcome::Incomplete { strict: true } => INCOMPLETE,
-            Outcome::GateFailed(status) | Outcome::Status(status) => status,
+            Outcome::ThresholdFailed(status) | Outcome::Status(status) => status,
         }
     }
 }
 
-/// Columns of the table in `--help`.
+/// Columns of the table that `--help` prints.
 const WIDTH: usize = 90;
 
-/// The table for `--help`.
+/// Returns the table as text for `--help`.
 pub fn help() -> String {
     let mut text = "Exit status:".to_string();
     for (status, meaning) in TABLE {
@@ -111,7 +111,7 @@ mod tests {
             (Outcome::Done, 0),
             (Outcome::Incomplete { strict: false }, 0),
             (Outcome::Partial, 1),
-            (Outcome::GateFailed(23), 23),
+            (Outcome::ThresholdFailed(23), 23),
             (Outcome::NoAnswer, 2),
             (Outcome::Incomplete { strict: true }, 3),
             (Outcome::Status(137), 137),

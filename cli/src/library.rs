@@ -1,5 +1,5 @@
-//! The preload library inside this binary, and the file that the loader needs: written once into a folder that only we can write to,
-//! under a name that its content gives it.
+//! The preload library is inside this binary. The dynamic linker needs a file: it is written once,
+//! into a folder that only its owner can write to, under a name with a hash of its content.
 
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::hash::{DefaultHasher, Hasher};
@@ -9,53 +9,59 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 static LIBRARY: &[u8] = include_bytes!(env!("HEAPTAPE_LIBRARY_FILE"));
-/// Environment variable: another library to preload.
+/// Environment variable with the path of another library to preload.
 const ENV_LIBRARY: &str = "HEAPTAPE_LIBRARY";
 
-/// Where the library lies.
+/// Returns the path of the library's file, and writes it if needed.
+///
+/// # Errors
+/// No folder can hold it, or HEAPTAPE_LIBRARY names no file.
 pub fn path() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os(ENV_LIBRARY).filter(|path| !path.is_empty()) {
         let path = std::path::absolute(path)?;
-        anyhow::ensure!(path.is_file(), "{} ({ENV_LIBRARY}) is no file", path.display());
+        anyhow::ensure!(path.is_file(), "{} ({ENV_LIBRARY}) is not a file", path.display());
         return Ok(path);
     }
-    let mut last = anyhow::anyhow!("no folder for the preload library");
+    let mut last = anyhow::anyhow!("no folder can hold the preload library");
     for folder in folders() {
         match write(&folder) {
             Ok(path) => return Ok(path),
             Err(error) => {
-                last = anyhow::Error::new(error).context(format!("{}: the preload library", folder.display()))
+                last = anyhow::Error::new(error)
+                    .context(format!("cannot write the preload library to {}", folder.display()))
             }
         }
     }
     Err(last)
 }
 
-/// Folders to try. LD_PRELOAD separates by blanks and colons, so no path may have any.
+/// Returns the folders to try. LD_PRELOAD separates paths by blanks and colons, so none may contain
+/// one.
 fn folders() -> impl Iterator<Item = PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let own = format!("heaptape-{}", owner());
-    let places = [
-        // What the superuser records may give its rights up, and its loader must still find the library.
+    let folders = [
+        // A program that root records may drop its privileges, and must still be able to load the
+        // library.
         is_for_all().then(|| PathBuf::from("/var/cache/heaptape")),
-        variable("XDG_CACHE_HOME").map(|place| place.join("heaptape")),
-        variable("HOME").map(|place| place.join(".cache").join("heaptape")),
-        variable("TMPDIR").map(|place| place.join(&own)),
+        variable("XDG_CACHE_HOME").map(|folder| folder.join("heaptape")),
+        variable("HOME").map(|folder| folder.join(".cache").join("heaptape")),
+        variable("TMPDIR").map(|folder| folder.join(&own)),
         Some(PathBuf::from("/tmp").join(&own)),
         Some(PathBuf::from("/tmp").join(format!("{own}-{}", std::process::id()))),
     ];
-    let usable = |place: &PathBuf| {
-        place.is_absolute() && !place.as_os_str().as_bytes().iter().any(|byte| b" \t\n:".contains(byte))
+    let is_usable = |folder: &PathBuf| {
+        folder.is_absolute() && !folder.as_os_str().as_bytes().iter().any(|byte| b" \t\n:".contains(byte))
     };
-    places.into_iter().flatten().filter(usable)
+    folders.into_iter().flatten().filter(is_usable)
 }
 
-/// Our user's number: that of a process file which the kernel just made for us.
+/// Returns the effective user id: the owner of this process's folder in /proc.
 fn owner() -> u32 {
     std::fs::metadata("/proc/self").map_or(0, |me| me.uid())
 }
 
-/// Whether other users' processes may come to load it.
+/// Returns whether processes of other users may have to load it.
 fn is_for_all() -> bool {
     owner() == 0
 }
@@ -71,7 +77,7 @@ fn write(folder: &Path) -> std::io::Result<PathBuf> {
     }
     let found = std::fs::symlink_metadata(folder)?;
     if !found.is_dir() || found.uid() != owner() || found.mode() & 0o022 != 0 {
-        return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, "others can write to this folder"));
+        return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, "other users can write to this folder"));
     }
     let mut hasher = DefaultHasher::new();
     hasher.write(LIBRARY);

@@ -1,4 +1,5 @@
-//! `record -o -`: the recording lies in a folder that goes away, and another process of this command copies its trace to standard output.
+//! `record -o -`: the recording is written to a temporary folder, and a second process of this
+//! command copies its trace to standard output.
 
 use anyhow::Context;
 use std::io::IsTerminal;
@@ -7,14 +8,18 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// The copy while it is made.
+/// The process that copies the trace, and the temporary folder.
 pub struct Live {
     folder: tempfile::TempDir,
     copy: Child,
 }
 
 impl Live {
-    /// Starts the process that copies. From here on standard output is where standard error is.
+    /// Starts the process that copies. From then on standard output goes to standard error.
+    ///
+    /// # Errors
+    /// Standard output is a terminal, or the same file as standard error; the folder or the process
+    /// cannot be made.
     pub fn start() -> anyhow::Result<Live> {
         let (out, error) = (std::io::stdout(), std::io::stderr());
         if out.is_terminal() {
@@ -22,26 +27,28 @@ impl Live {
         }
         if is_same_file(out.as_fd(), error.as_fd())? {
             anyhow::bail!(
-                "the trace and the program's messages would mix: standard output and standard error are the same file"
+                "standard output and standard error are the same file, so trace and messages would mix: redirect one of them"
             );
         }
-        let folder =
-            tempfile::Builder::new().prefix("heaptape-live-").tempdir().context("a folder for the recording")?;
+        let folder = tempfile::Builder::new()
+            .prefix("heaptape-live-")
+            .tempdir()
+            .context("cannot make a folder for the recording")?;
         let mut command = Command::new("/proc/self/exe");
         command.args(["stream", "--starting"]).arg(folder.path().join("r"));
         // The terminal's signals are for the program; the copy ends with the recording.
         command.stdin(Stdio::null()).process_group(0);
-        let copy = command.spawn().context("the process that copies the trace")?;
-        nix::unistd::dup2_stdout(error).context("standard output")?;
+        let copy = command.spawn().context("cannot start the process that copies the trace")?;
+        nix::unistd::dup2_stdout(error).context("cannot redirect standard output")?;
         Ok(Live { folder, copy })
     }
 
-    /// Where the recording goes.
+    /// Returns the folder of the recording.
     pub fn dir(&self) -> PathBuf {
         self.folder.path().join("r")
     }
 
-    /// Waits until all is copied.
+    /// Waits until the whole trace has been copied.
     pub fn end(mut self) {
         let _ = self.copy.wait();
     }
@@ -49,13 +56,13 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // Of a program that was not run nothing comes.
+        // If the program was not run, the copying process would wait for ever.
         let _ = self.copy.kill();
         let _ = self.copy.wait();
     }
 }
 
-/// Whether two descriptors are the same file, in which what is written to both would mix.
+/// Returns whether two descriptors are the same file, in which their output would mix.
 fn is_same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> anyhow::Result<bool> {
     let (one, other) = (nix::sys::stat::fstat(one)?, nix::sys::stat::fstat(other)?);
     let is_device = one.st_mode & nix::libc::S_IFMT == nix::libc::S_IFCHR;

@@ -1,14 +1,15 @@
-//! `heaptape`: first word -> subcommand; outcome -> exit status (exit.rs); errors are printed here, once.
+//! The command `heaptape`: parses the command line, runs the subcommand, and prints its error.
+//! `exit.rs` has the exit statuses.
 #![forbid(unsafe_code)]
 
 #[macro_use]
 mod terminal;
 
+mod commands;
 mod exit;
 mod library;
 mod live;
-mod slips;
-mod words;
+mod typos;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use heaptape_analyzer::text;
@@ -23,34 +24,36 @@ pub use exit::Outcome;
 #[command(name = "heaptape", version, about, max_term_width = 110, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
-    word: words::Word,
+    subcommand: commands::Subcommand,
 }
 
-/// All words with their options and examples: what parses the command line, and what help, manual pages and completions are made of.
+/// Returns all subcommands with their options and examples. The command line is parsed by it; help,
+/// manual pages and completions are made from it.
 fn command() -> clap::Command {
-    let command = Cli::command().mut_subcommands(|word| {
-        let examples = words::examples::of(word.get_name());
-        let before = word.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
+    let command = Cli::command().mut_subcommands(|subcommand| {
+        let examples = commands::examples::of(subcommand.get_name());
+        let before = subcommand.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
         // The short help of a command stays on one screen.
         let short = format!("{before}{examples}");
-        word.after_long_help(format!("{short}\n\n{}", exit::help())).after_help(short)
+        subcommand.after_long_help(format!("{short}\n\n{}", exit::help())).after_help(short)
     });
     command.after_help(exit::help())
 }
 
-/// Parses the command line. Ends the process where clap does: on help, and on errors.
-fn matches(words: Vec<OsString>) -> clap::ArgMatches {
-    let typed: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    command().try_get_matches_from(words).unwrap_or_else(|error| {
-        let commands: Vec<String> = command().get_subcommands().map(|word| word.get_name().to_owned()).collect();
-        match slips::explain(&error, &commands, &typed) {
+/// Parses the command line. Exits on help and on errors, as clap does.
+fn parse(args: Vec<OsString>) -> clap::ArgMatches {
+    let typed: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    command().try_get_matches_from(args).unwrap_or_else(|error| {
+        let commands: Vec<String> =
+            command().get_subcommands().map(|subcommand| subcommand.get_name().to_owned()).collect();
+        match typos::explain(&error, &commands, &typed) {
             Some(message) => {
                 eprintln!("heaptape: {message}");
                 std::process::exit(2)
             }
             None => {
-                // The parser quotes what was typed, so it sees that cleaned.
-                let cleaned = typed.iter().map(|word| text::clean(word).into_owned());
+                // clap quotes the arguments in its message. It must not see control characters.
+                let cleaned = typed.iter().map(|arg| text::clean(arg).into_owned());
                 command().try_get_matches_from(cleaned).err().unwrap_or(error).exit()
             }
         }
@@ -62,17 +65,17 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     crash::install();
-    let words = words::spelled(std::env::args_os());
-    let done = if words::asks_for_list(&words) {
-        words::list()
+    let args = commands::with_long_options(std::env::args_os());
+    let result = if commands::is_list_request(&args) {
+        commands::print_metrics()
     } else {
-        let matches = matches(words);
-        words::run(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).word)
+        let matches = parse(args);
+        commands::run(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).subcommand)
     };
     for line in heaptape_analyzer::symbols::unshown() {
         eprintln!("heaptape: {}", text::clean(&line));
     }
-    match done {
+    match result {
         Ok(outcome) => outcome.report(),
         Err(error) if is_broken_pipe(&error) => Outcome::Done.report(),
         Err(error) => {
@@ -82,7 +85,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// A reader that stops reading (`heaptape report | head`) is no failure.
+/// Returns whether the reader of a pipe has closed it (`heaptape report | head`), which is not a
+/// failure.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<std::io::Error>().is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)

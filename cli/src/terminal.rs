@@ -1,19 +1,18 @@
-//! Standard output and standard error, as nothing that is printed can steer a terminal. What prints colors of its own, reports, cleans
-//! its lines one by one (`heaptape_analyzer::text::Screen`) and writes to the streams themselves.
-//!
-//! `println!` and `eprintln!` of all subcommands are the ones below, so that no message can forget it: paths and names come from
-//! other people's programs.
+//! Standard output and standard error without control characters: paths and names come from
+//! recorded programs, and must not control the terminal. All subcommands use the `println!` and
+//! `eprintln!` below. Reports print colors, so they clean their lines themselves
+//! (`heaptape_analyzer::text::Screen`).
 
 use heaptape_analyzer::text::Harmless;
 use std::fmt::Arguments;
 use std::io::{self, BufWriter, StderrLock, StdoutLock, Write};
 
-/// Standard output, cleaned. The end must be flushed.
+/// Returns standard output, cleaned and buffered. The caller flushes it at the end.
 pub fn stdout() -> BufWriter<Harmless<StdoutLock<'static>>> {
     BufWriter::new(Harmless::new(io::stdout().lock()))
 }
 
-/// Standard error, cleaned.
+/// Returns standard error, cleaned and unbuffered.
 pub fn stderr() -> Harmless<StderrLock<'static>> {
     Harmless::new(io::stderr().lock())
 }
@@ -21,8 +20,8 @@ pub fn stderr() -> Harmless<StderrLock<'static>> {
 /// Prints a line on standard output.
 ///
 /// # Panics
-/// When standard output cannot be written, as the standard library's `println!` does. A reader that stopped reading is no failure:
-/// then the command ends.
+/// Panics when standard output cannot be written, as the standard library's `println!` does. When
+/// the reader has closed the pipe, the command exits with status 0 instead.
 pub fn print_line(line: Arguments<'_>) {
     let mut out = Harmless::new(io::stdout().lock());
     match writeln!(out, "{line}").and_then(|()| out.flush()) {
@@ -31,18 +30,18 @@ pub fn print_line(line: Arguments<'_>) {
     }
 }
 
-/// Prints a line on standard error, if that is possible.
+/// Prints a line on standard error. Ignores errors.
 pub fn print_error(line: Arguments<'_>) {
     let mut out = stderr();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// The standard library's, cleaned.
+/// Replaces the standard library's `println!`.
 macro_rules! println {
     ($($line:tt)*) => { $crate::terminal::print_line(format_args!($($line)*)) };
 }
 
-/// The standard library's, cleaned.
+/// Replaces the standard library's `eprintln!`.
 macro_rules! eprintln {
     ($($line:tt)*) => { $crate::terminal::print_error(format_args!($($line)*)) };
 }

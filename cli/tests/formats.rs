@@ -9,9 +9,9 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name)
 }
 
-fn heaptape(words: &[&str], input: Option<&[u8]>) -> Output {
+fn heaptape(args: &[&str], input: Option<&[u8]>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_heaptape"));
-    command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
     let bytes = input.unwrap_or_default().to_vec();
@@ -45,7 +45,7 @@ const SAMPLES: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn every_format_is_dumped_alike_however_it_comes() {
+fn dump_is_the_same_for_every_compression_and_for_standard_input() {
     let dir = tempfile::tempdir().unwrap();
     for (sample, first_line) in SAMPLES {
         let bytes = std::fs::read(golden(sample)).unwrap();
@@ -67,20 +67,23 @@ fn every_format_is_dumped_alike_however_it_comes() {
 }
 
 #[test]
-fn conversions_tell_what_they_proved_and_what_they_could_not() {
+fn conversions_report_what_they_verified_and_what_is_missing() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();
     let profile = golden("mpatrol/recursion.mpt").display().to_string();
     let done = heaptape(&["convert", "--to", "gmon", "--verify", "-o", &at("g"), &profile], None);
-    let told = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert_eq!(done.status.code(), Some(0), "{told}");
-    assert!(told.contains("samples: ") && told.contains("conserved"), "{told}");
+    let errors = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(0), "{errors}");
+    assert!(errors.contains("samples: ") && errors.contains("conserved"), "{errors}");
     // A trace's bytes by stack have no place in bins.
     let trace = golden("mpatrol/usedebug.mtrc").display().to_string();
     let lossy = heaptape(&["convert", "--to", "mptl", "--verify", "-o", &at("m"), &trace], None);
-    let told = String::from_utf8_lossy(&lossy.stderr).into_owned();
-    assert_eq!(lossy.status.code(), Some(1), "{told}");
-    assert!(told.contains("bins only") && told.contains("alloc-bytes: ") && told.contains("cannot be held"), "{told}");
+    let errors = String::from_utf8_lossy(&lossy.stderr).into_owned();
+    assert_eq!(lossy.status.code(), Some(1), "{errors}");
+    assert!(
+        errors.contains("bins only") && errors.contains("alloc-bytes: ") && errors.contains("cannot be held"),
+        "{errors}"
+    );
     let refused = heaptape(&["convert", "--to", "mtrc", &profile], None);
     assert_eq!(refused.status.code(), Some(2));
     // One file goes to standard output when nothing else is said, and comes from standard input.
@@ -91,15 +94,15 @@ fn conversions_tell_what_they_proved_and_what_they_could_not() {
 
 /// What each file of another tool answers, or why it cannot.
 #[test]
-fn imports_answer_or_say_what_they_cannot_hold() {
+fn imports_answer_or_name_what_they_lack() {
     const EVENTS: &str = "this needs events, and there are none: the file holds only sums by stack";
     const PEAK: &str = "the peak needs events, and there are none: a profile holds only sums";
     const BLOCKS: &str = "the file counts no allocations: it says what was alive at some moments";
     let files = ["go-heap.pb", "heaptrack.txt", "valgrind-dhat.json", "valgrind-massif.out"];
     // What the answer holds of each file: text on standard output, or the refusal.
-    /// A question's words, and what each of the four files answers or why it cannot.
+    /// The arguments of a command, and for each of the four files its answer or its refusal.
     type Row<'a> = (&'a [&'a str], [Result<&'a str, &'a str>; 4]);
-    let words: [Row<'_>; 8] = [
+    let commands: [Row<'_>; 8] = [
         (&["report"], [Ok("main.keeps"), Ok("1001 B in 1 block"), Ok("1001 B in 1 block"), Ok("peak 9.77 KiB")]),
         (&["leaks"], [Ok("main.keeps main.go:11"), Ok("leaf t.c:4"), Ok("leaf t.c:4"), Err(BLOCKS)]),
         (&["peak"], [Err(PEAK), Ok("main t.c:9"), Ok("main t.c:9"), Ok("main t.c:9")]),
@@ -110,17 +113,17 @@ fn imports_answer_or_say_what_they_cannot_hold() {
         (&["sites", "--from", "10%"], [Err(EVENTS); 4]),
     ];
     let dir = tempfile::tempdir().unwrap();
-    for (place, name) in files.into_iter().enumerate() {
+    for (index, name) in files.into_iter().enumerate() {
         let file = golden("import").join(name).display().to_string();
-        for (words, wanted) in &words {
-            let said = heaptape(&[words, &[&file[..]][..]].concat(), None);
-            let (out, told) = (String::from_utf8(said.stdout).unwrap(), String::from_utf8(said.stderr).unwrap());
-            match wanted[place] {
+        for (args, wanted) in &commands {
+            let output = heaptape(&[args, &[&file[..]][..]].concat(), None);
+            let (out, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+            match wanted[index] {
                 Ok(text) => {
-                    assert!(said.status.code() == Some(0) && out.contains(text), "{name} {words:?}: {out}{told}")
+                    assert!(output.status.code() == Some(0) && out.contains(text), "{name} {args:?}: {out}{errors}")
                 }
                 Err(why) => {
-                    assert!(said.status.code() == Some(2) && told.contains(why), "{name} {words:?}: {out}{told}");
+                    assert!(output.status.code() == Some(2) && errors.contains(why), "{name} {args:?}: {out}{errors}");
                 }
             }
         }
@@ -129,8 +132,8 @@ fn imports_answer_or_say_what_they_cannot_hold() {
         assert!(same.status.code() == Some(0) && text.contains("nothing changed"), "{name}: {text}");
         let page = dir.path().join(name).display().to_string();
         let made = heaptape(&["export", "--to", "html", "-o", &page, &file], None);
-        let told = String::from_utf8_lossy(&made.stderr).into_owned();
-        assert_eq!(made.status.code(), Some(0), "{name}: {told}");
+        let errors = String::from_utf8_lossy(&made.stderr).into_owned();
+        assert_eq!(made.status.code(), Some(0), "{name}: {errors}");
         assert!(std::fs::read_to_string(&page).unwrap().contains("</html>"), "{name}");
     }
 }
@@ -145,15 +148,15 @@ fn help_names_every_format() {
 }
 
 #[test]
-fn a_view_that_is_given_another_format_names_who_shows_it() {
+fn a_view_of_the_wrong_format_names_the_right_command() {
     let views = [("mprof", "mpatrol/usedebug.mtrc", "mptrace"), ("mptrace", "mpatrol/recursion.mpt", "mprof")];
     let logs =
         [("mleak", "gmon/hand/arcs-only.gmon", "gprof"), ("mleak", "dcpi/good/v007-unknown-lines.dcpi", "dcpiprof")];
     for (view, sample, shows) in views.into_iter().chain(logs) {
         let output = heaptape(&[view, golden(sample).to_str().unwrap()], None);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         let takes_it = view == "mprof";
-        assert_eq!(said.contains(&format!("`heaptape {shows}` shows it")), !takes_it, "{view} {sample}: {said}");
+        assert_eq!(errors.contains(&format!("`heaptape {shows}` shows it")), !takes_it, "{view} {sample}: {errors}");
         assert_eq!(output.status.success(), takes_it, "{view} {sample}");
     }
 }

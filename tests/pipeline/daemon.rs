@@ -191,7 +191,7 @@ fn growth_is_shown_after_a_minute() {
     let (processes, sites) = (top(&[]), top(&["--process", &pid]));
     assert!(one()["growth_seconds"].as_u64().is_some_and(|seconds| seconds < 60), "{}", one());
     assert!(processes.contains("growth – (after 1 min)") && of_process(&processes).contains(" – "), "{processes}");
-    assert!(sites.contains("sites that grow: – (after 1 min)"), "{sites}");
+    assert!(sites.contains("growing sites: – (after 1 min)"), "{sites}");
     assert!(of_process(&listed).contains(" – "), "{listed}");
     if is_full() {
         until("a minute is over", || one()["growth_seconds"].as_u64().is_some_and(|seconds| seconds >= 45));

@@ -94,7 +94,7 @@ fn what_is_sent_is_an_image_of_the_epoch() {
     assert_eq!((status(&daemon, "streams_total"), status(&daemon, "streams_cut_total")), (files.len() as u64, 0));
     assert_eq!(daemon.epochs(&["--program", "heaptape"]).len(), files.len());
     assert!(daemon.ctl(&["metrics"]).text().contains("heaptape_streams_total 6\n"));
-    assert!(daemon.ctl(&["status"]).text().contains("0 coming, 6 kept (0 not whole"));
+    assert!(daemon.ctl(&["status"]).text().contains("0 incoming, 6 stored (0 incomplete"));
     // Packed, labelled, through a pipe.
     let mut command = std::process::Command::new(workshop::command());
     command.args(["send", "--socket"]).arg(daemon.socket()).env("HEAPTAPE_LABEL", "nightly");
@@ -124,7 +124,7 @@ fn what_is_not_whole_is_kept_as_far_as_it_can_be_read() {
     for (said, name, bytes) in
         [(&cut_trace, "trace.mtrc", trace.len() / 2), (&cut_profile, "profile.mptl", profile.len() - 300)]
     {
-        assert!(said.error().contains("not whole") && said.error().contains("it ends here"), "{said}");
+        assert!(said.error().contains("incomplete") && said.error().contains("it ends here"), "{said}");
         assert_eq!(read(place(said).join(name)).map_or(0, |kept| kept.len()), bytes);
         let checked = daemon.word(&["verify"], &[place(said)]).exits(1);
         assert!(checked.text().contains("is cut at offset") && !checked.text().contains("kept up to"), "{checked}");
@@ -164,7 +164,10 @@ fn what_is_not_whole_is_kept_as_far_as_it_can_be_read() {
     ] {
         let said = sent(&daemon, &made("none", bytes)).exits(2);
         let error = said.error();
-        assert!(error.contains("nothing is kept by the daemon at /") && error.contains(": M"), "{said}");
+        assert!(
+            error.contains("the daemon at /") && error.contains("stored nothing") && error.contains(": M"),
+            "{said}"
+        );
     }
     assert_eq!(status(&daemon, "streams_refused_total"), 5);
     // Neither is no stream at all.

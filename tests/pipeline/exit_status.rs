@@ -226,7 +226,7 @@ fn a_directory_is_not_dumped_and_its_files_are_listed() {
     assert!(said.error().contains("events.tape") && said.error().contains("recording.json"), "{said}");
     let empty = workshop::folder();
     let said = asked(&["dump"], empty.path()).exits(2);
-    assert!(said.error().contains("no recording"), "{said}");
+    assert!(said.error().contains("not a recording"), "{said}");
     let said = heaptape([OsStr::new("epochs"), "--state".as_ref(), empty.path().join("none").as_os_str()]).exits(2);
     assert!(said.error().contains("/none") && said.error().contains("heaptape daemon"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! Gates for CI, and suppressions.
+//! Thresholds for CI, and suppressions.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Outcome, Program, Recording, Target, workshop};

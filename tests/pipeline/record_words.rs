@@ -71,10 +71,10 @@ fn unknown_options_are_no_programs() {
 fn options_behind_the_program_are_pointed_out() {
     let (outcome, _folder) = said(&["record", "ls", "-q", "-o", "no-such-file"]);
     assert_eq!(outcome.code(), 2, "{outcome}");
-    assert!(outcome.error().contains("heaptape: -q -o went to ls"), "{outcome}");
+    assert!(outcome.error().contains("heaptape: -q -o was passed to ls"), "{outcome}");
     for words in [&["record", "--", "ls", "-q", "-o", "no-such-file"][..], &["record", "ls", "-q"]] {
         let (outcome, _folder) = said(words);
-        assert!(!outcome.error().contains("went to"), "{words:?}: {outcome}");
+        assert!(!outcome.error().contains("was passed to"), "{words:?}: {outcome}");
     }
 }
 

@@ -133,7 +133,7 @@ fn a_trace_that_is_cut() {
         nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGKILL).expect("SIGKILL");
     });
     let outcome = stream(&[recording.folder.as_os_str()]);
-    assert!(outcome.code() == 1 && outcome.error().contains("the trace is cut"), "{outcome}");
+    assert!(outcome.code() == 1 && outcome.error().contains("the trace is truncated"), "{outcome}");
     let whole = trace(&recording.folder);
     assert!(
         whole.starts_with(&outcome.stdout) && !outcome.stdout.is_empty(),
@@ -173,7 +173,7 @@ fn a_trace_on_standard_output() {
 fn what_cannot_be_streamed() {
     let folder = workshop::folder();
     let outcome = stream(&[folder.path().as_os_str()]);
-    assert!(outcome.code() == 2 && outcome.error().contains("no recording"), "{outcome}");
+    assert!(outcome.code() == 2 && outcome.error().contains("not a recording"), "{outcome}");
     let outcome = stream(&["4194305".as_ref()]);
     assert!(outcome.code() == 2 && outcome.error().contains("no process with this pid"), "{outcome}");
     let recording = Program::new("true").recorded();

@@ -2,6 +2,7 @@
 
 use crate::Finding;
 use crate::source::Source;
+use std::path::Path;
 use syn::spanned::Spanned;
 use syn::visit::Visit;
 
@@ -32,6 +33,9 @@ impl Visitor<'_> {
 
     fn function(&mut self, attributes: &[syn::Attribute], is_public: bool, signature: &syn::Signature) {
         if !is_public || self.is_trait_impl || self.source.is_test(signature.span().byte_range().start) {
+            return;
+        }
+        if !has_users(&self.source.file) {
             return;
         }
         let syn::ReturnType::Type(_, output) = &signature.output else { return };
@@ -145,6 +149,11 @@ fn fault(paragraph: &str, is_help: bool) -> Option<&'static str> {
     }
     let end = paragraph.trim_end_matches(['`', ')', '*', '"']);
     (!end.ends_with(['.', ':', '!', '?', '…'])).then_some("no full stop")
+}
+
+/// Returns whether the file belongs to a library. Nothing of a command is public.
+fn has_users(file: &str) -> bool {
+    file.split_once("/src/").is_none_or(|(folder, _)| !Path::new(folder).join("src/main.rs").exists())
 }
 
 /// Returns whether clap makes help texts from the comments of the item's members.

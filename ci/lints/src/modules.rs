@@ -69,7 +69,8 @@ fn arrows(files: &[(ModulePath, &Source)]) -> Arrows {
     arrows
 }
 
-/// Collects the absolute paths that start with `crate` or `super`, also in groups of `use` and in macros.
+/// Collects the absolute paths that start with `crate` or `super`, also in groups of `use` and in
+/// macros.
 fn references(source: &Source, tokens: TokenStream, from: &ModulePath, targets: &mut Vec<ModulePath>) {
     let trees: Vec<TokenTree> = tokens.into_iter().collect();
     let mut at = 0;

@@ -1,0 +1,108 @@
+//! The list of subcommands. A new one is a file in `commands/` with `Args` (its options, documented
+//! for `--help`) and `run`, and a line here. Help, completions and manual pages are made from the
+//! list.
+
+use crate::Outcome;
+
+pub use dcpiprof::with_long_options;
+pub use thresholds::{is_list_request, print_metrics};
+
+mod common;
+pub mod examples;
+mod frames;
+mod thresholds;
+
+macro_rules! commands {
+    ($($(#[$meta:meta])* $name:ident $variant:ident,)*) => {
+        $(mod $name;)*
+
+        /// A subcommand with its options.
+        #[derive(clap::Subcommand)]
+        pub enum Subcommand { $($(#[$meta])* $variant($name::Args)),* }
+
+        /// Runs a subcommand.
+        ///
+        /// # Errors
+        /// Wrong arguments, files that cannot be read or written, sockets that do not answer.
+        pub fn run(subcommand: Subcommand) -> anyhow::Result<Outcome> {
+            match subcommand { $(Subcommand::$variant(args) => $name::run(args)),* }
+        }
+    };
+}
+
+commands! {
+    /// Run a program and record its heap allocations
+    record Record,
+    /// Record all programs that preload the library, for months
+    daemon Daemon,
+    /// Query and control the daemon
+    ctl Ctl,
+    /// Print the environment that makes the daemon record a service
+    env Env,
+    /// Send a trace (MTRC) or a profile (MPTL) to the daemon
+    send Send,
+    /// Write the trace (MTRC) of a process to standard output, while it runs or afterwards
+    stream Stream,
+    /// Show live heaps, allocation rates and growth of the daemon's processes
+    top Top,
+    /// List the daemon's epochs, as paths for other commands
+    epochs Epochs,
+    /// Summarize a recording on one screen
+    report Report,
+    /// List blocks that were never freed, by call site, with a verdict
+    leaks Leaks,
+    /// List the call sites of the live bytes at the peak
+    peak Peak,
+    /// List call sites by allocated bytes
+    sites Sites,
+    /// Show the distribution of block sizes
+    sizes Sizes,
+    /// Show the distribution of block lifetimes
+    lifetimes Lifetimes,
+    /// List call sites of short-lived blocks: freed after few events of the same thread
+    temporary Temporary,
+    /// Show live bytes and blocks over the run
+    timeline Timeline,
+    /// Show what each thread allocated and freed
+    threads Threads,
+    /// Show the cost of reallocations, and call sites that reallocate repeatedly
+    realloc Realloc,
+    /// List call sites that free (of recordings made with --free-stacks)
+    free_sites FreeSites,
+    /// Show heap fragmentation, and call sites whose blocks hold nearly empty pages
+    fragmentation Fragmentation,
+    /// Compare two runs, builds, points in time or processes
+    diff Diff,
+    /// Copy the symbols of a recording into it, to read it on another machine
+    pack Pack,
+    /// Write a recording in the formats of other tools
+    export Export,
+    /// Convert files from one format to another
+    convert Convert,
+    /// Print a file of any known format as text, one record per line
+    dump Dump,
+    /// Check a recording: exit status 0 complete, 1 readable with something missing, 2 unreadable
+    verify Verify,
+    /// Show a profile by procedure or image, as DCPI's dcpiprof does
+    dcpiprof Dcpiprof,
+    /// List a procedure with its samples, as DCPI's dcpilist does
+    dcpilist Dcpilist,
+    /// Print DCPI profiles as text, as dcpicat does
+    dcpicat Dcpicat,
+    /// Compare two sets of profiles, as DCPI's dcpidiff does
+    dcpidiff Dcpidiff,
+    /// Print the path of the preload library
+    library Library,
+    /// Show gmon.out files as GNU gprof does
+    gprof Gprof,
+    /// Show the unfreed allocations of an mpatrol log, as mleak does
+    mleak Mleak,
+    /// Show a profile (MPTL) as mprof does
+    mprof Mprof,
+    /// Show a trace (MTRC) as mptrace does
+    mptrace Mptrace,
+    /// Show or write the manual pages
+    man Man,
+    /// Print completions for a shell
+    completions Completions,
+}

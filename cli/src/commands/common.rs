@@ -1,0 +1,242 @@
+//! The options that all reports share, and the exit statuses of their results.
+
+use crate::Outcome;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use heaptape_analyzer::event::{Bound, Range};
+use heaptape_analyzer::processes::Processes;
+use heaptape_analyzer::report::{self, Asked, By, Error, Filter};
+use heaptape_analyzer::symbols::Origin;
+use heaptape_analyzer::text::Style;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Options of all reports.
+#[derive(clap::Args)]
+pub struct Common {
+    /// Recordings, folders of processes, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT,
+    /// Massif
+    #[arg(required = true, value_name = "DIR|FILE")]
+    paths: Vec<PathBuf>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+    /// Start of the time range: a time since the start (1.5s, 300ms, 2m), a share of the run (40%)
+    /// or the number of an event
+    #[arg(long, value_name = "WHEN")]
+    from: Option<Bound>,
+    /// End of the time range, in the same forms
+    #[arg(long, value_name = "WHEN", alias = "to")]
+    until: Option<Bound>,
+    #[command(flatten)]
+    processes: ProcessArgs,
+    #[command(flatten)]
+    folding: Folding,
+    #[command(flatten)]
+    strict: Strict,
+    /// Maximum number of rows in each table
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
+    /// Group call sites by stack, or by function, file, line or module of the innermost program
+    /// frame
+    #[arg(long, value_name = "WHAT", value_parser = by())]
+    by: Option<By>,
+    #[command(flatten)]
+    names: Names,
+    #[command(flatten, next_help_heading = "Filters")]
+    only: Only,
+}
+
+/// Options that select processes of a recording.
+#[derive(clap::Args, Clone, Default)]
+pub struct ProcessArgs {
+    /// Only this process: its pid, or its folder in the recording (PID.NAME) if one pid ran several
+    /// programs
+    #[arg(long, value_name = "PID|FOLDER")]
+    process: Option<String>,
+    /// Only processes of this program (* and ? are wildcards)
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
+}
+
+impl ProcessArgs {
+    /// Returns the selection in the form that the analyzer takes.
+    pub fn processes(&self) -> Processes {
+        Processes { process: self.process.clone(), program: self.program.clone(), all: false }
+    }
+}
+
+/// Option for recordings with many short-lived processes.
+#[derive(clap::Args, Clone, Copy, Default)]
+pub struct Folding {
+    /// List short-lived processes separately instead of summing them up
+    #[arg(long)]
+    all_processes: bool,
+}
+
+impl Folding {
+    /// Returns the selection of processes with this option applied.
+    pub fn of(self, processes: &ProcessArgs) -> Processes {
+        Processes { all: self.all_processes, ..processes.processes() }
+    }
+}
+
+/// Option for incomplete recordings.
+#[derive(clap::Args, Clone, Copy, Default)]
+pub struct Strict {
+    /// Exit with status 3 when the recording is incomplete, instead of a warning only
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// Options for symbols and allocator wrappers.
+#[derive(clap::Args, Default)]
+pub struct Names {
+    /// An allocator wrapper: a function, or the file name of a module. Its caller is reported
+    /// instead. * and ? are wildcards; may be repeated. HEAPTAPE_WRAPPERS has more, separated by ;
+    #[arg(long, value_name = "NAME")]
+    wrapper: Vec<String>,
+    /// Folder to search for programs and debug files first, as if it were /
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
+    /// Fetch missing debug information from the servers in DEBUGINFOD_URLS, with elfutils'
+    /// debuginfod-find
+    #[arg(long)]
+    debuginfod: bool,
+}
+
+impl Names {
+    /// Returns the options in the form that the analyzer takes.
+    pub fn origin(&self) -> Origin {
+        let wrappers = wrappers(&self.wrapper);
+        let sysroot = self.sysroot.as_deref().map(Into::into);
+        Origin { sysroot, debuginfod: self.debuginfod, wrappers, ..Origin::default() }
+    }
+}
+
+/// Returns the wrappers that the user names, by option and in HEAPTAPE_WRAPPERS.
+pub fn wrappers(named: &[String]) -> Vec<String> {
+    let more = std::env::var("HEAPTAPE_WRAPPERS").unwrap_or_default();
+    let more = more.split(';').map(str::trim).filter(|name| !name.is_empty()).map(str::to_string);
+    named.iter().cloned().chain(more).collect()
+}
+
+/// Parses a number of frames: a number from 1, or `all`.
+///
+/// # Errors
+/// Other text.
+pub fn frames(text: &str) -> Result<usize, String> {
+    match text {
+        "all" => Ok(usize::MAX),
+        number => number
+            .parse()
+            .ok()
+            .filter(|&number| number > 0)
+            .ok_or_else(|| format!("'{text}' is neither a number nor 'all'")),
+    }
+}
+
+/// Filters of blocks. All options must match; of several values of one option, one must.
+#[derive(clap::Args, Default)]
+pub struct Only {
+    /// Only blocks of at least this size
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    min_size: Option<u64>,
+    /// Only blocks of at most this size
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    max_size: Option<u64>,
+    /// Only blocks that lived for at least this time (1.5s, 300ms; a number of events in files
+    /// without times)
+    #[arg(long, value_name = "TIME", value_parser = age)]
+    min_age: Option<u64>,
+    /// Only blocks that lived for at most this time
+    #[arg(long, value_name = "TIME", value_parser = age)]
+    max_age: Option<u64>,
+    /// Only blocks that this thread allocated: its number, its tid, or its name (* and ? are
+    /// wildcards)
+    #[arg(long, value_name = "THREAD", value_delimiter = ',')]
+    thread: Vec<String>,
+    /// Only blocks allocated in modules whose path contains this (* is a wildcard, ^ and $ anchor
+    /// it)
+    #[arg(long, value_name = "PATTERN")]
+    module: Vec<String>,
+    /// Only blocks with a function in their stack whose name contains this, with the same
+    /// wildcards; also as reports print it (Cache<…>::get)
+    #[arg(long, value_name = "PATTERN")]
+    function: Vec<String>,
+}
+
+fn by() -> impl TypedValueParser<Value = By> {
+    PossibleValuesParser::new(By::NAMES.iter().map(|(name, _)| *name)).try_map(|name| {
+        let found = By::NAMES.iter().find(|(known, _)| *known == name).map(|(_, by)| *by);
+        found.ok_or("unknown")
+    })
+}
+
+/// Parses a number of bytes with an optional binary unit.
+///
+/// # Errors
+/// Other text.
+pub fn size(text: &str) -> Result<u64, String> {
+    report::gate::bytes(text).ok_or_else(|| format!("'{text}' is not a number of bytes (such as 4096, 64KiB, 1.5MiB)"))
+}
+
+fn age(text: &str) -> Result<u64, String> {
+    match text.parse::<Bound>() {
+        Ok(Bound::Time(value) | Bound::Number(value)) => Ok(value),
+        _ => Err(format!("'{text}' is not a time (such as 1.5s, 300ms, 2m, 1h)")),
+    }
+}
+
+impl Common {
+    /// Returns the value of `--top`.
+    pub fn top(&self) -> Option<usize> {
+        self.top
+    }
+
+    /// Returns whether an incomplete recording has an exit status of its own.
+    pub fn strict(&self) -> bool {
+        self.strict.strict
+    }
+
+    /// Returns the options in the form that the analyzer takes. `rows` is the default of `--top`.
+    pub fn query(self, rows: usize) -> Asked {
+        let Common { paths, json, from, until, processes, folding, strict: _, top, by, names, only } = self;
+        let (range, origin) = (Range { from, to: until }, names.origin());
+        let processes = folding.of(&processes);
+        Asked { paths, json, range, top: top.unwrap_or(rows), processes, filter: only.filter(), by, origin }
+    }
+}
+
+impl Only {
+    /// Returns the filters in the form that the analyzer takes.
+    pub fn filter(self) -> Filter {
+        let Only { min_size, max_size, min_age, max_age, thread, module, function } = self;
+        Filter { min_size, max_size, min_age, max_age, threads: thread, modules: module, functions: function }
+    }
+}
+
+/// Prints a report on standard output, and returns how the command ends.
+///
+/// # Errors
+/// Those of the report, and of writing.
+pub fn print(
+    strict: bool,
+    run: impl FnOnce(&mut dyn Write, Style) -> Result<report::Outcome, Error>,
+) -> anyhow::Result<Outcome> {
+    let style = Style::of_stdout();
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let outcome = run(&mut out, style).map_err(|error| match error {
+        // Without context, so that a closed pipe is recognized.
+        Error::Io(error) => anyhow::Error::new(error),
+        error => anyhow::Error::new(error),
+    })?;
+    out.flush()?;
+    Ok(match outcome {
+        report::Outcome::Complete => Outcome::Done,
+        report::Outcome::Incomplete => Outcome::Incomplete { strict },
+        report::Outcome::NoAnswer => {
+            eprintln!("heaptape: nothing was recorded");
+            Outcome::NoAnswer
+        }
+    })
+}

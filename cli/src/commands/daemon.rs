@@ -1,0 +1,312 @@
+//! `heaptape daemon`: records all programs that preload the library. Each option is a key of the
+//! configuration file as well; the option overrides the file.
+
+use crate::Outcome;
+use heaptape_recorder::daemon::{self, config::*};
+use heaptape_recorder::options::Overflow;
+use serde::{Deserialize, Deserializer};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Parses a value of the file, a string or a number, as the command line parses it.
+fn value<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(input: D) -> Result<Option<T>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Value {
+        Text(String),
+        Number(u64),
+    }
+    let text = match Value::deserialize(input)? {
+        Value::Text(text) => text,
+        Value::Number(number) => number.to_string(),
+    };
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+/// A rule in the form `NAME=MODE`.
+#[derive(Clone, Debug)]
+struct Rule(Pattern, Choice);
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, mode) = text.split_once('=').ok_or("must be NAME=MODE, such as 'redis-*=profile:2%'")?;
+        Ok(Rule(Pattern::new(name), mode.parse()?))
+    }
+}
+
+/// Parses the list of rules in the file.
+fn rules<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<Rule>, D::Error> {
+    let texts = Vec::<String>::deserialize(input)?;
+    texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect()
+}
+
+/// Options of `heaptape daemon`, which are also the keys of its configuration file.
+#[derive(clap::Args, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(
+    after_help = "A mode is off, profile, trace or flight. With :512KiB one block per 512 KiB is sampled, with :2% as many as \
+    cost 2 % of the program's CPU time. With ,overflow=wait:2s at its end, a thread waits for at most that time when its ring is full; \
+    with ,overflow=drop it does not. Every option is a key of the file."
+)]
+pub struct Args {
+    /// Configuration file with the same options (TOML)
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    config: Option<PathBuf>,
+    /// Run as the fd store: hold the descriptors of the daemon's recordings for the next daemon, at
+    /// this socket
+    #[arg(long, value_name = "PATH", hide = true)]
+    #[serde(skip)]
+    keep_for_next: Option<PathBuf>,
+    /// Socket for programs
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Stream socket for traces and profiles (nc -U, ssh -R) [default: streams, in the folder of
+    /// the socket]
+    #[arg(long, value_name = "PATH")]
+    stream_socket: Option<PathBuf>,
+    /// Socket for ctl
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Folder of the epochs
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Loopback address and port to serve metrics at, such as 127.0.0.1:9469 [default: none]
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
+    /// Record programs of all users [default: true for root]
+    #[arg(long, value_name = "BOOL")]
+    all_users: Option<bool>,
+    /// Mode of programs that no rule matches [default: profile]
+    #[arg(long, value_name = "MODE")]
+    #[serde(deserialize_with = "value")]
+    mode: Option<Choice>,
+    /// Rule: mode of programs with this name (* and ? are wildcards); the first rule that matches
+    /// counts
+    #[arg(long, value_name = "NAME=MODE")]
+    #[serde(deserialize_with = "rules")]
+    program: Vec<Rule>,
+    /// What a thread does when its ring is full, unless its mode has an overflow: drop counts the
+    /// event as lost, wait:2s waits for at most this time first (1ms to 30s) [default: drop]
+    #[arg(long, value_name = "OVERFLOW")]
+    #[serde(deserialize_with = "value")]
+    overflow: Option<Overflow>,
+    /// Let HEAPTAPE_MODE in a program's environment override the rules [default: true]
+    #[arg(long, value_name = "BOOL")]
+    ask_programs: Option<bool>,
+    /// Size of the ring of each thread [default: 1MiB]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "value")]
+    ring: Option<Bytes>,
+    /// Time between snapshots of a profile [default: 15s]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "value")]
+    snapshot: Option<Span>,
+    /// Length of an epoch [default: 1h]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "value")]
+    epoch: Option<Span>,
+    /// Maximum age of epochs; the newest three are always kept [default: 30d]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "value")]
+    keep_age: Option<Span>,
+    /// Maximum size of all epochs; the newest three are always kept [default: 10GiB]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "value")]
+    keep_bytes: Option<Bytes>,
+    /// Maximum size of the epochs of one user [default: half of keep-bytes with all users, else
+    /// all]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "value")]
+    user_keep_bytes: Option<Bytes>,
+    /// Time that a flight recorder keeps [default: 10m]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "value")]
+    flight_time: Option<Span>,
+    /// Bytes of events that a flight recorder keeps, if that is less [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "value")]
+    flight_bytes: Option<Bytes>,
+    /// Save the flight recorder when live bytes exceed this
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "value")]
+    flight_live: Option<Bytes>,
+    /// Save the flight recorder when live bytes grow by more than this in a minute
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "value")]
+    flight_growth: Option<Bytes>,
+    /// Save the flight recorder when the process ends: never, bad (signal or exit code) or any
+    /// [default: bad]
+    #[arg(long, value_name = "HOW")]
+    #[serde(deserialize_with = "value")]
+    flight_death: Option<Death>,
+    /// Maximum resident memory of the daemon [default: 2GiB]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "value")]
+    memory: Option<Bytes>,
+    /// Maximum CPU time of the daemon, in percent of one CPU [default: 100]
+    #[arg(long, value_name = "PERCENT")]
+    cpu: Option<u64>,
+    /// Maximum number of processes of one user [default: 2048]
+    #[arg(long, value_name = "N")]
+    clients: Option<u64>,
+    /// Maximum number of connections of one user per second; further ones are closed unread
+    /// [default: 5000]
+    #[arg(long, value_name = "N")]
+    connections: Option<u64>,
+    /// Maximum number of program starts of one user per second, with bursts of five seconds' worth;
+    /// further programs run unrecorded [default: 200]
+    #[arg(long, value_name = "N")]
+    starts: Option<u64>,
+    /// Maximum number of threads of one process [default: 16384]
+    #[arg(long, value_name = "N")]
+    threads: Option<u64>,
+    /// Maximum number of events of one user per second; the rest is counted as lost [default:
+    /// 50000000]
+    #[arg(long, value_name = "N")]
+    events: Option<u64>,
+    /// Maximum number of traces and profiles that one user can send in an epoch [default: 1000]
+    #[arg(long, value_name = "N")]
+    streams: Option<u64>,
+    /// Maximum size of one of them [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "value")]
+    stream_bytes: Option<Bytes>,
+    /// Maximum size of all that one user can send in an epoch [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "value")]
+    user_stream_bytes: Option<Bytes>,
+    /// Time without a byte after which a stream is ended [default: 1m]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "value")]
+    stream_idle: Option<Span>,
+}
+
+impl Args {
+    /// Returns the configuration: options override the file, which overrides the defaults.
+    fn merged(self) -> anyhow::Result<Config> {
+        let file = match &self.config {
+            Some(path) => {
+                let text =
+                    std::fs::read_to_string(path).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+                toml::from_str::<Args>(&text).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?
+            }
+            None => Args::default(),
+        };
+        let defaults = Config::default();
+        let socket = self.socket.as_ref().or(file.socket.as_ref());
+        let beside = |name: &str| socket.and_then(|socket| socket.parent().map(|run| run.join(name)));
+        let (streams, run) = (beside("streams"), beside("control"));
+        let programs = self.program.into_iter().chain(file.program).map(|Rule(name, choice)| (name, choice)).collect();
+        macro_rules! setting {
+            ($name:ident) => {
+                self.$name.or(file.$name)
+            };
+        }
+        let ring = setting!(ring).map_or(defaults.ring, |ring: Bytes| ring.0);
+        anyhow::ensure!(
+            ring.is_power_of_two() && (4096..=1 << 30).contains(&ring),
+            "ring: must be a power of two from 4KiB to 1GiB"
+        );
+        let mut window = defaults.window;
+        window.time = setting!(flight_time).map_or(window.time, |time: Span| time.0);
+        window.bytes = setting!(flight_bytes).map_or(window.bytes, |bytes: Bytes| bytes.0);
+        let budget = Budget::default();
+        Ok(Config {
+            socket: setting!(socket).unwrap_or(defaults.socket),
+            stream_socket: setting!(stream_socket).or(streams).unwrap_or(defaults.stream_socket),
+            control: setting!(control).or(run).unwrap_or(defaults.control),
+            state: setting!(state).unwrap_or(defaults.state),
+            metrics: setting!(metrics),
+            serves_all: setting!(all_users).unwrap_or(defaults.serves_all),
+            mode: setting!(mode).unwrap_or(defaults.mode),
+            overflow: setting!(overflow).unwrap_or(defaults.overflow),
+            programs,
+            asks_programs: setting!(ask_programs).unwrap_or(defaults.asks_programs),
+            ring,
+            snapshot: setting!(snapshot).map_or(defaults.snapshot, |time| time.0),
+            epoch: setting!(epoch).map_or(defaults.epoch, |time| time.0),
+            keep_age: setting!(keep_age).map_or(defaults.keep_age, |time| time.0),
+            keep_bytes: setting!(keep_bytes).map_or(defaults.keep_bytes, |bytes| bytes.0),
+            user_keep_bytes: setting!(user_keep_bytes).map(|bytes| bytes.0),
+            window,
+            triggers: Triggers {
+                live_bytes: setting!(flight_live).map(|bytes| bytes.0),
+                growth: setting!(flight_growth).map(|bytes| bytes.0),
+                death: setting!(flight_death).unwrap_or_default(),
+            },
+            budget: Budget {
+                memory: setting!(memory).map_or(budget.memory, |bytes| bytes.0),
+                cpu: setting!(cpu).unwrap_or(budget.cpu),
+                clients: setting!(clients).unwrap_or(budget.clients),
+                connections: setting!(connections).unwrap_or(budget.connections).max(1),
+                starts: setting!(starts).unwrap_or(budget.starts).max(1),
+                threads: setting!(threads).unwrap_or(budget.threads),
+                events: setting!(events).unwrap_or(budget.events).max(1),
+                streams: setting!(streams).unwrap_or(budget.streams),
+                stream_bytes: setting!(stream_bytes).map_or(budget.stream_bytes, |bytes| bytes.0),
+                user_stream_bytes: setting!(user_stream_bytes).map_or(budget.user_stream_bytes, |bytes| bytes.0),
+                stream_idle: setting!(stream_idle).map_or(budget.stream_idle, |time| time.0),
+            },
+        })
+    }
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    if let Some(path) = &args.keep_for_next {
+        daemon::keeper::keep(path)?;
+        return Ok(Outcome::Done);
+    }
+    let config = args.merged()?;
+    let level = std::env::var("HEAPTAPE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(tracing::Level::INFO);
+    // journald adds the time. Program names are escaped where messages are made.
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .without_time()
+        .with_target(false)
+        .try_init();
+    daemon::run(config, heaptape_analyzer::symbols::save)?;
+    Ok(Outcome::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_override_the_file() {
+        let path = std::env::temp_dir().join(format!("heaptape-config-{}", std::process::id()));
+        let text = "mode = \"trace\"\nepoch = \"2h\"\nkeep-bytes = \"1GiB\"\nclients = 7\nsocket = \"/x/s\"\nprogram = [\"redis-*=profile:2%\", \"nginx=trace, overflow = wait:2s\"]\noverflow = \"wait:5s\"\n";
+        std::fs::write(&path, text).unwrap_or_else(|error| panic!("{error}"));
+        let overflow = "wait:1500ms".parse().ok();
+        let given = Args { config: Some(path.clone()), clients: Some(9), overflow, ..Args::default() };
+        let config = given.merged().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(
+            (config.mode.to_string().as_str(), config.epoch.as_secs(), config.budget.clients),
+            ("trace", 7200, 9)
+        );
+        assert_eq!((config.keep_bytes, config.control.to_str()), (1 << 30, Some("/x/control")));
+        assert_eq!(config.choose(b"redis-server", None).to_string(), "profile:2%");
+        assert_eq!(config.choose(b"nginx", None).to_string(), "trace,overflow=wait:2s");
+        assert_eq!(config.overflow.to_string(), "wait:1500ms");
+        for wrong in [
+            "mod = 1",
+            "mode = \"on\"",
+            "epoch = \"1y\"",
+            "program = [\"x=y\"]",
+            "program = [\"x\"]",
+            "ring = 5000",
+            "overflow = \"wait\"",
+        ] {
+            std::fs::write(&path, wrong).unwrap_or_else(|error| panic!("{error}"));
+            let given = Args { config: Some(path.clone()), ..Args::default() };
+            assert!(given.merged().is_err(), "{wrong}");
+        }
+        let _ = std::fs::remove_file(path);
+    }
+}

@@ -1,0 +1,181 @@
+//! `heaptape diff`: compares two runs, builds, points in time or processes.
+
+use super::common::{Names, Only, Strict, print};
+use super::leaks::Suppress;
+use super::thresholds::Thresholds;
+use crate::Outcome;
+use anyhow::bail;
+use clap::ValueEnum;
+use heaptape_analyzer::event::Bound;
+use heaptape_analyzer::processes::Processes;
+use heaptape_analyzer::report::diff::{self, Normal, Options, Order, Side};
+use heaptape_analyzer::report::gate::Against;
+use heaptape_analyzer::report::{Asked, Filter};
+use std::path::{Path, PathBuf};
+
+/// Order of the changes.
+#[derive(Clone, Copy, ValueEnum)]
+enum Sort {
+    /// Greatest change in live bytes first
+    Live,
+    /// Greatest change in allocated bytes first
+    #[value(alias = "size")]
+    Allocated,
+    /// Greatest change in the number of allocations first
+    Allocs,
+    /// Greatest change relative to both sides first: |b - a| / (a + b)
+    #[value(alias = "range")]
+    Relative,
+}
+
+/// How the two sides are made comparable.
+#[derive(Clone, Copy, ValueEnum)]
+enum Normalise {
+    /// B is scaled to the length of A's run
+    Time,
+    /// B is scaled to the number of A's allocations
+    Events,
+}
+
+/// Options of `heaptape diff`.
+#[derive(clap::Args)]
+#[command(after_help = "Two points in time of one recording: heaptape diff --from 40% --until 90% DIR. \
+    Two processes of one: heaptape diff --process-a 4711 --process-b 4712 DIR DIR.")]
+pub struct Args {
+    /// Old run: a recording, the folder of a process, or a file of any format that can be read
+    #[arg(value_name = "A")]
+    a: PathBuf,
+    /// New run; without it, two points in time of A are compared
+    #[arg(value_name = "B")]
+    b: Option<PathBuf>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+    /// With one run: the old point in time
+    #[arg(long, value_name = "WHEN", conflicts_with = "b")]
+    from: Option<Bound>,
+    /// With one run: the new point in time [default: the end]
+    #[arg(long, value_name = "WHEN", conflicts_with = "b", alias = "to", requires = "from")]
+    until: Option<Bound>,
+    /// State of A at this point in time
+    #[arg(long, value_name = "WHEN", requires = "b")]
+    at_a: Option<Bound>,
+    /// State of B at this point in time
+    #[arg(long, value_name = "WHEN", requires = "b")]
+    at_b: Option<Bound>,
+    /// Only this process of A: its pid, or its folder
+    #[arg(long, value_name = "PID|FOLDER")]
+    process_a: Option<String>,
+    /// Only this process of B
+    #[arg(long, value_name = "PID|FOLDER")]
+    process_b: Option<String>,
+    /// Only processes of this program (* and ? are wildcards)
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["program_a", "program_b"])]
+    program: Option<String>,
+    /// Only processes of this program in A
+    #[arg(long, value_name = "NAME")]
+    program_a: Option<String>,
+    /// Only processes of this program in B
+    #[arg(long, value_name = "NAME")]
+    program_b: Option<String>,
+    #[command(flatten)]
+    strict: Strict,
+    /// Another run of A: differences between runs of A are noise; may be repeated
+    #[arg(long, value_name = "DIR|FILE")]
+    again_a: Vec<PathBuf>,
+    /// Another run of B
+    #[arg(long, value_name = "DIR|FILE")]
+    again_b: Vec<PathBuf>,
+    /// Match call sites by the names of the N innermost program frames
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
+    depth: u16,
+    /// Scale B to make the sides comparable
+    #[arg(long, value_name = "BY", value_enum, conflicts_with = "per")]
+    normalise: Option<Normalise>,
+    /// Divide each side by its units of work: --per 1000,1500 for the requests of A and B; one
+    /// number is for both
+    #[arg(long, value_name = "N", value_delimiter = ',', num_args = 1)]
+    per: Vec<f64>,
+    /// Ignore changes of a call site below this percentage of the site
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    noise: f64,
+    /// Ignore changes below this percentage of the total
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.1)]
+    least: f64,
+    /// Order of the changes
+    #[arg(long, value_enum, default_value = "live")]
+    sort: Sort,
+    /// Maximum number of rows
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
+    #[command(flatten)]
+    names: Names,
+    #[command(flatten)]
+    only: Only,
+    #[command(flatten)]
+    suppress: Suppress,
+    #[command(flatten)]
+    thresholds: Thresholds,
+}
+
+/// Returns the runs of one side.
+fn runs(first: &Path, again: &[PathBuf], processes: &Processes, until: Option<Bound>, filter: &Filter) -> Vec<Side> {
+    let paths = std::iter::once(first).chain(again.iter().map(PathBuf::as_path));
+    let side = |path: &Path| Side { path: path.into(), processes: processes.clone(), until, filter: filter.clone() };
+    paths.map(side).collect()
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let (mut at_a, mut at_b) = (args.at_a, args.at_b);
+    let b = match &args.b {
+        Some(b) => b.clone(),
+        None if args.from.is_some() => {
+            (at_a, at_b) = (args.from, args.until);
+            args.a.clone()
+        }
+        None => bail!("only one run: name another one, or two points in time of it (--from, --until)"),
+    };
+    let normal = match (args.normalise, &args.per[..]) {
+        (Some(Normalise::Time), _) => Normal::Time,
+        (Some(Normalise::Events), _) => Normal::Events,
+        (None, []) => Normal::None,
+        (None, &[both]) => Normal::Per(both, both),
+        (None, &[a, b, ..]) => Normal::Per(a, b),
+    };
+    if let Normal::Per(a, b) = normal
+        && !(a > 0.0 && b > 0.0 && a.is_finite() && b.is_finite())
+    {
+        bail!("--per must be positive numbers");
+    }
+    let options = Options {
+        depth: args.depth.into(),
+        normal,
+        order: match args.sort {
+            Sort::Live => Order::Live,
+            Sort::Allocated => Order::Allocated,
+            Sort::Allocs => Order::Allocs,
+            Sort::Relative => Order::Relative,
+        },
+        within_one: args.b.is_none(),
+        noise: args.noise / 100.0,
+        least: args.least / 100.0,
+        top: args.top,
+        json: args.json,
+        origin: args.names.origin(),
+    };
+    let filter = args.only.filter();
+    let named = |process: Option<String>, program: Option<String>| {
+        let program = program.or_else(|| args.program.clone());
+        Processes { process, program, all: false }
+    };
+    let (of_a, of_b) = (named(args.process_a, args.program_a), named(args.process_b, args.program_b));
+    let old = runs(&args.a, &args.again_a, &of_a, at_a, &filter);
+    let new = runs(&b, &args.again_b, &of_b, at_b, &filter);
+    if args.thresholds.is_given() {
+        let query = Asked { paths: vec![b], json: args.json, processes: of_b, filter, ..Asked::default() };
+        let query = Asked { origin: options.origin.clone(), ..query };
+        let against = Against { a: old, b: new, options };
+        return args.thresholds.check(&query, Some(&against), &args.suppress.options(), args.strict.strict);
+    }
+    print(args.strict.strict, |out, style| diff::run(&old, &new, &options, out, style))
+}

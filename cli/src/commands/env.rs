@@ -1,0 +1,49 @@
+//! `heaptape env`: prints the environment that makes the daemon record a service.
+
+use crate::{Outcome, library};
+use heaptape_recorder::daemon::config::{Choice, Config};
+use std::path::PathBuf;
+
+/// Options of `heaptape env`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Socket of the daemon for programs
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Preload library [default: the one inside this command, in a folder that all users can read
+    /// if possible]
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// Mode of the program, which overrides the daemon's rules: off, profile, trace or flight
+    #[arg(long)]
+    mode: Option<Choice>,
+    /// Label of the program in recordings
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    /// Print shell commands instead of a systemd drop-in
+    #[arg(long)]
+    shell: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let socket = args.socket.unwrap_or_else(|| Config::default().socket);
+    let library = args.library.map_or_else(library::path, Ok)?;
+    let mut variables =
+        vec![("LD_PRELOAD", library.display().to_string()), ("HEAPTAPE_SOCKET", socket.display().to_string())];
+    variables.extend(args.mode.map(|mode| ("HEAPTAPE_MODE", mode.to_string())));
+    variables.extend(args.label.map(|label| ("HEAPTAPE_LABEL", label)));
+    if args.shell {
+        for (name, value) in &variables {
+            println!("export {name}='{}'", value.replace('\'', "'\\''"));
+        }
+        return Ok(Outcome::Done);
+    }
+    println!("# systemctl edit SERVICE, then restart it");
+    println!("[Service]");
+    for (name, value) in &variables {
+        // systemd expands % and reads quotes and backslashes.
+        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%");
+        println!("Environment=\"{name}={value}\"");
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,60 @@
+//! `heaptape epochs`: lists the daemon's epochs, as paths for other commands:
+//! `heaptape leaks $(heaptape epochs --program redis-server)`.
+
+use crate::Outcome;
+use anyhow::anyhow;
+use heaptape_analyzer::store::{self, Wanted};
+use heaptape_recorder::daemon::config::Config;
+use std::path::PathBuf;
+
+/// Options of `heaptape epochs`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// State folder of the daemon
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Only the N newest epochs
+    #[arg(long, value_name = "N")]
+    last: Option<usize>,
+    /// Only this epoch and newer ones; the start of its name is enough (20261121)
+    #[arg(long, value_name = "EPOCH")]
+    from: Option<String>,
+    /// Only this epoch and older ones
+    #[arg(long, value_name = "EPOCH", alias = "to")]
+    until: Option<String>,
+    /// Only epochs of this user
+    #[arg(long, value_name = "UID")]
+    user: Option<u32>,
+    /// Processes of this program (* and ? are wildcards) instead of whole epochs
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
+    /// Processes with this label instead of whole epochs
+    #[arg(long, value_name = "LABEL")]
+    label: Option<String>,
+    /// List a process in each of its epochs, not only in the last
+    #[arg(long)]
+    each: bool,
+    /// List the folders of DCPI profiles instead
+    #[arg(long)]
+    dcpi: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let state = args.state.unwrap_or_else(|| Config::default().state);
+    let Args { last, from, until, user, program, label, each, dcpi, .. } = args;
+    let is_narrowed = last.is_some() || from.is_some() || until.is_some() || user.is_some();
+    let is_narrowed = is_narrowed || program.is_some() || label.is_some() || dcpi;
+    let wanted = Wanted { last, from, to: until, user, program, label, each, dcpi };
+    let found = store::find(&state, &wanted).map_err(|error| {
+        let advice =
+            "`heaptape daemon` writes epochs; --state DIR names the folder of a daemon that keeps them elsewhere";
+        anyhow!("no epochs in {}: {error}; {advice}", state.display())
+    })?;
+    found.iter().for_each(|path| println!("{}", path.display()));
+    if found.is_empty() {
+        let what = if is_narrowed { "no epoch or process matches" } else { "no epochs yet" };
+        eprintln!("heaptape: {what} in {}", state.display());
+        return Ok(Outcome::NoAnswer);
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,186 @@
+//! Examples for the `--help` and the manual page of each command: a command line and its purpose. A
+//! test parses each of them.
+
+/// Each command with its examples.
+const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
+    (
+        "record",
+        &[
+            ("heaptape record -- ls -lR /usr", "record every event of ls and its children, and print a summary"),
+            ("heaptape record -q -o run1 -- make -j2", "record into run1, without a summary"),
+            ("heaptape record -q -o - -- ls", "write only the trace, live, to standard output"),
+            ("heaptape record --sample 512KiB -- redis-server", "sample one block per 512 KiB, for long runs"),
+        ],
+    ),
+    (
+        "daemon",
+        &[
+            ("heaptape daemon --mode profile", "record sampled profiles of all programs that preload the library"),
+            (
+                "heaptape daemon --program redis-server=trace --keep-bytes 10GiB",
+                "record every event of one program, with bounded disk space",
+            ),
+        ],
+    ),
+    (
+        "ctl",
+        &[
+            ("heaptape ctl status", "state of the daemon"),
+            ("heaptape ctl show 4711", "one process with its call sites"),
+            ("heaptape ctl mode redis-server trace", "record every event of it from now on"),
+            ("heaptape ctl snapshot", "write a snapshot of all processes, and return when it is on disk"),
+        ],
+    ),
+    (
+        "send",
+        &[
+            ("heaptape send mpatrol.trace", "store a trace of the real mpatrol in the current epoch"),
+            ("heaptape send --socket /run/heaptape/socket -", "read standard input, send it to the system's daemon"),
+        ],
+    ),
+    (
+        "stream",
+        &[
+            ("heaptape stream heaptape.redis.4711", "write the trace of a running recording to standard output"),
+            ("heaptape stream 4711", "the same of a process by its pid, until it ends"),
+        ],
+    ),
+    ("env", &[("heaptape env --label web", "environment for a systemd drop-in")]),
+    (
+        "epochs",
+        &[
+            ("heaptape epochs --last 2", "paths of the last two epochs"),
+            ("heaptape epochs --last 1 --program redis-server", "processes of one program in the last epoch"),
+        ],
+    ),
+    (
+        "report",
+        &[
+            ("heaptape report heaptape.ls.4711", "print the summary"),
+            ("heaptape report --json heaptape.ls.4711", "print it as JSON"),
+            ("heaptape report heap.pb.gz", "summarize a pprof, heaptrack, DHAT or Massif file"),
+        ],
+    ),
+    (
+        "leaks",
+        &[
+            ("heaptape leaks heaptape.ls.4711", "list what was never freed"),
+            (
+                "heaptape leaks --depth 3 --top 10 heaptape.ls.4711",
+                "merge stacks with the same three frames; print ten",
+            ),
+        ],
+    ),
+    (
+        "peak",
+        &[
+            ("heaptape peak heaptape.ls.4711", "list the call sites at the peak"),
+            ("heaptape peak --from 50% --until 90% heaptape.ls.4711", "the same for the peak of a time range"),
+        ],
+    ),
+    ("sites", &[("heaptape sites --top 30 heaptape.ls.4711", "list the 30 call sites that allocate most")]),
+    ("sizes", &[("heaptape sizes heaptape.ls.4711", "show block sizes, and bytes lost to rounding")]),
+    ("lifetimes", &[("heaptape lifetimes heaptape.ls.4711", "show block lifetimes by call site")]),
+    ("temporary", &[("heaptape temporary heaptape.ls.4711", "list call sites of short-lived blocks")]),
+    (
+        "timeline",
+        &[
+            ("heaptape timeline heaptape.ls.4711", "show live bytes over the run"),
+            ("heaptape timeline --slices 100 --from 1s --until 2s heaptape.ls.4711", "show 100 slices of one second"),
+        ],
+    ),
+    ("threads", &[("heaptape threads heaptape.ls.4711", "show what each thread allocated and freed")]),
+    ("realloc", &[("heaptape realloc heaptape.ls.4711", "show the cost of reallocations")]),
+    ("free-sites", &[("heaptape free-sites heaptape.ls.4711", "list call sites that free")]),
+    ("fragmentation", &[("heaptape fragmentation heaptape.ls.4711", "list call sites that hold nearly empty pages")]),
+    ("top", &[("heaptape top", "show the daemon's processes live")]),
+    ("pack", &[("heaptape pack run1", "copy its symbols into it, for another machine")]),
+    (
+        "diff",
+        &[
+            ("heaptape diff run1 run2", "compare two runs"),
+            ("heaptape diff --from 40% --until 90% run1", "compare two points in time of one run"),
+        ],
+    ),
+    (
+        "export",
+        &[
+            ("heaptape export --format pprof -o heap.pb.gz run1", "for go tool pprof"),
+            ("heaptape export --format svg --what peak-bytes -o peak.svg run1", "draw a flame graph of the peak"),
+            ("heaptape export --format svg -o change.svg run1 run2", "draw the changes as a flame graph"),
+            ("heaptape export --format csv --events -o events.csv run1", "write every event as a row"),
+            ("heaptape export --format heaptrack --process 4711 -o heap.zst run1", "for heaptrack_gui, one process"),
+        ],
+    ),
+    (
+        "convert",
+        &[
+            ("heaptape convert --format gmon -o gmon.sum gmon.out.1 gmon.out.2", "sum two profiles"),
+            (
+                "heaptape convert --format mptl --flavour be32 -o other.mptl profile.mptl",
+                "change byte order and word size",
+            ),
+        ],
+    ),
+    ("dump", &[("heaptape dump run1/4711.ls/events.tape", "print every record of a file")]),
+    ("verify", &[("heaptape verify run1", "check it, and print its accounting")]),
+    ("dcpiprof", &[("heaptape dcpiprof -i run1", "show allocated bytes by program and library")]),
+    (
+        "dcpilist",
+        &[("heaptape dcpilist main run1", "list the instructions of a function with the bytes they allocated")],
+    ),
+    ("dcpicat", &[("heaptape dcpicat program.dcpi", "print a profile as text")]),
+    ("dcpidiff", &[("heaptape dcpidiff run1 run2", "compare by procedure")]),
+    ("library", &[("heaptape library", "print the path for LD_PRELOAD")]),
+    ("gprof", &[("heaptape gprof -b ./program gmon.out", "print flat profile and call graph")]),
+    (
+        "mleak",
+        &[
+            ("heaptape mleak mpatrol.log", "show unfreed allocations of a log"),
+            ("heaptape mleak run1", "the same of a recording"),
+        ],
+    ),
+    (
+        "mprof",
+        &[
+            ("heaptape mprof -v run1", "print tables and call graph"),
+            ("heaptape mprof mpatrol.out", "show a profile of the real mpatrol"),
+        ],
+    ),
+    ("mptrace", &[("heaptape mptrace -v run1", "print every event and the sums")]),
+    (
+        "man",
+        &[
+            ("heaptape man export", "show the page of one command"),
+            ("heaptape man --output man1", "write all pages to a folder"),
+        ],
+    ),
+    ("completions", &[("heaptape completions bash", "print completions for /etc/bash_completion.d/heaptape")]),
+];
+
+/// Returns the examples of a command as text for its help; empty if it has none.
+pub fn of(command: &str) -> String {
+    let Some((_, examples)) = EXAMPLES.iter().find(|(known, _)| *known == command) else { return String::new() };
+    let lines = examples.iter().map(|(line, what)| format!("  {line}\n      {what}"));
+    format!("Examples:\n{}", lines.collect::<Vec<_>>().join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_has_examples_that_parse() {
+        let command = crate::command();
+        for subcommand in command.get_subcommands() {
+            let name = subcommand.get_name();
+            let examples = EXAMPLES.iter().find(|(known, _)| *known == name);
+            let (_, examples) = examples.unwrap_or_else(|| panic!("{name} has no example in commands/examples.rs"));
+            for (line, _) in *examples {
+                assert!(line.starts_with(&format!("heaptape {name}")), "{line}");
+                let parsed = crate::command().try_get_matches_from(line.split_whitespace());
+                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+            }
+        }
+    }
+}

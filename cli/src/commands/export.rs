@@ -1,0 +1,130 @@
+//! `heaptape export`: writes a recording in the formats of other tools.
+
+use crate::Outcome;
+use anyhow::anyhow;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use heaptape_analyzer::event::{Bound, Range};
+use heaptape_analyzer::export::{self, EXPORTERS, Measure, Options, Written};
+use heaptape_formats::{Flavour, mtrc};
+use std::path::PathBuf;
+
+/// Options of `heaptape export`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Format to write
+    #[arg(long, alias = "to", value_name = "FORMAT", value_parser = exporters())]
+    format: String,
+    #[command(flatten)]
+    how: ExportArgs,
+    /// Recordings, folders of processes, or single files: MTRC, MPTL, tape, pprof, heaptrack, DHAT,
+    /// Massif
+    #[arg(required = true, value_name = "DIR|FILE")]
+    paths: Vec<PathBuf>,
+}
+
+/// Options of both `export` and `convert`.
+#[derive(clap::Args)]
+pub struct ExportArgs {
+    /// File, or folder for formats with several files; - is standard output, the default for a
+    /// single file
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// Read the written files again and compare their sums with the source; exit with status 1 if
+    /// they differ
+    #[arg(long)]
+    pub verify: bool,
+    /// Start of the time range: a time since the start (1.5s, 300ms, 2m), a share of the run (40%)
+    /// or the number of an event
+    #[arg(long, value_name = "WHEN")]
+    from: Option<Bound>,
+    /// End of the time range, in the same forms
+    #[arg(long = "until", value_name = "WHEN")]
+    until: Option<Bound>,
+    #[command(flatten)]
+    processes: super::common::ProcessArgs,
+    #[command(flatten)]
+    names_of: super::common::Names,
+    /// Measure to write, for formats that hold only some; separate several by commas
+    #[arg(long, value_name = "MEASURE", value_delimiter = ',', value_parser = measures())]
+    what: Vec<Measure>,
+    /// gmon: attribute allocations inside libraries to the callers in the program as well
+    #[arg(long)]
+    through: bool,
+    /// csv, json: write a row for each event instead of each call site
+    #[arg(long = "events")]
+    each_event: bool,
+    /// mtrc: write function, file and line of each event
+    #[arg(long)]
+    names: bool,
+    /// mtrc: write addresses and thread numbers that the real 64-bit mptrace shows correctly
+    #[arg(long = "for", value_name = "TOOL", value_parser = ["mptrace"])]
+    tool: Option<String>,
+    /// Byte order and word size of the files
+    #[arg(long, value_name = "FLAVOUR", ignore_case = true, value_parser = flavours())]
+    pub flavour: Option<Flavour>,
+    /// mtrc, mptl: version number of mpatrol to write, such as 10501
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(..mtrc::layout::FIRST_TOO_NEW))]
+    version_word: Option<u64>,
+}
+
+impl ExportArgs {
+    /// Returns the options in the form that the analyzer takes.
+    pub fn options(&self) -> Options {
+        let range = Range { from: self.from, to: self.until };
+        Options {
+            range: (!range.is_all()).then_some(range),
+            processes: self.processes.processes(),
+            what: self.what.clone(),
+            for_mptrace: self.tool.is_some(),
+            names: self.names,
+            through: self.through,
+            flavour: self.flavour,
+            version: self.version_word,
+            each_event: self.each_event,
+            origin: self.names_of.origin(),
+        }
+    }
+}
+
+/// Returns the values of `--format`: the names of the exporters.
+pub fn exporters() -> PossibleValuesParser {
+    PossibleValuesParser::new(EXPORTERS.iter().map(|one| PossibleValue::new(one.name()).help(one.summary())))
+}
+
+fn measures() -> impl TypedValueParser<Value = Measure> {
+    let values = Measure::ALL.iter().map(|one| PossibleValue::new(one.name()).help(one.help()));
+    PossibleValuesParser::new(values).try_map(|name| name.parse())
+}
+
+fn flavours() -> impl TypedValueParser<Value = Flavour> {
+    PossibleValuesParser::new(Flavour::ALL.map(Flavour::name)).try_map(|name| {
+        Flavour::ALL
+            .into_iter()
+            .find(|flavour| flavour.name().eq_ignore_ascii_case(&name))
+            .ok_or_else(|| format!("'{name}' is no flavour"))
+    })
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let exporter = export::exporter(&args.format).ok_or_else(|| anyhow!("unknown format '{}'", args.format))?;
+    let options = args.how.options();
+    let written = export::run(exporter, &args.paths, &options, args.how.output.as_deref(), args.how.verify)?;
+    Ok(print_result(&written))
+}
+
+/// Prints the written files, notes, what is missing, and the results of `--verify`.
+pub fn print_result(written: &Written) -> Outcome {
+    for file in &written.files {
+        eprintln!("{}", file.display());
+    }
+    for note in &written.notes {
+        eprintln!("heaptape: {note}");
+    }
+    for missing in &written.missing {
+        eprintln!("heaptape: {missing}");
+    }
+    for verdict in &written.verdicts {
+        eprintln!("{verdict}");
+    }
+    if written.is_whole() { Outcome::Done } else { Outcome::Partial }
+}

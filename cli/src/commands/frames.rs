@@ -1,0 +1,51 @@
+//! Function names for the stacks in the daemon's answers, which are modules and offsets.
+
+use heaptape_analyzer::report::text_stack;
+use heaptape_analyzer::stacks::{Module, Site, Stacks};
+use heaptape_analyzer::symbols::{Detail, Symbolizer, code_name};
+use serde_json::Value;
+
+/// Symbolizes the daemon's stacks, and keeps what it has read of each module.
+pub struct Frames(Symbolizer);
+
+impl Default for Frames {
+    fn default() -> Self {
+        Frames(Symbolizer::new(Detail::Full))
+    }
+}
+
+impl Frames {
+    /// Returns at most `max` frames of a call site, the innermost program frame first.
+    pub fn named(&mut self, site: &Value, max: usize) -> Vec<String> {
+        let mut stacks = Stacks::default();
+        let frames = site["stack"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let mut last = 0;
+        for frame in frames.iter().rev() {
+            let address = frame["address"].as_u64().unwrap_or(0);
+            let module = frame["module"].as_str().map(|path| {
+                let bias = address.wrapping_sub(frame["offset"].as_u64().unwrap_or(0));
+                let build_id = bytes_of(frame["build_id"].as_str().unwrap_or_default());
+                stacks.modules.push(Module {
+                    start: 0,
+                    end: u64::MAX,
+                    bias,
+                    path: path.as_bytes().to_vec(),
+                    build_id,
+                    ..Module::default()
+                });
+                stacks.modules.len() as u32
+            });
+            let named = frame["code"].as_str().map_or(0, |name| {
+                stacks.named.push(code_name(name.as_bytes()));
+                stacks.named.len() as u32
+            });
+            last = stacks.push(Site { parent: last, module: module.unwrap_or(0), named, address, ..Site::default() });
+        }
+        text_stack(&mut self.0, &stacks, last, max).0
+    }
+}
+
+fn bytes_of(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.chars().filter_map(|digit| digit.to_digit(16)).map(|digit| digit as u8).collect();
+    digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}

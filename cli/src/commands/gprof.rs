@@ -1,0 +1,25 @@
+//! `heaptape gprof`: shows gmon.out files, with the options of GNU gprof.
+
+use crate::{Outcome, terminal};
+use heaptape_analyzer::compat::gprof::{self, Completeness, Options};
+use std::io::Write;
+
+/// Options and files of GNU gprof; `heaptape gprof --help` lists them.
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Args {
+    /// Options, then the executable (a.out), then profiles (gmon.out).
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTION|FILE")]
+    args: Vec<String>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let options = Options::parse(&args.args).map_err(|text| anyhow::anyhow!("{text}\n{}", gprof::options::help()))?;
+    let mut out = terminal::stdout();
+    let whole = gprof::run(&options, &mut out, &mut terminal::stderr())?;
+    out.flush()?;
+    Ok(match whole {
+        Completeness::Complete => Outcome::Done,
+        Completeness::Truncated => Outcome::Partial,
+    })
+}

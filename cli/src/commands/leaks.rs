@@ -1,0 +1,71 @@
+//! `heaptape leaks`: lists blocks that were never freed, by call site, with a verdict.
+
+use super::common::{Common, frames, print};
+use super::thresholds::Thresholds;
+use crate::Outcome;
+use clap::ValueEnum;
+use heaptape_analyzer::report::leaks;
+use heaptape_analyzer::suppress;
+use std::path::PathBuf;
+
+/// Syntax of suppressions.
+#[derive(Clone, Copy, ValueEnum)]
+enum Dialect {
+    /// One line: leak:^function$
+    Lsan,
+    /// A block with the whole stack
+    Valgrind,
+}
+
+/// Options of `heaptape leaks`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Merge stacks with the same N innermost program frames, without wrappers and containers; 0
+    /// merges equal stacks only
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    depth: usize,
+    /// Frames of each stack to print; all includes wrappers and the interpreter's own [default: 8]
+    #[arg(long, value_name = "N|all", value_parser = frames)]
+    frames: Option<usize>,
+    #[command(flatten)]
+    suppress: Suppress,
+    /// Print suppressions for the leaks instead
+    #[arg(long, value_name = "DIALECT", value_enum, num_args = 0..=1, default_missing_value = "lsan", require_equals = true)]
+    gen_suppressions: Option<Dialect>,
+    #[command(flatten)]
+    thresholds: Thresholds,
+}
+
+/// Options that hide leaks.
+#[derive(clap::Args)]
+pub struct Suppress {
+    /// File with suppressions of LeakSanitizer (leak:PATTERN) or valgrind; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub suppressions: Vec<PathBuf>,
+    /// Report also what the C and C++ runtimes keep on purpose, and ignore
+    /// __lsan_default_suppressions of the program
+    #[arg(long)]
+    pub no_built_in: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let options = leaks::Options {
+        depth: args.depth,
+        frames: args.frames,
+        top: args.common.top(),
+        suppressions: args.suppress.suppressions,
+        built_in: !args.suppress.no_built_in,
+        generate: args.gen_suppressions.map(|dialect| match dialect {
+            Dialect::Lsan => suppress::Dialect::Lsan,
+            Dialect::Valgrind => suppress::Dialect::Valgrind,
+        }),
+    };
+    let strict = args.common.strict();
+    let query = args.common.query(0);
+    if args.thresholds.is_given() {
+        return args.thresholds.check(&query, None, &options, strict);
+    }
+    print(strict, |out, style| leaks::run(&query, &options, out, style))
+}

@@ -1,0 +1,301 @@
+//! `heaptape record`: runs a program and records its heap.
+
+use crate::live::Live;
+use crate::{Outcome, library};
+use clap::ValueEnum;
+use heaptape_analyzer::text::{self, Style};
+use heaptape_analyzer::{load, report};
+use heaptape_formats::tape::Codec;
+use heaptape_recorder::crash;
+use heaptape_recorder::launch::{Finished, Launch, record, resume};
+use heaptape_recorder::options::{self, LEVEL, Options, STACKS_CALLER, STACKS_FULL};
+use heaptape_recorder::tree::remedy;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What a thread does when its ring is full.
+#[derive(Clone, Copy, ValueEnum)]
+enum Overflow {
+    /// Wait for space: no event is lost
+    Wait,
+    /// Drop the event and count it as lost
+    Drop,
+}
+
+/// How much of the call stack is recorded.
+#[derive(Clone, Copy, ValueEnum)]
+enum Stacks {
+    /// Every frame
+    Full,
+    /// Only the caller
+    None,
+}
+
+/// Options of `heaptape record`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "The exit status is the program's; 128+N when signal N ended it. HEAPTAPE_LOG=debug prints more messages."
+)]
+pub struct Args {
+    /// Print no summary
+    #[arg(short, long)]
+    quiet: bool,
+    /// Folder of the recording [default: heaptape.PROG.PID]; - writes only the trace (MTRC), live,
+    /// to standard output, and sends the program's output to standard error
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// What a thread does when its ring is full
+    #[arg(long, value_enum, default_value = "wait")]
+    overflow: Overflow,
+    /// Frames of each stack to record
+    #[arg(long, value_enum, default_value = "full")]
+    stacks: Stacks,
+    /// Maximum number of frames of a stack
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    max_frames: u32,
+    /// Record the call stacks of frees as well
+    #[arg(long)]
+    free_stacks: bool,
+    /// Sample one block per this many bytes (such as 512KiB) instead of recording all
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    sample: Option<u64>,
+    /// Size of the ring of each thread, a power of two
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = ring)]
+    ring: u64,
+    /// Compression of the files: plain, lz4, zstd, or zstd with a level (zstd:3)
+    #[arg(long, value_name = "CODEC", default_value = "zstd", value_parser = codec)]
+    compress: (Codec, i32),
+    /// Label to store in the recording
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    label: String,
+    /// Do not record child processes
+    #[arg(long)]
+    no_children: bool,
+    /// Record only child processes with these program names; separate them by commas, `*` is a
+    /// wildcard; PROG is always recorded
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Do not record child processes with these program names
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    skip: Vec<String>,
+    /// Wait until all recorded processes have exited, also those that outlive PROG
+    #[arg(long)]
+    wait: bool,
+    /// Wait for the end of a recording whose `heaptape record` was killed, and print its summary
+    #[arg(long, value_name = "DIR", conflicts_with = "command")]
+    resume: Option<PathBuf>,
+    /// Program to run, with its arguments
+    #[arg(required_unless_present = "resume", trailing_var_arg = true, value_name = "PROG")]
+    command: Vec<OsString>,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err(format!("unknown unit '{unit}': use KiB, MiB or GiB")),
+    };
+    let number: u64 = number.parse().map_err(|_| "must be a number, such as 512KiB".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
+fn ring(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    let is_valid = bytes.is_power_of_two() && (4096..=1 << 30).contains(&bytes);
+    is_valid.then_some(bytes).ok_or_else(|| "must be a power of two from 4KiB to 1GiB".to_owned())
+}
+
+fn codec(text: &str) -> Result<(Codec, i32), String> {
+    match text.split_once(':').unwrap_or((text, "")) {
+        ("plain", "") => Ok((Codec::Plain, 0)),
+        ("lz4", "") => Ok((Codec::Lz4, 0)),
+        ("zstd", "") => Ok((Codec::Zstd, LEVEL)),
+        ("zstd", level) => match level.parse() {
+            Ok(level @ -7..=19) => Ok((Codec::Zstd, level)),
+            _ => Err("zstd has levels from -7 to 19".to_owned()),
+        },
+        _ => Err("must be plain, lz4 or zstd[:LEVEL]".to_owned()),
+    }
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    init_log();
+    if let Some(dir) = args.resume {
+        let finished = resume(&dir).map_err(|error| anyhow::anyhow!("{}: {error}", dir.display()))?;
+        finished.outcome.errors.iter().for_each(|error| eprintln!("heaptape: {error}"));
+        finish(&finished, args.quiet);
+        let is_complete = finished.outcome.errors.is_empty();
+        return Ok(if is_complete { Outcome::Status(finished.status) } else { Outcome::Status(1) });
+    }
+    let live = args.output.as_ref().filter(|dir| dir.as_os_str() == "-").map(|_| Live::start()).transpose()?;
+    let output = live.as_ref().map(Live::dir).or(args.output);
+    let misplaced = misplaced(&args.command);
+    let mut command = args.command.into_iter();
+    let launch = Launch {
+        program: command.next().unwrap_or_default(),
+        arguments: command.collect(),
+        dir: output,
+        library: library::path()?,
+        options: Options {
+            overflow: match args.overflow {
+                Overflow::Wait => options::Overflow::Wait,
+                Overflow::Drop => options::Overflow::Drop,
+            },
+            stacks: match args.stacks {
+                Stacks::Full => STACKS_FULL,
+                Stacks::None => STACKS_CALLER,
+            },
+            max_frames: args.max_frames,
+            free_stacks: args.free_stacks,
+            sample_bytes: args.sample.unwrap_or(0),
+            ring_bytes: args.ring,
+            codec: args.compress.0,
+            level: args.compress.1,
+            label: args.label,
+            children: !args.no_children,
+            only: args.only,
+            skip: args.skip,
+            ..Options::default()
+        },
+        apart: true,
+        wait: args.wait,
+        symbols: Some(heaptape_analyzer::symbols::save),
+    };
+    let program = launch.program.to_string_lossy().into_owned();
+    match record(launch) {
+        Ok(finished) => {
+            if let Some(why) = &finished.unrecorded {
+                let remedy = remedy(why).map(|remedy| format!("; {remedy}")).unwrap_or_default();
+                eprintln!("heaptape: {program} was not recorded: {why}{remedy}");
+            }
+            finished.outcome.errors.iter().for_each(|error| eprintln!("heaptape: {error}"));
+            if let Some(options) = misplaced.filter(|_| finished.status != 0) {
+                eprintln!("heaptape: {options} was passed to {program}: put options of record before the program");
+            }
+            match live {
+                Some(live) => {
+                    // The folder with the report goes away.
+                    let report = crash::report_of(&finished.dir).and_then(|path| std::fs::read_to_string(path).ok());
+                    let lines = report.iter().flat_map(|report| report.lines());
+                    lines.for_each(|line| eprintln!("{}", text::clean(line)));
+                    live.end();
+                }
+                None => finish(&finished, args.quiet),
+            }
+            if !args.quiet {
+                still_running(&finished);
+            }
+            Ok(Outcome::Status(finished.status))
+        }
+        Err(refused) => {
+            if let Some(bare) = &refused.bare {
+                let why = "the limit on processes is reached (RLIMIT_NPROC, or pids.max of the cgroup)";
+                eprintln!("heaptape: {program} runs unrecorded: {why}");
+                eprintln!("heaptape: {program}: {}", bare.run());
+                return Ok(Outcome::Status(126));
+            }
+            eprintln!("heaptape: {refused}");
+            Ok(Outcome::Status(refused.status))
+        }
+    }
+}
+
+/// Names the functions in the profiles and prints the summary. An error here is printed and does
+/// not change the exit status, since the recording exists.
+fn finish(finished: &Finished, quiet: bool) {
+    let recording = match load::open(&finished.dir) {
+        Ok(recording) => [recording],
+        Err(error) => return eprintln!("heaptape: {error}; the recording: {}", finished.dir.display()),
+    };
+    if let Err(error) = report::name_profile(&recording[0], report::PLAIN_LIMIT) {
+        eprintln!("heaptape: cannot name the functions in the profile: {error}");
+    }
+    if finished.outcome.recording.images.is_empty() && finished.outcome.errors.is_empty() {
+        if !quiet {
+            nothing_recorded(finished);
+        }
+        return;
+    }
+    if !quiet && let Err(error) = report::after_record(&recording, &mut std::io::stderr().lock(), Style::of_stderr()) {
+        eprintln!("heaptape: {error}; the recording: {}", finished.dir.display());
+    }
+}
+
+/// Prints why nothing was recorded, and what would help.
+fn nothing_recorded(finished: &Finished) {
+    eprintln!("nothing was recorded");
+    let others = finished.outcome.recording.not_traced.iter();
+    for process in others.filter(|process| finished.unrecorded.as_ref() != Some(&process.why)) {
+        let name = process.exe.rsplit('/').next().unwrap_or_default();
+        eprintln!("! {} (pid {}) was not recorded: {}", text::clean(name), process.pid, text::clean(&process.why));
+    }
+    eprintln!("{} has the reasons", text::clean(&finished.dir.to_string_lossy()));
+}
+
+/// Prints the processes that outlive the recording.
+fn still_running(finished: &Finished) {
+    const MAX_NAMES: usize = 8;
+    let running = &finished.outcome.still_running;
+    if running.is_empty() {
+        return;
+    }
+    let names = running.iter().take(MAX_NAMES).map(|(pid, name)| format!("{} (pid {pid})", text::clean(name)));
+    let mut names: Vec<String> = names.collect();
+    if running.len() > MAX_NAMES {
+        names.push(format!("{} more", running.len() - MAX_NAMES));
+    }
+    let names = names.join(", ");
+    eprintln!("still running, and no longer recorded: {names}; record --wait waits until they exit");
+}
+
+/// Returns the options of `record` among the program's arguments, if no `--` separates the two.
+fn misplaced(command: &[OsString]) -> Option<String> {
+    let all: Vec<OsString> = std::env::args_os().collect();
+    let before = all.len().checked_sub(command.len() + 1)?;
+    if all.get(before).is_some_and(|arg| arg == "--") {
+        return None;
+    }
+    let table = <Args as clap::Args>::augment_args(clap::Command::new("record"));
+    let is_option = |arg: &&str| {
+        let long = |name: &str| table.get_arguments().any(|option| option.get_long() == Some(name));
+        let short = |name: char| table.get_arguments().any(|option| option.get_short() == Some(name));
+        match (arg.strip_prefix("--"), arg.strip_prefix('-')) {
+            (Some(name), _) => long(name.split('=').next().unwrap_or(name)),
+            (None, Some(names)) => names.chars().count() == 1 && names.chars().all(short),
+            _ => false,
+        }
+    };
+    let found: Vec<&str> = command.iter().skip(1).filter_map(|arg| arg.to_str()).filter(is_option).collect();
+    (!found.is_empty()).then(|| found.join(" "))
+}
+
+/// Sets up the log on standard error: warnings, or the level of HEAPTAPE_LOG.
+fn init_log() {
+    let level = std::env::var("HEAPTAPE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(tracing::Level::WARN);
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(Style::of_stderr().colour)
+        .without_time()
+        .with_target(false)
+        .try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_codecs_are_parsed() {
+        assert_eq!((size("0"), size("512KiB"), size("3m")), (Ok(0), Ok(512 << 10), Ok(3 << 20)));
+        assert!(size("").is_err() && size("x").is_err() && size("1TB").is_err() && size("99999999999G").is_err());
+        assert_eq!(ring("64KiB"), Ok(1 << 16));
+        assert!(ring("65537").is_err() && ring("1k").is_err());
+        assert_eq!((codec("plain"), codec("zstd:-3")), (Ok((Codec::Plain, 0)), Ok((Codec::Zstd, -3))));
+        assert!(codec("zstd:99").is_err() && codec("gzip").is_err() && codec("lz4:2").is_err());
+    }
+}

@@ -1,0 +1,61 @@
+//! `heaptape send`: sends a trace or a profile to the daemon, which stores it in the current epoch.
+
+use super::ctl::{cleaned, no_answer, number, text};
+use crate::Outcome;
+use heaptape_analyzer::load::bare;
+use heaptape_analyzer::text::bytes;
+use heaptape_formats::recording::{RECORDING, Recording};
+use heaptape_recorder::daemon::{config::Config, send};
+use std::io::{Read, stdin};
+use std::path::{Path, PathBuf};
+
+/// Options of `heaptape send`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "The exit status is 1 when only a part was stored, and 2 when nothing was. HEAPTAPE_LABEL in the environment is the label. \
+    Without --name, a file of a recording is stored under the program that the recording names, any other under `heaptape`."
+)]
+pub struct Args {
+    /// Trace (MTRC) or profile (MPTL), compressed or not [default: standard input]
+    file: Option<PathBuf>,
+    /// Program that made it, a name or a path: it is stored under this name (PID.NAME, `epochs
+    /// --program NAME`)
+    #[arg(long, value_name = "PROG")]
+    name: Option<String>,
+    /// Socket of the daemon for programs [default: HEAPTAPE_SOCKET, or that of your own daemon]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let path = args.socket.or_else(|| std::env::var_os("HEAPTAPE_SOCKET").map(PathBuf::from));
+    let path = path.unwrap_or_else(|| Config::default().socket);
+    let name = args.name.or_else(|| args.file.as_deref().and_then(program_of)).unwrap_or_default();
+    let from: Box<dyn Read> = match args.file.filter(|file| file.as_os_str() != "-") {
+        Some(file) => bare::open(&file).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?,
+        None => bare::unpacking(stdin())?,
+    };
+    let socket = send::connect(&path).map_err(|error| no_answer(&path, "--socket", &error))?;
+    let answer = send::send(&socket, &name, from).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+    if let Some(why) = answer["error"].as_str() {
+        anyhow::bail!("the daemon at {} stored nothing: {}", path.display(), cleaned(why));
+    }
+    println!("{}", text(&answer, "folder"));
+    let stored = format!("{} of {}", bytes(number(&answer, "bytes")), text(&answer, "format"));
+    match answer["why"].as_str() {
+        None => Ok(Outcome::Done),
+        Some(why) => {
+            eprintln!("heaptape: stored {stored}, incomplete: {}", cleaned(why));
+            Ok(Outcome::Partial)
+        }
+    }
+}
+
+/// Returns the program that a recording names for one of its files.
+fn program_of(file: &Path) -> Option<String> {
+    let folder = file.canonicalize().ok()?.parent()?.to_owned();
+    let bytes = std::fs::read(folder.parent()?.join(RECORDING)).ok()?;
+    let recording: Recording = serde_json::from_slice(&bytes).ok()?;
+    let name = folder.file_name()?.to_str()?;
+    recording.images.into_iter().find(|image| image.folder == name).map(|image| image.exe)
+}

@@ -1,0 +1,22 @@
+//! `heaptape temporary`: lists call sites of short-lived blocks.
+
+use super::common::{Common, print};
+use crate::Outcome;
+use heaptape_analyzer::model::temporary::MOST_BETWEEN;
+use heaptape_analyzer::report::temporary;
+
+/// Options of `heaptape temporary`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Maximum number of events of the same thread between allocation and free
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=MOST_BETWEEN as i64))]
+    within: u16,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let strict = args.common.strict();
+    let query = args.common.query(20);
+    print(strict, |out, style| temporary::run(&query, args.within.into(), out, style))
+}

@@ -1,0 +1,98 @@
+//! `--fail-if` and its options: thresholds that make a command fail, for CI.
+
+use super::leaks::Suppress;
+use crate::Outcome;
+use crate::exit::FAILED;
+use anyhow::Context;
+use heaptape_analyzer::report::gate::{self, Against, Expression, METRICS};
+use heaptape_analyzer::report::{Asked, leaks};
+use heaptape_analyzer::text::Style;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Options for thresholds.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Thresholds")]
+pub struct Thresholds {
+    /// Fail when this holds, and print the result instead: 'leaked > 0', 'peak > 200MiB',
+    /// 'diff.live > 5%'; may be repeated. --fail-if list prints the metrics
+    #[arg(long, value_name = "CONDITION")]
+    fail_if: Vec<Expression>,
+    /// Exit status when a condition holds
+    #[arg(long, value_name = "STATUS", default_value_t = FAILED, value_parser = clap::value_parser!(u8).range(1..))]
+    fail_code: u8,
+    /// Write the results as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Write the results as SARIF
+    #[arg(long, value_name = "FILE")]
+    sarif: Option<PathBuf>,
+    /// With --sarif: write the paths of source files below this folder relative to it, as code
+    /// scanning needs them
+    #[arg(long, value_name = "DIR", requires = "sarif")]
+    source_root: Option<PathBuf>,
+}
+
+/// Returns whether the command line has `--fail-if list`, which needs no recording.
+pub fn is_list_request(args: &[OsString]) -> bool {
+    // After other subcommands it may be an argument of the recorded program.
+    let has_option = args.get(1).is_some_and(|name| name == "leaks" || name == "report" || name == "diff");
+    let is_joined = args.iter().any(|arg| arg == "--fail-if=list");
+    has_option && (is_joined || args.windows(2).any(|pair| pair[0] == "--fail-if" && pair[1] == "list"))
+}
+
+/// Prints the metrics that conditions can name.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print_metrics() -> anyhow::Result<Outcome> {
+    let mut out = std::io::stdout().lock();
+    for (name, _, meaning) in METRICS {
+        writeln!(out, "{name:24} {meaning}")?;
+    }
+    Ok(Outcome::Done)
+}
+
+impl Thresholds {
+    /// Returns whether there is a condition.
+    pub fn is_given(&self) -> bool {
+        !self.fail_if.is_empty()
+    }
+
+    /// Evaluates the conditions, prints the results and writes the files.
+    ///
+    /// # Errors
+    /// The recordings cannot be read, or a file cannot be written.
+    pub fn check(
+        &self,
+        query: &Asked,
+        against: Option<&Against>,
+        options: &leaks::Options,
+        strict: bool,
+    ) -> anyhow::Result<Outcome> {
+        let mut out = std::io::stdout().lock();
+        let verdicts = gate::judge(&self.fail_if, query, options, against)?;
+        // The program may have been built on another machine, where the folder exists.
+        let root = self.source_root.as_ref().map(|root| root.canonicalize().unwrap_or_else(|_| root.clone()));
+        let sarif = gate::sarif(&verdicts, root.as_deref());
+        for (file, text) in [(&self.junit, gate::junit(&verdicts)), (&self.sarif, sarif)] {
+            if let Some(file) = file {
+                std::fs::write(file, text).with_context(|| file.display().to_string())?;
+            }
+        }
+        gate::print(&verdicts, query.json, &mut out, Style::of_stdout())?;
+        Ok(match (verdicts.failed(), verdicts.missing.is_empty()) {
+            (true, _) => Outcome::ThresholdFailed(self.fail_code),
+            (false, true) => Outcome::Done,
+            (false, false) => Outcome::Incomplete { strict },
+        })
+    }
+}
+
+impl Suppress {
+    /// Returns the options in the form that the analyzer takes.
+    pub fn options(self) -> leaks::Options {
+        leaks::Options { suppressions: self.suppressions, built_in: !self.no_built_in, ..leaks::Options::default() }
+    }
+}

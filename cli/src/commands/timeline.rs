@@ -1,0 +1,21 @@
+//! `heaptape timeline`: shows live bytes and blocks over the run.
+
+use super::common::{Common, print};
+use crate::Outcome;
+use heaptape_analyzer::report::timeline;
+
+/// Options of `heaptape timeline`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Number of slices of the run; --top has no effect here
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    slices: u32,
+}
+
+pub fn run(args: Args) -> anyhow::Result<Outcome> {
+    let strict = args.common.strict();
+    let query = args.common.query(0);
+    print(strict, |out, style| timeline::run(&query, args.slices as usize, out, style))
+}

@@ -1,0 +1,91 @@
+//! Suggestions for mistyped commands and options.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Command names of other tools, each with the command that does the same here.
+const SYNONYMS: &[(&str, &str)] = &[
+    ("run", "record"),
+    ("exec", "record"),
+    ("start", "record"),
+    ("trace", "record"),
+    ("profile", "record"),
+    ("leak", "leaks"),
+    ("show", "report"),
+    ("summary", "report"),
+    ("stats", "report"),
+    ("print", "report"),
+    ("top-sites", "sites"),
+    ("compare", "diff"),
+    ("check", "verify"),
+    ("flamegraph", "export"),
+    ("html", "export"),
+    ("attach", "daemon"),
+];
+
+/// Maximum edit distance between a mistyped command and its suggestion.
+const MAX_EDITS: usize = 2;
+
+/// Returns the message for an unknown command or option. Other errors have a message of clap's.
+pub fn explain(error: &clap::Error, commands: &[String], args: &[String]) -> Option<String> {
+    let context = |kind: ContextKind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let typed = context(ContextKind::InvalidSubcommand)?;
+            let hint = match suggest(&typed, commands) {
+                Some("record") => "; to record a program: heaptape record -- PROG ARGS".to_owned(),
+                Some(name) => format!("; did you mean {name}?"),
+                None => "; heaptape --help lists all".to_owned(),
+            };
+            Some(format!("unknown command '{typed}'{hint}"))
+        }
+        ErrorKind::UnknownArgument => {
+            let typed = context(ContextKind::InvalidArg).filter(|typed| typed.starts_with('-'))?;
+            let command = args.get(1).filter(|arg| commands.contains(arg)).map_or("", String::as_str);
+            let near = match error.get(ContextKind::SuggestedArg) {
+                Some(ContextValue::String(name)) => format!("; did you mean {name}?"),
+                _ if command == "record" => {
+                    "; put -- before a program whose name begins with -: heaptape record -- PROG ARGS".to_owned()
+                }
+                _ => format!("; heaptape {command}{}--help lists all", if command.is_empty() { "" } else { " " }),
+            };
+            Some(format!("unknown option {typed}{near}"))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the most likely command: a synonym, else the one with the smallest edit distance.
+fn suggest<'a>(typed: &str, commands: &'a [String]) -> Option<&'a str> {
+    let find = |name: &str| commands.iter().find(|command| *command == name);
+    if let Some((_, name)) = SYNONYMS.iter().find(|(synonym, _)| *synonym == typed) {
+        return find(name).map(String::as_str);
+    }
+    let distance = |command: &String| strsim::damerau_levenshtein(typed, command);
+    let nearest = commands.iter().min_by_key(|command| distance(command))?;
+    (distance(nearest) <= MAX_EDITS.min(typed.chars().count() / 2)).then_some(nearest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistyped_commands_are_recognized() {
+        let commands: Vec<String> = ["record", "leaks", "mleak", "report", "peak", "top"].map(String::from).into();
+        for (typed, wanted) in [
+            ("leeks", Some("leaks")),
+            ("laeks", Some("leaks")),
+            ("recrod", Some("record")),
+            ("run", Some("record")),
+            ("reprot", Some("report")),
+            ("x", None),
+            ("something", None),
+            ("html", None),
+        ] {
+            assert_eq!(suggest(typed, &commands), wanted, "{typed}");
+        }
+    }
+}
