@@ -1,7 +1,7 @@
 //! One user of the daemon cannot take the service away from another: connections, starts and disk space have a share per user.
 
 use heaptape_tests::daemon::{Running, until};
-use heaptape_tests::{Daemon, is_full, is_root, target, workshop};
+use heaptape_tests::{Daemon, is_full, is_root, target, torture, workshop};
 use heaptape_wire::hello::Hello;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -101,6 +101,7 @@ fn flood_of_one_user_does_not_keep_others_out() {
         assert!(flooded.recorded + STARTS / 15 >= STARTS, "{kind}: {flooded:?}\n{}", daemon.log());
         assert!(daemon.log().contains(&format!("budget of {budget}: user {OTHER}")), "{kind}: {}", daemon.log());
     }
+    torture::passed(64, "kinds of flood that keep nobody out", FLOODS.len() as u64);
 }
 
 /// The time that a flood of four processes adds to the median start, beside four processes that are as busy without the socket.

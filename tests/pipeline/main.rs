@@ -30,6 +30,7 @@ mod footprint;
 mod forks;
 mod gaps;
 mod gates;
+mod harm;
 mod hooks_each_function;
 mod hostile;
 mod jit;

@@ -10,6 +10,7 @@ pub mod conditions;
 pub mod crash;
 pub mod daemon;
 pub mod disk;
+pub mod harm;
 pub mod lossy;
 pub mod oracle;
 pub mod own;

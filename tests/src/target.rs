@@ -30,6 +30,7 @@ pub struct Target {
     compiler: String,
     flags: Vec<OsString>,
     needs: Vec<PathBuf>,
+    libraries: Vec<OsString>,
 }
 
 impl Target {
@@ -50,6 +51,7 @@ impl Target {
             compiler: compiler.to_owned(),
             flags: flags.into_iter().map(OsString::from).collect(),
             needs: Vec::new(),
+            libraries: Vec::new(),
         }
     }
 
@@ -87,14 +89,21 @@ impl Target {
         self.flag(search)
     }
 
+    /// Linked with libraries of the system, `-lm`, which come after the source.
+    pub fn libraries(mut self, names: &[&str]) -> Target {
+        self.libraries.extend(names.iter().map(OsString::from));
+        self
+    }
+
     /// The built file.
     pub fn build(self) -> PathBuf {
         /// One at a time: two tests may want the same.
         static BUILDING: Mutex<()> = Mutex::new(());
         let _one = BUILDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut hash = DefaultHasher::new();
-        (&self.name, &self.compiler, &self.flags, &self.needs).hash(&mut hash);
-        for file in [&self.source, &workshop::programs().join("own.h")] {
+        (&self.name, &self.compiler, &self.flags, &self.needs, &self.libraries).hash(&mut hash);
+        let headers = ["own.h", "harm_log.h", "harm_look.h"].map(|name| workshop::programs().join(name));
+        for file in std::iter::once(&self.source).chain(&headers) {
             fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display())).hash(&mut hash);
         }
         let folder = workshop::kept().join(format!("{}-{:016x}", self.name, hash.finish()));
@@ -110,6 +119,7 @@ impl Target {
             .arg(&part)
             .arg(&self.source)
             .args(&self.needs)
+            .args(&self.libraries)
             .output()
             .unwrap_or_else(|error| panic!("{}: {error}; run scripts/install-tools", self.compiler));
         assert!(

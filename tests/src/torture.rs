@@ -1,5 +1,6 @@
-//! The torture suite: its rows, where they run, and what they passed. A test that belongs to a row says so when it has passed
-//! ([`passed`]); `scripts/dev torture` makes docs/torture.md from the notes.
+//! The torture suite: its rows, where they run, and what they passed. A test that belongs to a row
+//! says so when it has passed ([`passed`]); `scripts/dev torture` makes docs/torture.md from the
+//! notes.
 
 use crate::workshop;
 use std::fs;
@@ -17,6 +18,8 @@ pub enum Place {
     Long,
 }
 
+use Place::{Both, Long, Quick};
+
 /// A row of the suite.
 pub struct Row {
     /// Its number, which never changes.
@@ -33,50 +36,57 @@ const fn row(number: u32, name: &'static str, place: Place) -> Row {
 
 /// All rows.
 pub const ROWS: &[Row] = &[
-    row(1, "plain programs: same output and exit status, nothing lost", Place::Both),
-    row(2, "large programs: Java, Node, Ruby, PHP, PostgreSQL, redis, nginx, a browser, sudo, a sandbox", Place::Long),
-    row(3, "SIGKILL of the program at random times: everything published is recorded", Place::Both),
-    row(4, "SIGKILL of the command and of its keeper", Place::Both),
-    row(5, "SIGKILL of recorder and program", Place::Both),
-    row(6, "no recorder: no socket, a socket that is none, no rights", Place::Quick),
-    row(7, "a recorder that is stopped: the program is not held for ever", Place::Both),
-    row(8, "a socket whose queue is full and never accepts", Place::Quick),
-    row(10, "thread churn", Place::Both),
-    row(11, "many threads at once", Place::Both),
-    row(12, "stacks of 16 KiB, alternate stacks, coroutines", Place::Quick),
-    row(13, "signal storm: handlers allocate in the middle of a hook", Place::Both),
-    row(14, "siglongjmp, asynchronous cancellation and exceptions out of hooks", Place::Both),
-    row(15, "fork storm in a program with threads", Place::Both),
-    row(16, "all kinds of fork", Place::Both),
-    row(17, "fork in a handler that interrupts a hook", Place::Both),
-    row(18, "servers that fork", Place::Long),
-    row(19, "exec chains and many short processes", Place::Both),
-    row(20, "setuid: the library is inert", Place::Quick),
-    row(21, "programs that close all descriptors", Place::Quick),
-    row(22, "name spaces and other roots", Place::Quick),
-    row(23, "sandboxes and single-thread needs", Place::Quick),
-    row(24, "limits of address space, data, files, descriptors, stack", Place::Quick),
-    row(25, "the interface's edges and errno", Place::Quick),
-    row(26, "before constructors and after destructors", Place::Quick),
-    row(27, "200 libraries with thread-local variables", Place::Quick),
-    row(28, "two libraries in turn at one address", Place::Both),
-    row(29, "other allocators, musl, static programs", Place::Quick),
-    row(30, "other preloads, before and behind", Place::Quick),
-    row(31, "valgrind, gdb, strace, ASan", Place::Quick),
-    row(33, "a full disk", Place::Quick),
-    row(34, "errors of the disk at each write", Place::Both),
-    row(35, "no memory for the recorder, or a reader", Place::Both),
-    row(36, "power loss: disks that drop, reorder and tear what was not brought to them", Place::Both),
-    row(37, "cut and flipped recordings", Place::Long),
-    row(39, "a client that rewrites its own area at full speed", Place::Both),
-    row(40, "a flooded socket", Place::Quick),
-    row(42, "another user", Place::Quick),
-    row(43, "names that are meant to do something to their reader", Place::Quick),
-    row(45, "clocks that step, and a tree that stands still", Place::Quick),
-    row(46, "100,000,000 events through 8 threads, every one in a checksum", Place::Both),
-    row(48, "losses, exact in random schedules", Place::Both),
-    row(50, "programs that start while no daemon runs", Place::Quick),
-    row(57, "the library's system calls", Place::Quick),
+    row(1, "plain programs: same output and exit status, nothing lost", Both),
+    row(2, "large programs: Java, Node, Ruby, PHP, PostgreSQL, redis, nginx, a browser, sudo, a sandbox", Long),
+    row(3, "SIGKILL of the program at random times: everything published is recorded", Both),
+    row(4, "SIGKILL of the command and of its keeper", Both),
+    row(5, "SIGKILL of recorder and program", Both),
+    row(6, "no recorder: no socket, a socket that is none, no rights", Quick),
+    row(7, "a recorder that is stopped: the program is not held for ever", Both),
+    row(8, "a socket whose queue is full and never accepts", Quick),
+    row(10, "thread churn", Both),
+    row(11, "many threads at once", Both),
+    row(12, "stacks of 16 KiB, alternate stacks, coroutines", Quick),
+    row(13, "signal storm: handlers allocate in the middle of a hook", Both),
+    row(14, "siglongjmp, asynchronous cancellation and exceptions out of hooks", Both),
+    row(15, "fork storm in a program with threads", Both),
+    row(16, "all kinds of fork", Both),
+    row(17, "fork in a handler that interrupts a hook", Both),
+    row(18, "servers that fork", Long),
+    row(19, "exec chains and many short processes", Both),
+    row(20, "setuid: the library is inert", Quick),
+    row(21, "programs that close all descriptors", Quick),
+    row(22, "name spaces and other roots", Quick),
+    row(23, "sandboxes and single-thread needs", Quick),
+    row(24, "limits of address space, data, files, descriptors, stack", Quick),
+    row(25, "the interface's edges and errno", Quick),
+    row(26, "before constructors and after destructors", Quick),
+    row(27, "200 libraries with thread-local variables", Quick),
+    row(28, "two libraries in turn at one address", Both),
+    row(29, "other allocators, musl, static programs", Quick),
+    row(30, "other preloads, before and behind", Quick),
+    row(31, "valgrind, gdb, strace, ASan", Quick),
+    row(33, "a full disk", Quick),
+    row(34, "errors of the disk at each write", Both),
+    row(35, "no memory for the recorder, or a reader", Both),
+    row(36, "power loss: disks that drop, reorder and tear what was not brought to them", Both),
+    row(37, "cut and flipped recordings", Long),
+    row(39, "a client that rewrites its own area at full speed", Both),
+    row(40, "a flooded socket", Quick),
+    row(42, "another user", Quick),
+    row(43, "names that are meant to do something to their reader", Quick),
+    row(45, "clocks that step, and a tree that stands still", Quick),
+    row(46, "100,000,000 events through 8 threads, every one in a checksum", Both),
+    row(48, "losses, exact in random schedules", Both),
+    row(50, "programs that start while no daemon runs", Quick),
+    row(57, "the library's system calls", Quick),
+    row(59, "a random mix of the others: generated programs, bare and recorded", Both),
+    row(61, "signals, dispositions and descriptors of a program that `record` starts, as by exec", Quick),
+    row(62, "the floating-point state", Quick),
+    row(63, "stacks that are not a thread's own: no system call, no fault", Quick),
+    row(64, "one user's flood of the daemon, and its disk, beside other users", Both),
+    row(65, "recordings under their default name, many at once", Both),
+    row(66, "libraries opened and closed: operators of their own, closes that stay fast", Quick),
 ];
 
 /// Rows of the suite that other commands run.
@@ -103,7 +113,6 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("54, 55", "starvation and memory pressure: no harness for them; an allocator that fails is row 35"),
     ("41, 47, 49, 53", "budgets, days of running, upgrades, a sandboxed recorder: the daemon's, docs/daemon.md"),
     ("51, 52", "other processors"),
-    ("59", "a random mix of the others"),
 ];
 
 /// The folder of the notes.
@@ -127,20 +136,31 @@ pub fn forget() {
     fs::remove_dir_all(notes()).expect("the notes go away");
 }
 
-/// The table of docs/torture.md.
-pub fn table() -> String {
+/// The checks of a row in a table that was made before, with how often each condition was met.
+fn earlier(table: &str, number: u32) -> Vec<(String, u64)> {
+    let start = format!("| {number} | ");
+    let line = table.lines().find(|line| line.starts_with(&start) && line.matches(" | ").count() == 3);
+    let cell = line.and_then(|line| line.rsplit(" | ").next()).and_then(|cell| cell.strip_suffix(" |"));
+    let checks = cell.unwrap_or_default().split("; ").filter_map(|check| check.rsplit_once(": "));
+    checks.filter_map(|(what, times)| Some((what.to_owned(), times.parse().ok()?))).collect()
+}
+
+/// The table of docs/torture.md. With `before`, the table of an earlier run, what did not run since
+/// keeps the figures measured then.
+pub fn table(before: Option<&str>) -> String {
     let mut text = String::from(
         "# The torture suite\n\nMade by `scripts/dev torture`. A row is what the suite of hostile conditions tries; its checks are the tests of \
-         `tests/pipeline` and `tests/torture` that passed, each with how often its condition was met.\n\n\
+         `tests/pipeline` and `tests/torture` that passed, each with how often its condition was met. After a run of some tests only, \
+         `torture-table update` keeps the figures of the last run for the others.\n\n\
          | row | what | runs | passed |\n|---|---|---|---|\n",
     );
     for row in ROWS {
         let runs = match row.place {
-            Place::Quick => "every submission".to_owned(),
-            Place::Both => "short in every submission, long by `scripts/dev torture`".to_owned(),
-            Place::Long => "`scripts/dev torture`".to_owned(),
+            Quick => "every submission".to_owned(),
+            Both => "short in every submission, long by `scripts/dev torture`".to_owned(),
+            Long => "`scripts/dev torture`".to_owned(),
         };
-        let mut lines: Vec<(String, u64)> = Vec::new();
+        let mut lines: Vec<(String, u64)> = before.map(|table| earlier(table, row.number)).unwrap_or_default();
         for line in fs::read_to_string(notes().join(row.number.to_string())).unwrap_or_default().lines() {
             let Some((what, times)) = line.split_once('\t') else { continue };
             let times = times.parse().unwrap_or(0);

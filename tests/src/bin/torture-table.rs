@@ -1,9 +1,17 @@
-//! Prints docs/torture.md from the notes of the tests that passed; with `forget`, drops the notes.
+//! Prints docs/torture.md from the notes of the tests that passed; with `update`, what did not run
+//! since the notes were dropped keeps the figures of docs/torture.md; with `forget`, drops the
+//! notes.
 #![forbid(unsafe_code)]
+
+use heaptape_tests::{torture, workshop};
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
-        Some("forget") => heaptape_tests::torture::forget(),
-        _ => print!("{}", heaptape_tests::torture::table()),
+        Some("forget") => torture::forget(),
+        Some("update") => {
+            let before = std::fs::read_to_string(workshop::root().join("docs/torture.md")).unwrap_or_default();
+            print!("{}", torture::table(Some(&before)));
+        }
+        _ => print!("{}", torture::table(None)),
     }
 }

@@ -1,0 +1,38 @@
+//! Looks for harm: `harm [SECONDS] [SEED]` runs generated programs bare and recorded, from a seed
+//! on (the clock's, if none is given); `harm replay STEPS` runs one in all ways; `harm show SEED`
+//! prints one.
+#![forbid(unsafe_code)]
+
+use heaptape_tests::harm::{Case, Hunt, Summary, generate};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize| arguments.get(at).and_then(|word| word.parse::<u64>().ok());
+    let mut summary = Summary::default();
+    match arguments.first().map(String::as_str) {
+        Some("show") => {
+            println!("{}", generate(number(1).unwrap_or(0)));
+            return ExitCode::SUCCESS;
+        }
+        Some("replay") => match Case::parse(&arguments[1..].join(" ")) {
+            Ok(case) => Hunt::new().replay(&case, &mut summary),
+            Err(error) => {
+                eprintln!("harm: {error}");
+                return ExitCode::from(2);
+            }
+        },
+        _ => {
+            let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+            let (seconds, seed) = (number(0).unwrap_or(60), number(1).unwrap_or(clock));
+            println!("{seconds} s from seed {seed}");
+            Hunt::new().most(100).run(seed, Duration::from_secs(seconds), &mut summary);
+        }
+    }
+    if std::env::var_os("HARM_UNSTEADY").is_some() {
+        summary.unsteady.iter().for_each(|(seed, why)| println!("seed {seed} is not deterministic: {why}"));
+    }
+    println!("{summary}");
+    ExitCode::from(u8::from(!summary.found.is_empty()))
+}

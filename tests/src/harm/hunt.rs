@@ -1,0 +1,174 @@
+//! Runs cases from consecutive seeds until a time is over, and reports what differs.
+
+use super::{Bench, Case, Observation, Way, generate, recording, shrink};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// The ways besides plain recording, one of them for each case.
+const OTHER_WAYS: [Way; 6] = [
+    Way::Alone,
+    Way::Recorded(&["--sample=1KiB"]),
+    Way::Recorded(&["--stacks=none"]),
+    Way::Daemon("off"),
+    Way::Daemon("profile:64KiB"),
+    Way::Daemon("trace"),
+];
+
+/// How long a difference is made smaller.
+const SHRINK_TIME: Duration = Duration::from_secs(60);
+
+/// A difference.
+pub struct Found {
+    /// The seed of the case.
+    pub seed: u64,
+    /// The smallest case that was found to differ.
+    pub case: Case,
+    /// How it is run.
+    pub way: Way,
+    /// In what it differs.
+    pub what: String,
+    /// In how many of how many further runs of the whole case.
+    pub again: (u32, u32),
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Found { seed, way, what, again: (times, of), .. } = self;
+        writeln!(out, "seed {seed}, {way:?}, again in {times} of {of} runs: {what}")?;
+        writeln!(out, "  replay: {}", recording::replay(&self.case))
+    }
+}
+
+/// What was run.
+#[derive(Default)]
+pub struct Summary {
+    /// Cases.
+    pub cases: u64,
+    /// Runs of a case with the library.
+    pub runs: u64,
+    /// Cases whose bare runs differ among themselves, or do not end, and say nothing; and why.
+    pub unsteady: Vec<(u64, String)>,
+    /// Differences.
+    pub found: Vec<Found>,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.found.iter().try_for_each(|found| writeln!(out, "{found}"))?;
+        let Summary { cases, runs, unsteady, found } = self;
+        write!(out, "{cases} cases, {runs} runs with the library, {} differences", found.len())?;
+        let seeds: Vec<u64> = unsteady.iter().map(|(seed, _)| *seed).collect();
+        write!(out, "; {} cases are not deterministic: {seeds:?}", seeds.len())
+    }
+}
+
+/// A hunt, and what it needs.
+pub struct Hunt {
+    bench: Bench,
+    ways: Vec<Way>,
+    is_shrinking: bool,
+    most: usize,
+}
+
+impl Default for Hunt {
+    fn default() -> Hunt {
+        Hunt::new()
+    }
+}
+
+impl Hunt {
+    /// With all ways.
+    pub fn new() -> Hunt {
+        Hunt { bench: Bench::new(), ways: Vec::new(), is_shrinking: true, most: 3 }
+    }
+
+    /// Runs each case in this way only, and does not make it smaller.
+    pub fn only(way: Way) -> Hunt {
+        Hunt { ways: vec![way], is_shrinking: false, most: 1, ..Hunt::new() }
+    }
+
+    /// Ends after this number of differences.
+    pub fn most(self, most: usize) -> Hunt {
+        Hunt { most, ..self }
+    }
+
+    /// Runs cases from `seed` on for this long, or until there are enough differences.
+    pub fn run(&self, seed: u64, longest: Duration, summary: &mut Summary) {
+        let start = Instant::now();
+        for seed in seed.. {
+            if start.elapsed() >= longest || summary.found.len() >= self.most {
+                return;
+            }
+            self.case(seed, &generate(seed), summary);
+        }
+    }
+
+    /// Runs one case in its ways.
+    pub fn case(&self, seed: u64, case: &Case, summary: &mut Summary) {
+        summary.cases += 1;
+        let bare = self.bench.run(case, &Way::Bare);
+        if bare.is_stuck() {
+            return summary.unsteady.push((seed, "does not end".to_owned()));
+        }
+        let other = OTHER_WAYS[(seed % OTHER_WAYS.len() as u64) as usize].clone();
+        let ways = if self.ways.is_empty() { vec![Way::Recorded(&[]), other] } else { self.ways.clone() };
+        for way in ways {
+            summary.runs += 1;
+            let Some(what) = self.difference(case, &way, &bare) else { continue };
+            if let Some(why) = (0..3).find_map(|_| bare.difference(&self.bench.run(case, &Way::Bare))) {
+                return summary.unsteady.push((seed, why));
+            }
+            let again = (0..3).filter(|_| self.difference(case, &way, &bare).is_some()).count() as u32;
+            let mut found = Found { seed, case: case.clone(), way, what, again: (again, 3) };
+            if self.is_shrinking {
+                self.smaller(&mut found);
+            }
+            eprintln!("{found}");
+            return summary.found.push(found);
+        }
+    }
+
+    /// Runs a case in all ways.
+    pub fn replay(&self, case: &Case, summary: &mut Summary) {
+        let bare = self.bench.run(case, &Way::Bare);
+        summary.cases += 1;
+        for way in OTHER_WAYS.iter().chain([&Way::Recorded(&[])]) {
+            summary.runs += 1;
+            if let Some(what) = self.difference(case, way, &bare) {
+                summary.found.push(Found { seed: 0, case: case.clone(), way: way.clone(), what, again: (0, 0) });
+            }
+        }
+    }
+
+    fn difference(&self, case: &Case, way: &Way, bare: &Observation) -> Option<String> {
+        let seen = self.bench.run(case, way);
+        bare.difference(&seen).or_else(|| match way {
+            Way::Recorded(_) => recording::fault(case, &seen, &self.bench.recording()),
+            _ => None,
+        })
+    }
+
+    fn smaller(&self, found: &mut Found) {
+        let tries = if found.again.0 == found.again.1 { 1 } else { 4 };
+        let mut what = found.what.clone();
+        found.case = shrink(&found.case, SHRINK_TIME, |case| {
+            let bare = self.bench.run(case, &Way::Bare);
+            let differs = (0..tries).find_map(|_| self.difference(case, &found.way, &bare));
+            // A smaller case that is not deterministic shows nothing.
+            let Some(differs) = differs.filter(|_| bare.difference(&self.bench.run(case, &Way::Bare)).is_none()) else {
+                return false;
+            };
+            what = differs;
+            true
+        });
+        found.what = what;
+    }
+
+    /// Insists that the daemon's recordings are whole, too.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub fn daemon_is_whole(&self) {
+        self.bench.daemon().whole();
+    }
+}

@@ -1,0 +1,19 @@
+//! Finds harm that nobody thought of: programs made from a seed mix what programs do, run bare and
+//! recorded, and must see no difference.
+//!
+//! A [`Case`] is data, a list of steps. `tests/programs/harm_steps.c` executes it, so no case needs
+//! a compiler. [`generate`] makes cases, [`run`] runs one in one of several ways and reads what it
+//! saw, [`shrink`] makes a case that differs small, [`hunt`] does all of it until a time is over.
+
+mod case;
+mod generate;
+mod hunt;
+mod recording;
+mod run;
+mod shrink;
+
+pub use case::{Case, Step};
+pub use generate::generate;
+pub use hunt::{Found, Hunt, Summary};
+pub use run::{Bench, Observation, Way};
+pub use shrink::shrink;

@@ -1,0 +1,93 @@
+//! What a recording of a case must hold: the ledger, and what the program counted itself.
+
+use super::{Case, Observation};
+use crate::recording::heaptape;
+use crate::{Report, workshop};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+/// What a case does to its recording, for which the rules are looser.
+struct Excuses {
+    /// Processes are not recorded: they have no library, no rights to the recorder, or libc does
+    /// not know of them.
+    unrecorded: bool,
+    /// Hooks are left or interrupted, or memory may not be had: events may be lost, and are
+    /// counted.
+    lost: bool,
+    /// What the program counted itself is not exact.
+    uncounted: bool,
+}
+
+impl Excuses {
+    fn of(case: &Case) -> Excuses {
+        let sandboxed = case.any(|step| step.name == "sandbox" || step.is("system", 12) || step.is("system", 13));
+        let limited = case.any(|step| step.name == "limit");
+        let raw = case.any(|step| step.name == "rawforks" || (step.name == "fork" && step.numbers.first() != Some(&0)));
+        let bare =
+            case.any(|step| step.name == "exec" && matches!(step.numbers.get(1), Some(1 | 4)) || step.is("libc", 6));
+        let left =
+            case.any(|step| step.is("jumps", step.numbers.first().copied().unwrap_or_default()) || step.is("storm", 1));
+        let cancelled = case.any(|step| step.name == "cancel" && step.numbers.get(1) == Some(&1));
+        // The first threads of a child attach it; events of the others meanwhile are lost, and
+        // counted.
+        let attaching = case.any(|step| step.name == "fork" && step.any(&|step| step.name == "threads"));
+        let uncounted = left || cancelled || sandboxed || limited;
+        Excuses { unrecorded: sandboxed || limited || raw || bare, lost: attaching || uncounted, uncounted }
+    }
+}
+
+/// What is wrong with a recording, in words.
+pub(super) fn fault(case: &Case, seen: &Observation, folder: &Path) -> Option<String> {
+    let excuses = Excuses::of(case);
+    let verify = heaptape([OsStr::new("verify"), folder.as_os_str()]);
+    let text = verify.text();
+    let mut remarks = text.lines().filter(|line| line.starts_with("! "));
+    let is_excused = excuses.lost && remarks.all(|line| line.contains("and are lost"));
+    if verify.code() != 0 && !(verify.code() == 1 && is_excused) {
+        return Some(format!("verify: {verify}"));
+    }
+    let output = heaptape([OsStr::new("report"), OsStr::new("--json"), folder.as_os_str()]);
+    let report: Report = match serde_json::from_slice(&output.stdout) {
+        Ok(report) => report,
+        Err(error) => return Some(format!("report: {error}: {output}")),
+    };
+    for process in &report.processes {
+        let accounted = process.recorded_events + process.lost_events + process.sampled_out_events;
+        if process.emitted_events != accounted {
+            return Some(format!("the ledger does not balance: {process:#?}"));
+        }
+        if process.lost_events > 0 && !excuses.lost {
+            return Some(format!("events are lost: {process:#?}"));
+        }
+    }
+    if excuses.unrecorded || excuses.uncounted {
+        return None;
+    }
+    let about: Value =
+        serde_json::from_slice(&fs::read(folder.join("recording.json")).unwrap_or_default()).unwrap_or_default();
+    let unrecorded = about["not_traced"].as_array().map_or(0, Vec::len) as u64;
+    let processes = report.processes.len() as u64;
+    if processes + unrecorded < seen.counts.processes {
+        let names: Vec<&str> = report.processes.iter().map(crate::Process::name).collect();
+        return Some(format!("{} processes ran, {names:?} were recorded, {unrecorded} named", seen.counts.processes));
+    }
+    let sum = |of: fn(&crate::Process) -> u64| report.processes.iter().map(of).sum::<u64>();
+    let (own, found) = (seen.counts, [sum(|p| p.allocs), sum(|p| p.resizes), sum(|p| p.frees)]);
+    let unseen = sum(|process| process.sampled_out_events + process.lost_events);
+    let missing = [own.allocs, own.resizes, own.frees].iter().zip(found).any(|(&own, found)| found + unseen < own);
+    let emitted = sum(|process| process.emitted_events);
+    if missing || emitted < own.allocs + own.resizes + own.frees {
+        return Some(format!(
+            "the program counted {own:?}, recorded are allocations, resizes and frees {found:?} of {emitted} events"
+        ));
+    }
+    None
+}
+
+/// The command that replays a case.
+pub(super) fn replay(case: &Case) -> String {
+    let command = workshop::command();
+    format!("HEAPTAPE={} scripts/dev harm replay '{case}'", command.display())
+}

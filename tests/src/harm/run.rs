@@ -1,0 +1,259 @@
+//! Runs a case in one of several ways, and reads what it saw.
+
+use super::Case;
+use crate::{Daemon, Target, workshop};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// No case takes longer, unless it hangs.
+const LONGEST: Duration = Duration::from_secs(15);
+
+/// `struct shared` of `harm_log.h`: its first page, then the threads' logs.
+const LOG_HEADER: u64 = 4096;
+const LOG_BYTES: u64 = LOG_HEADER + 128 * (128 << 10);
+
+/// How a case is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// As it is.
+    Bare,
+    /// With the library, and no recorder.
+    Alone,
+    /// By `heaptape record`, with these options.
+    Recorded(&'static [&'static str]),
+    /// Under a daemon, in this mode.
+    Daemon(&'static str),
+    /// With a library that does one kind of harm, to try the comparison itself.
+    Planted(&'static str),
+}
+
+/// What a case did, as far as it must not depend on who looks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// `exit 0`, as a shell shows it, or that it did not end.
+    pub end: String,
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+    /// What it logged.
+    pub log: Vec<String>,
+    /// What it counted itself.
+    pub counts: Counts,
+}
+
+/// What the program counted itself. Not compared: a signal may come between an act and its count.
+#[derive(Clone, Copy, Debug, Default, Eq)]
+pub struct Counts {
+    /// Processes of its own, started by libc's functions.
+    pub processes: u64,
+    /// Allocations, without those inside libc.
+    pub allocs: u64,
+    /// Reallocations.
+    pub resizes: u64,
+    /// Frees.
+    pub frees: u64,
+}
+
+impl PartialEq for Counts {
+    fn eq(&self, _: &Counts) -> bool {
+        true
+    }
+}
+
+impl Observation {
+    /// Whether the program was still running after a long time.
+    pub fn is_stuck(&self) -> bool {
+        self.end == "does not end"
+    }
+
+    /// The first thing in which `other` differs, in words.
+    pub fn difference(&self, other: &Observation) -> Option<String> {
+        if let Some(line) =
+            (0..self.log.len().max(other.log.len())).find(|&line| self.log.get(line) != other.log.get(line))
+        {
+            let from = line.saturating_sub(4);
+            let show = |log: &[String]| {
+                let lines = log.iter().skip(from).take(7).map(|line| format!("    {line}\n"));
+                lines.collect::<String>()
+            };
+            let stderr = String::from_utf8_lossy(&other.stderr[..other.stderr.len().min(600)]);
+            let ends = format!("bare: {}, other: {}, which says {stderr:?}", self.end, other.end);
+            return Some(format!(
+                "log, line {line} ({ends}):\n  bare:\n{}  other:\n{}",
+                show(&self.log),
+                show(&other.log)
+            ));
+        }
+        if self.end != other.end {
+            return Some(format!("end: {} bare, {} otherwise", self.end, other.end));
+        }
+        for (name, one, two) in
+            [("standard output", &self.stdout, &other.stdout), ("standard error", &self.stderr, &other.stderr)]
+        {
+            if one != two {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(600)]).into_owned();
+                return Some(format!("{name}:\n  bare: {:?}\n  other: {:?}", text(one), text(two)));
+            }
+        }
+        None
+    }
+}
+
+/// What all runs share: programs, plugins, a folder, daemons.
+pub struct Bench {
+    programs: [PathBuf; 2],
+    planted: PathBuf,
+    folder: TempDir,
+    daemon: Daemon,
+}
+
+impl Bench {
+    /// Builds the programs and starts a daemon.
+    pub fn new() -> Bench {
+        let folder = workshop::folder();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a folder that all may read");
+        for kind in 0..4 {
+            let name = format!("plug{kind}.so");
+            let target = Target::library("harm_plugin.cpp").flag(format!("-DKIND={kind}")).flag("-Wl,--as-needed");
+            fs::copy(target.named(&name).build(), folder.path().join(&name)).expect("a plugin");
+        }
+        let allocator = Target::library("signal_safe_allocator.c").build();
+        let program = |name: &str| Target::program("harm_steps.c").named(name).flag("-Wno-clobbered");
+        Bench {
+            programs: [
+                program("harm_steps").libraries(&["-lm"]).build(),
+                program("harm_steps_safe").with(&allocator).libraries(&["-lm"]).build(),
+            ],
+            planted: Target::library("harm_planted.c").build(),
+            folder,
+            daemon: Daemon::start(&["--mode", "trace"]),
+        }
+    }
+
+    /// The daemon of [`Way::Daemon`].
+    pub fn daemon(&self) -> &Daemon {
+        &self.daemon
+    }
+
+    /// The recording of the last [`Way::Recorded`].
+    pub fn recording(&self) -> PathBuf {
+        self.folder.path().join("recording")
+    }
+
+    fn command(&self, case: &Case, way: &Way) -> Command {
+        let mut arguments: Vec<PathBuf> = Vec::new();
+        if let Some(signal) = case.ignored {
+            let line = format!("trap '' {signal}; exec \"$@\"");
+            arguments.extend(["/bin/sh".into(), "-c".into(), line.into(), "sh".into()]);
+        }
+        if let Way::Recorded(options) = way {
+            arguments.extend([
+                workshop::command().to_owned(),
+                "record".into(),
+                "-q".into(),
+                "-o".into(),
+                self.recording(),
+            ]);
+            arguments.extend(options.iter().map(PathBuf::from));
+            arguments.push("--".into());
+        }
+        arguments.push(self.programs[usize::from(case.is_signal_safe)].clone());
+        let mut command = Command::new(&arguments[0]);
+        command.args(&arguments[1..]).env_clear();
+        command.env("PATH", "/usr/bin:/bin").env("HOME", "/nonexistent").env("LANG", "C.UTF-8");
+        match way {
+            Way::Bare | Way::Recorded(_) => {}
+            Way::Alone => {
+                command.env("LD_PRELOAD", workshop::library()).env("HEAPTAPE_SOCKET", "/nonexistent/socket");
+            }
+            Way::Daemon(mode) => {
+                command.env("LD_PRELOAD", workshop::library()).env("HEAPTAPE_SOCKET", self.daemon.socket());
+                // A machine that has other work too may be late with its answer.
+                command.env("HEAPTAPE_ATTACH_MS", "10000").env("HEAPTAPE_MODE", mode);
+            }
+            Way::Planted(kind) => {
+                command.env("LD_PRELOAD", &self.planted).env("HEAPTAPE_PLANTED", kind);
+            }
+        }
+        command
+    }
+
+    /// Runs a case.
+    pub fn run(&self, case: &Case, way: &Way) -> Observation {
+        let path = |name: &str| self.folder.path().join(name);
+        fs::remove_dir_all(self.recording()).ok();
+        // New files, and not old ones of length 0: what an earlier case left running writes
+        // elsewhere.
+        for name in ["log", "stdout", "stderr"] {
+            fs::remove_file(path(name)).ok();
+        }
+        File::create(path("log")).and_then(|log| log.set_len(LOG_BYTES)).expect("a log");
+        let mut command = self.command(case, way);
+        command.arg(path("log")).arg("-1").arg(self.folder.path()).args(case.arguments());
+        command.stdin(Stdio::null()).process_group(0);
+        command
+            .stdout(File::create(path("stdout")).expect("a file"))
+            .stderr(File::create(path("stderr")).expect("a file"));
+        let end = end(command);
+        let (log, counts) = read_log(&path("log"));
+        let read = |name: &str| fs::read(path(name)).unwrap_or_default();
+        Observation { end, stdout: read("stdout"), stderr: read("stderr"), log, counts }
+    }
+}
+
+impl Default for Bench {
+    fn default() -> Bench {
+        Bench::new()
+    }
+}
+
+/// Runs a command to its end, and says which.
+fn end(mut command: Command) -> String {
+    let start = Instant::now();
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let group = Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
+    let mut nap = Duration::from_micros(200);
+    let status: Option<ExitStatus> = loop {
+        match child.try_wait().expect("the child can be waited for") {
+            Some(status) => break Some(status),
+            None if start.elapsed() > LONGEST => break None,
+            None => std::thread::sleep(nap),
+        }
+        nap = (nap * 2).min(Duration::from_millis(2));
+    };
+    // What the program left running must not write into the next log.
+    killpg(group, Signal::SIGKILL).ok();
+    if status.is_none() {
+        child.wait().ok();
+    }
+    match status.map(|status| (status.code(), status.signal())) {
+        // `heaptape record` says it as a shell does.
+        Some((code, signal)) => format!("exit {}", code.unwrap_or_else(|| 128 + signal.unwrap_or_default())),
+        None => "does not end".to_owned(),
+    }
+}
+
+/// The first thread's log, and what the program counted.
+fn read_log(path: &Path) -> (Vec<String>, Counts) {
+    let mut bytes = Vec::new();
+    let file = File::open(path).expect("the log");
+    file.take(LOG_HEADER + (128 << 10)).read_to_end(&mut bytes).expect("the log");
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
+    let counts = Counts { processes: word(16), allocs: word(24), resizes: word(32), frees: word(40) };
+    let first = &bytes[LOG_HEADER as usize..];
+    let used = u32::from_le_bytes(first[..4].try_into().unwrap_or_default()) as usize;
+    let text = String::from_utf8_lossy(&first[4..4 + used.min(first.len() - 4)]).into_owned();
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    // Where the kernel puts a library depends on what else is mapped.
+    lines.chunk_by_mut(|one, two| one.starts_with("map ") && two.starts_with("map ")).for_each(<[String]>::sort);
+    (lines, counts)
+}
