@@ -17,13 +17,19 @@ pub fn forking(real: impl FnOnce() -> c_long) -> c_long {
     let Some(area) = attach::area().filter(|_| guard::is_traced(block)) else { return real() };
     attach::FORK_TICK.store(stamp::now(), Relaxed);
     // SAFETY: the thread's own block, mapped for ever, of which only this thread writes.
-    let is_busy = unsafe { (*block).gate } & thread::BUSY != 0;
+    let gate = unsafe { (*block).gate };
+    let is_busy = gate & thread::BUSY != 0;
+    // Whether no hook of this thread was interrupted, so that none goes on in the child.
+    let is_idle = gate & 0xff == thread::READY;
     let mut words = [0u8; thread::WORDS];
     // SAFETY: as above; the words are the first of the block.
     unsafe { core::ptr::copy_nonoverlapping(block.cast::<u8>(), words.as_mut_ptr(), words.len()) };
     let whole = if is_busy && sandbox::allows(sandbox::MAP) { copied(block) } else { None };
     let result = real();
-    if result == 0 && sandbox::allows(sandbox::MAP) {
+    // A handler of `pthread_atfork` may have allocated in the child: the child has attached by then, and this thread has a block of the
+    // new session.
+    let has_attached = result == 0 && is_idle && attach::area().is_some();
+    if result == 0 && !has_attached && sandbox::allows(sandbox::MAP) {
         let (rights, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
         sys::map(area.base(), area.layout().total as usize, rights, flags | libc::MAP_FIXED, -1);

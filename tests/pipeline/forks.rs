@@ -75,3 +75,23 @@ fn forks_in_a_program_with_threads() {
     assert_eq!(children.len() as u64, forks, "each child has its own image");
     torture::passed(15, "forks while 7 threads allocated", forks);
 }
+
+/// A child whose `pthread_atfork` handler allocates has attached before `fork` returns: it is one thread nevertheless.
+#[test]
+fn child_that_allocates_in_atfork_handler_is_one_thread() {
+    let program = Program::new(target::c("fork_atfork")).arg("3");
+    let plain = program.plain().success();
+    same(&plain, &program.preloaded());
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    let recording = recording.whole();
+    let report = recording.report();
+    let children: Vec<_> = report.all("fork_atfork").filter(|process| process.allocs == 1010).collect();
+    assert_eq!(children.len(), 3, "{report:#?}");
+    let said = recording.heaptape(&["threads", "--json"]).success();
+    let threads: serde_json::Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    for process in threads["processes"].as_array().expect("processes") {
+        let threads = process["threads"].as_array().expect("threads");
+        assert_eq!(threads.len(), 1, "{process:#}");
+    }
+}
