@@ -98,6 +98,20 @@ pub(crate) fn say_sampled(screen: &mut Screen, of: &str, image: &Image) -> io::R
     ))
 }
 
+/// Names the programs that have a `malloc` of their own, which is called instead of heaptape's.
+pub(crate) fn say_own_malloc<'a>(
+    screen: &mut Screen,
+    programs: impl Iterator<Item = (&'a str, u32)>,
+) -> io::Result<()> {
+    for (name, pid) in programs.take(SHOWN) {
+        screen.warning(&format!(
+            "! {name} (pid {pid}): the program has its own malloc, in itself or in a library preloaded before heaptape's; what this \
+             does not pass on is not recorded"
+        ))?;
+    }
+    Ok(())
+}
+
 pub(crate) fn say_lines(screen: &mut Screen, of: &str, missing: &[String]) -> io::Result<()> {
     for one in missing.iter().take(SHOWN) {
         screen.warning(&format!("! {of}{one}"))?;

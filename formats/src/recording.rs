@@ -118,6 +118,9 @@ pub struct Image {
     /// The accounting of its events as the recorder knew it at the end, also of events that it could not write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accounting: Option<Accounting>,
+    /// Whether the program has a `malloc` of its own, so that only what that passes on is recorded.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub own_malloc: bool,
     /// When the process began, nanoseconds since 1970, if it had run for a while before `started_unix_ns`; else 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub began_unix_ns: u64,

@@ -1,13 +1,14 @@
 //! From the environment to a live session: socket, hello, map the area, close everything. Once; silently and for good when anything is amiss.
 
 use crate::thread::{BLOCK_BYTES, Block};
-use crate::{intern, sandbox, stamp, sys};
+use crate::{board, intern, link, sandbox, stamp, sys};
 use core::cell::UnsafeCell;
+use core::ffi::CStr;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 use heaptape_wire::area::{CLOCK_TSC, GATE_DORMANT, MAGIC, PAGE};
-use heaptape_wire::hello::{ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REPLY_BYTES, Reply};
+use heaptape_wire::hello::{ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REPLY_BYTES, Reply, Why};
 use heaptape_wire::limits::{ATTACH_MS, ENV_ATTACH, ENV_SOCKET, MOST_ATTACH_MS};
 use heaptape_wire::{Area, Header, Params, WIRE_VERSION};
 
@@ -23,6 +24,9 @@ static ALIVE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 static SESSION_PID: AtomicU32 = AtomicU32::new(0);
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
 static FREE_STACKS: AtomicBool = AtomicBool::new(false);
+/// Whether this process, or the one that it was forked from, could not reach the recorder; what it
+/// starts is looked at all the same.
+static IS_CUT_OFF: AtomicBool = AtomicBool::new(false);
 /// Ticks before the fork that made this process; see [`crate::fork`].
 pub static FORK_TICK: AtomicU64 = AtomicU64::new(0);
 
@@ -56,10 +60,10 @@ impl Session {
 }
 
 /// Path of the socket, copied before the program can change its environment.
-struct Path(UnsafeCell<([u8; 108], usize)>);
+struct Path(UnsafeCell<([u8; 109], usize)>);
 // SAFETY: written once under ATTACHING, read under ATTACHING.
 unsafe impl Sync for Path {}
-static PATH: Path = Path(UnsafeCell::new(([0; 108], 0)));
+static PATH: Path = Path(UnsafeCell::new(([0; 109], 0)));
 
 /// Longest time of an attach; as the environment says, read with the path.
 static PATIENCE_MS: AtomicU64 = AtomicU64::new(ATTACH_MS);
@@ -166,26 +170,38 @@ pub fn is_forked() -> bool {
     IS_FORKED.load(Relaxed)
 }
 
-/// The socket's path, when this process or the one that it was forked from has a session.
-pub fn socket_path() -> Option<&'static [u8]> {
-    // SAFETY: the path was written before LIVE, and is not written again.
-    let (path, length) = unsafe { &*PATH.0.get() };
-    (STATE.load(Acquire) == LIVE && sandbox::allows(sandbox::LOOK)).then(|| path.get(..*length)).flatten()
+/// The socket's path, when this process or the one that it was forked from has a session, or could
+/// not reach the recorder.
+pub fn socket_path() -> Option<&'static CStr> {
+    let is_known = STATE.load(Acquire) == LIVE || IS_CUT_OFF.load(Acquire);
+    // SAFETY: the path was written before LIVE and before IS_CUT_OFF, and is not written again.
+    let (path, _) = unsafe { &*PATH.0.get() };
+    (is_known && sandbox::allows(sandbox::LOOK)).then(|| CStr::from_bytes_until_nul(path).ok()).flatten()
+}
+
+/// This process runs unrecorded, because it cannot reach the recorder.
+fn cut_off(pid: u32, why: Why) {
+    board::post(pid, why, b"");
+    IS_CUT_OFF.store(true, Release);
 }
 
 fn attach(pid: u32, is_child: bool) -> Option<Session> {
     if sys::auxiliary(libc::AT_SECURE) != 0
         || sys::is_under_valgrind()
         || sys::environment("RUNNING_UNDER_RR").is_some()
-        || !sandbox::allows(sandbox::ATTACH)
     {
+        return None;
+    }
+    if !sandbox::allows(sandbox::ATTACH) {
+        board::post(pid, Why::Sandbox, b"");
         return None;
     }
     // SAFETY: this thread alone is ATTACHING.
     let (path, length) = unsafe { &mut *PATH.0.get() };
     if *length == 0 {
         let value = sys::environment(ENV_SOCKET)?.to_bytes();
-        path.get_mut(..value.len())?.copy_from_slice(value);
+        // A zero follows.
+        path.get_mut(..value.len()).filter(|_| value.len() < 109)?.copy_from_slice(value);
         *length = value.len();
         if let Some(wanted) = sys::environment(ENV_ATTACH) {
             let wanted = wanted.to_bytes().iter().take(6).fold(0, |value, digit| {
@@ -210,15 +226,42 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
         },
         parent_pid: if is_child { SESSION_PID.load(Relaxed) } else { 0 },
     };
-    let socket = sys::socket()?;
+    let Some(socket) = sys::socket() else {
+        cut_off(pid, Why::Descriptors);
+        return None;
+    };
     // The recorder sees the socket close: by then the session is in use, or never will be.
-    let session = ask(socket, path, &hello).and_then(|(reply, descriptor)| {
-        let area = map_area(descriptor, reply.area_bytes);
-        sys::close(descriptor);
-        settle(area?, pid, is_child)
-    });
+    let deadline = sys::monotonic_ns() + PATIENCE_MS.load(Relaxed) * 1_000_000;
+    let session = match connect(socket, path, deadline) {
+        Ok(()) => ask(socket, &hello, deadline).and_then(|(reply, descriptor)| {
+            let area = map_area(descriptor, reply.area_bytes);
+            sys::close(descriptor);
+            settle(area?, pid, is_child)
+        }),
+        Err(why) => {
+            cut_off(pid, why);
+            None
+        }
+    };
     sys::close(socket);
     session
+}
+
+/// Connects, or says why that is not possible.
+fn connect(socket: i32, path: &[u8], deadline: u64) -> Result<(), Why> {
+    loop {
+        match sys::connect(socket, path) {
+            0 => return Ok(()),
+            // The recorder's queue is full; it may have room a moment later.
+            error if error == -libc::EAGAIN as isize => {
+                if sys::monotonic_ns() >= deadline {
+                    return Err(Why::Busy);
+                }
+                sys::sleep_ms(1);
+            }
+            _ => return Err(Why::Unreachable),
+        }
+    }
 }
 
 /// Takes an area into use.
@@ -231,6 +274,13 @@ fn settle(area: Area, pid: u32, is_child: bool) -> Option<Session> {
     };
     SESSION_PID.store(pid, Relaxed);
     IS_FORKED.store(is_child, Relaxed);
+    let parents = board::begin(&area);
+    if !parents.is_null() {
+        // Replaced, not unmapped: another thread may use it.
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        sys::map(parents, size_of::<Header>(), libc::PROT_READ | libc::PROT_WRITE, flags, -1);
+    }
+    area.header().own_malloc.store(link::has_other_malloc().into(), Relaxed);
     if is_child {
         crate::unwind::rules::forget_closers();
     }
@@ -240,17 +290,10 @@ fn settle(area: Area, pid: u32, is_child: bool) -> Option<Session> {
     Some(session)
 }
 
-/// Connects and exchanges hello and reply, all within [`PATIENCE_MS`]; a recorder that is stopped gets [`ATTACH_MS`] of it.
-fn ask(socket: i32, path: &[u8], hello: &Hello) -> Option<(Reply, i32)> {
-    let deadline = sys::monotonic_ns() + PATIENCE_MS.load(Relaxed) * 1_000_000;
+/// Exchanges hello and reply before the deadline; a recorder that is stopped gets [`ATTACH_MS`] of
+/// that time.
+fn ask(socket: i32, hello: &Hello, deadline: u64) -> Option<(Reply, i32)> {
     let left = || deadline.saturating_sub(sys::monotonic_ns()) / 1_000_000;
-    // EAGAIN: the recorder's queue is full; it may have room a moment later.
-    while let error @ ..0 = sys::connect(socket, path) {
-        if error != -libc::EAGAIN as isize || left() == 0 {
-            return None;
-        }
-        sys::sleep_ms(1);
-    }
     let hello = hello.encode();
     if sys::send(socket, &hello) != hello.len() as isize {
         return None;

@@ -10,7 +10,7 @@ mod environment;
 mod program;
 
 use crate::link::{self, Scope, Wanted};
-use crate::{attach, real, sys};
+use crate::{attach, board, real, sys};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use environment::{Strings, in_vain, text};
@@ -123,20 +123,20 @@ unsafe extern "C" fn look(arguments: *const usize, which: usize) -> *mut c_void 
 }
 
 /// Judges the program at a path, whose address is the program's own argument. True when there is such a program.
-fn judge_path(path: usize, environment: Option<Strings>, socket: &[u8], pid: u32) -> bool {
+fn judge_path(path: usize, environment: Option<Strings>, socket: &CStr, pid: u32) -> bool {
     let mut copy = [0; NOTICE_PATH];
     let Some(path) = text(path, &mut copy) else { return false };
     judge(path, environment, socket, pid)
 }
 
-fn judge(path: &CStr, environment: Option<Strings>, socket: &[u8], pid: u32) -> bool {
+fn judge(path: &CStr, environment: Option<Strings>, socket: &CStr, pid: u32) -> bool {
     let Some(file) = File::of(path) else { return false };
-    tell(file.why().or_else(|| in_vain(environment)), path.to_bytes(), socket, pid);
+    tell(file.why().or_else(|| in_vain(environment)).or_else(|| unreachable(socket)), path.to_bytes(), socket, pid);
     true
 }
 
 /// The same for a name that is looked for in `PATH`.
-fn judge_name(name: usize, environment: Option<Strings>, socket: &[u8], pid: u32) {
+fn judge_name(name: usize, environment: Option<Strings>, socket: &CStr, pid: u32) {
     let mut copy = [0; NOTICE_PATH];
     let Some(name) = text(name, &mut copy) else { return };
     if name.to_bytes().contains(&b'/') {
@@ -160,29 +160,46 @@ fn judge_name(name: usize, environment: Option<Strings>, socket: &[u8], pid: u32
     }
 }
 
-fn judge_descriptor(descriptor: usize, environment: Option<Strings>, socket: &[u8]) {
+fn judge_descriptor(descriptor: usize, environment: Option<Strings>, socket: &CStr) {
     let mut link = [0; 32];
     sys::decimal(b"/proc/self/fd/", descriptor as u32, b"", &mut link);
     let Ok(link) = CStr::from_bytes_until_nul(&link) else { return };
     let mut path = [0; NOTICE_PATH];
     let length = sys::link(link, &mut path);
     if let Some(file) = File::of(link) {
-        tell(file.why().or_else(|| in_vain(environment)), &path[..length], socket, 0);
+        let why = file.why().or_else(|| in_vain(environment)).or_else(|| unreachable(socket));
+        tell(why, &path[..length], socket, 0);
     }
 }
 
-/// Tells the recorder; nobody waits for an answer.
-fn tell(why: Option<Why>, path: &[u8], socket_path: &[u8], pid: u32) {
+/// Whether a program that starts here will not find the recorder's socket, or not the library. The
+/// names are those of this process's root and mount namespace, which the program gets too.
+fn unreachable(socket: &CStr) -> Option<Why> {
+    let is_socket = |file: &libc::stat| file.st_mode & libc::S_IFMT == libc::S_IFSOCK;
+    let library = link::own_name().filter(|name| name.to_bytes().first() == Some(&b'/'));
+    let is_there = sys::status(socket).as_ref().is_some_and(is_socket)
+        && library.is_none_or(|library| sys::status(library).is_some());
+    (!is_there).then_some(Why::Unreachable)
+}
+
+/// Tells the recorder, by the board if the socket cannot be reached; nobody waits for an answer.
+fn tell(why: Option<Why>, path: &[u8], socket_path: &CStr, pid: u32) {
     let Some(why) = why else { return };
     let mut message = [0; HELLO_BYTES + NOTICE_PATH];
     message[..HELLO_BYTES].copy_from_slice(&Notice { pid, why }.encode());
     let length = path.len().min(NOTICE_PATH);
     message[HELLO_BYTES..HELLO_BYTES + length].copy_from_slice(&path[..length]);
-    let Some(socket) = sys::socket() else { return };
-    if sys::connect(socket, socket_path) == 0 {
-        sys::send(socket, &message[..HELLO_BYTES + length]);
+    let is_sent = sys::socket().is_some_and(|socket| {
+        let is_connected = sys::connect(socket, socket_path.to_bytes()) == 0;
+        if is_connected {
+            sys::send(socket, &message[..HELLO_BYTES + length]);
+        }
+        sys::close(socket);
+        is_connected
+    });
+    if !is_sent {
+        board::post(if pid == 0 { sys::pid() } else { pid }, why, path);
     }
-    sys::close(socket);
 }
 
 type Spawn = unsafe fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;

@@ -3,9 +3,10 @@
 
 use crate::thread::Block;
 use crate::unwind::{rules, tables};
-use crate::{attach, guard, intern, operators, real, sandbox, stamp, sys, thread, tls};
+use crate::{attach, board, guard, intern, operators, real, sandbox, stamp, sys, thread, tls};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering::Relaxed;
+use heaptape_wire::Header;
 
 /// Forks by `real`. The child attaches by itself at its first event; the parent's time of the fork travels in its memory.
 ///
@@ -32,7 +33,12 @@ pub fn forking(real: impl FnOnce() -> c_long) -> c_long {
     if result == 0 && !has_attached && sandbox::allows(sandbox::MAP) {
         let (rights, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-        sys::map(area.base(), area.layout().total as usize, rights, flags | libc::MAP_FIXED, -1);
+        // The first page is shared with the recorder, for the board. A hook that goes on must not
+        // write there.
+        let kept = if is_busy { 0 } else { size_of::<Header>() };
+        let bytes = area.layout().total as usize - kept;
+        sys::map(area.base().wrapping_add(kept), bytes, rights, flags | libc::MAP_FIXED, -1);
+        board::forked(area.base(), is_busy);
         // SAFETY: as above; the block's pages are open in the child too.
         unsafe {
             match whole {

@@ -15,6 +15,7 @@
 #![cfg_attr(test, allow(dead_code, unused_imports, unused_macros))]
 
 mod attach;
+mod board;
 mod cradle;
 mod emit;
 mod entry;

@@ -7,14 +7,16 @@
 
 pub mod scope;
 
-use core::ffi::{CStr, c_int, c_void};
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
 /// Where to look.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// Behind this library.
     Next,
+    /// Before this library: the program, and what was preloaded first.
+    Before,
     /// Everywhere.
     Any,
 }
@@ -62,13 +64,19 @@ static AT_START: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// The loader's state of the program's name space (`r_state`); null until it is known.
 static LOADER_STATE: AtomicPtr<c_int> = AtomicPtr::new(core::ptr::null_mut());
 
+static HAS_OTHER_MALLOC: AtomicBool = AtomicBool::new(false);
+/// Path of this library, null until it is known; for [`own_name`].
+static OWN_NAME: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+
 /// Looks names up. With `at_start` only in what was loaded at the program's start. May take the loader's lock: never on the steady path.
 pub fn find(scope: Scope, at_start: bool, wanted: &mut [Wanted]) {
     let most = if at_start { AT_START.load(Relaxed) } else { usize::MAX };
     let mut search = Search { scope, wanted, behind: false, seen: 0, most };
     // SAFETY: the callback gets what libc describes and our own structure, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-    let _ = AT_START.compare_exchange(usize::MAX, search.seen, Relaxed, Relaxed);
+    if scope != Scope::Before {
+        let _ = AT_START.compare_exchange(usize::MAX, search.seen, Relaxed, Relaxed);
+    }
 }
 
 /// One name.
@@ -76,6 +84,26 @@ pub fn one(scope: Scope, at_start: bool, name: &'static CStr) -> *mut c_void {
     let mut wanted = [Wanted::new(name)];
     find(scope, at_start, &mut wanted);
     wanted[0].found
+}
+
+/// Path of this library as the loader knows it, once a definition after it was looked for.
+pub fn own_name() -> Option<&'static CStr> {
+    let name = OWN_NAME.load(Relaxed);
+    // SAFETY: the loader's string, there as long as this library is.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
+}
+
+/// Looks whether the program, or a library that was preloaded before this one, has a `malloc` of
+/// its own, which is called instead of this library's. Once, with the allocator.
+pub fn look_for_other_malloc() {
+    let mut wanted = [c"malloc", c"free"].map(Wanted::new);
+    find(Scope::Before, false, &mut wanted);
+    HAS_OTHER_MALLOC.store(wanted.iter().any(|wanted| !wanted.found.is_null()), Relaxed);
+}
+
+/// Whether [`look_for_other_malloc`] has found a `malloc`.
+pub fn has_other_malloc() -> bool {
+    HAS_OTHER_MALLOC.load(Relaxed)
 }
 
 /// Whether the loader has made all relocations of what is loaded at start, so that any function may be called.
@@ -108,12 +136,22 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut
             Scope::Next if search.behind => true,
             Scope::Next => {
                 search.behind = holds(visit as *const () as usize);
+                if search.behind {
+                    OWN_NAME.store(info.dlpi_name.cast_mut(), Relaxed);
+                }
                 false
             }
+            Scope::Before if holds(visit as *const () as usize) => return 1,
+            Scope::Before => true,
         };
         if look {
             for wanted in search.wanted.iter_mut().filter(|wanted| wanted.found.is_null()) {
-                wanted.found = object.symbol(wanted);
+                wanted.found = match search.scope {
+                    // It is not called, and perhaps not yet relocated: that it is defined will do.
+                    Scope::Before if object.number(wanted).is_some() => object.symbols.cast_mut().cast(),
+                    Scope::Before => core::ptr::null_mut(),
+                    Scope::Any | Scope::Next => object.symbol(wanted),
+                };
             }
         }
         c_int::from(search.seen >= search.most)
@@ -179,14 +217,8 @@ impl Object {
     /// # Safety
     /// The object is mapped; its tables are as its linker wrote them, as the loader trusts them too.
     unsafe fn symbol(&self, wanted: &Wanted) -> *mut c_void {
-        if self.symbols.is_null() || self.strings.is_null() {
-            return core::ptr::null_mut();
-        }
-        // SAFETY: the caller's promise.
-        let number =
-            unsafe { if self.gnu_hash.is_null() { self.by_old_hash(wanted) } else { self.by_gnu_hash(wanted) } };
-        // SAFETY: as above; the number came from the object's hash table.
-        number.map_or(core::ptr::null_mut(), |number| unsafe {
+        // SAFETY: the caller's promise; the number comes from the object's hash table.
+        unsafe { self.number(wanted) }.map_or(core::ptr::null_mut(), |number| unsafe {
             let symbol = &*self.symbols.add(number);
             let address = self.base.wrapping_add(symbol.st_value) as *mut c_void;
             if symbol.st_info & 0xf == STT_GNU_IFUNC {
@@ -195,6 +227,18 @@ impl Object {
                 address
             }
         })
+    }
+
+    /// The index of a symbol.
+    ///
+    /// # Safety
+    /// As [`Object::symbol`].
+    unsafe fn number(&self, wanted: &Wanted) -> Option<usize> {
+        if self.symbols.is_null() || self.strings.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { if self.gnu_hash.is_null() { self.by_old_hash(wanted) } else { self.by_gnu_hash(wanted) } }
     }
 
     /// Whether a symbol is the one, defined, global and of the default version.

@@ -165,6 +165,7 @@ pub fn resolve() -> bool {
             let [finder, libc_malloc, flag] = wanted.map(|wanted| wanted.found);
             crate::unwind::objects::find_loader(finder);
             find_all();
+            link::look_for_other_malloc();
             crate::exec::find_next();
             crate::sandbox::find_next();
             IS_GLIBC.store(!libc_malloc.is_null() && libc_malloc == pointers::malloc.load(Relaxed), Relaxed);

@@ -37,6 +37,8 @@ const MOST_SILENT_OF_USER: usize = 256;
 const MOST_SILENT: usize = 1024;
 /// The same of connections to a stream socket, where a person may be at the other end.
 const MOST_SILENT_STREAMS: usize = 16;
+/// Access rights of an unlisted socket's folder: others can pass it and not list it.
+pub const PASSABLE: u32 = 0o711;
 /// Name of an unlisted socket until it listens.
 pub const FIRST_NAME: &str = "socket";
 /// First event key of a connection; smaller ones are listening sockets.
@@ -144,13 +146,17 @@ impl Door {
         Ok(door)
     }
 
-    /// Listens at a path that all users can connect to who know it. The path appears once it can be connected to: a recorder that starts
-    /// removes sockets of killed recorders, at which nobody listens. `/proc/net/unix` shows the first name only.
+    /// Listens at a path that all users can connect to who know it. The path appears once it can be
+    /// connected to: a recorder that starts removes sockets of killed recorders, at which nobody
+    /// listens. `/proc/net/unix` shows the first name only. The path's folder must be the socket's
+    /// own: others can pass it from here on.
     pub fn open_unlisted(path: &Path) -> io::Result<Door> {
         let first = path.with_file_name(FIRST_NAME);
         let mut door = Door::open(&first)?;
         std::fs::set_permissions(&first, Permissions::from_mode(0o666))?;
         std::fs::rename(&first, path)?;
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        std::fs::set_permissions(folder, Permissions::from_mode(PASSABLE))?;
         door.listeners.iter_mut().for_each(|listener| listener.path = Some(path.to_owned()));
         Ok(door)
     }

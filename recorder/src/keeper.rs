@@ -7,7 +7,6 @@ use crate::options::Options;
 use crate::process;
 use crate::recorder::Recorder;
 use crate::session::End;
-use crate::socket_dir;
 use crate::spawn;
 use crate::store::Sums;
 use crate::symbols::{self, Saver, Side, Work};
@@ -223,8 +222,7 @@ fn keep(
     command: Vec<String>,
     (command_pid, saver): (Option<u32>, Option<Arc<Saver>>),
 ) {
-    let started = Recorder::start(dir, socket, options, command);
-    let mut recorder = match started.and_then(|recorder| socket_dir::let_others_pass(socket).map(|()| recorder)) {
+    let mut recorder = match Recorder::start(dir, socket, options, command) {
         Ok(recorder) => recorder,
         Err(error) => return say(channel, &Word::Ready(Some((error.raw_os_error(), error.to_string())))),
     };

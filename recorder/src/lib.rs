@@ -19,6 +19,7 @@ extern crate heaptape_wire as wire;
 
 pub mod attach;
 pub mod batch;
+pub mod boards;
 pub mod clock;
 pub mod code;
 pub mod contribution;

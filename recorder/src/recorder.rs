@@ -1,6 +1,7 @@
 //! The recorder as its owner holds it: takes processes in, follows them to their end, keeps `recording.json`, runs the stages.
 
 use crate::attach::{Client, Door, Visit};
+use crate::boards::{Boards, Found};
 use crate::clock::{self, Clock};
 use crate::code::{self, CodeMap};
 use crate::drain::Command;
@@ -87,6 +88,7 @@ pub struct Recorder {
     first: Option<u32>,
     /// Sessions that ended not long ago, for children that name them as parents: id, pid, folder, worker.
     ended: Vec<(SessionId, u32, String, usize)>,
+    boards: Boards,
     folders: HashMap<String, u32>,
     next: SessionId,
     /// The images of sessions that are not written yet, by their place in the recording.
@@ -140,6 +142,7 @@ impl Recorder {
             watch: Watch::default(),
             first: None,
             ended: Vec::new(),
+            boards: Boards::default(),
             folders: HashMap::new(),
             next: 1,
             unwritten: HashMap::new(),
@@ -199,6 +202,7 @@ impl Recorder {
         let most = self.door.deadline().map_or(most, |deadline| deadline.min(most));
         let most = self.watch.deadline().map_or(most, |deadline| deadline.min(most));
         let most = if self.dirty { most.min(REWRITE) } else { most };
+        let most = self.boards.deadline().map_or(most, |deadline| deadline.min(most));
         let processes = self.running.iter().map(|running| sys::fd(&running.process));
         let all = others.iter().copied().chain(processes).chain(self.door.descriptors());
         let all = all.chain(self.handed.iter().map(|handed| handed.client.descriptor()));
@@ -225,6 +229,8 @@ impl Recorder {
                 }
             }
         }
+        // Before the ends: who says that it goes on with another program ends by that.
+        self.read_boards();
         for id in gone {
             self.gone(id);
         }
@@ -253,8 +259,7 @@ impl Recorder {
     }
 
     fn gave_up(&mut self, client: &Client, process: &Process, folder: &str) {
-        let why = "it no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS)";
-        self.not_traced(client.pid, text(&process.exe), why.into());
+        self.not_traced(client.pid, text(&process.exe), Why::Busy.text().into());
         let _ = std::fs::remove_dir(self.dir.join(folder));
     }
 
@@ -264,6 +269,17 @@ impl Recorder {
             self.watch.leaves(from);
         }
         self.not_traced(if pid == 0 { from } else { pid }, text(path), why.text().into());
+    }
+
+    /// Takes in what processes say that cannot reach the socket.
+    fn read_boards(&mut self) {
+        let running = self.running.iter().map(|running| (Arc::clone(&running.session), running.hello_pid));
+        for Found { pid, is_owner, exe, why } in self.boards.read(running) {
+            if is_owner && self.running.iter().any(|running| running.session.process.pid == pid) {
+                self.watch.leaves(pid);
+            }
+            self.not_traced(pid, exe, why);
+        }
     }
 
     /// Processes that went on with a program that is not recorded.
@@ -292,6 +308,7 @@ impl Recorder {
         while let Ok(stored) = self.stages.stored.try_recv() {
             self.errors.extend(stored.error);
             self.sums.add(stored.sums);
+            self.boards.stored(stored.session);
             let image = self.unwritten.remove(&stored.session).and_then(|place| self.recording.images.get_mut(place));
             if let Some(image) = image {
                 image.accounting = Some(stored.sums);
@@ -323,6 +340,7 @@ impl Recorder {
         if let Some(image) = self.recording.images.get_mut(running.image) {
             image.exit = Some(end.exit());
             image.ended_unix_ns = Some(clock::unix_ns());
+            self.boards.keep((Arc::clone(&running.session), running.hello_pid));
             self.ended.push((running.session.id, running.session.process.pid, image.folder.clone(), running.worker));
             let old = self.ended.len().saturating_sub(64);
             self.ended.drain(..old);
@@ -452,6 +470,7 @@ impl Recorder {
             exe: text(&process.exe),
             argv: process.argv.iter().map(|argument| text(argument)).collect(),
             started_unix_ns: unix_ns,
+            own_malloc: mapping.has_own_malloc(),
             ..Image::default()
         };
         let id = self.next;
@@ -538,6 +557,7 @@ impl Recorder {
     pub fn finish(mut self) -> Outcome {
         let _ = self.serve(&[], Duration::ZERO);
         self.settle();
+        self.read_boards();
         let has_ended = |running: &&Running| sys::is_readable(sys::fd(&running.process));
         let ended: Vec<SessionId> = self.running.iter().filter(has_ended).map(|running| running.session.id).collect();
         ended.into_iter().for_each(|id| self.gone(id));

@@ -1,22 +1,25 @@
-//! The folder of the socket through which the programs of one `heaptape record` find their recorder.
+//! The folder of the socket through which the programs of one `heaptape record` find their
+//! recorder.
 //!
-//! A recorded program may change its user, so any user can connect to the socket, but only with its name, which is secret: 128 random bits
-//! in a folder that others can pass and cannot list. Recorded programs have the name in their environment, which the kernel shows to
-//! their own user and to root alone. The kernel's list of sockets shows the name that a socket was bound to, so the socket is renamed
-//! before others can pass the folder ([`attach::Door::open_unlisted`]).
+//! A recorded program may change its user, so any user can connect to the socket, but only with its
+//! name, which is secret: 128 random bits in a folder that others can pass and cannot list.
+//! Recorded programs have the name in their environment, which the kernel shows to their own user
+//! and to root alone. The kernel's list of sockets shows the name that a socket was bound to, so
+//! the socket is renamed before others can pass the folder ([`attach::Door::open_unlisted`]).
 //!
-//! An abstract socket could be reached from another root too, but `/proc/net/unix` shows its name to every process of the network
-//! namespace, containers among them, and each of them could connect and keep the recorder busy. So there is none. A process that
-//! cannot reach the socket is named in the recording: see [`wire::board`].
+//! An abstract socket could be reached from another root too, but `/proc/net/unix` shows its name
+//! to every process of the network namespace, containers among them, and each of them could connect
+//! and keep the recorder busy. So there is none. A process that cannot reach the socket is named in
+//! the recording: see [`wire::board`].
 
 use crate::attach;
 use crate::launch::{Refused, refuse};
 use nix::errno::Errno;
 use nix::sys::socket::SockType;
-use std::fs::{DirBuilder, File, Permissions};
+use std::fs::{DirBuilder, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,29 +28,28 @@ use std::time::Duration;
 pub struct SocketDir {
     folder: PathBuf,
     socket: PathBuf,
-    /// Locked: services that clean up temporary files leave a locked folder alone. They would know a socket in use by its name.
+    /// Locked: services that clean up temporary files leave a locked folder alone. They would know
+    /// a socket in use by its name.
     _lock: Option<File>,
 }
 
 /// Start of its name; eight hexadecimal digits follow.
 const PREFIX: &str = "heaptape-";
-/// Access rights of the folder once the socket has its name: others can pass it and not list it.
-const PASSABLE: u32 = 0o711;
 
 impl SocketDir {
-    /// Makes one in the first directory that takes it: XDG_RUNTIME_DIR, TMPDIR, `/tmp`. For root, whose programs can change their user,
-    /// directories that other users can pass come first.
+    /// Makes one in the first directory that takes it: XDG_RUNTIME_DIR, TMPDIR, `/tmp`. For root,
+    /// whose programs can change their user, directories that other users can pass come first.
     pub fn make() -> Result<SocketDir, Refused> {
-        let places = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
-        let mut places: Vec<PathBuf> = places.chain([PathBuf::from("/tmp")]).collect();
+        let directories = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+        let mut directories: Vec<PathBuf> = directories.chain([PathBuf::from("/tmp")]).collect();
         if nix::unistd::geteuid().is_root() {
-            places.sort_by_key(|place| !is_passable(place));
+            directories.sort_by_key(|directory| !is_passable(directory));
         }
         let mut last = None;
-        for place in places {
-            sweep(&place);
+        for directory in directories {
+            sweep(&directory);
             let (number, name) = random().map_err(|error| refuse(Path::new(RANDOM), &error))?;
-            let folder = place.join(format!("{PREFIX}{number:08x}"));
+            let folder = directory.join(format!("{PREFIX}{number:08x}"));
             let socket = folder.join(format!("{name:032x}"));
             // The socket's address holds 107 bytes.
             if !folder.is_absolute() || socket.as_os_str().len() > 107 {
@@ -82,28 +84,23 @@ fn random() -> io::Result<(u32, u128)> {
 }
 
 /// Whether all users can pass a directory and those above it.
-fn is_passable(place: &Path) -> bool {
-    let Ok(place) = place.canonicalize() else { return false };
-    place.ancestors().all(|folder| folder.metadata().is_ok_and(|folder| folder.mode() & 0o001 != 0))
+fn is_passable(directory: &Path) -> bool {
+    let Ok(directory) = directory.canonicalize() else { return false };
+    directory.ancestors().all(|folder| folder.metadata().is_ok_and(|folder| folder.mode() & 0o001 != 0))
 }
 
-/// Lets all users connect to a socket who know its name.
-pub fn let_others_pass(socket: &Path) -> io::Result<()> {
-    let folder = socket.parent().unwrap_or(Path::new("/"));
-    std::fs::set_permissions(folder, Permissions::from_mode(PASSABLE))
-}
-
-/// Removes the socket folders that killed recorders left behind: our own folders of that name, with a socket that nobody listens at. One
-/// without a socket belongs to a recorder that is just starting, unless it is old.
-fn sweep(place: &Path) {
+/// Removes the socket folders that killed recorders left behind: our own folders of that name, with
+/// a socket that nobody listens at. One without a socket belongs to a recorder that is just
+/// starting, unless it is old.
+fn sweep(directory: &Path) {
     const STARTING: Duration = Duration::from_secs(60);
     let own = nix::unistd::geteuid().as_raw();
-    for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name.as_bytes().strip_prefix(PREFIX.as_bytes()).unwrap_or_default();
         let Ok(meta) = entry.metadata() else { continue };
         let is_ours = number.len() == 8 && number.iter().all(u8::is_ascii_hexdigit) && meta.is_dir();
-        if !is_ours || meta.uid() != own || !matches!(meta.mode() & 0o777, PASSABLE | 0o700) {
+        if !is_ours || meta.uid() != own || !matches!(meta.mode() & 0o777, attach::PASSABLE | 0o700) {
             continue;
         }
         let mut content = std::fs::read_dir(entry.path()).into_iter().flatten().flatten().map(|file| file.path());

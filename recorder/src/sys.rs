@@ -80,6 +80,14 @@ impl Mapping {
         Ok(Mapping { base, area })
     }
 
+    /// Returns the memory of an area to the system; it reads as zeros then. Processes that map
+    /// some of it would hold all of it.
+    pub fn empty(&self) {
+        // SAFETY: the whole mapping, which is shared memory whose content is never trusted.
+        // Failing is no harm.
+        let _ = unsafe { mman::madvise(self.base, self.bytes() as usize, mman::MmapAdvise::MADV_REMOVE) };
+    }
+
     /// What was agreed about sizes.
     pub fn params(&self) -> Params {
         self.area.layout().params
@@ -93,6 +101,11 @@ impl Mapping {
     /// The header.
     pub fn header(&self) -> &Header {
         self.area.header()
+    }
+
+    /// Whether the process, which has attached, calls a `malloc` that is not the library's.
+    pub fn has_own_malloc(&self) -> bool {
+        self.header().own_malloc.load(Ordering::Relaxed) != 0
     }
 
     /// The control block of a slot.

@@ -44,6 +44,7 @@ mod mpatrol_reads;
 mod names;
 mod no_memory;
 mod other_stacks;
+mod own_malloc;
 mod packs;
 mod power_loss;
 mod real_leaks;

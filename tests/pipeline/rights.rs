@@ -1,7 +1,10 @@
-//! Programs that change their user or namespaces are recorded on.
+//! Programs that change their user, root or namespaces: their children are recorded where they can
+//! reach the recorder, and named where they cannot.
 
-use heaptape_tests::{Program, Recording, is_root, same, target, torture, workshop};
+use heaptape_tests::workshop as test_env;
+use heaptape_tests::{Program, Recording, Target, is_root, same, target, torture};
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 /// Whether a test that changes users can be made here.
 fn can_change_users() -> bool {
@@ -11,7 +14,8 @@ fn can_change_users() -> bool {
     is_root()
 }
 
-/// Insists on a recording of the program `name` that is complete, with nobody named as not recorded.
+/// Insists on a recording of the program `name` that is complete, with nobody named as not
+/// recorded.
 fn recorded_as(recording: Recording, name: &str) {
     let recording = recording.whole();
     let (about, report) = (recording.about(), recording.report());
@@ -21,7 +25,7 @@ fn recorded_as(recording: Recording, name: &str) {
 
 /// The children of `changes_rights`, by what it printed.
 fn children(recording: &Recording) -> Vec<u32> {
-    recording.outcome.text().lines().map(|line| line.parse().expect("a process id")).collect()
+    recording.outcome.text().lines().filter_map(|line| line.parse().ok()).collect()
 }
 
 #[test]
@@ -51,7 +55,7 @@ fn private_directories_for_sockets_are_no_obstacle() {
     if !can_change_users() {
         return;
     }
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let program = Program::new("setpriv").args(["--reuid", "65534", "--clear-groups", "ls", "/"]);
     let recording = program.env("XDG_RUNTIME_DIR", folder.path()).env("TMPDIR", folder.path()).recorded();
     recorded_as(recording.success(), "ls");
@@ -83,22 +87,104 @@ fn programs_in_other_namespaces_are_recorded() {
     let mut tried = 0;
     for user in users {
         for flag in flags {
-            let words: Vec<&str> = std::iter::once("unshare").chain(flag.split(' ')).collect();
-            let program = Program::new("ls").arg("/").behind(&words);
+            let command: Vec<&str> = std::iter::once("unshare").chain(flag.split(' ')).collect();
+            let program = Program::new("ls").arg("/").behind(&command);
             if (if user.is_empty() { program.clone() } else { program.clone().behind(user) }).plain().code() != 0 {
                 eprintln!("skipped: unshare {flag} is not permitted here");
                 continue;
             }
-            let folder = workshop::folder();
+            let folder = test_env::folder();
             std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).expect("a way");
-            let place = folder.path().join("r");
-            let recorder = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
+            let dir = folder.path().join("r");
+            let recorder = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(&dir).arg("--");
             let recorder = program.behind_command(recorder).env("HOME", folder.path());
             let recorder = if user.is_empty() { recorder } else { recorder.behind(user) };
             let outcome = recorder.plain().success();
-            recorded_as(Recording { outcome, folder: place, place: folder }, "ls");
+            recorded_as(Recording { outcome, folder: dir, place: folder }, "ls");
             tried += 1;
         }
     }
     torture::passed(20, "namespaces, with a program that is recorded in them", tried);
+}
+
+/// A root that holds what `program` needs, named `small`.
+fn root_with(program: &Path, folder: &Path) {
+    std::fs::copy(program, folder.join("small")).expect("a copy");
+    let needs = Program::new("ldd").arg(program).plain().success().text();
+    for path in needs.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from) {
+        let copy = folder.join(path.strip_prefix("/").expect("an absolute path"));
+        std::fs::create_dir_all(copy.parent().expect("a folder")).expect("its folder");
+        std::fs::copy(&path, &copy).expect("a copy");
+    }
+}
+
+/// Who cannot reach the recorder any more is named by what it was made from.
+#[test]
+fn children_in_another_root_are_named() {
+    if !can_change_users() {
+        return;
+    }
+    let root = test_env::folder();
+    let recording = Program::new(target::c("changes_rights")).arg("chroot").arg(root.path()).recorded().success();
+    let about = recording.about();
+    let named: Vec<u32> = about.not_traced.iter().map(|process| process.pid).collect();
+    assert_eq!(named, children(&recording), "{about:#?}");
+    assert!(recording.not_traced("changes_rights").iter().all(|why| why.contains("cannot reach the recorder")));
+    let report = recording.heaptape(&["report"]);
+    assert!(report.text().contains("changes_rights (pid") && report.text().contains("cannot reach"), "{report}");
+
+    let root = test_env::folder();
+    root_with(&target::c("small"), root.path());
+    let recording = Program::new(target::c("changes_rights")).arg("exec").arg(root.path()).recorded().success();
+    let about = recording.about();
+    let named: Vec<u32> = about.not_traced.iter().map(|process| process.pid).collect();
+    assert_eq!(named, children(&recording), "{about:#?}");
+    assert!(recording.not_traced("small").iter().all(|why| why.contains("cannot reach the recorder")), "{about:#?}");
+    torture::passed(22, "children in another root, named", 4);
+}
+
+/// A program in a mount namespace that hides the socket.
+#[test]
+fn programs_that_do_not_see_the_socket_are_named() {
+    if !can_change_users() {
+        return;
+    }
+    let line = "mount -t tmpfs none /tmp && ls / >/dev/null && ls / >/dev/null; exit 5";
+    let program = Program::new("unshare").args(["-m", "sh", "-c", line]);
+    if program.plain().code() != 5 {
+        eprintln!("skipped: mounts are not permitted here");
+        return;
+    }
+    let recording = program.env("XDG_RUNTIME_DIR", "/tmp").env("TMPDIR", "/tmp").recorded();
+    assert_eq!(recording.outcome.code(), 5);
+    let why = recording.not_traced("ls");
+    assert_eq!(why.len(), 2, "{:#?}", recording.about());
+    assert!(why.iter().all(|why| why.contains("cannot reach the recorder")), "{why:?}");
+}
+
+#[test]
+fn children_without_a_descriptor_are_named() {
+    let recording = Program::new(target::c("changes_rights")).arg("descriptors").recorded().success();
+    let about = recording.about();
+    let named: Vec<u32> = about.not_traced.iter().map(|process| process.pid).collect();
+    assert_eq!(named, children(&recording), "{about:#?}");
+    assert!(recording.not_traced("changes_rights").iter().all(|why| why.contains("descriptor")), "{about:#?}");
+}
+
+/// A program that is started with another library to preload instead of ours.
+#[test]
+fn programs_with_another_library_to_preload_are_named() {
+    let other = Target::library("early_library.c").build();
+    for (line, is_recorded) in [
+        (format!("env LD_PRELOAD={} ls / >/dev/null", other.display()), false),
+        (format!("env LD_PRELOAD={}:$LD_PRELOAD ls / >/dev/null", other.display()), true),
+        (format!("env LD_PRELOAD=\"$LD_PRELOAD {}\" ls / >/dev/null", other.display()), true),
+    ] {
+        let recording = Program::shell(&line).recorded().success();
+        let (about, report) = (recording.about(), recording.report());
+        assert_eq!(report.all("ls").any(|process| process.allocs >= 10), is_recorded, "{line}: {report:#?}");
+        let why = recording.not_traced("ls");
+        assert_eq!(why.is_empty(), is_recorded, "{line}: {about:#?}");
+        assert!(why.iter().all(|why| why.contains("names no library")), "{line}: {why:?}");
+    }
 }

@@ -8,7 +8,7 @@
 //! The file is sparse: what nobody touches costs nothing. The preload maps all of it without access rights and opens rings and
 //! pieces of the node table as it needs them, so that a program that locks its memory (`mlockall`) does not pay for the rest.
 
-use crate::{limits, modules::ModuleEntry, nodes::Node, ring::Ring};
+use crate::{board::Board, limits, modules::ModuleEntry, nodes::Node, ring::Ring};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Starts the header: `HEAPAREA`, little-endian.
@@ -185,10 +185,16 @@ pub struct Header {
     pub breaker: AtomicU32,
     /// p: 1 once the area is mapped and in use; before that the process may have given up. Release.
     pub attached: AtomicU32,
+    /// p: 1 when the program, or a library that was preloaded before, has a `malloc` of its own,
+    /// which is called instead. Before `attached`.
+    pub own_malloc: AtomicU32,
     /// p, builds with `--cfg heaptape_verify` only: captures compared with a full walk, and how many differed.
     pub verified: [AtomicU64; 2],
     /// The same, compared with the libc's own `backtrace`.
     pub backtraced: [AtomicU64; 2],
+    /// p: processes that cannot reach the recorder, forked children among them; r takes the entries
+    /// away.
+    pub board: Line<Board>,
     /// r: [`GATE_OPEN`] or [`GATE_DORMANT`]. The page that holds it is the one that forked children keep.
     pub gate: Line<AtomicU64>,
 }

@@ -33,6 +33,14 @@ pub enum Why {
     Narrow = 3,
     /// The environment that it is given names no library or no socket.
     Environment = 4,
+    /// The program's root or mount namespace does not show the recorder's socket, or the library.
+    Unreachable = 5,
+    /// It could not open a socket.
+    Descriptors = 6,
+    /// The sandbox of the process may kill it for the system calls of an attach.
+    Sandbox = 7,
+    /// The recorder's queue was full for as long as the process waits.
+    Busy = 8,
 }
 
 impl Why {
@@ -43,6 +51,10 @@ impl Why {
             2 => Some(Why::Rights),
             3 => Some(Why::Narrow),
             4 => Some(Why::Environment),
+            5 => Some(Why::Unreachable),
+            6 => Some(Why::Descriptors),
+            7 => Some(Why::Sandbox),
+            8 => Some(Why::Busy),
             _ => None,
         }
     }
@@ -54,6 +66,10 @@ impl Why {
             Why::Rights => "it runs with other rights (setuid), and then no library is preloaded",
             Why::Narrow => "it is a 32-bit program",
             Why::Environment => "its environment names no library to preload",
+            Why::Unreachable => "it cannot reach the recorder from its root or mount namespace",
+            Why::Descriptors => "it has no descriptor left with which to reach the recorder",
+            Why::Sandbox => "its sandbox does not let it reach the recorder",
+            Why::Busy => "it no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS)",
         }
     }
 }
@@ -201,7 +217,7 @@ mod tests {
         let (address_room, fork_tick, fork_age) = (u64::MAX, 9, 8);
         let hello = Hello { pid: 7, origin: 1, page_size: 4096, address_room, fork_tick, fork_age, parent_pid: 6 };
         assert_eq!((Hello::decode(&hello.encode()), Notice::decode(&hello.encode())), (Some(hello), None));
-        for number in 0..6 {
+        for number in 0..10 {
             let Some(why) = Why::of(number) else { continue };
             let notice = Notice { pid: 5, why };
             let message = [&notice.encode()[..], b"/bin/x"].concat();

@@ -9,6 +9,7 @@
 #![no_std]
 
 pub mod area;
+pub mod board;
 pub mod event;
 pub mod hello;
 pub mod limits;
@@ -20,5 +21,6 @@ pub use area::{Area, Header, Layout, Params, SlotControl};
 pub use event::{Event, Op, Record};
 pub use nodes::Node;
 
-/// Version of everything in this crate. 1: the first. 2: gate, [`Op::INTERVAL`]. 3: stamps at the tail.
-pub const WIRE_VERSION: u16 = 4;
+/// Version of everything in this crate. 1: the first. 2: gate, [`Op::INTERVAL`]. 3: stamps at the
+/// tail. 4: bounded waits. 5: the board, `own_malloc`.
+pub const WIRE_VERSION: u16 = 5;

@@ -3,7 +3,7 @@
 use super::frames::{Lines, Place, place, place_line};
 use super::questions::Asked;
 use super::sums::{Sums, sums, sums_of_new};
-use super::{Error, Outcome, hints, json, say_lines, say_missing};
+use super::{Error, Outcome, hints, json, say_lines, say_missing, say_own_malloc};
 use crate::load::{Image, Recording};
 use crate::missing::{self, Missing};
 use crate::processes::{Processes, folded_line};
@@ -50,6 +50,8 @@ pub struct Process {
     pub duration_ns: u64,
     /// Nanoseconds that the process had run before: its earlier part is in another recording, or in none.
     pub earlier_ns: u64,
+    /// Whether the program has a `malloc` of its own, so that only what that passes on is recorded.
+    pub own_malloc: bool,
     /// The numbers.
     #[serde(flatten)]
     pub numbers: Numbers,
@@ -186,6 +188,7 @@ pub(crate) fn process(image: &Image, sums: &Sums) -> Process {
         parent: about.parent.clone(),
         complete: sums.missing.is_empty(),
         exit: about.exit,
+        own_malloc: about.own_malloc,
         duration_ns: image.clock.nanos(image.tape.last_tick),
         earlier_ns: if about.began_unix_ns == 0 {
             0
@@ -403,6 +406,8 @@ fn print(summary: &Summary, recordings: &[Recording], asked: &Processes, screen:
         let name = process.exe.rsplit('/').next().unwrap_or_default();
         screen.warning(&format!("! {name} (pid {}) was not recorded: {}", process.pid, process.why))?;
     }
+    let own_malloc = summary.processes.iter().filter(|process| process.own_malloc);
+    say_own_malloc(screen, own_malloc.map(|process| (name(process), process.pid)))?;
     for recording in recordings {
         let several = if recordings.len() > 1 { format!("{}: ", recording.path.display()) } else { String::new() };
         let known = |one: &&Missing| **one != Missing::NoProcess || recordings.len() > 1;

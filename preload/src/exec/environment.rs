@@ -1,6 +1,6 @@
 //! Strings and lists that a program hands to an exec function, at addresses that may be bad.
 
-use crate::sys;
+use crate::{link, sys};
 use core::ffi::{CStr, c_char};
 use heaptape_wire::hello::Why;
 use heaptape_wire::limits::ENV_SOCKET;
@@ -15,7 +15,7 @@ pub fn text(address: usize, room: &mut [u8]) -> Option<&CStr> {
 }
 
 /// Calls `each` with the address and the first bytes of each string of a list; false when the list cannot be read.
-fn each(list: Strings, mut each: impl FnMut(&[u8])) -> bool {
+fn each(list: Strings, mut each: impl FnMut(usize, &[u8])) -> bool {
     /// Addresses that are copied at once.
     const WINDOW: usize = 32;
     const WORD: usize = size_of::<usize>();
@@ -40,10 +40,21 @@ fn each(list: Strings, mut each: impl FnMut(&[u8])) -> bool {
             if copied == 0 {
                 return false;
             }
-            each(&start[..copied]);
+            each(address, &start[..copied]);
         }
         at = at.wrapping_add(words.len() * WORD);
     }
+}
+
+/// Whether the value of `LD_PRELOAD` at an address names this library. Of one that is too long to
+/// be looked at it is not said that it does not.
+fn names_library(address: usize) -> bool {
+    const OURS: &[u8] = b"libheaptape";
+    let mut copy = [0; 1024];
+    let copied = sys::copy_from(address, &mut copy);
+    let Ok(value) = CStr::from_bytes_until_nul(&copy[..copied]) else { return true };
+    let has = |name: &[u8]| !name.is_empty() && value.to_bytes().windows(name.len()).any(|part| part == name);
+    has(OURS) || link::own_name().is_some_and(|name| has(name.to_bytes()))
 }
 
 /// Whether an environment will not bring the library along. One that cannot be read starts no program at all.
@@ -53,8 +64,8 @@ pub fn in_vain(environment: Option<Strings>) -> Option<Why> {
         let value = start.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"="));
         value.is_some_and(|value| value.first().is_some_and(|byte| *byte != 0))
     };
-    let is_list = each(environment?, |start| {
-        library |= has_value(start, b"LD_PRELOAD");
+    let is_list = each(environment?, |address, start| {
+        library |= start.starts_with(b"LD_PRELOAD=") && names_library(address);
         socket |= has_value(start, ENV_SOCKET.as_bytes());
     });
     (is_list && !(library && socket)).then_some(Why::Environment)

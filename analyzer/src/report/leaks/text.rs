@@ -8,7 +8,7 @@ use crate::model::verdict::{FLOOR_BYTES, FLOOR_SECONDS, FLOOR_SHARE, Verdict};
 use crate::pictures::sparkline;
 use crate::report::frames::{Lines, place, place_line};
 use crate::report::stack_text::text_stack;
-use crate::report::{hints, say_missing, say_sampled};
+use crate::report::{hints, say_missing, say_own_malloc, say_sampled};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, bytes, count, counted, duration, percent, shorten};
 use heaptape_formats::recording::Exit;
@@ -67,6 +67,9 @@ pub fn print(found: &Found, options: &Options, symbols: &mut Symbolizer, screen:
         say_sampled(screen, &of, image)?;
         say_missing(screen, &of, missing)?;
     }
+    let own_malloc: Vec<_> = missing.iter().filter(|(image, _)| image.about.own_malloc).collect();
+    let own_malloc: Vec<_> = own_malloc.iter().map(|(image, _)| (image.name(), image.about.pid)).collect();
+    say_own_malloc(screen, own_malloc.iter().map(|(name, pid)| (name.as_ref(), *pid)))?;
     let hint = missing.iter().find_map(|(image, _)| hints::of(image, image.known_sites(), symbols));
     hint.iter().try_for_each(|hint| screen.line(&format!("note: {hint}")))
 }
