@@ -11,7 +11,7 @@ const ONCE_DIFFERENT: &[&str] = &[
     // Operators of one plugin served another.
     "plugin:2:0:5 plugin:3:0:5",
     // An ignored signal had its default disposition in the program.
-    "ignoring:13 pairs:1:1",
+    "ignoring:13 look",
 ];
 
 /// A minute of cases, 40 s from fixed seeds and 20 s from the clock's; an hour in the full form.

@@ -143,7 +143,10 @@ impl Hunt {
     fn difference(&self, case: &Case, way: &Way, bare: &Observation) -> Option<String> {
         let seen = self.bench.run(case, way);
         bare.difference(&seen).or_else(|| match way {
-            Way::Recorded(_) => recording::fault(case, &seen, &self.bench.recording()),
+            Way::Recorded(options) => {
+                let is_sampled = options.iter().any(|option| option.starts_with("--sample"));
+                recording::fault(case, &seen, is_sampled, &self.bench.recording())
+            }
             _ => None,
         })
     }
