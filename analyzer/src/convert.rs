@@ -1,4 +1,4 @@
-//! Files of one format as files of another. Several files of one format are added up.
+//! Converts files between formats. Several files of one format are summed.
 //!
 //! ```text
 //! from \ to     mtrc          mptl                   gmon                 dcpi
@@ -8,7 +8,9 @@
 //! gmon          -             -                      sum, form, flavour   addresses, without arcs
 //! dcpi          -             -                      addresses            sum, stride
 //! ```
-//! What stands as `-` lacks what the target consists of: events, sizes, or the addresses of callers.
+//!
+//! A dash means that the source lacks the data of the target: events, sizes, or addresses of
+//! callers. "Flavour" is a change of byte order and word size.
 
 pub mod addresses;
 pub mod dcpi;
@@ -25,71 +27,74 @@ use heaptape_formats::{Ending, Format};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// How to convert.
+/// Options of a conversion.
 #[derive(Clone, Debug, Default)]
 pub struct ConvertOptions {
     /// Options shared with exports.
     pub export: Options,
-    /// Form of a gmon.out file.
+    /// The form of a gmon.out file; that of the source if `None`.
     pub form: Option<Form>,
-    /// Bytes between the counts of a DCPI profile.
+    /// Number of bytes between the counts of a DCPI profile.
     pub stride: Option<u32>,
-    /// Read the result back.
+    /// Reads the result back and compares the totals.
     pub verify: bool,
 }
 
-/// What comes of a conversion before it is written.
+/// The result of a conversion in memory.
 #[derive(Default)]
 pub struct Converted {
-    /// Files: name in a folder, and bytes.
+    /// The name (within a directory) and bytes of each file.
     pub files: Vec<(String, Vec<u8>)>,
-    /// What the target cannot hold.
+    /// Notes on data that the target format cannot represent.
     pub notes: Vec<String>,
-    /// What the files must add up to.
+    /// The totals that the files must have.
     pub totals: Totals,
-    /// What the sources lack.
+    /// Data that is missing in the sources.
     pub missing: Vec<Missing>,
 }
 
-/// Converts files to the format of that name.
+/// Converts files to the format `to` and writes the result.
 ///
 /// # Errors
-/// When a file cannot be read, the formats differ, or the target cannot hold what the source has.
+/// Returns an error if a file cannot be read, if the formats of the files differ, if the conversion
+/// is impossible, or if writing fails.
 pub fn run(to: &str, paths: &[PathBuf], options: &ConvertOptions, target: Option<&Path>) -> Result<Written, Error> {
     let exporter = export::exporter(to).ok_or_else(|| Error::Impossible(format!("there is no format {to}")))?;
     let Some((format, opened)) = open(paths)? else {
-        // Recordings, tapes, and traces, which may be larger than memory.
+        // Recordings, tapes and traces may be larger than memory, so the exporters read them as
+        // streams.
         refuse_traces(to, paths)?;
         if to == "mtrc" && paths.len() > 1 {
             return Err(Error::Impossible(
-                "traces of several runs have no common order: convert them one by one".into(),
+                "traces of several runs have no common order; convert them one by one".into(),
             ));
         }
         return export::run(exporter, paths, &options.export, target, options.verify);
     };
-    let made = match target_format(to) {
+    let converted = match target_format(to) {
         Some(target) => convert(format, target, &opened, options)?,
-        None => return Err(Error::Impossible(format!("{format} cannot become {to}"))),
+        None => return Err(Error::Impossible(format!("{format} cannot be converted to {to}"))),
     };
-    let folder = to == "dcpi" || made.files.len() > 1;
+    let folder = to == "dcpi" || converted.files.len() > 1;
     let mut out = Out::new(Target::named(to, exporter.extension(), paths, target, folder)?);
-    for (name, bytes) in &made.files {
+    for (name, bytes) in &converted.files {
         let mut file = if folder { out.file(name)? } else { out.stream()? };
         file.put(bytes)?;
         file.finish()?;
     }
-    let mut written = Written { notes: made.notes, missing: made.missing, ..Written::default() };
+    let mut written = Written { notes: converted.notes, missing: converted.missing, ..Written::default() };
     for file in opened.iter().filter_map(|file| file.damage.as_ref().map(|damage| (file, damage))) {
         written.missing.push(Missing::Cut { name: file.0.name.clone(), at: file.1.clone() });
     }
     if options.verify {
-        written.verdicts = verify::compare(&made.totals, &verify::read(&out.files)?);
+        written.verdicts = verify::compare(&converted.totals, &verify::read(&out.files)?);
     }
     written.files = out.files;
     Ok(written)
 }
 
-/// The format that a value of `--format` names, where files of other formats can become one.
+/// Returns the format that a value of `--format` names, or `None` if no files can be converted to
+/// it.
 fn target_format(to: &str) -> Option<Format> {
     match to {
         "mtrc" => Some(Format::Mtrc),
@@ -100,10 +105,10 @@ fn target_format(to: &str) -> Option<Format> {
     }
 }
 
-/// Converts files of one format that lie in memory.
+/// Converts files of one format in memory.
 ///
 /// # Errors
-/// When one cannot be read, or the target cannot hold what they do.
+/// Returns an error if a file cannot be read, or if the conversion is impossible.
 pub fn convert(from: Format, to: Format, files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
     match (from, to) {
         (Format::Mptl, Format::Mptl) => mptl::to_mptl(files, options),
@@ -113,15 +118,14 @@ pub fn convert(from: Format, to: Format, files: &[OpenedFile], options: &Convert
         (Format::Gmon, Format::Dcpi) => gmon::to_dcpi(files, options),
         (Format::Dcpi, Format::Gmon) => dcpi::to_gmon(files, options),
         (Format::Dcpi, Format::Dcpi) => dcpi::to_dcpi(files, options),
-        (_, Format::Mtrc) => Err(Error::Impossible(format!("{from} holds sums, and a trace consists of events"))),
-        (_, Format::Mptl) => {
-            Err(Error::Impossible(format!("{from} holds no sizes of blocks, of which MPTL's sums consist")))
-        }
-        _ => Err(Error::Impossible(format!("{from} cannot become {to}"))),
+        (_, Format::Mtrc) => Err(Error::Impossible(format!("{from} has only sums, but a trace consists of events"))),
+        (_, Format::Mptl) => Err(Error::Impossible(format!("{from} has no block sizes, which MPTL requires"))),
+        _ => Err(Error::Impossible(format!("{from} cannot be converted to {to}"))),
     }
 }
 
-/// The files' bytes and their common format; none when they are what only the exporters read: recordings, tapes, traces.
+/// Reads all files and returns them with their common format. Returns `None` if they are
+/// recordings, tapes or traces, which only the exporters read.
 fn open(paths: &[PathBuf]) -> Result<Option<(Format, Vec<OpenedFile>)>, Error> {
     let mut opened = Vec::new();
     let mut common: Option<Format> = None;
@@ -133,8 +137,8 @@ fn open(paths: &[PathBuf]) -> Result<Option<(Format, Vec<OpenedFile>)>, Error> {
         }
         let file = unpack::open(path)?;
         let format = match file.format {
-            Some(Format::Mtrc | Format::Tape | Format::Recording) => {
-                let why = format!("{}: this is read from a file, not from standard input", file.name);
+            Some(format @ (Format::Mtrc | Format::Tape | Format::Recording)) => {
+                let why = format!("{}: {format} cannot be read from standard input; name the file", file.name);
                 return Err(Error::Impossible(why));
             }
             Some(format) => format,
@@ -142,7 +146,7 @@ fn open(paths: &[PathBuf]) -> Result<Option<(Format, Vec<OpenedFile>)>, Error> {
         };
         if let Some(other) = common.filter(|&other| other != format) {
             return Err(Error::Impossible(format!(
-                "{}: {format}, and others are {other}: only files of one format add up",
+                "{}: {format}, but other files are {other}; only files of the same format can be summed",
                 file.name
             )));
         }
@@ -151,12 +155,12 @@ fn open(paths: &[PathBuf]) -> Result<Option<(Format, Vec<OpenedFile>)>, Error> {
     }
     match common {
         None => Ok(None),
-        Some(_) if streamed > 0 => Err(Error::Impossible("only files of one format add up".into())),
+        Some(_) if streamed > 0 => Err(Error::Impossible("only files of the same format can be summed".into())),
         Some(format) => Ok(Some((format, opened))),
     }
 }
 
-/// Whether a path is a recording, a tape, or a trace.
+/// Returns whether a path is a recording, a tape, a trace, or an imported format.
 fn is_streamed(path: &Path) -> bool {
     if path.is_dir() {
         return true;
@@ -167,21 +171,21 @@ fn is_streamed(path: &Path) -> bool {
     read.is_ok() && (start.starts_with(&FILE_MAGIC) || heaptape_formats::sniff::format(&start).is_some_and(is_read))
 }
 
-/// Bare traces hold no stacks.
+/// Rejects bare traces as source of gmon and dcpi, because they have no call stacks.
 fn refuse_traces(to: &str, paths: &[PathBuf]) -> Result<(), Error> {
     for path in paths.iter().filter(|_| matches!(to, "gmon" | "dcpi")) {
         let mut start = Vec::new();
         let read = crate::load::bare::open(path).and_then(|reader| reader.take(4).read_to_end(&mut start));
         if !path.is_dir() && read.is_ok() && start == b"MTRC" {
-            let why = format!("{}: a trace holds no addresses of callers, of which {to} consists", path.display());
+            let why = format!("{}: a trace has no addresses of callers, which {to} requires", path.display());
             return Err(Error::Impossible(why));
         }
     }
     Ok(())
 }
 
-/// A reader's ending as something missing.
-fn cut(name: &str, ending: Ending) -> Option<Missing> {
+/// Converts the ending of a truncated file to a note on missing data.
+fn truncation(name: &str, ending: Ending) -> Option<Missing> {
     match ending {
         Ending::Complete => None,
         Ending::Cut { offset, field } => {
@@ -190,7 +194,7 @@ fn cut(name: &str, ending: Ending) -> Option<Missing> {
     }
 }
 
-/// An error of a file.
-fn failed(file: &OpenedFile) -> impl Fn(heaptape_formats::Error) -> Error + '_ {
+/// Adds the name of a file to an error.
+fn format_error(file: &OpenedFile) -> impl Fn(heaptape_formats::Error) -> Error + '_ {
     |error| Error::Format(file.name.clone(), error)
 }

@@ -1,7 +1,8 @@
-//! Other tools' files as what a profile loads to: call sites with sums, and the totals. Whatever asks for sums by stack works on them;
-//! what needs events says that there are none.
+//! Imports files of other tools as profiles: call sites with sums, and totals. Reports that use
+//! sums by stack work on them. Reports that need events report that there are none.
 //!
-//! An import is a file here with `read`, and a line in the list below. Memory follows the file's stacks.
+//! An importer is a module with a function `read` and an entry in the list below. Its memory is
+//! proportional to the number of call stacks in the file.
 
 mod dhat;
 mod frame_text;
@@ -18,47 +19,47 @@ use heaptape_formats::{Ending, Error, Format};
 use rustc_hash::FxHashMap;
 use std::path::Path;
 
-/// What a reader gives.
+/// The result of a reader.
 type ReadResult = Result<(Imported, Ending), Error>;
-/// A reader of bytes.
+/// A reader of a complete file in memory.
 type ReadFn = fn(&[u8]) -> ReadResult;
 
-/// THE list: formats whose bytes are read at once. heaptrack's is read as a stream.
+/// The formats that are read at once. heaptrack's format is read as a stream.
 const READERS: [(Format, ReadFn); 3] =
     [(Format::Pprof, pprof::read), (Format::Dhat, dhat::read), (Format::Massif, massif::read)];
 
-/// Whether files of a format are imported.
+/// Returns whether files of a format can be imported.
 pub fn is_supported(format: Format) -> bool {
     format == Format::Heaptrack || READERS.iter().any(|(known, _)| *known == format)
 }
 
-/// What an import knows.
+/// The content of an imported file.
 #[derive(Debug, Default)]
 pub struct Imported {
-    /// Call sites.
+    /// The call sites.
     pub stacks: Stacks,
-    /// Sums by site.
+    /// The sums of each site.
     pub sums: Vec<SiteSums>,
-    /// Totals.
+    /// The totals.
     pub totals: Totals,
-    /// Whether sums and totals know the peak.
+    /// Whether the sums and totals include the peak.
     pub has_peak: bool,
-    /// Process id; 0 when not known.
+    /// Process ID; 0 if unknown.
     pub pid: u32,
-    /// The command line, or the program's path.
+    /// The command line, or the path of the program.
     pub argv: Vec<String>,
-    /// Length of the run, nanoseconds.
+    /// Duration of the run in nanoseconds.
     pub duration_ns: u64,
-    /// Start, nanoseconds since 1970.
+    /// Start time in nanoseconds since 1970.
     pub started_unix_ns: u64,
 }
 
-/// The file as an image.
+/// Imports a file.
 ///
 /// # Errors
-/// When it cannot be read.
+/// Returns an error if the file cannot be read.
 pub fn from_path(path: &Path, format: Format) -> Result<Image, Failure> {
-    let failed = |error| Failure::Format { path: path.display().to_string(), error };
+    let format_error = |error| Failure::Format { path: path.display().to_string(), error };
     let (imported, ending, damage) = match READERS.iter().find(|(known, _)| *known == format) {
         Some((_, read)) => {
             let unknown = |error: unpack::Error| {
@@ -66,7 +67,7 @@ pub fn from_path(path: &Path, format: Format) -> Result<Image, Failure> {
                 Failure::Unknown { path: path.display().to_string(), why }
             };
             let opened = unpack::open(path).map_err(unknown)?;
-            let (imported, ending) = read(&opened.bytes).map_err(failed)?;
+            let (imported, ending) = read(&opened.bytes).map_err(format_error)?;
             (imported, ending, opened.damage)
         }
         None => {
@@ -74,17 +75,17 @@ pub fn from_path(path: &Path, format: Format) -> Result<Image, Failure> {
             match heaptrack::read(std::io::BufReader::with_capacity(1 << 18, from)) {
                 Ok((imported, ending)) => (imported, ending, None),
                 Err(heaptape_formats::heaptrack::Failure::Io(error)) => return Err(io_failure(path, error)),
-                Err(heaptape_formats::heaptrack::Failure::Format(error)) => return Err(failed(error)),
+                Err(heaptape_formats::heaptrack::Failure::Format(error)) => return Err(format_error(error)),
             }
         }
     };
     Ok(imported.image(path, ending, damage))
 }
 
-/// The same of bytes that lie in memory, unpacked.
+/// Imports decompressed bytes in memory.
 ///
 /// # Errors
-/// When they are no file of the format.
+/// Returns an error if the bytes are not a file of the format.
 pub fn from_bytes(format: Format, bytes: &[u8]) -> Result<(Imported, Ending), Error> {
     if let Some((_, read)) = READERS.iter().find(|(known, _)| *known == format) {
         return read(bytes);
@@ -105,25 +106,25 @@ impl Imported {
         image.about.pid = self.pid;
         image.about.exe = self.argv.first().cloned().unwrap_or_default();
         image.about.argv = self.argv;
-        // Times are told in nanoseconds after the start.
+        // Timestamps are nanoseconds after the start.
         let ticks_per_second = if self.duration_ns > 0 { 1_000_000_000 } else { 0 };
         image.clock = Clock { ticks_per_second, start_tick: 0, start_unix_ns: self.started_unix_ns };
         image.tape.last_tick = self.duration_ns;
         image.tape.stacks = self.stacks;
         image.sums = Some((self.totals, self.sums));
-        let at = match (ending, damage) {
+        let truncated_at = match (ending, damage) {
             (_, Some(damage)) => Some(damage),
             (Ending::Cut { offset, field }, None) => Some(format!("offset {offset} ({field})")),
             (Ending::Complete, None) => None,
         };
-        if let Some(at) = at {
+        if let Some(at) = truncated_at {
             image.missing.push(Missing::Cut { name: image.about.folder.clone(), at });
         }
         image
     }
 }
 
-/// Call sites in the making, each once.
+/// Collects call sites. Equal sites are merged.
 #[derive(Debug, Default)]
 struct Sites {
     stacks: Stacks,
@@ -133,7 +134,7 @@ struct Sites {
 }
 
 impl Sites {
-    /// A frame that the file names.
+    /// Returns the site of a frame that the file names. Adds the site if it is new.
     fn named(&mut self, parent: u32, address: u64, named: Named) -> u32 {
         let stacks = &mut self.stacks;
         let number = *self.named.entry(named).or_insert_with_key(|named| {
@@ -143,16 +144,18 @@ impl Sites {
         self.site(Site { parent, named: number, address, ..Site::default() })
     }
 
+    /// Returns the number of a site. Adds the site if it is new.
     fn site(&mut self, site: Site) -> u32 {
         let stacks = &mut self.stacks;
         *self.known.entry(site).or_insert_with(|| stacks.push(site))
     }
 
+    /// Returns the sums of a site.
     fn sums(&mut self, site: u32) -> &mut SiteSums {
         self.sums.entry(site).or_insert_with(|| SiteSums { site, ..SiteSums::default() })
     }
 
-    /// What the rows add up to becomes the totals.
+    /// Completes the import. The totals are the sums over all sites.
     fn finish(self, has_peak: bool) -> Imported {
         let mut sums: Vec<SiteSums> = self.sums.into_values().collect();
         sums.sort_by_key(|row| row.site);
@@ -171,7 +174,7 @@ impl Sites {
     }
 }
 
-/// A command line as the split_command that stand between blanks.
+/// Splits a command line at white space.
 fn split_command(command: &str) -> Vec<String> {
     command.split_whitespace().map(str::to_string).collect()
 }

@@ -1,4 +1,5 @@
-//! The views of the DCPI tools over profiles of one small program: golden texts, and what each must refuse.
+//! The views of the DCPI tools for profiles of one small program: golden texts, and inputs that
+//! must be rejected.
 
 use heaptape_analyzer::compat::dcpi::{Error, Inputs, Set, cat, diff, list, prof};
 use heaptape_formats::dcpi::{Builder, Head};
@@ -12,7 +13,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/dcpi/views").join(name)
 }
 
-/// Compares with a golden text; BLESS=1 accepts what is printed.
+/// Compares the output with a golden text. With BLESS=1 the output becomes the golden text.
 fn check(name: &str, print: impl FnOnce(&mut Vec<u8>) -> Result<(), Error>) {
     let mut out = Vec::new();
     print(&mut out).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -53,7 +54,7 @@ impl Profiles {
         path
     }
 
-    /// Bytes and blocks of a first run.
+    /// Writes the profiles of bytes and blocks of the first run.
     fn first(&self) -> Vec<PathBuf> {
         let bytes = [(SMALL + 0x1e, 24), (LARGE + 0x7, 1024), (LARGE + 0x15, 512), (START + 0xa, 3)];
         let blocks = [(SMALL + 0x1e, 3), (LARGE + 0x7, 1), (START + 0x100, 1)];
@@ -108,7 +109,8 @@ fn list_in_all_forms() {
     }
 }
 
-/// objdump may be missing, or know no x86-64; where it answers, every count must stand at an instruction.
+/// objdump may be missing, or may not support x86-64. If it works, every count must be at an
+/// instruction.
 #[test]
 fn list_with_objdump_loses_no_count() {
     let profiles = Profiles::new();
@@ -135,7 +137,7 @@ fn cat_shows_each_image_once() {
 }
 
 #[test]
-fn diff_sorts_by_normalised_range() {
+fn diff_sorts_by_normalized_range() {
     let profiles = Profiles::new();
     let (first, second) = (load(profiles.first()), load(profiles.second()));
     check("diff.txt", |out| diff::print(&first, &second, &diff::Options::default(), out));
@@ -154,9 +156,9 @@ fn diff_sorts_by_normalised_range() {
     assert!(!String::from_utf8(out).expect("text").contains('%'), "nothing differs");
 }
 
-/// Text that was mapped elsewhere is found by its place in the page.
+/// Text that was mapped at another address is found by its offset in the page.
 #[test]
-fn a_text_that_lay_elsewhere_is_found() {
+fn text_at_another_address_is_found() {
     let profiles = Profiles::new();
     let moved = 0x5555_5555_4000;
     let file = profiles.write("moved", "cycles", moved + 0x144, &[(moved + 0x17a, 7), (moved + 0x144, 2)]);
@@ -169,7 +171,7 @@ fn a_text_that_lay_elsewhere_is_found() {
 }
 
 #[test]
-fn periods_that_differ_are_weighed() {
+fn samples_are_weighed_by_their_period() {
     let profiles = Profiles::new();
     let light = profiles.write("light", "live-bytes", SMALL, &[(SMALL, 100)]);
     let heavy = profiles.write("heavy", "live-bytes", SMALL, &[(SMALL, 1 << 40), (LARGE, 1 << 63)]);
@@ -184,7 +186,7 @@ fn periods_that_differ_are_weighed() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told() {
+fn unreadable_files_are_reported() {
     let profiles = Profiles::new();
     let good = profiles.first();
     let path = |name: &str, bytes: &[u8]| {
@@ -193,40 +195,41 @@ fn what_cannot_be_read_is_told() {
         path
     };
     let whole = std::fs::read(&good[0]).expect("a file");
-    let cut = path("cut", &whole[..whole.len() - 4]);
+    let truncated = path("truncated", &whole[..whole.len() - 4]);
     let trace = path("trace", b"MTRC\x01\0\0\0\0\0\0\0");
     let none = profiles.0.path().join("none");
     let text = path("text", &[0; 40]);
-    let inputs = Inputs { files: vec![cut, trace, none, text, good[1].clone()], ..Inputs::default() };
+    let inputs = Inputs { files: vec![truncated, trace, none, text, good[1].clone()], ..Inputs::default() };
     let set = Set::load(&inputs).expect("two profiles");
-    let told = set.faults.join("\n");
+    let faults = set.faults.join("\n");
     for part in [
         "footer: the file ends here",
         "a file of MTRC, not a DCPI profile",
         "none: No such file",
         "text: not a DCPI profile",
     ] {
-        assert!(told.contains(part), "{part:?} in:\n{told}");
+        assert!(faults.contains(part), "{part:?} in:\n{faults}");
     }
-    assert_eq!(set.events[0].total, 1563, "only the footer was cut");
+    assert_eq!(set.events[0].total, 1563, "only the footer is truncated");
     let nothing = Inputs { files: inputs.files[1..4].to_vec(), ..Inputs::default() };
     assert!(Set::load(&nothing).is_err_and(|error| error.to_string().contains("not a DCPI profile")));
     let folder = Inputs { files: vec![profiles.0.path().to_path_buf()], ..Inputs::default() };
     assert_eq!(Set::load(&folder).expect("a database").events.len(), 2);
 }
 
-/// Every byte of the image changed: symbols and lines may be nonsense, the views may not panic.
+/// With any byte of the image changed, symbols and lines may be nonsense, but the views must not
+/// panic.
 #[test]
-fn a_hostile_image_is_harmless() {
+fn hostile_image_does_not_panic() {
     let profiles = Profiles::new();
     let files = profiles.first();
     let mut bytes = std::fs::read(golden("program")).expect("the image");
     let image = profiles.0.path().join("program");
-    for place in 0..bytes.len() {
-        let value = bytes[place];
-        bytes[place] = if place % 2 == 0 { 0xff } else { value ^ 0x41 };
+    for index in 0..bytes.len() {
+        let value = bytes[index];
+        bytes[index] = if index % 2 == 0 { 0xff } else { value ^ 0x41 };
         std::fs::write(&image, &bytes).expect("a file");
-        bytes[place] = value;
+        bytes[index] = value;
         let inputs = Inputs { files: files.clone(), images: vec![image.clone()], ..Inputs::default() };
         let set = Set::load(&inputs).expect("good profiles");
         prof::print(&set, &prof::Options::default(), &mut Vec::new()).expect("a set");

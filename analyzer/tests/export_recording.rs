@@ -340,7 +340,7 @@ fn conversions_conserve_what_both_formats_hold() {
 }
 
 #[test]
-fn what_cannot_become_another_is_refused_with_the_reason() {
+fn impossible_conversions_are_rejected_with_the_reason() {
     let (_dir, recording) = made::recording(&steps()[..60], &options());
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
@@ -352,12 +352,12 @@ fn what_cannot_become_another_is_refused_with_the_reason() {
     for (to, files, why) in [
         ("mtrc", vec!["p.mptl"], "consists of events"),
         ("mtrc", vec!["g.gmon"], "consists of events"),
-        ("mptl", vec!["g.gmon"], "no sizes of blocks"),
+        ("mptl", vec!["g.gmon"], "no block sizes"),
         ("gmon", vec!["t.mtrc"], "no addresses of callers"),
         ("dcpi", vec!["t.mtrc"], "no addresses of callers"),
         ("mtrc", vec!["t.mtrc", "t.mtrc"], "no common order"),
-        ("gmon", vec!["p.mptl", "g.gmon"], "only files of one format"),
-        ("mptl", vec!["p.mptl", "t.mtrc"], "only files of one format"),
+        ("gmon", vec!["p.mptl", "g.gmon"], "only files of the same format"),
+        ("mptl", vec!["p.mptl", "t.mtrc"], "only files of the same format"),
         ("mptl", vec!["text"], "not a file of a known format"),
     ] {
         let files: Vec<PathBuf> = files.iter().map(|file| at(file)).collect();

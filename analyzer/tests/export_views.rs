@@ -1,4 +1,4 @@
-//! The foreign tools' views of a recording show what an export of it holds, and what the reports know.
+//! The compat views of a recording show the same data as its exports and reports.
 
 mod made;
 
@@ -39,7 +39,7 @@ fn recording() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn recordings_are_told_from_other_paths() {
+fn recordings_are_recognized() {
     let (_dir, recording) = recording();
     let image = recording.join("4711.made");
     for path in [recording.clone(), image.clone(), image.join("events.tape"), recording.join("recording.json")] {
@@ -53,7 +53,7 @@ fn recordings_are_told_from_other_paths() {
 }
 
 #[test]
-fn mleak_shows_what_is_alive_as_a_log_would() {
+fn mleak_shows_live_blocks_in_the_format_of_a_log() {
     let (_dir, recording) = recording();
     let shown = |path: &Path, max_stack| {
         let mut out = Vec::new();
@@ -71,13 +71,13 @@ fn mleak_shows_what_is_alive_as_a_log_would() {
          0x0000555500000080 (1 byte) {malloc:2:0} [-|-|-]\n\
          \t0x0000000000005000 program+0x5000\n\t0x0000000000002000 program+0x2000\n"
     );
-    // A trace alone has neither stacks nor functions.
+    // A bare trace has neither stacks nor functions.
     let trace = shown(&recording.join("4711.made/trace.mtrc"), None);
     assert!(trace.contains("(300 bytes) {malloc:1:1} [-|-|-]\n\n"), "{trace}");
 }
 
 #[test]
-fn mprof_shows_the_profile_that_an_export_writes() {
+fn mprof_shows_the_profile_of_an_export() {
     let (_dir, recording) = recording();
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("p.mptl");
@@ -92,7 +92,7 @@ fn mprof_shows_the_profile_that_an_export_writes() {
     let shown = view(&input::profile(&recording, &Processes::default()).unwrap().unwrap());
     assert_eq!(shown, view(&written));
     assert!(shown.contains("0x0000000000006000"), "{shown}");
-    // A trace has bins, and a profile is left to its own reader.
+    // A trace has bins only. A profile is left to its own reader.
     let bins = input::profile(&recording.join("4711.made/trace.mtrc"), &Processes::default()).unwrap().unwrap();
     assert_eq!((bins.bins.allocated == written.bins.allocated, bins.sites.len()), (true, 0));
     assert!(input::profile(&file, &Processes::default()).unwrap().is_none());
@@ -101,7 +101,7 @@ fn mprof_shows_the_profile_that_an_export_writes() {
 }
 
 #[test]
-fn dcpi_views_take_recordings_and_profiles_of_others() {
+fn dcpi_views_read_recordings_and_other_formats() {
     let (_dir, recording) = recording();
     let load = |path: &Path| Set::load(&Inputs { files: vec![path.to_path_buf()], ..Inputs::default() }).unwrap();
     let total = |set: &Set, name: &str| set.events.iter().find(|event| event.name == name).map(|event| event.total);

@@ -1,26 +1,26 @@
-//! The view of every sample against what GNU gprof 2.40 printed of it, byte for byte.
+//! Compares the view of every sample with the output of GNU gprof 2.40, byte for byte.
 
 use heaptape_analyzer::compat::gprof::{self, Completeness, Options};
 use std::path::{Path, PathBuf};
 
 fn golden() -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gmon");
-    // Names of files are printed as they were given, so all tests of this file run there.
+    // File names are printed verbatim, so all tests of this file run in the same directory.
     std::env::set_current_dir(&folder).unwrap();
     folder
 }
 
-/// What a run printed: listings, warnings, and whether all was there or why nothing was.
-fn view(words: &[&str]) -> (String, String, Result<Completeness, String>) {
+/// Runs the view. Returns the listings, the warnings, and the completeness or the error.
+fn view(arguments: &[&str]) -> (String, String, Result<Completeness, String>) {
     golden();
-    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-    let options = Options::parse(&words).unwrap();
+    let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
+    let options = Options::parse(&arguments).unwrap();
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let whole = gprof::run(&options, &mut out, &mut err).map_err(|failure| failure.to_string());
-    (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap(), whole)
+    let completeness = gprof::run(&options, &mut out, &mut err).map_err(|failure| failure.to_string());
+    (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap(), completeness)
 }
 
-/// How each of a sample's texts was made.
+/// The options with which the texts of a sample were printed.
 const KINDS: [(&str, &[&str]); 11] = [
     ("flat", &["-b", "-p"]),
     ("graph", &["-b", "-q"]),
@@ -35,11 +35,12 @@ const KINDS: [(&str, &[&str]); 11] = [
     ("annot", &["-b", "-l", "-A", "-I", "src"]),
 ];
 
-/// Where the real tool failed or printed no numbers; docs/gmon.md has the list, the tests below what we print.
+/// Samples for which the real tool fails or prints no numbers. docs/gmon.md has the list, and the
+/// tests below have the output of the view.
 const DIFFERENT: [&str; 5] =
     ["hand/arcs-only.graph", "hand/bb-32be.exec", "hand/bb-32be.info", "hand/bb-64be.exec", "hand/bb-64be.info"];
 
-/// The executable that a sample is of, told by its name.
+/// Returns the executable of a sample by its name.
 fn image(folder: &str, name: &str) -> String {
     if folder == "alloc" {
         return format!("alloc/{}", name.split('.').next().unwrap());
@@ -52,13 +53,13 @@ fn image(folder: &str, name: &str) -> String {
 }
 
 #[test]
-fn every_listing_is_gprofs() {
+fn every_listing_equals_gprofs() {
     let (mut compared, mut wrong) = (0, Vec::new());
     for folder in ["real", "hand", "bsd", "alloc"] {
         for entry in std::fs::read_dir(golden().join(folder)).unwrap() {
             let file = entry.unwrap().file_name().into_string().unwrap();
             let Some(name) = file.strip_suffix(".gmon") else { continue };
-            for (kind, words) in KINDS {
+            for (kind, arguments) in KINDS {
                 let path = format!("{folder}/{name}.{kind}");
                 let Ok(want) = std::fs::read_to_string(golden().join(format!("{path}.txt"))) else { continue };
                 if DIFFERENT.contains(&&*path) {
@@ -66,13 +67,13 @@ fn every_listing_is_gprofs() {
                 }
                 let (image, profile) = (image(folder, name), format!("{folder}/{file}"));
                 let form = if name.starts_with("bsd44") { "-O4.4bsd" } else { "-Obsd" };
-                let mut words = words.to_vec();
-                words.extend((folder == "bsd").then_some(form));
-                words.extend([&*image, &*profile]);
-                let (out, err, whole) = view(&words);
-                // Nothing was printed where the real tool failed as well.
+                let mut arguments = arguments.to_vec();
+                arguments.extend((folder == "bsd").then_some(form));
+                arguments.extend([&*image, &*profile]);
+                let (out, err, completeness) = view(&arguments);
+                // The text is empty where the real tool failed too.
                 if out != want {
-                    wrong.push(format!("{path}: {whole:?} {err}\n--- gprof\n{want}\n--- ours\n{out}"));
+                    wrong.push(format!("{path}: {completeness:?} {err}\n--- gprof\n{want}\n--- ours\n{out}"));
                 }
                 compared += 1;
             }
@@ -84,8 +85,8 @@ fn every_listing_is_gprofs() {
 
 #[test]
 fn arcs_without_histogram_take_no_time() {
-    let (out, _, whole) = view(&["-b", "-q", "exe/calls64", "hand/arcs-only.gmon"]);
-    assert_eq!(whole, Ok(Completeness::Complete));
+    let (out, _, completeness) = view(&["-b", "-q", "exe/calls64", "hand/arcs-only.gmon"]);
+    assert_eq!(completeness, Ok(Completeness::Complete));
     let real = std::fs::read_to_string(golden().join("hand/arcs-only.graph.txt")).unwrap();
     assert_eq!(out, real.replace("-nan", "0.00"));
 }
@@ -102,15 +103,16 @@ fn basic_blocks_of_big_endian_files_are_read() {
 }
 
 #[test]
-fn small_counts_can_be_left_out() {
-    let words = ["-b", "-l", "-C", "-m", "5", "exe/calls64", "hand/bb-hist-arc.gmon"];
-    let counts: Vec<String> = view(&words).0.lines().map(|line| line.rsplit(") ").next().unwrap().to_owned()).collect();
+fn small_counts_can_be_omitted() {
+    let arguments = ["-b", "-l", "-C", "-m", "5", "exe/calls64", "hand/bb-hist-arc.gmon"];
+    let counts: Vec<String> =
+        view(&arguments).0.lines().map(|line| line.rsplit(") ").next().unwrap().to_owned()).collect();
     assert_eq!(counts, ["77 executions", "5 executions", "5 executions"]);
 }
 
 #[test]
-fn missing_data_is_a_message() {
-    let message = |words: &[&str]| view(words).2.unwrap_err();
+fn missing_data_is_reported() {
+    let message = |arguments: &[&str]| view(arguments).2.unwrap_err();
     assert_eq!(message(&["-p", "exe/calls64", "hand/arcs-only.gmon"]), "gmon.out file is missing histogram");
     assert_eq!(message(&["-q", "exe/calls64", "hand/hist-only.gmon"]), "gmon.out file is missing call-graph data");
     assert!(message(&["exe/none", "hand/hist-only.gmon"]).starts_with("exe/none: "));
@@ -126,22 +128,22 @@ fn missing_data_is_a_message() {
 }
 
 #[test]
-fn cut_files_show_what_they_hold() {
-    let (out, err, whole) = view(&["-b", "-p", "exe/calls64", "bad/cut-at-116.gmon"]);
-    assert_eq!(whole, Ok(Completeness::Truncated));
+fn truncated_file_is_shown_to_the_truncation() {
+    let (out, err, completeness) = view(&["-b", "-p", "exe/calls64", "bad/cut-at-116.gmon"]);
+    assert_eq!(completeness, Ok(Completeness::Truncated));
     assert!(out.contains(" hot\n"), "{out}");
     assert!(err.contains("gmon.out: offset 116: bins: the file ends here"), "{err}");
 }
 
 #[test]
-fn broken_files_are_named_and_end() {
+fn corrupt_files_are_rejected_by_name() {
     let mut seen = 0;
     for entry in std::fs::read_dir(golden().join("bad")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let profile = format!("bad/{name}");
-        for words in [&["-b"][..], &["-i"], &["-b", "-l", "-C"], &["-z"]] {
-            let words: Vec<&str> = words.iter().copied().chain(["exe/calls64", &profile]).collect();
-            match view(&words).2 {
+        for arguments in [&["-b"][..], &["-i"], &["-b", "-l", "-C"], &["-z"]] {
+            let arguments: Vec<&str> = arguments.iter().copied().chain(["exe/calls64", &profile]).collect();
+            match view(&arguments).2 {
                 Ok(_) => {}
                 Err(message) if message.starts_with("gmon.out file is missing") => {}
                 Err(message) => assert!(message.contains(": gmon.out: offset "), "{name}: {message}"),
@@ -153,8 +155,8 @@ fn broken_files_are_named_and_end() {
 }
 
 #[test]
-fn an_image_that_is_broken_is_a_message() {
-    let whole = std::fs::read(golden().join("exe/calls32be")).unwrap();
+fn corrupt_executable_is_reported() {
+    let completeness = std::fs::read(golden().join("exe/calls32be")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
     let run = |bytes: &[u8]| {
@@ -163,29 +165,29 @@ fn an_image_that_is_broken_is_a_message() {
         let _ = view(&["-l", path, profile]);
         let _ = view(&["-b", "-z", path, profile]);
     };
-    for length in (0..whole.len()).step_by(611) {
-        run(&whole[..length]);
+    for length in (0..completeness.len()).step_by(611) {
+        run(&completeness[..length]);
     }
     let mut random = 88_172_645_463_325_252u64;
     for _ in 0..150 {
-        let mut bytes = whole.clone();
+        let mut bytes = completeness.clone();
         for _ in 0..20 {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            let place = (random >> 8) as usize % bytes.len();
-            bytes[place] = random as u8;
+            let index = (random >> 8) as usize % bytes.len();
+            bytes[index] = random as u8;
         }
         run(&bytes);
     }
 }
 
 #[test]
-fn names_choose_symbols() {
-    let listed = |words: &[&str]| -> Vec<String> {
-        let words: Vec<&str> =
-            ["-b"].iter().chain(words).copied().chain(["exe/calls64", "real/calls64.gmon"]).collect();
-        view(&words).0.lines().skip(5).map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect()
+fn names_select_symbols() {
+    let listed = |arguments: &[&str]| -> Vec<String> {
+        let arguments: Vec<&str> =
+            ["-b"].iter().chain(arguments).copied().chain(["exe/calls64", "real/calls64.gmon"]).collect();
+        view(&arguments).0.lines().skip(5).map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect()
     };
     assert_eq!(listed(&["-phot"]), ["hot"]);
     assert_eq!(listed(&["-pcalls.c:15"]), ["hot"]);
@@ -196,15 +198,16 @@ fn names_choose_symbols() {
 }
 
 #[test]
-fn options_are_gprofs() {
-    let parse = |words: &[&str]| Options::parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+fn options_are_parsed_as_by_gprof() {
+    let parse =
+        |arguments: &[&str]| Options::parse(&arguments.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
     let options = parse(&["-bpmain", "a", "-w", "40", "b", "--graph=x", "--bri", "c", "--", "-d"]).unwrap();
     assert_eq!(
         (options.image.as_str(), options.profiles, options.width),
         ("a", vec!["b".into(), "c".into(), "-d".into()], 40)
     );
     assert_eq!((options.names.flat, options.names.graph), (vec!["main".to_owned()], vec!["x".to_owned()]));
-    for (words, message) in [
+    for (arguments, message) in [
         (&["-X"][..], "invalid option -- 'X'"),
         (&["--no"], "option '--no' is ambiguous"),
         (&["--nothing"], "unrecognized option '--nothing'"),
@@ -213,21 +216,22 @@ fn options_are_gprofs() {
         (&["-Oprof"], "sorry, file format `prof' is not yet supported"),
         (&["--sum=3"], "option '--sum' doesn't allow an argument"),
     ] {
-        assert_eq!(parse(words).unwrap_err(), message);
+        assert_eq!(parse(arguments).unwrap_err(), message);
     }
     assert!(view(&["--help"]).0.contains("-p, --flat-profile[=SYMSPEC]"));
 }
 
-/// `a/b` means a call to `-q`, `-Q` and `-k`, and `a` to all others. Without arcs no function has a number.
+/// `a/b` is an arc for `-q`, `-Q` and `-k`, and the function `a` for all other options. Without
+/// arcs functions have no index.
 #[test]
-fn symspecs_and_the_traditional_style_mean_what_they_mean_to_gprof() {
+fn symspecs_and_traditional_style_equal_gprofs() {
     let specs = ["-pfact/cold", "-phot/", "-pcalls.c:hot/x", "-nhot/cold", "-Nhot/cold", "-kping/pong"];
     let calls = ["-qping/pong", "-Qping/pong", "-qtwice/leaf", "-Qmain/twice", "-q/fact"];
     let samples = specs.iter().chain(&calls).map(|option| ("real", "calls64", *option));
     for (folder, sample, option) in samples.chain([("hand", "hist-only", "-T")]) {
         let file = golden().join("specs").join(format!("{sample}{}.txt", option.replace(['/', ':'], "_")));
         let theirs = std::fs::read_to_string(&file).unwrap();
-        let (ours, _, whole) = view(&["-b", option, "exe/calls64", &format!("{folder}/{sample}.gmon")]);
-        assert_eq!((ours, whole), (theirs, Ok(Completeness::Complete)), "{option}");
+        let (ours, _, completeness) = view(&["-b", option, "exe/calls64", &format!("{folder}/{sample}.gmon")]);
+        assert_eq!((ours, completeness), (theirs, Ok(Completeness::Complete)), "{option}");
     }
 }

@@ -1,4 +1,5 @@
-//! Against the machine's real gprof, where there is one: profiles made by chance, with cycles and ties, and every filter.
+//! Compares the view with the installed gprof, if there is one: random profiles with cycles and
+//! ties, and all filters.
 
 use heaptape_analyzer::compat::gprof::{self, Options};
 use heaptape_formats::Flavour;
@@ -6,7 +7,7 @@ use heaptape_formats::gmon::{self, Arc, Gmon, Histograms, Record, Unit};
 use std::path::Path;
 use std::process::Command;
 
-/// A small generator: the same profiles on every run.
+/// A random number generator with a fixed seed.
 struct Random(u64);
 
 impl Random {
@@ -22,7 +23,7 @@ impl Random {
     }
 }
 
-/// Entries of functions in exe/calls64.
+/// The entries of functions in exe/calls64.
 const FUNCTIONS: [u64; 14] = [
     0x4011b6, 0x4011dd, 0x401210, 0x40126e, 0x4012c2, 0x401316, 0x401373, 0x4013d0, 0x401440, 0x40147f, 0x4014c7,
     0x401506, 0x40151f, 0x401547,
@@ -84,7 +85,7 @@ const OPTIONS: [&[&str]; 24] = [
 ];
 
 #[test]
-fn profiles_by_chance_look_as_gprof_prints_them() {
+fn random_profiles_are_printed_as_by_gprof() {
     if Command::new("gprof").arg("--version").output().is_err() {
         eprintln!("no gprof here: nothing compared");
         return;

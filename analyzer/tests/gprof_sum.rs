@@ -1,4 +1,5 @@
-//! `-s` and `-y`: files that the view writes into the working directory. One test, as that belongs to the process.
+//! Tests `-s` and `-y`, which write files into the working directory. This is one test, because the
+//! working directory is a property of the process.
 
 use heaptape_analyzer::compat::gprof::{self, Options};
 use heaptape_formats::gmon::{self, Hints, Union};
@@ -19,7 +20,7 @@ fn files_are_written() {
     let path = |name: &str| golden.join(name).to_str().unwrap().to_owned();
     let image = path("exe/calls64");
 
-    // The sum of three runs is the one that `gprof -s` wrote, but for its 12 bytes of stray memory.
+    // The sum of three runs equals that of `gprof -s`, except for 12 bytes of uninitialized memory.
     let out = run(&["-s", &image, &path("real/run1.gmon"), &path("real/run2.gmon"), &path("real/run3.gmon")]);
     assert_eq!(out, "");
     let mut want = std::fs::read(path("real/sum.gmon")).unwrap();
@@ -38,7 +39,7 @@ fn files_are_written() {
     assert_eq!(sum.sums, source.sums);
     assert_eq!(sum.arcs.iter().map(|arc| arc.count).sum::<u64>(), 8_000_000_000);
 
-    // The BSD forms, as the real tool writes them.
+    // The BSD forms equal those of the real tool.
     for (form, file, want) in [
         ("bsd", "bsd/old-64.gmon", "bsd/gprof-written-bsd-64.gmon"),
         ("4.4bsd", "bsd/bsd44-64.gmon", "bsd/gprof-written-4.4bsd-64.gmon"),
@@ -52,7 +53,7 @@ fn files_are_written() {
         assert!(ours == theirs, "{form}");
     }
 
-    // Annotated source in a file beside.
+    // The annotated source goes into a separate file.
     let out = run(&["-b", "-A", "-y", "-I", &path("src"), &image, &path("real/calls64.gmon")]);
     assert_eq!(out, "");
     let annotated = std::fs::read_to_string("calls.c-ann").unwrap();

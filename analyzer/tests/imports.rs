@@ -1,12 +1,14 @@
-//! Files of other tools, made by these: their figures are known; cut anywhere they give what stands before the cut; damaged anywhere they
-//! give an error or figures, and neither panic nor take more memory than a few times their size.
+//! Imports of files that other tools wrote. The figures are known. A file that is truncated
+//! anywhere is readable to the truncation. A file that is damaged anywhere results in an error or
+//! in figures, without panic, and in memory of a few times the file size.
 
 use heaptape_analyzer::import::{self, Imported};
 use heaptape_formats::{Ending, Error, Format, sniff};
 use std::path::Path;
 
-/// One program in all: 1,001 bytes that stay, 0 to 99 bytes a hundred times, and 5,000 that become 9,000. Go's has 50 blocks of 1,000 bytes
-/// (1,024 with what its allocator adds) that stay.
+/// All files are of the same program. It keeps 1,001 bytes, allocates 0 to 99 bytes a hundred
+/// times, and reallocates 5,000 bytes to 9,000. The Go program keeps 50 blocks of 1,000 bytes
+/// (1,024 with the allocator's padding).
 const FILES: [(&str, Format); 4] = [
     ("go-heap.pb", Format::Pprof),
     ("heaptrack.txt", Format::Heaptrack),
@@ -18,7 +20,7 @@ fn golden(name: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/import").join(name)).unwrap()
 }
 
-fn whole(name: &str, format: Format) -> Imported {
+fn import_complete(name: &str, format: Format) -> Imported {
     let bytes = golden(name);
     assert_eq!(sniff::format(&bytes), Some(format), "{name}");
     let (imported, ending) = import::from_bytes(format, &bytes).unwrap();
@@ -26,7 +28,7 @@ fn whole(name: &str, format: Format) -> Imported {
     imported
 }
 
-/// The innermost named functions of the stack that holds most of something.
+/// Returns the innermost named functions of the stack with the maximum of an amount.
 fn names(imported: &Imported, of: fn(&heaptape_formats::tape::SiteSums) -> u64) -> Vec<String> {
     let row = imported.sums.iter().max_by_key(|row| of(row)).unwrap();
     let stack = imported.stacks.stack(row.site).map(|(_, site)| site.named);
@@ -35,25 +37,25 @@ fn names(imported: &Imported, of: fn(&heaptape_formats::tape::SiteSums) -> u64) 
 }
 
 #[test]
-fn what_the_tools_counted_is_what_is_read() {
-    let go = whole("go-heap.pb", Format::Pprof);
+fn imported_figures_are_those_of_the_tools() {
+    let go = import_complete("go-heap.pb", Format::Pprof);
     assert_eq!(names(&go, |row| row.bytes - row.freed_bytes)[..2], ["main.keeps", "main.main"]);
     assert_eq!(names(&go, |row| row.bytes)[..2], ["main.drops", "main.main"]);
     let live = go.sums.iter().map(|row| row.bytes - row.freed_bytes).max();
     assert!(live >= Some(50 * 1024), "{live:?}");
     assert!(!go.has_peak);
 
-    let dhat = whole("valgrind-dhat.json", Format::Dhat);
+    let dhat = import_complete("valgrind-dhat.json", Format::Dhat);
     assert_eq!((dhat.totals.bytes_allocated, dhat.totals.allocs), (1001 + 5050 + 14000, 103));
     assert_eq!((dhat.totals.live_bytes, dhat.totals.live_blocks, dhat.totals.peak_bytes), (1001, 1, 10001));
     assert_eq!(names(&dhat, |row| row.bytes - row.freed_bytes), ["malloc", "leaf", "middle", "main"]);
 
-    let massif = whole("valgrind-massif.out", Format::Massif);
+    let massif = import_complete("valgrind-massif.out", Format::Massif);
     assert_eq!(massif.totals.peak_bytes, 10001);
     assert_eq!(names(&massif, |row| row.peak_bytes), ["main"]);
 
-    // heaptrack also saw 72,704 bytes of the C++ library that it brings along.
-    let heaptrack = whole("heaptrack.txt", Format::Heaptrack);
+    // heaptrack also recorded 72,704 bytes of the C++ library that it loads itself.
+    let heaptrack = import_complete("heaptrack.txt", Format::Heaptrack);
     assert_eq!((heaptrack.totals.allocs, heaptrack.totals.live_bytes), (104, 1001));
     assert_eq!(heaptrack.totals.bytes_allocated, 72704 + 1001 + 5050 + 14000);
     assert_eq!(heaptrack.totals.peak_bytes, 72704 + 1001 + 9000);
@@ -62,29 +64,29 @@ fn what_the_tools_counted_is_what_is_read() {
 }
 
 #[test]
-fn a_cut_file_gives_what_stands_before_the_cut() {
+fn truncated_file_is_readable_to_the_truncation() {
     for (name, format) in FILES {
         let bytes = golden(name);
-        let all = whole(name, format);
+        let all = import_complete(name, format);
         let (mut read, mut sums) = (0, 0);
         for end in 0..bytes.len() {
             let Ok((imported, ending)) = import::from_bytes(format, &bytes[..end]) else { continue };
             read += 1;
-            assert!(imported.totals.allocs <= all.totals.allocs, "{name} cut at {end}");
-            assert!(imported.sums.len() <= all.sums.len() + 1, "{name} cut at {end}");
+            assert!(imported.totals.allocs <= all.totals.allocs, "{name} truncated at {end}");
+            assert!(imported.sums.len() <= all.sums.len() + 1, "{name} truncated at {end}");
             sums = sums.max(imported.sums.len());
             if let Ending::Cut { offset, .. } = ending {
-                assert!(offset <= end as u64, "{name} cut at {end}: {offset}");
+                assert!(offset <= end as u64, "{name} truncated at {end}: {offset}");
             }
         }
-        // What comes before the names of the values, or the version, is no file.
+        // A file that ends before the names of the values, or before the version, is rejected.
         assert!(read > bytes.len() / 4, "{name}: {read} of {}", bytes.len());
         assert!(sums + 1 >= all.sums.len(), "{name}: {sums} of {} stacks", all.sums.len());
     }
 }
 
 #[test]
-fn damage_is_an_error_with_its_place() {
+fn damage_is_reported_with_its_offset() {
     let mut refused = 0;
     for (name, format) in FILES {
         let bytes = golden(name);
@@ -103,7 +105,7 @@ fn damage_is_an_error_with_its_place() {
 }
 
 #[test]
-fn other_profiles_are_refused_with_what_they_count() {
+fn profiles_of_other_events_are_rejected_by_name() {
     use heaptape_formats::pprof::{Record, ValueType, Writer, record};
     let mut bytes = Vec::new();
     record(&mut bytes, &Record::SampleType(ValueType { kind: 1, unit: 2 }));
@@ -112,5 +114,5 @@ fn other_profiles_are_refused_with_what_they_count() {
     texts.text(&mut bytes, b"nanoseconds");
     assert_eq!(sniff::format(&bytes), Some(Format::Pprof));
     let error = import::from_bytes(Format::Pprof, &bytes).unwrap_err().to_string();
-    assert!(error.contains("cpu") && error.contains("no profile of memory"), "{error}");
+    assert!(error.contains("cpu") && error.contains("not a heap profile"), "{error}");
 }

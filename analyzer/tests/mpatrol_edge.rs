@@ -1,7 +1,8 @@
-//! Hand-made files, one property each, against what the real tools did with them (`edge/RESULTS.txt`).
+//! Compares the views of hand-made files, one property each, with the results of the real tools
+//! (`edge/RESULTS.txt`).
 //!
-//! Where we differ on purpose the expected text is `edge/NAME.truth.txt`; why is said in `docs/mpatrol.md`, and here beside
-//! each name.
+//! Where the view differs on purpose, the expected text is `edge/NAME.truth.txt`. `docs/mpatrol.md`
+//! has the reasons, and so have the comments at each name here.
 
 use heaptape_analyzer::compat::{mprof, mptrace};
 use heaptape_formats::{Ending, mptl::Profile, mtrc};
@@ -15,7 +16,7 @@ fn edge() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/mpatrol/edge")
 }
 
-/// What a real tool did.
+/// The result of a real tool.
 #[derive(Default)]
 struct Result {
     out: String,
@@ -23,7 +24,7 @@ struct Result {
     status: String,
 }
 
-/// `### NAME  (command)`, what was printed, `stderr: ` lines, `exit status N`.
+/// Parses the results: `### NAME  (command)`, the output, `stderr: ` lines, `exit status N`.
 fn results() -> BTreeMap<String, Result> {
     let mut results: BTreeMap<String, Result> = BTreeMap::new();
     let mut name = String::new();
@@ -42,7 +43,7 @@ fn results() -> BTreeMap<String, Result> {
     results
 }
 
-/// The expected text of files where we print the truth.
+/// Returns the expected text of a file for which the view prints the correct numbers.
 fn truth(name: &str) -> String {
     fs::read_to_string(edge().join(format!("{name}.truth.txt"))).unwrap()
 }
@@ -50,7 +51,7 @@ fn truth(name: &str) -> String {
 #[test]
 fn traces() {
     let differ = [
-        ("M2.mtrc", "cut: the real tool wants 5 bytes before a number, and prints no statistics"),
+        ("M2.mtrc", "truncated: the real tool requires 5 bytes before a number, and prints no statistics"),
         ("noend.mtrc", "the same"),
         ("unk.mtrc", "an unknown letter: the real tool prints no statistics"),
         ("name1024.mtrc", "the real tool has no room for the name"),
@@ -91,7 +92,7 @@ fn traces() {
             _ => {}
         }
         if name.starts_with("straddle") {
-            // 2741 rows of filler were left out of the results, and the real tool does not get through straddle5.
+            // 2741 filler rows are omitted in the results, and the real tool crashes on straddle5.
             let rows: String =
                 out.lines().filter(|row| !row.contains(" reserve ")).map(|row| format!("{row}\n")).collect();
             match name.as_str() {
@@ -105,7 +106,7 @@ fn traces() {
             assert_eq!(out, truth, "{name}");
             assert_ne!(out, theirs.out, "{name}");
         } else {
-            // The results hold at most 160 bytes of a line.
+            // The results have at most 160 bytes of each line.
             let out: String = out.lines().map(|line| line[..line.len().min(160)].to_owned() + "\n").collect();
             assert_eq!(out, theirs.out, "{name}");
             assert_eq!(errors, theirs.errors, "{name}");
@@ -137,9 +138,9 @@ fn profiles() {
         mprof::view(&profile, &options, &mut out).unwrap();
         let out = String::from_utf8(out).unwrap();
         match name.as_str() {
-            // Freed more than was allocated: the real tool's numbers wrap.
+            // More is freed than allocated, so the real tool's numbers wrap.
             "pneg.mpt" => assert_eq!(out, truth("pneg")),
-            // Cut inside the end mark: everything else is there. The real tool shows nothing.
+            // Truncated inside the end mark: all data is there. The real tool shows nothing.
             "ptrunc.mpt" => {
                 assert!(!ending.is_complete());
                 assert_eq!(out, results()["tiny.mpt"].out);

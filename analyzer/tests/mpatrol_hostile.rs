@@ -1,4 +1,4 @@
-//! The views of mpatrol's tools take whatever the readers let through: they never panic, whatever the numbers.
+//! The views of mpatrol's tools never panic, whatever numbers the readers accept.
 
 use heaptape_analyzer::compat::{mleak, mprof, mptrace};
 use heaptape_formats::mptl::Profile;
@@ -10,7 +10,7 @@ fn golden(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/mpatrol").join(name)).unwrap()
 }
 
-/// A few bits that decide, from a fixed seed.
+/// A random number generator with a fixed seed.
 struct Random(u64);
 
 impl Random {
@@ -37,7 +37,7 @@ fn show(profile: &Profile) {
 }
 
 #[test]
-fn profiles_with_a_flipped_byte_are_shown_or_refused() {
+fn profiles_with_a_flipped_byte_are_shown_or_rejected() {
     let bytes = golden("edge/tiny.mpt");
     let mut shown = 0;
     for at in 0..bytes.len() {
@@ -54,13 +54,13 @@ fn profiles_with_a_flipped_byte_are_shown_or_refused() {
 }
 
 #[test]
-fn profiles_cut_anywhere_are_shown() {
+fn profiles_truncated_anywhere_are_shown() {
     let bytes = golden("edge/tiny.mpt");
-    (20..bytes.len()).for_each(|cut| show(&Profile::read(&bytes[..cut]).unwrap().0));
+    (20..bytes.len()).for_each(|end| show(&Profile::read(&bytes[..end]).unwrap().0));
 }
 
 #[test]
-fn random_events_keep_the_books() {
+fn totals_of_random_events_are_consistent() {
     let mut random = Random(1);
     let (mut out, mut complaints) = (Vec::new(), Vec::new());
     let options = mptrace::Options { verbose: true, source: true, address_bytes: 8 };
@@ -91,7 +91,7 @@ fn random_events_keep_the_books() {
         }
     }
     view.finish().unwrap();
-    // A block whose index was taken by another one stays unfreed for ever.
+    // A block whose index was reused is never freed.
     let bytes: u128 = live.values().map(|&size| u128::from(size)).sum();
     let unfreed = format!("\nunfreed:   {} ({} bytes)\n", live.len() as u64 + lost.0, bytes + lost.1);
     assert!(String::from_utf8_lossy(&out).contains(&unfreed));
@@ -99,7 +99,7 @@ fn random_events_keep_the_books() {
 }
 
 #[test]
-fn a_log_of_anything_is_read() {
+fn log_of_random_lines_is_read() {
     let log = golden("basic.log");
     let mut random = Random(2);
     for _ in 0..300 {

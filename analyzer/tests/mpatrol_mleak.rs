@@ -1,7 +1,7 @@
-//! mleak's view against what mleak 1.3 printed.
+//! Compares mleak's view with the output of mleak 1.3.
 //!
-//! The log that it read was not kept; `basic.log` was made from its output: each block once as an `ALLOC:` entry, with
-//! another one beside it that is freed.
+//! The original log does not exist any more. `basic.log` was made from mleak's output. It has an
+//! `ALLOC:` entry for each block, followed by another block that is freed.
 
 use heaptape_analyzer::compat::mleak::{Options, view};
 use std::fs;
@@ -12,11 +12,11 @@ fn golden(name: &str) -> String {
 }
 
 #[test]
-fn unfreed_blocks_are_as_printed() {
+fn unfreed_blocks_equal_mleaks() {
     let log = golden("basic.log");
     let (entries, _) = log.split_once("unfreed allocations: ").unwrap();
     let (_, list) = log.split_once("total errors:      0\n").unwrap();
-    // From the entries, from the library's own list, and from both.
+    // From the entries, from the list at the end of the log, and from both.
     for (log, ignore) in [(log.as_str(), false), (&log, true), (entries, false), (list, false)] {
         for (name, max_stack) in
             [("basic.mleak.txt", None), ("basic.mleak-n1.txt", Some(1)), ("basic.mleak-n0.txt", Some(0))]

@@ -1,4 +1,4 @@
-//! mprof's view against what mprof 1.3 printed.
+//! Compares mprof's view with the output of mprof 1.3.
 
 use heaptape_analyzer::compat::mprof::{self, Options};
 use heaptape_formats::mptl::Profile;
@@ -36,7 +36,7 @@ fn view(profile: &Profile, options: Options) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Shows the first line that differs.
+/// Panics with the first line that differs.
 fn assert_same(name: &str, ours: &str, theirs: &str) {
     for (number, (our, their)) in ours.lines().zip(theirs.lines()).enumerate() {
         assert_eq!(our, their, "{name} line {}", number + 1);
@@ -45,7 +45,7 @@ fn assert_same(name: &str, ours: &str, theirs: &str) {
 }
 
 #[test]
-fn tables_are_as_printed() {
+fn tables_equal_mprofs() {
     let usual = Options::default();
     let variants = [
         ("mprof", usual),
@@ -66,7 +66,7 @@ fn tables_are_as_printed() {
 }
 
 #[test]
-fn graphs_are_as_written() {
+fn graphs_equal_mprofs() {
     for name in NAMES {
         let source = format!("{name}.mpt");
         let variants = [

@@ -1,8 +1,8 @@
-//! mptrace's view against what mptrace 1.4 printed.
+//! Compares mptrace's view with the output of mptrace 1.4.
 //!
-//! The real 64-bit mptrace misreads numbers from 2^31 on. Its output is reproduced from records in which every number was
-//! replaced by what it reads ([`misread::record`]); what our view prints for the true records is compared with the same text
-//! beside it, in which only those numbers differ.
+//! The real 64-bit mptrace misreads numbers from 2^31 on. Its output is reproduced from records in
+//! which every number is replaced by the number that it reads ([`misread::record`]). The output for
+//! the original records is compared with the same text, in which only those numbers may differ.
 
 use heaptape_analyzer::compat::mptrace::{Hatf, Options, Simulation, View};
 use heaptape_formats::mtrc::Reader;
@@ -31,7 +31,7 @@ fn golden() -> PathBuf {
 
 struct Printed {
     out: String,
-    complaints: String,
+    warnings: String,
     hatf: String,
     simulation: String,
 }
@@ -40,9 +40,9 @@ fn print(file: &str, verbose: bool, as_misread: bool) -> Printed {
     let bytes = fs::read(golden().join(file)).unwrap();
     let mut reader = Reader::new(&bytes).unwrap();
     let word = reader.header().flavour.word;
-    let (mut out, mut complaints, mut hatf, mut simulation) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut out, mut warnings, mut hatf, mut simulation) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut view =
-        View::new(Options { verbose, source: verbose, address_bytes: word }, &mut out, &mut complaints).unwrap();
+        View::new(Options { verbose, source: verbose, address_bytes: word }, &mut out, &mut warnings).unwrap();
     view.hatf(Hatf::new(&file.replace(".mtrc", ".hatf"), &mut hatf).unwrap());
     view.simulation(Simulation::new(file, &mut simulation).unwrap());
     loop {
@@ -54,9 +54,9 @@ fn print(file: &str, verbose: bool, as_misread: bool) -> Printed {
         }
     }
     view.finish().unwrap();
-    let [out, complaints, hatf, simulation] =
-        [out, complaints, hatf, simulation].map(|text| String::from_utf8(text).unwrap());
-    Printed { out, complaints, hatf, simulation }
+    let [out, warnings, hatf, simulation] =
+        [out, warnings, hatf, simulation].map(|text| String::from_utf8(text).unwrap());
+    Printed { out, warnings, hatf, simulation }
 }
 
 fn assert_same(name: &str, ours: &str, theirs: &str) {
@@ -71,7 +71,7 @@ fn text(file: &str) -> String {
 }
 
 #[test]
-fn the_real_tool_s_misreading_is_known() {
+fn misread_numbers_of_mptrace_are_reproduced() {
     assert_eq!(misread::number(0x7fff_f7a0_1234), 0xffff_ffff_f7a0_7ffc);
     assert_eq!(misread::number(0x7f69_bb1d_c000), 0xffff_ffff_bb1d_ff68);
     assert_eq!((misread::number(1 << 31), misread::number(1 << 32)), (0xffff_ffff_8000_0000, 0));
@@ -79,12 +79,12 @@ fn the_real_tool_s_misreading_is_known() {
 }
 
 #[test]
-fn events_and_statistics_are_as_printed() {
+fn events_and_statistics_equal_mptraces() {
     for name in NAMES {
         let file = format!("{name}.mtrc");
         let ours = print(&file, true, true);
         assert_same(&format!("{name} -vs"), &ours.out, &text(&format!("{name}.mptrace-vs.txt")));
-        assert_eq!(ours.complaints, "");
+        assert_eq!(ours.warnings, "");
         assert_same(name, &print(&file, false, true).out, &text(&format!("{name}.mptrace.txt")));
         assert_same(name, &ours.hatf, &text(&format!("{name}.hatf")));
         let rows: String =
@@ -94,7 +94,7 @@ fn events_and_statistics_are_as_printed() {
 }
 
 #[test]
-fn the_truth_differs_only_where_numbers_were_misread() {
+fn output_differs_only_in_misread_numbers() {
     let mut differing = 0;
     for name in NAMES {
         let ours = print(&format!("{name}.mtrc"), true, false).out;

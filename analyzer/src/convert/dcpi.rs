@@ -1,6 +1,6 @@
-//! From DCPI profiles.
+//! Converts DCPI profiles.
 
-use super::{ConvertOptions, Converted, failed};
+use super::{ConvertOptions, Converted, format_error};
 use crate::export::{self, Error};
 use crate::missing::Missing;
 use crate::unpack::OpenedFile;
@@ -9,28 +9,33 @@ use heaptape_formats::dcpi::{self, Builder, Head, Header, Profile};
 use heaptape_formats::gmon::{self, Unit};
 use std::collections::BTreeMap;
 
-/// Files that add up: those of one image and event.
+/// The files of one image and event, which are summed.
 struct Group<'f> {
     profiles: Vec<Profile<'f>>,
     event: String,
 }
 
-fn read<'f>(files: &'f [OpenedFile], options: &ConvertOptions, made: &mut Converted) -> Result<Vec<Group<'f>>, Error> {
+/// Reads all files and groups them by image and event.
+fn read<'f>(
+    files: &'f [OpenedFile],
+    options: &ConvertOptions,
+    converted: &mut Converted,
+) -> Result<Vec<Group<'f>>, Error> {
     let mut groups: Vec<Group<'f>> = Vec::new();
     for file in files {
-        let profile = dcpi::read_at(&file.bytes, options.stride).map_err(failed(file))?;
+        let profile = dcpi::read_at(&file.bytes, options.stride).map_err(format_error(file))?;
         if !profile.is_documented() {
             return Err(Error::Impossible(format!("{}: the body of this version is not documented", file.name)));
         }
         let faults =
             profile.faults.iter().map(|fault| Missing::File { name: file.name.clone(), why: fault.to_string() });
-        made.missing.extend(faults);
-        made.totals.dcpi(&profile);
-        let same = |other: &Profile<'_>| {
+        converted.missing.extend(faults);
+        converted.totals.dcpi(&profile);
+        let is_same = |other: &Profile<'_>| {
             let (a, b) = (&other.header, &profile.header);
             (a.image, a.event, a.path, a.tstart) == (b.image, b.event, b.path, b.tstart)
         };
-        match groups.iter_mut().find(|group| group.profiles.first().is_some_and(same)) {
+        match groups.iter_mut().find(|group| group.profiles.first().is_some_and(is_same)) {
             Some(group) => group.profiles.push(profile),
             None => {
                 let event = Header::text(profile.header.event).into_owned();
@@ -41,14 +46,14 @@ fn read<'f>(files: &'f [OpenedFile], options: &ConvertOptions, made: &mut Conver
     Ok(groups)
 }
 
-/// A histogram for each image and event.
+/// Converts to one histogram for each image and event.
 ///
 /// # Errors
-/// When a file cannot be read, or a sum is too large for gprof.
+/// Returns an error if a file cannot be read, or if an address or sum is too large for the format.
 pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
-    let mut made = Converted::default();
-    let groups = read(files, options, &mut made)?;
-    let totals = std::mem::take(&mut made.totals);
+    let mut converted = Converted::default();
+    let groups = read(files, options, &mut converted)?;
+    let totals = std::mem::take(&mut converted.totals);
     for group in &groups {
         let mut amounts: BTreeMap<u64, u64> = BTreeMap::new();
         for profile in &group.profiles {
@@ -60,7 +65,7 @@ pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
         let wide = amounts.keys().next_back().is_some_and(|&last| last > u64::from(u32::MAX) - 2);
         let flavour = options.export.flavour.unwrap_or(Flavour::LE64);
         if wide && flavour.word == 4 {
-            return Err(Error::Impossible("addresses of more than 32 bits have no place in a 32-bit file".into()));
+            return Err(Error::Impossible("addresses of more than 32 bits do not fit into a 32-bit file".into()));
         }
         let abbreviation = group.event.bytes().next().unwrap_or(b'e');
         let mut builder = gmon::Builder::new(flavour, Unit::counted(&group.event, abbreviation));
@@ -69,55 +74,58 @@ pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
             .map_err(|error| Error::Format(group.event.clone(), error))?;
         let written = builder.finish().and_then(|gmon| gmon::write(&gmon));
         let bytes = written.map_err(|error| Error::Format(group.event.clone(), error))?;
-        made.files.push((format!("{}.gmon", group.name()), bytes));
+        converted.files.push((format!("{}.gmon", group.name()), bytes));
     }
     let mut events: Vec<&str> = groups.iter().map(|group| group.event.as_str()).collect();
     events.sort_unstable();
     events.dedup();
-    events.into_iter().for_each(|event| made.totals.add("samples", totals.get(event)));
-    Ok(made)
+    events.into_iter().for_each(|event| converted.totals.add("samples", totals.get(event)));
+    Ok(converted)
 }
 
-/// The sums of files of one image and event; or another stride.
+/// Sums the files of each image and event, and changes the stride if requested.
 ///
 /// # Errors
-/// When a file cannot be read, or addresses lie more than 4 GiB apart.
+/// Returns an error if a file cannot be read, or if the addresses span more than 4 GiB.
 pub fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
-    let mut made = Converted::default();
-    for group in read(files, options, &mut made)? {
+    let mut converted = Converted::default();
+    for group in read(files, options, &mut converted)? {
         let Some(first) = group.profiles.first() else { continue };
         let header = &first.header;
         let same_period = group.profiles.iter().all(|profile| profile.header.period == header.period);
         let samples: u128 = group.profiles.iter().map(|profile| u128::from(profile.total_samples)).sum();
-        // Samples of one weight stay samples, as long as they fit.
-        let kept = same_period && samples <= u128::from(u32::MAX);
-        let failed = |error| Error::Format(group.event.clone(), error);
-        let mut builder = if kept { Builder::like(header) } else { fitted(header).map_err(failed)? };
+        // Samples of equal weight remain samples if they fit into 32 bits.
+        let keeps_samples = same_period && samples <= u128::from(u32::MAX);
+        let event_error = |error| Error::Format(group.event.clone(), error);
+        let mut builder =
+            if keeps_samples { Builder::like(header) } else { builder_from_header(header).map_err(event_error)? };
         builder = builder.stride(options.stride.unwrap_or(first.stride));
         for profile in &group.profiles {
-            let weight = if kept { 1 } else { profile.header.period };
+            let weight = if keeps_samples { 1 } else { profile.header.period };
             profile
                 .samples()
                 .for_each(|(address, count)| builder.add(address, u64::from(count).saturating_mul(weight)));
         }
-        let built = builder.finish().map_err(failed)?;
-        if !kept && built.period > 1 {
-            made.notes.push(format!("{}: in units of {}, as counts have 32 bits", group.event, built.period));
+        let built = builder.finish().map_err(event_error)?;
+        if !keeps_samples && built.period > 1 {
+            converted.notes.push(format!("{}: in units of {}, because counts have 32 bits", group.event, built.period));
         }
-        made.files.push((format!("{}.dcpi", group.name()), built.bytes));
+        converted.files.push((format!("{}.dcpi", group.name()), built.bytes));
     }
-    Ok(made)
+    Ok(converted)
 }
 
-/// A header like this one, with the period to be chosen.
-fn fitted(header: &Header<'_>) -> heaptape_formats::Result<Builder> {
+/// Returns a builder with the fields of a header, which chooses the period itself.
+fn builder_from_header(header: &Header<'_>) -> heaptape_formats::Result<Builder> {
     let text = |value| Header::text(value).into_owned();
     let (image, platform, event) = (text(header.image), text(header.platform), text(header.event));
     let path = header.path.map(text);
-    let known = |word: &[u8]| dcpi::layout::place(word).is_some() || word == dcpi::layout::STRIDE_WORD.as_bytes();
-    let lines = header.lines().filter(|line| !line.is_terminator() && !known(line.word()));
+    let is_known =
+        |keyword: &[u8]| dcpi::layout::place(keyword).is_some() || keyword == dcpi::layout::STRIDE_WORD.as_bytes();
+    let lines = header.lines().filter(|line| !line.is_terminator() && !is_known(line.word()));
     let further: Vec<(String, String)> = lines.map(|line| (text(line.word()), text(line.value()))).collect();
-    let further: Vec<(&str, &str)> = further.iter().map(|(word, value)| (word.as_str(), value.as_str())).collect();
+    let further: Vec<(&str, &str)> =
+        further.iter().map(|(keyword, value)| (keyword.as_str(), value.as_str())).collect();
     let head = Head {
         image: &image,
         platform: &platform,
@@ -136,7 +144,7 @@ fn fitted(header: &Header<'_>) -> heaptape_formats::Result<Builder> {
 }
 
 impl Group<'_> {
-    /// A name for its file: image and event.
+    /// Returns a file name for the group: image and event.
     fn name(&self) -> String {
         let header = self.profiles.first().map(|profile| &profile.header);
         let path = header.and_then(|header| header.path).map(|path| Header::text(path).into_owned());

@@ -1,6 +1,6 @@
-//! From gmon.out.
+//! Converts gmon.out files.
 
-use super::{ConvertOptions, Converted, addresses, failed};
+use super::{ConvertOptions, Converted, addresses, format_error};
 use crate::export::{self, Error};
 use crate::missing::Missing;
 use crate::unpack::OpenedFile;
@@ -8,98 +8,102 @@ use heaptape_formats::Flavour;
 use heaptape_formats::gmon::{self, Form, Hints, Union};
 use std::collections::BTreeMap;
 
-/// All files together, and the flavour and form of the first.
-fn read(files: &[OpenedFile], made: &mut Converted) -> Result<(Union, Flavour, Form), Error> {
+/// Returns the sum of all files, and the flavour and form of the first one.
+fn read(files: &[OpenedFile], converted: &mut Converted) -> Result<(Union, Flavour, Form), Error> {
     let mut union = Union::default();
     let mut first = None;
     for file in files {
-        let gmon = gmon::read(&file.bytes, Hints::default()).map_err(failed(file))?;
-        made.missing.extend(gmon.cut().map(|error| Missing::Cut { name: file.name.clone(), at: error.to_string() }));
-        made.notes.extend(gmon.notes.iter().map(|note| format!("{}: {note}", file.name)));
-        union.add(&gmon).map_err(failed(file))?;
+        let gmon = gmon::read(&file.bytes, Hints::default()).map_err(format_error(file))?;
+        converted
+            .missing
+            .extend(gmon.cut().map(|error| Missing::Cut { name: file.name.clone(), at: error.to_string() }));
+        converted.notes.extend(gmon.notes.iter().map(|note| format!("{}: {note}", file.name)));
+        union.add(&gmon).map_err(format_error(file))?;
         first.get_or_insert((gmon.flavour, gmon.form));
     }
     for sum in &union.sums {
-        made.totals.add("samples", sum.bins.iter().map(|&bin| u128::from(bin)).sum());
+        converted.totals.add("samples", sum.bins.iter().map(|&bin| u128::from(bin)).sum());
     }
     let (flavour, form) = first.unwrap_or((Flavour::LE64, Form::Magic));
     Ok((union, flavour, form))
 }
 
-/// The sum, in another form or flavour.
+/// Sums the files, and changes form and flavour if requested.
 ///
 /// # Errors
-/// When a file cannot be read, does not fit the others, or the form has no place for what they hold.
+/// Returns an error if a file cannot be read, if the files are incompatible, or if the form cannot
+/// represent their data.
 pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
-    let mut made = Converted::default();
-    let (union, flavour, form) = read(files, &mut made)?;
-    let wanted = options.form.unwrap_or(if form == Form::LdProfile { Form::Magic } else { form });
+    let mut converted = Converted::default();
+    let (union, flavour, form) = read(files, &mut converted)?;
+    let target_form = options.form.unwrap_or(if form == Form::LdProfile { Form::Magic } else { form });
     let flavour = options.export.flavour.unwrap_or(flavour);
     if flavour.word == 4 && is_wide(&union) {
-        return Err(Error::Impossible("addresses of more than 32 bits have no place in a 32-bit file".into()));
+        return Err(Error::Impossible("addresses of more than 32 bits do not fit into a 32-bit file".into()));
     }
-    if wanted == Form::Bsd && union.rate() != gmon::layout::BSD_RATE {
-        made.notes.push(format!("the old BSD form does not say its rate, {}", union.rate()));
+    if target_form == Form::Bsd && union.rate() != gmon::layout::BSD_RATE {
+        converted.notes.push(format!("the old BSD form does not store the rate, {}", union.rate()));
     }
-    let is_bsd = matches!(wanted, Form::Bsd | Form::Bsd44);
+    let is_bsd = matches!(target_form, Form::Bsd | Form::Bsd44);
     if is_bsd && union.unit.is_some_and(|unit| unit.dimension() != b"seconds") {
-        made.notes.push(format!("the {} form does not say its dimension", wanted.name()));
+        converted.notes.push(format!("the {} form does not store the dimension", target_form.name()));
     }
     if !is_bsd {
         export::gmon::fits(std::iter::empty(), union.arcs.iter().map(|arc| arc.count))
-            .map_err(|error| Error::Format(format!("{} form", wanted.name()), error))?;
+            .map_err(|error| Error::Format(format!("{} form", target_form.name()), error))?;
     }
-    let written = union.to_gmon(wanted, flavour).and_then(|gmon| gmon::write(&gmon));
-    let bytes = written.map_err(|error| Error::Format(format!("{} form", wanted.name()), error))?;
-    made.files.push(("gmon.out".into(), bytes));
-    Ok(made)
+    let written = union.to_gmon(target_form, flavour).and_then(|gmon| gmon::write(&gmon));
+    let bytes = written.map_err(|error| Error::Format(format!("{} form", target_form.name()), error))?;
+    converted.files.push(("gmon.out".into(), bytes));
+    Ok(converted)
 }
 
+/// Returns whether any address has more than 32 bits.
 fn is_wide(union: &Union) -> bool {
     let wide = |address: u64| address > u64::from(u32::MAX);
     union.sums.iter().any(|sum| wide(sum.high)) || union.arcs.iter().any(|arc| wide(arc.from) || wide(arc.to))
 }
 
-/// Counts at the first address of each bin.
+/// Converts the histograms to counts at the first address of each bin.
 ///
 /// # Errors
-/// When a file cannot be read, or there is no histogram.
+/// Returns an error if a file cannot be read, or if there is no histogram.
 pub fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
-    let mut made = Converted::default();
-    let (union, ..) = read(files, &mut made)?;
+    let mut converted = Converted::default();
+    let (union, ..) = read(files, &mut converted)?;
     let Some(unit) = union.unit else {
-        return Err(Error::Impossible("there is no histogram, and DCPI holds nothing else".into()));
+        return Err(Error::Impossible("there is no histogram, which DCPI requires".into()));
     };
     let mut amounts: BTreeMap<u64, u64> = BTreeMap::new();
     for sum in &union.sums {
         let (span, bins) = (u128::from(sum.high.saturating_sub(sum.low)), sum.bins.len().max(1) as u128);
-        for (place, &amount) in sum.bins.iter().enumerate().filter(|(_, amount)| **amount > 0) {
-            let address = sum.low.saturating_add((place as u128 * span / bins) as u64);
+        for (index, &amount) in sum.bins.iter().enumerate().filter(|(_, amount)| **amount > 0) {
+            let address = sum.low.saturating_add((index as u128 * span / bins) as u64);
             let count = amounts.entry(address).or_default();
             *count = count.saturating_add(amount);
         }
     }
     let text = String::from_utf8_lossy(unit.dimension()).into_owned();
     let event = if text.trim().is_empty() { "samples".to_string() } else { text.trim().replace('\n', " ") };
-    let samples = std::mem::take(&mut made.totals).get("samples");
-    made.totals.add(&event, samples);
+    let samples = std::mem::take(&mut converted.totals).get("samples");
+    converted.totals.add(&event, samples);
     let rate = union.rate().to_string();
-    let further = [("heaptape-rate", rate.as_str())];
+    let extra_fields = [("heaptape-rate", rate.as_str())];
     addresses::profiles(
         &event,
         &amounts,
-        if union.rate() == 1 { &[] } else { &further },
+        if union.rate() == 1 { &[] } else { &extra_fields },
         options.stride.unwrap_or(1),
-        &mut made,
+        &mut converted,
     )?;
-    if made.files.is_empty() {
+    if converted.files.is_empty() {
         return Err(Error::Impossible("the histograms are empty".into()));
     }
     if !union.arcs.is_empty() {
-        made.notes.push(format!("{} arcs of the call graph have no place in DCPI", union.arcs.len()));
+        converted.notes.push(format!("{} arcs of the call graph cannot be represented in DCPI", union.arcs.len()));
     }
     if !union.blocks.is_empty() {
-        made.notes.push(format!("{} counts of basic blocks have no place in DCPI", union.blocks.len()));
+        converted.notes.push(format!("{} counts of basic blocks cannot be represented in DCPI", union.blocks.len()));
     }
-    Ok(made)
+    Ok(converted)
 }

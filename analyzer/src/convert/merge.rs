@@ -1,33 +1,34 @@
-//! Several profiles as one: MPTL's sums are added stack by stack.
+//! Merges MPTL profiles by adding the sums of equal call stacks.
 
 use crate::export::Error;
 use heaptape_formats::mptl::{Bins, Builder, Profile, Sums, Symbol};
 use std::collections::HashMap;
 
-/// Adds profiles. One alone stays as it is; of several, stacks of equal addresses and functions become one.
+/// Merges profiles. Call stacks with equal addresses and functions become one. A single profile is
+/// returned unchanged.
 ///
 /// # Errors
-/// When their size classes differ, or there is none.
+/// Returns an error if the size classes of the profiles differ, or if there is no profile.
 pub fn profiles(mut profiles: Vec<Profile>) -> Result<Profile, Error> {
     let first = match &profiles[..] {
-        [] => return Err(Error::Impossible("there is no profile to add up".into())),
+        [] => return Err(Error::Impossible("there is no profile to merge".into())),
         [_] => return Ok(profiles.remove(0)),
         [first, ..] => first.clone(),
     };
     if profiles.iter().any(|profile| profile.bounds != first.bounds) {
-        return Err(Error::Impossible("profiles whose size classes differ cannot be added up".into()));
+        return Err(Error::Impossible("profiles with different size classes cannot be merged".into()));
     }
-    let mut adder = Adder { builder: Builder::new(first.bounds, bins(&profiles)), ..Adder::default() };
+    let mut merger = Merger { builder: Builder::new(first.bounds, sum_bins(&profiles)), ..Merger::default() };
     for profile in &profiles {
-        adder.add(profile);
+        merger.add(profile);
     }
-    for (&site, &(allocated, freed)) in &adder.sums {
-        adder.builder.sums(site, allocated, freed);
+    for (&site, &(allocated, freed)) in &merger.sums {
+        merger.builder.sums(site, allocated, freed);
     }
-    Ok(Profile { flavour: first.flavour, version: first.version, ..adder.builder.build() })
+    Ok(Profile { flavour: first.flavour, version: first.version, ..merger.builder.build() })
 }
 
-/// Whether a profile has numbers of more than 32 bits.
+/// Returns whether a profile has numbers of more than 32 bits.
 pub fn is_wide(profile: &Profile) -> bool {
     let wide = |value: &u64| *value > u64::from(u32::MAX);
     let sums = |sums: &Sums| sums.counts.iter().chain(&sums.totals).any(wide);
@@ -38,8 +39,9 @@ pub fn is_wide(profile: &Profile) -> bool {
         || profile.symbols.iter().any(wide)
 }
 
-/// The sums of all bins: as many as the profile with the fewest has, whose last one holds all larger sizes.
-fn bins(profiles: &[Profile]) -> Bins {
+/// Returns the sums of the bins. The result has as many bins as the profile with the fewest. Its
+/// last bin contains all larger sizes.
+fn sum_bins(profiles: &[Profile]) -> Bins {
     let count = profiles.iter().map(|profile| profile.bins.allocated.len()).min().unwrap_or(0);
     let mut sum = Bins::new(count);
     for bins in profiles.iter().map(|profile| &profile.bins) {
@@ -49,69 +51,80 @@ fn bins(profiles: &[Profile]) -> Bins {
     sum
 }
 
+/// Adds the bins `counts` and the bytes of their last bin to the possibly shorter bins `sum`.
 fn fold(sum: &mut [u64], sum_big: &mut u64, counts: &[u64], big: u64) {
     let Some(last) = sum.len().checked_sub(1) else { return };
-    for (at, (&count, size)) in counts.iter().zip(1u64..).enumerate() {
-        let into = &mut sum[at.min(last)];
+    for (index, (&count, size)) in counts.iter().zip(1u64..).enumerate() {
+        let into = &mut sum[index.min(last)];
         *into = into.wrapping_add(count);
-        if at >= last && at + 1 < counts.len() {
+        if index >= last && index + 1 < counts.len() {
             *sum_big = sum_big.wrapping_add(count.wrapping_mul(size));
         }
     }
     *sum_big = sum_big.wrapping_add(big);
 }
 
-/// What tells a site from others: its caller, its address, start and name of its function.
-type Key<'p> = (u64, u64, u64, Option<&'p [u8]>);
+/// The identity of a call site.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct SiteKey<'p> {
+    parent: u64,
+    address: u64,
+    function_start: u64,
+    function_name: Option<&'p [u8]>,
+}
 
-struct Adder<'p> {
+struct Merger<'p> {
     builder: Builder,
-    known: HashMap<Key<'p>, u64>,
+    known: HashMap<SiteKey<'p>, u64>,
     symbols: HashMap<(u64, Option<&'p [u8]>), Symbol>,
     sums: std::collections::BTreeMap<u64, (Sums, Sums)>,
 }
 
-impl Default for Adder<'_> {
+impl Default for Merger<'_> {
     fn default() -> Self {
         let builder = Builder::new([0; 3], Bins::default());
-        Adder { builder, known: HashMap::new(), symbols: HashMap::new(), sums: Default::default() }
+        Merger { builder, known: HashMap::new(), symbols: HashMap::new(), sums: Default::default() }
     }
 }
 
-impl<'p> Adder<'p> {
+impl<'p> Merger<'p> {
+    /// Adds the sums of all call sites of a profile.
     fn add(&mut self, profile: &'p Profile) {
-        let (places, data) = (profile.site_places(), profile.data_places());
-        let mut numbers = vec![0u64; places.len()];
-        for number in 1..=places.len() {
-            // A caller's number may be greater than the site's own; callers form no loop.
-            let mut waiting = vec![number];
-            while let Some(&at) = waiting.last() {
-                let Some(site) = places.get(at - 1).and_then(|&place| profile.sites.get(place)) else { break };
+        let (site_indexes, data) = (profile.site_places(), profile.data_places());
+        let mut numbers = vec![0u64; site_indexes.len()];
+        for number in 1..=site_indexes.len() {
+            // The number of a caller may be greater than that of the site. Callers form no cycle.
+            let mut pending = vec![number];
+            while let Some(&current) = pending.last() {
+                let Some(site) = site_indexes.get(current - 1).and_then(|&index| profile.sites.get(index)) else {
+                    break;
+                };
                 let parent = usize::try_from(site.parent).unwrap_or(0);
                 match numbers.get(parent.wrapping_sub(1)) {
-                    _ if numbers[at - 1] != 0 => drop(waiting.pop()),
-                    Some(0) => waiting.push(parent),
+                    _ if numbers[current - 1] != 0 => drop(pending.pop()),
+                    Some(0) => pending.push(parent),
                     known => {
-                        numbers[at - 1] = self.site(profile, site, known.copied().unwrap_or(0));
-                        waiting.pop();
+                        numbers[current - 1] = self.site(profile, site, known.copied().unwrap_or(0));
+                        pending.pop();
                     }
                 }
             }
         }
-        for (number, place) in numbers.iter().zip(&places) {
-            let Some(site) = profile.sites.get(*place) else { continue };
+        for (number, index) in numbers.iter().zip(&site_indexes) {
+            let Some(site) = profile.sites.get(*index) else { continue };
             let row = usize::try_from(site.data).ok().and_then(|index| data.get(index.wrapping_sub(1)));
-            let Some(row) = row.and_then(|&place| profile.data.get(place)) else { continue };
+            let Some(row) = row.and_then(|&index| profile.data.get(index)) else { continue };
             let (allocated, freed) = self.sums.entry(*number).or_default();
-            plus(allocated, &row.allocated);
-            plus(freed, &row.freed);
+            add_sums(allocated, &row.allocated);
+            add_sums(freed, &row.freed);
         }
     }
 
+    /// Returns the number of a call site in the result. Adds the site if it is new.
     fn site(&mut self, profile: &'p Profile, site: &heaptape_formats::mptl::Site, parent: u64) -> u64 {
         let name = profile.name(site.name);
         let start = profile.symbol(site.symbol);
-        let key = (parent, site.address, start.unwrap_or(0), name);
+        let key = SiteKey { parent, address: site.address, function_start: start.unwrap_or(0), function_name: name };
         if let Some(&known) = self.known.get(&key) {
             return known;
         }
@@ -125,7 +138,8 @@ impl<'p> Adder<'p> {
     }
 }
 
-fn plus(sum: &mut Sums, other: &Sums) {
+/// Adds the counts and totals of `other` to `sum`.
+fn add_sums(sum: &mut Sums, other: &Sums) {
     for (sum, count) in sum.counts.iter_mut().zip(other.counts).chain(sum.totals.iter_mut().zip(other.totals)) {
         *sum = sum.wrapping_add(count);
     }

@@ -1,6 +1,7 @@
-//! From MPTL: its sites are addresses in the memory of the process, so the results are, too.
+//! Converts MPTL profiles. Their call sites are addresses in the memory of the process, and so are
+//! the addresses of the results.
 
-use super::{ConvertOptions, Converted, addresses, cut, failed, merge};
+use super::{ConvertOptions, Converted, addresses, format_error, merge, truncation};
 use crate::export::objects::Frame;
 use crate::export::stack_tree::{Gathering, Tree};
 use crate::export::{Error, Measure, Totals};
@@ -10,38 +11,40 @@ use heaptape_formats::gmon;
 use heaptape_formats::mptl::{Data, Profile, Site};
 use std::collections::BTreeMap;
 
-fn read(files: &[OpenedFile], made: &mut Converted) -> Result<(Profile, Totals), Error> {
+/// Reads and merges all files.
+fn read(files: &[OpenedFile], converted: &mut Converted) -> Result<(Profile, Totals), Error> {
     let mut profiles = Vec::new();
     let mut totals = Totals::default();
     for file in files {
-        let (profile, ending) = Profile::read(&file.bytes).map_err(failed(file))?;
-        made.missing.extend(cut(&file.name, ending));
+        let (profile, ending) = Profile::read(&file.bytes).map_err(format_error(file))?;
+        converted.missing.extend(truncation(&file.name, ending));
         totals.profile(&profile);
         profiles.push(profile);
     }
     Ok((merge::profiles(profiles)?, totals))
 }
 
-/// Another flavour, or the sum.
+/// Merges the files, and changes the flavour if requested.
 ///
 /// # Errors
-/// When a file cannot be read or does not fit the others.
+/// Returns an error if a file cannot be read, or if the size classes of the files differ.
 pub fn to_mptl(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
-    let mut made = Converted::default();
-    let (mut profile, totals) = read(files, &mut made)?;
-    made.totals = totals;
+    let mut converted = Converted::default();
+    let (mut profile, totals) = read(files, &mut converted)?;
+    converted.totals = totals;
     profile.flavour = options.export.flavour.unwrap_or(profile.flavour);
     profile.version = options.export.version.unwrap_or(profile.version);
     if profile.flavour.word == 4 && merge::is_wide(&profile) {
-        made.notes.push("numbers of more than 32 bits lost their high bits".into());
+        converted.notes.push("numbers of more than 32 bits are truncated to 32 bits".into());
     }
     let mut bytes = Vec::new();
     profile.write(&mut bytes);
-    made.files.push(("profile.mptl".into(), bytes));
-    Ok(made)
+    converted.files.push(("profile.mptl".into(), bytes));
+    Ok(converted)
 }
 
-/// What of a measure a site's record holds; a profile does not know peaks, nor whether the process ended.
+/// Returns the amount of a measure in the record of a site. A profile has no peaks. As it does not
+/// store whether the process ended, leaked means live.
 fn amount(measure: Measure, data: &Data) -> Result<u64, Error> {
     let (allocated, freed) = (&data.allocated, &data.freed);
     Ok(match measure {
@@ -49,16 +52,16 @@ fn amount(measure: Measure, data: &Data) -> Result<u64, Error> {
         Measure::AllocCount => allocated.count(),
         Measure::FreeBytes => freed.total(),
         Measure::FreeCount => freed.count(),
-        // mpatrol writes its profile when the process ends.
+        // mpatrol writes its profile when the process ends, so live memory is leaked memory.
         Measure::LiveBytes | Measure::LeakBytes => allocated.total().saturating_sub(freed.total()),
         Measure::LiveCount | Measure::LeakCount => allocated.count().saturating_sub(freed.count()),
         Measure::PeakBytes | Measure::PeakCount => {
-            return Err(Error::Impossible("MPTL knows nothing of the peak".into()));
+            return Err(Error::Impossible("MPTL does not store the peak".into()));
         }
     })
 }
 
-/// Each site that allocated, with its sums.
+/// Iterates over the sites that allocated, with their sums.
 fn allocating(profile: &Profile) -> impl Iterator<Item = (&Site, &Data)> {
     let data = profile.data_places();
     let row =
@@ -66,41 +69,45 @@ fn allocating(profile: &Profile) -> impl Iterator<Item = (&Site, &Data)> {
     profile.sites.iter().filter_map(move |site| Some((site, profile.data.get(row(site)?)?)))
 }
 
-/// The sites as a tree with callers first, and each site's node by its index less one.
+/// Returns the sites as a tree with callers first. The second value has the node of each site, by
+/// the site's index minus 1.
 fn tree(profile: &Profile) -> (Tree, Vec<u32>) {
-    let places = profile.site_places();
+    let site_indexes = profile.site_places();
     let parent_of = |index: usize| {
-        let site = places.get(index.wrapping_sub(1)).and_then(|&place| profile.sites.get(place));
+        let site = site_indexes.get(index.wrapping_sub(1)).and_then(|&index| profile.sites.get(index));
         site.map(|site| (site, usize::try_from(site.parent).unwrap_or(0)))
     };
-    let (mut tree, mut nodes) = (Tree::default(), vec![0u32; places.len()]);
-    for index in 1..=places.len() {
-        // Outwards to what has a node, then back. Callers form no loop: the reader has seen to it.
+    let (mut tree, mut nodes) = (Tree::default(), vec![0u32; site_indexes.len()]);
+    for index in 1..=site_indexes.len() {
+        // Walks outwards to the first caller that has a node, then back. The reader guarantees that
+        // callers form no cycle.
         let mut path = vec![];
-        let mut at = index;
-        while let Some((site, parent)) = parent_of(at).filter(|_| nodes[at - 1] == 0) {
-            path.push((at, site));
-            at = parent;
+        let mut current = index;
+        while let Some((site, parent)) = parent_of(current).filter(|_| nodes[current - 1] == 0) {
+            path.push((current, site));
+            current = parent;
         }
-        for (at, site) in path.into_iter().rev() {
+        for (index, site) in path.into_iter().rev() {
             let address = site.address.wrapping_sub(1);
             let start = profile.symbol(site.symbol).filter(|&start| start != 0).unwrap_or(address);
             let parent = usize::try_from(site.parent).ok().and_then(|parent| nodes.get(parent.wrapping_sub(1)));
             tree.parents.push(parent.copied().unwrap_or(0));
             tree.frames.push(Some(Frame { object: 0, address, start, end: 0 }));
-            nodes[at - 1] = tree.frames.len() as u32;
+            nodes[index - 1] = tree.frames.len() as u32;
         }
     }
     (tree, nodes)
 }
 
-/// Samples and arcs at the addresses of the process: right for programs that are not position-independent.
+/// Converts to samples and arcs at the addresses of the process. These are correct for programs
+/// that are not position-independent.
 ///
 /// # Errors
-/// When a file cannot be read, or sums are too large.
+/// Returns an error if a file cannot be read, if MPTL lacks the measure, or if the sums are too
+/// large.
 pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
-    let mut made = Converted::default();
-    let (profile, _) = read(files, &mut made)?;
+    let mut converted = Converted::default();
+    let (profile, _) = read(files, &mut converted)?;
     let measures = if options.export.what.is_empty() { vec![Measure::AllocBytes] } else { options.export.what.clone() };
     let flavour = options.export.flavour.unwrap_or(profile.flavour);
     let (tree, nodes) = tree(&profile);
@@ -109,30 +116,30 @@ pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
         for (site, data) in allocating(&profile) {
             let amount = amount(measure, data)?;
             let node = usize::try_from(site.index).ok().and_then(|index| nodes.get(index.wrapping_sub(1)));
-            made.totals.add("samples", amount.into());
+            converted.totals.add("samples", amount.into());
             amounts.push((node.copied().unwrap_or(0), amount));
         }
         let mut gathering = Gathering::default();
         gathering.add(&tree, amounts.into_iter());
         let table = gathering.finish().pop().unwrap_or_default();
-        let (made_of, unit) = table.gmon(measure, "MPTL", flavour)?;
-        made.notes.extend(unit.map(|unit| format!("sums of 2^32 and more; counted in {unit}")));
-        let bytes = gmon::write(&made_of).map_err(|error| Error::Format("gmon".into(), error))?;
-        made.files.push((format!("{}.gmon", measure.name()), bytes));
+        let (gmon_file, unit) = table.gmon(measure, "MPTL", flavour)?;
+        converted.notes.extend(unit.map(|unit| format!("sums of 2^32 and more; counted in {unit}")));
+        let bytes = gmon::write(&gmon_file).map_err(|error| Error::Format("gmon".into(), error))?;
+        converted.files.push((format!("{}.gmon", measure.name()), bytes));
     }
     if flavour != Flavour::LE64 {
-        made.notes.push(format!("pointers are written as {}", flavour.name()));
+        converted.notes.push(format!("pointers are written as {}", flavour.name()));
     }
-    Ok(made)
+    Ok(converted)
 }
 
-/// Counts at the addresses of the process, without stacks.
+/// Converts to counts at the addresses of the process, without call stacks.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// Returns an error if a file cannot be read, if MPTL lacks the measure, or if all counts are 0.
 pub fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Converted, Error> {
-    /// What a profile knows.
-    const USUAL: [Measure; 6] = [
+    /// The measures of a profile.
+    const ALL_MEASURES: [Measure; 6] = [
         Measure::AllocBytes,
         Measure::AllocCount,
         Measure::FreeBytes,
@@ -140,9 +147,9 @@ pub fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
         Measure::LiveBytes,
         Measure::LiveCount,
     ];
-    let mut made = Converted::default();
-    let (profile, _) = read(files, &mut made)?;
-    let measures = if options.export.what.is_empty() { USUAL.to_vec() } else { options.export.what.clone() };
+    let mut converted = Converted::default();
+    let (profile, _) = read(files, &mut converted)?;
+    let measures = if options.export.what.is_empty() { ALL_MEASURES.to_vec() } else { options.export.what.clone() };
     for measure in measures {
         let mut amounts: BTreeMap<u64, u64> = BTreeMap::new();
         for (site, data) in allocating(&profile) {
@@ -151,13 +158,13 @@ pub fn to_dcpi(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
         }
         amounts.retain(|_, amount| *amount > 0);
         for &amount in amounts.values() {
-            made.totals.add(measure.name(), amount.into());
+            converted.totals.add(measure.name(), amount.into());
         }
-        addresses::profiles(measure.name(), &amounts, &[], options.stride.unwrap_or(1), &mut made)?;
+        addresses::profiles(measure.name(), &amounts, &[], options.stride.unwrap_or(1), &mut converted)?;
     }
-    if made.files.is_empty() {
-        return Err(Error::Impossible("the profile counts nothing of that".into()));
+    if converted.files.is_empty() {
+        return Err(Error::Impossible("all counts of the measure are 0".into()));
     }
-    made.notes.push("a DCPI profile holds no callers".into());
-    Ok(made)
+    converted.notes.push("a DCPI profile has no callers".into());
+    Ok(converted)
 }

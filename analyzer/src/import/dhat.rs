@@ -1,27 +1,30 @@
-//! DHAT's points: sums in all, at the end and at the peak.
+//! Imports DHAT files: the total, live and peak sums of each program point.
 
 use super::frame_text::parse;
 use super::{ReadResult, Sites, split_command};
 use heaptape_formats::dhat::File;
 
-/// ReadFn a file.
+/// Parses a DHAT file.
+///
+/// # Errors
+/// Returns an error if the bytes are not a DHAT file.
 pub fn read(bytes: &[u8]) -> ReadResult {
     let (file, ending) = File::read(bytes)?;
     let mut sites = Sites::default();
     let frames: Vec<_> = file.ftbl.iter().map(|text| parse(text)).collect();
     for point in &file.pps {
         let mut site = 0;
-        // Place 0 is the root, which is no frame.
+        // Index 0 is the root, which is not a frame.
         for &frame in point.fs.iter().rev().filter(|&&frame| frame != 0) {
             let (address, named) = match frames.get(frame as usize) {
                 Some((address, named)) => (*address, named.clone()),
-                // The table was cut.
+                // The table is truncated.
                 None => parse(&format!("frame {frame}")),
             };
             site = sites.named(site, address, named);
         }
         let sums = sites.sums(site);
-        // Without lifetimes nothing is known to live on.
+        // Without lifetimes the live sums are unknown and count as 0.
         let (live, blocks) = (point.eb.unwrap_or(0), point.ebk.unwrap_or(0));
         sums.bytes = sums.bytes.saturating_add(point.tb);
         sums.allocs = sums.allocs.saturating_add(point.tbk);

@@ -1,4 +1,5 @@
-//! heaptrack's events, added up as they are read: the peak and who held it are found on the way, in memory that follows the stacks.
+//! Imports heaptrack files. Events are summed as they are read. The peak is found in the same pass,
+//! in memory that is proportional to the number of call stacks.
 
 use super::{Imported, Sites, split_command};
 use crate::event::Span;
@@ -13,10 +14,20 @@ use heaptape_formats::Ending;
 use heaptape_formats::heaptrack::{Failure, Line, NameOf, Reader};
 use std::io::BufRead;
 
-/// An address: itself, its module, and its names, innermost first.
-type Place = (u64, u64, Vec<NameOf>);
+/// An entry of the table of addresses.
+#[derive(Clone)]
+struct AddressEntry {
+    address: u64,
+    /// Number of the module's text.
+    module: u64,
+    /// Names of the inlined functions and the function, innermost first.
+    names: Vec<NameOf>,
+}
 
-/// ReadFn a file.
+/// Reads a heaptrack file.
+///
+/// # Errors
+/// Returns an error if reading fails, or if the content is not a heaptrack file.
 pub fn read(from: impl BufRead) -> Result<(Imported, Ending), Failure> {
     let mut reader = Reader::new(from);
     let mut tables = Tables::default();
@@ -27,7 +38,7 @@ pub fn read(from: impl BufRead) -> Result<(Imported, Ending), Failure> {
         match line {
             Line::Command(text) => argv = split_command(&String::from_utf8_lossy(&text)),
             Line::Text(text) => tables.texts.push(text),
-            Line::Address { address, module, names } => tables.addresses.push((address, module, names)),
+            Line::Address { address, module, names } => tables.addresses.push(AddressEntry { address, module, names }),
             Line::Stack { address, parent } => tables.stack(address, parent),
             Line::Info { size, stack } => {
                 let site = tables.stack_of(stack);
@@ -81,27 +92,28 @@ fn event(kind: Kind, block: &Block, number: u64, tick: u64) -> Event {
     Event { kind, entry: 0, thread: 0, site, number, index: 0, address: 0, size, weight: 0, tick }
 }
 
-/// The file's tables; places are numbers less one, of infos the numbers.
+/// The tables of the file. Numbers of texts, addresses and stacks start from 1, numbers of
+/// allocation infos from 0.
 #[derive(Default)]
 struct Tables {
     texts: Vec<Vec<u8>>,
-    addresses: Vec<Place>,
-    /// The site that each stack has become.
+    addresses: Vec<AddressEntry>,
+    /// The site of each stack.
     stacks: Vec<u32>,
-    /// A block with size and site, and how many are live.
+    /// A block with size and site, and the number of live blocks like it.
     infos: Vec<(Block, u64)>,
     sites: Sites,
 }
 
 impl Tables {
     fn text(&self, number: u64) -> Vec<u8> {
-        let place = usize::try_from(number).unwrap_or(0).checked_sub(1);
-        place.and_then(|place| self.texts.get(place)).cloned().unwrap_or_default()
+        let index = usize::try_from(number).unwrap_or(0).checked_sub(1);
+        index.and_then(|index| self.texts.get(index)).cloned().unwrap_or_default()
     }
 
     fn stack_of(&self, number: u64) -> u32 {
-        let place = usize::try_from(number).unwrap_or(0).checked_sub(1);
-        place.and_then(|place| self.stacks.get(place)).copied().unwrap_or(0)
+        let index = usize::try_from(number).unwrap_or(0).checked_sub(1);
+        index.and_then(|index| self.stacks.get(index)).copied().unwrap_or(0)
     }
 
     fn info(&mut self, number: u64) -> Option<(&Block, &mut u64)> {
@@ -111,17 +123,17 @@ impl Tables {
 
     fn stack(&mut self, address: u64, parent: u64) {
         let parent = self.stack_of(parent);
-        let place = usize::try_from(address).unwrap_or(0).checked_sub(1);
-        let site = match place.and_then(|place| self.addresses.get(place)).cloned() {
+        let index = usize::try_from(address).unwrap_or(0).checked_sub(1);
+        let site = match index.and_then(|index| self.addresses.get(index)).cloned() {
             None => self.sites.site(Site { parent, address: 0, ..Site::default() }),
-            Some((address, module, names)) if names.is_empty() => {
+            Some(AddressEntry { address, module, names }) if names.is_empty() => {
                 let module = self.text(module);
                 let module = module.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
                 let function = format!("{address:#x} ({})", String::from_utf8_lossy(module)).into_bytes();
                 let named = Named { function, ..Named::default() };
                 self.sites.named(parent, address, named)
             }
-            Some((address, module, names)) => {
+            Some(AddressEntry { address, module, names }) => {
                 let mut site = parent;
                 for name in names.iter().rev() {
                     let file = if name.file == 0 { self.text(module) } else { self.text(name.file) };

@@ -1,18 +1,20 @@
-//! Massif's snapshots: who held what at the peak, and what was live at the end. What was allocated in all is not in such a file: its sums
-//! count what was live at the end.
+//! Imports Massif files: live memory at the peak and at the end, by call stack. The files do not
+//! have the total of allocations, so the imported sums count the memory that was live at the end.
 
 use super::frame_text::parse;
 use super::{ReadResult, Sites, split_command};
 use heaptape_formats::massif::{Reader, Snapshot, TreeKind};
 
-/// ReadFn a file.
+/// Parses a Massif file.
+///
+/// # Errors
+/// Returns an error if the bytes are not a Massif file.
 pub fn read(bytes: &[u8]) -> ReadResult {
     let mut reader = Reader::new(bytes)?;
     let (mut peak, mut last): (Option<Snapshot>, Option<Snapshot>) = (None, None);
-    // The latest tree, for the end.
-    let mut most = 0;
+    let mut max_heap = 0;
     while let Some(snapshot) = reader.next()? {
-        most = most.max(snapshot.heap);
+        max_heap = max_heap.max(snapshot.heap);
         let is_peak = match (&peak, snapshot.kind) {
             (_, TreeKind::Empty) => false,
             (Some(before), TreeKind::Detailed) => before.kind != TreeKind::Peak && snapshot.heap > before.heap,
@@ -45,7 +47,7 @@ pub fn read(bytes: &[u8]) -> ReadResult {
         }
     }
     let mut imported = sites.finish(peak.is_some());
-    imported.totals.peak_bytes = imported.totals.peak_bytes.max(most);
+    imported.totals.peak_bytes = imported.totals.peak_bytes.max(max_heap);
     imported.argv = split_command(&reader.head().cmd);
     if reader.head().time_unit == "ms" {
         imported.duration_ns = time.saturating_mul(1_000_000);
@@ -54,30 +56,31 @@ pub fn read(bytes: &[u8]) -> ReadResult {
     Ok((imported, reader.ending().unwrap_or(heaptape_formats::Ending::Complete)))
 }
 
-/// What each stack of a tree holds: a node's bytes without those of its callers.
+/// Calls `each` with the site and bytes of each stack of a tree: the bytes of a node minus those of
+/// its callers.
 fn leaves(snapshot: &Snapshot, sites: &mut Sites, mut each: impl FnMut(&mut Sites, u32, u64)) {
     let tree = &snapshot.tree;
-    // Innermost first, as the tree has them.
+    // Innermost frame first, as in the tree.
     let mut path: Vec<&str> = Vec::new();
-    for (at, node) in tree.iter().enumerate() {
+    for (index, node) in tree.iter().enumerate() {
         path.truncate(node.depth.saturating_sub(1));
         if node.depth > 0 {
             path.push(&node.text);
         }
-        let below = tree[at + 1..].iter().take_while(|below| below.depth > node.depth);
+        let below = tree[index + 1..].iter().take_while(|below| below.depth > node.depth);
         let callers = below.filter(|below| below.depth == node.depth + 1).map(|below| below.bytes);
-        let own = node.bytes.saturating_sub(callers.fold(0, u64::saturating_add));
-        if own == 0 {
+        let self_bytes = node.bytes.saturating_sub(callers.fold(0, u64::saturating_add));
+        if self_bytes == 0 {
             continue;
         }
         let mut site = 0;
         for text in path.iter().rev() {
-            // "in 3 places, all below …" is no frame.
+            // A text such as "in 3 places, all below …" is not a frame.
             if text.starts_with("0x") || text.contains('(') && !text.starts_with("in ") {
                 let (address, named) = parse(text);
                 site = sites.named(site, address, named);
             }
         }
-        each(sites, site, own);
+        each(sites, site, self_bytes);
     }
 }

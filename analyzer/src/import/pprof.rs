@@ -1,5 +1,5 @@
-//! pprof's heap profiles: what was allocated and what is in use, by stack. The tables stand behind the samples, so the bytes are read
-//! twice.
+//! Imports pprof heap profiles: allocated and live memory by call stack. The tables come after the
+//! samples, so the bytes are read twice.
 
 use super::{ReadResult, Sites};
 use crate::stacks::{Module, Named, Site};
@@ -7,8 +7,8 @@ use heaptape_formats::pprof::{Function, Location, Mapping, Reader, Record, Sampl
 use heaptape_formats::{Ending, Error, Format, Kind};
 use rustc_hash::FxHashMap;
 
-/// What a value of the samples is, by the names that tools give it.
-const NAMES: [(&[&str], Value); 6] = [
+/// The names that tools use for each kind of value.
+const VALUE_NAMES: [(&[&str], Value); 6] = [
     (&["alloc_objects", "alloc-count", "allocations", "allocs"], Value::Allocs),
     (&["alloc_space", "alloc-bytes", "alloc_bytes", "allocated"], Value::Bytes),
     (&["inuse_objects", "objects", "live-count", "live_objects"], Value::LiveBlocks),
@@ -17,6 +17,7 @@ const NAMES: [(&[&str], Value); 6] = [
     (&["peak-bytes", "peak_space"], Value::PeakBytes),
 ];
 
+/// A kind of value of the samples.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Value {
     Allocs,
@@ -27,7 +28,10 @@ enum Value {
     PeakBytes,
 }
 
-/// ReadFn an unpacked file.
+/// Parses a decompressed pprof file.
+///
+/// # Errors
+/// Returns an error if the bytes are not a pprof file, or if its samples do not count memory.
 pub fn read(bytes: &[u8]) -> ReadResult {
     let mut tables = Tables::default();
     let mut reader = Reader::new(bytes);
@@ -36,7 +40,7 @@ pub fn read(bytes: &[u8]) -> ReadResult {
     }
     let ending = reader.ending().unwrap_or(Ending::Complete);
     let values = tables.values()?;
-    tables.settle();
+    tables.add_modules();
     let mut sites = Sites { stacks: std::mem::take(&mut tables.stacks), ..Sites::default() };
     let has = |value| values.contains(&Some(value));
     let mut pid = 0;
@@ -45,13 +49,13 @@ pub fn read(bytes: &[u8]) -> ReadResult {
         let Record::Sample(sample) = record else { continue };
         pid = tables.pid(&sample).or(pid.into()).unwrap_or(0);
         let site = tables.site(&sample, &mut sites);
-        let of = |wanted| {
-            let places = values.iter().zip(&sample.value).filter(|(value, _)| **value == Some(wanted));
-            // Differences may be negative: what is gone is nothing that is there.
-            places.fold(0u64, |sum, (_, &value)| sum.saturating_add(u64::try_from(value).unwrap_or(0)))
+        let of = |kind| {
+            let matching = values.iter().zip(&sample.value).filter(|(value, _)| **value == Some(kind));
+            // Profiles of differences may have negative values. They count as 0.
+            matching.fold(0u64, |sum, (_, &value)| sum.saturating_add(u64::try_from(value).unwrap_or(0)))
         };
         let (live, blocks) = (of(Value::LiveBytes), of(Value::LiveBlocks));
-        // Where only what is in use is told, nothing else is known to have been allocated.
+        // If the profile has only live values, these count as allocated.
         let allocated = if has(Value::Bytes) { of(Value::Bytes).max(live) } else { live };
         let allocs = if has(Value::Allocs) { of(Value::Allocs).max(blocks) } else { blocks };
         let sums = sites.sums(site);
@@ -73,6 +77,7 @@ pub fn read(bytes: &[u8]) -> ReadResult {
     Ok((imported, ending))
 }
 
+/// The tables of the file.
 #[derive(Default)]
 struct Tables {
     types: Vec<i64>,
@@ -105,24 +110,26 @@ impl Tables {
         }
     }
 
-    fn text(&self, place: i64) -> String {
-        let text = usize::try_from(place).ok().and_then(|place| self.texts.get(place));
+    fn text(&self, index: i64) -> String {
+        let text = usize::try_from(index).ok().and_then(|index| self.texts.get(index));
         text.map(|text| String::from_utf8_lossy(text).into_owned()).unwrap_or_default()
     }
 
+    /// Returns the kind of each value of the samples, or `None` for unknown ones.
     fn values(&self) -> Result<Vec<Option<Value>>, Error> {
         let names: Vec<String> = self.types.iter().map(|&kind| self.text(kind)).collect();
-        let value = |name: &String| NAMES.iter().find(|(known, _)| known.contains(&&**name)).map(|known| known.1);
+        let value = |name: &String| VALUE_NAMES.iter().find(|(known, _)| known.contains(&&**name)).map(|known| known.1);
         let values: Vec<Option<Value>> = names.iter().map(value).collect();
         if values.iter().any(Option::is_some) {
             return Ok(values);
         }
-        let kind = Kind::Text(format!("no profile of memory: its samples count {}", names.join(", ")));
+        let kind = Kind::Text(format!("not a heap profile: its samples count {}", names.join(", ")));
         Err(Error { format: Format::Pprof, offset: 0, field: "sample_type", kind })
     }
 
-    /// Mappings become modules, so that functions may be looked up where the file names none.
-    fn settle(&mut self) {
+    /// Converts mappings to modules. They are used to look up functions that the file does not
+    /// name.
+    fn add_modules(&mut self) {
         let mut ids: Vec<u64> = self.mappings.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
@@ -140,23 +147,25 @@ impl Tables {
         }
     }
 
+    /// Returns the process ID in the labels of a sample.
     fn pid(&self, sample: &Sample) -> Option<u32> {
         let label = sample.label.iter().find(|label| label.number > 0 && self.text(label.key) == "pid")?;
         u32::try_from(label.number).ok()
     }
 
+    /// Returns the site of a sample.
     fn site(&self, sample: &Sample, sites: &mut Sites) -> u32 {
         let mut site = 0;
         for id in sample.location.iter().rev() {
             let Some(location) = self.locations.get(id) else {
-                // The table was cut.
+                // The table is truncated.
                 let function = format!("location {id}").into_bytes();
                 site = sites.named(site, 0, Named { function, ..Named::default() });
                 continue;
             };
             let module = self.mappings.get(&location.mapping).map_or(0, |mapping| mapping.1);
             if location.line.is_empty() {
-                // Addresses are of the call, or behind it: sites hold what is behind.
+                // Addresses are those of the call or after it. Sites have addresses after the call.
                 let address = location.address.wrapping_add(1);
                 site = sites.site(Site { parent: site, module, address, ..Site::default() });
             }

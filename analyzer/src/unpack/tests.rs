@@ -27,7 +27,7 @@ fn unpacked(bytes: Vec<u8>) -> Result<OpenedFile, Error> {
 fn every_compression_is_removed_also_nested() {
     let nested = gzip(&zstd(&lz4(INNER)));
     for (packed, count) in [(INNER.to_vec(), 0), (gzip(INNER), 1), (zstd(INNER), 1), (lz4(INNER), 1), (nested, 3)] {
-        let opened = unpacked(packed).expect("whole");
+        let opened = unpacked(packed).expect("a complete file");
         assert_eq!((opened.bytes.as_slice(), opened.format), (INNER, Some(Format::Mtrc)));
         assert_eq!((opened.compression.len(), opened.damage), (count, None));
     }
@@ -37,7 +37,7 @@ fn every_compression_is_removed_also_nested() {
 fn concatenated_frames_are_one_file() {
     for pack in [gzip, zstd, lz4] {
         let packed = [pack(INNER), pack(b""), pack(&vec![7; 1 << 20]), pack(b"end")].concat();
-        let opened = unpacked(packed).expect("whole");
+        let opened = unpacked(packed).expect("a complete file");
         assert_eq!(opened.bytes.len(), INNER.len() + (1 << 20) + 3);
         assert!(opened.bytes.ends_with(b"\x07end") && opened.damage.is_none());
     }
@@ -66,7 +66,7 @@ fn truncated_file_is_readable_to_the_damage() {
                 Err(error) => panic!("{end}: {error}"),
             }
         }
-        assert!(unpacked(packed[..packed.len() - 1].to_vec()).expect("nearly whole").bytes.len() > 150_000);
+        assert!(unpacked(packed[..packed.len() - 1].to_vec()).expect("a nearly complete file").bytes.len() > 150_000);
     }
 }
 
@@ -103,7 +103,7 @@ fn files_are_opened_and_directories_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.gz");
     std::fs::write(&path, gzip(INNER)).expect("a file");
-    let opened = open(&path).expect("whole");
+    let opened = open(&path).expect("a complete file");
     assert_eq!((opened.bytes.as_slice(), opened.name.as_str()), (INNER, path.to_str().expect("text")));
     assert!(matches!(open(folder.path()), Err(Error::Directory(_))));
     assert!(matches!(open(&folder.path().join("none")), Err(Error::Io { .. })));

@@ -1,9 +1,10 @@
-//! What the real 64-bit mptrace makes of numbers from 2^31 on.
+//! Reproduces how the real 64-bit mptrace misreads numbers from 2^31 on.
 
 use heaptape_formats::mtrc::{Place, Record};
 
-/// What the real 64-bit tool decodes: each 7-bit group is shifted as a 32-bit int, by its place modulo 32, and extended
-/// with its sign. (A 32-bit tool reading 32-bit numbers has no such trouble.)
+/// Returns the number that the real 64-bit tool decodes. It shifts each 7-bit group as a 32-bit
+/// integer, by its position modulo 32, and sign-extends the result. A 32-bit tool that reads 32-bit
+/// numbers is not affected.
 pub fn number(value: u64) -> u64 {
     (0..10u32).fold(0, |sum, group| {
         let bits = (value >> (7 * group).min(63)) as u32 & 0x7f;
@@ -12,6 +13,7 @@ pub fn number(value: u64) -> u64 {
     })
 }
 
+/// Returns a record in which every number is misread.
 pub fn record<'a>(record: &Record<'a>) -> Record<'a> {
     let place_of = |place: Place<'a>| Place { thread: number(place.thread), line: number(place.line), ..place };
     match *record {

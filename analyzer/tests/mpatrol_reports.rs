@@ -1,5 +1,5 @@
-//! Traces and profiles of the real mpatrol get every report that their content allows, with the ground truth that the
-//! samples' README tells.
+//! Reports of traces and profiles that the real mpatrol wrote, compared with the figures in the
+//! README of the samples.
 
 use heaptape_analyzer::report::{Asked, leaks, sites, summary, threads, timeline};
 use heaptape_analyzer::text::Style;
@@ -51,7 +51,7 @@ fn totals_of_traces_and_profiles() {
     assert_eq!((&resized["live_blocks"], &resized["live_bytes"]), (&2.into(), &48.into()));
 }
 
-/// Leaks of a profile come with the names that it holds, of a trace with those and its lines.
+/// The leaks of a profile have function names, those of a trace have function names and lines.
 #[test]
 fn leaks_name_their_functions() {
     let mut out = Vec::new();
@@ -91,7 +91,7 @@ fn threads_sites_and_timeline_of_a_trace() {
     let mut out = Vec::new();
     threads::run(&asked("threads.mtrc"), &mut out, Style::PLAIN).unwrap();
     let rows = value(&out)["processes"][0]["threads"].clone();
-    // Threads are numbered from 1 where the trace holds addresses instead of numbers.
+    // Threads are numbered from 1 if the trace has addresses instead of numbers.
     assert!(rows.as_array().unwrap().iter().all(|row| row["number"].as_u64().unwrap() < 10), "{rows}");
     let frees: u64 = rows.as_array().unwrap().iter().map(|row| row["frees"].as_u64().unwrap()).sum();
     assert_eq!(frees, 94);
@@ -108,9 +108,9 @@ fn threads_sites_and_timeline_of_a_trace() {
     assert_eq!(slices[0]["at"]["event"], 0);
 }
 
-/// Every hand-made file: an answer or an error, within the limits of the test.
+/// Each hand-made file results in a report or an error within the limits of the test.
 #[test]
-fn odd_files_are_answered_or_refused() {
+fn edge_cases_are_reported_or_rejected() {
     let mut read = 0;
     for entry in std::fs::read_dir(sample("edge")).unwrap() {
         let path = entry.unwrap().path();
