@@ -188,7 +188,7 @@ fn refuse_traces(to: &str, paths: &[PathBuf]) -> Result<(), Error> {
 fn truncation(name: &str, ending: Ending) -> Option<Missing> {
     match ending {
         Ending::Complete => None,
-        Ending::Cut { offset, field } => {
+        Ending::Truncated { offset, field } => {
             Some(Missing::Cut { name: name.into(), at: format!("offset {offset} ({field})") })
         }
     }

@@ -7,7 +7,7 @@
 
 use crate::load::{self, chunk::Decoder};
 use heaptape_formats::mtrc::{self, layout::MAGIC};
-use heaptape_formats::recording::{Image, RECORDING, RESERVE, Recording, TAPE, TRACE};
+use heaptape_formats::recording::{ProcessInfo, RECORDING, RESERVE, Recording, TAPE, TRACE};
 use heaptape_formats::tape::{Codec, END_EXEC, Record, Step, Stream};
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
@@ -129,25 +129,25 @@ fn read(dir: &Path) -> Option<Recording> {
         for folder in load::unlisted(dir, Some(&recording)).unwrap_or_default() {
             let folder = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let pid = folder.split('.').next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
-            recording.images.push(Image { folder, pid, ..Image::default() });
+            recording.images.push(ProcessInfo { folder, pid, ..ProcessInfo::default() });
         }
     }
     Some(recording)
 }
 
 /// Returns the selected process of a recording.
-fn choose<'a>(recording: &'a Recording, which: &ProcessSelector) -> Option<&'a Image> {
+fn choose<'a>(recording: &'a Recording, which: &ProcessSelector) -> Option<&'a ProcessInfo> {
     match which {
         ProcessSelector::Main => recording.images.first(),
         ProcessSelector::Process(name) => {
-            let is_it = |image: &&Image| image.folder == *name || image.pid.to_string() == *name;
+            let is_it = |image: &&ProcessInfo| image.folder == *name || image.pid.to_string() == *name;
             recording.images.iter().rev().find(is_it)
         }
     }
 }
 
 /// Waits for the program that replaced `image` in its process, and returns it.
-fn successor(dir: &Path, image: &Image) -> Option<Image> {
+fn successor(dir: &Path, image: &ProcessInfo) -> Option<ProcessInfo> {
     let start = Instant::now();
     loop {
         let recording = read(dir)?;
@@ -164,7 +164,7 @@ fn successor(dir: &Path, image: &Image) -> Option<Image> {
 
 /// Returns whether a recorder is still writing. The recorder of a command holds a lock while it
 /// writes. In the epoch of a daemon there is no lock, so the existence of the process decides.
-fn is_written(dir: &Path, recording: &Recording, image: Option<&Image>) -> bool {
+fn is_written(dir: &Path, recording: &Recording, image: Option<&ProcessInfo>) -> bool {
     if recording.ended_unix_ns.is_some() {
         return false;
     }

@@ -74,8 +74,8 @@ pub fn from_path(path: &Path, format: Format) -> Result<Image, Failure> {
             let from = crate::load::bare::open(path).map_err(|error| io_failure(path, error))?;
             match heaptrack::read(std::io::BufReader::with_capacity(1 << 18, from)) {
                 Ok((imported, ending)) => (imported, ending, None),
-                Err(heaptape_formats::heaptrack::Failure::Io(error)) => return Err(io_failure(path, error)),
-                Err(heaptape_formats::heaptrack::Failure::Format(error)) => return Err(format_error(error)),
+                Err(heaptape_formats::ReadError::Io(error)) => return Err(io_failure(path, error)),
+                Err(heaptape_formats::ReadError::Format(error)) => return Err(format_error(error)),
             }
         }
     };
@@ -91,8 +91,8 @@ pub fn from_bytes(format: Format, bytes: &[u8]) -> Result<(Imported, Ending), Er
         return read(bytes);
     }
     heaptrack::read(bytes).map_err(|failure| match failure {
-        heaptape_formats::heaptrack::Failure::Format(error) => error,
-        heaptape_formats::heaptrack::Failure::Io(error) => {
+        heaptape_formats::ReadError::Format(error) => error,
+        heaptape_formats::ReadError::Io(error) => {
             Error { format, offset: 0, field: "bytes", kind: heaptape_formats::Kind::Text(error.to_string()) }
         }
     })
@@ -114,7 +114,7 @@ impl Imported {
         image.sums = Some((self.totals, self.sums));
         let truncated_at = match (ending, damage) {
             (_, Some(damage)) => Some(damage),
-            (Ending::Cut { offset, field }, None) => Some(format!("offset {offset} ({field})")),
+            (Ending::Truncated { offset, field }, None) => Some(format!("offset {offset} ({field})")),
             (Ending::Complete, None) => None,
         };
         if let Some(at) = truncated_at {

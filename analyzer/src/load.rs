@@ -116,7 +116,7 @@ pub fn open(path: &Path) -> Result<Recording, Failure> {
     }
     let file = File::open(path).map_err(|error| io_failure(path, error))?;
     let mut start = Vec::new();
-    file.take_at(0, FILE_MAGIC.len(), &mut start).map_err(|error| io_failure(path, error))?;
+    file.read_up_to(0, FILE_MAGIC.len(), &mut start).map_err(|error| io_failure(path, error))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if start == FILE_MAGIC {
         return image_alone(path, Image::open(folder, None)?);

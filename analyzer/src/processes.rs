@@ -3,7 +3,7 @@
 use crate::load::{Events, Image, Recording};
 use crate::near::hint;
 use crate::text::{clean, counted};
-use heaptape_formats::pattern::fits;
+use heaptape_formats::pattern::matches;
 use heaptape_formats::recording::Exit;
 
 /// The processes that a person names; all conditions must hold.
@@ -141,7 +141,7 @@ fn is_program(image: &Image, pattern: &str) -> bool {
     let called = image.about.argv.first().map(|called| called.rsplit('/').next().unwrap_or(called));
     let folder = image.about.folder.split_once('.').map(|(_, name)| name);
     let names = [Some(&*image.name()), called, folder]
-        .map(|name| name.is_some_and(|name| fits(pattern.as_bytes(), name.as_bytes())));
+        .map(|name| name.is_some_and(|name| matches(pattern.as_bytes(), name.as_bytes())));
     names.contains(&true)
 }
 

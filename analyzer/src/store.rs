@@ -1,8 +1,8 @@
 //! The daemon's epochs on disk: which folders a question is about. Their names are times, so their order is that of the epochs.
 
 use crate::load;
-use heaptape_formats::pattern::fits;
-use heaptape_formats::recording::{FLOWS, PROGRAM, RECORDING, Recording, STREAM, is_epoch};
+use heaptape_formats::pattern::matches;
+use heaptape_formats::recording::{DCPI_FOLDER, PROGRAM_PREFIX, RECORDING, Recording, STREAM, is_epoch};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ pub fn find(state: &Path, wanted: &Wanted) -> io::Result<Vec<PathBuf>> {
     let skipped = wanted.last.map_or(0, |last| epochs.len().saturating_sub(last));
     let epochs = epochs.into_iter().skip(skipped).map(|(_, path)| path);
     if wanted.dcpi {
-        return Ok(epochs.map(|path| path.join(FLOWS)).filter(|path| path.is_dir()).collect());
+        return Ok(epochs.map(|path| path.join(DCPI_FOLDER)).filter(|path| path.is_dir()).collect());
     }
     if wanted.program.is_none() && wanted.label.is_none() {
         return Ok(epochs.collect());
@@ -101,9 +101,9 @@ fn images(epoch: &Path, wanted: &Wanted) -> Vec<(Option<(u32, u64)>, PathBuf)> {
         // PID.NAME, all.NAME: the name that the kernel gave the process.
         let short = name.split_once('.').map_or(name.as_str(), |(_, short)| short);
         let is_it = |pattern: &String| {
-            fits(pattern.as_bytes(), program.as_bytes()) || fits(pattern.as_bytes(), short.as_bytes())
+            matches(pattern.as_bytes(), program.as_bytes()) || matches(pattern.as_bytes(), short.as_bytes())
         };
-        if name == FLOWS || !wanted.program.as_ref().is_none_or(is_it) {
+        if name == DCPI_FOLDER || !wanted.program.as_ref().is_none_or(is_it) {
             continue;
         }
         if let Some(label) = &wanted.label {
@@ -116,7 +116,8 @@ fn images(epoch: &Path, wanted: &Wanted) -> Vec<(Option<(u32, u64)>, PathBuf)> {
                 continue;
             }
         }
-        let process = listed.filter(|_| !name.starts_with(PROGRAM)).map(|image| (image.pid, image.started_unix_ns));
+        let process =
+            listed.filter(|_| !name.starts_with(PROGRAM_PREFIX)).map(|image| (image.pid, image.started_unix_ns));
         found.push((process, path));
     }
     found

@@ -177,7 +177,7 @@ fn hostile_sizes_take_no_memory() {
     use heaptape_formats::tape::{Chunk, Column, Record, Sites, Writer, field::Text};
     let mut tape = Vec::new();
     let mut writer = Writer::default();
-    Writer::file_head(&mut tape);
+    Writer::file_header(&mut tape);
     writer.record(&Record::Sites(Sites { first: u32::MAX, sites: vec![Default::default()] }), &mut tape);
     let zeros = vec![0u8; 12 << 20];
     let mut stored = Vec::new();

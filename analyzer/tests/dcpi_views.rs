@@ -2,7 +2,7 @@
 //! must be rejected.
 
 use heaptape_analyzer::compat::dcpi::{Error, Inputs, Set, cat, diff, list, prof};
-use heaptape_formats::dcpi::{Builder, Head};
+use heaptape_formats::dcpi::{Builder, HeaderFields};
 use std::path::{Path, PathBuf};
 
 const SMALL: u64 = 0x40_0144;
@@ -34,7 +34,7 @@ impl Profiles {
     }
 
     fn write(&self, name: &str, event: &str, tstart: u64, counts: &[(u64, u64)]) -> PathBuf {
-        let head = Head {
+        let head = HeaderFields {
             image: "b1d0cafe00112233445566778899aabbccddeeff",
             unix_seconds: 1_795_249_800,
             platform: "box",
@@ -43,7 +43,7 @@ impl Profiles {
             tsize: 0x67,
             cpuspeed: 2800,
             path: Some("/usr/bin/program"),
-            ..Head::default()
+            ..HeaderFields::default()
         };
         let mut builder = Builder::new(&head).expect("a plain head");
         for &(address, count) in counts {

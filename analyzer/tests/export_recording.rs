@@ -11,7 +11,7 @@ use heaptape_formats::dcpi::{self, Header};
 use heaptape_formats::mptl::Profile;
 use heaptape_formats::mtrc::{self, Record};
 use heaptape_formats::tape::{self, Codec};
-use heaptape_formats::{Flavour, gmon, mptl};
+use heaptape_formats::{Abi, gmon, mptl};
 use made::Step;
 use std::path::{Path, PathBuf};
 
@@ -123,7 +123,7 @@ fn a_profile_made_of_events_is_the_recorders() {
     assert_eq!(made.bins, stored.bins);
     assert_eq!(made.sites.len(), stored.sites.len());
     let rows = |profile: &Profile| {
-        let (places, data) = (profile.site_places(), profile.data_places());
+        let (places, data) = (profile.site_positions(), profile.data_positions());
         places
             .iter()
             .map(|&place| profile.sites[place])
@@ -283,14 +283,14 @@ fn conversions_conserve_what_both_formats_hold() {
     all_hold(&converted("mptl", &[&recording], &options, &at("p.mptl")).unwrap());
 
     // mpatrol's formats in all flavours, there and back.
-    for flavour in Flavour::ALL {
+    for flavour in Abi::ALL {
         let other =
             ConvertOptions { export: Options { flavour: Some(flavour), ..Options::default() }, ..options.clone() };
         for (to, first) in [("mtrc", "t.mtrc"), ("mptl", "p.mptl")] {
             let (there, back) = (at(&format!("{to}.{}", flavour.name())), at(&format!("{to}.back")));
             all_hold(&converted(to, &[&at(first)], &other, &there).unwrap());
             let le64 = ConvertOptions {
-                export: Options { flavour: Some(Flavour::LE64), ..Options::default() },
+                export: Options { flavour: Some(Abi::LE64), ..Options::default() },
                 ..options.clone()
             };
             all_hold(&converted(to, &[&there], &le64, &back).unwrap());
@@ -329,12 +329,12 @@ fn conversions_conserve_what_both_formats_hold() {
     assert_eq!(Header::text(dcpi::read(&bytes).unwrap().header.event), "bytes");
 
     // Forms and flavours of gmon.out.
-    for flavour in Flavour::ALL {
+    for flavour in Abi::ALL {
         let other =
             ConvertOptions { export: Options { flavour: Some(flavour), ..Options::default() }, ..options.clone() };
         let name = format!("g.{}", flavour.name());
         all_hold(&converted("gmon", &[&at("g.gmon")], &other, &at(&name)).unwrap());
-        assert_eq!(read(&name).flavour, flavour);
+        assert_eq!(read(&name).abi, flavour);
         assert_eq!(bins(&name), bins("g.gmon"));
     }
 }

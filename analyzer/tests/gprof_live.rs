@@ -2,7 +2,7 @@
 //! ties, and all filters.
 
 use heaptape_analyzer::compat::gprof::{self, Options};
-use heaptape_formats::Flavour;
+use heaptape_formats::Abi;
 use heaptape_formats::gmon::{self, Arc, Gmon, Histograms, Record, Unit};
 use std::path::Path;
 use std::process::Command;
@@ -30,7 +30,7 @@ const FUNCTIONS: [u64; 14] = [
 ];
 
 fn profile(random: &mut Random) -> Gmon {
-    let mut gmon = Gmon::new(Flavour::LE64);
+    let mut gmon = Gmon::new(Abi::LE64);
     let size = random.one(&[340, 339, 333, 100]);
     let bins = (0..size).map(|_| random.one(&[0, 0, 0, 1, 2, 5, 100])).collect();
     let unit = Unit::seconds(Some(random.one(&[100, 1, 250])));

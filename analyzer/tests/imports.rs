@@ -75,7 +75,7 @@ fn truncated_file_is_readable_to_the_truncation() {
             assert!(imported.totals.allocs <= all.totals.allocs, "{name} truncated at {end}");
             assert!(imported.sums.len() <= all.sums.len() + 1, "{name} truncated at {end}");
             sums = sums.max(imported.sums.len());
-            if let Ending::Cut { offset, .. } = ending {
+            if let Ending::Truncated { offset, .. } = ending {
                 assert!(offset <= end as u64, "{name} truncated at {end}: {offset}");
             }
         }

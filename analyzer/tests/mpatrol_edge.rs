@@ -70,7 +70,7 @@ fn traces() {
                 continue;
             }
         };
-        let word = reader.header().flavour.word;
+        let word = reader.header().abi.word_size;
         let (mut out, mut complaints) = (Vec::new(), Vec::new());
         let options = mptrace::Options { verbose: true, source: true, address_bytes: word };
         let mut view = mptrace::View::new(options, &mut out, &mut complaints).unwrap();
@@ -88,7 +88,7 @@ fn traces() {
         let mut errors: Vec<_> = String::from_utf8(complaints).unwrap().lines().map(str::to_owned).collect();
         match (&failure, reader.ending()) {
             (Some(error), _) => errors.push(format!("mptrace: {}", mptrace::read_error_message(error))),
-            (None, Some(Ending::Cut { .. })) => errors.push("mptrace: Error reading file".to_owned()),
+            (None, Some(Ending::Truncated { .. })) => errors.push("mptrace: Error reading file".to_owned()),
             _ => {}
         }
         if name.starts_with("straddle") {

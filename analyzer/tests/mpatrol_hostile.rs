@@ -2,7 +2,7 @@
 
 use heaptape_analyzer::compat::{mleak, mprof, mptrace};
 use heaptape_formats::mptl::Profile;
-use heaptape_formats::mtrc::{Place, Record};
+use heaptape_formats::mtrc::{Location, Record};
 use std::fs;
 use std::path::Path;
 
@@ -70,21 +70,21 @@ fn totals_of_random_events_are_consistent() {
     for _ in 0..20_000 {
         let (index, address) = (random.next() % 300, random.next() << 31 | random.next());
         let size = if random.next().is_multiple_of(9) { u64::MAX } else { random.next() % 5000 };
-        let place = Place { function: Some(b"\xff\"f"), ..Place::thread(random.next() % 3) };
+        let location = Location { function: Some(b"\xff\"f"), ..Location::thread(random.next() % 3) };
         match random.next() % 8 {
             0..=2 => {
                 if let Some(size) = live.insert(index, size) {
                     lost = (lost.0 + 1, lost.1 + u128::from(size));
                 }
-                view.record(&Record::Alloc { index, address, size, place }).unwrap();
+                view.record(&Record::Alloc { index, address, size, location }).unwrap();
             }
             3 => {
                 live.entry(index).and_modify(|old| *old = size);
-                view.record(&Record::Resize { index, address, size, place }).unwrap();
+                view.record(&Record::Resize { index, address, size, location }).unwrap();
             }
             4..=5 => {
                 live.remove(&index);
-                view.record(&Record::Free { index, place }).unwrap();
+                view.record(&Record::Free { index, location }).unwrap();
             }
             6 => view.record(&Record::Heap { address, size }).unwrap(),
             _ => view.record(&Record::Internal { address, size }).unwrap(),

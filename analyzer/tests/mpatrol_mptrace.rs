@@ -39,7 +39,7 @@ struct Printed {
 fn print(file: &str, verbose: bool, as_misread: bool) -> Printed {
     let bytes = fs::read(golden().join(file)).unwrap();
     let mut reader = Reader::new(&bytes).unwrap();
-    let word = reader.header().flavour.word;
+    let word = reader.header().abi.word_size;
     let (mut out, mut warnings, mut hatf, mut simulation) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut view =
         View::new(Options { verbose, source: verbose, address_bytes: word }, &mut out, &mut warnings).unwrap();

@@ -1,8 +1,8 @@
-//! Bounds-checked reading that always knows its offset, so that every error can name it.
+//! Bounds-checked reading of bytes. The cursor knows its offset, so that every error can name it.
 
-use crate::{Error, Flavour, Format, Kind, Result, leb128};
+use crate::{Abi, Error, Format, Kind, Result, leb128};
 
-/// A place in bytes that are being read.
+/// A read position in a slice of bytes of one format.
 #[derive(Clone, Debug)]
 pub struct Cursor<'a> {
     format: Format,
@@ -12,56 +12,65 @@ pub struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts at the first of `bytes`.
+    /// Creates a cursor at the first of `bytes`.
     pub const fn new(format: Format, bytes: &'a [u8]) -> Self {
         Cursor { format, bytes, at: 0, base: 0 }
     }
 
-    /// The same for bytes that lie at `base` in their file, so that offsets in errors count from the file's start.
+    /// Creates a cursor over bytes from offset `base` of their file, so that offsets in errors
+    /// count from the start of the file.
     pub const fn at_offset(format: Format, bytes: &'a [u8], base: u64) -> Self {
         Cursor { format, bytes, at: 0, base }
     }
 
-    /// Bytes from the start of the file.
+    /// Returns the offset of the next byte from the start of the file.
     pub const fn offset(&self) -> u64 {
         self.base + self.at as u64
     }
 
-    /// Bytes not yet read.
+    /// Returns the number of bytes that have not been read.
     pub const fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// What has not been read.
+    /// Returns the bytes that have not been read.
     pub fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }
 
-    /// Moves `count` bytes on, at most to the end.
+    /// Skips `count` bytes, or all that remain if these are fewer.
     pub fn skip(&mut self, count: usize) {
         self.at = self.bytes.len().min(self.at.saturating_add(count));
     }
 
-    /// An error at the present place.
+    /// Returns an error at the present offset.
     pub fn error(&self, field: &'static str, kind: Kind) -> Error {
         Error { format: self.format, offset: self.offset(), field, kind }
     }
 
-    /// An error: `value` stands where `expected` should.
+    /// Returns an error at the present offset for `value`, where `expected` describes a valid one.
     pub fn bad(&self, field: &'static str, value: u64, expected: &'static str) -> Error {
         self.error(field, Kind::Bad(value, expected))
     }
 
-    /// The next `count` bytes.
+    /// Reads the next `count` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Truncated`] if fewer bytes remain.
     pub fn take(&mut self, field: &'static str, count: usize) -> Result<&'a [u8]> {
         let end = self.at.checked_add(count).filter(|&end| end <= self.bytes.len());
-        let Some(end) = end else { return Err(self.error(field, Kind::Cut)) };
+        let Some(end) = end else { return Err(self.error(field, Kind::Truncated)) };
         let bytes = &self.bytes[self.at..end];
         self.at = end;
         Ok(bytes)
     }
 
-    /// One byte.
+    /// Reads one byte.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Truncated`] if no byte remains.
     #[inline]
     pub fn byte(&mut self, field: &'static str) -> Result<u8> {
         match self.bytes.get(self.at) {
@@ -69,16 +78,20 @@ impl<'a> Cursor<'a> {
                 self.at += 1;
                 Ok(byte)
             }
-            None => Err(self.error(field, Kind::Cut)),
+            None => Err(self.error(field, Kind::Truncated)),
         }
     }
 
-    /// The next byte, without moving on.
+    /// Returns the next byte without reading it.
     pub fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
 
-    /// Exactly these bytes.
+    /// Reads bytes that must equal `expected`.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Truncated`] if fewer bytes remain, [`Kind::Magic`] if they differ.
     pub fn magic(&mut self, field: &'static str, expected: &[u8]) -> Result<()> {
         let start = self.at;
         let found = self.take(field, expected.len())?;
@@ -89,27 +102,47 @@ impl<'a> Cursor<'a> {
         Err(self.error(field, Kind::Magic))
     }
 
-    /// A number of `size` bytes (at most 8) in the flavour's byte order.
-    pub fn number(&mut self, field: &'static str, flavour: Flavour, size: usize) -> Result<u64> {
-        Ok(flavour.number(self.take(field, size)?))
+    /// Reads a number of `size` bytes (at most 8) in the byte order of `abi`.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Truncated`] if fewer bytes remain.
+    pub fn number(&mut self, field: &'static str, abi: Abi, size: usize) -> Result<u64> {
+        Ok(abi.number(self.take(field, size)?))
     }
 
-    /// A native word.
-    pub fn word(&mut self, field: &'static str, flavour: Flavour) -> Result<u64> {
-        self.number(field, flavour, usize::from(flavour.word))
+    /// Reads a machine word of `abi`.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Truncated`] if fewer bytes remain.
+    pub fn word(&mut self, field: &'static str, abi: Abi) -> Result<u64> {
+        self.number(field, abi, usize::from(abi.word_size))
     }
 
-    /// A little-endian 32-bit number.
+    /// Reads a little-endian 32-bit number.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Truncated`] if fewer bytes remain.
     pub fn u32(&mut self, field: &'static str) -> Result<u32> {
-        Ok(Flavour::LE64.number(self.take(field, 4)?) as u32)
+        Ok(Abi::LE64.number(self.take(field, 4)?) as u32)
     }
 
-    /// A little-endian 64-bit number.
+    /// Reads a little-endian 64-bit number.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Truncated`] if fewer bytes remain.
     pub fn u64(&mut self, field: &'static str) -> Result<u64> {
-        Ok(Flavour::LE64.number(self.take(field, 8)?))
+        Ok(Abi::LE64.number(self.take(field, 8)?))
     }
 
-    /// An unsigned LEB128 number.
+    /// Reads an unsigned LEB128 number.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Truncated`] if the bytes end inside it, [`Kind::Text`] if it has more than 64 bits.
     #[inline]
     pub fn leb(&mut self, field: &'static str) -> Result<u64> {
         match leb128::read(self.bytes.get(self.at..).unwrap_or_default()) {
@@ -117,13 +150,20 @@ impl<'a> Cursor<'a> {
                 self.at += size;
                 Ok(value)
             }
-            Err(leb128::Failure::Cut) => Err(self.error(field, Kind::Cut)),
-            Err(leb128::Failure::TooLong) => Err(self.error(field, Kind::Text("a number of more than 64 bits".into()))),
+            Err(leb128::DecodeError::Truncated) => Err(self.error(field, Kind::Truncated)),
+            Err(leb128::DecodeError::TooLong) => {
+                Err(self.error(field, Kind::Text("a number of more than 64 bits".into())))
+            }
         }
     }
 
-    /// A LEB128 count of things that take at least `least` bytes each: refused when the bytes cannot hold them, so that
-    /// a count from a file never decides how much memory is taken.
+    /// Reads a LEB128 count of items that take at least `least` bytes each. A count that the
+    /// remaining bytes cannot hold is refused, so that a count from a file never decides how much
+    /// memory is allocated.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Cursor::leb`], and [`Kind::Bad`] if the remaining bytes cannot hold the items.
     pub fn count(&mut self, field: &'static str, least: usize) -> Result<usize> {
         let start = self.clone();
         let value = self.leb(field)?;
@@ -133,7 +173,11 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A LEB128 length and as many bytes.
+    /// Reads a LEB128 length and that number of bytes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Cursor::count`].
     pub fn bytes(&mut self, field: &'static str) -> Result<&'a [u8]> {
         let count = self.count(field, 1)?;
         self.take(field, count)

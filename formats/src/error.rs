@@ -1,34 +1,34 @@
-//! What can be wrong with a file, and where. One type for all formats: every message names format, offset and field.
+//! Errors of all formats. Every message names the format, the offset and the field.
 
 use std::{fmt, io};
 
 /// The file formats that this crate knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// mpatrol event trace.
+    /// mpatrol's trace of allocation events.
     Mtrc,
-    /// mpatrol profile.
+    /// mpatrol's profile of allocation sums.
     Mptl,
-    /// gprof `gmon.out`.
+    /// The file `gmon.out` of gprof.
     Gmon,
-    /// DCPI profile file.
+    /// Profile file of DCPI.
     Dcpi,
-    /// heaptape's annotation file, `events.tape`.
+    /// heaptape's own file beside the trace, `events.tape`.
     Tape,
-    /// `recording.json`.
+    /// The description of a recording, `recording.json`.
     Recording,
-    /// pprof's profile.
+    /// Profile of pprof, `profile.proto`.
     Pprof,
-    /// heaptrack's data file.
+    /// Data file of heaptrack.
     Heaptrack,
-    /// DHAT's data file.
+    /// Data file of DHAT.
     Dhat,
-    /// Massif's output.
+    /// Output file of Massif.
     Massif,
 }
 
 impl Format {
-    /// The name that messages and `--to` use.
+    /// Returns the name that messages and `--to` use.
     pub const fn name(self) -> &'static str {
         match self {
             Format::Mtrc => "MTRC",
@@ -51,31 +51,31 @@ impl fmt::Display for Format {
     }
 }
 
-/// What is wrong.
+/// What is wrong with the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The bytes end inside this field. Readers of streams turn this into [`Ending::Cut`].
-    Cut,
-    /// Not the magic bytes that belong here.
+    /// The bytes end inside this field. Readers of streams turn this into [`Ending::Truncated`].
+    Truncated,
+    /// The bytes are not the expected magic bytes.
     Magic,
-    /// A version that this crate does not read.
+    /// The file has a version that this crate does not read.
     Version(u64),
-    /// A number that cannot be: too long, out of range, or pointing nowhere. The text says what was expected.
+    /// A number is too long, out of range, or refers to nothing. The text says what was expected.
     Bad(u64, &'static str),
-    /// Anything else, in a few words.
+    /// Any other fault, described by the text.
     Text(String),
 }
 
-/// An error in a file: format, byte offset from its start, field, and what is wrong there.
+/// An error in a file, with format, byte offset, field and kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// The format that was being read.
+    /// Format that was being read.
     pub format: Format,
-    /// Bytes from the start of the (uncompressed) file.
+    /// Offset in bytes from the start of the (uncompressed) file.
     pub offset: u64,
-    /// The field's name in the format's own words.
+    /// Name of the field, as the format's own documentation has it.
     pub field: &'static str,
-    /// What is wrong.
+    /// What is wrong with the bytes of a field.
     pub kind: Kind,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: offset {}: {}: ", self.format, self.offset, self.field)?;
         match &self.kind {
-            Kind::Cut => f.write_str("the file ends here"),
+            Kind::Truncated => f.write_str("the file ends here"),
             Kind::Magic => f.write_str("not the expected magic bytes"),
             Kind::Version(v) => write!(f, "version {v} is not one that can be read"),
             Kind::Bad(v, expected) => write!(f, "{v} ({v:#x}) where {expected}"),
@@ -94,67 +94,67 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Why a stream of bytes was read no further.
+/// Error of a reader that reads its bytes itself.
 #[derive(Debug)]
-pub enum Failure {
-    /// The bytes could not be read.
+pub enum ReadError {
+    /// The source of the bytes failed.
     Io(io::Error),
-    /// The bytes are not what their format asks for.
+    /// The bytes break a rule of their format.
     Format(Error),
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> Self {
-        Failure::Io(error)
+        ReadError::Io(error)
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for ReadError {
     fn from(error: Error) -> Self {
-        Failure::Format(error)
+        ReadError::Format(error)
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Io(error) => error.fmt(f),
-            Failure::Format(error) => error.fmt(f),
+            ReadError::Io(error) => error.fmt(f),
+            ReadError::Format(error) => error.fmt(f),
         }
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for ReadError {}
 
-/// The result of reading.
+/// Result of reading bytes in memory.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// How a file ended.
+/// How a file ended, where it could be read that far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// With the mark that its format puts at the end.
+    /// The file has all of its bytes, with the end mark of its format where there is one.
     Complete,
-    /// Without it: everything before `offset` was read; the bytes ended inside (or before) `field`.
-    Cut {
-        /// Bytes from the start of the file to the first byte that could not be used.
+    /// The bytes ended inside (or before) `field`. Everything before `offset` was read.
+    Truncated {
+        /// Offset in bytes of the first byte that could not be used.
         offset: u64,
-        /// The field that was cut.
+        /// Field in which the bytes ended.
         field: &'static str,
     },
 }
 
 impl Ending {
-    /// Whether the file ended as its format says.
+    /// Returns whether no byte of the file is missing.
     pub const fn is_complete(self) -> bool {
         matches!(self, Ending::Complete)
     }
 }
 
-/// What a walk over bytes that come piece by piece found.
+/// Result of the validation of bytes that arrive in several reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Walked {
-    /// How the bytes ended, or what is wrong behind those that can be read.
+pub struct Validation {
+    /// How the bytes ended, or the first error. Everything before that error can be read.
     pub ending: Result<Ending>,
-    /// So many bytes can be read by themselves, as a whole file or as a cut one.
+    /// Number of bytes from the start that form a readable file, complete or truncated.
     pub bytes: u64,
 }

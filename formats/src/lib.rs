@@ -1,14 +1,15 @@
-//! Every file that heaptape reads or writes, one folder each, reader beside writer.
+//! Readers and writers of every file format that heaptape knows, one folder for each format.
 //!
-//! Laws of this crate: no `unsafe`, no panic on any input, memory bounded by the size of the input, and a cut file is an
-//! [`Ending`], not an error. `layout.rs` of each folder holds the only description of its bytes.
+//! This crate has no `unsafe` code and does not panic on any input. Memory is bounded by the size
+//! of the input. A truncated file is an [`Ending`], not an error. `layout.rs` of each folder is the
+//! only description of the format's bytes.
 #![forbid(unsafe_code)]
 
+pub mod abi;
 pub mod cursor;
 pub mod dcpi;
 pub mod dhat;
 pub mod error;
-pub mod flavour;
 pub mod gmon;
 pub mod heaptrack;
 pub mod leb128;
@@ -22,6 +23,6 @@ pub mod recording;
 pub mod sniff;
 pub mod tape;
 
+pub use abi::Abi;
 pub use cursor::Cursor;
-pub use error::{Ending, Error, Failure, Format, Kind, Result, Walked};
-pub use flavour::Flavour;
+pub use error::{Ending, Error, Format, Kind, ReadError, Result, Validation};

@@ -1,28 +1,29 @@
-//! Patterns of names: `*` stands for any text, `?` for one letter.
+//! Glob patterns of names: `*` matches any text, `?` one byte.
 
-/// Whether a name fits. At worst the product of both lengths in time.
-pub fn fits(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut at, mut place, mut star) = (0, 0, None);
-    while place < name.len() {
-        match pattern.get(at) {
+/// Returns whether `name` matches `pattern`. The time is at most proportional to the product of
+/// both lengths.
+pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut pattern_index, mut name_index, mut star) = (0, 0, None);
+    while name_index < name.len() {
+        match pattern.get(pattern_index) {
             Some(b'*') => {
-                star = Some((at, place));
-                at += 1;
+                star = Some((pattern_index, name_index));
+                pattern_index += 1;
             }
-            Some(letter) if *letter == b'?' || *letter == name[place] => {
-                at += 1;
-                place += 1;
+            Some(byte) if *byte == b'?' || *byte == name[name_index] => {
+                pattern_index += 1;
+                name_index += 1;
             }
             _ => match &mut star {
                 Some((before, from)) => {
                     *from += 1;
-                    (at, place) = (*before + 1, *from);
+                    (pattern_index, name_index) = (*before + 1, *from);
                 }
                 None => return false,
             },
         }
     }
-    pattern[at.min(pattern.len())..].iter().all(|letter| *letter == b'*')
+    pattern[pattern_index.min(pattern.len())..].iter().all(|byte| *byte == b'*')
 }
 
 #[cfg(test)]
@@ -30,8 +31,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_fit() {
-        for (pattern, name, is_fit) in [
+    fn stars_and_question_marks() {
+        for (pattern, name, expected) in [
             ("redis-*", "redis-server", true),
             ("redis-*", "redis", false),
             ("*", "", true),
@@ -41,8 +42,8 @@ mod tests {
             ("", "x", false),
             ("nginx", "nginx", true),
         ] {
-            assert_eq!(fits(pattern.as_bytes(), name.as_bytes()), is_fit, "{pattern} {name}");
+            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
         }
-        assert!(!fits("*a".repeat(100).as_bytes(), &[b'a'; 99]));
+        assert!(!matches("*a".repeat(100).as_bytes(), &[b'a'; 99]));
     }
 }

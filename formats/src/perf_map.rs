@@ -1,51 +1,53 @@
-//! perf maps: `/tmp/perf-PID.map`, where a process tells what code it makes at run time. Source: Linux,
-//! tools/perf/Documentation/jit-interface.txt. A line is `START SIZE NAME`, both numbers hexadecimal, and the name is the rest of the line
-//! with whatever it holds. Code that takes the place of other code has the later line.
+//! Reader of perf maps: files `/tmp/perf-PID.map` in which a process names the code that it
+//! generates at run time. Source: Linux, tools/perf/Documentation/jit-interface.txt. A line is
+//! `START SIZE NAME` with hexadecimal numbers; the name is the rest of the line, with any bytes.
+//! Where code replaces other code, the later line applies.
 
 use std::collections::BTreeSet;
 
-/// One line.
+/// One line of a perf map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// First address.
+    /// First address of the code.
     pub start: u64,
-    /// Bytes of code.
+    /// Size of the code in bytes.
     pub length: u64,
-    /// The name.
+    /// Name of the code, any bytes.
     pub name: &'a [u8],
 }
 
-fn hexadecimal(word: &[u8]) -> Option<u64> {
-    let digits = word.strip_prefix(b"0x").unwrap_or(word);
-    // `from_str_radix` takes a sign too.
+fn hexadecimal(field: &[u8]) -> Option<u64> {
+    let digits = field.strip_prefix(b"0x").unwrap_or(field);
+    // `from_str_radix` accepts a sign, too.
     digits.first().filter(|digit| digit.is_ascii_hexdigit())?;
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
 impl Line<'_> {
-    /// Reads a line; none when it is not one.
+    /// Parses a line. Returns `None` if it is not one.
     pub fn read(line: &[u8]) -> Option<Line<'_>> {
-        let mut words = line.splitn(3, |byte| *byte == b' ');
-        let (start, length) = (hexadecimal(words.next()?)?, hexadecimal(words.next()?)?);
-        let name = words.next()?.trim_ascii();
+        let mut fields = line.splitn(3, |byte| *byte == b' ');
+        let (start, length) = (hexadecimal(fields.next()?)?, hexadecimal(fields.next()?)?);
+        let name = fields.next()?.trim_ascii();
         (length > 0 && !name.is_empty()).then_some(Line { start, length, name })
     }
 }
 
-/// Addresses that have no name yet. Ranges are given in order of their strength, the strongest first: each address goes to the first one
-/// that holds it. However many ranges overlap, an address is looked at once.
+/// Addresses that have no name yet. Ranges are passed in order of precedence, the first one wins:
+/// each address goes to the first range that contains it. However many ranges overlap, an address
+/// is looked at once.
 #[derive(Clone, Debug, Default)]
-pub struct Unnamed {
+pub struct UnnamedAddresses {
     addresses: BTreeSet<u64>,
 }
 
-impl Unnamed {
-    /// Whether all have a name.
+impl UnnamedAddresses {
+    /// Returns whether every address has a name.
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty()
     }
 
-    /// Takes out the addresses that a range holds.
+    /// Removes the addresses inside a range and returns them.
     pub fn take(&mut self, start: u64, length: u64) -> Vec<u64> {
         let Some(last) = length.checked_sub(1).map(|more| start.saturating_add(more)) else { return Vec::new() };
         let inside: Vec<u64> = self.addresses.range(start..=last).copied().collect();
@@ -56,9 +58,9 @@ impl Unnamed {
     }
 }
 
-impl FromIterator<u64> for Unnamed {
-    fn from_iter<I: IntoIterator<Item = u64>>(addresses: I) -> Unnamed {
-        Unnamed { addresses: addresses.into_iter().collect() }
+impl FromIterator<u64> for UnnamedAddresses {
+    fn from_iter<I: IntoIterator<Item = u64>>(addresses: I) -> UnnamedAddresses {
+        UnnamedAddresses { addresses: addresses.into_iter().collect() }
     }
 }
 
@@ -69,13 +71,13 @@ mod tests {
     #[test]
     fn lines_are_read() {
         let line = |text: &'static str| Line::read(text.as_bytes());
-        let made = |start, length, name: &'static str| Some(Line { start, length, name: name.as_bytes() });
+        let parsed = |start, length, name: &'static str| Some(Line { start, length, name: name.as_bytes() });
         assert_eq!(
             line("7f6578026140 338 JS:*outer /srv/my app.js:2:25"),
-            made(0x7f65_7802_6140, 0x338, "JS:*outer /srv/my app.js:2:25")
+            parsed(0x7f65_7802_6140, 0x338, "JS:*outer /srv/my app.js:2:25")
         );
-        assert_eq!(line("0x10 0xFF \tpy::f:/x.py\r"), made(16, 255, "py::f:/x.py"));
-        assert_eq!(line("ffffffffffffffff 1 last"), made(u64::MAX, 1, "last"));
+        assert_eq!(line("0x10 0xFF \tpy::f:/x.py\r"), parsed(16, 255, "py::f:/x.py"));
+        assert_eq!(line("ffffffffffffffff 1 last"), parsed(u64::MAX, 1, "last"));
         for bad in [
             "",
             " ",
@@ -96,8 +98,8 @@ mod tests {
     }
 
     #[test]
-    fn the_strongest_range_has_an_address() {
-        let mut unnamed: Unnamed = [5, 10, 11, 20, u64::MAX].into_iter().collect();
+    fn first_range_wins_an_address() {
+        let mut unnamed: UnnamedAddresses = [5, 10, 11, 20, u64::MAX].into_iter().collect();
         assert_eq!(unnamed.take(10, 1), [10]);
         assert_eq!(unnamed.take(0, 12), [5, 11]);
         assert!(unnamed.take(0, 12).is_empty());

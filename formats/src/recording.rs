@@ -1,36 +1,37 @@
-//! A recording: a directory with `recording.json` and one folder for each process image. How the images of one recording
-//! are told apart and belong together is said here and nowhere else.
+//! The files and folders of a recording: a directory with `recording.json` and one folder for each
+//! process. This module alone defines how the processes of one recording are named and related.
 //!
 //! ```text
 //! heaptape.sqlite3.4711/
 //!   recording.json
 //!   sysroot/               files of modules below their own paths, when the recording was packed
-//!   4711.sqlite3/          pid and program; `.2`, `.3` … behind it when a pid and name come again (exec, pid reuse)
+//!   4711.sqlite3/          pid and program; `.2`, `.3` … if both occur again (exec, pid reuse)
 //!     trace.mtrc[.zst|.lz4]   profile.mptl[.zst]   events.tape   symbols.tape
 //! ```
 //!
-//! The daemon keeps recordings of a user one behind the other, as epochs:
+//! The daemon keeps the recordings of a user as a series of epochs:
 //!
 //! ```text
-//! STATE/1000/                 a user's
-//!   202611211100/             an epoch: when it began, UTC; `-0002`, … behind it when several began in that minute
-//!     recording.json          sealed once it says when it ended
-//!     4711.redis-server/      a process
-//!     all.sh/                 the processes of a program that are over, summed
-//!     dcpi/                   a DCPI profile for each image and event
+//! STATE/1000/                 folder of a user
+//!   202611211100/             an epoch: its start (UTC); `-0002`, … if several began in that minute
+//!     recording.json          sealed once it contains the end
+//!     4711.redis-server/      one process
+//!     all.sh/                 sums of the ended processes of a program
+//!     dcpi/                   a DCPI profile for each module and event
 //! ```
 
 use serde::{Deserialize, Serialize};
 
-/// Name of an epoch's folder of DCPI profiles.
-pub const FLOWS: &str = "dcpi";
-/// How the name of a folder begins that holds a program's sums.
-pub const PROGRAM: &str = "all.";
+/// Name of the folder of DCPI profiles in an epoch.
+pub const DCPI_FOLDER: &str = "dcpi";
+/// Prefix of the name of a folder with the sums of a program.
+pub const PROGRAM_PREFIX: &str = "all.";
 
-/// Origin of an image that is a trace or a profile that somebody sent: it has no tape.
+/// [`ProcessInfo::origin`] of a trace or profile that another program sent. It has no tape.
 pub const STREAM: &str = "stream";
 
-/// Whether a name is an epoch's: the minute in which it began, and behind a dash its number among those of the minute, from the second on.
+/// Returns whether a name is that of an epoch: the minute in which it began, and from the second
+/// one of that minute on a dash and its number.
 pub fn is_epoch(name: &str) -> bool {
     let is_number = |text: &str, digits| text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit());
     match name.split_once('-') {
@@ -41,107 +42,112 @@ pub fn is_epoch(name: &str) -> bool {
 
 /// Name of the file that describes a recording.
 pub const RECORDING: &str = "recording.json";
-/// Name of an image's trace; with the codec's suffix when compressed.
+/// Name of the trace of a process. A compressed one has the suffix of its codec.
 pub const TRACE: &str = "trace.mtrc";
-/// Name of an image's profile; with zstd's suffix when compressed.
+/// Name of the profile of a process. A compressed one has the suffix of zstd.
 pub const PROFILE: &str = "profile.mptl";
-/// Name of an image's tape.
+/// Name of the tape of a process.
 pub const TAPE: &str = "events.tape";
-/// Name of the file with the names that a recording keeps of its modules: a tape of [`crate::tape::Symbols`].
+/// Name of the file with the symbols that a recording keeps of its modules: a tape of
+/// [`crate::tape::Symbols`].
 pub const SYMBOLS: &str = "symbols.tape";
-/// Locked, as long as somebody writes [`SYMBOLS`].
+/// Name of the file that is locked while [`SYMBOLS`] is being written.
 pub const SYMBOLS_LOCK: &str = ".symbols";
 
-/// Name of the report that a recorder which crashed leaves in the recording.
+/// Name of the report that a crashed recorder leaves in the recording.
 pub const CRASH_REPORT: &str = "crash-report.txt";
-/// Room on the disk for the last words, while a recording is made.
+/// Name of the file that reserves disk space for the last records of a running recording.
 pub const RESERVE: &str = ".reserve";
-/// Name of the folder with the files of modules, as `heaptape pack` puts them there.
+/// Name of the folder to which `heaptape pack` copies the files of modules.
 pub const SYSROOT: &str = "sysroot";
 
-/// What `recording.json` holds.
+/// Content of `recording.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Recording {
-    /// Always `heaptape recording`.
+    /// The constant text `heaptape recording`.
     pub format: String,
-    /// Version of this file's shape: 1.
+    /// Version of the layout of this file: 1.
     pub version: u32,
-    /// Version of heaptape that recorded.
+    /// Version of heaptape that made the recording.
     pub heaptape: String,
-    /// The command line that was run; empty for the daemon.
+    /// Command line that was run; empty for the daemon.
     pub command: Vec<String>,
-    /// Its working directory.
+    /// Working directory of the command.
     pub cwd: String,
-    /// The machine's name.
+    /// Host name of the machine.
     pub host: String,
-    /// Start, nanoseconds since 1970.
+    /// Start of the recording, in nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// End; `None` while running, or when the recorder was killed.
+    /// End of the recording, in nanoseconds since 1970. `None` while it runs, or if the recorder
+    /// was killed.
     pub ended_unix_ns: Option<u64>,
-    /// The process images, in the order of their attach.
-    pub images: Vec<Image>,
-    /// Processes of the tree that could not be recorded.
+    /// Processes in the order in which they attached.
+    pub images: Vec<ProcessInfo>,
+    /// Processes of the tree that were not recorded.
     pub not_traced: Vec<NotTraced>,
 }
 
-/// One program in one process.
+/// One program in one process, from exec or fork to exec or exit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Image {
-    /// Its folder in the recording.
+pub struct ProcessInfo {
+    /// Name of the folder in the recording.
     pub folder: String,
-    /// Process id.
+    /// Process ID.
     pub pid: u32,
-    /// Parent's process id.
+    /// Process ID of the parent.
     pub ppid: u32,
-    /// `start`, `fork`, `exec`, `attach` or [`STREAM`]; of a stream everything else is about who sent it.
+    /// How the process began: `start`, `fork`, `exec`, `attach` or [`STREAM`]. For a stream all
+    /// other fields describe its sender.
     pub origin: String,
-    /// Folder of the image that it was forked or exec'd from, when that was recorded too.
+    /// Folder of the process that forked or exec'd this one, if that was recorded, too.
     pub parent: Option<String>,
-    /// Path of the executable.
+    /// Path of the executable file.
     pub exe: String,
-    /// The command line.
+    /// Command line of the process.
     pub argv: Vec<String>,
-    /// Attach, nanoseconds since 1970.
+    /// Time of the attach, in nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// End, if it was seen.
+    /// Time of the end in nanoseconds since 1970, if it was observed.
     pub ended_unix_ns: Option<u64>,
-    /// How it ended.
+    /// How the process ended.
     pub exit: Option<Exit>,
-    /// The label of whoever sent a stream; those of processes are in their tapes.
+    /// Label that the sender of a stream gave it. The labels of processes are in their tapes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label: String,
-    /// What is wrong with a stream, or why its end is missing; what came before is kept.
+    /// Fault of a stream, or why its end is missing. Everything before that is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lacks: Option<String>,
-    /// The accounting of its events as the recorder knew it at the end, also of events that it could not write.
+    /// Accounting of the events as the recorder knew it at the end, including events that it could
+    /// not write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accounting: Option<Accounting>,
-    /// Whether the program has a `malloc` of its own, so that only what that passes on is recorded.
+    /// Whether the program has a `malloc` of its own. Only what that one passes on is recorded.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub own_malloc: bool,
-    /// When the process began, nanoseconds since 1970, if it had run for a while before `started_unix_ns`; else 0.
+    /// Start of the process in nanoseconds since 1970, if it had run for a while before
+    /// `started_unix_ns`; else 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub began_unix_ns: u64,
 }
 
-/// What became of the events of a process: `emitted = recorded + lost + sampled_out`.
+/// Accounting of the events of a process: `emitted = recorded + lost + sampled_out`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Accounting {
-    /// Events that happened.
+    /// Number of events that happened.
     pub emitted: u64,
-    /// Events that are in the recording.
+    /// Number of events in the recording.
     pub recorded: u64,
-    /// Events that found no room, in the ring or on the disk.
+    /// Number of events that were dropped for want of space in a ring or on the disk.
     pub lost: u64,
-    /// Events skipped on purpose.
+    /// Number of events that sampling skipped on purpose.
     pub sampled_out: u64,
 }
 
 impl Accounting {
-    /// Adds another one.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: Accounting) {
         self.emitted = self.emitted.saturating_add(other.emitted);
         self.recorded = self.recorded.saturating_add(other.recorded);
@@ -155,19 +161,19 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// How a process image ended.
+/// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
-    /// With this exit code.
+    /// The process exited with this code.
     Code(u32),
-    /// By this signal.
+    /// This signal ended the process.
     Signal(u32),
-    /// It went on with another program.
+    /// The process executed another program.
     Exec,
-    /// It is gone; how is not known.
+    /// The process ended; how is not known.
     Unknown,
-    /// It was still running when the recording ended.
+    /// The process was still running when the recording ended.
     Running,
 }
 
@@ -175,10 +181,10 @@ pub enum Exit {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NotTraced {
-    /// Process id.
+    /// Process ID.
     pub pid: u32,
-    /// Path of the executable.
+    /// Path of the executable file.
     pub exe: String,
-    /// Why, in a few words.
+    /// Reason why it was not recorded.
     pub why: String,
 }

@@ -1,38 +1,40 @@
-//! Tells formats apart by content: every format is asked in turn and answers yes, no or need more bytes.
+//! Detection of formats by content. Each format looks at the first bytes and reports yes, no, or
+//! that it needs more bytes.
 
-use crate::{Flavour, Format, dcpi, dhat, heaptrack, massif, pprof, tape};
+use crate::{Abi, Format, dcpi, dhat, heaptrack, massif, pprof, tape};
 
-/// What a format says about the first bytes of a file.
+/// Judgement of one format about the first bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// They are mine.
+pub enum Match {
+    /// The bytes are of this format.
     Yes,
-    /// Nothing in them speaks against me, and there is no mark that could speak for me: taken if nobody says yes.
+    /// Nothing contradicts the format, which has no magic bytes. It is used if no other format
+    /// matches.
     Weak,
-    /// They are not.
+    /// The bytes are not of this format.
     No,
-    /// So far they may be: not enough bytes to tell.
-    More,
+    /// The bytes may be of this format, but there are too few of them.
+    NeedMore,
 }
 
-/// What all formats together say.
+/// Result of the detection by all formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is this one.
+pub enum Detection {
+    /// The file has this format.
     Known(Format),
-    /// It may be this one, a format without a mark; no other fits.
+    /// The file may have this format, which has no magic bytes. No other format matches.
     Weak(Format),
-    /// It is none of ours.
+    /// The file has none of the known formats.
     Unknown,
-    /// More bytes are needed.
-    More,
+    /// The result depends on further bytes.
+    NeedMore,
 }
 
-/// One format's answer for each prefix of a file.
-type Ask = fn(&[u8]) -> Answer;
+/// Judges a prefix of a file for one format.
+type Detector = fn(&[u8]) -> Match;
 
-/// THE list: a new format is a line here. The order matters only among weak answers.
-const FORMATS: [(Format, Ask); 10] = [
+/// The list of formats: a new format is one line here. The order matters only among weak matches.
+const FORMATS: [(Format, Detector); 10] = [
     (Format::Tape, |bytes| begins_with(bytes, &tape::FILE_MAGIC)),
     (Format::Mtrc, |bytes| begins_with(bytes, b"MTRC")),
     (Format::Mptl, |bytes| begins_with(bytes, b"MPTL")),
@@ -45,147 +47,152 @@ const FORMATS: [(Format, Ask); 10] = [
     (Format::Gmon, gmon),
 ];
 
-/// Asks every format about the first bytes of a file. Once it has not said [`Verdict::More`], it says the same for every
-/// longer prefix, except that [`Verdict::Weak`] may still become unknown.
-pub fn sniff(prefix: &[u8]) -> Verdict {
-    let mut verdict = Verdict::Unknown;
-    for (format, ask) in FORMATS {
-        match ask(prefix) {
-            Answer::Yes => return Verdict::Known(format),
-            Answer::More => verdict = Verdict::More,
-            Answer::Weak if verdict == Verdict::Unknown => verdict = Verdict::Weak(format),
-            Answer::Weak | Answer::No => {}
+/// Detects the format of a file from its first bytes. After a result other than
+/// [`Detection::NeedMore`], every longer prefix has the same result, except that
+/// [`Detection::Weak`] may become unknown.
+pub fn sniff(prefix: &[u8]) -> Detection {
+    let mut detection = Detection::Unknown;
+    for (format, detect) in FORMATS {
+        match detect(prefix) {
+            Match::Yes => return Detection::Known(format),
+            Match::NeedMore => detection = Detection::NeedMore,
+            Match::Weak if detection == Detection::Unknown => detection = Detection::Weak(format),
+            Match::Weak | Match::No => {}
         }
     }
-    verdict
+    detection
 }
 
-/// The format of a whole file. One that is too short for any format to know it again has none.
+/// Returns the format of a complete file. A file that is too short for detection has none.
 pub fn format(bytes: &[u8]) -> Option<Format> {
     match sniff(bytes) {
-        Verdict::Known(format) | Verdict::Weak(format) => Some(format),
-        Verdict::Unknown | Verdict::More => None,
+        Detection::Known(format) | Detection::Weak(format) => Some(format),
+        Detection::Unknown | Detection::NeedMore => None,
     }
 }
 
-fn begins_with(bytes: &[u8], magic: &[u8]) -> Answer {
+fn begins_with(bytes: &[u8], magic: &[u8]) -> Match {
     if bytes.starts_with(magic) {
-        Answer::Yes
+        Match::Yes
     } else if magic.starts_with(bytes) {
-        Answer::More
+        Match::NeedMore
     } else {
-        Answer::No
+        Match::No
     }
 }
 
-/// An object whose first member is `"format": "heaptape recording"`, with any blanks between.
-fn recording(bytes: &[u8]) -> Answer {
+/// Matches an object whose first member is `"format": "heaptape recording"`, with any whitespace
+/// between.
+fn recording(bytes: &[u8]) -> Match {
     let mut rest = bytes;
     for token in [&b"{"[..], b"\"format\"", b":", b"\"heaptape recording\""] {
         rest = rest.trim_ascii_start();
         match begins_with(rest, token) {
-            Answer::Yes => rest = &rest[token.len()..],
-            // WHY: blanks without end are no beginning of a file of ours, and must not ask for more for ever.
-            Answer::More if bytes.len() > 4096 => return Answer::No,
-            answer => return answer,
+            Match::Yes => rest = &rest[token.len()..],
+            // Endless whitespace is not the start of a recording, and must not request more bytes
+            // for ever.
+            Match::NeedMore if bytes.len() > 4096 => return Match::No,
+            result => return result,
         }
     }
-    Answer::Yes
+    Match::Yes
 }
 
-/// The magic word, or, without any mark, what the first histogram of a BSD file begins with in one of the four flavours.
-fn gmon(bytes: &[u8]) -> Answer {
+/// Matches the magic bytes, or the header that the first histogram of a BSD file has in one of the
+/// four ABIs.
+fn gmon(bytes: &[u8]) -> Match {
     match begins_with(bytes, b"gmon") {
-        Answer::No => {}
-        answer => return answer,
+        Match::No => {}
+        result => return result,
     }
-    let answers = Flavour::ALL.map(|flavour| bsd_histogram(bytes, flavour));
-    let any = |answer| answers.contains(&answer);
-    if any(Answer::Weak) {
-        Answer::Weak
-    } else if any(Answer::More) {
-        Answer::More
+    let matches = Abi::ALL.map(|abi| bsd_histogram(bytes, abi));
+    let any = |result| matches.contains(&result);
+    if any(Match::Weak) {
+        Match::Weak
+    } else if any(Match::NeedMore) {
+        Match::NeedMore
     } else {
-        Answer::No
+        Match::No
     }
 }
 
-/// Lowest and highest address, then the bytes of header and bins together: two bytes a bin, at least two of text a bin.
-fn bsd_histogram(bytes: &[u8], flavour: Flavour) -> Answer {
-    let word = usize::from(flavour.word);
-    let Some(fields) = bytes.get(..2 * word + 4) else { return Answer::More };
-    let (low, high) = (flavour.number(&fields[..word]), flavour.number(&fields[word..2 * word]));
-    let size = flavour.number(&fields[2 * word..]);
+/// Matches the lowest and highest address, then the size of header and bins together: two bytes for
+/// each bin, and at least two bytes of text for each bin.
+fn bsd_histogram(bytes: &[u8], abi: Abi) -> Match {
+    let word_size = usize::from(abi.word_size);
+    let Some(fields) = bytes.get(..2 * word_size + 4) else { return Match::NeedMore };
+    let (low, high) = (abi.number(&fields[..word_size]), abi.number(&fields[word_size..2 * word_size]));
+    let size = abi.number(&fields[2 * word_size..]);
     let header = fields.len() as u64;
-    let Some(text) = high.checked_sub(low).filter(|&text| text > 0) else { return Answer::No };
-    // 64: the longest header and a bin's rounding.
+    let Some(text) = high.checked_sub(low).filter(|&text| text > 0) else { return Match::No };
+    // 64 covers the longest header and the rounding of a bin.
     let is_text = fields.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace());
     let fits = !is_text && low > 0 && size > header && size - header <= text.saturating_add(64) && text / 256 <= size;
-    if fits { Answer::Weak } else { Answer::No }
+    if fits { Match::Weak } else { Match::No }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn settled(bytes: &[u8]) -> Verdict {
-        let mut before = Verdict::More;
+    fn settled(bytes: &[u8]) -> Detection {
+        let mut before = Detection::NeedMore;
         for end in 0..=bytes.len() {
-            let verdict = sniff(&bytes[..end]);
+            let detection = sniff(&bytes[..end]);
             match before {
-                Verdict::More | Verdict::Weak(_) => {}
-                _ => assert_eq!(verdict, before, "changed its mind at {end}"),
+                Detection::NeedMore | Detection::Weak(_) => {}
+                _ => assert_eq!(detection, before, "the detection changed at {end}"),
             }
-            before = verdict;
+            before = detection;
         }
         before
     }
 
     #[test]
-    fn each_is_known_by_its_mark() {
-        assert_eq!(settled(b"MTRC\x01\0\0\0\0\0\0\0"), Verdict::Known(Format::Mtrc));
-        assert_eq!(settled(b"MPTL\x01\0\0\0"), Verdict::Known(Format::Mptl));
-        assert_eq!(settled(b"HEAPTAPE\x01\0\0\0"), Verdict::Known(Format::Tape));
-        assert_eq!(settled(b"gmon\x01\0\0\0"), Verdict::Known(Format::Gmon));
-        assert_eq!(settled(b"x y\nevent e\nversion \t pdb-1.01\n"), Verdict::Known(Format::Dcpi));
-        assert_eq!(settled(b"{\n  \"format\" : \"heaptape recording\"}"), Verdict::Known(Format::Recording));
-        assert_eq!(settled(b"v 10400 3\nX ./t\n"), Verdict::Known(Format::Heaptrack));
-        assert_eq!(settled(b"{\"dhatFileVersion\":2\n,"), Verdict::Known(Format::Dhat));
-        assert_eq!(settled(b"desc: (none)\ncmd: ./t\n"), Verdict::Known(Format::Massif));
+    fn each_format_is_known_by_its_first_bytes() {
+        assert_eq!(settled(b"MTRC\x01\0\0\0\0\0\0\0"), Detection::Known(Format::Mtrc));
+        assert_eq!(settled(b"MPTL\x01\0\0\0"), Detection::Known(Format::Mptl));
+        assert_eq!(settled(b"HEAPTAPE\x01\0\0\0"), Detection::Known(Format::Tape));
+        assert_eq!(settled(b"gmon\x01\0\0\0"), Detection::Known(Format::Gmon));
+        assert_eq!(settled(b"x y\nevent e\nversion \t pdb-1.01\n"), Detection::Known(Format::Dcpi));
+        assert_eq!(settled(b"{\n  \"format\" : \"heaptape recording\"}"), Detection::Known(Format::Recording));
+        assert_eq!(settled(b"v 10400 3\nX ./t\n"), Detection::Known(Format::Heaptrack));
+        assert_eq!(settled(b"{\"dhatFileVersion\":2\n,"), Detection::Known(Format::Dhat));
+        assert_eq!(settled(b"desc: (none)\ncmd: ./t\n"), Detection::Known(Format::Massif));
         let pprof = [&b"\x0a\x04\x08\x01\x10\x02"[..], b"\x0a\x04\x08\x03\x10\x04", &[0x32; 20]].concat();
-        assert_eq!(settled(&pprof), Verdict::Weak(Format::Pprof));
+        assert_eq!(settled(&pprof), Detection::Weak(Format::Pprof));
         let written = crate::recording::Recording { format: "heaptape recording".into(), ..Default::default() };
         let written = serde_json::to_vec_pretty(&written).expect("plain fields");
-        assert_eq!(settled(&written), Verdict::Known(Format::Recording));
+        assert_eq!(settled(&written), Detection::Known(Format::Recording));
     }
 
     #[test]
-    fn others_are_unknown() {
+    fn other_files_are_unknown() {
         for other in [
             &b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0\x01\0\0\0"[..],
             b"{\"version\":1,\"nodes\":[]}",
             b"\n\nversion pdb-0.07\nimage 1\n",
         ] {
-            assert_eq!(settled(other), Verdict::Unknown, "{other:?}");
+            assert_eq!(settled(other), Detection::Unknown, "{other:?}");
         }
-        assert_eq!(sniff(b""), Verdict::More);
+        assert_eq!(sniff(b""), Detection::NeedMore);
         assert_eq!(format(b""), None);
         assert_eq!(format(b"MT"), None);
-        assert_eq!(sniff(&[b' '; 5000]), Verdict::Unknown);
-        assert_eq!(sniff(&b"word value\n".repeat(10_000)), Verdict::Unknown);
-        assert_eq!(sniff(&[0; 64]), Verdict::Unknown);
-        assert_eq!(sniff(&[0xff; 64]), Verdict::Unknown);
+        assert_eq!(sniff(&[b' '; 5000]), Detection::Unknown);
+        assert_eq!(sniff(&b"key value\n".repeat(10_000)), Detection::Unknown);
+        assert_eq!(sniff(&[0; 64]), Detection::Unknown);
+        assert_eq!(sniff(&[0xff; 64]), Detection::Unknown);
     }
 
     #[test]
     fn a_histogram_without_magic_is_weak() {
-        for flavour in Flavour::ALL {
+        for abi in Abi::ALL {
             let mut bytes = Vec::new();
-            flavour.put_word(&mut bytes, 0x40_11b0);
-            flavour.put_word(&mut bytes, 0x40_1584);
-            flavour.put(&mut bytes, 245 * 2 + 2 * u64::from(flavour.word) + 4, 4);
+            abi.put_word(&mut bytes, 0x40_11b0);
+            abi.put_word(&mut bytes, 0x40_1584);
+            abi.put(&mut bytes, 245 * 2 + 2 * u64::from(abi.word_size) + 4, 4);
             bytes.resize(600, 0);
-            assert_eq!(settled(&bytes), Verdict::Weak(Format::Gmon), "{}", flavour.name());
+            assert_eq!(settled(&bytes), Detection::Weak(Format::Gmon), "{}", abi.name());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! DCPI profile files: the sample files' ground truth, round trips, hostile bytes.
 
-use heaptape_formats::dcpi::{self, Builder, Epoch, Head};
+use heaptape_formats::dcpi::{self, Builder, Epoch, HeaderFields};
 use heaptape_formats::{Ending, Kind};
 use std::path::{Path, PathBuf};
 
@@ -135,7 +135,7 @@ fn cut_at_every_byte() {
         match dcpi::read(&file[..end]) {
             Err(error) => {
                 assert!(end < header, "{end}: {error}");
-                assert_eq!((error.field, error.offset, &error.kind), ("samples", end as u64, &Kind::Cut));
+                assert_eq!((error.field, error.offset, &error.kind), ("samples", end as u64, &Kind::Truncated));
             }
             Ok(profile) => {
                 assert!(end >= header);
@@ -151,7 +151,7 @@ fn cut_at_every_byte() {
     }
     for end in file.len() - 8..file.len() {
         let profile = dcpi::read(&file[..end]).expect("a whole header");
-        assert!(matches!(profile.ending, Ending::Cut { field: "footer", .. }));
+        assert!(matches!(profile.ending, Ending::Truncated { field: "footer", .. }));
         assert_eq!(profile.samples().count(), 5, "only the footer was cut");
     }
 }
@@ -186,11 +186,11 @@ fn one_flipped_byte() {
     let bad = golden("bad").into_iter().map(|path| (path, &[0x20][..]));
     for (path, flips) in good.chain(bad).filter(|(path, _)| !path.ends_with("v007-many.dcpi")) {
         let mut file = bytes(&path);
-        for place in 0..file.len() {
+        for index in 0..file.len() {
             for &bits in flips {
-                file[place] ^= bits;
+                file[index] ^= bits;
                 use_all(&file);
-                file[place] ^= bits;
+                file[index] ^= bits;
             }
         }
     }
@@ -254,8 +254,8 @@ fn hostile_files_take_linear_time() {
     assert!(started.elapsed().as_secs() < 60, "quadratic");
 }
 
-fn head<'a>() -> Head<'a> {
-    Head {
+fn head<'a>() -> HeaderFields<'a> {
+    HeaderFields {
         image: "b1d0cafe00112233445566778899aabbccddeeff",
         unix_seconds: 1_795_249_800,
         platform: "box",
@@ -325,13 +325,13 @@ fn counts_beyond_32_bits_choose_a_period() {
 
 #[test]
 fn what_the_format_cannot_hold_is_refused() {
-    let field = |head: &Head<'_>| Builder::new(head).expect_err("not a header line").field;
-    assert_eq!(field(&Head { image: "0x12", ..head() }), "image");
-    assert_eq!(field(&Head { image: "", ..head() }), "image");
-    assert_eq!(field(&Head { path: Some("/a\nsamples"), ..head() }), "path");
-    assert_eq!(field(&Head { event: " x", ..head() }), "event");
-    assert_eq!(field(&Head { platform: "", ..head() }), "platform");
-    assert_eq!(field(&Head { further: &[("two words", "x")], ..head() }), "line");
+    let field = |head: &HeaderFields<'_>| Builder::new(head).expect_err("not a header line").field;
+    assert_eq!(field(&HeaderFields { image: "0x12", ..head() }), "image");
+    assert_eq!(field(&HeaderFields { image: "", ..head() }), "image");
+    assert_eq!(field(&HeaderFields { path: Some("/a\nsamples"), ..head() }), "path");
+    assert_eq!(field(&HeaderFields { event: " x", ..head() }), "event");
+    assert_eq!(field(&HeaderFields { platform: "", ..head() }), "platform");
+    assert_eq!(field(&HeaderFields { further: &[("two words", "x")], ..head() }), "line");
     for address in [0x40_0fff, 0x40_1000 + (1 << 32), u64::MAX] {
         let mut builder = Builder::new(&head()).expect("a plain head");
         builder.add(address, 1);

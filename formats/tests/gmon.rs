@@ -1,7 +1,7 @@
 //! gmon.out: the samples' ground truth, byte-identical rewriting, hostile bytes, sums.
 
 use heaptape_formats::gmon::{self, Builder, Form, Gmon, Hints, Record, Union, Unit};
-use heaptape_formats::{Ending, Flavour, Kind};
+use heaptape_formats::{Abi, Ending, Kind};
 use std::path::{Path, PathBuf};
 
 fn golden() -> PathBuf {
@@ -75,7 +75,7 @@ fn every_sample_is_written_as_it_was() {
 #[test]
 fn profile_of_a_shared_object_has_link_time_addresses() {
     let found = read(&bytes("so/libwork.so.1.profile")).unwrap();
-    assert_eq!((found.form, found.flavour, found.counts()), (Form::LdProfile, Flavour::LE64, [1, 4, 0]));
+    assert_eq!((found.form, found.abi, found.counts()), (Form::LdProfile, Abi::LE64, [1, 4, 0]));
     let arcs: Vec<_> = found.arcs().map(|arc| (arc.from, arc.to, arc.count)).collect();
     assert_eq!(arcs, [(0, 0x1140, 2000), (0x1155, 0x1109, 2000), (0x1168, 0x1109, 2000), (0, 0x116b, 500)]);
     let histogram = found.histograms().next().unwrap();
@@ -87,7 +87,7 @@ fn profile_of_a_shared_object_has_link_time_addresses() {
 fn flavour_given_agrees_with_flavour_found() {
     for (name, bytes) in good() {
         let found = read(&bytes).unwrap();
-        let again = gmon::read(&bytes, Hints { form: Some(found.form), flavour: Some(found.flavour) }).unwrap();
+        let again = gmon::read(&bytes, Hints { form: Some(found.form), abi: Some(found.abi) }).unwrap();
         assert_eq!(found, again, "{name}");
     }
 }
@@ -115,16 +115,18 @@ fn cut_at_every_byte() {
     for file in files {
         let whole = bytes(&format!("{file}.gmon"));
         let full = read(&whole).unwrap();
-        let hints = Hints { form: Some(full.form), flavour: Some(full.flavour) };
+        let hints = Hints { form: Some(full.form), abi: Some(full.abi) };
         for length in 0..whole.len() {
             let what = format!("{file} cut at {length}");
             holds(&whole[..length], &what);
-            // With its flavour known: an error in the header, else everything before the cut.
+            // With its abi known: an error in the header, else everything before the cut.
             match gmon::read(&whole[..length], hints) {
-                Err(error) => assert!(length < 40 && matches!(error.kind, Kind::Cut | Kind::Magic), "{what}: {error}"),
+                Err(error) => {
+                    assert!(length < 40 && matches!(error.kind, Kind::Truncated | Kind::Magic), "{what}: {error}")
+                }
                 Ok(part) => {
                     assert_eq!(gmon::write(&part).unwrap(), whole[..length], "{what}");
-                    if let Ending::Cut { offset, .. } = part.ending {
+                    if let Ending::Truncated { offset, .. } = part.ending {
                         assert!(offset <= length as u64, "{what}");
                     }
                     assert!(part.counts().iter().zip(full.counts()).all(|(part, full)| *part <= full), "{what}");
@@ -137,29 +139,29 @@ fn cut_at_every_byte() {
 #[test]
 fn cut_histogram_keeps_its_bins() {
     let part = read(&bytes("bad/cut-at-116.gmon")).unwrap();
-    assert_eq!(part.ending, Ending::Cut { offset: 116, field: "bins" });
+    assert_eq!(part.ending, Ending::Truncated { offset: 116, field: "bins" });
     let last = part.histograms().last().unwrap();
     assert_eq!((last.size, last.bins.len()), (5, 2));
-    assert_eq!(part.cut().unwrap().to_string(), "gmon.out: offset 116: bins: the file ends here");
+    assert_eq!(part.truncation().unwrap().to_string(), "gmon.out: offset 116: bins: the file ends here");
 }
 
 #[test]
 fn flipped_bytes() {
     for file in ["hand/bb-hist-arc", "hand/ranges3-32be", "bsd/bsd44-32", "hand/bb-64be"] {
         let whole = bytes(&format!("{file}.gmon"));
-        for place in 0..whole.len().min(400) {
+        for position in 0..whole.len().min(400) {
             for flip in [0x01, 0x80, 0xff, 0x40] {
                 let mut flipped = whole.clone();
-                flipped[place] ^= flip;
-                holds(&flipped, &format!("{file} flipped at {place}"));
+                flipped[position] ^= flip;
+                holds(&flipped, &format!("{file} flipped at {position}"));
             }
         }
     }
     let whole = bytes("so/libwork.so.1.profile");
-    for place in (0..64).chain(0x830..0x8a0) {
+    for position in (0..64).chain(0x830..0x8a0) {
         let mut flipped = whole.clone();
-        flipped[place] ^= 0xff;
-        holds(&flipped, &format!("profile flipped at {place}"));
+        flipped[position] ^= 0xff;
+        holds(&flipped, &format!("profile flipped at {position}"));
     }
 }
 
@@ -187,10 +189,10 @@ fn random_bytes() {
             bytes.iter_mut().skip(20).step_by(7).for_each(|byte| *byte %= 3);
         }
         holds(&bytes, &format!("round {round}"));
-        for flavour in Flavour::ALL {
+        for abi in Abi::ALL {
             for form in [Form::Magic, Form::Bsd, Form::Bsd44, Form::LdProfile] {
-                if let Ok(found) = gmon::read(&bytes, Hints { form: Some(form), flavour: Some(flavour) }) {
-                    assert_eq!(gmon::write(&found).unwrap(), bytes, "round {round} {form:?} {flavour:?}");
+                if let Ok(found) = gmon::read(&bytes, Hints { form: Some(form), abi: Some(abi) }) {
+                    assert_eq!(gmon::write(&found).unwrap(), bytes, "round {round} {form:?} {abi:?}");
                 }
             }
         }
@@ -212,7 +214,8 @@ fn broken_samples() {
     assert_eq!(text("tag-255-first"), format!("gmon.out: offset 20: tag: 255 (0xff) {tag}"));
     assert!(text("hist-count-is-bytes").contains("tag: "));
 
-    let cut = |name: &str| read(&bytes(&format!("bad/{name}.gmon"))).unwrap().cut().map(|cut| cut.field);
+    let cut =
+        |name: &str| read(&bytes(&format!("bad/{name}.gmon"))).unwrap().truncation().map(|truncation| truncation.field);
     assert_eq!(cut("hist-huge-count"), Some("bins"));
     assert_eq!(cut("bb-cut"), Some("address, count"));
     assert_eq!(cut("bb-count-too-big"), Some("address, count"));
@@ -245,14 +248,14 @@ fn broken_samples() {
 
 #[test]
 fn bsd_forms_by_name() {
-    let named = |file: &str, form| gmon::read(&bytes(file), Hints { form: Some(form), flavour: Some(Flavour::LE64) });
+    let named = |file: &str, form| gmon::read(&bytes(file), Hints { form: Some(form), abi: Some(Abi::LE64) });
     let small = named("bad/bsd-old-ncnt-small.gmon", Form::Bsd).unwrap_err().to_string();
     assert_eq!(small, "gmon.out: offset 16: ncnt: 5 (0x5) where at least the length of the header belongs");
     let wrong = named("bsd/old-64.gmon", Form::Bsd44).unwrap_err();
     assert_eq!((wrong.field, wrong.offset), ("version", 20));
     assert_eq!(named("bsd/old-64.gmon", Form::Magic).unwrap_err().field, "cookie");
     let odd = named("bad/bsd-old-odd-ncnt.gmon", Form::Bsd).unwrap();
-    assert!(odd.odd_ncnt && odd.counts() == [1, 3, 0]);
+    assert!(odd.has_half_bin && odd.counts() == [1, 3, 0]);
     let cut = named("bad/bsd44-arc-cut.gmon", Form::Bsd44).unwrap();
     assert_eq!((cut.counts(), cut.tail.len()), ([1, 2, 0], 15));
 }
@@ -275,11 +278,11 @@ fn sums_above_the_fields_are_repeated() {
     let mut union = Union::default();
     union.add(&read(&bytes("hand/same3.gmon")).unwrap()).unwrap();
     assert_eq!(union.arcs.iter().map(|arc| arc.count).collect::<Vec<_>>(), [8_000_000_000]);
-    let written = gmon::write(&union.to_gmon(Form::Magic, Flavour::LE64).unwrap()).unwrap();
+    let written = gmon::write(&union.to_gmon(Form::Magic, Abi::LE64).unwrap()).unwrap();
     let mut again = Union::default();
     again.add(&read(&written).unwrap()).unwrap();
     assert_eq!((&again.sums, &again.arcs), (&union.sums, &union.arcs));
-    let single = gmon::write(&union.to_gmon(Form::Bsd44, Flavour::LE64).unwrap()).unwrap_err();
+    let single = gmon::write(&union.to_gmon(Form::Bsd44, Abi::LE64).unwrap()).unwrap_err();
     assert!(single.to_string().contains("exactly one histogram"), "{single}");
 }
 
@@ -288,21 +291,21 @@ fn unions_are_written_in_every_form_and_flavour() {
     let source = read(&bytes("bsd/old-64.gmon")).unwrap();
     let mut union = Union::default();
     union.add(&source).unwrap();
-    for flavour in Flavour::ALL {
+    for abi in Abi::ALL {
         for form in [Form::Magic, Form::Bsd, Form::Bsd44] {
-            let written = gmon::write(&union.to_gmon(form, flavour).unwrap()).unwrap();
+            let written = gmon::write(&union.to_gmon(form, abi).unwrap()).unwrap();
             let found = read(&written).unwrap();
-            assert_eq!((found.form, found.flavour), (form, flavour));
+            assert_eq!((found.form, found.abi), (form, abi));
             let mut again = Union::default();
             again.add(&found).unwrap();
-            assert_eq!((&again.sums, &again.arcs), (&union.sums, &union.arcs), "{form:?} {flavour:?}");
+            assert_eq!((&again.sums, &again.arcs), (&union.sums, &union.arcs), "{form:?} {abi:?}");
         }
     }
 }
 
 #[test]
 fn builder_holds_any_sum() {
-    let mut builder = Builder::new(Flavour::LE64, Unit::counted("bytes", b'b'));
+    let mut builder = Builder::new(Abi::LE64, Unit::counted("bytes", b'b'));
     builder.sample(0x1001, 0, 65_535);
     builder.sample(0x1000, 0, 65_536);
     builder.sample(0x2000, 0x2010, 10_000_000_000);
@@ -322,13 +325,13 @@ fn builder_holds_any_sum() {
     assert_eq!(union.arcs, [gmon::Arc { from: 0x3000, to: 0x1000, count: 10_000_000_000 }]);
     assert_eq!(union.rate(), 1);
 
-    let mut full = Builder::new(Flavour::LE64, Unit::counted("bytes", b'b'));
+    let mut full = Builder::new(Abi::LE64, Unit::counted("bytes", b'b'));
     full.sample(0x2000, 0x2002, 1 << 33);
     assert_eq!(full.finish().unwrap_err().field, "bins");
-    let mut narrow = Builder::new(Flavour::BE32, Unit::counted("bytes", b'b'));
+    let mut narrow = Builder::new(Abi::BE32, Unit::counted("bytes", b'b'));
     narrow.sample(1 << 32, 0, 1);
     assert_eq!(narrow.finish().unwrap_err().field, "low_pc");
-    let mut calls = Builder::new(Flavour::LE32, Unit::counted("calls", b'1'));
+    let mut calls = Builder::new(Abi::LE32, Unit::counted("calls", b'1'));
     calls.arc(1, 2, u64::MAX);
     assert_eq!(calls.finish().unwrap_err().field, "count");
 }
@@ -338,7 +341,7 @@ fn builder_makes_the_sample_of_allocated_bytes() {
     let sample = read(&bytes("alloc/allocs.bytes.gmon")).unwrap();
     let mut union = Union::default();
     union.add(&sample).unwrap();
-    let mut builder = Builder::new(Flavour::LE64, Unit::counted("bytes", b'b'));
+    let mut builder = Builder::new(Abi::LE64, Unit::counted("bytes", b'b'));
     union.sums.iter().for_each(|sum| builder.sample(sum.low, 0, sum.bins[0]));
     union.arcs.iter().for_each(|arc| builder.arc(arc.from, arc.to, arc.count));
     let mut made = Union::default();

@@ -2,7 +2,7 @@
 //! ending or an error, and what is read keeps what `Profile` promises.
 
 use heaptape_formats::mptl::{self, Bins, Builder, Profile};
-use heaptape_formats::{Ending, Flavour};
+use heaptape_formats::{Abi, Ending};
 use proptest::prelude::*;
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ fn sample(name: &str) -> Vec<u8> {
 
 /// What is promised of every profile that was read.
 fn promised(profile: &Profile) {
-    let (sites, data) = (profile.site_places(), profile.data_places());
+    let (sites, data) = (profile.site_positions(), profile.data_positions());
     for site in &profile.sites {
         assert_eq!(profile.sites[sites[site.index as usize - 1]].index, site.index);
         assert!(site.data == 0 || profile.data[data[site.data as usize - 1]].index == site.data);
@@ -91,7 +91,7 @@ fn the_builder_numbers_as_the_real_library_did() {
             })
             .collect();
         symbols.reverse();
-        let places = profile.site_places();
+        let places = profile.site_positions();
         for &place in &places {
             let site = profile.sites[place];
             let symbol = (site.symbol != 0).then(|| symbols[site.symbol as usize - 1]);
@@ -103,7 +103,7 @@ fn the_builder_numbers_as_the_real_library_did() {
             let data = profile.data[site.data as usize - 1];
             builder.sums(site.index, data.allocated, data.freed);
         }
-        let built = Profile { flavour: profile.flavour, version: profile.version, ..builder.build() };
+        let built = Profile { abi: profile.abi, version: profile.version, ..builder.build() };
         let mut out = Vec::new();
         built.write(&mut out);
         assert!(out == bytes, "{name}");
@@ -124,11 +124,9 @@ fn the_worked_example_is_built_from_its_events() {
     let mut out = Vec::new();
     builder.build().write(&mut out);
     assert!(out == sample("tiny.mpt"));
-    for (flavour, name) in
-        [(Flavour::LE32, "tiny32.mpt"), (Flavour::BE32, "tiny32be.mpt"), (Flavour::BE64, "tinybe.mpt")]
-    {
+    for (abi, name) in [(Abi::LE32, "tiny32.mpt"), (Abi::BE32, "tiny32be.mpt"), (Abi::BE64, "tinybe.mpt")] {
         let mut out = Vec::new();
-        Profile { flavour, ..builder.build() }.write(&mut out);
+        Profile { abi, ..builder.build() }.write(&mut out);
         assert!(out == sample(name), "{name}");
     }
 }
@@ -139,11 +137,14 @@ fn cut_anywhere_what_is_whole_is_read() {
         let bytes = sample(name);
         let (whole, _) = Profile::read(&bytes).unwrap();
         let (mut data, mut sites) = (0, 0);
-        let header = 4 + 2 * usize::from(whole.flavour.word);
+        let header = 4 + 2 * usize::from(whole.abi.word_size);
         for cut in (0..bytes.len()).filter(|cut| bytes.len() < 2000 || cut % 7 == 0 || bytes.len() - cut < 300) {
             match Profile::read(&bytes[..cut]) {
                 Ok((profile, ending)) => {
-                    assert!(matches!(ending, Ending::Cut { offset, .. } if offset <= cut as u64), "{name} at {cut}");
+                    assert!(
+                        matches!(ending, Ending::Truncated { offset, .. } if offset <= cut as u64),
+                        "{name} at {cut}"
+                    );
                     promised(&profile);
                     assert!(profile.data.len() >= data && profile.sites.len() >= sites);
                     (data, sites) = (profile.data.len(), profile.sites.len());
@@ -167,7 +168,7 @@ fn counts_beyond_any_file_are_refused() {
         }
         let mut bytes = sample("tiny.mpt");
         bytes[field..field + 8].copy_from_slice(&0x1_0000u64.to_le_bytes());
-        assert!(matches!(Profile::read(&bytes), Ok((_, Ending::Cut { .. })) | Err(_)));
+        assert!(matches!(Profile::read(&bytes), Ok((_, Ending::Truncated { .. })) | Err(_)));
     }
 }
 

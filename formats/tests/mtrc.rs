@@ -1,7 +1,7 @@
 //! MTRC: files of the real library come back byte for byte; hostile bytes end in an ending or an error, never worse.
 
-use heaptape_formats::mtrc::{self, Options, Place, Reader, Record, Stream, Window, Writer};
-use heaptape_formats::{Ending, Flavour};
+use heaptape_formats::mtrc::{self, Location, Options, Reader, Record, Stream, Window, Writer};
+use heaptape_formats::{Abi, Ending};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::fs;
@@ -113,7 +113,7 @@ fn cut_anywhere_the_records_before_are_read() {
             assert_eq!(some[..], all[..some.len()], "{name} at {cut}");
             if ending == Some(Ending::Complete) && !name.starts_with("trail") {
                 assert!(
-                    matches!(cut_ending, Some(Ending::Cut { offset, .. }) if offset <= cut as u64),
+                    matches!(cut_ending, Some(Ending::Truncated { offset, .. }) if offset <= cut as u64),
                     "{name} at {cut}"
                 );
             }
@@ -147,8 +147,8 @@ fn chunks_are_read_alone_and_together() {
         writer.new_chunk();
         for event in 0..50u64 {
             let name = format!("f{}", event % 40);
-            let place = Place { thread: chunk, function: Some(name.as_bytes()), file: Some(b"a.c"), line: event };
-            writer.alloc(&mut out, chunk * 50 + event, 0x7f00_0000_0000 + event, event, &place);
+            let location = Location { thread: chunk, function: Some(name.as_bytes()), file: Some(b"a.c"), line: event };
+            writer.alloc(&mut out, chunk * 50 + event, 0x7f00_0000_0000 + event, event, &location);
         }
         starts.push(starts[chunk as usize] + out.len() as u64);
         chunks.push(out);
@@ -163,7 +163,7 @@ fn chunks_are_read_alone_and_together() {
         let (some, ending) = read_all(Reader::chunk(Default::default(), bytes, starts[chunk]));
         assert_eq!((&some[..], ending), (&all[chunk * 50..][..50], Some(Ending::Complete)));
         let (_, ending) = read_all(Reader::chunk(Default::default(), &bytes[..bytes.len() - 1], starts[chunk]));
-        assert!(matches!(ending, Some(Ending::Cut { field: "line", offset }) if offset > starts[chunk]));
+        assert!(matches!(ending, Some(Ending::Truncated { field: "line", offset }) if offset > starts[chunk]));
     }
 }
 
@@ -171,17 +171,17 @@ fn chunks_are_read_alone_and_together() {
 fn real_reader_fails_at(bytes: &[u8]) -> Option<u64> {
     let mut reader = Reader::new(bytes).unwrap();
     let header = reader.header();
-    let mut window = Window::behind(&header);
+    let mut window = Window::after(&header);
     while let Some((_, raw)) = reader.next_raw().unwrap() {
-        let shape = mtrc::Shape::of(raw, header.has_place()).unwrap();
-        let place = raw[0] != b'H' && raw[0] != b'I' && header.has_place();
+        let shape = mtrc::Shape::of(raw, header.has_location()).unwrap();
+        let location = raw[0] != b'H' && raw[0] != b'I' && header.has_location();
         let numbers: Vec<usize> =
             shape.widths.iter().map(|&width| usize::from(width)).filter(|&width| width > 0).collect();
         let total: usize = numbers.iter().sum();
         let names = raw.len() - 1 - total;
         window.byte();
         for (at, &width) in numbers.iter().enumerate() {
-            if place && at + 1 == numbers.len() {
+            if location && at + 1 == numbers.len() {
                 (0..names).for_each(|_| window.byte());
             }
             let before = window.offset;
@@ -229,11 +229,11 @@ fn padding_keeps_every_number_inside_the_window() {
             for &(kind, index, address, size, thread, name) in &events {
                 let text = format!("function_{name}");
                 let function = (run % 2 == 0 && name < 40).then_some(text.as_bytes());
-                let place = Place { function, line: name * 9, ..Place::thread(thread) };
+                let location = Location { function, line: name * 9, ..Location::thread(thread) };
                 match kind {
                     0 => writer.heap(&mut out, address, size),
-                    1 => writer.free(&mut out, index, &place),
-                    _ => writer.alloc(&mut out, index, address, size, &place),
+                    1 => writer.free(&mut out, index, &location),
+                    _ => writer.alloc(&mut out, index, address, size, &location),
                 }
             }
             writer.end(&mut out);
@@ -251,24 +251,24 @@ fn padding_keeps_every_number_inside_the_window() {
 
 #[test]
 fn all_flavours_and_old_versions_are_written_and_read() {
-    for flavour in Flavour::ALL {
+    for abi in Abi::ALL {
         for version in [10300, 10404, 10405, 10501, 10599] {
-            let header = mtrc::Header { flavour, version };
+            let header = mtrc::Header { abi, version };
             let (mut out, mut writer) = (Vec::new(), Writer::new(Options { header, padding: true }));
             writer.header(&mut out);
-            writer.alloc(&mut out, 1, u64::MAX, u64::MAX, &Place { line: u64::MAX, ..Place::thread(u64::MAX) });
-            writer.free(&mut out, u64::MAX, &Place::thread(0));
+            writer.alloc(&mut out, 1, u64::MAX, u64::MAX, &Location { line: u64::MAX, ..Location::thread(u64::MAX) });
+            writer.free(&mut out, u64::MAX, &Location::thread(0));
             writer.end(&mut out);
             let mut reader = Reader::new(&out).unwrap();
             assert_eq!(reader.header(), header);
             let old = version < 10405;
             let thread = if old { 0 } else { u64::MAX };
-            let place = Place { line: thread, ..Place::thread(thread) };
+            let location = Location { line: thread, ..Location::thread(thread) };
             assert_eq!(
                 reader.next().unwrap(),
-                Some(Record::Alloc { index: 1, address: u64::MAX, size: u64::MAX, place })
+                Some(Record::Alloc { index: 1, address: u64::MAX, size: u64::MAX, location })
             );
-            assert_eq!(reader.next().unwrap(), Some(Record::Free { index: u64::MAX, place: Place::thread(0) }));
+            assert_eq!(reader.next().unwrap(), Some(Record::Free { index: u64::MAX, location: Location::thread(0) }));
             assert_eq!(reader.next().unwrap(), None);
             assert_eq!(reader.ending(), Some(Ending::Complete));
         }

@@ -5,7 +5,7 @@
 //! likes), and no older than the process. It is read from its end, since later lines hold over earlier ones, in blocks, up to a bound.
 
 use crate::process;
-use formats::perf_map::{Line, Unnamed};
+use formats::perf_map::{Line, UnnamedAddresses};
 use formats::tape::CodeRange;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{Mode, fstat, stat};
@@ -119,7 +119,7 @@ impl CodeMap {
     }
 
     /// Names what the process made, and what it got from the one that it was forked from; strongest first.
-    pub fn name(&self, unnamed: &mut Unnamed, named: &mut Vec<Named>) {
+    pub fn name(&self, unnamed: &mut UnnamedAddresses, named: &mut Vec<Named>) {
         if unnamed.is_empty() {
             return;
         }

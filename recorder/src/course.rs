@@ -2,7 +2,7 @@
 //! all are taken every second one goes, and from then on they come half as often. So sums alone can tell what grows.
 
 use crate::profile::Profile;
-use formats::tape::{self, SiteCourse};
+use formats::tape::{self, SiteHistory};
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ impl Course {
     }
 
     /// The course of the sites that hold more now than in the middle; `None` while there are too few moments.
-    pub fn record(&self, profile: &Profile) -> Option<tape::Course> {
+    pub fn record(&self, profile: &Profile) -> Option<tape::History> {
         let half = self.moments.get(self.moments.len() / 2).filter(|_| self.moments.len() >= FEWEST)?;
         let of = |moment: &Moment, site: u32| {
             let found = moment.live.binary_search_by_key(&site, |live| live.site);
@@ -92,10 +92,10 @@ impl Course {
         sites.truncate(TOLD);
         let row = |(_, site): (Reverse<u64>, u32)| {
             let (blocks, bytes) = self.moments.iter().map(|moment| of(moment, site)).unzip();
-            SiteCourse { site, blocks, bytes }
+            SiteHistory { site, blocks, bytes }
         };
         let ticks = self.moments.iter().map(|moment| moment.tick).collect();
-        Some(tape::Course { ticks, sites: sites.into_iter().map(row).collect() })
+        Some(tape::History { ticks, sites: sites.into_iter().map(row).collect() })
     }
 }
 

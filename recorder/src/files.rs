@@ -10,7 +10,7 @@ use crate::session::Session;
 use crate::sync;
 use crate::trace::Chunk;
 use formats::recording::{PROFILE, TAPE, TRACE};
-use formats::tape::{self, COLUMN_WAS, Codec, Column, Record, Step};
+use formats::tape::{self, COLUMN_PREVIOUS, Codec, Column, Record, Step};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -113,7 +113,7 @@ impl Files {
     pub fn open(session: &Session) -> Result<Files, Failure> {
         let folder = session.folder.clone();
         let mut framed = Vec::new();
-        tape::Writer::file_head(&mut framed);
+        tape::Writer::file_header(&mut framed);
         tape::Writer::default().record(&Record::Process(session.process.clone()), &mut framed);
         if session.options.folds {
             at(&folder, crate::process::make_folder(&folder, session.options.reader))?;
@@ -185,7 +185,8 @@ impl Files {
         at(&trace.path, pack(chunk, codec, start, &mut self.packed))?;
         trace.append(&self.packed)?;
         chunk.commit.columns.clear();
-        for (kind, plain) in chunk.columns.iter().filter(|(kind, plain)| *kind == COLUMN_WAS || !plain.is_empty()) {
+        for (kind, plain) in chunk.columns.iter().filter(|(kind, plain)| *kind == COLUMN_PREVIOUS || !plain.is_empty())
+        {
             // Columns are our own in any case: the plain trace is for another reader.
             let column = at(&self.tape.path, column(*kind, plain, self.later))?;
             chunk.commit.columns.push(column);
@@ -212,7 +213,7 @@ impl Files {
         let mut trace = Growing::create(self.trace_path(later), self.reader)?;
         let mut tape = Growing::create(self.folder.join(format!("{TAPE}.tmp")), self.reader)?;
         let mut framed = Vec::new();
-        tape::Writer::file_head(&mut framed);
+        tape::Writer::file_header(&mut framed);
         let mut writer = tape::Writer::default();
         let mut reader = at(&self.tape.path, tape::Reader::new(&old_tape).map_err(io::Error::other))?;
         loop {
@@ -264,7 +265,7 @@ impl Files {
     /// Writes the tape anew.
     pub fn whole(&mut self, records: &[Record]) -> Result<(), Failure> {
         let mut framed = Vec::new();
-        tape::Writer::file_head(&mut framed);
+        tape::Writer::file_header(&mut framed);
         let mut writer = tape::Writer::default();
         records.iter().for_each(|record| writer.record(record, &mut framed));
         (self.tape, self.round) = (self.replace(TAPE, &framed)?, 0);

@@ -21,7 +21,7 @@ use crate::stacks::Stacks;
 use crate::store::{Piece, Sums};
 use crate::trace::{Chunk, Trace};
 use amounts::{Follow, Standing};
-use formats::tape::{self, Account, Ledger, Loss, Note, Record as TapeRecord, Summary};
+use formats::tape::{self, Account, Accounts, Loss, Note, Record as TapeRecord, Summary};
 use parts::Parts;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -420,7 +420,7 @@ impl Image {
             self.unsummed += self.trace.events();
             let mut chunk = self.trace.cut(spare);
             (chunk.commit.live_blocks, chunk.commit.live_bytes) = self.size_now;
-            chunk.commit.most_bytes = self.profile.most_bytes;
+            chunk.commit.peak_bytes = self.profile.most_bytes;
             for (number, thread) in self.threads.iter_mut().filter(|(_, thread)| thread.cut != thread.recorded) {
                 chunk.threads.push((number as u32, thread.recorded - thread.cut));
                 thread.cut = thread.recorded;
@@ -539,7 +539,7 @@ impl Image {
 
     fn ledger(&self) -> TapeRecord {
         let accounts = self.accounts().filter(|account| account.thread != 0 || account.emitted != 0).collect();
-        TapeRecord::Ledger(Ledger { accounts })
+        TapeRecord::Accounts(Accounts { accounts })
     }
 
     fn summary(&self) -> TapeRecord {

@@ -16,7 +16,7 @@ use crate::sync;
 use crate::sys::{self, Mapping};
 use crate::tree::{self, Change, Watch};
 use crossbeam_channel::bounded;
-use formats::recording::{Image, NotTraced, RECORDING, RESERVE, Recording};
+use formats::recording::{NotTraced, ProcessInfo, RECORDING, RESERVE, Recording};
 use formats::tape::{self, field::Text};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::collections::HashMap;
@@ -172,7 +172,7 @@ impl Recorder {
     }
 
     /// Processes taken in so far.
-    pub fn images(&self) -> &[Image] {
+    pub fn images(&self) -> &[ProcessInfo] {
         &self.recording.images
     }
 
@@ -461,7 +461,7 @@ impl Recorder {
         };
         let ticks_per_second = *self.ticks_per_second.get_or_insert_with(|| self.clock.ticks_per_second());
         let unix_ns = clock::unix_ns();
-        let image = Image {
+        let image = ProcessInfo {
             folder: folder.clone(),
             pid,
             ppid: process.ppid,
@@ -471,7 +471,7 @@ impl Recorder {
             argv: process.argv.iter().map(|argument| text(argument)).collect(),
             started_unix_ns: unix_ns,
             own_malloc: mapping.has_own_malloc(),
-            ..Image::default()
+            ..ProcessInfo::default()
         };
         let id = self.next;
         self.next += 1;

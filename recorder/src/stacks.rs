@@ -5,7 +5,7 @@
 
 use crate::modules::Modules;
 use crate::sys::Mapping;
-use formats::tape::{self, SITE_CUT, SITE_GUESS, SITE_SIGNAL, Site, Sites, instruction};
+use formats::tape::{self, SITE_GUESSED, SITE_SIGNAL, SITE_TRUNCATED, Site, Sites, instruction};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use wire::nodes;
@@ -39,7 +39,7 @@ pub struct Stacks {
 }
 
 fn site_flags(flags: u32) -> u8 {
-    let bits = [(nodes::GUESS, SITE_GUESS), (nodes::CUT, SITE_CUT), (nodes::SIGNAL, SITE_SIGNAL)];
+    let bits = [(nodes::GUESS, SITE_GUESSED), (nodes::CUT, SITE_TRUNCATED), (nodes::SIGNAL, SITE_SIGNAL)];
     bits.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, site)| site).sum()
 }
 
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(stacks.site(4, &mut out), 2);
         assert_eq!(stacks.site(5, &mut out), 4);
         assert_eq!(stacks.site(0, &mut out), 0);
-        let flags = SITE_GUESS | SITE_SIGNAL;
+        let flags = SITE_GUESSED | SITE_SIGNAL;
         assert_eq!(stacks.sites(), [site(0, 100, 0), site(1, 200, 0), site(2, 300, 0), site(2, 300, flags)]);
         stacks.flush(&mut out);
         stacks.flush(&mut out);
@@ -303,7 +303,7 @@ mod tests {
             assert_eq!(stacks.site(bad, &mut out), 0);
         }
         assert_eq!(stacks.site(8, &mut out), 1);
-        assert_eq!((stacks.sites(), stacks.bad()), (&[site(0, 800, SITE_CUT)][..], 5));
+        assert_eq!((stacks.sites(), stacks.bad()), (&[site(0, 800, SITE_TRUNCATED)][..], 5));
     }
 
     #[test]

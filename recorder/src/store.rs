@@ -12,7 +12,7 @@ use crate::trace::Chunk;
 use crossbeam_channel::{Receiver, Sender};
 pub use formats::recording::Accounting as Sums;
 use formats::recording::RESERVE;
-use formats::tape::{Ledger, Loss, Note, Record};
+use formats::tape::{Accounts, Loss, Note, Record};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -251,7 +251,7 @@ impl Target {
         }
         for record in &piece.after {
             match record {
-                Record::Ledger(ledger) => files.records(&[Record::Ledger(corrected(ledger, &self.dropped))])?,
+                Record::Accounts(ledger) => files.records(&[Record::Accounts(corrected(ledger, &self.dropped))])?,
                 other => files.records(std::slice::from_ref(other))?,
             }
         }
@@ -272,7 +272,7 @@ fn admitted(session: &Session) -> Result<(), Failure> {
 }
 
 /// A ledger in which events of chunks that were given up are lost ones.
-fn corrected(ledger: &Ledger, dropped: &BTreeMap<u32, u64>) -> Ledger {
+fn corrected(ledger: &Accounts, dropped: &BTreeMap<u32, u64>) -> Accounts {
     let mut ledger = ledger.clone();
     for account in &mut ledger.accounts {
         let gone = dropped.get(&account.thread).copied().unwrap_or(0).min(account.recorded);

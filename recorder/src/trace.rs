@@ -3,10 +3,10 @@
 use crate::live::Call;
 use formats::leb128;
 use formats::mtrc::layout::{ALLOC, FREE, RESIZE};
-use formats::mtrc::{self, Place};
+use formats::mtrc::{self, Location};
 use formats::tape::field::Field;
 use formats::tape::{
-    self, COLUMN_ENTRIES, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WAS, COLUMN_WEIGHTS, Unmatched,
+    self, COLUMN_ENTRIES, COLUMN_PREVIOUS, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WEIGHTS, Unmatched,
 };
 
 /// A piece of the trace that can be decoded alone, before it is compressed.
@@ -16,7 +16,7 @@ pub struct Chunk {
     pub commit: tape::Chunk,
     /// MTRC records.
     pub plain: Vec<u8>,
-    /// Plain columns and their kinds; of empty ones only [`COLUMN_WAS`] is stored.
+    /// Plain columns and their kinds; of empty ones only [`COLUMN_PREVIOUS`] is stored.
     pub columns: [(u8, Vec<u8>); 6],
     /// Its events by thread.
     pub threads: Vec<(u32, u64)>,
@@ -27,7 +27,7 @@ impl Chunk {
         self.commit = tape::Chunk::default();
         self.plain.clear();
         self.threads.clear();
-        let kinds = [COLUMN_ENTRIES, COLUMN_TICKS, COLUMN_SITES, COLUMN_WEIGHTS, COLUMN_UNMATCHED, COLUMN_WAS];
+        let kinds = [COLUMN_ENTRIES, COLUMN_TICKS, COLUMN_SITES, COLUMN_WEIGHTS, COLUMN_UNMATCHED, COLUMN_PREVIOUS];
         for (column, kind) in self.columns.iter_mut().zip(kinds) {
             column.0 = kind;
             column.1.clear();
@@ -191,7 +191,7 @@ impl Trace {
 
     #[cold]
     fn record_carefully(&mut self, letter: u8, numbers: &[u64], thread: u32) {
-        let (writer, place) = (&mut self.writer, Place::thread(thread.into()));
+        let (writer, place) = (&mut self.writer, Location::thread(thread.into()));
         self.plain.append(|plain| match (letter, numbers) {
             (ALLOC, &[index, address, size]) => writer.alloc(plain, index, address, size, &place),
             (RESIZE, &[index, address, size]) => writer.resize(plain, index, address, size, &place),

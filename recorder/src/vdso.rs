@@ -1,7 +1,7 @@
 //! Names of the code that the kernel maps into every program.
 
 use crate::code::Named;
-use formats::perf_map::Unnamed;
+use formats::perf_map::UnnamedAddresses;
 use formats::tape::CodeRange;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol};
@@ -32,7 +32,7 @@ fn own_image() -> Option<Vec<u8>> {
 }
 
 /// Names addresses in the vDSO that is mapped with this bias.
-pub fn name(bias: u64, unnamed: &mut Unnamed, named: &mut Vec<Named>) {
+pub fn name(bias: u64, unnamed: &mut UnnamedAddresses, named: &mut Vec<Named>) {
     for (address, length, name) in functions() {
         let start = address.wrapping_add(bias);
         let addresses = unnamed.take(start, *length);

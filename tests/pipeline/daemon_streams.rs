@@ -130,7 +130,7 @@ fn what_is_not_whole_is_kept_as_far_as_it_can_be_read() {
         assert!(checked.text().contains("is cut at offset") && !checked.text().contains("kept up to"), "{checked}");
     }
     let (_, ending) = mptl::Profile::read(&profile[..profile.len() - 300]).expect("a profile");
-    let Ending::Cut { offset, field } = ending else { panic!("{ending:?}") };
+    let Ending::Truncated { offset, field } = ending else { panic!("{ending:?}") };
     assert!(cut_profile.error().contains(&format!("MPTL: offset {offset}: {field}:")), "{cut_profile}");
     // Good bytes, then what is none.
     let good = trace.len() - 4;
@@ -267,7 +267,7 @@ fn a_long_stream_takes_no_memory() {
     let mut bytes = Vec::new();
     writer.header(&mut bytes);
     for index in 1..=1_000_000 {
-        writer.alloc(&mut bytes, index, index << 20, 99, &mtrc::Place::thread(1 << 40));
+        writer.alloc(&mut bytes, index, index << 20, 99, &mtrc::Location::thread(1 << 40));
     }
     writer.end(&mut bytes);
     let long = workshop::folder();
@@ -409,7 +409,7 @@ fn stream_sockets_take_traces_and_profiles() {
     let mut writer = mtrc::Writer::new(mtrc::Options::default());
     let mut bytes = Vec::new();
     writer.header(&mut bytes);
-    (1..=100_000).for_each(|index| writer.alloc(&mut bytes, index, index << 20, 99, &mtrc::Place::thread(1)));
+    (1..=100_000).for_each(|index| writer.alloc(&mut bytes, index, index << 20, 99, &mtrc::Location::thread(1)));
     writer.end(&mut bytes);
     let said = by_python(&daemon, &made("long", &bytes), "", "shut");
     assert!(said["why"].as_str().is_some_and(|why| why.contains("stream-bytes")), "{said}");

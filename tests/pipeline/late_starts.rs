@@ -3,7 +3,7 @@
 
 use heaptape_formats::mtrc::layout::FREE;
 use heaptape_formats::recording::TAPE;
-use heaptape_formats::tape::{COLUMN_WAS, Record, Writer};
+use heaptape_formats::tape::{COLUMN_PREVIOUS, Record, Writer};
 use heaptape_tests::plain::{self, Happened};
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, Recording, Target};
@@ -37,12 +37,12 @@ fn forgetful(recording: &Recording) -> PathBuf {
         fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
     }
     let (mut bytes, mut writer) = (Vec::new(), Writer::default());
-    Writer::file_head(&mut bytes);
+    Writer::file_header(&mut bytes);
     let (mut told, mut summaries) = (0, 0);
     for mut record in plain::tape(&from) {
         if let Record::Chunk(chunk) = &mut record {
             let before = chunk.columns.len();
-            chunk.columns.retain(|column| column.kind != COLUMN_WAS);
+            chunk.columns.retain(|column| column.kind != COLUMN_PREVIOUS);
             told += before - chunk.columns.len();
         }
         summaries += usize::from(matches!(record, Record::Summary(_)));

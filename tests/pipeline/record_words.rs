@@ -111,8 +111,9 @@ fn mistyped_commands() {
 fn still_running(folder: &Path) -> Vec<String> {
     let bytes = std::fs::read(folder.join("recording.json")).expect("recording.json");
     let about: heaptape_formats::recording::Recording = serde_json::from_slice(&bytes).expect("json");
-    let running =
-        |image: &&heaptape_formats::recording::Image| image.exit == Some(heaptape_formats::recording::Exit::Running);
+    let running = |image: &&heaptape_formats::recording::ProcessInfo| {
+        image.exit == Some(heaptape_formats::recording::Exit::Running)
+    };
     about.images.iter().filter(running).map(|image| image.pid.to_string()).collect()
 }
 

@@ -4,7 +4,7 @@
 use heaptape_analyzer::Progress;
 use heaptape_analyzer::event::{Event, Kind, Span};
 use heaptape_analyzer::load::Image;
-use heaptape_formats::mtrc::{self, Place};
+use heaptape_formats::mtrc::{self, Location};
 use heaptape_formats::recording::{TAPE, TRACE};
 use heaptape_formats::tape::{self, Codec, Column, Entry, Record, Step, field::Field, field::Text};
 use std::collections::HashMap;
@@ -70,13 +70,13 @@ fn image(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u64 {
     let (trace, chunks) = chunks(&again(&kept));
     let mut out = Vec::new();
     let mut writer = tape::Writer::default();
-    tape::Writer::file_head(&mut out);
+    tape::Writer::file_header(&mut out);
     let bytes = fs::read(from.join(TAPE)).expect("the tape");
     let mut reader = tape::Reader::new(&bytes).expect("a tape");
     let mut end = None;
     loop {
         match reader.step() {
-            Step::Record(_, Record::Chunk(_) | Record::Summary(_) | Record::Ledger(_)) => {}
+            Step::Record(_, Record::Chunk(_) | Record::Summary(_) | Record::Accounts(_)) => {}
             Step::Record(_, record @ Record::End(_)) => end = Some(record),
             Step::Record(_, record) => writer.record(&record, &mut out),
             Step::End(_) => break,
@@ -94,7 +94,7 @@ fn image(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u64 {
         (row.emitted, row.lost) = (row.emitted + loss.events, row.lost + loss.events);
     }
     let records = chunks.into_iter().map(Record::Chunk).chain(losses.into_iter().map(Record::Loss));
-    let ledger = Record::Ledger(tape::Ledger { accounts: accounts.into_values().collect() });
+    let ledger = Record::Accounts(tape::Accounts { accounts: accounts.into_values().collect() });
     records.chain([ledger]).chain(end).for_each(|record| writer.record(&record, &mut out));
     fs::write(to.join(TAPE), out).expect("the tape");
     fs::write(to.join(TRACE), trace).expect("the trace");
@@ -205,7 +205,7 @@ fn chunks(puts: &[Put]) -> (Vec<u8>, Vec<tape::Chunk>) {
             let event = match put {
                 Put::Alloc(event) | Put::Resize(event) | Put::Free(event) | Put::Unmatched(event) => event,
             };
-            let place = Place::thread(event.thread.into());
+            let place = Location::thread(event.thread.into());
             match put {
                 Put::Alloc(_) => {
                     writer.alloc(&mut plain, event.index, event.address, event.size, &place);

@@ -94,24 +94,24 @@ pub fn recorded(recording: &Recording) -> Vec<Thread> {
     let mut owners: HashMap<u64, u64> = HashMap::new();
     while let Some(record) = stream.next().expect("a record") {
         match record {
-            Record::Alloc { index, address, size, place } => {
-                threads.entry(place.thread).or_default().add(1, address, size);
+            Record::Alloc { index, address, size, location } => {
+                threads.entry(location.thread).or_default().add(1, address, size);
                 live.insert(index, address);
                 let before = owners.insert(address, index);
                 assert!(before.is_none(), "{address:#x} handed out twice: allocations {before:?} and {index}");
             }
-            Record::Resize { index, address, size, place } => {
-                threads.entry(place.thread).or_default().add(2, address, size);
+            Record::Resize { index, address, size, location } => {
+                threads.entry(location.thread).or_default().add(2, address, size);
                 let old =
                     live.insert(index, address).unwrap_or_else(|| panic!("resize of the unknown allocation {index}"));
                 owners.remove(&old);
                 let before = owners.insert(address, index);
                 assert!(before.is_none(), "{address:#x} handed out twice: allocations {before:?} and {index}");
             }
-            Record::Free { index, place } => {
+            Record::Free { index, location } => {
                 let old = live.remove(&index).unwrap_or_else(|| panic!("free of the unknown allocation {index}"));
                 owners.remove(&old);
-                threads.entry(place.thread).or_default().add(3, old, 0);
+                threads.entry(location.thread).or_default().add(3, old, 0);
             }
             Record::Heap { .. } | Record::Internal { .. } => {}
         }

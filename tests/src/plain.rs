@@ -93,15 +93,15 @@ pub fn events(image: &Path) -> Vec<Happened> {
     let mut stream = Stream::new(trace).expect("a trace");
     let mut events = Vec::new();
     while let Some(record) = stream.next().expect("a record") {
-        let (letter, index, address, size, place) = match record {
-            Record::Alloc { index, address, size, place } => (ALLOC, index, address, size, place),
-            Record::Resize { index, address, size, place } => (RESIZE, index, address, size, place),
-            Record::Free { index, place } => (FREE, index, 0, 0, place),
+        let (letter, index, address, size, location) = match record {
+            Record::Alloc { index, address, size, location } => (ALLOC, index, address, size, location),
+            Record::Resize { index, address, size, location } => (RESIZE, index, address, size, location),
+            Record::Free { index, location } => (FREE, index, 0, 0, location),
             Record::Heap { .. } | Record::Internal { .. } => continue,
         };
         let site = if letter == FREE && !free_sites { 0 } else { sites.next().expect("a site") };
         let tick = ticks.next().expect("a time");
-        events.push(Happened { letter, index, address, size, thread: place.thread, site, tick });
+        events.push(Happened { letter, index, address, size, thread: location.thread, site, tick });
     }
     assert!(ticks.next().is_none() && sites.next().is_none(), "as many of each");
     events

@@ -127,7 +127,7 @@ impl Input {
         out: &mut dyn Write,
         err: &mut dyn Write,
     ) -> Result<()> {
-        let hints = Hints { form: options.form, flavour: Some(image.flavour) };
+        let hints = Hints { form: options.form, abi: Some(image.abi) };
         if is_recording(Path::new(path)) {
             return self.read_recording(path, image, options, err);
         }
@@ -138,10 +138,10 @@ impl Input {
             writeln!(err, "gprof: {path}: {note}")?;
         }
         let read = gmon::read(&bytes, hints).or_else(|error| {
-            let other = gmon::read(&bytes, Hints { flavour: None, ..hints });
-            let fits = other.ok().filter(|other| other.ending.is_complete() && other.flavour != image.flavour);
+            let other = gmon::read(&bytes, Hints { abi: None, ..hints });
+            let fits = other.ok().filter(|other| other.ending.is_complete() && other.abi != image.abi);
             let hint = fits.map(|other| {
-                let (theirs, ours) = (other.flavour.name(), image.flavour.name());
+                let (theirs, ours) = (other.abi.name(), image.abi.name());
                 format!(" (it reads as {theirs}, and {} is {ours})", options.image)
             });
             message(format!("{path}: {error}{}", hint.unwrap_or_default()))
@@ -149,7 +149,7 @@ impl Input {
         for note in &read.notes {
             writeln!(err, "gprof: warning: {path}: {note}")?;
         }
-        if let Some(cut) = read.cut() {
+        if let Some(cut) = read.truncation() {
             writeln!(err, "gprof: {path}: {cut}; the records before are used")?;
             self.completeness = Completeness::Truncated;
         }
@@ -327,7 +327,7 @@ fn write_sum(options: &Options, table: &Table, union: &Union, image: &Image) -> 
     sum.blocks = union.blocks.iter().filter(|block| table.at(block.address).is_some()).copied().collect();
     sum.blocks.sort_by_key(|block| block.address);
     let form = options.form.unwrap_or(Form::Magic);
-    let written = sum.to_gmon(form, image.flavour).and_then(|gmon| gmon::write(&gmon));
+    let written = sum.to_gmon(form, image.abi).and_then(|gmon| gmon::write(&gmon));
     let written = written.or_else(|error| message(format!("gmon.sum: {error}")))?;
     std::fs::write("gmon.sum", written)?;
     Ok(())

@@ -120,7 +120,7 @@ impl RecordingInput {
             let why = format!("nothing was allocated in {}; there are {}", object.display(), names.join(", "));
             return Err(Error::Impossible(why));
         };
-        let (gmon, unit) = table.gmon(measure, &found.path, heaptape_formats::Flavour::LE64)?;
+        let (gmon, unit) = table.gmon(measure, &found.path, heaptape_formats::Abi::LE64)?;
         let mut notes: Vec<String> = source.missing.iter().map(ToString::to_string).collect();
         notes.extend(unit.map(|unit| format!("sums of 2^32 and more: shown in {unit}")));
         Ok((gmon, notes))

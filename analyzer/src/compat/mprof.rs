@@ -24,7 +24,7 @@ pub fn read_error_message(error: &Error) -> &'static str {
     match error.kind {
         Kind::Version(version) if version < FIRST_KNOWN => "Profiling file version too old",
         Kind::Version(_) => "Profiling file version too new",
-        Kind::Cut => "Error reading file",
+        Kind::Truncated => "Error reading file",
         _ => "Invalid file format",
     }
 }

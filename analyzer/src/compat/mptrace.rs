@@ -17,7 +17,7 @@ mod table;
 pub use hatf::Hatf;
 pub use simulation::Simulation;
 
-use heaptape_formats::mtrc::{Place, Record};
+use heaptape_formats::mtrc::{Location, Record};
 use heaptape_formats::{Error, Kind};
 use index_set::IndexSet;
 use std::collections::hash_map::Entry;
@@ -28,7 +28,7 @@ use std::io::{self, Write};
 pub fn read_error_message(error: &Error) -> &'static str {
     match error.kind {
         Kind::Version(_) => "Tracing file version too new",
-        Kind::Cut => "Error reading file",
+        Kind::Truncated => "Error reading file",
         _ => "Invalid file format",
     }
 }
@@ -188,9 +188,9 @@ impl<'a> View<'a> {
                 self.totals.internal.add(size);
                 self.system_memory("internal", address, size)
             }
-            Record::Alloc { index, address, size, place } => self.alloc(index, address, size, &place),
-            Record::Resize { index, address, size, place } => self.resize(index, address, size, &place),
-            Record::Free { index, place } => self.free(index, &place),
+            Record::Alloc { index, address, size, location } => self.alloc(index, address, size, &location),
+            Record::Resize { index, address, size, location } => self.resize(index, address, size, &location),
+            Record::Free { index, location } => self.free(index, &location),
         }
     }
 
@@ -202,7 +202,7 @@ impl<'a> View<'a> {
         }
     }
 
-    fn alloc(&mut self, index: u64, address: u64, size: u64, place: &Place) -> io::Result<()> {
+    fn alloc(&mut self, index: u64, address: u64, size: u64, location: &Location) -> io::Result<()> {
         self.event += 1;
         let slot = self.simulation.as_mut().map_or(Ok(0), |simulation| simulation.alloc(size))?;
         let mut live =
@@ -221,10 +221,10 @@ impl<'a> View<'a> {
         }
         self.totals.add_allocation(size);
         self.hatf.as_mut().map_or(Ok(()), |hatf| hatf.alloc(address, size))?;
-        self.row("alloc", index, &live, None, place)
+        self.row("alloc", index, &live, None, location)
     }
 
-    fn resize(&mut self, index: u64, address: u64, size: u64, place: &Place) -> io::Result<()> {
+    fn resize(&mut self, index: u64, address: u64, size: u64, location: &Location) -> io::Result<()> {
         self.event += 1;
         let Some(live) = self.live.get_mut(&index) else { return self.unmatched(index) };
         let old = std::mem::replace(live, Live { address, size, ..*live });
@@ -233,10 +233,10 @@ impl<'a> View<'a> {
         self.totals.add_allocation(size);
         self.simulation.as_mut().map_or(Ok(()), |simulation| simulation.resize(live.slot, size))?;
         self.hatf.as_mut().map_or(Ok(()), |hatf| hatf.resize(old.address, address, size))?;
-        self.row("realloc", index, &live, None, place)
+        self.row("realloc", index, &live, None, location)
     }
 
-    fn free(&mut self, index: u64, place: &Place) -> io::Result<()> {
+    fn free(&mut self, index: u64, location: &Location) -> io::Result<()> {
         self.event += 1;
         let Some(live) = self.live.remove(&index) else { return self.unmatched(index) };
         if self.options.verbose {
@@ -245,7 +245,7 @@ impl<'a> View<'a> {
         self.totals.freed.add(live.size);
         self.simulation.as_mut().map_or(Ok(()), |simulation| simulation.free(live.slot))?;
         self.hatf.as_mut().map_or(Ok(()), |hatf| hatf.free(live.address))?;
-        self.row("free", index, &live, Some(self.event - live.first_event), place)
+        self.row("free", index, &live, Some(self.event - live.first_event), location)
     }
 
     fn unmatched(&mut self, index: u64) -> io::Result<()> {
@@ -256,13 +256,13 @@ impl<'a> View<'a> {
         }
     }
 
-    fn row(&mut self, what: &str, index: u64, live: &Live, life: Option<u64>, place: &Place) -> io::Result<()> {
+    fn row(&mut self, what: &str, index: u64, live: &Live, life: Option<u64>, location: &Location) -> io::Result<()> {
         if !self.options.verbose {
             return Ok(());
         }
         let row = table::Row { event: self.event, what, index, life, address: live.address, size: live.size };
         table::event(self.options.address_bytes, &row, self.totals.live(), self.out)?;
-        if self.options.source { table::source(place, self.out) } else { Ok(()) }
+        if self.options.source { table::source(location, self.out) } else { Ok(()) }
     }
 
     /// Prints the statistics and completes the other outputs.

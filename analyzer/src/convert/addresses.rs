@@ -3,7 +3,7 @@
 
 use super::Converted;
 use crate::export::Error;
-use heaptape_formats::dcpi::{Builder, Head};
+use heaptape_formats::dcpi::{Builder, HeaderFields};
 use std::collections::BTreeMap;
 
 /// Maximum number of bytes that one file spans.
@@ -31,14 +31,14 @@ pub fn profiles(
         }
         let last = samples.last().map_or(first, |(address, _)| *address);
         let failed = |error| Error::Format(event.to_string(), error);
-        let head = Head {
+        let head = HeaderFields {
             image: "0",
             platform: "unknown",
             event,
             tstart,
             tsize: last - tstart + 1,
             further: extra_fields,
-            ..Head::default()
+            ..HeaderFields::default()
         };
         let mut builder = Builder::new(&head).map_err(failed)?.stride(stride);
         samples.iter().for_each(|&(address, amount)| builder.add(address, amount));

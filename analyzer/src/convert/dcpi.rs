@@ -4,8 +4,8 @@ use super::{ConvertOptions, Converted, format_error};
 use crate::export::{self, Error};
 use crate::missing::Missing;
 use crate::unpack::OpenedFile;
-use heaptape_formats::Flavour;
-use heaptape_formats::dcpi::{self, Builder, Head, Header, Profile};
+use heaptape_formats::Abi;
+use heaptape_formats::dcpi::{self, Builder, Header, HeaderFields, Profile};
 use heaptape_formats::gmon::{self, Unit};
 use std::collections::BTreeMap;
 
@@ -63,8 +63,8 @@ pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
             }
         }
         let wide = amounts.keys().next_back().is_some_and(|&last| last > u64::from(u32::MAX) - 2);
-        let flavour = options.export.flavour.unwrap_or(Flavour::LE64);
-        if wide && flavour.word == 4 {
+        let flavour = options.export.flavour.unwrap_or(Abi::LE64);
+        if wide && flavour.word_size == 4 {
             return Err(Error::Impossible("addresses of more than 32 bits do not fit into a 32-bit file".into()));
         }
         let abbreviation = group.event.bytes().next().unwrap_or(b'e');
@@ -121,12 +121,12 @@ fn builder_from_header(header: &Header<'_>) -> heaptape_formats::Result<Builder>
     let (image, platform, event) = (text(header.image), text(header.platform), text(header.event));
     let path = header.path.map(text);
     let is_known =
-        |keyword: &[u8]| dcpi::layout::place(keyword).is_some() || keyword == dcpi::layout::STRIDE_WORD.as_bytes();
+        |keyword: &[u8]| dcpi::layout::index_of(keyword).is_some() || keyword == dcpi::layout::STRIDE_KEY.as_bytes();
     let lines = header.lines().filter(|line| !line.is_terminator() && !is_known(line.word()));
     let further: Vec<(String, String)> = lines.map(|line| (text(line.word()), text(line.value()))).collect();
     let further: Vec<(&str, &str)> =
         further.iter().map(|(keyword, value)| (keyword.as_str(), value.as_str())).collect();
-    let head = Head {
+    let head = HeaderFields {
         image: &image,
         platform: &platform,
         event: &event,
@@ -136,7 +136,7 @@ fn builder_from_header(header: &Header<'_>) -> heaptape_formats::Result<Builder>
         cpucount: header.cpucount,
         path: path.as_deref(),
         further: &further,
-        ..Head::default()
+        ..HeaderFields::default()
     };
     let mut builder = Builder::new(&head)?;
     builder.lines().set("epoch", header.epoch);

@@ -4,27 +4,27 @@ use super::{ConvertOptions, Converted, addresses, format_error};
 use crate::export::{self, Error};
 use crate::missing::Missing;
 use crate::unpack::OpenedFile;
-use heaptape_formats::Flavour;
+use heaptape_formats::Abi;
 use heaptape_formats::gmon::{self, Form, Hints, Union};
 use std::collections::BTreeMap;
 
 /// Returns the sum of all files, and the flavour and form of the first one.
-fn read(files: &[OpenedFile], converted: &mut Converted) -> Result<(Union, Flavour, Form), Error> {
+fn read(files: &[OpenedFile], converted: &mut Converted) -> Result<(Union, Abi, Form), Error> {
     let mut union = Union::default();
     let mut first = None;
     for file in files {
         let gmon = gmon::read(&file.bytes, Hints::default()).map_err(format_error(file))?;
         converted
             .missing
-            .extend(gmon.cut().map(|error| Missing::Cut { name: file.name.clone(), at: error.to_string() }));
+            .extend(gmon.truncation().map(|error| Missing::Cut { name: file.name.clone(), at: error.to_string() }));
         converted.notes.extend(gmon.notes.iter().map(|note| format!("{}: {note}", file.name)));
         union.add(&gmon).map_err(format_error(file))?;
-        first.get_or_insert((gmon.flavour, gmon.form));
+        first.get_or_insert((gmon.abi, gmon.form));
     }
     for sum in &union.sums {
         converted.totals.add("samples", sum.bins.iter().map(|&bin| u128::from(bin)).sum());
     }
-    let (flavour, form) = first.unwrap_or((Flavour::LE64, Form::Magic));
+    let (flavour, form) = first.unwrap_or((Abi::LE64, Form::Magic));
     Ok((union, flavour, form))
 }
 
@@ -38,7 +38,7 @@ pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
     let (union, flavour, form) = read(files, &mut converted)?;
     let target_form = options.form.unwrap_or(if form == Form::LdProfile { Form::Magic } else { form });
     let flavour = options.export.flavour.unwrap_or(flavour);
-    if flavour.word == 4 && is_wide(&union) {
+    if flavour.word_size == 4 && is_wide(&union) {
         return Err(Error::Impossible("addresses of more than 32 bits do not fit into a 32-bit file".into()));
     }
     if target_form == Form::Bsd && union.rate() != gmon::layout::BSD_RATE {

@@ -25,7 +25,7 @@ pub fn profiles(mut profiles: Vec<Profile>) -> Result<Profile, Error> {
     for (&site, &(allocated, freed)) in &merger.sums {
         merger.builder.sums(site, allocated, freed);
     }
-    Ok(Profile { flavour: first.flavour, version: first.version, ..merger.builder.build() })
+    Ok(Profile { abi: first.abi, version: first.version, ..merger.builder.build() })
 }
 
 /// Returns whether a profile has numbers of more than 32 bits.
@@ -90,7 +90,7 @@ impl Default for Merger<'_> {
 impl<'p> Merger<'p> {
     /// Adds the sums of all call sites of a profile.
     fn add(&mut self, profile: &'p Profile) {
-        let (site_indexes, data) = (profile.site_places(), profile.data_places());
+        let (site_indexes, data) = (profile.site_positions(), profile.data_positions());
         let mut numbers = vec![0u64; site_indexes.len()];
         for number in 1..=site_indexes.len() {
             // The number of a caller may be greater than that of the site. Callers form no cycle.

@@ -6,7 +6,7 @@ use crate::export::objects::Frame;
 use crate::export::stack_tree::{Gathering, Tree};
 use crate::export::{Error, Measure, Totals};
 use crate::unpack::OpenedFile;
-use heaptape_formats::Flavour;
+use heaptape_formats::Abi;
 use heaptape_formats::gmon;
 use heaptape_formats::mptl::{Data, Profile, Site};
 use std::collections::BTreeMap;
@@ -32,9 +32,9 @@ pub fn to_mptl(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
     let mut converted = Converted::default();
     let (mut profile, totals) = read(files, &mut converted)?;
     converted.totals = totals;
-    profile.flavour = options.export.flavour.unwrap_or(profile.flavour);
+    profile.abi = options.export.flavour.unwrap_or(profile.abi);
     profile.version = options.export.version.unwrap_or(profile.version);
-    if profile.flavour.word == 4 && merge::is_wide(&profile) {
+    if profile.abi.word_size == 4 && merge::is_wide(&profile) {
         converted.notes.push("numbers of more than 32 bits are truncated to 32 bits".into());
     }
     let mut bytes = Vec::new();
@@ -63,7 +63,7 @@ fn amount(measure: Measure, data: &Data) -> Result<u64, Error> {
 
 /// Iterates over the sites that allocated, with their sums.
 fn allocating(profile: &Profile) -> impl Iterator<Item = (&Site, &Data)> {
-    let data = profile.data_places();
+    let data = profile.data_positions();
     let row =
         move |site: &Site| usize::try_from(site.data).ok().and_then(|index| data.get(index.wrapping_sub(1)).copied());
     profile.sites.iter().filter_map(move |site| Some((site, profile.data.get(row(site)?)?)))
@@ -72,7 +72,7 @@ fn allocating(profile: &Profile) -> impl Iterator<Item = (&Site, &Data)> {
 /// Returns the sites as a tree with callers first. The second value has the node of each site, by
 /// the site's index minus 1.
 fn tree(profile: &Profile) -> (Tree, Vec<u32>) {
-    let site_indexes = profile.site_places();
+    let site_indexes = profile.site_positions();
     let parent_of = |index: usize| {
         let site = site_indexes.get(index.wrapping_sub(1)).and_then(|&index| profile.sites.get(index));
         site.map(|site| (site, usize::try_from(site.parent).unwrap_or(0)))
@@ -109,7 +109,7 @@ pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
     let mut converted = Converted::default();
     let (profile, _) = read(files, &mut converted)?;
     let measures = if options.export.what.is_empty() { vec![Measure::AllocBytes] } else { options.export.what.clone() };
-    let flavour = options.export.flavour.unwrap_or(profile.flavour);
+    let flavour = options.export.flavour.unwrap_or(profile.abi);
     let (tree, nodes) = tree(&profile);
     for measure in measures {
         let mut amounts = Vec::new();
@@ -127,7 +127,7 @@ pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
         let bytes = gmon::write(&gmon_file).map_err(|error| Error::Format("gmon".into(), error))?;
         converted.files.push((format!("{}.gmon", measure.name()), bytes));
     }
-    if flavour != Flavour::LE64 {
+    if flavour != Abi::LE64 {
         converted.notes.push(format!("pointers are written as {}", flavour.name()));
     }
     Ok(converted)

@@ -2,7 +2,7 @@
 
 use super::objects::{Object, Objects};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals};
-use heaptape_formats::dcpi::{Builder, Built, Head};
+use heaptape_formats::dcpi::{Builder, Built, HeaderFields};
 use std::collections::BTreeMap;
 
 /// The exporter.
@@ -160,7 +160,7 @@ fn builder(
     let megahertz = if clock.ticks_per_second == 1_000_000_000 { 0 } else { clock.ticks_per_second / 1_000_000 };
     let platform = source.about.map(|about| one_line(&about.host)).filter(|host| !host.is_empty());
     let path = one_line(&object.path);
-    Builder::new(&Head {
+    Builder::new(&HeaderFields {
         image: &object.identity(),
         unix_seconds: started,
         platform: platform.as_deref().unwrap_or("unknown"),

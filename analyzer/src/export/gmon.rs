@@ -12,7 +12,7 @@
 use super::objects::{Frame, Object, Objects};
 use super::stack_tree::{Gathering, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals};
-use heaptape_formats::Flavour;
+use heaptape_formats::Abi;
 use heaptape_formats::gmon::{self, Builder, Gmon, Unit};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -43,7 +43,7 @@ impl Exporter for Export {
                 if table.is_empty() {
                     continue;
                 }
-                let gmon = table.gmon(measure, &object.path, Flavour::LE64)?;
+                let gmon = table.gmon(measure, &object.path, Abi::LE64)?;
                 if let Some(scale) = gmon.1 {
                     out.note(format!("{}: sums of 2^32 and more; counted in {scale}", object.path));
                 }
@@ -187,7 +187,7 @@ impl Table {
     ///
     /// # Errors
     /// When even the largest unit is too small.
-    pub fn gmon(&self, measure: Measure, name: &str, flavour: Flavour) -> Result<(Gmon, Option<&'static str>), Error> {
+    pub fn gmon(&self, measure: Measure, name: &str, flavour: Abi) -> Result<(Gmon, Option<&'static str>), Error> {
         let units: &[(&'static str, u8, u32)] = match measure.is_bytes() {
             true => &[("bytes", b'b', 0), ("KiB", b'K', 10), ("MiB", b'M', 20)],
             false => &[("blocks", b'n', 0), ("1024 blocks", b'N', 10)],

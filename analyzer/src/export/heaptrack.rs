@@ -12,7 +12,7 @@ use crate::replay::{Model, replay};
 use crate::symbols::{Symbolizer, module_of};
 use crate::text::clean;
 use heaptape_formats::heaptrack::layout::{HEAPTRACK, VERSION};
-use heaptape_formats::heaptrack::{Line, NameOf, put};
+use heaptape_formats::heaptrack::{FrameName, Line, put};
 use rustc_hash::FxHashMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -221,7 +221,7 @@ impl File<'_> {
             for frame in frames.iter().filter(|_| is_named) {
                 let function = self.text(&frame.title());
                 let file = frame.file.as_deref().map_or(0, |file| self.text(file));
-                names.push(NameOf { function, file, line: frame.line.unwrap_or(0).into() });
+                names.push(FrameName { function, file, line: frame.line.unwrap_or(0).into() });
             }
             self.put(&Line::Address { address: at.address, module, names });
             self.numbers[1] += 1;

@@ -10,7 +10,7 @@ use crate::model::row;
 use crate::replay::{Model, replay};
 use crate::symbols::Symbolizer;
 use heaptape_formats::massif::layout::ROOT;
-use heaptape_formats::massif::{self, Head, Node, Snapshot, TreeKind};
+use heaptape_formats::massif::{self, Header, Node, Snapshot, TreeKind};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -62,9 +62,9 @@ impl Exporter for Export {
         let behind = taken.partition_point(|one| one.at <= at_peak.at);
         taken.insert(behind, at_peak);
         let mut text = String::new();
-        massif::head(
+        massif::write_header(
             &mut text,
-            &Head {
+            &Header {
                 desc: "heaptape; bytes asked for, without what the allocator adds".into(),
                 cmd: crate::text::clean(&image.about.argv.join(" ")).into_owned(),
                 time_unit: if image.has_times() { "ms" } else { "i" }.into(),
@@ -79,7 +79,7 @@ impl Exporter for Export {
             };
             let tree = one.sites.as_ref().map(|sites| tree(image, &mut source.symbols, sites, one.live));
             let tree = tree.unwrap_or_default();
-            massif::snapshot(
+            massif::write_snapshot(
                 &mut text,
                 &Snapshot { number, time: one.at, heap: one.live, extra: 0, stacks: 0, kind, tree },
             );

@@ -25,7 +25,7 @@ use crate::processes::Processes;
 use crate::progress::Progress;
 use crate::report::sums::{self, Sums};
 use crate::symbols::{Detail, Origin, Symbolizer};
-use heaptape_formats::Flavour;
+use heaptape_formats::Abi;
 use rustc_hash::FxHashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -155,7 +155,7 @@ pub struct Options {
     /// Charge what other images allocate for an image to it, too.
     pub through: bool,
     /// Byte order and word size, where the format leaves a choice.
-    pub flavour: Option<Flavour>,
+    pub flavour: Option<Abi>,
     /// Version word of mpatrol's formats.
     pub version: Option<u64>,
     /// A row for each event, where the format has rows of stacks otherwise.

@@ -37,7 +37,7 @@ impl Exporter for Export {
 
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
         let mut merged = all(source)?;
-        merged.flavour = source.options.flavour.unwrap_or(merged.flavour);
+        merged.abi = source.options.flavour.unwrap_or(merged.abi);
         merged.version = source.options.version.unwrap_or(merged.version);
         if !(FIRST_KNOWN..FIRST_TOO_NEW).contains(&merged.version) {
             let why = format!(
@@ -52,7 +52,7 @@ impl Exporter for Export {
                 out.note(format!("{}: a trace has no stacks, so its profile has bins only", image.about.folder));
             }
         }
-        if merged.flavour.word == 4 && merge::is_wide(&merged) {
+        if merged.abi.word_size == 4 && merge::is_wide(&merged) {
             out.note("numbers of more than 32 bits lost their high bits");
         }
         let mut bytes = Vec::new();

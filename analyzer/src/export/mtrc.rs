@@ -7,7 +7,7 @@ use crate::load::{Events, Image, bare};
 use crate::missing::Missing;
 use crate::report::place;
 use heaptape_formats::Ending;
-use heaptape_formats::mtrc::{Header, Options, Place, Record, Stream, Writer};
+use heaptape_formats::mtrc::{Header, Location, Options, Record, Stream, Writer};
 use rustc_hash::FxHashMap;
 
 /// Bytes that are gathered before they are handed on.
@@ -44,9 +44,9 @@ impl Exporter for Export {
             Events::Trace(path) => header_of(path),
             _ => Header::default(),
         };
-        header.flavour = options.flavour.unwrap_or(header.flavour);
+        header.abi = options.flavour.unwrap_or(header.abi);
         header.version = options.version.unwrap_or(header.version);
-        if options.names && !header.has_place() {
+        if options.names && !header.has_location() {
             return Err(Error::Impossible(format!("traces of version {} hold no names", header.version)));
         }
         let mut file = out.stream()?;
@@ -108,11 +108,11 @@ fn moved<'r>(record: &Record<'r>, rebase: &Rebase, threads: &mut Threads) -> Rec
     let mut record = *record;
     match &mut record {
         Record::Heap { address, .. } | Record::Internal { address, .. } => *address = rebase.of(*address),
-        Record::Alloc { address, place, .. } | Record::Resize { address, place, .. } => {
+        Record::Alloc { address, location, .. } | Record::Resize { address, location, .. } => {
             *address = rebase.of(*address);
-            place.thread = threads.of(place.thread);
+            location.thread = threads.of(location.thread);
         }
-        Record::Free { place, .. } => place.thread = threads.of(place.thread),
+        Record::Free { location, .. } => location.thread = threads.of(location.thread),
     }
     record
 }
@@ -187,7 +187,7 @@ fn bare_records(
         }
     }
     match stream.ending() {
-        Some(Ending::Cut { offset, field }) => {
+        Some(Ending::Truncated { offset, field }) => {
             Some(Missing::Cut { name: name(), at: format!("offset {offset} ({field})") })
         }
         _ => None,
@@ -226,7 +226,7 @@ impl Named {
 }
 
 fn record<'n>(event: &Event, name: &'n Name) -> Option<Record<'n>> {
-    let place = Place {
+    let location = Location {
         thread: event.thread.into(),
         function: name.function.as_deref(),
         file: name.file.as_deref(),
@@ -234,9 +234,9 @@ fn record<'n>(event: &Event, name: &'n Name) -> Option<Record<'n>> {
     };
     let &Event { index, address, size, .. } = event;
     match event.kind {
-        Kind::Alloc => Some(Record::Alloc { index, address, size, place }),
-        Kind::Resize => Some(Record::Resize { index, address, size, place }),
-        Kind::Free => Some(Record::Free { index, place }),
+        Kind::Alloc => Some(Record::Alloc { index, address, size, location }),
+        Kind::Resize => Some(Record::Resize { index, address, size, location }),
+        Kind::Free => Some(Record::Free { index, location }),
         // It has no index, and the format no record for it.
         Kind::Unmatched | Kind::Known => None,
     }

@@ -11,7 +11,7 @@ use crate::model::totals::Totals;
 use crate::replay::Model;
 use crate::stacks::{Named, Site};
 use heaptape_formats::Ending;
-use heaptape_formats::heaptrack::{Failure, Line, NameOf, Reader};
+use heaptape_formats::heaptrack::{FrameName, Line, ReadError, Reader};
 use std::io::BufRead;
 
 /// An entry of the table of addresses.
@@ -21,14 +21,14 @@ struct AddressEntry {
     /// Number of the module's text.
     module: u64,
     /// Names of the inlined functions and the function, innermost first.
-    names: Vec<NameOf>,
+    names: Vec<FrameName>,
 }
 
 /// Reads a heaptrack file.
 ///
 /// # Errors
 /// Returns an error if reading fails, or if the content is not a heaptrack file.
-pub fn read(from: impl BufRead) -> Result<(Imported, Ending), Failure> {
+pub fn read(from: impl BufRead) -> Result<(Imported, Ending), ReadError> {
     let mut reader = Reader::new(from);
     let mut tables = Tables::default();
     let (mut totals, mut sites, mut peak) = (Totals::default(), CallSites::default(), Peak::within(Span::ALL));

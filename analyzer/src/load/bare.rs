@@ -38,19 +38,19 @@ impl Threads {
 #[derive(Debug, Default)]
 pub struct Names {
     numbers: FxHashMap<Named, u32>,
-    /// The last place met, since most events come from the place of the one before.
+    /// The last location met, since most events come from that of the event before.
     last: (Named, u32),
 }
 
 impl Names {
-    fn site(&mut self, place: &mtrc::Place, stacks: &mut Stacks) -> u32 {
-        let (Some(function), file) = (place.function, place.file) else { return 0 };
+    fn site(&mut self, location: &mtrc::Location, stacks: &mut Stacks) -> u32 {
+        let (Some(function), file) = (location.function, location.file) else { return 0 };
         let file = file.unwrap_or_default();
         let (last, number) = &self.last;
-        if *number != 0 && last.function == function && last.file == file && last.line == place.line {
+        if *number != 0 && last.function == function && last.file == file && last.line == location.line {
             return *number;
         }
-        let named = Named { function: function.to_vec(), file: file.to_vec(), line: place.line };
+        let named = Named { function: function.to_vec(), file: file.to_vec(), line: location.line };
         let number = *self.numbers.entry(named.clone()).or_insert_with(|| {
             stacks.named.push(named.clone());
             stacks.push(Site { named: stacks.named.len() as u32, ..Site::default() })
@@ -65,8 +65,8 @@ pub fn named_sites(path: &Path) -> (Stacks, u64) {
     let mut stacks = Stacks::default();
     let (mut names, mut events) = (Names::default(), 0);
     walk(path, |record| {
-        if let Some((place, _)) = place_of(record) {
-            names.site(place, &mut stacks);
+        if let Some((location, _)) = place_of(record) {
+            names.site(location, &mut stacks);
             events += 1;
         }
         true
@@ -74,10 +74,10 @@ pub fn named_sites(path: &Path) -> (Stacks, u64) {
     (stacks, events)
 }
 
-fn place_of<'a, 'b>(record: &'a Record<'b>) -> Option<(&'a mtrc::Place<'b>, bool)> {
+fn place_of<'a, 'b>(record: &'a Record<'b>) -> Option<(&'a mtrc::Location<'b>, bool)> {
     match record {
-        Record::Alloc { place, .. } | Record::Resize { place, .. } => Some((place, true)),
-        Record::Free { place, .. } => Some((place, false)),
+        Record::Alloc { location, .. } | Record::Resize { location, .. } => Some((location, true)),
+        Record::Free { location, .. } => Some((location, false)),
         _ => None,
     }
 }
@@ -106,7 +106,7 @@ fn walk(path: &Path, mut each: impl FnMut(&Record) -> bool) -> Option<Missing> {
         }
     }
     match stream.ending() {
-        Some(Ending::Cut { offset, field }) => {
+        Some(Ending::Truncated { offset, field }) => {
             Some(Missing::Cut { name: name(), at: format!("offset {offset} ({field})") })
         }
         _ => None,
@@ -140,11 +140,11 @@ pub fn events(path: &Path, span: Span, named: bool, each: &mut dyn FnMut(&[Event
     let mut batch: Vec<Event> = Vec::with_capacity(BATCH);
     let mut number = 0;
     let missing = walk(path, |record| {
-        let Some((place, takes)) = place_of(record) else { return true };
+        let Some((location, takes)) = place_of(record) else { return true };
         let Some(mut event) = event_of(record) else { return true };
         event.number = number;
-        event.thread = threads.number(place.thread);
-        let site = if named { names.site(place, &mut stacks) } else { 0 };
+        event.thread = threads.number(location.thread);
+        let site = if named { names.site(location, &mut stacks) } else { 0 };
         // A free's place is where it was freed; the models ask for it only where frees carry sites.
         event.site = if takes { site } else { 0 };
         number += 1;
@@ -171,7 +171,7 @@ pub fn profile(bytes: &[u8]) -> Result<(Stacks, Totals, Vec<SiteSums>, Ending)> 
     let (profile, ending) = mptl::Profile::read(bytes)?;
     let mut stacks = Stacks::default();
     let mut names: FxHashMap<(u64, u64), u32> = FxHashMap::default();
-    let (sites, data) = (profile.site_places(), profile.data_places());
+    let (sites, data) = (profile.site_positions(), profile.data_positions());
     let mut sums = Vec::new();
     for (place, number) in sites.iter().zip(1u32..) {
         let Some(site) = profile.sites.get(*place) else { continue };

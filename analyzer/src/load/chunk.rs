@@ -106,7 +106,7 @@ impl Decoder {
                 columns.unmatched_before(number - before, chunk.first_tick, number, events);
             }
             let Some(numbers) = reader.next_numbers().map_err(|error| error.to_string())? else { break };
-            let Some(kind) = kind_of(numbers.letter) else { continue };
+            let Some(kind) = kind_of(numbers.tag) else { continue };
             let mtrc::Numbers { index, address, size, thread, .. } = numbers;
             let thread = u32::try_from(thread).unwrap_or(u32::MAX);
             let mut event = Event { kind, entry: 0, thread, site: 0, number, index, address, size, weight: 0, tick: 0 };
@@ -151,7 +151,9 @@ impl Decoder {
             ));
         }
         let stored = &mut self.stored;
-        trace.take_at(chunk.stored_offset, chunk.stored_length as usize, stored).map_err(|error| error.to_string())?;
+        trace
+            .read_up_to(chunk.stored_offset, chunk.stored_length as usize, stored)
+            .map_err(|error| error.to_string())?;
         if stored.len() as u64 != chunk.stored_length {
             return Err(format!("the trace has only {} of its {} bytes", stored.len(), chunk.stored_length));
         }
@@ -179,13 +181,13 @@ const fn kind_of(letter: u8) -> Option<Kind> {
 
 /// An event from its trace record alone; none for `H` and `I`.
 pub fn event_of(record: &Record) -> Option<Event> {
-    let (kind, index, address, size, place) = match record {
-        Record::Alloc { index, address, size, place } => (Kind::Alloc, *index, *address, *size, place),
-        Record::Resize { index, address, size, place } => (Kind::Resize, *index, *address, *size, place),
-        Record::Free { index, place } => (Kind::Free, *index, 0, 0, place),
+    let (kind, index, address, size, location) = match record {
+        Record::Alloc { index, address, size, location } => (Kind::Alloc, *index, *address, *size, location),
+        Record::Resize { index, address, size, location } => (Kind::Resize, *index, *address, *size, location),
+        Record::Free { index, location } => (Kind::Free, *index, 0, 0, location),
         Record::Heap { .. } | Record::Internal { .. } => return None,
     };
-    let thread = u32::try_from(place.thread).unwrap_or(u32::MAX);
+    let thread = u32::try_from(location.thread).unwrap_or(u32::MAX);
     Some(Event { kind, entry: 0, thread, site: 0, number: 0, index, address, size, weight: 0, tick: 0 })
 }
 
@@ -200,7 +202,7 @@ fn salvage<M: Source + ?Sized>(
 ) -> Decoded {
     let mut decoded = Decoded::default();
     let mut stored = Vec::new();
-    if trace.take_at(offset, length.min(LONGEST) as usize, &mut stored).is_err() || stored.is_empty() {
+    if trace.read_up_to(offset, length.min(LONGEST) as usize, &mut stored).is_err() || stored.is_empty() {
         return decoded;
     }
     let mut plain = Vec::new();
@@ -263,7 +265,7 @@ impl Numbers<'_> {
     fn number(&mut self) -> u64 {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         if let Some(word) = rest.first_chunk::<8>()
-            && let Some((value, taken)) = leb128::near(u64::from_le_bytes(*word))
+            && let Some((value, taken)) = leb128::read_word(u64::from_le_bytes(*word))
         {
             self.at += taken;
             return value;
@@ -316,10 +318,10 @@ impl<'a> Columns<'a> {
             (tape::COLUMN_TICKS, "times"),
             (tape::COLUMN_SITES, "stacks"),
             (tape::COLUMN_WEIGHTS, "weights"),
-            (tape::COLUMN_WAS, "earlier blocks"),
+            (tape::COLUMN_PREVIOUS, "earlier blocks"),
         ];
         let mut columns = memory.iter_mut().zip(kinds).map(|(bytes, (kind, what))| {
-            let is_asked = kind != tape::COLUMN_WAS || head.tells_known;
+            let is_asked = kind != tape::COLUMN_PREVIOUS || head.tells_known;
             let is_there = is_asked && unpack(kind, what, bytes);
             let bytes: &[u8] = bytes;
             is_there.then_some(Numbers { bytes, at: 0, failed: false })

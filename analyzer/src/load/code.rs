@@ -2,7 +2,7 @@
 
 use crate::stacks::{Named, Site, Stacks};
 use crate::symbols::code_name;
-use heaptape_formats::perf_map::Unnamed;
+use heaptape_formats::perf_map::UnnamedAddresses;
 use heaptape_formats::tape::{CodeRange, instruction, is_virtual};
 use rustc_hash::FxHashMap;
 
@@ -21,7 +21,7 @@ pub fn name(stacks: &mut Stacks, ranges: Vec<CodeRange>) {
         site.named == 0 && site.address != 0 && !is_file(&site)
     };
     let sites: Vec<u32> = (1..=stacks.len() as u32).filter(unplaced).collect();
-    let mut unnamed: Unnamed = sites.iter().map(|number| place_of(&stacks.site(*number))).collect();
+    let mut unnamed: UnnamedAddresses = sites.iter().map(|number| place_of(&stacks.site(*number))).collect();
     let (mut places, mut known): (FxHashMap<u64, u32>, FxHashMap<Named, u32>) = Default::default();
     for range in ranges.into_iter().rev() {
         let addresses = unnamed.take(range.start, range.length);

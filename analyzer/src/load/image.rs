@@ -82,7 +82,7 @@ pub enum Events {
 #[derive(Debug)]
 pub struct Image {
     /// Who it was.
-    pub about: recording::Image,
+    pub about: recording::ProcessInfo,
     /// Its folder, or the single file.
     pub path: PathBuf,
     /// Its clock.
@@ -99,7 +99,7 @@ pub struct Image {
 
 /// The file name by which a program was called, where that is a link of another name. The kernel's short name, by which the
 /// folder is called (`PID.NAME`), confirms the first argument, which may be anything.
-fn called<'a>(folder: &str, about: &'a recording::Image) -> Option<&'a str> {
+fn called<'a>(folder: &str, about: &'a recording::ProcessInfo) -> Option<&'a str> {
     const SHORT: usize = 15;
     let file = |path: &'a str| path.rsplit('/').next().unwrap_or_default();
     let called = file(about.argv.first()?);
@@ -113,10 +113,10 @@ impl Image {
     ///
     /// # Errors
     /// When none of its files can be read.
-    pub fn open(folder: &Path, about: Option<&recording::Image>) -> Result<Image, Failure> {
-        let about = about.cloned().unwrap_or_else(|| recording::Image {
+    pub fn open(folder: &Path, about: Option<&recording::ProcessInfo>) -> Result<Image, Failure> {
+        let about = about.cloned().unwrap_or_else(|| recording::ProcessInfo {
             folder: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            ..recording::Image::default()
+            ..recording::ProcessInfo::default()
         });
         let tape_path = folder.join(TAPE);
         if about.origin == STREAM {
@@ -163,7 +163,7 @@ impl Image {
     /// An image of which nothing is known.
     pub fn nothing() -> Image {
         Image {
-            about: recording::Image::default(),
+            about: recording::ProcessInfo::default(),
             path: PathBuf::new(),
             clock: Clock::default(),
             tape: Tape::default(),
@@ -174,7 +174,7 @@ impl Image {
     }
 
     /// An image of which nothing but its entry in `recording.json` is there.
-    pub fn empty(folder: &Path, about: &recording::Image) -> Image {
+    pub fn empty(folder: &Path, about: &recording::ProcessInfo) -> Image {
         let mut missing =
             vec![Missing::File { name: about.folder.clone(), why: "none of its files can be read".into() }];
         if let Some(events) = about.accounting.map(|accounting| accounting.emitted).filter(|&events| events > 0) {
@@ -184,7 +184,7 @@ impl Image {
     }
 
     /// A trace or a profile that somebody sent to the daemon: it never had a tape.
-    fn stream(folder: &Path, about: recording::Image) -> Result<Image, Failure> {
+    fn stream(folder: &Path, about: recording::ProcessInfo) -> Result<Image, Failure> {
         let lacks = about.lacks.clone();
         let mut image = Image::without_tape(folder, about, String::new())?;
         image.missing.remove(0);
@@ -196,7 +196,7 @@ impl Image {
     }
 
     /// What trace and profile say alone.
-    fn without_tape(folder: &Path, about: recording::Image, why: String) -> Result<Image, Failure> {
+    fn without_tape(folder: &Path, about: recording::ProcessInfo, why: String) -> Result<Image, Failure> {
         let (trace, profile) = (trace_file(folder).map(|(path, _)| path), profile_file(folder));
         let mut image = match trace {
             Some(trace) => Image::trace(&trace)?,
@@ -248,7 +248,7 @@ impl Image {
         image.tape.stacks = stacks;
         image.sums = Some((totals, sums));
         image.about.folder = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if let Ending::Cut { offset, field } = ending {
+        if let Ending::Truncated { offset, field } = ending {
             let at = format!("offset {offset} ({field})");
             image.missing.push(Missing::Cut { name: image.about.folder.clone(), at });
         }
@@ -265,7 +265,7 @@ impl Image {
         let offset = self.tape.stored_end();
         let there = trace.length().unwrap_or(0);
         let mut rest = Vec::new();
-        if there <= offset || trace.take_at(offset, 512, &mut rest).is_err() {
+        if there <= offset || trace.read_up_to(offset, 512, &mut rest).is_err() {
             return;
         }
         // A process that made no event has a trace of header and end mark.
@@ -489,7 +489,7 @@ impl Image {
     /// What decoding a chunk needs to know of the whole.
     pub fn head(&self, trace: &File) -> Head {
         let mut start = Vec::new();
-        let header = match trace.take_at(0, 20, &mut start) {
+        let header = match trace.read_up_to(0, 20, &mut start) {
             Ok(()) => mtrc::Header::read(&start).unwrap_or_default(),
             Err(_) => mtrc::Header::default(),
         };

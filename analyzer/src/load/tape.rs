@@ -6,8 +6,8 @@ use crate::missing::Missing;
 use crate::stacks::{Mapped, Module, Site, Stacks};
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{
-    Account, COLUMN_WAS, Chunk, CodeRange, Codec, Course, End, Inherited, Loss, Note, Process, Record, Source, Step,
-    Stream, Summary, Thread,
+    Account, COLUMN_PREVIOUS, Chunk, CodeRange, Codec, End, History, Inherited, Loss, Note, Process, Record, Source,
+    Step, Stream, Summary, Thread,
 };
 use heaptape_formats::{Ending, Result};
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub struct Tape {
     /// Whether they count every chunk.
     pub summary_is_last: bool,
     /// How sites that grew stood over the run, where there are no events.
-    pub course: Course,
+    pub course: History,
     /// How it ended.
     pub end: Option<End>,
     /// What the recorder had to say.
@@ -98,7 +98,7 @@ pub fn read<S: Source + ?Sized>(source: &S) -> Result<Tape> {
             Step::Unknown(..) => {}
             Step::Damage(from, to, error) => tape.missing.push(Missing::TornTape { from, to, why: error.to_string() }),
             Step::End(ending) => {
-                if let Ending::Cut { offset, field } = ending {
+                if let Ending::Truncated { offset, field } = ending {
                     tape.missing
                         .push(Missing::Cut { name: "events.tape".into(), at: format!("offset {offset} ({field})") });
                 }
@@ -139,7 +139,7 @@ impl Tape {
             }
             Record::Thread(thread) => drop(self.threads.insert(thread.number, thread)),
             Record::Chunk(chunk) => self.chunk(offset, chunk),
-            Record::Ledger(ledger) => (self.ledger, self.ledger_is_last) = (ledger.accounts, true),
+            Record::Accounts(ledger) => (self.ledger, self.ledger_is_last) = (ledger.accounts, true),
             Record::Loss(loss) => self.losses.push(loss),
             Record::Clock(clock) => self.last_tick = self.last_tick.max(clock.tick),
             Record::Summary(summary) => {
@@ -153,7 +153,7 @@ impl Tape {
             }
             Record::Note(note) => self.notes.push(note),
             Record::Inherited(inherited) => self.inherited = Some(inherited),
-            Record::Course(course) => self.course = course,
+            Record::History(course) => self.course = course,
             Record::Code(code) => self.code.extend(code.ranges),
             // They stand in a file of their own.
             Record::Symbols(_) => {}
@@ -161,7 +161,7 @@ impl Tape {
     }
 
     fn chunk(&mut self, offset: u64, mut chunk: Chunk) {
-        let has_was = chunk.columns.iter().any(|column| column.kind == COLUMN_WAS);
+        let has_was = chunk.columns.iter().any(|column| column.kind == COLUMN_PREVIOUS);
         chunk.columns = Vec::new();
         (self.summary_is_last, self.ledger_is_last) = (false, false);
         let expected = self.stored_end();

@@ -2,7 +2,7 @@
 
 use super::leaks::{Axis, History, SLICES, Survivors};
 use super::verdict::Run;
-use heaptape_formats::tape::{Course, SiteCourse, SiteSums, Totals};
+use heaptape_formats::tape::{self, SiteHistory, SiteSums, Totals};
 
 /// No process holds so much: what a file says beyond that is as good as this, and sums of it fit.
 const MOST: u64 = 1 << 56;
@@ -10,7 +10,7 @@ const MOST: u64 = 1 << 56;
 const SHORT: f64 = 8.0;
 
 /// The run that a course tells of: up to `end`, at `rate` ticks a second. `None` when it tells nothing.
-pub fn run(course: &Course, totals: &Totals, end: u64, rate: u64, hidden: u64) -> Option<Run> {
+pub fn run(course: &tape::History, totals: &Totals, end: u64, rate: u64, hidden: u64) -> Option<Run> {
     let [first, second, ..] = course.ticks[..] else { return None };
     // The moments are as far from each other as the first is from the start.
     let start = first.saturating_sub(second.saturating_sub(first));
@@ -36,7 +36,7 @@ fn between(ticks: &[u64], values: &[u64], tick: u64, start: u64, (end, now): (u6
 }
 
 /// A site over that run, as far as moments tell: between two of them it went straight on; a block is born where more live than before.
-pub fn history(run: &Run, course: &Course, site: &SiteCourse, now: &SiteSums) -> (History, Survivors) {
+pub fn history(run: &Run, course: &tape::History, site: &SiteHistory, now: &SiteSums) -> (History, Survivors) {
     let (allocs, frees) = (now.allocs.min(MOST), now.frees.min(MOST));
     let (live_blocks, live_bytes) = (allocs.saturating_sub(frees), now.bytes.saturating_sub(now.freed_bytes).min(MOST));
     let width = run.axis.end.saturating_sub(run.axis.start) / SLICES as u64;
@@ -90,7 +90,7 @@ mod tests {
         let moments = (8..=96).step_by(8);
         let blocks: Vec<u64> = moments.clone().map(&held).collect();
         let bytes = blocks.iter().map(|blocks| blocks * 100).collect();
-        let course = Course { ticks: moments.collect(), sites: vec![SiteCourse { site: 1, blocks, bytes }] };
+        let course = tape::History { ticks: moments.collect(), sites: vec![SiteHistory { site: 1, blocks, bytes }] };
         let live = held(100);
         let allocs = live + frees;
         let now =
@@ -122,8 +122,8 @@ mod tests {
     fn whatever_a_file_says_is_judged() {
         for value in [0, 1, 1 << 60, u64::MAX] {
             for ticks in [vec![value; 9], (0..9).map(|at| u64::MAX - 9 + at).collect(), (0..9).collect()] {
-                let site = SiteCourse { site: 1, blocks: vec![value, 5, value], bytes: vec![value; 20] };
-                let course = Course { ticks, sites: vec![site] };
+                let site = SiteHistory { site: 1, blocks: vec![value, 5, value], bytes: vec![value; 20] };
+                let course = tape::History { ticks, sites: vec![site] };
                 let now = SiteSums { site: 1, allocs: u64::MAX, bytes: value, frees: value, ..SiteSums::default() };
                 let totals = Totals { allocs: u64::MAX, resizes: value, ..Totals::default() };
                 for (end, lost) in [(u64::MAX, 0), (u64::MAX, u64::MAX), (7, 3), (value, value)] {

@@ -23,7 +23,7 @@ use crate::suppress::{Dialect, generate};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, clean};
 use evidence::{axis, freed_at, run_of};
-use heaptape_formats::tape::SiteCourse;
+use heaptape_formats::tape::SiteHistory;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
@@ -403,7 +403,7 @@ fn of_sums<'a>(
     let lost = sums.accounting.all().lost;
     let (end, rate) = (image.tape.last_tick, image.clock.ticks_per_second);
     let run = course::run(course, &sums.totals, end, rate, lost);
-    let courses: FxHashMap<u32, &SiteCourse> = course.sites.iter().map(|site| (site.site, site)).collect();
+    let courses: FxHashMap<u32, &SiteHistory> = course.sites.iter().map(|site| (site.site, site)).collect();
     let mut leaks = Vec::new();
     for row in &sums.sites {
         let (blocks, bytes) = (row.allocs.saturating_sub(row.frees), row.bytes.saturating_sub(row.freed_bytes));

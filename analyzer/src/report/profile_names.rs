@@ -5,7 +5,7 @@ use super::Error;
 use crate::load::{self, Image, Recording};
 use crate::stacks::Site;
 use crate::symbols::{Detail, Symbolizer, demangle};
-use heaptape_formats::mptl::{self, Builder, Functions, Profile, Symbol};
+use heaptape_formats::mptl::{self, Builder, FunctionNames, Profile, Symbol};
 use heaptape_formats::recording::PROFILE;
 use heaptape_formats::tape::Codec;
 use rustc_hash::FxHashMap;
@@ -33,12 +33,12 @@ pub fn name_profile(recording: &Recording, plain: u64) -> Result<(), Error> {
         let written = match codec {
             Codec::Zstd => replace(&path, codec.suffix(), |out| {
                 let mut out = zstd::Encoder::new(out, LEVEL)?;
-                mptl::named(&mut input, &mut out, &mut known)?;
+                mptl::add_names(&mut input, &mut out, &mut known)?;
                 out.finish().map(drop)
             }),
             Codec::Plain | Codec::Lz4 => replace(&path, "", |out| {
                 let mut out = BufWriter::with_capacity(BUFFER, out);
-                mptl::named(&mut input, &mut out, &mut known)?;
+                mptl::add_names(&mut input, &mut out, &mut known)?;
                 out.flush()
             }),
         };
@@ -63,7 +63,7 @@ struct Known<'a> {
     last: (Site, Option<(u32, u64)>),
 }
 
-impl Functions for Known<'_> {
+impl FunctionNames for Known<'_> {
     /// Module and start of the function.
     type Key = (u32, u64);
 
@@ -90,7 +90,7 @@ impl Functions for Known<'_> {
 pub(crate) fn named(profile: &Profile, image: &Image, symbols: &mut Symbolizer) -> Profile {
     let mut builder = Builder::new(profile.bounds, profile.bins.clone());
     let mut functions: FxHashMap<(u32, u64), Symbol> = FxHashMap::default();
-    let (places, data) = (profile.site_places(), profile.data_places());
+    let (places, data) = (profile.site_positions(), profile.data_positions());
     let mut sums = vec![0; data.len()];
     for (place, number) in places.iter().zip(1u32..) {
         let Some(site) = profile.sites.get(*place) else { continue };

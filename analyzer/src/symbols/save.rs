@@ -41,7 +41,7 @@ pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], give: &mut dyn FnMut(usi
     for round in [LINES_UNREAD, LINES_READ] {
         for (number, (queries, files)) in processes.iter().enumerate() {
             let (mut bytes, mut writer, mut has_lines) = (Vec::new(), Writer::default(), false);
-            Writer::file_head(&mut bytes);
+            Writer::file_header(&mut bytes);
             for (place, query) in queries.iter().enumerate() {
                 let key = key_of.entry((number, place)).or_insert_with(|| key(query, files));
                 let module = known.entry(key.clone()).or_insert_with(|| Known::find(query, files));

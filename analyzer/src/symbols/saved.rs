@@ -112,7 +112,7 @@ fn read(folder: &Path) -> Contents {
             Ok(Step::Record(..) | Step::Unknown(..)) => {}
             Ok(Step::Damage(_, _, error)) => drop(contents.damage.get_or_insert(error.to_string())),
             Ok(Step::End(heaptape_formats::Ending::Complete)) => return contents,
-            Ok(Step::End(heaptape_formats::Ending::Cut { offset, field })) => {
+            Ok(Step::End(heaptape_formats::Ending::Truncated { offset, field })) => {
                 contents.damage.get_or_insert_with(|| format!("cut at offset {offset} ({field})"));
                 return contents;
             }

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use heaptape_formats::mptl::{self, Bins, Builder};
-use heaptape_formats::mtrc::{self, Place};
+use heaptape_formats::mtrc::{self, Location};
 use heaptape_formats::recording::{self, Exit, Recording};
 use heaptape_formats::tape::{self, Codec, Column, Entry, Record, field::Field};
 use std::collections::HashMap;
@@ -194,7 +194,7 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
     let mut files = Files::default();
     let mut writer = tape::Writer::default();
     let mut put = |record: Record, tape: &mut Vec<u8>| writer.record(&record, tape);
-    tape::Writer::file_head(&mut files.tape);
+    tape::Writer::file_header(&mut files.tape);
     let start_tick = 100;
     let process = tape::Process {
         pid: 4711,
@@ -235,7 +235,7 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
         let (first_index, mut events, mut allocations) = (next_index, 0u64, 0u64);
         let mut was = Vec::new();
         for step in part {
-            let place = Place::thread(step.thread().into());
+            let place = Location::thread(step.thread().into());
             let old = match *step {
                 Step::Alloc { index, size, site, .. } => live.insert(index, (site, size)),
                 Step::Resize { index, size, site, .. } => live.insert(index, (site, size)),
@@ -303,7 +303,7 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
             columns.push(pack(tape::COLUMN_UNMATCHED, &unmatched));
         }
         if options.was {
-            columns.push(pack(tape::COLUMN_WAS, &was));
+            columns.push(pack(tape::COLUMN_PREVIOUS, &was));
         }
         let mut stored = Vec::new();
         options.codec.pack(&plain, 1, &mut stored).unwrap();
@@ -324,7 +324,7 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
             last_tick: part.last().unwrap().tick(),
             live_blocks: truth.before[before].0,
             live_bytes: truth.before[before].1,
-            most_bytes: most,
+            peak_bytes: most,
             columns,
         };
         files.trace.extend_from_slice(&stored);
@@ -351,7 +351,7 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
         })
         .collect();
     if options.ledger {
-        put(Record::Ledger(tape::Ledger { accounts }), &mut files.tape);
+        put(Record::Accounts(tape::Accounts { accounts }), &mut files.tape);
     }
     if options.summary {
         let summary = tape::Summary { totals: truth.totals.clone(), sites: truth.sites.clone() };
@@ -407,7 +407,7 @@ fn profile(steps: &[Step], sites: &[tape::Site]) -> Vec<u8> {
 pub fn write(dir: &Path, files: &Files, codec: Codec) -> PathBuf {
     let folder = dir.join("4711.made");
     std::fs::create_dir_all(&folder).unwrap();
-    let image = recording::Image {
+    let image = recording::ProcessInfo {
         folder: "4711.made".into(),
         pid: 4711,
         ppid: 1,
@@ -415,7 +415,7 @@ pub fn write(dir: &Path, files: &Files, codec: Codec) -> PathBuf {
         exe: "/usr/bin/made".into(),
         argv: vec!["made".into()],
         exit: Some(Exit::Code(3)),
-        ..recording::Image::default()
+        ..recording::ProcessInfo::default()
     };
     let about = Recording {
         format: "heaptape recording".into(),

@@ -5,7 +5,7 @@ use anyhow::anyhow;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::export::{self, EXPORTERS, Measure, Options, Written};
-use heaptape_formats::{Flavour, mtrc};
+use heaptape_formats::{Abi, mtrc};
 use std::path::PathBuf;
 
 /// Options of `heaptape export`.
@@ -61,7 +61,7 @@ pub struct ExportArgs {
     tool: Option<String>,
     /// Byte order and word size of the files
     #[arg(long, value_name = "FLAVOUR", ignore_case = true, value_parser = flavours())]
-    pub flavour: Option<Flavour>,
+    pub flavour: Option<Abi>,
     /// mtrc, mptl: version number of mpatrol to write, such as 10501
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(..mtrc::layout::FIRST_TOO_NEW))]
     version_word: Option<u64>,
@@ -96,9 +96,9 @@ fn measures() -> impl TypedValueParser<Value = Measure> {
     PossibleValuesParser::new(values).try_map(|name| name.parse())
 }
 
-fn flavours() -> impl TypedValueParser<Value = Flavour> {
-    PossibleValuesParser::new(Flavour::ALL.map(Flavour::name)).try_map(|name| {
-        Flavour::ALL
+fn flavours() -> impl TypedValueParser<Value = Abi> {
+    PossibleValuesParser::new(Abi::ALL.map(Abi::name)).try_map(|name| {
+        Abi::ALL
             .into_iter()
             .find(|flavour| flavour.name().eq_ignore_ascii_case(&name))
             .ok_or_else(|| format!("'{name}' is no flavour"))

@@ -82,7 +82,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         }
     }
     out.flush()?;
-    if let Ending::Cut { offset, field } = ending {
+    if let Ending::Truncated { offset, field } = ending {
         eprintln!(
             "mprof: Error reading file\nmprof: the file is truncated at byte {offset}, in field {field}; the part before it is shown"
         );

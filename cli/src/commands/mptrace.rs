@@ -9,7 +9,7 @@ use heaptape_analyzer::compat::mptrace::{self, Hatf, Options, Simulation, View};
 use heaptape_analyzer::export;
 use heaptape_analyzer::load::bare;
 use heaptape_analyzer::text::Harmless;
-use heaptape_formats::mtrc::{Failure, Stream};
+use heaptape_formats::mtrc::{ReadError, Stream};
 use heaptape_formats::{Ending, Format};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -166,7 +166,7 @@ fn show(args: &Args, input: impl Read) -> anyhow::Result<Outcome> {
         Err(failure) => return Ok(report_failure(&failure)),
     };
     let mut failure = None;
-    with_view(args, stream.header().flavour.word, |view| {
+    with_view(args, stream.header().abi.word_size, |view| {
         loop {
             match stream.next() {
                 Ok(Some(record)) => view.record(&record)?,
@@ -181,7 +181,7 @@ fn show(args: &Args, input: impl Read) -> anyhow::Result<Outcome> {
     if let Some(failure) = failure {
         return Ok(report_failure(&failure));
     }
-    if let Some(Ending::Cut { offset, field }) = stream.ending() {
+    if let Some(Ending::Truncated { offset, field }) = stream.ending() {
         eprintln!(
             "mptrace: Error reading file\nmptrace: the file is truncated at byte {offset}, in field {field}; the part before it is shown"
         );
@@ -200,10 +200,10 @@ fn open(name: Option<&str>) -> anyhow::Result<Option<Box<dyn Write>>> {
 }
 
 /// Prints an error, first in the words of the real tool.
-fn report_failure(failure: &Failure) -> Outcome {
+fn report_failure(failure: &ReadError) -> Outcome {
     let message = match failure {
-        Failure::Io(_) => "Error reading file",
-        Failure::Format(error) => mptrace::read_error_message(error),
+        ReadError::Io(_) => "Error reading file",
+        ReadError::Format(error) => mptrace::read_error_message(error),
     };
     eprintln!("mptrace: {message}\nmptrace: {failure}");
     Outcome::Partial

@@ -1,7 +1,7 @@
 //! A file from addresses and 64-bit counts: the period that makes them fit, the chunks, the footer.
 
 use super::header::Header;
-use super::layout::{FOREIGN_STRIDE, MAX_STRIDE, STRIDE_WORD, VERSION, is_space};
+use super::layout::{DEFAULT_STRIDE, MAX_STRIDE, STRIDE_KEY, VERSION, is_space};
 use super::lines::Lines;
 use super::time::Epoch;
 use super::writer::{Body, write_header};
@@ -12,7 +12,7 @@ const JOINED_ZEROS: u64 = 2;
 
 /// What the header of a new file says.
 #[derive(Clone, Debug, Default)]
-pub struct Head<'a> {
+pub struct HeaderFields<'a> {
     /// Identity of the image, hexadecimal digits: the build-id.
     pub image: &'a str,
     /// When the profile was taken, seconds after 1970-01-01 00:00 UTC.
@@ -64,7 +64,7 @@ pub struct Built {
 
 impl Builder {
     /// Begins a file of ours: stride 1, the period to be chosen.
-    pub fn new(head: &Head<'_>) -> Result<Builder> {
+    pub fn new(head: &HeaderFields<'_>) -> Result<Builder> {
         let mut lines = Lines::default();
         if head.image.is_empty() || !head.image.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(refuse("image", Kind::Text(format!("{:?} is not hexadecimal digits", head.image))));
@@ -98,7 +98,7 @@ impl Builder {
         Builder {
             lines: Lines::of(header.lines()),
             tstart: header.tstart,
-            stride: header.stride.unwrap_or(FOREIGN_STRIDE),
+            stride: header.stride.unwrap_or(DEFAULT_STRIDE),
             keeps_period: true,
             counts: Vec::new(),
         }
@@ -128,8 +128,8 @@ impl Builder {
         if !self.keeps_period {
             self.lines.set("period", period.to_string().as_bytes());
         }
-        if self.stride != FOREIGN_STRIDE || self.lines.get(STRIDE_WORD).is_some() {
-            self.lines.set(STRIDE_WORD, self.stride.to_string().as_bytes());
+        if self.stride != DEFAULT_STRIDE || self.lines.get(STRIDE_KEY).is_some() {
+            self.lines.set(STRIDE_KEY, self.stride.to_string().as_bytes());
         }
         let mut built = Built { bytes: Vec::new(), period, exact, samples: 0, vanished: 0, saturated: 0 };
         write_header(&mut built.bytes, &self.lines);

@@ -3,7 +3,7 @@
 //! A required line that is missing, doubled or malformed makes the header unreadable. What only breaks the grammar is a fault
 //! that is remarked and passed over; what the document leaves open is a warning.
 
-use super::layout::{ALIGNMENT, Class, STRIDE_WORD, Syntax, VERSION_PREFIX, WORDS, is_space, place};
+use super::layout::{ALIGNMENT, Class, HEADER_LINES, STRIDE_KEY, Syntax, VERSION_PREFIX, index_of, is_space};
 use super::lines::{Line, LineIter};
 use super::reader::Remarks;
 use super::time::Epoch;
@@ -58,7 +58,7 @@ impl<'a> Header<'a> {
     pub(super) fn read(bytes: &'a [u8], faults: &mut Remarks, warnings: &mut Remarks) -> Result<Header<'a>> {
         let end = terminator_end(bytes)?;
         let raw = &bytes[..end];
-        let mut found = [None::<Line<'a>>; WORDS.len()];
+        let mut found = [None::<Line<'a>>; HEADER_LINES.len()];
         let mut stride = None;
         let mut last = 0;
         for line in LineIter::new(raw) {
@@ -67,9 +67,9 @@ impl<'a> Header<'a> {
                 break;
             }
             check_grammar(line, faults, warnings);
-            match place(line.word()) {
-                Some(place) => keep_first(&mut found[place], line, place, warnings)?,
-                None if line.word() == STRIDE_WORD.as_bytes() => stride = stride.or(read_stride(line, warnings)),
+            match index_of(line.word()) {
+                Some(index) => keep_first(&mut found[index], line, index, warnings)?,
+                None if line.word() == STRIDE_KEY.as_bytes() => stride = stride.or(read_stride(line, warnings)),
                 None => {}
             }
         }
@@ -145,16 +145,16 @@ fn terminator_end(bytes: &[u8]) -> Result<usize> {
     }
     let error = |offset: usize, kind| Error { format: Format::Dcpi, offset: offset as u64, field: "samples", kind };
     let rest = &bytes[lines.at()..];
-    known |= WORDS.iter().any(|word| !rest.is_empty() && word.name.as_bytes().starts_with(rest));
+    known |= HEADER_LINES.iter().any(|word| !rest.is_empty() && word.name.as_bytes().starts_with(rest));
     if windows {
         let text =
             "no line `samples` ends the header: its lines end in CR LF, so a carriage return belongs to the word";
         return Err(error(bytes.len(), Kind::Text(text.into())));
     }
-    if !known && place(Line { offset: 0, raw: rest }.word()).is_none() && !bytes.is_empty() {
+    if !known && index_of(Line { offset: 0, raw: rest }.word()).is_none() && !bytes.is_empty() {
         return Err(Error { field: "version", ..error(0, Kind::Magic) });
     }
-    Err(error(bytes.len(), Kind::Cut))
+    Err(error(bytes.len(), Kind::Truncated))
 }
 
 fn remark(line: Line<'_>, field: &'static str, text: &str) -> Error {
@@ -162,7 +162,7 @@ fn remark(line: Line<'_>, field: &'static str, text: &str) -> Error {
 }
 
 fn check_grammar(line: Line<'_>, faults: &mut Remarks, warnings: &mut Remarks) {
-    let field = place(line.word()).map_or("line", |place| WORDS[place].name);
+    let field = index_of(line.word()).map_or("line", |index| HEADER_LINES[index].name);
     if line.raw.is_empty() {
         faults.push(|| remark(line, field, "an empty line in the header"));
     } else if line.word().is_empty() {
@@ -177,8 +177,8 @@ fn check_grammar(line: Line<'_>, faults: &mut Remarks, warnings: &mut Remarks) {
 
 /// The first line of a kind counts; a second one is an error for what must stand exactly once. `period` is listed as
 /// required and as optional, so two of them are no error.
-fn keep_first<'a>(slot: &mut Option<Line<'a>>, line: Line<'a>, place: usize, warnings: &mut Remarks) -> Result<()> {
-    let word = WORDS[place];
+fn keep_first<'a>(slot: &mut Option<Line<'a>>, line: Line<'a>, index: usize, warnings: &mut Remarks) -> Result<()> {
+    let word = HEADER_LINES[index];
     if slot.is_none() {
         *slot = Some(line);
         return Ok(());
@@ -194,20 +194,20 @@ fn read_stride(line: Line<'_>, warnings: &mut Remarks) -> Option<u32> {
     let stride = decimal(line.value()).ok().and_then(|stride| u32::try_from(stride).ok());
     let stride = stride.filter(|stride| (1..=super::layout::MAX_STRIDE).contains(stride));
     if stride.is_none() {
-        warnings.push(|| remark(line, STRIDE_WORD, "not a number from 1 to 4096: passed over"));
+        warnings.push(|| remark(line, STRIDE_KEY, "not a number from 1 to 4096: passed over"));
     }
     stride
 }
 
 struct Values<'a, 'w> {
-    found: [Option<Line<'a>>; WORDS.len()],
+    found: [Option<Line<'a>>; HEADER_LINES.len()],
     missing_at: u64,
     warnings: &'w mut Remarks,
 }
 
 impl<'a> Values<'a, '_> {
     fn line(&self, name: &'static str) -> Option<Line<'a>> {
-        self.found[place(name.as_bytes())?]
+        self.found[index_of(name.as_bytes())?]
     }
 
     fn required(&self, name: &'static str) -> Result<Line<'a>> {
@@ -218,7 +218,7 @@ impl<'a> Values<'a, '_> {
     /// A value without blanks at its end, which the grammar does not have behind digits.
     fn trimmed(&mut self, line: Line<'a>, name: &'static str) -> &'a [u8] {
         let value = line.value();
-        let length = value.iter().rposition(|&byte| !is_space(byte)).map_or(0, |place| place + 1);
+        let length = value.iter().rposition(|&byte| !is_space(byte)).map_or(0, |index| index + 1);
         if length < value.len() {
             self.warnings.push(|| remark(line, name, "blanks at the end of the value"));
         }
@@ -287,7 +287,7 @@ impl<'a> Values<'a, '_> {
 
     fn parse(&mut self, line: Line<'a>, name: &'static str) -> Result<u64> {
         let value = self.trimmed(line, name);
-        let is_hex = WORDS.iter().any(|word| word.name == name && word.syntax == Syntax::Hex);
+        let is_hex = HEADER_LINES.iter().any(|word| word.name == name && word.syntax == Syntax::Hex);
         let (parsed, text) =
             if is_hex { (hex(value), "not a hexadecimal number") } else { (decimal(value), "not a decimal number") };
         parsed.map_err(|malformed| match malformed {

@@ -9,8 +9,8 @@
 //! total_offsets total_samples        the footer: the last 8 bytes of the file
 //! ```
 //!
-//! The count at place `i` of a chunk belongs to the address `tstart + offset + stride * i`. The document counts in
-//! instruction addresses, which are 4 bytes apart on the Alpha; see [`STRIDE_WORD`].
+//! The count at index `i` of a chunk belongs to the address `tstart + offset + stride * i`. The document counts in
+//! instruction addresses, which are 4 bytes apart on the Alpha; see [`STRIDE_KEY`].
 
 /// The word that ends the header.
 pub const TERMINATOR: &[u8] = b"samples";
@@ -19,10 +19,10 @@ pub const VERSION_PREFIX: &[u8] = b"pdb-";
 /// The version that the writer states.
 pub const VERSION: &str = "pdb-0.07";
 /// The bytes between two successive counts when the file does not say: an Alpha instruction.
-pub const FOREIGN_STRIDE: u32 = 4;
+pub const DEFAULT_STRIDE: u32 = 4;
 /// A header line of our own: the bytes between the addresses of successive counts. Heap profiles count return addresses,
 /// which have no alignment, so ours say 1. The format lets every reader pass over a line that it does not know.
-pub const STRIDE_WORD: &str = "heaptape-stride";
+pub const STRIDE_KEY: &str = "heaptape-stride";
 /// The greatest stride that is believed.
 pub const MAX_STRIDE: u32 = 4096;
 /// Bytes of one field of the body.
@@ -75,7 +75,7 @@ pub enum Syntax {
 
 /// A header line that the document lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct HeaderLine {
     /// Its first word.
     pub name: &'static str,
     /// Whether it must be there.
@@ -84,12 +84,12 @@ pub struct Word {
     pub syntax: Syntax,
 }
 
-const fn word(name: &'static str, class: Class, syntax: Syntax) -> Word {
-    Word { name, class, syntax }
+const fn word(name: &'static str, class: Class, syntax: Syntax) -> HeaderLine {
+    HeaderLine { name, class, syntax }
 }
 
 /// The listed lines, in the document's order, which is the order in which they are written.
-pub const WORDS: [Word; 13] = [
+pub const HEADER_LINES: [HeaderLine; 13] = [
     word("version", Class::Required, Syntax::Version),
     word("image", Class::Required, Syntax::Identity),
     word("epoch", Class::Required, Syntax::Time),
@@ -105,9 +105,9 @@ pub const WORDS: [Word; 13] = [
     word("path", Class::Optional, Syntax::Text),
 ];
 
-/// The place in [`WORDS`] of a line that begins with `name`.
-pub fn place(name: &[u8]) -> Option<usize> {
-    WORDS.iter().position(|word| word.name.as_bytes() == name)
+/// The index in [`HEADER_LINES`] of a line that begins with `name`.
+pub fn index_of(name: &[u8]) -> Option<usize> {
+    HEADER_LINES.iter().position(|word| word.name.as_bytes() == name)
 }
 
 /// Whether the grammar calls this byte a space.

@@ -31,7 +31,7 @@ impl<'a> Line<'a> {
 
     /// What the document calls it.
     pub fn class(&self) -> Class {
-        layout::place(self.word()).map_or(Class::Unknown, |place| layout::WORDS[place].class)
+        layout::index_of(self.word()).map_or(Class::Unknown, |index| layout::HEADER_LINES[index].class)
     }
 
     /// Whether it ends the header: the word `samples` and nothing but blanks.
@@ -94,40 +94,40 @@ impl Lines {
 
     /// The value of the first line that begins with `word`.
     pub fn get(&self, word: &str) -> Option<&[u8]> {
-        self.find(word).map(|place| self.line(place).value())
+        self.find(word).map(|index| self.line(index).value())
     }
 
     /// Gives the first line that begins with `word` this value, leaving all else as it is. A new line goes behind the
     /// listed lines that come before it in the document; an unlisted one to the end.
     pub fn set(&mut self, word: &str, value: &[u8]) {
-        if let Some(place) = self.find(word) {
-            let line = self.line(place);
+        if let Some(index) = self.find(word) {
+            let line = self.line(index);
             let kept = line.raw.len() - line.value().len();
             let end = if line.value().is_empty() { word.len() } else { kept };
-            self.0[place].truncate(end);
+            self.0[index].truncate(end);
             if end == word.len() {
-                self.0[place].push(b' ');
+                self.0[index].push(b' ');
             }
-            self.0[place].extend_from_slice(value);
+            self.0[index].extend_from_slice(value);
             return;
         }
         let line = [word.as_bytes(), b" ", value].concat();
-        let before = layout::place(word.as_bytes()).map(|own| {
+        let before = layout::index_of(word.as_bytes()).map(|own| {
             let earlier = |line: &Vec<u8>| {
                 let line = Line { offset: 0, raw: line };
-                layout::place(line.word()).is_some_and(|place| place < own)
+                layout::index_of(line.word()).is_some_and(|index| index < own)
             };
-            self.0.iter().rposition(earlier).map_or(0, |place| place + 1)
+            self.0.iter().rposition(earlier).map_or(0, |index| index + 1)
         });
         self.0.insert(before.unwrap_or(self.0.len()), line);
     }
 
-    fn line(&self, place: usize) -> Line<'_> {
-        Line { offset: 0, raw: &self.0[place] }
+    fn line(&self, index: usize) -> Line<'_> {
+        Line { offset: 0, raw: &self.0[index] }
     }
 
     fn find(&self, word: &str) -> Option<usize> {
-        (0..self.0.len()).find(|&place| self.line(place).word() == word.as_bytes())
+        (0..self.0.len()).find(|&index| self.line(index).word() == word.as_bytes())
     }
 }
 

@@ -14,7 +14,7 @@ mod sniff;
 mod time;
 mod writer;
 
-pub use builder::{Builder, Built, Head};
+pub use builder::{Builder, Built, HeaderFields};
 pub use dump::dump;
 pub use header::{Header, Version};
 pub use lines::{Line, LineIter, Lines};

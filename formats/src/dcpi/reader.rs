@@ -1,10 +1,10 @@
 //! The binary half. One pass checks the chunks against the rules and adds up the counts; nothing is copied.
 //!
 //! A file states neither how many chunks it has nor where the footer begins: it is the last eight bytes. So a cut file is
-//! told by a chunk that reaches into the place of the footer, and a footer that is wrong may be the head of a cut chunk.
+//! told by a chunk that reaches into the index of the footer, and a footer that is wrong may be the head of a cut chunk.
 
 use super::header::Header;
-use super::layout::{CHUNK_HEADER, FIELD, FOOTER, FOREIGN_STRIDE};
+use super::layout::{CHUNK_HEADER, DEFAULT_STRIDE, FIELD, FOOTER};
 use crate::{Ending, Error, Format, Kind, Result};
 
 /// What a reader found wrong or odd: the first 100 in the file's order, so that no file makes this long.
@@ -86,7 +86,7 @@ pub fn read_at(bytes: &[u8], stride: Option<u32>) -> Result<Profile<'_>> {
     let (mut faults, mut warnings) = (Remarks::default(), Remarks::default());
     let header = Header::read(bytes, &mut faults, &mut warnings)?;
     let mut profile = Profile {
-        stride: stride.or(header.stride).unwrap_or(FOREIGN_STRIDE).max(1),
+        stride: stride.or(header.stride).unwrap_or(DEFAULT_STRIDE).max(1),
         body: &bytes[header.len()..],
         is_documented: header.version.major == Some(0),
         header,
@@ -135,8 +135,8 @@ impl<'a> Profile<'a> {
     pub fn samples(&self) -> impl Iterator<Item = (u64, u32)> + use<'a> {
         let (tstart, stride) = (self.header.tstart, u64::from(self.stride));
         self.chunks().flat_map(move |chunk| {
-            chunk.counts().enumerate().filter(|&(_, count)| count != 0).filter_map(move |(place, count)| {
-                let address = tstart.checked_add(u64::from(chunk.offset) + stride * place as u64)?;
+            chunk.counts().enumerate().filter(|&(_, count)| count != 0).filter_map(move |(index, count)| {
+                let address = tstart.checked_add(u64::from(chunk.offset) + stride * index as u64)?;
                 Some((address, count))
             })
         })
@@ -158,7 +158,7 @@ impl<'a> Profile<'a> {
             let at = self.whole;
             let left = self.body.len() - at;
             if left < FOOTER {
-                return self.cut(at, "footer");
+                return self.truncated(at, "footer");
             }
             let (offset, number) = (field(self.body, at), field(self.body, at + FIELD));
             if left == FOOTER {
@@ -187,13 +187,13 @@ impl<'a> Profile<'a> {
             } else if size <= left {
                 self.chunk(offset, counts);
                 self.whole += size;
-                return self.cut(self.whole, "footer");
+                return self.truncated(self.whole, "footer");
             } else {
                 self.fault(at + FIELD, "number", Kind::Bad(number.into(), "the bytes that remain hold fewer counts"));
                 let held = (left - CHUNK_HEADER) / FIELD * FIELD;
                 self.chunk(offset, held);
                 self.rest = Some(held);
-                return self.cut(at + CHUNK_HEADER + held, "count");
+                return self.truncated(at + CHUNK_HEADER + held, "count");
             }
         }
     }
@@ -262,9 +262,9 @@ impl<'a> Profile<'a> {
         confirmed.then_some(size)
     }
 
-    fn cut(&mut self, at: usize, field: &'static str) {
-        self.fault(at, field, Kind::Cut);
-        self.ending = Ending::Cut { offset: (self.header.len() + at) as u64, field };
+    fn truncated(&mut self, at: usize, field: &'static str) {
+        self.fault(at, field, Kind::Truncated);
+        self.ending = Ending::Truncated { offset: (self.header.len() + at) as u64, field };
     }
 
     fn fault(&mut self, at: usize, field: &'static str, kind: Kind) {

@@ -2,43 +2,43 @@
 
 use super::layout::{self, Class, VERSION_PREFIX};
 use super::lines::{Line, LineIter};
-use crate::sniff::Answer;
+use crate::sniff::Match;
 
 /// Bytes of header in which the version line is looked for.
-const LONGEST_HEADER: usize = 64 << 10;
+const MAX_HEADER_LEN: usize = 64 << 10;
 /// Required lines that tell the format when the version line is missing.
-const TELLING_LINES: usize = 4;
+const MIN_REQUIRED_LINES: usize = 4;
 
 /// Says whether a file that begins with `prefix` is a DCPI profile; any prefix will do, a longer one tells more.
-pub fn sniff(prefix: &[u8]) -> Answer {
+pub fn sniff(prefix: &[u8]) -> Match {
     let mut lines = LineIter::new(prefix);
     let mut required = 0;
     for line in &mut lines {
         if line.is_terminator() {
-            return if required >= TELLING_LINES { Answer::Yes } else { Answer::No };
+            return if required >= MIN_REQUIRED_LINES { Match::Yes } else { Match::No };
         }
         if is_version(line) {
-            return Answer::Yes;
+            return Match::Yes;
         }
         if !is_header_line(line) {
-            return Answer::No;
+            return Match::No;
         }
         required += usize::from(line.class() == Class::Required);
     }
     let rest = Line { offset: 0, raw: &prefix[lines.at()..] };
     if is_version(rest) {
-        return Answer::Yes;
+        return Match::Yes;
     }
     // A line without its end: its word must be whole, or the beginning of one.
-    if prefix.len() > LONGEST_HEADER || !is_word(rest.word()) && !rest.raw.is_empty() {
-        Answer::No
+    if prefix.len() > MAX_HEADER_LEN || !is_word(rest.word()) && !rest.raw.is_empty() {
+        Match::No
     } else {
-        Answer::More
+        Match::NeedMore
     }
 }
 
 fn is_version(line: Line<'_>) -> bool {
-    line.word() == layout::WORDS[0].name.as_bytes() && line.value().starts_with(VERSION_PREFIX)
+    line.word() == layout::HEADER_LINES[0].name.as_bytes() && line.value().starts_with(VERSION_PREFIX)
 }
 
 fn is_header_line(line: Line<'_>) -> bool {

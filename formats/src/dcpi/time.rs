@@ -34,7 +34,7 @@ impl Epoch {
             12 | 14 => (number(0, 4), 4),
             _ => return None,
         };
-        let pair = |place: usize| number(rest + 2 * place, rest + 2 * place + 2);
+        let pair = |index: usize| number(rest + 2 * index, rest + 2 * index + 2);
         let second = if digits.len() == 14 { pair(4) } else { 0 };
         let epoch = Epoch { year, month: pair(0), day: pair(1), hour: pair(2), minute: pair(3), second };
         let possible = (1..=12).contains(&epoch.month)

@@ -1,13 +1,13 @@
-//! A DHAT file as plain text, one point and one frame a line.
+//! Dump of a DHAT file: one program point or frame a line.
 
 use super::layout::{File, Point};
 use crate::Ending;
 use std::io::{self, Write};
 
-/// Prints a file, and how it ended.
+/// Prints the content of a file, and how it ended.
 ///
 /// # Errors
-/// When `out` fails. What is wrong with the bytes is printed as the only line.
+/// When `out` fails. An error in the bytes is printed as the only line.
 pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
     let (file, ending) = match File::read(bytes) {
         Ok(read) => read,
@@ -32,11 +32,11 @@ pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
         }
         writeln!(out, " stack {fs:?}")?;
     }
-    for (place, frame) in file.ftbl.iter().enumerate() {
-        writeln!(out, "frame {place} {frame:?}")?;
+    for (index, frame) in file.ftbl.iter().enumerate() {
+        writeln!(out, "frame {index} {frame:?}")?;
     }
     match ending {
-        Ending::Cut { offset, field } => writeln!(out, "cut at {offset} in {field}"),
+        Ending::Truncated { offset, field } => writeln!(out, "cut at {offset} in {field}"),
         Ending::Complete => writeln!(out, "end"),
     }
 }

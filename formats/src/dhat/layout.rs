@@ -1,29 +1,30 @@
-//! The members of the JSON object, described here and nowhere else.
+//! Layout of a DHAT file: the members of its JSON object.
 
-use crate::sniff::Answer;
+use crate::sniff::Match;
 use serde::{Deserialize, Serialize};
 
-/// The version that is read and written.
+/// Version that is read and written.
 pub const VERSION: u64 = 2;
-/// The first member of every file.
+/// Name of the first member in every file.
 pub const FIRST_MEMBER: &[u8] = b"\"dhatFileVersion\"";
 
-/// A file.
+/// Content of a DHAT file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct File {
-    /// Version of the file.
+    /// Version of the file's layout.
     #[serde(rename = "dhatFileVersion")]
     pub version: u64,
-    /// `heap`, `rust-heap`, or what else was counted (`copy`, `ad-hoc`).
+    /// Mode of DHAT: `heap`, `rust-heap`, or what else was counted (`copy`, `ad-hoc`).
     pub mode: String,
-    /// What happened at a point: `Allocated`.
+    /// Verb of the program points: `Allocated`.
     pub verb: String,
-    /// Whether lifetimes were recorded: `tl`, `mb` to `ebk` are there.
+    /// Whether lifetimes were recorded, and with them `tl` and `mb` to `ebk`.
     pub bklt: bool,
     /// Whether accesses were recorded.
     pub bkacc: bool,
-    /// Name of one byte, of several, and of blocks, where they are none.
+    /// Name of one byte; `bsu` is the plural, `bksu` that of blocks. Written only where the unit is
+    /// not bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bu: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,74 +33,74 @@ pub struct File {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[allow(missing_docs)]
     pub bksu: Option<String>,
-    /// Unit of times.
+    /// Unit of all times.
     pub tu: String,
-    /// A million of them.
+    /// Name of a million units of time.
     #[serde(rename = "Mtu")]
     pub mtu: String,
-    /// Lifetimes up to here are short.
+    /// Limit up to which a lifetime counts as short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tuth: Option<u64>,
-    /// The command line.
+    /// Command line of the program.
     pub cmd: String,
-    /// Process id.
+    /// Process ID of the program.
     pub pid: u64,
-    /// Time of the end.
+    /// Time of the program's end.
     pub te: u64,
-    /// Time of the greatest live bytes.
+    /// Time of the peak of live bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tg: Option<u64>,
-    /// Program points.
+    /// Program points of the file.
     pub pps: Vec<Point>,
-    /// The frames that points name; the first is `[root]`.
+    /// Frames that program points refer to. The first one is `[root]`.
     pub ftbl: Vec<String>,
 }
 
-/// A program point: a stack and its sums. What is not there is not known.
+/// A program point: a call stack and its sums. A missing member is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Point {
-    /// Bytes in all.
+    /// Bytes of all blocks.
     pub tb: u64,
-    /// Blocks in all.
+    /// Number of all blocks.
     pub tbk: u64,
-    /// Lifetimes of all blocks in all.
+    /// Sum of the lifetimes of all blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tl: Option<u64>,
-    /// The most bytes at any time.
+    /// Peak of the live bytes of this program point.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mb: Option<u64>,
-    /// Blocks then.
+    /// Live blocks at the peak of this program point.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mbk: Option<u64>,
-    /// Bytes at the time of the greatest live bytes.
+    /// Live bytes at the peak of the whole program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gb: Option<u64>,
-    /// Blocks then.
+    /// Live blocks at the peak of the whole program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gbk: Option<u64>,
-    /// Bytes at the end.
+    /// Live bytes at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eb: Option<u64>,
-    /// Blocks at the end.
+    /// Live blocks at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ebk: Option<u64>,
-    /// The stack, innermost first: places in `ftbl`.
+    /// Call stack, innermost frame first: indexes in `ftbl`.
     pub fs: Vec<u32>,
 }
 
-/// An object whose first member is the version, with any blanks between.
-pub fn sniff(bytes: &[u8]) -> Answer {
+/// Matches an object whose first member is the version, with any whitespace between.
+pub fn sniff(bytes: &[u8]) -> Match {
     let mut rest = bytes;
     for token in [&b"{"[..], FIRST_MEMBER] {
         rest = rest.trim_ascii_start();
-        if let Some(behind) = rest.strip_prefix(token) {
-            rest = behind;
+        if let Some(after) = rest.strip_prefix(token) {
+            rest = after;
         } else if token.starts_with(rest) {
-            return if bytes.len() > 4096 { Answer::No } else { Answer::More };
+            return if bytes.len() > 4096 { Match::No } else { Match::NeedMore };
         } else {
-            return Answer::No;
+            return Match::No;
         }
     }
-    Answer::Yes
+    Match::Yes
 }

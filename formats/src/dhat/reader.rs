@@ -1,19 +1,20 @@
-//! Reads a file. A cut one is closed behind its last whole point or frame, and read then.
+//! Reader of DHAT files. A truncated file is closed after its last complete program point or frame
+//! before it is parsed.
 
 use super::layout::{File, VERSION};
 use crate::{Ending, Error, Format, Kind, Result};
 
 impl File {
-    /// Reads a file; the ending says whether it was whole.
+    /// Reads a file. The ending says whether it was complete.
     ///
     /// # Errors
-    /// When the bytes are no such file.
+    /// When the bytes are not a DHAT file of the known version.
     pub fn read(bytes: &[u8]) -> Result<(File, Ending)> {
         let (file, ending) = match serde_json::from_slice::<File>(bytes) {
             Ok(file) => (file, Ending::Complete),
             Err(error) if error.is_eof() => {
                 let (closed, at) = close(bytes);
-                let ending = Ending::Cut { offset: at as u64, field: "program points and frames" };
+                let ending = Ending::Truncated { offset: at as u64, field: "program points and frames" };
                 (serde_json::from_slice(&closed).map_err(|_| failed(bytes, &error))?, ending)
             }
             Err(error) => return Err(failed(bytes, &error)),
@@ -32,7 +33,8 @@ fn failed(bytes: &[u8], error: &serde_json::Error) -> Error {
     Error { format: Format::Dhat, offset: offset as u64, field: "JSON", kind: Kind::Text(error.to_string()) }
 }
 
-/// The object up to the last place where a member, or an item of a member's array, was whole; closed. And that place.
+/// Returns the object up to the last offset where a member, or an item of a member's array, was
+/// complete, closed with brackets; and that offset.
 fn close(bytes: &[u8]) -> (Vec<u8>, usize) {
     let (mut depth, mut quoted, mut escaped) = (0u32, false, false);
     let mut array = false;

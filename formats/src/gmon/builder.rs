@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 
 use super::layout::*;
 use super::union::{put_arc, split};
-use crate::{Error, Flavour, Format, Kind, Result};
+use crate::{Abi, Error, Format, Kind, Result};
 
 /// Collects sums.
 #[derive(Clone, Debug)]
 pub struct Builder {
-    flavour: Flavour,
+    abi: Abi,
     unit: Unit,
     sites: BTreeMap<u64, Site>,
     arcs: BTreeMap<(u64, u64), u64>,
@@ -28,8 +28,8 @@ struct Site {
 
 impl Builder {
     /// For sums of a dimension ([`Unit::counted`]).
-    pub fn new(flavour: Flavour, unit: Unit) -> Builder {
-        Builder { flavour, unit, sites: BTreeMap::new(), arcs: BTreeMap::new() }
+    pub fn new(abi: Abi, unit: Unit) -> Builder {
+        Builder { abi, unit, sites: BTreeMap::new(), arcs: BTreeMap::new() }
     }
 
     /// Adds an amount at a link-time address: of a return address minus 1, or of a function. `end` is the end of the function
@@ -50,7 +50,7 @@ impl Builder {
     /// The file: histograms by address, then arcs by addresses. Fails when an amount has no room: then a coarser dimension
     /// is needed.
     pub fn finish(mut self) -> Result<Gmon> {
-        let mut gmon = Gmon::new(self.flavour);
+        let mut gmon = Gmon::new(self.abi);
         while let Some((low, site)) = self.sites.pop_first() {
             let mut amount = site.amount;
             let beyond = amount.saturating_sub(u64::from(u32::MAX));
@@ -76,7 +76,7 @@ impl Builder {
 
     /// The end of the 2 bytes at `low`, which must be an address of the target.
     fn limit(&self, low: u64) -> Result<u64> {
-        let last = if self.flavour.word == 4 { u64::from(u32::MAX) } else { u64::MAX };
+        let last = if self.abi.word_size == 4 { u64::from(u32::MAX) } else { u64::MAX };
         low.checked_add(2).filter(|&high| high <= last).ok_or(Error {
             format: Format::Gmon,
             offset: 0,

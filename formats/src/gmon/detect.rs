@@ -1,12 +1,12 @@
-//! Form and flavour of a file that nobody described. Only the version word tells the byte order; the pointer size shows
+//! Form and abi of a file that nobody described. Only the version word tells the byte order; the pointer size shows
 //! when the records are walked: a wrong one runs into bytes that are no tag, or past the end.
 
 use super::layout::*;
-use crate::Flavour;
+use crate::Abi;
 
-/// Finds form and flavour; what is given is kept. `None`: no form fits.
-pub(super) fn detect(bytes: &[u8], form: Option<Form>, flavour: Option<Flavour>) -> Option<(Form, Flavour)> {
-    let candidates: Vec<Flavour> = flavour.map_or(Flavour::ALL.to_vec(), |given| vec![given]);
+/// Finds form and abi; what is given is kept. `None`: no form fits.
+pub(super) fn detect(bytes: &[u8], form: Option<Form>, abi: Option<Abi>) -> Option<(Form, Abi)> {
+    let candidates: Vec<Abi> = abi.map_or(Abi::ALL.to_vec(), |given| vec![given]);
     if matches!(form, Some(Form::Magic | Form::LdProfile)) || (form.is_none() && bytes.starts_with(COOKIE)) {
         Some(detect_magic(bytes, candidates))
     } else {
@@ -14,28 +14,29 @@ pub(super) fn detect(bytes: &[u8], form: Option<Form>, flavour: Option<Flavour>)
     }
 }
 
-fn detect_magic(bytes: &[u8], mut candidates: Vec<Flavour>) -> (Form, Flavour) {
-    let version = |flavour: &Flavour| bytes.get(4..8).map_or(u64::MAX, |bytes| flavour.number(bytes));
+fn detect_magic(bytes: &[u8], mut candidates: Vec<Abi>) -> (Form, Abi) {
+    let version = |abi: &Abi| bytes.get(4..8).map_or(u64::MAX, |bytes| abi.number(bytes));
     // A version that is none in either order is left to the reader, which names it.
-    if candidates.iter().any(|flavour| is_version(version(flavour))) {
-        candidates.retain(|flavour| is_version(version(flavour)));
+    if candidates.iter().any(|abi| is_version(version(abi))) {
+        candidates.retain(|abi| is_version(version(abi)));
     }
-    if let Some(&first) = candidates.iter().find(|flavour| version(flavour) == u64::from(LD_PROFILE_VERSION)) {
-        let word = if candidates.len() == 1 { first.word } else { ld_profile_word(bytes) };
-        return (Form::LdProfile, Flavour { word, ..first });
+    if let Some(&first) = candidates.iter().find(|abi| version(abi) == u64::from(LD_PROFILE_VERSION)) {
+        let word_size = if candidates.len() == 1 { first.word_size } else { ld_profile_word(bytes) };
+        return (Form::LdProfile, Abi { word_size, ..first });
     }
-    let best = candidates.into_iter().max_by_key(|&f| (walk_magic(bytes, f), f.word == 8, !f.big_endian));
-    (Form::Magic, best.unwrap_or(Flavour::LE64))
+    let best = candidates.into_iter().max_by_key(|&f| (walk_magic(bytes, f), f.word_size == 8, !f.big_endian));
+    (Form::Magic, best.unwrap_or(Abi::LE64))
 }
 
 fn is_version(version: u64) -> bool {
     version <= u64::from(VERSION) || version == u64::from(LD_PROFILE_VERSION)
 }
 
-fn detect_bsd(bytes: &[u8], form: Option<Form>, candidates: &[Flavour]) -> Option<(Form, Flavour)> {
+fn detect_bsd(bytes: &[u8], form: Option<Form>, candidates: &[Abi]) -> Option<(Form, Abi)> {
     let forms = [Form::Bsd44, Form::Bsd].into_iter().filter(|&f| form.is_none_or(|form| form == f));
-    let fit = |form| candidates.iter().map(move |&flavour| (walk_bsd(bytes, form, flavour), form, flavour));
-    let (fit, form_found, found) = forms.flat_map(fit).max_by_key(|&(fit, _, f)| (fit, f.word == 8, !f.big_endian))?;
+    let fit = |form| candidates.iter().map(move |&abi| (walk_bsd(bytes, form, abi), form, abi));
+    let (fit, form_found, found) =
+        forms.flat_map(fit).max_by_key(|&(fit, _, f)| (fit, f.word_size == 8, !f.big_endian))?;
     // Without a cookie nearly any bytes could be such a file: unasked, only what looks like one in every way is taken.
     // With the form named there is less to guess; the reader says what is wrong.
     let enough = if form.is_none() { PLAUSIBLE } else { 0 };
@@ -59,9 +60,9 @@ fn is_text(padded: &[u8]) -> bool {
 
 /// How well the records of the magic form can be walked: 3 to the end of the file, 2 into a cut record, 1 and 0 into
 /// something else; a first record that looks like a histogram counts before that.
-fn walk_magic(bytes: &[u8], flavour: Flavour) -> (bool, u8) {
-    let sizes = Sizes::of(flavour);
-    let number = |at: usize| bytes.get(at..at + 4).map(|bytes| flavour.number(bytes));
+fn walk_magic(bytes: &[u8], abi: Abi) -> (bool, u8) {
+    let sizes = Sizes::of(abi);
+    let number = |at: usize| bytes.get(at..at + 4).map(|bytes| abi.number(bytes));
     let plausible = bytes.get(HEADER) == Some(&TAG_HISTOGRAM) && {
         let dimen = HEADER + 1 + 2 * sizes.word + 8;
         bytes.get(dimen..dimen + 15).is_some_and(is_text)
@@ -95,10 +96,10 @@ const PLAUSIBLE: u8 = 5;
 
 /// How well a BSD form fits, from 0 (not at all): the header's length, a range of addresses that can be, as many bins as
 /// that range can have, bins within the file, whole arcs behind them.
-fn walk_bsd(bytes: &[u8], form: Form, flavour: Flavour) -> u8 {
-    let sizes = Sizes::of(flavour);
+fn walk_bsd(bytes: &[u8], form: Form, abi: Abi) -> u8 {
+    let sizes = Sizes::of(abi);
     let header = if form == Form::Bsd44 { sizes.bsd44_header } else { sizes.bsd_header };
-    let number = |at: usize, size: usize| bytes.get(at..at + size).map(|bytes| flavour.number(bytes));
+    let number = |at: usize, size: usize| bytes.get(at..at + size).map(|bytes| abi.number(bytes));
     let (Some(low), Some(high)) = (number(0, sizes.word), number(sizes.word, sizes.word)) else { return 0 };
     let Some(ncnt) = number(2 * sizes.word, 4) else { return 0 };
     if bytes.len() < header || ncnt < header as u64 || low >= high {

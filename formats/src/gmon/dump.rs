@@ -6,10 +6,11 @@ use super::layout::*;
 
 /// Prints every record.
 pub fn dump(gmon: &Gmon, out: &mut impl Write) -> Result<()> {
-    let flavour = gmon.flavour;
-    writeln!(out, "endian {} ptr {}", if flavour.big_endian { "big" } else { "little" }, flavour.word)?;
-    let sizes = Sizes::of(flavour);
-    let bins = gmon.histograms().next().map_or(0, |histogram| 2 * u64::from(histogram.size)) + u64::from(gmon.odd_ncnt);
+    let abi = gmon.abi;
+    writeln!(out, "endian {} ptr {}", if abi.big_endian { "big" } else { "little" }, abi.word_size)?;
+    let sizes = Sizes::of(abi);
+    let bins =
+        gmon.histograms().next().map_or(0, |histogram| 2 * u64::from(histogram.size)) + u64::from(gmon.has_half_bin);
     match gmon.form {
         Form::Magic | Form::LdProfile => {
             write!(out, "header version {} spare ", gmon.version)?;
@@ -56,8 +57,8 @@ pub fn dump(gmon: &Gmon, out: &mut impl Write) -> Result<()> {
     for note in &gmon.notes {
         writeln!(out, "note {note}")?;
     }
-    match gmon.cut() {
-        Some(cut) => writeln!(out, "cut {cut}"),
+    match gmon.truncation() {
+        Some(truncation) => writeln!(out, "cut {truncation}"),
         None => Ok(()),
     }
 }

@@ -13,9 +13,9 @@
 //! ```
 //!
 //! `hist_size` counts bins, whatever the manual says; `ncnt` counts bytes, header included. GNU gprof reads and writes
-//! `nblocks` in its host's byte order: [`Blocks::foreign_count`] keeps that.
+//! `nblocks` in its host's byte order: [`Blocks::swapped_count`] keeps that.
 
-use crate::{Ending, Error, Flavour};
+use crate::{Abi, Ending, Error};
 
 /// The first bytes of the magic forms.
 pub const COOKIE: &[u8; 4] = b"gmon";
@@ -58,9 +58,9 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// For a flavour.
-    pub const fn of(flavour: Flavour) -> Sizes {
-        let word = if flavour.word == 4 { 4 } else { 8 };
+    /// For a abi.
+    pub const fn of(abi: Abi) -> Sizes {
+        let word = if abi.word_size == 4 { 4 } else { 8 };
         Sizes {
             word,
             histogram: 2 * word + 24,
@@ -118,8 +118,8 @@ impl Unit {
     /// A dimension of which each sample is one ("bytes", cut after 15 bytes), and its abbreviation (b'b').
     pub fn counted(dimension: &str, abbrev: u8) -> Unit {
         let mut dimen = [0; 15];
-        for (place, &byte) in dimen.iter_mut().zip(dimension.as_bytes()) {
-            *place = byte;
+        for (position, &byte) in dimen.iter_mut().zip(dimension.as_bytes()) {
+            *position = byte;
         }
         Unit { rate: Some(1), dimen, abbrev }
     }
@@ -199,7 +199,7 @@ impl Histograms {
     }
 
     /// Whether the last record has fewer bins than it announces.
-    pub(super) fn is_cut(&self) -> bool {
+    pub(super) fn is_truncated(&self) -> bool {
         (self.bins.len() as u64) < self.ranges.len() as u64 * u64::from(self.size)
     }
 }
@@ -235,7 +235,7 @@ pub struct Blocks {
     /// Blocks that the record announces; in a cut file more than [`Blocks::blocks`] holds.
     pub size: u32,
     /// Whether that number lies in the other byte order than the rest.
-    pub foreign_count: bool,
+    pub swapped_count: bool,
     /// The blocks.
     pub blocks: Vec<Block>,
 }
@@ -257,13 +257,13 @@ pub struct Gmon {
     /// Which form.
     pub form: Form,
     /// Byte order and pointer size.
-    pub flavour: Flavour,
+    pub abi: Abi,
     /// The version word; 0 in the old BSD form.
     pub version: u32,
     /// 12 bytes without meaning: zeros from C libraries, uninitialised memory from `gprof -s`.
     pub spare: [u8; 12],
     /// BSD forms: whether `ncnt` was odd; the half bin is not in the file.
-    pub odd_ncnt: bool,
+    pub has_half_bin: bool,
     /// The records in the order of the file.
     pub records: Vec<Record>,
     /// Bytes behind the last readable record or bin: a cut record, or the unused end of an `ld.so` profile.
@@ -279,13 +279,13 @@ pub const NOTES: usize = 32;
 
 impl Gmon {
     /// An empty file of the magic form.
-    pub fn new(flavour: Flavour) -> Gmon {
+    pub fn new(abi: Abi) -> Gmon {
         Gmon {
             form: Form::Magic,
-            flavour,
+            abi,
             version: VERSION,
             spare: [0; 12],
-            odd_ncnt: false,
+            has_half_bin: false,
             records: Vec::new(),
             tail: Vec::new(),
             ending: Ending::Complete,
@@ -295,7 +295,7 @@ impl Gmon {
 
     /// The histogram records.
     pub fn histograms(&self) -> impl Iterator<Item = Histogram<'_>> {
-        let header = 1 + Sizes::of(self.flavour).histogram as u64;
+        let header = 1 + Sizes::of(self.abi).histogram as u64;
         let runs = self.records.iter().filter_map(|record| match record {
             Record::Histograms(run) => Some(&**run),
             _ => None,
@@ -333,11 +333,11 @@ impl Gmon {
     }
 
     /// For a cut file, what is missing where.
-    pub fn cut(&self) -> Option<Error> {
+    pub fn truncation(&self) -> Option<Error> {
         match self.ending {
             Ending::Complete => None,
-            Ending::Cut { offset, field } => {
-                Some(Error { format: crate::Format::Gmon, offset, field, kind: crate::Kind::Cut })
+            Ending::Truncated { offset, field } => {
+                Some(Error { format: crate::Format::Gmon, offset, field, kind: crate::Kind::Truncated })
             }
         }
     }

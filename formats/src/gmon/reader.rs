@@ -1,9 +1,9 @@
 //! Bytes -> [`Gmon`]. A cut file keeps every whole record, and of a cut histogram its bins; anything else that is wrong is
-//! an error with its place. Takes memory in proportion to the bytes, never to a number in them.
+//! an error with its position. Takes memory in proportion to the bytes, never to a number in them.
 
 use super::layout::*;
 use super::{bsd, detect};
-use crate::{Cursor, Ending, Error, Flavour, Format, Kind, Result};
+use crate::{Abi, Cursor, Ending, Error, Format, Kind, Result};
 
 /// What the caller knows about a file; `None` is found out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -11,38 +11,38 @@ pub struct Hints {
     /// The form, as by gprof's `-O`.
     pub form: Option<Form>,
     /// Byte order and pointer size, as the executable has them.
-    pub flavour: Option<Flavour>,
+    pub abi: Option<Abi>,
 }
 
 /// Reads a file of any form.
 pub fn read(bytes: &[u8], hints: Hints) -> Result<Gmon> {
-    let found = detect::detect(bytes, hints.form, hints.flavour);
-    let Some((form, flavour)) = found else {
+    let found = detect::detect(bytes, hints.form, hints.abi);
+    let Some((form, abi)) = found else {
         let mut cursor = Cursor::new(Format::Gmon, bytes);
         cursor.magic("cookie", COOKIE)?;
         return Err(cursor.error("cookie", Kind::Magic));
     };
     match form {
-        Form::Magic => magic(bytes, flavour),
-        Form::LdProfile => ld_profile(bytes, flavour),
-        Form::Bsd | Form::Bsd44 => bsd::read(bytes, form, flavour),
+        Form::Magic => magic(bytes, abi),
+        Form::LdProfile => ld_profile(bytes, abi),
+        Form::Bsd | Form::Bsd44 => bsd::read(bytes, form, abi),
     }
 }
 
-fn header(cursor: &mut Cursor<'_>, flavour: Flavour) -> Result<Gmon> {
+fn header(cursor: &mut Cursor<'_>, abi: Abi) -> Result<Gmon> {
     cursor.magic("cookie", COOKIE)?;
-    let place = cursor.clone();
-    let version = cursor.number("version", flavour, 4)? as u32;
+    let position = cursor.clone();
+    let version = cursor.number("version", abi, 4)? as u32;
     if version > VERSION && version != LD_PROFILE_VERSION {
-        return Err(place.error("version", Kind::Version(u64::from(version))));
+        return Err(position.error("version", Kind::Version(u64::from(version))));
     }
     let spare = cursor.take("spare", 12)?.try_into().unwrap_or_default();
-    Ok(Gmon { version, spare, ..Gmon::new(flavour) })
+    Ok(Gmon { version, spare, ..Gmon::new(abi) })
 }
 
-fn magic(bytes: &[u8], flavour: Flavour) -> Result<Gmon> {
+fn magic(bytes: &[u8], abi: Abi) -> Result<Gmon> {
     let mut cursor = Cursor::new(Format::Gmon, bytes);
-    let mut gmon = header(&mut cursor, flavour)?;
+    let mut gmon = header(&mut cursor, abi)?;
     while let Some(tag) = cursor.peek() {
         let start = cursor.clone();
         let step = match tag {
@@ -53,19 +53,19 @@ fn magic(bytes: &[u8], flavour: Flavour) -> Result<Gmon> {
             TAG_ARC => arcs(&mut cursor, &mut gmon),
             TAG_BLOCKS => {
                 cursor.skip(1);
-                blocks(&mut cursor, flavour).map(|blocks| gmon.records.push(Record::Blocks(blocks)))
+                blocks(&mut cursor, abi).map(|blocks| gmon.records.push(Record::Blocks(blocks)))
             }
             _ => return Err(start.bad("tag", u64::from(tag), "0 (histogram), 1 (arc) or 2 (basic blocks) belongs")),
         };
         match step {
             Ok(()) => {}
-            Err(Error { kind: Kind::Cut, offset, field, .. }) => {
-                gmon.end_cut(start.rest(), offset, field);
+            Err(Error { kind: Kind::Truncated, offset, field, .. }) => {
+                gmon.end_truncated(start.rest(), offset, field);
                 break;
             }
             Err(error) => return Err(error),
         }
-        if gmon.cut_inside(&mut cursor) {
+        if gmon.ends_inside(&mut cursor) {
             break;
         }
     }
@@ -109,7 +109,7 @@ impl Gmon {
         let there = (cursor.remaining() / 2).min(size as usize);
         let (pairs, _) = cursor.take("bins", 2 * there)?.as_chunks::<2>();
         if let Some(Record::Histograms(run)) = self.records.last_mut() {
-            if self.flavour.big_endian {
+            if self.abi.big_endian {
                 run.bins.extend(pairs.iter().map(|&pair| u16::from_be_bytes(pair)));
             } else {
                 run.bins.extend(pairs.iter().map(|&pair| u16::from_le_bytes(pair)));
@@ -119,30 +119,30 @@ impl Gmon {
     }
 
     /// The file ends within a field; `rest` is what no record holds.
-    pub(super) fn end_cut(&mut self, rest: &[u8], offset: u64, field: &'static str) {
+    pub(super) fn end_truncated(&mut self, rest: &[u8], offset: u64, field: &'static str) {
         self.tail = rest.to_vec();
-        self.ending = Ending::Cut { offset, field };
+        self.ending = Ending::Truncated { offset, field };
     }
 
     /// Whether the last record has less than it announced: then the rest, less than a bin or block, is the tail.
-    pub(super) fn cut_inside(&mut self, cursor: &mut Cursor<'_>) -> bool {
+    pub(super) fn ends_inside(&mut self, cursor: &mut Cursor<'_>) -> bool {
         let field = match self.records.last() {
-            Some(Record::Histograms(run)) if run.is_cut() => "bins",
+            Some(Record::Histograms(run)) if run.is_truncated() => "bins",
             Some(Record::Blocks(blocks)) if blocks.blocks.len() < blocks.size as usize => "address, count",
             _ => return false,
         };
-        self.end_cut(cursor.rest(), cursor.offset(), field);
+        self.end_truncated(cursor.rest(), cursor.offset(), field);
         true
     }
 }
 
 /// A histogram record behind its tag; as many bins as there are. They go straight to the model.
 fn histogram(cursor: &mut Cursor<'_>, gmon: &mut Gmon, offset: u64) -> Result<()> {
-    let flavour = gmon.flavour;
-    let low = cursor.word("low_pc", flavour)?;
-    let high = cursor.word("high_pc", flavour)?;
-    let size = cursor.number("hist_size", flavour, 4)? as u32;
-    let rate = Some(cursor.number("prof_rate", flavour, 4)? as u32);
+    let abi = gmon.abi;
+    let low = cursor.word("low_pc", abi)?;
+    let high = cursor.word("high_pc", abi)?;
+    let size = cursor.number("hist_size", abi, 4)? as u32;
+    let rate = Some(cursor.number("prof_rate", abi, 4)? as u32);
     let dimen = cursor.take("dimen", 15)?.try_into().unwrap_or_default();
     let abbrev = cursor.byte("dimen_abbrev")?;
     let unit = Unit { rate, dimen, abbrev };
@@ -152,18 +152,18 @@ fn histogram(cursor: &mut Cursor<'_>, gmon: &mut Gmon, offset: u64) -> Result<()
 
 /// All arcs up to another tag, at once: real files are mostly arcs.
 fn arcs(cursor: &mut Cursor<'_>, gmon: &mut Gmon) -> Result<()> {
-    let size = 1 + Sizes::of(gmon.flavour).arc;
+    let size = 1 + Sizes::of(gmon.abi).arc;
     let rest = cursor.rest();
     let whole = rest.chunks_exact(size).take_while(|record| record[0] == TAG_ARC).count();
     if whole == 0 {
         // The bytes end within this one: say in which field.
         cursor.skip(1);
-        cursor.word("from_pc", gmon.flavour)?;
-        cursor.word("self_pc", gmon.flavour)?;
+        cursor.word("from_pc", gmon.abi)?;
+        cursor.word("self_pc", gmon.abi)?;
         cursor.take("count", 4)?;
     }
     let bytes = cursor.take("from_pc", whole * size)?;
-    gmon.records.push(Record::Arcs(match (gmon.flavour.word, gmon.flavour.big_endian) {
+    gmon.records.push(Record::Arcs(match (gmon.abi.word_size, gmon.abi.big_endian) {
         (4, false) => bytes.chunks_exact(size).map(|r| arc::<4, false>(&r[1..])).collect(),
         (4, true) => bytes.chunks_exact(size).map(|r| arc::<4, true>(&r[1..])).collect(),
         (_, false) => bytes.chunks_exact(size).map(|r| arc::<8, false>(&r[1..])).collect(),
@@ -186,34 +186,34 @@ fn number<const BIG: bool>(bytes: &[u8]) -> u64 {
 }
 
 /// A record of basic blocks behind its tag; as many blocks as there are.
-fn blocks(cursor: &mut Cursor<'_>, flavour: Flavour) -> Result<Blocks> {
-    let announced = cursor.number("nblocks", flavour, 4)? as u32;
-    let each = Sizes::of(flavour).block;
+fn blocks(cursor: &mut Cursor<'_>, abi: Abi) -> Result<Blocks> {
+    let announced = cursor.number("nblocks", abi, 4)? as u32;
+    let each = Sizes::of(abi).block;
     let room = cursor.remaining() / each;
-    let foreign_count = announced as usize > room && announced.swap_bytes() as usize <= room;
-    let size = if foreign_count { announced.swap_bytes() } else { announced };
+    let swapped_count = announced as usize > room && announced.swap_bytes() as usize <= room;
+    let size = if swapped_count { announced.swap_bytes() } else { announced };
     let bytes = cursor.take("address", each * room.min(size as usize))?;
     let block = |bytes: &[u8]| {
         let (address, count) = bytes.split_at(each / 2);
-        Block { address: flavour.number(address), count: flavour.number(count) }
+        Block { address: abi.number(address), count: abi.number(count) }
     };
-    Ok(Blocks { size, foreign_count, blocks: bytes.chunks_exact(each).map(block).collect() })
+    Ok(Blocks { size, swapped_count, blocks: bytes.chunks_exact(each).map(block).collect() })
 }
 
 /// glibc's profile of one shared object: always one histogram and one table of arcs, in a file of fixed size.
-fn ld_profile(bytes: &[u8], flavour: Flavour) -> Result<Gmon> {
+fn ld_profile(bytes: &[u8], abi: Abi) -> Result<Gmon> {
     let mut cursor = Cursor::new(Format::Gmon, bytes);
-    let mut gmon = Gmon { form: Form::LdProfile, ..header(&mut cursor, flavour)? };
+    let mut gmon = Gmon { form: Form::LdProfile, ..header(&mut cursor, abi)? };
     let start = cursor.clone();
     match ld_profile_records(&mut cursor, &mut gmon) {
         Ok(()) => {
-            if !gmon.cut_inside(&mut cursor) {
+            if !gmon.ends_inside(&mut cursor) {
                 gmon.tail = cursor.rest().to_vec();
             }
         }
-        Err(Error { kind: Kind::Cut, offset, field, .. }) => {
+        Err(Error { kind: Kind::Truncated, offset, field, .. }) => {
             let kept = gmon.records.first().map_or(start, |_| cursor);
-            gmon.end_cut(kept.rest(), offset, field);
+            gmon.end_truncated(kept.rest(), offset, field);
         }
         Err(error) => return Err(error),
     }
@@ -221,25 +221,25 @@ fn ld_profile(bytes: &[u8], flavour: Flavour) -> Result<Gmon> {
 }
 
 fn ld_profile_records(cursor: &mut Cursor<'_>, gmon: &mut Gmon) -> Result<()> {
-    let flavour = gmon.flavour;
-    tag(cursor, flavour, TAG_HISTOGRAM)?;
+    let abi = gmon.abi;
+    tag(cursor, abi, TAG_HISTOGRAM)?;
     histogram(cursor, gmon, HEADER as u64)?;
-    if matches!(gmon.records.last(), Some(Record::Histograms(run)) if run.is_cut()) {
+    if matches!(gmon.records.last(), Some(Record::Histograms(run)) if run.is_truncated()) {
         return Ok(());
     }
     let mut ahead = cursor.clone();
-    tag(&mut ahead, flavour, TAG_ARC)?;
-    let count = ahead.number("narcs", flavour, 4)?;
-    let sizes = Sizes::of(flavour);
+    tag(&mut ahead, abi, TAG_ARC)?;
+    let count = ahead.number("narcs", abi, 4)?;
+    let sizes = Sizes::of(abi);
     let room = ahead.remaining() / sizes.arc;
     if count > room as u64 {
-        return Err(ahead.error("from_pc", Kind::Cut));
+        return Err(ahead.error("from_pc", Kind::Truncated));
     }
     let bytes = ahead.take("from_pc", count as usize * sizes.arc)?;
     let arc = |bytes: &[u8]| {
         let (from, rest) = bytes.split_at(sizes.word);
         let (to, count) = rest.split_at(sizes.word);
-        Arc { from: flavour.number(from), to: flavour.number(to), count: flavour.number(count) }
+        Arc { from: abi.number(from), to: abi.number(to), count: abi.number(count) }
     };
     gmon.records.push(Record::Arcs(bytes.chunks_exact(sizes.arc).map(arc).collect()));
     *cursor = ahead;
@@ -247,10 +247,10 @@ fn ld_profile_records(cursor: &mut Cursor<'_>, gmon: &mut Gmon) -> Result<()> {
 }
 
 /// A tag of `ld.so` profiles: 4 bytes.
-fn tag(cursor: &mut Cursor<'_>, flavour: Flavour, expected: u8) -> Result<()> {
-    let place = cursor.clone();
-    match cursor.number("tag", flavour, 4)? {
+fn tag(cursor: &mut Cursor<'_>, abi: Abi, expected: u8) -> Result<()> {
+    let position = cursor.clone();
+    match cursor.number("tag", abi, 4)? {
         found if found == u64::from(expected) => Ok(()),
-        found => Err(place.bad("tag", found, "0 before the histogram and 1 before the arcs belongs")),
+        found => Err(position.bad("tag", found, "0 before the histogram and 1 before the arcs belongs")),
     }
 }

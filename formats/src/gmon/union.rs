@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::layout::*;
-use crate::{Error, Flavour, Format, Kind, Result};
+use crate::{Abi, Error, Format, Kind, Result};
 
 /// The sum of all histogram records of one range.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,8 +121,8 @@ impl Union {
     }
 
     /// A file that says the same: histograms, arcs, blocks. What the fields do not hold is repeated.
-    pub fn to_gmon(&self, form: Form, flavour: Flavour) -> Result<Gmon> {
-        let mut gmon = Gmon { form, ..Gmon::new(flavour) };
+    pub fn to_gmon(&self, form: Form, abi: Abi) -> Result<Gmon> {
+        let mut gmon = Gmon { form, ..Gmon::new(abi) };
         if let Some(unit) = self.unit {
             let unit = Unit { rate: Some(self.rate()), ..unit };
             for sum in &self.sums {
@@ -139,7 +139,7 @@ impl Union {
         }
         if !self.blocks.is_empty() {
             let blocks = self.blocks.clone();
-            gmon.records.push(Record::Blocks(Blocks { size: blocks.len() as u32, foreign_count: false, blocks }));
+            gmon.records.push(Record::Blocks(Blocks { size: blocks.len() as u32, swapped_count: false, blocks }));
         }
         Ok(gmon)
     }

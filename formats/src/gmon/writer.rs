@@ -2,9 +2,9 @@
 
 use super::bsd;
 use super::layout::*;
-use crate::{Error, Flavour, Format, Kind, Result};
+use crate::{Abi, Error, Format, Kind, Result};
 
-/// The bytes of the file. Fails only when the form has no place for something in the model.
+/// The bytes of the file. Fails only when the form has no position for something in the model.
 pub fn write(gmon: &Gmon) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     match gmon.form {
@@ -17,7 +17,7 @@ pub fn write(gmon: &Gmon) -> Result<Vec<u8>> {
 
 fn header(gmon: &Gmon, out: &mut Vec<u8>) {
     out.extend_from_slice(COOKIE);
-    gmon.flavour.put(out, u64::from(gmon.version), 4);
+    gmon.abi.put(out, u64::from(gmon.version), 4);
     out.extend_from_slice(&gmon.spare);
 }
 
@@ -26,29 +26,29 @@ fn refused(field: &'static str, value: u64, expected: &'static str) -> Error {
 }
 
 fn magic(gmon: &Gmon, out: &mut Vec<u8>) -> Result<()> {
-    let flavour = gmon.flavour;
+    let abi = gmon.abi;
     header(gmon, out);
     for record in &gmon.records {
         match record {
             Record::Histograms(run) => {
                 for histogram in run.records(0) {
                     out.push(TAG_HISTOGRAM);
-                    put_histogram(out, flavour, &histogram);
+                    put_histogram(out, abi, &histogram);
                 }
             }
             Record::Arcs(arcs) => {
                 for arc in arcs {
                     out.push(TAG_ARC);
-                    put_arc(out, flavour, arc)?;
+                    put_arc(out, abi, arc)?;
                 }
             }
             Record::Blocks(blocks) => {
                 out.push(TAG_BLOCKS);
-                let size = if blocks.foreign_count { blocks.size.swap_bytes() } else { blocks.size };
-                flavour.put(out, u64::from(size), 4);
+                let size = if blocks.swapped_count { blocks.size.swap_bytes() } else { blocks.size };
+                abi.put(out, u64::from(size), 4);
                 for block in &blocks.blocks {
-                    flavour.put_word(out, block.address);
-                    flavour.put_word(out, block.count);
+                    abi.put_word(out, block.address);
+                    abi.put_word(out, block.count);
                 }
             }
         }
@@ -58,21 +58,21 @@ fn magic(gmon: &Gmon, out: &mut Vec<u8>) -> Result<()> {
 }
 
 fn ld_profile(gmon: &Gmon, out: &mut Vec<u8>) -> Result<()> {
-    let flavour = gmon.flavour;
+    let abi = gmon.abi;
     header(gmon, out);
     for record in &gmon.records {
         match record {
             Record::Histograms(run) => {
                 for histogram in run.records(0) {
-                    flavour.put(out, u64::from(TAG_HISTOGRAM), 4);
-                    put_histogram(out, flavour, &histogram);
+                    abi.put(out, u64::from(TAG_HISTOGRAM), 4);
+                    put_histogram(out, abi, &histogram);
                 }
             }
             Record::Arcs(arcs) => {
-                flavour.put(out, u64::from(TAG_ARC), 4);
-                flavour.put(out, arcs.len() as u64, 4);
+                abi.put(out, u64::from(TAG_ARC), 4);
+                abi.put(out, arcs.len() as u64, 4);
                 for arc in arcs {
-                    put_arc(out, flavour, arc)?;
+                    put_arc(out, abi, arc)?;
                 }
             }
             Record::Blocks(blocks) => {
@@ -84,30 +84,30 @@ fn ld_profile(gmon: &Gmon, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-fn put_histogram(out: &mut Vec<u8>, flavour: Flavour, histogram: &Histogram<'_>) {
-    flavour.put_word(out, histogram.low);
-    flavour.put_word(out, histogram.high);
-    flavour.put(out, u64::from(histogram.size), 4);
-    flavour.put(out, u64::from(histogram.unit.rate.unwrap_or(BSD_RATE)), 4);
+fn put_histogram(out: &mut Vec<u8>, abi: Abi, histogram: &Histogram<'_>) {
+    abi.put_word(out, histogram.low);
+    abi.put_word(out, histogram.high);
+    abi.put(out, u64::from(histogram.size), 4);
+    abi.put(out, u64::from(histogram.unit.rate.unwrap_or(BSD_RATE)), 4);
     out.extend_from_slice(&histogram.unit.dimen);
     out.push(histogram.unit.abbrev);
-    put_bins(out, flavour, histogram.bins);
+    put_bins(out, abi, histogram.bins);
 }
 
-pub(super) fn put_bins(out: &mut Vec<u8>, flavour: Flavour, bins: &[u16]) {
-    if flavour.big_endian {
+pub(super) fn put_bins(out: &mut Vec<u8>, abi: Abi, bins: &[u16]) {
+    if abi.big_endian {
         out.extend(bins.iter().flat_map(|bin| bin.to_be_bytes()));
     } else {
         out.extend(bins.iter().flat_map(|bin| bin.to_le_bytes()));
     }
 }
 
-fn put_arc(out: &mut Vec<u8>, flavour: Flavour, arc: &Arc) -> Result<()> {
+fn put_arc(out: &mut Vec<u8>, abi: Abi, arc: &Arc) -> Result<()> {
     if arc.count > u64::from(u32::MAX) {
         return Err(refused("count", arc.count, "a 32-bit count belongs; repeat the arc"));
     }
-    flavour.put_word(out, arc.from);
-    flavour.put_word(out, arc.to);
-    flavour.put(out, arc.count, 4);
+    abi.put_word(out, arc.from);
+    abi.put_word(out, arc.to);
+    abi.put(out, arc.count, 4);
     Ok(())
 }

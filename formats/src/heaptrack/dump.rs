@@ -1,14 +1,14 @@
-//! A heaptrack data file as plain text: its own lines, with decimal numbers and words.
+//! Dump of a heaptrack data file: its lines, with decimal numbers and names.
 
 use super::layout::Line;
-use super::reader::{Failure, Reader};
-use crate::Ending;
+use super::reader::Reader;
+use crate::{Ending, ReadError};
 use std::io::{self, BufRead, Write};
 
-/// Prints every line of an unpacked file, and how it ended.
+/// Prints every line of an uncompressed file, and how it ended.
 ///
-/// # Errors
-/// When `out` fails, or the file cannot be read. What is wrong with the bytes is printed as the last line.
+/// # Errors When `out` fails, or the file cannot be read. What is wrong with the bytes is printed
+/// as the last line.
 pub fn dump(from: impl BufRead, out: &mut dyn Write) -> io::Result<()> {
     let mut reader = Reader::new(from);
     let (mut texts, mut addresses, mut stacks, mut infos) = (0u64, 0u64, 0u64, 0u64);
@@ -20,8 +20,8 @@ pub fn dump(from: impl BufRead, out: &mut dyn Write) -> io::Result<()> {
         let line = match reader.next() {
             Ok(Some(line)) => line,
             Ok(None) => break,
-            Err(Failure::Io(error)) => return Err(error),
-            Err(Failure::Format(error)) => return writeln!(out, "error {error}"),
+            Err(ReadError::Io(error)) => return Err(error),
+            Err(ReadError::Format(error)) => return writeln!(out, "error {error}"),
         };
         match line {
             Line::Version { heaptrack, file } => writeln!(out, "heaptrack {heaptrack:#x} version {file}")?,
@@ -51,7 +51,7 @@ pub fn dump(from: impl BufRead, out: &mut dyn Write) -> io::Result<()> {
         }
     }
     match reader.ending() {
-        Some(Ending::Cut { offset, field }) => writeln!(out, "cut at {offset} in {field}"),
+        Some(Ending::Truncated { offset, field }) => writeln!(out, "cut at {offset} in {field}"),
         _ => writeln!(out, "end"),
     }
 }

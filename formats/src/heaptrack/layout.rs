@@ -1,5 +1,5 @@
-//! The lines of a heaptrack data file, described here and nowhere else. Numbers are hexadecimal; tables are numbered from 1 in
-//! order of appearance, infos from 0; 0 is none.
+//! Layout of a heaptrack data file. Numbers are hexadecimal. Tables are numbered from 1 in order of
+//! appearance, infos from 0; 0 means none.
 //!
 //! ```text
 //! v 10400 3            version of heaptrack, version of the file
@@ -17,90 +17,90 @@
 //! # text               for people
 //! ```
 
-use crate::sniff::Answer;
+use crate::sniff::Match;
 use std::io::Write;
 
-/// The version of heaptrack that our files claim: the first one with this file format.
+/// Version of heaptrack that heaptape's files claim: the first one with this file format.
 pub const HEAPTRACK: u64 = 0x10400;
-/// The version of the files that heaptape writes.
+/// Version of the files that heaptape writes.
 pub const VERSION: u64 = 3;
-/// The first version whose allocations name infos.
+/// First version whose allocations refer to infos.
 pub const FIRST_KNOWN: u64 = 1;
-/// The first version whose texts have lengths.
+/// First version whose texts have lengths.
 pub const FIRST_LENGTHS: u64 = 3;
 
-/// Function, file and line: texts and a number.
+/// One function of an address: two texts and a line number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct NameOf {
-    /// Text of the function.
+pub struct FrameName {
+    /// Number of the function's text.
     pub function: u64,
-    /// Text of the source file.
+    /// Number of the source file's text.
     pub file: u64,
-    /// The line.
+    /// Line number.
     pub line: u64,
 }
 
-/// One line.
+/// One line of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// `v`
+    /// Versions: `v`.
     Version {
-        /// Of heaptrack.
+        /// Version of heaptrack.
         heaptrack: u64,
-        /// Of the file.
+        /// Version of the file.
         file: u64,
     },
-    /// `X`
+    /// Command line: `X`.
     Command(Vec<u8>),
-    /// `I`
+    /// Memory of the machine: `I`.
     System {
-        /// Bytes of a page.
+        /// Size of a page in bytes.
         page_size: u64,
-        /// Pages of memory.
+        /// Number of pages of memory.
         pages: u64,
     },
-    /// `A`
+    /// The program was already running: `A`.
     Attached,
-    /// `s`
+    /// Next text of the table: `s`.
     Text(Vec<u8>),
-    /// `i`
+    /// Next address of the table: `i`.
     Address {
-        /// The address.
+        /// Address of the instruction.
         address: u64,
-        /// Text of the module.
+        /// Number of the module's text.
         module: u64,
-        /// Names, innermost first.
-        names: Vec<NameOf>,
+        /// Functions at the address, the innermost inlined one first.
+        names: Vec<FrameName>,
     },
-    /// `t`
+    /// Next stack of the table: `t`.
     Stack {
-        /// Innermost address.
+        /// Number of the innermost address.
         address: u64,
-        /// The caller's stack.
+        /// Number of the caller's stack.
         parent: u64,
     },
-    /// `a`
+    /// Next info of the table: `a`.
     Info {
-        /// Bytes of the block.
+        /// Size of the block in bytes.
         size: u64,
-        /// The stack.
+        /// Number of the stack.
         stack: u64,
     },
-    /// `+`
+    /// Allocation with the info of this number: `+`.
     Alloc(u64),
-    /// `-`
+    /// Free of a block with the info of this number: `-`.
     Free(u64),
-    /// `c`
+    /// Milliseconds since the start: `c`.
     Milliseconds(u64),
-    /// `R`
+    /// Pages of resident memory: `R`.
     Resident(u64),
-    /// Anything else: comments, suppressions.
+    /// Any other line: comments, suppressions.
     Other(Vec<u8>),
 }
 
-/// Appends a line.
+/// Appends a line to `out`.
 pub fn put(out: &mut Vec<u8>, line: &Line) {
-    // A vector takes whatever comes.
+    // Writing to a vector cannot fail.
     let _ = match line {
         Line::Version { heaptrack, file } => writeln!(out, "v {heaptrack:x} {file:x}"),
         Line::Command(text) => {
@@ -118,10 +118,11 @@ pub fn put(out: &mut Vec<u8>, line: &Line) {
         }
         Line::Address { address, module, names } => {
             let _ = write!(out, "i {address:x} {module:x}");
-            for (place, &NameOf { function, file, line }) in names.iter().enumerate() {
+            for (position, &FrameName { function, file, line }) in names.iter().enumerate() {
                 let _ = write!(out, " {function:x}");
-                // heaptrack reads file and line behind each function but the last, and there both or none.
-                if file != 0 || place + 1 < names.len() {
+                // heaptrack expects file and line after each function but the last, and after that
+                // one both or none.
+                if file != 0 || position + 1 < names.len() {
                     let _ = write!(out, " {file:x} {line:x}");
                 }
             }
@@ -140,8 +141,8 @@ pub fn put(out: &mut Vec<u8>, line: &Line) {
     };
 }
 
-/// The first line: `v`, five hexadecimal digits, and a small number.
-pub fn sniff(bytes: &[u8]) -> Answer {
+/// Matches the first line: `v`, five hexadecimal digits, and a small number.
+pub fn sniff(bytes: &[u8]) -> Match {
     let expected = |at: usize, byte: u8| match at {
         0 => byte == b'v',
         1 => byte == b' ',
@@ -152,11 +153,11 @@ pub fn sniff(bytes: &[u8]) -> Answer {
     };
     for (at, &byte) in bytes.iter().enumerate().take(16) {
         if !expected(at, byte) {
-            return Answer::No;
+            return Match::No;
         }
         if byte == b'\n' {
-            return Answer::Yes;
+            return Match::Yes;
         }
     }
-    if bytes.len() < 16 { Answer::More } else { Answer::No }
+    if bytes.len() < 16 { Match::NeedMore } else { Match::No }
 }

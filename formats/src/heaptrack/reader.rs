@@ -1,33 +1,13 @@
-//! Reads the lines of a heaptrack data file from anything that can be read, one at a time.
+//! Reader of heaptrack data files, one line at a time, from any source of bytes.
 
-use super::layout::{FIRST_KNOWN, FIRST_LENGTHS, Line, NameOf};
-use crate::{Ending, Error, Format, Kind};
+use super::layout::{FIRST_KNOWN, FIRST_LENGTHS, FrameName, Line};
+use crate::{Ending, Error, Format, Kind, ReadError};
 use std::io::{self, BufRead, Read};
 
-/// The longest line, and the longest text: a C++ name may have a megabyte, no name has more.
-const LONGEST: u64 = 4 << 20;
+/// Maximum length of a line and of a text: C++ names of a megabyte exist, longer ones do not.
+const MAX_LEN: u64 = 4 << 20;
 
-/// Why reading stopped.
-#[derive(Debug)]
-pub enum Failure {
-    /// The bytes could not be read.
-    Io(io::Error),
-    /// The bytes are no such file.
-    Format(Error),
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Failure::Io(error) => error.fmt(f),
-            Failure::Format(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Failure {}
-
-/// Steps over the lines.
+/// Reader of the lines of a file.
 #[derive(Debug)]
 pub struct Reader<R> {
     from: R,
@@ -38,22 +18,22 @@ pub struct Reader<R> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// Starts at the first line.
+    /// Creates a reader at the first line.
     pub const fn new(from: R) -> Reader<R> {
         Reader { from, offset: 0, line: Vec::new(), version: None, ending: None }
     }
 
-    /// How the file ended, once there is no further line.
+    /// Returns how the file ended, once there is no further line.
     pub const fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// The next line; none at the end, and at a cut.
+    /// Reads the next line. Returns `None` at the end of the file and where it is truncated.
     ///
     /// # Errors
-    /// When the bytes cannot be read, or are no such file.
+    /// When the source cannot be read, or its bytes are not a heaptrack data file.
     #[allow(clippy::should_implement_trait, reason = "it can fail")]
-    pub fn next(&mut self) -> Result<Option<Line>, Failure> {
+    pub fn next(&mut self) -> Result<Option<Line>, ReadError> {
         if self.ending.is_some() {
             return Ok(None);
         }
@@ -64,82 +44,86 @@ impl<R: BufRead> Reader<R> {
                 self.ending = Some(Ending::Complete);
                 Ok(None)
             }
-            Err(Failure::Format(Error { kind: Kind::Cut, field, .. })) => {
-                self.ending = Some(Ending::Cut { offset: start, field });
+            Err(ReadError::Format(Error { kind: Kind::Truncated, field, .. })) => {
+                self.ending = Some(Ending::Truncated { offset: start, field });
                 Ok(None)
             }
-            // A packed file that is cut or damaged ends like any other.
-            Err(Failure::Io(error)) if is_damage(&error) && self.version.is_some() => {
-                self.ending = Some(Ending::Cut { offset: start, field: "packed bytes" });
+            // A compressed file that is truncated or damaged ends like any other.
+            Err(ReadError::Io(error)) if is_damage(&error) && self.version.is_some() => {
+                self.ending = Some(Ending::Truncated { offset: start, field: "packed bytes" });
                 Ok(None)
             }
             Err(failure) => Err(failure),
         }
     }
 
-    fn failed(&self, offset: u64, field: &'static str, kind: Kind) -> Failure {
-        Failure::Format(Error { format: Format::Heaptrack, offset, field, kind })
+    fn failed(&self, offset: u64, field: &'static str, kind: Kind) -> ReadError {
+        ReadError::Format(Error { format: Format::Heaptrack, offset, field, kind })
     }
 
-    fn line(&mut self) -> Result<Option<Line>, Failure> {
+    fn line(&mut self) -> Result<Option<Line>, ReadError> {
         let start = self.offset;
         if self.version.is_some_and(|version| version >= FIRST_LENGTHS) && self.peek()? == Some(b's') {
             return self.text(start).map(Some);
         }
         self.line.clear();
-        let read = (&mut self.from).take(LONGEST).read_until(b'\n', &mut self.line).map_err(Failure::Io)?;
+        let read = (&mut self.from).take(MAX_LEN).read_until(b'\n', &mut self.line).map_err(ReadError::Io)?;
         if read == 0 {
             return Ok(None);
         }
         self.offset += read as u64;
         if self.line.pop() != Some(b'\n') {
-            let long = read as u64 == LONGEST;
-            let kind = if long { Kind::Text("a line without end".into()) } else { Kind::Cut };
+            let long = read as u64 == MAX_LEN;
+            let kind = if long { Kind::Text("a line of more than 4 MiB".into()) } else { Kind::Truncated };
             return Err(self.failed(start, "line", kind));
         }
         self.parse(start).map(Some)
     }
 
-    fn peek(&mut self) -> Result<Option<u8>, Failure> {
-        Ok(self.from.fill_buf().map_err(Failure::Io)?.first().copied())
+    fn peek(&mut self) -> Result<Option<u8>, ReadError> {
+        Ok(self.from.fill_buf().map_err(ReadError::Io)?.first().copied())
     }
 
-    /// `s`, a length, and as many bytes, line feeds among them.
-    fn text(&mut self, start: u64) -> Result<Line, Failure> {
+    /// Reads `s`, a length, and that number of bytes, which may contain line feeds.
+    fn text(&mut self, start: u64) -> Result<Line, ReadError> {
         let mut head = Vec::new();
-        self.offset += (&mut self.from).take(2).read_to_end(&mut head).map_err(Failure::Io)? as u64;
-        let read = (&mut self.from).take(17).read_until(b' ', &mut head).map_err(Failure::Io)?;
+        self.offset += (&mut self.from).take(2).read_to_end(&mut head).map_err(ReadError::Io)? as u64;
+        let read = (&mut self.from).take(17).read_until(b' ', &mut head).map_err(ReadError::Io)?;
         self.offset += read as u64;
         if head.last() != Some(&b' ') || head.len() < 3 {
-            let kind = if read < 17 { Kind::Cut } else { Kind::Text("no length".into()) };
+            let kind = if read < 17 { Kind::Truncated } else { Kind::Text("the length is missing".into()) };
             return Err(self.failed(start, "text length", kind));
         }
-        let length = hex(&head[2..head.len() - 1]).filter(|&length| length <= LONGEST);
+        let length = hex(&head[2..head.len() - 1]).filter(|&length| length <= MAX_LEN);
         let Some(length) = length else {
-            return Err(self.failed(start, "text length", Kind::Text("no length that a name has".into())));
+            return Err(self.failed(start, "text length", Kind::Text("not a length of at most 4 MiB".into())));
         };
         let mut text = Vec::new();
-        let read = (&mut self.from).take(length + 1).read_to_end(&mut text).map_err(Failure::Io)?;
+        let read = (&mut self.from).take(length + 1).read_to_end(&mut text).map_err(ReadError::Io)?;
         self.offset += read as u64;
         if (read as u64) < length + 1 {
-            return Err(self.failed(start, "text", Kind::Cut));
+            return Err(self.failed(start, "text", Kind::Truncated));
         }
         if text.pop() != Some(b'\n') {
-            return Err(self.failed(start, "text", Kind::Text("it does not end where its length says".into())));
+            return Err(self.failed(
+                start,
+                "text",
+                Kind::Text("no line feed after the bytes that the length announces".into()),
+            ));
         }
         Ok(Line::Text(text))
     }
 
-    fn parse(&mut self, start: u64) -> Result<Line, Failure> {
+    fn parse(&mut self, start: u64) -> Result<Line, ReadError> {
         let line = std::mem::take(&mut self.line);
-        let (letter, rest) = match &line[..] {
-            [letter, b' ', rest @ ..] => (*letter, rest),
-            [letter] => (*letter, &[][..]),
+        let (tag, rest) = match &line[..] {
+            [tag, b' ', rest @ ..] => (*tag, rest),
+            [tag] => (*tag, &[][..]),
             _ => (0, &line[..]),
         };
-        let mut words = rest.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
-        let mut number = || words.next().and_then(hex);
-        let parsed = match letter {
+        let mut fields = rest.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+        let mut number = || fields.next().and_then(hex);
+        let parsed = match tag {
             b'v' => match (number(), number()) {
                 (Some(heaptrack), file) => Some(Line::Version { heaptrack, file: file.unwrap_or(0) }),
                 _ => None,
@@ -152,7 +136,7 @@ impl<R: BufRead> Reader<R> {
                 let module = number().unwrap_or(0);
                 let mut names = Vec::new();
                 while let Some(function) = number() {
-                    names.push(NameOf { function, file: number().unwrap_or(0), line: number().unwrap_or(0) });
+                    names.push(FrameName { function, file: number().unwrap_or(0), line: number().unwrap_or(0) });
                 }
                 Line::Address { address, module, names }
             }),
@@ -166,7 +150,7 @@ impl<R: BufRead> Reader<R> {
         };
         self.line = line;
         let Some(parsed) = parsed else {
-            let text = format!("not a line of the letter '{}'", char::from(letter).escape_default());
+            let text = format!("not a valid line of type '{}'", char::from(tag).escape_default());
             return Err(self.failed(start, "line", Kind::Text(text)));
         };
         match (&parsed, self.version) {
@@ -181,7 +165,7 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// Versions of the file up to here are read: the lines that we know have kept their meaning since the first.
+/// Last version of the file that is read: the known lines have kept their meaning since the first.
 const VERSION_LIMIT: u64 = 9;
 
 fn is_damage(error: &io::Error) -> bool {
@@ -191,9 +175,9 @@ fn is_damage(error: &io::Error) -> bool {
     )
 }
 
-fn hex(word: &[u8]) -> Option<u64> {
-    if word.is_empty() || word.len() > 16 {
+fn hex(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 16 {
         return None;
     }
-    word.iter().try_fold(0u64, |value, &byte| Some(value << 4 | u64::from(char::from(byte).to_digit(16)?)))
+    digits.iter().try_fold(0u64, |value, &byte| Some(value << 4 | u64::from(char::from(byte).to_digit(16)?)))
 }

@@ -1,14 +1,14 @@
-//! Massif's output as plain text, one snapshot or node a line.
+//! Dump of Massif's output: one snapshot or node a line.
 
 use super::layout::Snapshot;
 use super::reader::Reader;
 use crate::Ending;
 use std::io::{self, Write};
 
-/// Prints a file, and how it ended.
+/// Prints the content of a file, and how it ended.
 ///
 /// # Errors
-/// When `out` fails. What is wrong with the bytes is printed as the last line.
+/// When `out` fails. An error in the bytes is printed as the last line.
 pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
     let mut reader = match Reader::new(bytes) {
         Ok(reader) => reader,
@@ -22,13 +22,13 @@ pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
             Ok(None) => break,
             Err(error) => return writeln!(out, "error {error}"),
         };
-        writeln!(out, "snapshot {number} time {time} heap {heap} extra {extra} stacks {stacks} {}", kind.word())?;
+        writeln!(out, "snapshot {number} time {time} heap {heap} extra {extra} stacks {stacks} {}", kind.name())?;
         for node in tree {
             writeln!(out, "node depth {} bytes {} {:?}", node.depth, node.bytes, node.text)?;
         }
     }
     match reader.ending() {
-        Some(Ending::Cut { offset, field }) => writeln!(out, "cut at {offset} in {field}"),
+        Some(Ending::Truncated { offset, field }) => writeln!(out, "cut at {offset} in {field}"),
         _ => writeln!(out, "end"),
     }
 }

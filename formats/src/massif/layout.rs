@@ -1,4 +1,4 @@
-//! The lines of Massif's output, described here and nowhere else.
+//! Layout of Massif's output.
 //!
 //! ```text
 //! desc: options            of Massif
@@ -14,46 +14,47 @@
 //! heap_tree=empty          or detailed, or peak: a tree follows
 //! n2: 1002 (heap allocation functions) malloc/new/new[], --alloc-fns, etc.
 //!  n0: 1000 0x109180: leaf (t.c:4)
-//!  n0: 2 in 1 place, below massif's threshold (1.00%)
+//!  n0: 2 in 1 offset, below massif's threshold (1.00%)
 //! ```
-//! A node has as many children as its `n` says, a blank deeper; its bytes are the sum of theirs. The root's children are the
-//! innermost frames, theirs the callers.
+//! A node has the number of children after `n`, indented by one space more. The bytes of a node are
+//! the sum of theirs. The children of the root are the innermost frames, and their children the
+//! callers.
 
-use crate::sniff::Answer;
+use crate::sniff::Match;
 
-/// The line around a snapshot's number.
+/// Line before and after the number of a snapshot.
 pub const RULE: &str = "#-----------";
-/// What the root of a tree says.
+/// Text of the root of a tree.
 pub const ROOT: &str = "(heap allocation functions) malloc/new/new[], --alloc-fns, etc.";
-/// How deep a tree may be: Massif's own limit is 200 frames.
-pub const DEEPEST: usize = 4096;
+/// Maximum depth of a tree. Massif's own limit is 200 frames.
+pub const MAX_DEPTH: usize = 4096;
 
-/// The first lines.
+/// Header lines of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Head {
-    /// `desc:`
+pub struct Header {
+    /// Options of Massif: `desc:`.
     pub desc: String,
-    /// `cmd:`
+    /// Command line of the program: `cmd:`.
     pub cmd: String,
-    /// `time_unit:`
+    /// Unit of all times: `time_unit:`.
     pub time_unit: String,
 }
 
-/// How much a snapshot says of stacks.
+/// Whether a snapshot has a tree of call stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing.
+    /// The snapshot has no tree.
     #[default]
     Empty,
-    /// A tree.
+    /// The snapshot has a tree.
     Detailed,
-    /// A tree, and it is the peak.
+    /// The snapshot has a tree and is the peak.
     Peak,
 }
 
 impl Kind {
-    /// The word of the file.
-    pub const fn word(self) -> &'static str {
+    /// Returns the name in the file.
+    pub const fn name(self) -> &'static str {
         match self {
             Kind::Empty => "empty",
             Kind::Detailed => "detailed",
@@ -62,56 +63,56 @@ impl Kind {
     }
 }
 
-/// A node of a tree.
+/// One node of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Its children.
+    /// Number of its children.
     pub children: u32,
-    /// How deep it lies; 0 is the root.
+    /// Depth in the tree; 0 is the root.
     pub depth: usize,
-    /// Bytes.
+    /// Live bytes of the node.
     pub bytes: u64,
-    /// What stands behind them.
+    /// Text of the line after the bytes.
     pub text: String,
 }
 
-/// A moment of the run.
+/// The heap at one point in time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its number.
+    /// Number of the snapshot.
     pub number: u64,
-    /// When.
+    /// Time in the unit of the header.
     pub time: u64,
-    /// Live bytes.
+    /// Live bytes of the heap.
     pub heap: u64,
-    /// Bytes that the allocator adds.
+    /// Bytes that the allocator adds to them.
     pub extra: u64,
-    /// Bytes of stacks.
+    /// Bytes of the threads' stacks.
     pub stacks: u64,
-    /// Whether a tree follows.
+    /// Whether the snapshot has a tree.
     pub kind: Kind,
-    /// The tree, parents first.
+    /// Nodes of the tree, parents first.
     pub tree: Vec<Node>,
 }
 
-/// `desc:` and on the next line `cmd:`.
-pub fn sniff(bytes: &[u8]) -> Answer {
-    let begins = |bytes: &[u8], word: &[u8]| {
-        if bytes.starts_with(word) {
-            Answer::Yes
-        } else if word.starts_with(bytes) {
-            Answer::More
+/// Matches `desc:` and `cmd:` at the start of the first two lines.
+pub fn sniff(bytes: &[u8]) -> Match {
+    let begins_with = |bytes: &[u8], key: &[u8]| {
+        if bytes.starts_with(key) {
+            Match::Yes
+        } else if key.starts_with(bytes) {
+            Match::NeedMore
         } else {
-            Answer::No
+            Match::No
         }
     };
-    match begins(bytes, b"desc:") {
-        Answer::Yes => {}
-        answer => return answer,
+    match begins_with(bytes, b"desc:") {
+        Match::Yes => {}
+        result => return result,
     }
     match bytes.iter().position(|&byte| byte == b'\n') {
-        Some(end) => begins(&bytes[end + 1..], b"cmd:"),
-        None if bytes.len() > 65536 => Answer::No,
-        None => Answer::More,
+        Some(end) => begins_with(&bytes[end + 1..], b"cmd:"),
+        None if bytes.len() > 65536 => Match::No,
+        None => Match::NeedMore,
     }
 }

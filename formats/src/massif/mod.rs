@@ -1,4 +1,5 @@
-//! Massif's output: live bytes at some moments of a run, at some of these by stack. `ms_print` shows it.
+//! Massif's output: live bytes at some points in time of a run, at some of these by call stack.
+//! `ms_print` shows it.
 
 mod dump;
 pub mod layout;
@@ -6,6 +7,6 @@ mod reader;
 mod writer;
 
 pub use dump::dump;
-pub use layout::{Head, Kind as TreeKind, Node, Snapshot, sniff};
+pub use layout::{Header, Kind as TreeKind, Node, Snapshot, sniff};
 pub use reader::Reader;
-pub use writer::{head, snapshot};
+pub use writer::{write_header, write_snapshot};

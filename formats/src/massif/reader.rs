@@ -1,24 +1,24 @@
-//! Reads Massif's output, a snapshot at a time.
+//! Reader of Massif's output, one snapshot at a time.
 
-use super::layout::{DEEPEST, Head, Kind, Node, Snapshot};
+use super::layout::{Header, Kind, MAX_DEPTH, Node, Snapshot};
 use crate::{Ending, Error, Format, Kind as Wrong, Result};
 
-/// Steps over the snapshots of a file.
+/// Reader of the snapshots of a file.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    head: Head,
+    head: Header,
     ending: Option<Ending>,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads the first lines.
+    /// Creates a reader and reads the header lines.
     ///
     /// # Errors
-    /// When they are not what a file begins with.
+    /// When the bytes do not start with the header lines of Massif.
     pub fn new(bytes: &'a [u8]) -> Result<Reader<'a>> {
-        let mut reader = Reader { bytes, at: 0, head: Head::default(), ending: None };
+        let mut reader = Reader { bytes, at: 0, head: Header::default(), ending: None };
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
         reader.head.desc = text(reader.value("desc", b"desc:")?);
         reader.head.cmd = text(reader.value("cmd", b"cmd:")?);
@@ -26,20 +26,21 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
-    /// The first lines.
-    pub const fn head(&self) -> &Head {
+    /// Returns the header lines.
+    pub const fn head(&self) -> &Header {
         &self.head
     }
 
-    /// How the file ended, once there is no further snapshot.
+    /// Returns how the file ended, once there is no further snapshot.
     pub const fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// The next snapshot; none at the end, and at a cut. Of a tree that is cut the nodes that are whole are given.
+    /// Reads the next snapshot. Returns `None` at the end of the file and where it is truncated. A
+    /// truncated tree has its complete nodes.
     ///
     /// # Errors
-    /// When the bytes are no such file.
+    /// When the bytes are not Massif's output.
     #[allow(clippy::should_implement_trait, reason = "it can fail")]
     pub fn next(&mut self) -> Result<Option<Snapshot>> {
         if self.ending.is_some() {
@@ -56,10 +57,10 @@ impl<'a> Reader<'a> {
         let mut snapshot = Snapshot::default();
         match self.snapshot(&mut snapshot) {
             Ok(()) => Ok(Some(snapshot)),
-            Err(Error { kind: Wrong::Cut, field, offset, .. }) => {
+            Err(Error { kind: Wrong::Truncated, field, offset, .. }) => {
                 let is_whole = field == "tree";
                 let offset = if is_whole { offset } else { start as u64 };
-                self.ending = Some(Ending::Cut { offset, field });
+                self.ending = Some(Ending::Truncated { offset, field });
                 Ok(is_whole.then_some(snapshot))
             }
             Err(error) => Err(error),
@@ -75,14 +76,14 @@ impl<'a> Reader<'a> {
         snapshot.heap = self.number("mem_heap_B", b"mem_heap_B=")?;
         snapshot.extra = self.number("mem_heap_extra_B", b"mem_heap_extra_B=")?;
         snapshot.stacks = self.number("mem_stacks_B", b"mem_stacks_B=")?;
-        let place = self.at;
+        let offset = self.at;
         snapshot.kind = match self.value("heap_tree", b"heap_tree=")? {
             b"empty" => return Ok(()),
             b"detailed" => Kind::Detailed,
             b"peak" => Kind::Peak,
-            _ => return Err(self.wrong(place, "heap_tree", "neither empty, detailed nor peak")),
+            _ => return Err(self.wrong(offset, "heap_tree", "not one of empty, detailed and peak")),
         };
-        // Children that are still to come, at each depth.
+        // Children that have not been read yet, at each depth.
         let mut open: Vec<u32> = vec![1];
         while let Some(left) = open.last_mut() {
             if *left == 0 {
@@ -91,11 +92,15 @@ impl<'a> Reader<'a> {
             }
             *left -= 1;
             let depth = open.len() - 1;
-            let place = self.at;
+            let offset = self.at;
             let line = self.line("tree")?;
-            let node = node(line).ok_or_else(|| self.wrong(place, "tree", "no node of a tree"))?;
-            if node.depth != depth || depth > DEEPEST {
-                return Err(self.wrong(place, "tree", "a node at another depth than its parent says"));
+            let node = node(line).ok_or_else(|| self.wrong(offset, "tree", "not a node of a tree"))?;
+            if node.depth != depth || depth > MAX_DEPTH {
+                return Err(self.wrong(
+                    offset,
+                    "tree",
+                    "a node at another depth than the number of children of its parent implies",
+                ));
             }
             open.push(node.children);
             snapshot.tree.push(node);
@@ -115,7 +120,7 @@ impl<'a> Reader<'a> {
                 self.at += line.len() + 1;
                 Ok(line)
             }
-            None => Err(Error { format: Format::Massif, offset: self.at as u64, field, kind: Wrong::Cut }),
+            None => Err(Error { format: Format::Massif, offset: self.at as u64, field, kind: Wrong::Truncated }),
         }
     }
 
@@ -123,18 +128,18 @@ impl<'a> Reader<'a> {
         Error { format: Format::Massif, offset: at as u64, field, kind: Wrong::Text(what.into()) }
     }
 
-    /// What stands behind a word on the next line.
-    fn value(&mut self, field: &'static str, word: &[u8]) -> Result<&'a [u8]> {
-        let place = self.at;
+    /// Reads the next line, which must start with `key`, and returns the rest of it.
+    fn value(&mut self, field: &'static str, key: &[u8]) -> Result<&'a [u8]> {
+        let offset = self.at;
         let line = self.line(field)?;
-        let value = line.strip_prefix(word).ok_or_else(|| self.wrong(place, field, "another line stands here"))?;
+        let value = line.strip_prefix(key).ok_or_else(|| self.wrong(offset, field, "not the expected line"))?;
         Ok(value.trim_ascii())
     }
 
-    fn number(&mut self, field: &'static str, word: &[u8]) -> Result<u64> {
-        let place = self.at;
-        let value = self.value(field, word)?;
-        decimal(value).ok_or_else(|| self.wrong(place, field, "no number"))
+    fn number(&mut self, field: &'static str, key: &[u8]) -> Result<u64> {
+        let offset = self.at;
+        let value = self.value(field, key)?;
+        decimal(value).ok_or_else(|| self.wrong(offset, field, "not a decimal number"))
     }
 }
 
@@ -142,7 +147,7 @@ fn decimal(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// `n2: 1002 text`, behind as many blanks as it is deep.
+/// Parses `n2: 1002 text`, which is indented by its depth.
 fn node(line: &[u8]) -> Option<Node> {
     let depth = line.iter().take_while(|&&byte| byte == b' ').count();
     let rest = line[depth..].strip_prefix(b"n")?;

@@ -13,7 +13,7 @@ pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
         Ok(read) => read,
         Err(error) => return writeln!(out, "error {error}"),
     };
-    writeln!(out, "mptl {} version {}", profile.flavour.name(), profile.version)?;
+    writeln!(out, "mptl {} version {}", profile.abi.name(), profile.version)?;
     let [small, medium, large] = profile.bounds;
     writeln!(out, "bounds {small} {medium} {large}")?;
     let bins = &profile.bins;
@@ -42,7 +42,7 @@ pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
     }
     writeln!(out, "strings {}", profile.strings.len())?;
     match ending {
-        Ending::Cut { offset, field } => writeln!(out, "cut at {offset} in {field}"),
+        Ending::Truncated { offset, field } => writeln!(out, "cut at {offset} in {field}"),
         Ending::Complete => writeln!(out, "end"),
     }
 }

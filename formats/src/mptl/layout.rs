@@ -13,7 +13,7 @@
 //! Indexes count from 1; 0 is none. A site is a return address together with all its callers; its parent is the caller.
 //! Bin i counts the blocks of size i + 1; the last one those of B bytes and more, whose bytes are the big total.
 
-use crate::Flavour;
+use crate::Abi;
 
 /// First and last bytes of a file.
 pub const MAGIC: &[u8; 4] = b"MPTL";
@@ -53,7 +53,7 @@ pub(super) const SYMBOL: Reference = Reference { word: 3, field: "symbol index",
 pub(super) const NAME: Reference =
     Reference { word: 4, field: "name offset", expected: "no name of the string table starts there" };
 /// A site's sums.
-pub(super) const OF_DATA: Reference =
+pub(super) const SITE_DATA: Reference =
     Reference { word: 5, field: "data index", expected: "there are fewer data records" };
 
 /// Counts and bytes for each of the four size classes: small, medium, large, extra large.
@@ -183,7 +183,7 @@ fn count(bins: &mut [u64], big: &mut u64, size: u64, blocks: u64) {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Byte order and word size of the machine that wrote it.
-    pub flavour: Flavour,
+    pub abi: Abi,
     /// Version of the library that wrote it.
     pub version: u64,
     /// Upper bounds of small, medium and large blocks.
@@ -205,7 +205,7 @@ pub struct Profile {
 impl Default for Profile {
     fn default() -> Self {
         Profile {
-            flavour: Flavour::LE64,
+            abi: Abi::LE64,
             version: VERSION,
             bounds: BOUNDS,
             bins: Bins::default(),
@@ -234,12 +234,12 @@ impl Profile {
     }
 
     /// For each data index its place in [`Profile::data`], at index - 1.
-    pub fn data_places(&self) -> Vec<usize> {
+    pub fn data_positions(&self) -> Vec<usize> {
         places(self.data.len(), self.data.iter().map(|data| data.index))
     }
 
     /// For each site index its place in [`Profile::sites`], at index - 1.
-    pub fn site_places(&self) -> Vec<usize> {
+    pub fn site_positions(&self) -> Vec<usize> {
         places(self.sites.len(), self.sites.iter().map(|site| site.index))
     }
 }

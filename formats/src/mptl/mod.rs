@@ -2,19 +2,19 @@
 //!
 //! [`Profile::read`] checks every reference, so that whoever has a [`Profile`] may follow indexes and parents blindly.
 //! [`Profile::write`] gives the bytes of a file that was read back unchanged; [`Builder`] makes a new profile as the real
-//! library would number it. [`walk`] checks one that comes piece by piece, in constant memory.
+//! library would number it. [`validate`] checks one that comes piece by piece, in constant memory.
 
 mod builder;
 mod dump;
 pub mod layout;
-mod named;
+mod naming;
 mod reader;
-mod stream;
+mod validate;
 mod writer;
 
 pub use builder::{Builder, Symbol};
 pub use dump::dump;
 pub use layout::{Bins, Data, Profile, Site, Sums};
-pub use named::{Functions, named};
-pub use reader::is_of_the_whole;
-pub use stream::walk;
+pub use naming::{FunctionNames, add_names};
+pub use reader::needs_whole_file;
+pub use validate::validate;

@@ -4,7 +4,7 @@
 //! set to 0 (none), and records are numbered anew so that what is promised of a [`Profile`] holds for it as well.
 
 use super::layout::*;
-use crate::{Cursor, Ending, Error, Flavour, Format, Kind, Result};
+use crate::{Abi, Cursor, Ending, Error, Format, Kind, Result};
 
 /// No file is as large as this; a count that would need it is no cut, but nonsense.
 pub(super) const NO_FILE: u64 = 1 << 50;
@@ -13,8 +13,8 @@ pub(super) const NO_FILE: u64 = 1 << 50;
 const LOOP: &str = "the callers form a loop";
 const TWICE: &str = "an earlier record has this index";
 
-/// Whether only the whole file shows what is wrong, so that [`super::walk`] passes it over.
-pub fn is_of_the_whole(error: &Error) -> bool {
+/// Whether only the whole file shows what is wrong, so that [`super::validate`] passes it over.
+pub fn needs_whole_file(error: &Error) -> bool {
     matches!(error.kind, Kind::Bad(_, LOOP | TWICE))
 }
 
@@ -23,7 +23,7 @@ const ALLOCATED_BINS: &str = "allocated bins";
 
 /// Where the tables lie, for errors.
 #[derive(Default)]
-struct Places {
+struct TableOffsets {
     data: u64,
     sites: u64,
 }
@@ -36,55 +36,55 @@ impl Profile {
     pub fn read(bytes: &[u8]) -> Result<(Profile, Ending)> {
         let mut cursor = Cursor::new(Format::Mptl, bytes);
         cursor.magic("magic", MAGIC)?;
-        let Some(flavour) = Flavour::detect(cursor.rest()) else {
-            let kind = if cursor.remaining() < 8 { Kind::Cut } else { Kind::Text("no machine's word 1".into()) };
+        let Some(abi) = Abi::detect(cursor.rest()) else {
+            let kind = if cursor.remaining() < 8 { Kind::Truncated } else { Kind::Text("no machine's word 1".into()) };
             return Err(cursor.error("byte order mark", kind));
         };
-        cursor.word("byte order mark", flavour)?;
+        cursor.word("byte order mark", abi)?;
         let before = cursor.clone();
-        let version = cursor.word("version", flavour)?;
+        let version = cursor.word("version", abi)?;
         if !(FIRST_KNOWN..FIRST_TOO_NEW).contains(&version) {
             return Err(before.error("version", Kind::Version(version)));
         }
-        let mut profile = Profile { flavour, version, strings: Vec::new(), ..Profile::default() };
-        let mut places = Places::default();
-        match profile.read_tables(&mut cursor, &mut places) {
+        let mut profile = Profile { abi, version, strings: Vec::new(), ..Profile::default() };
+        let mut offsets = TableOffsets::default();
+        match profile.read_tables(&mut cursor, &mut offsets) {
             Ok(()) => {
-                profile.check(&places)?;
+                profile.check(&offsets)?;
                 Ok((profile, Ending::Complete))
             }
-            Err(Error { kind: Kind::Cut, field, offset, .. }) => {
+            Err(Error { kind: Kind::Truncated, field, offset, .. }) => {
                 if field == ALLOCATED_BINS {
                     // The last bin is the one for all larger sizes, and that one was not read.
                     profile.bins.allocated.push(0);
                 }
-                profile.mend();
-                profile.check(&places)?;
-                Ok((profile, Ending::Cut { offset, field }))
+                profile.repair();
+                profile.check(&offsets)?;
+                Ok((profile, Ending::Truncated { offset, field }))
             }
             Err(error) => Err(error),
         }
     }
 
-    fn read_tables(&mut self, cursor: &mut Cursor, places: &mut Places) -> Result<()> {
-        let flavour = self.flavour;
+    fn read_tables(&mut self, cursor: &mut Cursor, offsets: &mut TableOffsets) -> Result<()> {
+        let abi = self.abi;
         for (bound, field) in self.bounds.iter_mut().zip(["small bound", "medium bound", "large bound"]) {
-            *bound = cursor.word(field, flavour)?;
+            *bound = cursor.word(field, abi)?;
         }
         let Bins { allocated, allocated_big, freed, freed_big } = &mut self.bins;
-        let count = count(cursor, "bin size", flavour, 2)?;
+        let count = count(cursor, "bin size", abi, 2)?;
         if count > 0 {
-            words(cursor, ALLOCATED_BINS, flavour, count, allocated)?;
-            *allocated_big = cursor.word("allocated total", flavour)?;
-            words(cursor, "freed bins", flavour, count, freed)?;
-            *freed_big = cursor.word("freed total", flavour)?;
+            words(cursor, ALLOCATED_BINS, abi, count, allocated)?;
+            *allocated_big = cursor.word("allocated total", abi)?;
+            words(cursor, "freed bins", abi, count, freed)?;
+            *freed_big = cursor.word("freed total", abi)?;
         }
-        records(cursor, ["data count", "data"], flavour, &mut places.data, &mut self.data, data)?;
-        records(cursor, ["site count", "site"], flavour, &mut places.sites, &mut self.sites, site)?;
-        let count = self::count(cursor, "symbol count", flavour, 1)?;
-        words(cursor, "symbol addresses", flavour, count, &mut self.symbols)?;
+        records(cursor, ["data count", "data"], abi, &mut offsets.data, &mut self.data, data)?;
+        records(cursor, ["site count", "site"], abi, &mut offsets.sites, &mut self.sites, site)?;
+        let count = self::count(cursor, "symbol count", abi, 1)?;
+        words(cursor, "symbol addresses", abi, count, &mut self.symbols)?;
         let before = cursor.clone();
-        let length = cursor.word("string table size", flavour)?;
+        let length = cursor.word("string table size", abi)?;
         if length >= NO_FILE {
             return Err(before.bad("string table size", length, "no file is so large"));
         }
@@ -99,7 +99,7 @@ impl Profile {
 
     /// Makes a cut file's tables agree: names are dropped that are not whole, records get the numbers 1..=n in the order of
     /// their own, and references to what is missing become 0.
-    fn mend(&mut self) {
+    fn repair(&mut self) {
         self.bins.freed.resize(self.bins.allocated.len(), 0);
         let data = renumber(self.data.iter_mut().map(|data| &mut data.index));
         let sites = renumber(self.sites.iter_mut().map(|site| &mut site.index));
@@ -116,8 +116,8 @@ impl Profile {
         }
     }
 
-    fn check(&self, places: &Places) -> Result<()> {
-        let word = u64::from(self.flavour.word);
+    fn check(&self, offsets: &TableOffsets) -> Result<()> {
+        let word = u64::from(self.abi.word_size);
         let at = |table: u64, words: usize, record: usize, field: usize| {
             table + (record as u64 * words as u64 + field as u64) * word
         };
@@ -126,11 +126,11 @@ impl Profile {
         };
         let indexes = self.data.iter().map(|data| data.index);
         if let Some((record, index, what)) = misnumbered(indexes, self.data.len(), DATA_INDEX) {
-            return error(at(places.data, DATA_WORDS, record, what.word), what, index);
+            return error(at(offsets.data, DATA_WORDS, record, what.word), what, index);
         }
         let indexes = self.sites.iter().map(|site| site.index);
         if let Some((record, index, what)) = misnumbered(indexes, self.sites.len(), SITE_INDEX) {
-            return error(at(places.sites, SITE_WORDS, record, what.word), what, index);
+            return error(at(offsets.sites, SITE_WORDS, record, what.word), what, index);
         }
         let named_until = self.strings.iter().rposition(|&byte| byte == 0).map_or(0, |last| last as u64 + 1);
         for (record, site) in self.sites.iter().enumerate() {
@@ -138,18 +138,18 @@ impl Profile {
                 (PARENT, site.parent, self.sites.len() as u64),
                 (SYMBOL, site.symbol, self.symbols.len() as u64),
                 (NAME, site.name, named_until.saturating_sub(1)),
-                (OF_DATA, site.data, self.data.len() as u64),
+                (SITE_DATA, site.data, self.data.len() as u64),
             ];
             for (what, value, most) in checks {
                 if value > most {
-                    return error(at(places.sites, SITE_WORDS, record, what.word), what, value);
+                    return error(at(offsets.sites, SITE_WORDS, record, what.word), what, value);
                 }
             }
         }
         if let Some(record) = self.parent_loop() {
             let parent = self.sites[record].parent;
             let what = Reference { expected: LOOP, ..PARENT };
-            return error(at(places.sites, SITE_WORDS, record, what.word), what, parent);
+            return error(at(offsets.sites, SITE_WORDS, record, what.word), what, parent);
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Profile {
         if self.sites.iter().all(|site| site.parent < site.index) {
             return None;
         }
-        let places = self.site_places();
+        let positions = self.site_positions();
         // The walk that first met a site, from 1; meeting one's own walk again is a loop.
         let mut met = vec![0; self.sites.len()];
         for start in 0..self.sites.len() {
@@ -169,7 +169,7 @@ impl Profile {
                 met[record] = start + 1;
                 match self.sites[record].parent {
                     0 => break,
-                    parent => record = places[parent as usize - 1],
+                    parent => record = positions[parent as usize - 1],
                 }
                 if met[record] == start + 1 {
                     return Some(record);
@@ -208,10 +208,10 @@ fn renumber<'a>(indexes: impl Iterator<Item = &'a mut u64>) -> Vec<(u64, u64)> {
 }
 
 /// A count of things of at least `words` words; one that no file could hold is an error, not a cut.
-fn count(cursor: &mut Cursor, field: &'static str, flavour: Flavour, words: u64) -> Result<usize> {
+fn count(cursor: &mut Cursor, field: &'static str, abi: Abi, words: u64) -> Result<usize> {
     let before = cursor.clone();
-    let count = cursor.word(field, flavour)?;
-    let bytes = count.checked_mul(words * u64::from(flavour.word)).filter(|&bytes| bytes < NO_FILE);
+    let count = cursor.word(field, abi)?;
+    let bytes = count.checked_mul(words * u64::from(abi.word_size)).filter(|&bytes| bytes < NO_FILE);
     match bytes {
         Some(_) => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
         None => Err(before.bad(field, count, "no file is so large")),
@@ -222,32 +222,32 @@ fn count(cursor: &mut Cursor, field: &'static str, flavour: Flavour, words: u64)
 fn take<'a>(cursor: &mut Cursor<'a>, field: &'static str, count: usize, size: usize) -> (&'a [u8], Result<()>) {
     let held = count.min(cursor.remaining() / size.max(1));
     let bytes = cursor.take(field, held * size).unwrap_or_default();
-    (bytes, if held < count { Err(cursor.error(field, Kind::Cut)) } else { Ok(()) })
+    (bytes, if held < count { Err(cursor.error(field, Kind::Truncated)) } else { Ok(()) })
 }
 
-fn words(cursor: &mut Cursor, field: &'static str, flavour: Flavour, count: usize, into: &mut Vec<u64>) -> Result<()> {
-    let (bytes, all) = take(cursor, field, count, usize::from(flavour.word));
-    decode(bytes, flavour, |&[word]| word, into);
+fn words(cursor: &mut Cursor, field: &'static str, abi: Abi, count: usize, into: &mut Vec<u64>) -> Result<()> {
+    let (bytes, all) = take(cursor, field, count, usize::from(abi.word_size));
+    decode(bytes, abi, |&[word]| word, into);
     all
 }
 
 fn records<T, const N: usize>(
     cursor: &mut Cursor,
     [count_field, field]: [&'static str; 2],
-    flavour: Flavour,
-    place: &mut u64,
+    abi: Abi,
+    offset: &mut u64,
     into: &mut Vec<T>,
     make: impl Fn(&[u64; N]) -> T,
 ) -> Result<()> {
-    let count = count(cursor, count_field, flavour, N as u64)?;
-    *place = cursor.offset();
-    let (bytes, all) = take(cursor, field, count, N * usize::from(flavour.word));
-    decode(bytes, flavour, make, into);
+    let count = count(cursor, count_field, abi, N as u64)?;
+    *offset = cursor.offset();
+    let (bytes, all) = take(cursor, field, count, N * usize::from(abi.word_size));
+    decode(bytes, abi, make, into);
     all
 }
 
-/// Decodes items of N words each. The flavour is looked at once, not for each word.
-fn decode<T, const N: usize>(bytes: &[u8], flavour: Flavour, make: impl Fn(&[u64; N]) -> T, into: &mut Vec<T>) {
+/// Decodes items of N words each. The abi is looked at once, not for each word.
+fn decode<T, const N: usize>(bytes: &[u8], abi: Abi, make: impl Fn(&[u64; N]) -> T, into: &mut Vec<T>) {
     fn each<T, const N: usize, const W: usize>(
         bytes: &[u8],
         number: impl Fn([u8; W]) -> u64,
@@ -259,11 +259,11 @@ fn decode<T, const N: usize>(bytes: &[u8], flavour: Flavour, make: impl Fn(&[u64
         into.reserve_exact(items.len());
         into.extend(items.iter().map(|item| make(&item.map(&number))));
     }
-    match flavour {
-        Flavour { big_endian: false, word: 8 } => each(bytes, u64::from_le_bytes, make, into),
-        Flavour { big_endian: true, word: 8 } => each(bytes, u64::from_be_bytes, make, into),
-        Flavour { big_endian: false, .. } => each(bytes, |word| u64::from(u32::from_le_bytes(word)), make, into),
-        Flavour { big_endian: true, .. } => each(bytes, |word| u64::from(u32::from_be_bytes(word)), make, into),
+    match abi {
+        Abi { big_endian: false, word_size: 8 } => each(bytes, u64::from_le_bytes, make, into),
+        Abi { big_endian: true, word_size: 8 } => each(bytes, u64::from_be_bytes, make, into),
+        Abi { big_endian: false, .. } => each(bytes, |word| u64::from(u32::from_le_bytes(word)), make, into),
+        Abi { big_endian: true, .. } => each(bytes, |word| u64::from(u32::from_be_bytes(word)), make, into),
     }
 }
 

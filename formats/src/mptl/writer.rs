@@ -3,18 +3,18 @@
 use super::layout::{MAGIC, Profile};
 
 impl Profile {
-    /// Appends the file. Numbers that do not fit a 32-bit flavour lose their high bits; none that was read from such a file
+    /// Appends the file. Numbers that do not fit a 32-bit abi lose their high bits; none that was read from such a file
     /// does.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let word = usize::from(self.flavour.word);
+        let word = usize::from(self.abi.word_size);
         let words =
             10 + 2 * self.bins.allocated.len() + 17 * self.data.len() + 6 * self.sites.len() + self.symbols.len();
         out.reserve(2 * MAGIC.len() + words * word + self.strings.len() + self.trailing.len());
-        let flavour = self.flavour;
-        let put = |out: &mut Vec<u8>, words: &[u64]| match (flavour.big_endian, flavour.word) {
+        let abi = self.abi;
+        let put = |out: &mut Vec<u8>, words: &[u64]| match (abi.big_endian, abi.word_size) {
             (false, 8) => words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes())),
             (true, 8) => words.iter().for_each(|word| out.extend_from_slice(&word.to_be_bytes())),
-            _ => words.iter().for_each(|&word| flavour.put_word(out, word)),
+            _ => words.iter().for_each(|&word| abi.put_word(out, word)),
         };
         out.extend_from_slice(MAGIC);
         put(out, &[1, self.version]);

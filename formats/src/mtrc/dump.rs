@@ -1,6 +1,6 @@
 //! A trace as plain text, one record a line.
 
-use super::layout::{Place, Record};
+use super::layout::{Location, Record};
 use super::reader::Reader;
 use crate::Ending;
 use std::io::{self, Write};
@@ -15,39 +15,39 @@ pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
         Err(error) => return writeln!(out, "error {error}"),
     };
     let header = reader.header();
-    writeln!(out, "mtrc {} version {}", header.flavour.name(), header.version)?;
+    writeln!(out, "mtrc {} version {}", header.abi.name(), header.version)?;
     loop {
         match reader.next() {
-            Ok(Some(record)) => line(&record, header.has_place(), out)?,
+            Ok(Some(record)) => line(&record, header.has_location(), out)?,
             Ok(None) => break,
             Err(error) => return writeln!(out, "error {error}"),
         }
     }
     match reader.ending() {
-        Some(Ending::Cut { offset, field }) => writeln!(out, "cut at {offset} in {field}"),
+        Some(Ending::Truncated { offset, field }) => writeln!(out, "cut at {offset} in {field}"),
         _ => writeln!(out, "end at {}", reader.offset()),
     }
 }
 
-fn line(record: &Record, has_place: bool, out: &mut dyn Write) -> io::Result<()> {
-    let place = match *record {
+fn line(record: &Record, has_location: bool, out: &mut dyn Write) -> io::Result<()> {
+    let location = match *record {
         Record::Heap { address, size } => return writeln!(out, "heap {address:#x} {size}"),
         Record::Internal { address, size } => return writeln!(out, "internal {address:#x} {size}"),
-        Record::Alloc { index, address, size, place } => {
+        Record::Alloc { index, address, size, location } => {
             write!(out, "alloc {index} {address:#x} {size}")?;
-            place
+            location
         }
-        Record::Resize { index, address, size, place } => {
+        Record::Resize { index, address, size, location } => {
             write!(out, "resize {index} {address:#x} {size}")?;
-            place
+            location
         }
-        Record::Free { index, place } => {
+        Record::Free { index, location } => {
             write!(out, "free {index}")?;
-            place
+            location
         }
     };
-    if has_place {
-        let Place { thread, function, file, line } = place;
+    if has_location {
+        let Location { thread, function, file, line } = location;
         write!(out, " thread {thread}")?;
         for (word, name) in [("function", function), ("file", file)] {
             if let Some(name) = name {

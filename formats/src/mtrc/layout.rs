@@ -4,10 +4,10 @@
 //! file    "MTRC"  word 1  word version  record*  "MTRC"             word = native word of the writing machine
 //! record  'I' address size                                          heap taken for the library itself
 //!         'H' address size                                          heap taken for the program
-//!         'A' index address size  place                             allocation
-//!         'R' index address size  place                             resize; address and size are the new ones
-//!         'F' index               place                             free
-//! place   thread function file line                                 only from version 10405 on
+//!         'A' index address size  location                             allocation
+//!         'R' index address size  location                             resize; address and size are the new ones
+//!         'F' index               location                             free
+//! location   thread function file line                                 only from version 10405 on
 //! name    00 = none    80|k bytes 00 = slot k is this from now on    k = the name in slot k     (k in 1..=32)
 //! ```
 //! All numbers of a record are unsigned LEB128. Functions and files have a cache of 32 slots each. Whatever follows the end
@@ -15,14 +15,14 @@
 //!
 //! A chunk is a piece of the records that starts where the writer forgot all names, so that it can be read alone.
 
-use crate::{Cursor, Flavour, Format, Kind, Result};
+use crate::{Abi, Cursor, Format, Kind, Result};
 
 /// First and last bytes of a file.
 pub const MAGIC: &[u8; 4] = b"MTRC";
 /// The version that heaptape writes: that of mpatrol 1.5.1.
 pub const VERSION: u64 = 10501;
-/// The first version whose records carry a place.
-pub const FIRST_WITH_PLACE: u64 = 10405;
+/// The first version whose records carry a location.
+pub const FIRST_WITH_LOCATION: u64 = 10405;
 /// Versions from here on are refused, as mpatrol's own tool refuses them.
 pub const FIRST_TOO_NEW: u64 = 10600;
 /// Slots of a name cache, numbered from 1.
@@ -30,41 +30,41 @@ pub const SLOTS: usize = 32;
 /// The longest name that mpatrol's own tool can read, without its NUL.
 pub const LONGEST_NAME: usize = 1023;
 
-/// Record letter: heap taken for the program.
+/// Record tag: heap taken for the program.
 pub const HEAP: u8 = b'H';
-/// Record letter: heap taken for the library itself.
+/// Record tag: heap taken for the library itself.
 pub const INTERNAL: u8 = b'I';
-/// Record letter: allocation.
+/// Record tag: allocation.
 pub const ALLOC: u8 = b'A';
-/// Record letter: resize.
+/// Record tag: resize.
 pub const RESIZE: u8 = b'R';
-/// Record letter: free.
+/// Record tag: free.
 pub const FREE: u8 = b'F';
 
 /// What stands before the first record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Byte order and word size of the machine that wrote it; only the header itself depends on it.
-    pub flavour: Flavour,
+    pub abi: Abi,
     /// Version of the library that wrote it.
     pub version: u64,
 }
 
 impl Default for Header {
     fn default() -> Self {
-        Header { flavour: Flavour::LE64, version: VERSION }
+        Header { abi: Abi::LE64, version: VERSION }
     }
 }
 
 impl Header {
     /// Whether A, R and F records carry thread, function, file and line.
-    pub const fn has_place(&self) -> bool {
-        self.version >= FIRST_WITH_PLACE
+    pub const fn has_location(&self) -> bool {
+        self.version >= FIRST_WITH_LOCATION
     }
 
     /// Bytes that the header takes.
     pub const fn len(&self) -> usize {
-        MAGIC.len() + 2 * self.flavour.word as usize
+        MAGIC.len() + 2 * self.abi.word_size as usize
     }
 
     /// Never: a header has at least its magic.
@@ -76,30 +76,30 @@ impl Header {
     pub fn read(bytes: &[u8]) -> Result<Header> {
         let mut cursor = Cursor::new(Format::Mtrc, bytes);
         cursor.magic("magic", MAGIC)?;
-        let Some(flavour) = Flavour::detect(cursor.rest()) else {
-            let kind = if cursor.remaining() < 8 { Kind::Cut } else { Kind::Text("no machine's word 1".into()) };
+        let Some(abi) = Abi::detect(cursor.rest()) else {
+            let kind = if cursor.remaining() < 8 { Kind::Truncated } else { Kind::Text("no machine's word 1".into()) };
             return Err(cursor.error("byte order mark", kind));
         };
-        cursor.word("byte order mark", flavour)?;
+        cursor.word("byte order mark", abi)?;
         let before = cursor.clone();
-        let version = cursor.word("version", flavour)?;
+        let version = cursor.word("version", abi)?;
         if version >= FIRST_TOO_NEW {
             return Err(before.error("version", Kind::Version(version)));
         }
-        Ok(Header { flavour, version })
+        Ok(Header { abi, version })
     }
 
     /// Appends the header.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(MAGIC);
-        self.flavour.put_word(out, 1);
-        self.flavour.put_word(out, self.version);
+        self.abi.put_word(out, 1);
+        self.abi.put_word(out, self.version);
     }
 }
 
 /// Who called, as far as the trace says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct Location<'a> {
     /// Thread number; 0 in programs with one thread.
     pub thread: u64,
     /// Function.
@@ -110,10 +110,10 @@ pub struct Place<'a> {
     pub line: u64,
 }
 
-impl Place<'_> {
+impl Location<'_> {
     /// A thread and nothing else.
-    pub const fn thread(thread: u64) -> Place<'static> {
-        Place { thread, function: None, file: None, line: 0 }
+    pub const fn thread(thread: u64) -> Location<'static> {
+        Location { thread, function: None, file: None, line: 0 }
     }
 }
 
@@ -143,7 +143,7 @@ pub enum Record<'a> {
         /// Bytes asked for.
         size: u64,
         /// Who asked.
-        place: Place<'a>,
+        location: Location<'a>,
     },
     /// `R`: a block has a new address or size.
     Resize {
@@ -154,13 +154,13 @@ pub enum Record<'a> {
         /// New size.
         size: u64,
         /// Who asked.
-        place: Place<'a>,
+        location: Location<'a>,
     },
     /// `F`: a block is given back.
     Free {
         /// Number of the allocation, which ends here.
         index: u64,
         /// Who gave it back.
-        place: Place<'a>,
+        location: Location<'a>,
     },
 }

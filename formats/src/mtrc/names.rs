@@ -7,15 +7,15 @@ use super::layout::{LONGEST_NAME, SLOTS};
 
 /// The reader's side. Names are copies, so that they outlive the buffer that they came in.
 #[derive(Clone, Debug)]
-pub struct Heard([Option<Vec<u8>>; SLOTS]);
+pub struct ReaderCache([Option<Vec<u8>>; SLOTS]);
 
-impl Default for Heard {
+impl Default for ReaderCache {
     fn default() -> Self {
-        Heard([const { None }; SLOTS])
+        ReaderCache([const { None }; SLOTS])
     }
 }
 
-impl Heard {
+impl ReaderCache {
     /// Slot `slot` (1..=32, else nothing happens) is `name` from now on.
     pub fn define(&mut self, slot: u8, name: &[u8]) {
         let Some(entry) = usize::from(slot).checked_sub(1).and_then(|at| self.0.get_mut(at)) else { return };
@@ -36,19 +36,19 @@ impl Heard {
 
 /// The writer's side: which name lies in which slot, and in which order they were used.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct WriterCache {
     names: Vec<Vec<u8>>,
     /// Slots less one, most recently used first.
     recent: Vec<u8>,
 }
 
-impl Default for Told {
+impl Default for WriterCache {
     fn default() -> Self {
-        Told { names: vec![Vec::new(); SLOTS], recent: Vec::with_capacity(SLOTS) }
+        WriterCache { names: vec![Vec::new(); SLOTS], recent: Vec::with_capacity(SLOTS) }
     }
 }
 
-impl Told {
+impl WriterCache {
     /// Forgets everything: names must be defined again before they are used.
     pub fn clear(&mut self) {
         self.recent.clear();
@@ -85,41 +85,41 @@ impl Told {
 mod tests {
     use super::*;
 
-    fn put(told: &mut Told, name: &str) -> Vec<u8> {
+    fn put(cache: &mut WriterCache, name: &str) -> Vec<u8> {
         let mut out = Vec::new();
-        told.put(&mut out, Some(name.as_bytes()));
+        cache.put(&mut out, Some(name.as_bytes()));
         out
     }
 
     #[test]
     fn the_slot_used_longest_ago_is_redefined() {
-        let mut told = Told::default();
+        let mut cache = WriterCache::default();
         for slot in 1..=32u8 {
-            assert_eq!(put(&mut told, &format!("n{slot}"))[0], 0x80 | slot);
+            assert_eq!(put(&mut cache, &format!("n{slot}"))[0], 0x80 | slot);
         }
-        assert_eq!(put(&mut told, "n1"), [1]);
-        assert_eq!(put(&mut told, "new"), b"\x82new\0");
-        assert_eq!(put(&mut told, "n2"), b"\x83n2\0");
-        told.clear();
-        assert_eq!(put(&mut told, "n2"), b"\x81n2\0");
+        assert_eq!(put(&mut cache, "n1"), [1]);
+        assert_eq!(put(&mut cache, "new"), b"\x82new\0");
+        assert_eq!(put(&mut cache, "n2"), b"\x83n2\0");
+        cache.clear();
+        assert_eq!(put(&mut cache, "n2"), b"\x81n2\0");
     }
 
     #[test]
     fn names_are_cut_where_the_format_cannot_hold_them() {
-        let mut told = Told::default();
-        assert_eq!(put(&mut told, ""), [0]);
-        assert_eq!(put(&mut told, "a\0b"), b"\x81a\0");
-        assert_eq!(put(&mut told, &"x".repeat(5000)).len(), 1 + 1023 + 1);
-        assert_eq!(put(&mut told, &"x".repeat(5000)), [2]);
+        let mut cache = WriterCache::default();
+        assert_eq!(put(&mut cache, ""), [0]);
+        assert_eq!(put(&mut cache, "a\0b"), b"\x81a\0");
+        assert_eq!(put(&mut cache, &"x".repeat(5000)).len(), 1 + 1023 + 1);
+        assert_eq!(put(&mut cache, &"x".repeat(5000)), [2]);
     }
 
     #[test]
     fn undefined_slots_hold_no_name() {
-        let mut heard = Heard::default();
-        heard.define(0, b"zero");
-        heard.define(33, b"beyond");
-        heard.define(32, b"last");
-        assert_eq!((heard.get(0), heard.get(33), heard.get(1)), (None, None, None));
-        assert_eq!(heard.get(32), Some(&b"last"[..]));
+        let mut cache = ReaderCache::default();
+        cache.define(0, b"zero");
+        cache.define(33, b"beyond");
+        cache.define(32, b"last");
+        assert_eq!((cache.get(0), cache.get(33), cache.get(1)), (None, None, None));
+        assert_eq!(cache.get(32), Some(&b"last"[..]));
     }
 }

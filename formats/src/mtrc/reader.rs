@@ -1,22 +1,22 @@
 //! Reads records, from a whole file in memory or from one chunk of it.
 //!
-//! Records without names that lie at least [`FAR`] bytes before the end take a fast path: eight bytes are loaded at once for
+//! Records without names that lie at least [`FAST_PATH_LEN`] bytes before the end take a fast path: eight bytes are loaded at once for
 //! each number and no length is looked at. Everything else goes through the checked path, which alone makes errors.
 
-use super::layout::{ALLOC, FREE, HEAP, Header, INTERNAL, MAGIC, Place, RESIZE, Record, SLOTS};
-use super::names::Heard;
+use super::layout::{ALLOC, FREE, HEAP, Header, INTERNAL, Location, MAGIC, RESIZE, Record, SLOTS};
+use super::names::ReaderCache;
 use crate::{Cursor, Ending, Error, Format, Kind, Result, leb128};
 
 /// The longest name that is read. mpatrol's own limit is 1023; this one only bounds memory.
 const LONGEST_READ: usize = 1 << 20;
-/// A record on the fast path starts at least so many bytes before the end: 1 letter, 4 numbers of at most 8 bytes, and then
+/// A record on the fast path starts at least so many bytes before the end: 1 tag, 4 numbers of at most 8 bytes, and then
 /// a load of 8, with places masked to 63.
-pub(super) const FAR: usize = 72;
+pub(super) const FAST_PATH_LEN: usize = 72;
 
 /// One record as it was parsed: numbers, and slots instead of names. Unused fields are 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Parsed {
-    letter: u8,
+    tag: u8,
     function: u8,
     file: u8,
     index: u64,
@@ -29,8 +29,8 @@ pub(super) struct Parsed {
 /// The numbers of a record; those that its kind does not have are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
-    /// Its letter: [`ALLOC`], [`RESIZE`], [`FREE`], [`HEAP`] or [`INTERNAL`].
-    pub letter: u8,
+    /// Its tag: [`ALLOC`], [`RESIZE`], [`FREE`], [`HEAP`] or [`INTERNAL`].
+    pub tag: u8,
     /// The allocation's index.
     pub index: u64,
     /// First byte of the block, or of the heap's memory.
@@ -49,31 +49,31 @@ pub(super) enum Step {
     /// The end mark.
     End,
     /// The bytes end inside (or before) this field.
-    Cut(&'static str),
+    Truncated(&'static str),
 }
 
 /// Both caches of the reading side.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Names {
-    functions: Heard,
-    files: Heard,
+pub(super) struct NameCaches {
+    functions: ReaderCache,
+    files: ReaderCache,
 }
 
-impl Names {
+impl NameCaches {
     /// The record with its names.
     #[inline]
     pub fn record(&self, parsed: &Parsed) -> Record<'_> {
-        let &Parsed { letter, index, address, size, .. } = parsed;
-        let place = Place {
+        let &Parsed { tag, index, address, size, .. } = parsed;
+        let location = Location {
             thread: parsed.thread,
             function: self.functions.get(parsed.function),
             file: self.files.get(parsed.file),
             line: parsed.line,
         };
-        match letter {
-            ALLOC => Record::Alloc { index, address, size, place },
-            FREE => Record::Free { index, place },
-            RESIZE => Record::Resize { index, address, size, place },
+        match tag {
+            ALLOC => Record::Alloc { index, address, size, location },
+            FREE => Record::Free { index, location },
+            RESIZE => Record::Resize { index, address, size, location },
             HEAP => Record::Heap { address, size },
             _ => Record::Internal { address, size },
         }
@@ -82,47 +82,47 @@ impl Names {
 
 /// Decodes the number at `at` of the window, of at most 8 bytes; `None` when it is longer.
 #[inline(always)]
-fn near(window: &[u8; FAR], at: &mut usize) -> Option<u64> {
+fn number(window: &[u8; FAST_PATH_LEN], at: &mut usize) -> Option<u64> {
     let from = *at & 63;
     let bytes = window[from..from + 8].first_chunk::<8>()?;
-    let (value, taken) = leb128::near(u64::from_le_bytes(*bytes))?;
+    let (value, taken) = leb128::read_word(u64::from_le_bytes(*bytes))?;
     *at = from + taken;
     Some(value)
 }
 
 /// The fast path: a record without names that lies whole in the window.
 #[inline(always)]
-fn parse_near(window: &[u8; FAR], has_place: bool) -> Option<(Parsed, usize)> {
-    let letter = window[0];
+fn parse_fast(window: &[u8; FAST_PATH_LEN], has_location: bool) -> Option<(Parsed, usize)> {
+    let tag = window[0];
     let mut at = 1;
-    let mut parsed = Parsed { letter, ..Parsed::default() };
-    match letter {
+    let mut parsed = Parsed { tag, ..Parsed::default() };
+    match tag {
         ALLOC | RESIZE => {
-            parsed.index = near(window, &mut at)?;
-            parsed.address = near(window, &mut at)?;
-            parsed.size = near(window, &mut at)?;
+            parsed.index = number(window, &mut at)?;
+            parsed.address = number(window, &mut at)?;
+            parsed.size = number(window, &mut at)?;
         }
-        FREE => parsed.index = near(window, &mut at)?,
+        FREE => parsed.index = number(window, &mut at)?,
         HEAP | INTERNAL => {
-            parsed.address = near(window, &mut at)?;
-            parsed.size = near(window, &mut at)?;
+            parsed.address = number(window, &mut at)?;
+            parsed.size = number(window, &mut at)?;
             return Some((parsed, at));
         }
         _ => return None,
     }
-    if has_place {
+    if has_location {
         let from = at & 63;
         let bytes = u32::from_le_bytes(*window[from..from + 4].first_chunk::<4>()?);
         if bytes & 0xffff_ff80 == 0 {
             parsed.thread = u64::from(bytes);
             at = from + 4;
         } else {
-            parsed.thread = near(window, &mut at)?;
+            parsed.thread = number(window, &mut at)?;
             if window[at & 63] | window[(at + 1) & 63] != 0 {
                 return None;
             }
             at += 2;
-            parsed.line = near(window, &mut at)?;
+            parsed.line = number(window, &mut at)?;
         }
     }
     Some((parsed, at))
@@ -131,47 +131,51 @@ fn parse_near(window: &[u8; FAR], has_place: bool) -> Option<(Parsed, usize)> {
 /// The record (or the end) at the start of `bytes`, which lie at `base` in their file. Names are stored as they are met, so
 /// that a record that was cut may be parsed again when more bytes are there.
 #[inline(always)]
-pub(super) fn parse(bytes: &[u8], base: u64, has_place: bool, names: &mut Names) -> Result<Step> {
-    if let Some(window) = bytes.first_chunk::<FAR>()
-        && let Some((parsed, taken)) = parse_near(window, has_place)
+pub(super) fn parse(bytes: &[u8], base: u64, has_location: bool, names: &mut NameCaches) -> Result<Step> {
+    if let Some(window) = bytes.first_chunk::<FAST_PATH_LEN>()
+        && let Some((parsed, taken)) = parse_fast(window, has_location)
     {
         return Ok(Step::Record(parsed, taken));
     }
-    parse_checked(bytes, base, has_place, names)
+    parse_checked(bytes, base, has_location, names)
 }
 
 #[cold]
 #[inline(never)]
-fn parse_checked(bytes: &[u8], base: u64, has_place: bool, names: &mut Names) -> Result<Step> {
+fn parse_checked(bytes: &[u8], base: u64, has_location: bool, names: &mut NameCaches) -> Result<Step> {
     let mut cursor = Cursor::at_offset(Format::Mtrc, bytes, base);
     let found = match cursor.peek() {
-        Some(ALLOC | RESIZE | FREE | HEAP | INTERNAL) => checked_record(&mut cursor, has_place, names),
-        Some(letter) if bytes.starts_with(MAGIC) || MAGIC.starts_with(bytes) => {
-            return Ok(if bytes.len() < MAGIC.len() && letter == MAGIC[0] { Step::Cut("end mark") } else { Step::End });
+        Some(ALLOC | RESIZE | FREE | HEAP | INTERNAL) => checked_record(&mut cursor, has_location, names),
+        Some(tag) if bytes.starts_with(MAGIC) || MAGIC.starts_with(bytes) => {
+            return Ok(if bytes.len() < MAGIC.len() && tag == MAGIC[0] {
+                Step::Truncated("end mark")
+            } else {
+                Step::End
+            });
         }
-        Some(letter) => {
-            return Err(cursor.bad("record", u64::from(letter), "A, R, F, H, I or the end mark is expected"));
+        Some(tag) => {
+            return Err(cursor.bad("record", u64::from(tag), "A, R, F, H, I or the end mark is expected"));
         }
-        None => return Ok(Step::Cut("end mark")),
+        None => return Ok(Step::Truncated("end mark")),
     };
     match found {
         Ok(parsed) => Ok(Step::Record(parsed, bytes.len() - cursor.remaining())),
-        Err(Error { kind: Kind::Cut, field, .. }) => Ok(Step::Cut(field)),
+        Err(Error { kind: Kind::Truncated, field, .. }) => Ok(Step::Truncated(field)),
         Err(error) => Err(error),
     }
 }
 
-fn checked_record(cursor: &mut Cursor, has_place: bool, names: &mut Names) -> Result<Parsed> {
-    let letter = cursor.byte("record")?;
-    let mut parsed = Parsed { letter, ..Parsed::default() };
-    if matches!(letter, ALLOC | RESIZE | FREE) {
+fn checked_record(cursor: &mut Cursor, has_location: bool, names: &mut NameCaches) -> Result<Parsed> {
+    let tag = cursor.byte("record")?;
+    let mut parsed = Parsed { tag, ..Parsed::default() };
+    if matches!(tag, ALLOC | RESIZE | FREE) {
         parsed.index = cursor.leb("index")?;
     }
-    if letter != FREE {
+    if tag != FREE {
         parsed.address = cursor.leb("address")?;
         parsed.size = cursor.leb("size")?;
     }
-    if has_place && matches!(letter, ALLOC | RESIZE | FREE) {
+    if has_location && matches!(tag, ALLOC | RESIZE | FREE) {
         parsed.thread = cursor.leb("thread")?;
         parsed.function = name(cursor, "function", &mut names.functions)?;
         parsed.file = name(cursor, "file", &mut names.files)?;
@@ -180,7 +184,7 @@ fn checked_record(cursor: &mut Cursor, has_place: bool, names: &mut Names) -> Re
     Ok(parsed)
 }
 
-fn name(cursor: &mut Cursor, field: &'static str, cache: &mut Heard) -> Result<u8> {
+fn name(cursor: &mut Cursor, field: &'static str, cache: &mut ReaderCache) -> Result<u8> {
     let byte = cursor.byte(field)?;
     let slot = byte & 0x7f;
     if usize::from(slot) > SLOTS || byte == 0x80 {
@@ -193,7 +197,7 @@ fn name(cursor: &mut Cursor, field: &'static str, cache: &mut Heard) -> Result<u
                 cache.define(slot, &rest[..length]);
                 cursor.skip(length + 1);
             }
-            None if rest.len() <= LONGEST_READ => return Err(cursor.error(field, Kind::Cut)),
+            None if rest.len() <= LONGEST_READ => return Err(cursor.error(field, Kind::Truncated)),
             None => return Err(cursor.error(field, Kind::Text("a name of more than 1 MiB".into()))),
         }
     }
@@ -209,7 +213,7 @@ pub struct Reader<'a> {
     /// Where the next record starts in `bytes`.
     at: usize,
     whole_file: bool,
-    names: Names,
+    names: NameCaches,
     ending: Option<Ending>,
 }
 
@@ -221,15 +225,15 @@ impl<'a> Reader<'a> {
     pub fn new(bytes: &'a [u8]) -> Result<Self> {
         let header = Header::read(bytes)?;
         let at = header.len();
-        let names = Names::default();
+        let names = NameCaches::default();
         Ok(Reader { header, bytes, base: 0, at, whole_file: true, names, ending: None })
     }
 
     /// Starts on one chunk: records only, with empty name caches. `header` is that of the file, and `base` the chunk's
-    /// place in the (uncompressed) file, from which offsets are counted. The chunk is complete when its bytes end after a
+    /// location in the (uncompressed) file, from which offsets are counted. The chunk is complete when its bytes end after a
     /// record, or with the end mark.
     pub fn chunk(header: Header, bytes: &'a [u8], base: u64) -> Self {
-        Reader { header, bytes, base, at: 0, whole_file: false, names: Names::default(), ending: None }
+        Reader { header, bytes, base, at: 0, whole_file: false, names: NameCaches::default(), ending: None }
     }
 
     /// The file's header.
@@ -254,7 +258,7 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn next_raw(&mut self) -> Result<Option<(Record<'_>, &'a [u8])>> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        match parse(rest, self.base + self.at as u64, self.header.has_place(), &mut self.names)? {
+        match parse(rest, self.base + self.at as u64, self.header.has_location(), &mut self.names)? {
             Step::Record(parsed, taken) => {
                 self.at += taken;
                 Ok(Some((self.names.record(&parsed), rest.get(..taken).unwrap_or_default())))
@@ -273,11 +277,11 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn next_numbers(&mut self) -> Result<Option<Numbers>> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        match parse(rest, self.base + self.at as u64, self.header.has_place(), &mut self.names)? {
+        match parse(rest, self.base + self.at as u64, self.header.has_location(), &mut self.names)? {
             Step::Record(parsed, taken) => {
                 self.at += taken;
-                let Parsed { letter, index, address, size, thread, .. } = parsed;
-                Ok(Some(Numbers { letter, index, address, size, thread }))
+                let Parsed { tag, index, address, size, thread, .. } = parsed;
+                Ok(Some(Numbers { tag, index, address, size, thread }))
             }
             step => {
                 self.stop(step);
@@ -289,8 +293,8 @@ impl<'a> Reader<'a> {
     #[cold]
     fn stop(&mut self, step: Step) {
         self.ending = Some(match step {
-            Step::Cut(_) if !self.whole_file && self.at == self.bytes.len() => Ending::Complete,
-            Step::Cut(field) => Ending::Cut { offset: self.offset(), field },
+            Step::Truncated(_) if !self.whole_file && self.at == self.bytes.len() => Ending::Complete,
+            Step::Truncated(field) => Ending::Truncated { offset: self.offset(), field },
             _ => Ending::Complete,
         });
     }

@@ -37,7 +37,7 @@ impl Shape {
     ///
     /// # Errors
     /// When the bytes are not one record.
-    pub fn of(raw: &[u8], has_place: bool) -> Result<Shape> {
+    pub fn of(raw: &[u8], has_location: bool) -> Result<Shape> {
         let mut cursor = Cursor::new(Format::Mtrc, raw);
         let mut shape = Shape::default();
         let mut widths = shape.widths.iter_mut();
@@ -49,13 +49,13 @@ impl Shape {
             }
             Ok(())
         };
-        let letter = cursor.byte("record")?;
-        let placed = matches!(letter, ALLOC | RESIZE | FREE);
-        let numbers = if letter == FREE { 1 } else { 2 + usize::from(placed) };
+        let tag = cursor.byte("record")?;
+        let located = matches!(tag, ALLOC | RESIZE | FREE);
+        let numbers = if tag == FREE { 1 } else { 2 + usize::from(located) };
         for _ in 0..numbers {
             number(&mut cursor)?;
         }
-        if placed && has_place {
+        if located && has_location {
             number(&mut cursor)?;
             shape.function = name(&mut cursor, "function")?;
             shape.file = name(&mut cursor, "file")?;
@@ -70,7 +70,7 @@ fn name(cursor: &mut Cursor, field: &'static str) -> Result<Name> {
     if byte & 0x80 == 0 {
         return Ok(if byte == 0 { Name::None } else { Name::Use(byte) });
     }
-    let end = cursor.rest().iter().position(|&byte| byte == 0).ok_or_else(|| cursor.error(field, Kind::Cut))?;
+    let end = cursor.rest().iter().position(|&byte| byte == 0).ok_or_else(|| cursor.error(field, Kind::Truncated))?;
     cursor.skip(end + 1);
     Ok(Name::Define(byte & 0x7f))
 }
@@ -87,10 +87,10 @@ pub fn rewrite(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(bytes.len());
     writer.header(&mut out);
     while let Some((record, raw)) = reader.next_raw()? {
-        writer.shaped(&mut out, &record, &Shape::of(raw, header.has_place())?);
+        writer.shaped(&mut out, &record, &Shape::of(raw, header.has_location())?);
     }
-    if let Some(Ending::Cut { offset, field }) = reader.ending() {
-        return Err(Error { format: Format::Mtrc, offset, field, kind: Kind::Cut });
+    if let Some(Ending::Truncated { offset, field }) = reader.ending() {
+        return Err(Error { format: Format::Mtrc, offset, field, kind: Kind::Truncated });
     }
     writer.end(&mut out);
     out.extend_from_slice(reader.rest().get(MAGIC.len()..).unwrap_or_default());

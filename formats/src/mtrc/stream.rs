@@ -1,8 +1,8 @@
 //! Reads records from anything that can be read, in constant memory: a buffer, and the name caches.
 
 use super::layout::{Header, MAGIC, Record};
-use super::reader::{FAR, Names, Parsed, Step, parse};
-use crate::{Ending, Failure, Walked};
+use super::reader::{FAST_PATH_LEN, NameCaches, Parsed, Step, parse};
+use crate::{Ending, ReadError, Validation};
 use std::io::{self, Read};
 
 /// Bytes asked for at once.
@@ -18,7 +18,7 @@ pub struct Stream<R> {
     at: usize,
     base: u64,
     exhausted: bool,
-    names: Names,
+    names: NameCaches,
     ending: Option<Ending>,
 }
 
@@ -27,9 +27,9 @@ impl<R: Read> Stream<R> {
     ///
     /// # Errors
     /// When reading fails, or the bytes do not start with a header of a version that can be read.
-    pub fn new(from: R) -> Result<Self, Failure> {
+    pub fn new(from: R) -> Result<Self, ReadError> {
         let header = Header::default();
-        let names = Names::default();
+        let names = NameCaches::default();
         let mut stream =
             Stream { from, header, buffer: Vec::new(), at: 0, base: 0, exhausted: false, names, ending: None };
         stream.fill()?;
@@ -59,27 +59,27 @@ impl<R: Read> Stream<R> {
     /// When reading fails, or what follows is no record.
     #[inline]
     #[allow(clippy::should_implement_trait, reason = "an iterator could not lend names from the cache")]
-    pub fn next(&mut self) -> Result<Option<Record<'_>>, Failure> {
+    pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         let parsed = self.step()?;
         Ok(parsed.map(|parsed| self.names.record(&parsed)))
     }
 
     #[inline]
-    fn step(&mut self) -> Result<Option<Parsed>, Failure> {
+    fn step(&mut self) -> Result<Option<Parsed>, ReadError> {
         loop {
             let rest = self.buffer.get(self.at..).unwrap_or_default();
-            if rest.len() < FAR && !self.exhausted {
+            if rest.len() < FAST_PATH_LEN && !self.exhausted {
                 self.fill()?;
                 continue;
             }
             let offset = self.base + self.at as u64;
-            match parse(rest, offset, self.header.has_place(), &mut self.names)? {
+            match parse(rest, offset, self.header.has_location(), &mut self.names)? {
                 Step::Record(parsed, taken) => {
                     self.at += taken;
                     return Ok(Some(parsed));
                 }
-                Step::Cut(_) if !self.exhausted => self.fill()?,
-                Step::Cut(field) => self.ending = Some(Ending::Cut { offset, field }),
+                Step::Truncated(_) if !self.exhausted => self.fill()?,
+                Step::Truncated(field) => self.ending = Some(Ending::Truncated { offset, field }),
                 Step::End => self.ending = Some(Ending::Complete),
             }
             if self.ending.is_some() {
@@ -95,7 +95,7 @@ impl<R: Read> Stream<R> {
         self.base += self.at as u64;
         self.at = 0;
         let held = self.buffer.len();
-        let wanted = if held < FAR.max(MAGIC.len()) { BUFFER } else { held.max(BUFFER) };
+        let wanted = if held < FAST_PATH_LEN.max(MAGIC.len()) { BUFFER } else { held.max(BUFFER) };
         self.buffer.reserve_exact(wanted);
         let read = Read::by_ref(&mut self.from).take(wanted as u64).read_to_end(&mut self.buffer)?;
         self.exhausted = read < wanted;
@@ -103,17 +103,17 @@ impl<R: Read> Stream<R> {
     }
 }
 
-/// Walks to the end mark, in constant memory. Bytes behind it are not looked at.
+/// Walks to the end mark, in constant memory. Bytes followed it are not looked at.
 ///
 /// # Errors
 /// When reading fails, or the bytes do not start with a header of a version that can be read.
-pub fn walk(from: impl Read) -> Result<Walked, Failure> {
+pub fn validate(from: impl Read) -> Result<Validation, ReadError> {
     let mut stream = Stream::new(from)?;
     loop {
         match stream.step() {
             Ok(Some(_)) => {}
             Ok(None) => break,
-            Err(Failure::Format(error)) => return Ok(Walked { bytes: stream.offset(), ending: Err(error) }),
+            Err(ReadError::Format(error)) => return Ok(Validation { bytes: stream.offset(), ending: Err(error) }),
             Err(failure) => return Err(failure),
         }
     }
@@ -123,7 +123,7 @@ pub fn walk(from: impl Read) -> Result<Walked, Failure> {
     } else {
         stream.base + stream.buffer.len() as u64
     };
-    Ok(Walked { ending: Ok(ending), bytes })
+    Ok(Validation { ending: Ok(ending), bytes })
 }
 
 #[cfg(test)]
@@ -134,11 +134,11 @@ mod tests {
     /// Cut, flipped or whole: what a walk keeps reads without an error, and to the same record as the whole bytes do.
     #[test]
     fn what_a_walk_keeps_can_be_read() {
-        let place = format!("{}/../tests/golden/mpatrol/usedebug.mtrc", env!("CARGO_MANIFEST_DIR"));
-        let golden = std::fs::read(place).unwrap_or_else(|error| panic!("{error}"));
-        let behind = [&golden[..], b"rest"].concat();
-        let whole = Walked { ending: Ok(Ending::Complete), bytes: golden.len() as u64 };
-        assert_eq!(walk(&behind[..]).unwrap_or_else(|error| panic!("{error}")), whole);
+        let path = format!("{}/../tests/golden/mpatrol/usedebug.mtrc", env!("CARGO_MANIFEST_DIR"));
+        let golden = std::fs::read(path).unwrap_or_else(|error| panic!("{error}"));
+        let followed = [&golden[..], b"rest"].concat();
+        let whole = Validation { ending: Ok(Ending::Complete), bytes: golden.len() as u64 };
+        assert_eq!(validate(&followed[..]).unwrap_or_else(|error| panic!("{error}")), whole);
         let read = |bytes: &[u8]| {
             let mut reader = Reader::new(bytes).unwrap_or_else(|error| panic!("{error}"));
             let mut records = 0;
@@ -152,15 +152,15 @@ mod tests {
             (records, error)
         };
         let mut wrong = 0;
-        for place in 20..golden.len() {
+        for offset in 20..golden.len() {
             let mut flipped = golden.clone();
-            flipped[place] ^= 0x8f;
-            for bytes in [&golden[..place], &flipped] {
-                let walked = walk(bytes).unwrap_or_else(|error| panic!("{error}"));
+            flipped[offset] ^= 0x8f;
+            for bytes in [&golden[..offset], &flipped] {
+                let validated = validate(bytes).unwrap_or_else(|error| panic!("{error}"));
                 let (all, error) = read(bytes);
-                assert_eq!(walked.ending.clone().err(), error, "{place}");
+                assert_eq!(validated.ending.clone().err(), error, "{offset}");
                 wrong += u32::from(error.is_some());
-                assert_eq!(read(&bytes[..walked.bytes as usize]), (all, None), "{place}");
+                assert_eq!(read(&bytes[..validated.bytes as usize]), (all, None), "{offset}");
             }
         }
         assert!(wrong > 20, "{wrong}");

@@ -23,9 +23,9 @@ pub struct Window {
 
 impl Window {
     /// The model behind the header.
-    pub fn behind(header: &Header) -> Window {
+    pub fn after(header: &Header) -> Window {
         let mut window = Window::default();
-        let word = u64::from(header.flavour.word);
+        let word = u64::from(header.abi.word_size);
         for size in [MAGIC.len() as u64, word, word] {
             window.want(size);
             window.offset += size;
@@ -45,7 +45,7 @@ impl Window {
         self.edge.saturating_sub(self.offset)
     }
 
-    /// A letter, or a byte of a name, is read.
+    /// A tag, or a byte of a name, is read.
     pub fn byte(&mut self) {
         self.want(1);
         self.offset += 1;

@@ -1,24 +1,24 @@
 //! Appends records to a `Vec`.
 //!
-//! Without names a record is composed in place, up to eight bytes a store: 10 to 12 ns an event (`examples/mtrc_speed.rs`,
+//! Without names a record is composed in location, up to eight bytes a store: 10 to 12 ns an event (`examples/mtrc_speed.rs`,
 //! Ice Lake 2.8 GHz; reading takes 10). The careful path serves names, numbers of more than 56 bits, and the last bytes
 //! before the edge of a [`Window`].
 
-use super::layout::{ALLOC, FREE, HEAP, Header, INTERNAL, MAGIC, Place, RESIZE, Record};
-use super::names::Told;
+use super::layout::{ALLOC, FREE, HEAP, Header, INTERNAL, Location, MAGIC, RESIZE, Record};
+use super::names::WriterCache;
 use super::shape::{Name, Shape};
 use super::window::Window;
 use crate::leb128;
 
-/// Room that a record without names may take: 1 letter, 5 numbers of at most 10 bytes, 2 empty names; and a store of 8.
-pub const ROOM: usize = 72;
+/// Room that a record without names may take: 1 tag, 5 numbers of at most 10 bytes, 2 empty names; and a store of 8.
+pub const RECORD_BUFFER_LEN: usize = 72;
 /// So far from the edge no number of a record without names, nor the first of the next record, can reach it.
 const FAR_FROM_EDGE: u64 = 96;
 
 /// How to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The file's header. The version decides whether records carry a place.
+    /// The file's header. The version decides whether records carry a location.
     pub header: Header,
     /// Make numbers longer where mpatrol's own reader would otherwise fail (about 12 bytes in 400 KB). It costs nothing
     /// when addresses and threads are below 2^35.
@@ -29,9 +29,9 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct Writer {
     options: Options,
-    has_place: bool,
-    functions: Told,
-    files: Told,
+    has_location: bool,
+    functions: WriterCache,
+    files: WriterCache,
     window: Window,
 }
 
@@ -39,7 +39,7 @@ impl Writer {
     /// A writer at the start of a file; [`Writer::header`] comes first.
     pub fn new(options: Options) -> Writer {
         let (functions, files) = Default::default();
-        Writer { options, has_place: options.header.has_place(), functions, files, window: Window::default() }
+        Writer { options, has_location: options.header.has_location(), functions, files, window: Window::default() }
     }
 
     /// A writer that goes on where another one stopped, at a chunk's start. `window` is what [`Writer::window`] gave there.
@@ -60,7 +60,7 @@ impl Writer {
     /// Appends the header.
     pub fn header(&mut self, out: &mut Vec<u8>) {
         self.options.header.write(out);
-        self.window = Window::behind(&self.options.header);
+        self.window = Window::after(&self.options.header);
     }
 
     /// From here on names are defined before they are used, so that a reader can start here.
@@ -81,37 +81,37 @@ impl Writer {
 
     /// Appends `A`: a block is handed out.
     #[inline]
-    pub fn alloc(&mut self, out: &mut Vec<u8>, index: u64, address: u64, size: u64, place: &Place) {
-        self.put(out, ALLOC, [index, address, size], Some(place));
+    pub fn alloc(&mut self, out: &mut Vec<u8>, index: u64, address: u64, size: u64, location: &Location) {
+        self.put(out, ALLOC, [index, address, size], Some(location));
     }
 
     /// Appends `R`: a block has a new address or size.
     #[inline]
-    pub fn resize(&mut self, out: &mut Vec<u8>, index: u64, address: u64, size: u64, place: &Place) {
-        self.put(out, RESIZE, [index, address, size], Some(place));
+    pub fn resize(&mut self, out: &mut Vec<u8>, index: u64, address: u64, size: u64, location: &Location) {
+        self.put(out, RESIZE, [index, address, size], Some(location));
     }
 
     /// Appends `F`: a block is given back.
     #[inline]
-    pub fn free(&mut self, out: &mut Vec<u8>, index: u64, place: &Place) {
-        self.put(out, FREE, [index], Some(place));
+    pub fn free(&mut self, out: &mut Vec<u8>, index: u64, location: &Location) {
+        self.put(out, FREE, [index], Some(location));
     }
 
-    /// Composes a record without names, of these numbers, at the start of `room`; gives its size, with zeros behind it perhaps. 0: it
-    /// must be appended by one of the other calls. For whoever has the room at hand: half of the time of appending.
+    /// Composes a record without names, of these numbers, at the start of `buffer`; gives its size, with zeros behind it perhaps. 0: it
+    /// must be appended by one of the other calls. For whoever has the buffer at hand: half of the time of appending.
     #[inline(always)]
     pub fn compose<const N: usize>(
         &mut self,
-        room: &mut [u8; ROOM],
-        letter: u8,
+        buffer: &mut [u8; RECORD_BUFFER_LEN],
+        tag: u8,
         numbers: [u64; N],
         thread: u64,
     ) -> usize {
         let near_edge = self.options.padding && self.window.left() < FAR_FROM_EDGE;
-        if near_edge || !self.has_place || numbers.iter().fold(thread, |all, number| all | number) >= 1 << 56 {
+        if near_edge || !self.has_location || numbers.iter().fold(thread, |all, number| all | number) >= 1 << 56 {
             return 0;
         }
-        let size = compose(room, letter, &numbers, Some(&Place::thread(thread)));
+        let size = compose(buffer, tag, &numbers, Some(&Location::thread(thread)));
         self.window.offset += size as u64;
         size
     }
@@ -121,9 +121,9 @@ impl Writer {
         match record {
             &Record::Heap { address, size } => self.heap(out, address, size),
             &Record::Internal { address, size } => self.internal(out, address, size),
-            Record::Alloc { index, address, size, place } => self.alloc(out, *index, *address, *size, place),
-            Record::Resize { index, address, size, place } => self.resize(out, *index, *address, *size, place),
-            Record::Free { index, place } => self.free(out, *index, place),
+            Record::Alloc { index, address, size, location } => self.alloc(out, *index, *address, *size, location),
+            Record::Resize { index, address, size, location } => self.resize(out, *index, *address, *size, location),
+            Record::Free { index, location } => self.free(out, *index, location),
         }
     }
 
@@ -137,16 +137,16 @@ impl Writer {
     /// would choose. The writer's own name caches are not touched, nor is anything padded.
     pub fn shaped(&mut self, out: &mut Vec<u8>, record: &Record, shape: &Shape) {
         let start = out.len();
-        let (letter, numbers, place) = parts(record);
+        let (tag, numbers, location) = parts(record);
         let mut widths = shape.widths.iter().copied();
         let mut number = |out: &mut Vec<u8>, value| put_wide(out, value, usize::from(widths.next().unwrap_or(0)));
-        out.push(letter);
+        out.push(tag);
         for value in numbers.into_iter().flatten() {
             number(out, value);
         }
-        if let Some(place) = place.filter(|_| self.has_place) {
-            number(out, place.thread);
-            for (name, text) in [(shape.function, place.function), (shape.file, place.file)] {
+        if let Some(location) = location.filter(|_| self.has_location) {
+            number(out, location.thread);
+            for (name, text) in [(shape.function, location.function), (shape.file, location.file)] {
                 match name {
                     Name::None => out.push(0),
                     Name::Use(slot) => out.push(slot),
@@ -157,22 +157,22 @@ impl Writer {
                     }
                 }
             }
-            number(out, place.line);
+            number(out, location.line);
         }
         self.window.offset += (out.len() - start) as u64;
     }
 
     #[inline(always)]
-    fn put<const N: usize>(&mut self, out: &mut Vec<u8>, letter: u8, numbers: [u64; N], place: Option<&Place>) {
-        let place = if self.has_place { place } else { None };
-        let named = place.is_some_and(|place| place.function.is_some() || place.file.is_some());
+    fn put<const N: usize>(&mut self, out: &mut Vec<u8>, tag: u8, numbers: [u64; N], location: Option<&Location>) {
+        let location = if self.has_location { location } else { None };
+        let named = location.is_some_and(|location| location.function.is_some() || location.file.is_some());
         let near_edge = self.options.padding && self.window.left() < FAR_FROM_EDGE;
         if !named && !near_edge && numbers.iter().fold(0, |all, number| all | number) < 1 << 56 {
             let start = out.len();
-            out.extend_from_slice(&[0; ROOM]);
+            out.extend_from_slice(&[0; RECORD_BUFFER_LEN]);
             let mut size = 0;
-            if let Some(room) = out.get_mut(start..).and_then(|tail| tail.first_chunk_mut::<ROOM>()) {
-                size = compose(room, letter, &numbers, place);
+            if let Some(buffer) = out.get_mut(start..).and_then(|tail| tail.first_chunk_mut::<RECORD_BUFFER_LEN>()) {
+                size = compose(buffer, tag, &numbers, location);
             }
             out.truncate(start + size);
             self.window.offset += size as u64;
@@ -180,35 +180,35 @@ impl Writer {
                 return;
             }
         }
-        self.put_careful(out, letter, &numbers, place);
+        self.put_checked(out, tag, &numbers, location);
     }
 
     #[cold]
     #[inline(never)]
-    fn put_careful(&mut self, out: &mut Vec<u8>, letter: u8, numbers: &[u64], place: Option<&Place>) {
+    fn put_checked(&mut self, out: &mut Vec<u8>, tag: u8, numbers: &[u64], location: Option<&Location>) {
         // The longest that the next record's first number is taken to be: an index or an address, below 2^63.
         const UNKNOWN: usize = 9;
-        out.push(letter);
+        out.push(tag);
         self.window.byte();
-        let thread = place.map(|place| place.thread);
+        let thread = location.map(|location| location.thread);
         let mut numbers = numbers.iter().copied().chain(thread).peekable();
         let mut names = Vec::new();
-        if let Some(place) = place {
-            self.functions.put(&mut names, place.function);
-            self.files.put(&mut names, place.file);
+        if let Some(location) = location {
+            self.functions.put(&mut names, location.function);
+            self.files.put(&mut names, location.file);
         }
         while let Some(value) = numbers.next() {
-            let (gap, next_size) = match (numbers.peek(), place) {
+            let (gap, next_size) = match (numbers.peek(), location) {
                 (Some(&next), _) => (0, leb128::len(next)),
-                (None, Some(place)) => (names.len(), leb128::len(place.line)),
+                (None, Some(location)) => (names.len(), leb128::len(location.line)),
                 (None, None) => (1, UNKNOWN),
             };
             self.put_number(out, value, gap, next_size);
         }
-        if let Some(place) = place {
+        if let Some(location) = location {
             out.extend_from_slice(&names);
             names.iter().for_each(|_| self.window.byte());
-            self.put_number(out, place.line, 1, UNKNOWN);
+            self.put_number(out, location.line, 1, UNKNOWN);
         }
     }
 
@@ -224,16 +224,18 @@ impl Writer {
     }
 }
 
-/// Letter, numbers and place of a record.
-fn parts<'a>(record: &Record<'a>) -> (u8, [Option<u64>; 3], Option<Place<'a>>) {
+/// Letter, numbers and location of a record.
+fn parts<'a>(record: &Record<'a>) -> (u8, [Option<u64>; 3], Option<Location<'a>>) {
     match *record {
         Record::Heap { address, size } => (HEAP, [Some(address), Some(size), None], None),
         Record::Internal { address, size } => (INTERNAL, [Some(address), Some(size), None], None),
-        Record::Alloc { index, address, size, place } => (ALLOC, [Some(index), Some(address), Some(size)], Some(place)),
-        Record::Resize { index, address, size, place } => {
-            (RESIZE, [Some(index), Some(address), Some(size)], Some(place))
+        Record::Alloc { index, address, size, location } => {
+            (ALLOC, [Some(index), Some(address), Some(size)], Some(location))
         }
-        Record::Free { index, place } => (FREE, [Some(index), None, None], Some(place)),
+        Record::Resize { index, address, size, location } => {
+            (RESIZE, [Some(index), Some(address), Some(size)], Some(location))
+        }
+        Record::Free { index, location } => (FREE, [Some(index), None, None], Some(location)),
     }
 }
 
@@ -252,32 +254,32 @@ fn put_wide(out: &mut Vec<u8>, value: u64, width: usize) {
 
 /// Writes a record without names; gives its size, or 0 when thread or line are too large for this path.
 #[inline(always)]
-fn compose(room: &mut [u8; ROOM], letter: u8, numbers: &[u64], place: Option<&Place>) -> usize {
-    room[0] = letter;
+fn compose(buffer: &mut [u8; RECORD_BUFFER_LEN], tag: u8, numbers: &[u64], location: Option<&Location>) -> usize {
+    buffer[0] = tag;
     let mut at = 1;
     for &number in numbers {
-        put_near(room, &mut at, number);
+        put_fast(buffer, &mut at, number);
     }
-    if let Some(place) = place {
-        if place.thread < 0x80 && place.line == 0 {
-            room[at & 63..][..4].copy_from_slice(&(place.thread as u32).to_le_bytes());
+    if let Some(location) = location {
+        if location.thread < 0x80 && location.line == 0 {
+            buffer[at & 63..][..4].copy_from_slice(&(location.thread as u32).to_le_bytes());
             return at + 4;
         }
-        if (place.thread | place.line) >= 1 << 56 {
+        if (location.thread | location.line) >= 1 << 56 {
             return 0;
         }
-        put_near(room, &mut at, place.thread);
-        room[at & 63] = 0;
-        room[(at + 1) & 63] = 0;
+        put_fast(buffer, &mut at, location.thread);
+        buffer[at & 63] = 0;
+        buffer[(at + 1) & 63] = 0;
         at += 2;
-        put_near(room, &mut at, place.line);
+        put_fast(buffer, &mut at, location.line);
     }
     at
 }
 
 /// Writes a number below 2^56 as four or eight bytes, of which `at` then passes those that count.
 #[inline(always)]
-fn put_near(room: &mut [u8; ROOM], at: &mut usize, value: u64) {
+fn put_fast(buffer: &mut [u8; RECORD_BUFFER_LEN], at: &mut usize, value: u64) {
     let from = *at & 63;
     let bits = 64 - (value | 1).leading_zeros() as usize;
     let size = usize::from(SIZES[bits & 63]);
@@ -287,13 +289,13 @@ fn put_near(room: &mut [u8; ROOM], at: &mut usize, value: u64) {
         let word = (word & 0x0000_3fff) | (word & 0x0fff_c000) << 2;
         let word = (word & 0x007f_007f) | (word & 0x3f80_3f80) << 1;
         let word = word | (0x0080_8080 & ((1 << (8 * (size - 1))) - 1));
-        room[from..from + 4].copy_from_slice(&word.to_le_bytes());
+        buffer[from..from + 4].copy_from_slice(&word.to_le_bytes());
     } else {
         let word = (value & 0x0fff_ffff) | (value & 0x00ff_ffff_f000_0000) << 4;
         let word = (word & 0x0000_3fff_0000_3fff) | (word & 0x0fff_c000_0fff_c000) << 2;
         let word = (word & 0x007f_007f_007f_007f) | (word & 0x3f80_3f80_3f80_3f80) << 1;
         let word = word | (0x8080_8080_8080_8080 & ((1 << (8 * (size - 1))) - 1));
-        room[from..from + 8].copy_from_slice(&word.to_le_bytes());
+        buffer[from..from + 8].copy_from_slice(&word.to_le_bytes());
     }
     *at = from + size;
 }

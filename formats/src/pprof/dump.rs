@@ -56,7 +56,7 @@ pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
         }
     }
     match reader.ending() {
-        Some(Ending::Cut { offset, field }) => writeln!(out, "cut at {offset} in {field}"),
+        Some(Ending::Truncated { offset, field }) => writeln!(out, "cut at {offset} in {field}"),
         _ => writeln!(out, "end"),
     }
 }

@@ -1,6 +1,6 @@
 //! The bytes of `profile.proto`, described here and nowhere else: protocol-buffer messages, usually packed with gzip.
 //!
-//! Texts are places in the string table, whose place 0 is the empty text. Identifiers of mappings, locations and functions are any
+//! Texts are places in the string table, whose index 0 is the empty text. Identifiers of mappings, locations and functions are any
 //! numbers but 0. A sample's stack is a list of locations, innermost first; a location has a line for each function that was
 //! inlined there, innermost first.
 
@@ -83,7 +83,7 @@ pub struct Mapping {
     pub has_inlined: bool,
 }
 
-/// A place in the program.
+/// A index in the program.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Location {
     /// Its identifier.

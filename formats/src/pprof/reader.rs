@@ -48,8 +48,8 @@ impl<'a> Reader<'a> {
         }
         let start = self.cursor.offset();
         match self.record() {
-            Err(Error { kind: Kind::Cut, field, .. }) => {
-                self.ending = Some(Ending::Cut { offset: start, field });
+            Err(Error { kind: Kind::Truncated, field, .. }) => {
+                self.ending = Some(Ending::Truncated { offset: start, field });
                 Ok(None)
             }
             other => other.map(Some),
@@ -76,9 +76,9 @@ impl<'a> Reader<'a> {
             }
             BYTES => {
                 let length = cursor.leb(name)?;
-                let place = cursor.clone();
+                let value_start = cursor.clone();
                 let bytes = cursor.take(name, usize::try_from(length).unwrap_or(usize::MAX))?;
-                let wrong = |error: prost::DecodeError| place.error(name, Kind::Text(error.to_string()));
+                let wrong = |error: prost::DecodeError| value_start.error(name, Kind::Text(error.to_string()));
                 Ok(match number {
                     1 => Record::SampleType(Message::decode(bytes).map_err(wrong)?),
                     2 => Record::Sample(Message::decode(bytes).map_err(wrong)?),
@@ -88,11 +88,13 @@ impl<'a> Reader<'a> {
                     6 => Record::Text(bytes.to_vec()),
                     11 => Record::PeriodType(Message::decode(bytes).map_err(wrong)?),
                     13 => {
-                        let mut packed = Cursor::at_offset(Format::Pprof, bytes, place.offset());
+                        let mut packed = Cursor::at_offset(Format::Pprof, bytes, value_start.offset());
                         while packed.remaining() > 0 {
                             let comment = packed.leb(name).map_err(|error| match error.kind {
                                 // The message is whole, so this is no cut.
-                                Kind::Cut => place.error(name, Kind::Text("a number ends outside its field".into())),
+                                Kind::Truncated => {
+                                    value_start.error(name, Kind::Text("a number ends outside its field".into()))
+                                }
                                 _ => error,
                             })?;
                             self.comments.push(comment.cast_signed());

@@ -54,14 +54,14 @@ impl Writer {
         writer
     }
 
-    /// The place of a text.
+    /// The index of a text.
     pub fn text(&mut self, out: &mut Vec<u8>, text: &[u8]) -> i64 {
-        if let Some(&place) = self.texts.get(text) {
-            return place;
+        if let Some(&index) = self.texts.get(text) {
+            return index;
         }
-        let place = self.texts.len() as i64;
-        self.texts.insert(text.to_vec(), place);
+        let index = self.texts.len() as i64;
+        self.texts.insert(text.to_vec(), index);
         record(out, &Record::Text(text.to_vec()));
-        place
+        index
     }
 }

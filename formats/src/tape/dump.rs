@@ -25,7 +25,7 @@ pub fn dump<S: Source + ?Sized>(source: &S, out: &mut dyn Write) -> io::Result<(
             Ok(Step::Unknown(offset, kind)) => writeln!(out, "{offset} unknown kind {kind}")?,
             Ok(Step::Damage(from, to, error)) => writeln!(out, "{from} damage until {to}: {error}")?,
             Ok(Step::End(Ending::Complete)) => return writeln!(out, "end"),
-            Ok(Step::End(Ending::Cut { offset, field })) => return writeln!(out, "cut at {offset} in {field}"),
+            Ok(Step::End(Ending::Truncated { offset, field })) => return writeln!(out, "cut at {offset} in {field}"),
             Err(error) => return writeln!(out, "error {error}"),
         }
     }
@@ -46,7 +46,7 @@ const fn column(kind: u8) -> &'static str {
         COLUMN_SITES => "sites",
         COLUMN_WEIGHTS => "weights",
         COLUMN_UNMATCHED => "unmatched",
-        COLUMN_WAS => "was",
+        COLUMN_PREVIOUS => "was",
         _ => "unknown",
     }
 }
@@ -107,14 +107,14 @@ fn line(record: &Record) -> String {
                 r.last_tick,
                 r.live_blocks,
                 r.live_bytes,
-                r.most_bytes
+                r.peak_bytes
             );
             for c in &r.columns {
                 let (kind, stored) = (column(c.kind), c.stored.0.len());
                 let _ = write!(text, "\n  column {kind} {} stored {stored} plain {}", codec(c.codec), c.plain_length);
             }
         }
-        Record::Ledger(r) => {
+        Record::Accounts(r) => {
             text = format!("ledger of {} threads", r.accounts.len());
             for Account { thread, emitted, recorded, lost, sampled_out } in &r.accounts {
                 let _ = write!(
@@ -143,9 +143,9 @@ fn line(record: &Record) -> String {
             text = format!("end tick {} unix {} {} {}", r.tick, r.unix_ns, reason(r.reason), r.status);
         }
         Record::Note(r) => text = format!("note tick {} {:?}", r.tick, r.text),
-        Record::Course(r) => {
+        Record::History(r) => {
             text = format!("course at ticks {:?}", r.ticks);
-            for SiteCourse { site, blocks, bytes } in &r.sites {
+            for SiteHistory { site, blocks, bytes } in &r.sites {
                 let _ = write!(text, "\n  site {site} blocks {blocks:?} bytes {bytes:?}");
             }
         }

@@ -5,7 +5,7 @@ use crate::{Cursor, Result, leb128};
 /// A value that can lie in a record.
 pub trait Field: Sized {
     /// The fewest bytes that a value takes; bounds how many a count may announce.
-    const LEAST: usize = 1;
+    const MIN_LEN: usize = 1;
     /// Appends the value.
     fn put(&self, out: &mut Vec<u8>);
     /// Reads it back; `name` goes into errors.
@@ -21,7 +21,7 @@ impl Field for u64 {
     }
 }
 
-macro_rules! narrow {
+macro_rules! unsigned {
     ($($kind:ty),*) => {$(
         impl Field for $kind {
             fn put(&self, out: &mut Vec<u8>) {
@@ -35,7 +35,7 @@ macro_rules! narrow {
         }
     )*};
 }
-narrow!(u8, u16, u32);
+unsigned!(u8, u16, u32);
 
 impl Field for i64 {
     fn put(&self, out: &mut Vec<u8>) {
@@ -94,7 +94,7 @@ impl<T: Field> Field for Vec<T> {
         self.iter().for_each(|item| item.put(out));
     }
     fn get(cursor: &mut Cursor<'_>, name: &'static str) -> Result<Self> {
-        let count = cursor.count(name, T::LEAST)?;
+        let count = cursor.count(name, T::MIN_LEN)?;
         (0..count).map(|_| T::get(cursor, name)).collect()
     }
 }
@@ -121,7 +121,7 @@ macro_rules! tape_record {
         pub struct $name { $($(#[$fmeta])* pub $field: $kind),* }
 
         impl $crate::tape::field::Field for $name {
-            const LEAST: usize = 0 $(+ <$kind as $crate::tape::field::Field>::LEAST)*;
+            const MIN_LEN: usize = 0 $(+ <$kind as $crate::tape::field::Field>::MIN_LEN)*;
             fn put(&self, out: &mut Vec<u8>) {
                 $($crate::tape::field::Field::put(&self.$field, out);)*
             }

@@ -7,9 +7,9 @@ use crate::{Cursor, Ending, Error, Format, Kind, Result};
 /// Starts each record; not valid UTF-8 and not a start of any other format here.
 pub const MAGIC: [u8; 4] = [0xb7, b'R', b'e', b'c'];
 /// Bytes of the frame before the payload.
-pub const HEAD: usize = 16;
+pub const FRAME_HEADER_LEN: usize = 16;
 /// Bytes of the file before the first record: magic 8, version u32, 0 u32.
-pub const FILE_HEAD: usize = 16;
+pub const FILE_HEADER_LEN: usize = 16;
 /// The longest payload that is written or read.
 pub const MAX_PAYLOAD: usize = 64 << 20;
 
@@ -28,7 +28,7 @@ pub struct Writer {
 
 impl Writer {
     /// The first bytes of a file.
-    pub fn file_head(out: &mut Vec<u8>) {
+    pub fn file_header(out: &mut Vec<u8>) {
         out.extend_from_slice(&FILE_MAGIC);
         out.extend_from_slice(&FILE_VERSION.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
             });
         }
         cursor.u32("reserved")?;
-        Ok(Reader { bytes, at: FILE_HEAD })
+        Ok(Reader { bytes, at: FILE_HEADER_LEN })
     }
 
     /// The next record, damage, or the end. Never fails: what cannot be read is passed over and named.
@@ -113,8 +113,8 @@ impl<'a> Reader<'a> {
         }
         match frame(&self.bytes[start..], start as u64) {
             Ok((kind, payload)) => {
-                self.at = start + HEAD + payload.len();
-                match Record::get(kind, payload, (start + HEAD) as u64) {
+                self.at = start + FRAME_HEADER_LEN + payload.len();
+                match Record::get(kind, payload, (start + FRAME_HEADER_LEN) as u64) {
                     Ok(Some(record)) => Step::Record(start as u64, record),
                     Ok(None) => Step::Unknown(start as u64, kind),
                     Err(error) => Step::Damage(start as u64, self.at as u64, error),
@@ -131,7 +131,9 @@ impl<'a> Reader<'a> {
                     None => {
                         self.at = self.bytes.len();
                         match error.kind {
-                            Kind::Cut => Step::End(Ending::Cut { offset: start as u64, field: error.field }),
+                            Kind::Truncated => {
+                                Step::End(Ending::Truncated { offset: start as u64, field: error.field })
+                            }
                             _ => Step::Damage(start as u64, self.at as u64, error),
                         }
                     }

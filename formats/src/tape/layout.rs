@@ -88,9 +88,9 @@ tape_record! {
 }
 
 /// Flag of [`Site`]: the step to the caller was guessed (code without unwind data).
-pub const SITE_GUESS: u8 = 1;
+pub const SITE_GUESSED: u8 = 1;
 /// Flag of [`Site`]: the stack goes on outwards but was cut here (depth limit, foreign or unreadable stack).
-pub const SITE_CUT: u8 = 2;
+pub const SITE_TRUNCATED: u8 = 2;
 /// Flag of [`Site`]: the address was interrupted by a signal, so it is the address of an instruction, not of a return.
 pub const SITE_SIGNAL: u8 = 4;
 
@@ -155,7 +155,7 @@ pub const COLUMN_UNMATCHED: u8 = 5;
 /// For each `R` and `F` of a block that an earlier chunk allocated (its index is below `first_index`) what the block was: its site
 /// number + 1 and the bytes that it counted for, LEB128; 0 alone for one that was not the image's own. With it the live bytes can be
 /// followed from the start of any chunk. A chunk that has it has it also when it is empty.
-pub const COLUMN_WAS: u8 = 6;
+pub const COLUMN_PREVIOUS: u8 = 6;
 
 tape_record! {
     /// An item of [`COLUMN_UNMATCHED`]: a free or resize of an address that was not known to be allocated.
@@ -207,7 +207,7 @@ tape_record! {
         /// Live bytes before the first event.
         live_bytes: u64,
         /// The most live bytes at any moment in it.
-        most_bytes: u64,
+        peak_bytes: u64,
         /// The columns.
         columns: Vec<Column>,
     }
@@ -231,7 +231,7 @@ tape_record! {
 
 tape_record! {
     /// Kind 7: the ledger, as it stands after the chunks before it.
-    Ledger {
+    Accounts {
         /// One account a thread.
         accounts: Vec<Account>,
     }
@@ -376,8 +376,8 @@ tape_record! {
 }
 
 tape_record! {
-    /// How one call site stood at the moments of a [`Course`].
-    SiteCourse {
+    /// How one call site stood at the moments of a [`History`].
+    SiteHistory {
         /// Site number.
         site: u32,
         /// Its live blocks at each.
@@ -389,11 +389,11 @@ tape_record! {
 
 tape_record! {
     /// Kind 14, of sums without events: how the sites that grew stood over the run.
-    Course {
+    History {
         /// The moments: ticks, about as far from each other.
         ticks: Vec<u64>,
         /// The sites that hold more now than in the middle, those that grew most first; not all.
-        sites: Vec<SiteCourse>,
+        sites: Vec<SiteHistory>,
     }
 }
 
@@ -447,8 +447,8 @@ macro_rules! records {
 }
 
 records! {
-    1 Process 2 Module 3 ModuleGone 4 Sites 5 Thread 6 Chunk 7 Ledger 8 Loss 9 Clock 10 Summary 11 End 12 Note 13 Inherited
-    14 Course 15 Code 16 Symbols
+    1 Process 2 Module 3 ModuleGone 4 Sites 5 Thread 6 Chunk 7 Accounts 8 Loss 9 Clock 10 Summary 11 End 12 Note 13 Inherited
+    14 History 15 Code 16 Symbols
 }
 
 macro_rules! entries {

@@ -1,7 +1,7 @@
 //! Reads a tape of any size record by record, without holding it in memory. What is torn is passed over and named, as
 //! [`super::Reader`] does for bytes in memory.
 
-use super::frame::{FILE_HEAD, HEAD, MAGIC, MAX_PAYLOAD, Reader, Step, frame};
+use super::frame::{FILE_HEADER_LEN, FRAME_HEADER_LEN, MAGIC, MAX_PAYLOAD, Reader, Step, frame};
 use super::layout::Record;
 use crate::{Ending, Error, Format, Kind, Result};
 use std::io;
@@ -17,7 +17,7 @@ pub trait Source {
     fn length(&self) -> io::Result<u64>;
 
     /// As many bytes from `offset` on as there are, at most `count`. Memory follows what is really there.
-    fn take_at(&self, offset: u64, count: usize, into: &mut Vec<u8>) -> io::Result<()> {
+    fn read_up_to(&self, offset: u64, count: usize, into: &mut Vec<u8>) -> io::Result<()> {
         let there = self.length()?.saturating_sub(offset);
         into.clear();
         into.resize(count.min(usize::try_from(there).unwrap_or(usize::MAX)), 0);
@@ -74,8 +74,8 @@ impl<'a, S: Source + ?Sized> Stream<'a, S> {
     /// # Errors
     /// When the file cannot be read or is no tape of a version that can be.
     pub fn new(source: &'a S) -> Result<Self> {
-        let mut stream = Stream::at(source, FILE_HEAD as u64);
-        source.take_at(0, FILE_HEAD, &mut stream.buffer).map_err(|error| failed(0, &error))?;
+        let mut stream = Stream::at(source, FILE_HEADER_LEN as u64);
+        source.read_up_to(0, FILE_HEADER_LEN, &mut stream.buffer).map_err(|error| failed(0, &error))?;
         Reader::new(&stream.buffer)?;
         Ok(stream)
     }
@@ -102,8 +102,8 @@ impl<'a, S: Source + ?Sized> Stream<'a, S> {
         }
         match frame(&self.buffer, start) {
             Ok((kind, payload)) => {
-                self.at = start + (HEAD + payload.len()) as u64;
-                Ok(match Record::get(kind, payload, start + HEAD as u64) {
+                self.at = start + (FRAME_HEADER_LEN + payload.len()) as u64;
+                Ok(match Record::get(kind, payload, start + FRAME_HEADER_LEN as u64) {
                     Ok(Some(record)) => Step::Record(start, record),
                     Ok(None) => Step::Unknown(start, kind),
                     Err(error) => Step::Damage(start, self.at, error),
@@ -116,7 +116,7 @@ impl<'a, S: Source + ?Sized> Stream<'a, S> {
                     None => self.source.length().map_err(|error| failed(start, &error))?.max(start),
                 };
                 Ok(match (next, &error.kind) {
-                    (None, Kind::Cut) => Step::End(Ending::Cut { offset: start, field: error.field }),
+                    (None, Kind::Truncated) => Step::End(Ending::Truncated { offset: start, field: error.field }),
                     _ => Step::Damage(start, self.at, error),
                 })
             }
@@ -125,13 +125,13 @@ impl<'a, S: Source + ?Sized> Stream<'a, S> {
 
     /// Reads the record at `start`, as far as it is there.
     fn fill(&mut self, start: u64) -> io::Result<()> {
-        self.source.take_at(start, HEAD, &mut self.buffer)?;
+        self.source.read_up_to(start, FRAME_HEADER_LEN, &mut self.buffer)?;
         let Some(&[a, b, c, d]) = self.buffer.get(8..12).and_then(|bytes| bytes.first_chunk::<4>()) else {
             return Ok(());
         };
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
         if self.buffer.starts_with(&MAGIC) && length <= MAX_PAYLOAD {
-            self.source.take_at(start, HEAD + length, &mut self.buffer)?;
+            self.source.read_up_to(start, FRAME_HEADER_LEN + length, &mut self.buffer)?;
         }
         Ok(())
     }
@@ -139,9 +139,9 @@ impl<'a, S: Source + ?Sized> Stream<'a, S> {
     /// Where the next magic stands, from `from` on.
     fn search(&mut self, mut from: u64) -> io::Result<Option<u64>> {
         loop {
-            self.source.take_at(from, SEARCH, &mut self.buffer)?;
-            if let Some(place) = self.buffer.windows(MAGIC.len()).position(|window| window == MAGIC) {
-                return Ok(Some(from + place as u64));
+            self.source.read_up_to(from, SEARCH, &mut self.buffer)?;
+            if let Some(position) = self.buffer.windows(MAGIC.len()).position(|window| window == MAGIC) {
+                return Ok(Some(from + position as u64));
             }
             if self.buffer.len() < SEARCH {
                 return Ok(None);
@@ -159,7 +159,7 @@ mod tests {
     fn tape() -> Vec<u8> {
         let mut out = Vec::new();
         let mut writer = Writer::default();
-        Writer::file_head(&mut out);
+        Writer::file_header(&mut out);
         for tick in 0..14 {
             writer.record(&Record::Clock(Clock { tick, unix_ns: tick * 7, monotonic_ns: 1 << tick }), &mut out);
             writer.record(&Record::Note(Note { tick, text: "x".repeat(tick as usize * 50).into() }), &mut out);
@@ -187,9 +187,9 @@ mod tests {
         let tape = tape();
         same(&tape);
         (0..tape.len()).step_by(5).for_each(|cut| same(&tape[..cut]));
-        for place in (0..tape.len()).step_by(11) {
+        for offset in (0..tape.len()).step_by(11) {
             let mut torn = tape.clone();
-            torn[place] ^= 0x41;
+            torn[offset] ^= 0x41;
             same(&torn);
         }
     }

@@ -16,7 +16,9 @@ use crate::session::SessionId;
 use crate::store::{Stored, Then};
 use crate::symbols::{Job, Saver};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use formats::recording::{Exit, FLOWS, Image, PROFILE, PROGRAM, RECORDING, Recording, STREAM, TAPE, TRACE};
+use formats::recording::{
+    DCPI_FOLDER, Exit, PROFILE, PROGRAM_PREFIX, ProcessInfo, RECORDING, Recording, STREAM, TAPE, TRACE,
+};
 use formats::tape;
 use std::collections::HashMap;
 use std::io;
@@ -40,13 +42,13 @@ pub enum Told {
     /// An epoch began.
     Begin(Arc<Epoch>),
     /// A process is written to an epoch from now on.
-    Process(Arc<Epoch>, SessionId, Image),
+    Process(Arc<Epoch>, SessionId, ProcessInfo),
     /// A part of it is over, or all of it: its label, and how it ended.
     Part(Arc<Epoch>, Stored, String, Option<Exit>),
     /// Folders that belong to an epoch from now on: segments of a flight.
     Adopt(Arc<Epoch>, SessionId, (Vec<PathBuf>, Option<Box<Job>>), Then),
     /// A folder that came by a stream, and the image that it is from now on.
-    Stream(Arc<Epoch>, PathBuf, Image, Then),
+    Stream(Arc<Epoch>, PathBuf, ProcessInfo, Then),
     /// An epoch is over: everything of it was told.
     Seal(Arc<Epoch>, Then),
     /// Everything told is to be on disk.
@@ -99,7 +101,7 @@ impl Disk {
 #[derive(Debug)]
 struct Open {
     epoch: Arc<Epoch>,
-    images: Vec<(SessionId, Image)>,
+    images: Vec<(SessionId, ProcessInfo)>,
     programs: HashMap<(String, String), (String, Program)>,
     flows: Flows,
     is_new: bool,
@@ -225,7 +227,7 @@ impl Archive {
 
     fn seal(&mut self, mut open: Open) {
         let result = open.write(&self.host).and_then(|()| {
-            let folder = open.epoch.dir.join(FLOWS);
+            let folder = open.epoch.dir.join(DCPI_FOLDER);
             let host = Host { name: &self.host, megahertz: self.clock.megahertz() };
             open.flows.write(&folder, open.epoch.started_unix_ns / 1_000_000_000, host, open.epoch.reader)?;
             open.write_recording(&self.host, Some(clock::unix_ns()))?;
@@ -278,7 +280,7 @@ impl Open {
         self.is_new = true;
         // A process that was written in two ways has two entries.
         let written = stored.folder.as_ref().and_then(|folder| folder.file_name()).map(|name| name.to_string_lossy());
-        let is_it = |(id, image): &(SessionId, Image)| {
+        let is_it = |(id, image): &(SessionId, ProcessInfo)| {
             *id == stored.session && written.as_ref().is_none_or(|name| image.folder == *name)
         };
         let place = self.images.iter().rposition(is_it);
@@ -292,7 +294,8 @@ impl Open {
                 let key = if known { (exe, label.to_owned()) } else { ("other programs".into(), String::new()) };
                 let names: Vec<String> = self.programs.values().map(|(name, _)| name.clone()).collect();
                 let (_, program) = self.programs.entry(key).or_insert_with_key(|(exe, label)| {
-                    let stem = format!("{PROGRAM}{}", sanitised(exe.rsplit('/').next().unwrap_or_default().as_bytes()));
+                    let stem =
+                        format!("{PROGRAM_PREFIX}{}", sanitised(exe.rsplit('/').next().unwrap_or_default().as_bytes()));
                     let name = std::iter::once(stem.clone()).chain((2..).map(|number| format!("{stem}.{number}")));
                     let name = name.into_iter().find(|name| !names.contains(name)).unwrap_or(stem);
                     (name, Program::new(exe, label, dir.uid, dir.started_unix_ns))
@@ -327,7 +330,7 @@ impl Open {
                 // The process's own entry was for the segment that it began with.
                 let own = self.images.iter_mut().find(|(known, image)| *known == id && image.folder == name);
                 own.into_iter().for_each(|(_, image)| image.folder.clear());
-                let image = Image {
+                let image = ProcessInfo {
                     folder: name,
                     exit: Some(Exit::Running),
                     ended_unix_ns: Some(clock::unix_ns()),
@@ -358,7 +361,7 @@ impl Open {
             let folder = dir.join(&*name);
             make_folder(&folder, reader)?;
             let mut bytes = Vec::new();
-            tape::Writer::file_head(&mut bytes);
+            tape::Writer::file_header(&mut bytes);
             let mut writer = tape::Writer::default();
             program.tape(clock::unix_ns()).iter().for_each(|record| writer.record(record, &mut bytes));
             replace_file(&folder.join(TAPE), &bytes, reader)?;
@@ -371,21 +374,21 @@ impl Open {
 
     /// Lists what is there: a process without files is not, unless events of it are lost.
     fn write_recording(&self, host: &str, ended_unix_ns: Option<u64>) -> io::Result<()> {
-        let there = |image: &&Image| {
+        let there = |image: &&ProcessInfo| {
             image.origin == STREAM
                 || image.accounting.is_some_and(|accounting| accounting.lost > 0)
                 || self.epoch.dir.join(&image.folder).join(TAPE).is_file()
         };
-        let mut images: Vec<Image> = self.images.iter().map(|(_, image)| image).filter(there).cloned().collect();
+        let mut images: Vec<ProcessInfo> = self.images.iter().map(|(_, image)| image).filter(there).cloned().collect();
         for ((exe, _), (name, _)) in &self.programs {
             let started_unix_ns = self.epoch.started_unix_ns;
-            let image = Image {
+            let image = ProcessInfo {
                 folder: name.clone(),
                 origin: "attach".into(),
                 exe: exe.clone(),
                 started_unix_ns,
                 exit: Some(Exit::Code(0)),
-                ..Image::default()
+                ..ProcessInfo::default()
             };
             images.push(image);
         }
@@ -435,9 +438,9 @@ fn seal_left(dir: &Path) {
             continue;
         }
         if entry.path().join(TAPE).is_file() {
-            recording.images.push(Image { folder, exit: Some(Exit::Running), ..Image::default() });
+            recording.images.push(ProcessInfo { folder, exit: Some(Exit::Running), ..ProcessInfo::default() });
         } else if [TRACE, PROFILE].iter().any(|name| entry.path().join(name).is_file()) {
-            recording.images.push(Image { folder, origin: STREAM.into(), ..Image::default() });
+            recording.images.push(ProcessInfo { folder, origin: STREAM.into(), ..ProcessInfo::default() });
         }
     }
     let user = dir.parent().and_then(|own| own.file_name()?.to_str()?.parse().ok());

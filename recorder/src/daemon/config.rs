@@ -261,7 +261,7 @@ impl Pattern {
 
     /// Whether a name fits.
     pub fn fits(&self, name: &[u8]) -> bool {
-        formats::pattern::fits(self.0.as_bytes(), name)
+        formats::pattern::matches(self.0.as_bytes(), name)
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::contribution::Contribution;
 use crate::process::{make_folder, replace_file, sanitised};
 use crate::text;
-use formats::dcpi::{Builder, Head};
+use formats::dcpi::{Builder, HeaderFields};
 use formats::tape::{Module, instruction};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -105,7 +105,7 @@ impl Flows {
                 if counts.values().all(|row| row[column] == 0) {
                     continue;
                 }
-                let head = Head {
+                let head = HeaderFields {
                     image: &identity,
                     unix_seconds,
                     platform: host.name,
@@ -114,7 +114,7 @@ impl Flows {
                     tsize: end - start,
                     cpuspeed: host.megahertz,
                     path: (!line.is_empty()).then_some(&line),
-                    ..Head::default()
+                    ..HeaderFields::default()
                 };
                 let mut builder = Builder::new(&head).map_err(io::Error::other)?;
                 counts

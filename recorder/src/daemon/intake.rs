@@ -16,7 +16,7 @@ use crate::recorder::ticks_of;
 use crate::session::{End, Session, Stats};
 use crate::sys::{self, Mapping};
 use crossbeam_channel::bounded;
-use formats::recording::{Exit, Image};
+use formats::recording::{Exit, ProcessInfo};
 use formats::tape::{self, field::Text};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -324,9 +324,9 @@ fn carried(state: &Path, pid: u32) -> PathBuf {
 }
 
 /// A process as its epoch lists it.
-pub(super) fn about(session: &Session, process: &Process) -> Image {
+pub(super) fn about(session: &Session, process: &Process) -> ProcessInfo {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Image {
+    ProcessInfo {
         folder: session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         pid: session.process.pid,
         ppid: process.ppid,
@@ -336,13 +336,13 @@ pub(super) fn about(session: &Session, process: &Process) -> Image {
         argv: process.argv.iter().map(|argument| text(argument)).collect(),
         started_unix_ns: session.process.start_unix_ns,
         began_unix_ns: session.began_unix_ns,
-        own_malloc: session.mapping.has_own_malloc(),
-        ..Image::default()
+            own_malloc: session.mapping.has_own_malloc(),
+            ..ProcessInfo::default()
     }
 }
 
 /// The same when it goes on.
-pub(super) fn about_again(session: &Session) -> Image {
+pub(super) fn about_again(session: &Session) -> ProcessInfo {
     let tape::Process { exe, argv, ppid, .. } = &session.process;
     let argv = argv.iter().map(|argument| argument.0.clone()).collect();
     about(session, &Process { ppid: *ppid, exe: exe.0.clone(), argv, ..Process::default() })

@@ -8,7 +8,7 @@ use crate::symbols::{Job, Opened};
 use formats::mptl::{self, Bins, Builder};
 use formats::tape::field::Text;
 use formats::tape::{
-    self, Account, Code, CodeRange, Ledger, Module, Record, Site, SiteSums, Sites, Summary, SymbolQuery, Totals,
+    self, Account, Accounts, Code, CodeRange, Module, Record, Site, SiteSums, Sites, Summary, SymbolQuery, Totals,
     instruction,
 };
 use rustc_hash::FxHashMap;
@@ -264,7 +264,7 @@ impl Program {
         records.push(Record::Note(tape::Note { tick: 0, text }));
         let Sums { emitted, recorded, lost, sampled_out } = self.account;
         let account = Account { thread: 1, emitted, recorded, lost, sampled_out };
-        records.push(Record::Ledger(Ledger { accounts: vec![account] }));
+        records.push(Record::Accounts(Accounts { accounts: vec![account] }));
         records.push(Record::Summary(Summary { totals: self.totals.clone(), sites: self.site_sums() }));
         records.push(Record::End(tape::End { tick: lifetime, unix_ns, reason: tape::END_EXITED, status: 0 }));
         records

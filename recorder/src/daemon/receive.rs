@@ -7,7 +7,7 @@
 use crate::process::{let_read, make_folder};
 use crate::quota::Quota;
 use formats::recording::{PROFILE, TRACE};
-use formats::{Ending, Failure, Format, Walked, mptl, mtrc};
+use formats::{Ending, Format, ReadError, Validation, mptl, mtrc};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{self, MsgFlags, SockType};
@@ -291,17 +291,17 @@ pub fn salvage(id: u64, folder: &Path, reader: Option<u32>, seen: &Seen) -> Rece
     }
 }
 
-fn walk(mut from: impl Read) -> (Option<Format>, Result<Walked, Failure>) {
+fn walk(mut from: impl Read) -> (Option<Format>, Result<Validation, ReadError>) {
     let mut start = Vec::new();
     if let Err(error) = from.by_ref().take(mtrc::layout::MAGIC.len() as u64).read_to_end(&mut start) {
         return (None, Err(error.into()));
     }
     let all = (&start[..]).chain(from);
     if start == mptl::layout::MAGIC {
-        (Some(Format::Mptl), mptl::walk(all))
+        (Some(Format::Mptl), mptl::validate(all))
     } else {
         // What begins as neither gets the trace's error.
-        (Some(Format::Mtrc), mtrc::walk(all))
+        (Some(Format::Mtrc), mtrc::validate(all))
     }
 }
 
@@ -310,12 +310,12 @@ fn finish(
     folder: &Path,
     file: &File,
     reader: Option<u32>,
-    (format, walked): (Option<Format>, Result<Walked, Failure>),
+    (format, walked): (Option<Format>, Result<Validation, ReadError>),
     why: Option<String>,
     hit: Option<&'static str>,
 ) -> Received {
     let kept = || {
-        let (format, Walked { mut ending, mut bytes }) =
+        let (format, Validation { mut ending, mut bytes }) =
             (format.ok_or("nothing came")?, walked.map_err(|error| error.to_string())?);
         file.set_len(bytes).map_err(|error| error.to_string())?;
         if format == Format::Mptl && ending.as_ref().is_ok_and(|ending| ending.is_complete()) && bytes <= WHOLE {
@@ -337,7 +337,7 @@ fn finish(
             let hit = hit.filter(|_| !is_whole);
             let said = match ending {
                 Ok(Ending::Complete) => None,
-                Ok(Ending::Cut { offset, field }) => {
+                Ok(Ending::Truncated { offset, field }) => {
                     let cut = format!("{format}: offset {offset}: {field}: it ends here");
                     Some(why.map_or_else(|| cut.clone(), |why| format!("{cut}: {why}")))
                 }

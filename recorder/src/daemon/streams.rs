@@ -13,7 +13,7 @@ use crate::process::{self, Process, make_folder, sanitised};
 use crate::store::Then;
 use crate::sys;
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use formats::recording::{Image, STREAM};
+use formats::recording::{ProcessInfo, STREAM};
 use nix::sys::socket;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -39,7 +39,7 @@ struct Coming {
     id: u64,
     uid: u32,
     name: String,
-    image: Image,
+    image: ProcessInfo,
     /// None when an earlier daemon had it.
     socket: Option<Arc<OwnedFd>>,
     seen: Arc<Seen>,
@@ -48,7 +48,7 @@ struct Coming {
 
 impl Coming {
     /// The name and the image that it is filed under: those of the program that its sender names, else the sender's own.
-    fn filed(&self) -> (String, Image) {
+    fn filed(&self) -> (String, ProcessInfo) {
         let (mut name, mut image) = (self.name.clone(), self.image.clone());
         if let Some(about) = self.seen.about.get() {
             if !about.name.is_empty() {
@@ -167,7 +167,7 @@ impl Service {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let name = if process.comm.is_empty() { STREAM.to_owned() } else { text(&process.comm) };
         let started_unix_ns = clock::unix_ns();
-        let image = Image {
+        let image = ProcessInfo {
             pid,
             ppid: process.ppid,
             origin: STREAM.into(),
@@ -175,7 +175,7 @@ impl Service {
             argv: process.argv.iter().map(|argument| text(argument)).collect(),
             label: label.unwrap_or_default().chars().take(200).collect(),
             started_unix_ns,
-            ..Image::default()
+            ..ProcessInfo::default()
         };
         let id = self.streams.next;
         self.streams.next += 1;
@@ -262,7 +262,8 @@ impl Service {
                 std::fs::remove_dir_all(entry.path())?;
                 continue;
             };
-            let image = Image { pid, origin: STREAM.into(), started_unix_ns: clock::unix_ns(), ..Image::default() };
+            let image =
+                ProcessInfo { pid, origin: STREAM.into(), started_unix_ns: clock::unix_ns(), ..ProcessInfo::default() };
             let id = self.streams.next;
             self.streams.next += 1;
             let (name, seen, since) = (name.to_owned(), Arc::new(Seen::default()), Instant::now());

@@ -3,7 +3,7 @@
 use super::Image;
 use crate::code::{Named, Stamp};
 use crate::vdso;
-use formats::perf_map::Unnamed;
+use formats::perf_map::UnnamedAddresses;
 use formats::tape::{Code, Record as TapeRecord, is_virtual};
 
 /// Ranges of a record: 4 MiB with the longest names.
@@ -37,7 +37,7 @@ impl Image {
         if self.names.unplaced == unplaced.len() && self.names.stamp == stamp {
             return &self.names.named;
         }
-        let (mut unnamed, mut named): (Unnamed, _) = (unplaced.iter().copied().collect(), Vec::new());
+        let (mut unnamed, mut named): (UnnamedAddresses, _) = (unplaced.iter().copied().collect(), Vec::new());
         let modules = self.stacks.announced().iter().filter_map(|(_, record)| match record {
             TapeRecord::Module(module) if is_virtual(&module.path.0) => Some(module.bias),
             _ => None,

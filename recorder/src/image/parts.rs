@@ -15,7 +15,7 @@ use crate::symbols::Job;
 use crate::trace::Chunk;
 use crossbeam_channel::Sender;
 use formats::tape::field::Text;
-use formats::tape::{self, Account, Entry, Ledger, Record as TapeRecord, SiteSums};
+use formats::tape::{self, Account, Accounts, Entry, Record as TapeRecord, SiteSums};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -225,7 +225,7 @@ impl Image {
         let settle =
             |account: Account| Account { emitted: account.recorded + account.lost + account.sampled_out, ..account };
         let accounts = self.accounts().map(settle).filter(|account| account.emitted != 0).collect();
-        TapeRecord::Ledger(Ledger { accounts })
+        TapeRecord::Accounts(Accounts { accounts })
     }
 
     /// Writes the files of a profile anew: how it stands, or how it ended.
@@ -242,7 +242,7 @@ impl Image {
         let is_over = end.is_some_and(|end| end != End::RUNNING);
         records.push(if is_over { self.ledger() } else { self.ledger_so_far() });
         records.push(self.summary());
-        records.extend(self.parts.course.record(&self.profile).map(TapeRecord::Course));
+        records.extend(self.parts.course.record(&self.profile).map(TapeRecord::History));
         let (end, now) = (end.unwrap_or(End::RUNNING), self.session.clock.now());
         let unix_ns = crate::clock::unix_ns();
         records.push(TapeRecord::End(tape::End { tick: now, unix_ns, reason: end.reason, status: end.status }));

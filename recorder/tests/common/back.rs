@@ -3,7 +3,7 @@
 
 use heaptape_formats::mtrc::{self, Record as Mtrc};
 use heaptape_formats::tape::{
-    self, COLUMN_ENTRIES, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WAS, COLUMN_WEIGHTS, Codec, Entry,
+    self, COLUMN_ENTRIES, COLUMN_PREVIOUS, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WEIGHTS, Codec, Entry,
     Record, Step,
 };
 use heaptape_formats::{Cursor, Format, leb128, mptl};
@@ -84,7 +84,9 @@ pub fn read(folder: &Path) -> Back {
                 Record::Thread(thread) => back.threads.push(thread),
                 Record::Loss(loss) => back.losses.push(loss),
                 Record::Note(note) => back.notes.push(note.text.lossy().into_owned()),
-                Record::Ledger(ledger) => back.accounts = ledger.accounts.into_iter().map(|a| (a.thread, a)).collect(),
+                Record::Accounts(ledger) => {
+                    back.accounts = ledger.accounts.into_iter().map(|a| (a.thread, a)).collect()
+                }
                 Record::Summary(summary) => back.summary = Some(summary),
                 Record::End(end) => back.end = Some(end),
                 Record::Inherited(inherited) => back.inherited = Some(inherited),
@@ -96,8 +98,11 @@ pub fn read(folder: &Path) -> Back {
                     back.chunk(&chunk, &unpack(chunk.codec, stored, chunk.plain_length));
                     back.chunks.push(chunk);
                 }
-                Record::ModuleGone(_) | Record::Clock(_) | Record::Course(_) | Record::Code(_) | Record::Symbols(_) => {
-                }
+                Record::ModuleGone(_)
+                | Record::Clock(_)
+                | Record::History(_)
+                | Record::Code(_)
+                | Record::Symbols(_) => {}
             },
             Step::End(ending) => {
                 assert!(ending.is_complete());
@@ -133,7 +138,7 @@ impl Back {
         };
         let (entries, ticks) = (column(COLUMN_ENTRIES), numbers(&column(COLUMN_TICKS)));
         let mut sites = numbers(&column(COLUMN_SITES)).into_iter();
-        let mut was = numbers(&column(COLUMN_WAS)).into_iter();
+        let mut was = numbers(&column(COLUMN_PREVIOUS)).into_iter();
         let mut weights = numbers(&column(COLUMN_WEIGHTS)).into_iter();
         let (mut tick, mut place, mut first_index) = (chunk.first_tick, 0, chunk.first_index);
         let mut unmatched = Vec::new();
@@ -163,15 +168,15 @@ impl Back {
             let mut event =
                 Event { letter: 'F', index: 0, address: 0, size: 0, thread: 0, entry, tick, site: 0, weight: 0 };
             match record {
-                Mtrc::Alloc { index, address, size, place } => {
+                Mtrc::Alloc { index, address, size, location } => {
                     assert_eq!(index, first_index);
                     first_index += 1;
-                    event = Event { letter: 'A', index, address, size, thread: place.thread, ..event };
+                    event = Event { letter: 'A', index, address, size, thread: location.thread, ..event };
                 }
-                Mtrc::Resize { index, address, size, place } => {
-                    event = Event { letter: 'R', index, address, size, thread: place.thread, ..event };
+                Mtrc::Resize { index, address, size, location } => {
+                    event = Event { letter: 'R', index, address, size, thread: location.thread, ..event };
                 }
-                Mtrc::Free { index, place } => event = Event { index, thread: place.thread, ..event },
+                Mtrc::Free { index, location } => event = Event { index, thread: location.thread, ..event },
                 other => panic!("{other:?}"),
             }
             if event.letter != 'F' || self.process.free_sites {
@@ -193,7 +198,7 @@ impl Back {
             self.events.push(event);
             place += 1;
         }
-        assert!(was.next().is_none() && chunk.columns.iter().any(|column| column.kind == COLUMN_WAS));
+        assert!(was.next().is_none() && chunk.columns.iter().any(|column| column.kind == COLUMN_PREVIOUS));
         assert_eq!((place as u64, tick), (chunk.events, if place > 0 { chunk.last_tick } else { tick }));
         assert!(sites.next().is_none() && weights.next().is_none() && unmatched.next().is_none());
         assert_eq!(first_index, chunk.first_index + chunk.allocations);

@@ -6,7 +6,7 @@
 use heaptape_analyzer::compat::{mleak, mprof, mptrace};
 use heaptape_analyzer::symbols::saved::Table;
 use heaptape_analyzer::{convert, import, load, unpack};
-use heaptape_formats::perf_map::{Line, Unnamed};
+use heaptape_formats::perf_map::{Line, UnnamedAddresses};
 use heaptape_formats::{Ending, Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
 use heaptape_tests::workshop;
 use nix::time::ClockId;
@@ -97,10 +97,10 @@ const READERS: [(&str, &[&str], Reader); 10] = [
     ("mtrc", &["mpatrol", "export"], |bytes, sink| {
         drop(mtrc::dump(bytes, sink));
         drop(mtrc::rewrite(bytes));
-        if let Ok(walked) = mtrc::walk(bytes) {
+        if let Ok(walked) = mtrc::validate(bytes) {
             // What is kept of a stream must read without an error.
             let kept = &bytes[..walked.bytes as usize];
-            assert!(mtrc::walk(kept).is_ok_and(|again| again.ending.is_ok() && again.bytes == walked.bytes));
+            assert!(mtrc::validate(kept).is_ok_and(|again| again.ending.is_ok() && again.bytes == walked.bytes));
         }
     }),
     ("mptl", &["mpatrol"], |bytes, sink| {
@@ -108,13 +108,13 @@ const READERS: [(&str, &[&str], Reader); 10] = [
         if let Ok((profile, _)) = mptl::Profile::read(bytes) {
             profile.write(&mut Vec::new());
         }
-        if let Ok(walked) = mptl::walk(bytes) {
-            let again = mptl::walk(&bytes[..bytes.len().min(walked.bytes as usize)]);
+        if let Ok(walked) = mptl::validate(bytes) {
+            let again = mptl::validate(&bytes[..bytes.len().min(walked.bytes as usize)]);
             assert!(again.is_ok_and(|again| again.ending.is_ok()));
             // Piece by piece and as a whole say the same of what is whole.
             let whole = mptl::Profile::read(bytes);
             match (walked.ending, &whole) {
-                (Ok(Ending::Complete), Err(error)) => assert!(mptl::is_of_the_whole(error), "{error}"),
+                (Ok(Ending::Complete), Err(error)) => assert!(mptl::needs_whole_file(error), "{error}"),
                 (ending, Ok((_, Ending::Complete))) => assert_eq!(ending, Ok(Ending::Complete)),
                 (Ok(Ending::Complete), whole) => panic!("whole, and yet {whole:?}"),
                 _ => {}
@@ -145,7 +145,7 @@ const READERS: [(&str, &[&str], Reader); 10] = [
         }
     }),
     ("perf-map", &["perf-map"], |bytes, _| {
-        let mut unnamed: Unnamed = (0..64).map(|step| 0x7f65_7802_2900 + step * 0x800).collect();
+        let mut unnamed: UnnamedAddresses = (0..64).map(|step| 0x7f65_7802_2900 + step * 0x800).collect();
         for line in bytes.split(|byte| *byte == b'\n').rev().filter_map(Line::read) {
             unnamed.take(line.start, line.length);
         }
@@ -315,7 +315,7 @@ fn packed(random: &mut Random, bytes: Vec<u8>) -> Vec<u8> {
 /// A tape with a record of each kind, most fields at their defaults.
 fn made_tape() -> Vec<u8> {
     let mut out = Vec::new();
-    tape::Writer::file_head(&mut out);
+    tape::Writer::file_header(&mut out);
     let mut writer = tape::Writer::default();
     let site = |number: u32| tape::Site { parent: number / 2, address: 0x1000 * u64::from(number), flags: 0 };
     let column = tape::Column {
@@ -349,16 +349,16 @@ fn made_tape() -> Vec<u8> {
         }),
         tape::Record::Loss(tape::Loss { thread: 1, events: 3, ..Default::default() }),
         tape::Record::Clock(tape::Clock::default()),
-        tape::Record::Ledger(tape::Ledger {
+        tape::Record::Accounts(tape::Accounts {
             accounts: vec![tape::Account { thread: 1, emitted: 7, ..Default::default() }],
         }),
         tape::Record::Summary(tape::Summary {
             sites: vec![tape::SiteSums { site: 1, ..Default::default() }],
             ..Default::default()
         }),
-        tape::Record::Course(tape::Course {
+        tape::Record::History(tape::History {
             ticks: (1..9).collect(),
-            sites: vec![tape::SiteCourse { site: 1, blocks: vec![1; 8], bytes: vec![7; 8] }],
+            sites: vec![tape::SiteHistory { site: 1, blocks: vec![1; 8], bytes: vec![7; 8] }],
         }),
         tape::Record::Code(tape::Code {
             ranges: vec![tape::CodeRange { start: 0x1000, length: 0x80, name: "JS:*f /x.js:1:2".into() }],

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use heaptape_formats::mptl::{Bins, Builder, layout};
-use heaptape_formats::mtrc::{self, Place};
+use heaptape_formats::mtrc::{self, Location};
 use heaptape_formats::recording::{self, Exit, PROFILE, RECORDING, TAPE, TRACE};
 use heaptape_formats::tape::{self, Codec, Column, Entry, Record, field::Field, field::Text};
 use std::fs::File;
@@ -142,7 +142,7 @@ impl Maker {
     fn alloc(&mut self, size: u64, site: u32, thread: u64) -> io::Result<u64> {
         let index = self.next;
         let address = 0x7f00_0000_0000 + index % (1 << 30) * APART;
-        self.mtrc.alloc(&mut self.chunk.plain, index, address, size, &Place::thread(thread));
+        self.mtrc.alloc(&mut self.chunk.plain, index, address, size, &Location::thread(thread));
         site.put(&mut self.chunk.sites);
         self.next += 1;
         self.chunk.allocations += 1;
@@ -166,7 +166,7 @@ impl Maker {
     fn resize(&mut self, index: u64, (old, old_site): (u64, u32), size: u64, site: u32, thread: u64) -> io::Result<()> {
         self.was(index, (old, old_site));
         let address = 0x7e00_0000_0000 + index % (1 << 30) * APART;
-        self.mtrc.resize(&mut self.chunk.plain, index, address, size, &Place::thread(thread));
+        self.mtrc.resize(&mut self.chunk.plain, index, address, size, &Location::thread(thread));
         site.put(&mut self.chunk.sites);
         self.totals.resizes += 1;
         self.totals.live_bytes = self.totals.live_bytes + size - old;
@@ -178,7 +178,7 @@ impl Maker {
 
     fn free(&mut self, index: u64, (size, site): (u64, u32), thread: u64) -> io::Result<()> {
         self.was(index, (size, site));
-        self.mtrc.free(&mut self.chunk.plain, index, &Place::thread(thread));
+        self.mtrc.free(&mut self.chunk.plain, index, &Location::thread(thread));
         self.totals.frees += 1;
         self.totals.live_blocks -= 1;
         self.totals.live_bytes -= size;
@@ -194,7 +194,7 @@ impl Maker {
         self.number += 1;
         let mut columns = Vec::new();
         let all = [chunk.entries, chunk.ticks, chunk.sites, chunk.was];
-        let kinds = [tape::COLUMN_ENTRIES, tape::COLUMN_TICKS, tape::COLUMN_SITES, tape::COLUMN_WAS];
+        let kinds = [tape::COLUMN_ENTRIES, tape::COLUMN_TICKS, tape::COLUMN_SITES, tape::COLUMN_PREVIOUS];
         for (kind, plain) in kinds.into_iter().zip(all) {
             let mut stored = Vec::new();
             Codec::Zstd.pack(&plain, 1, &mut stored)?;
@@ -216,7 +216,7 @@ impl Maker {
             last_tick: self.tick,
             live_blocks: chunk.live.0,
             live_bytes: chunk.live.1,
-            most_bytes: self.totals.peak_bytes,
+            peak_bytes: self.totals.peak_bytes,
             columns,
         };
         self.stored += stored.len() as u64;
@@ -268,7 +268,7 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
     std::fs::create_dir_all(&image)?;
     let mut tape = BufWriter::new(File::create(image.join(TAPE))?);
     let mut start = Vec::new();
-    tape::Writer::file_head(&mut start);
+    tape::Writer::file_header(&mut start);
     tape.write_all(&start)?;
     let mut maker = Maker {
         rows: vec![Row::default(); SITES as usize + 1],
@@ -323,7 +323,7 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
         ..tape::Account::default()
     };
     let accounts = maker.threads.iter().enumerate().skip(1).map(account).collect();
-    maker.record(&Record::Ledger(tape::Ledger { accounts }))?;
+    maker.record(&Record::Accounts(tape::Accounts { accounts }))?;
     let summary = maker.summary();
     maker.record(&Record::Summary(summary))?;
     let (reason, unix_ns) = (tape::END_EXITED, 1_700_000_000_000_000_000 + maker.tick);
@@ -344,13 +344,13 @@ fn make(events: u64, folder: &Path, most_live: usize) -> io::Result<()> {
         command: vec!["made".into()],
         started_unix_ns: 1_700_000_000_000_000_000,
         ended_unix_ns: Some(unix_ns),
-        images: vec![recording::Image {
+        images: vec![recording::ProcessInfo {
             folder: FOLDER.into(),
             pid: 4711,
             ppid: 1,
             exe: "/usr/bin/made".into(),
             exit: Some(Exit::Code(0)),
-            ..recording::Image::default()
+            ..recording::ProcessInfo::default()
         }],
         ..recording::Recording::default()
     };

@@ -220,7 +220,7 @@ impl Set {
     fn add(&mut self, name: &str, bytes: &[u8], stride: Option<u32>, file_counts: &mut Vec<FileCounts>) {
         let profile = match dcpi::read_at(bytes, stride) {
             Ok(profile) => profile,
-            Err(_) if sniff::sniff(bytes) == sniff::Verdict::Unknown => {
+            Err(_) if sniff::sniff(bytes) == sniff::Detection::Unknown => {
                 return self.faults.push(format!("{name}: not a DCPI profile"));
             }
             Err(error) => return self.faults.push(format!("{name}: {error}")),

@@ -5,7 +5,7 @@
 
 use crate::text::clean;
 use gimli::{EndianArcSlice, RunTimeEndian};
-use heaptape_formats::Flavour;
+use heaptape_formats::Abi;
 use heaptape_formats::tape::Codec;
 use object::read::elf::{ElfFile, FileHeader, SectionHeader, Sym};
 use object::{Architecture, CompressedData, CompressionFormat, Endianness, File, Object, ObjectSection, elf};
@@ -18,7 +18,7 @@ type Reader = EndianArcSlice<RunTimeEndian>;
 /// The data of an object file that the view needs.
 pub struct Image {
     /// Byte order and pointer size of the target.
-    pub flavour: Flavour,
+    pub abi: Abi,
     /// Build ID, if the file has one.
     pub build_id: Option<Vec<u8>>,
     /// Address range of `.text`.
@@ -86,7 +86,7 @@ impl Image {
         }?;
         let section = file.section_by_name(".text");
         let text = section.as_ref().map_or(0..0, |text| text.address()..text.address().saturating_add(text.size()));
-        let flavour = Flavour { big_endian: !file.is_little_endian(), word: if file.is_64() { 8 } else { 4 } };
+        let abi = Abi { big_endian: !file.is_little_endian(), word_size: if file.is_64() { 8 } else { 4 } };
         let machine = match file.architecture() {
             Architecture::I386 | Architecture::X86_64 => Some(Machine::X86),
             Architecture::Aarch64 => Some(Machine::Aarch64),
@@ -96,7 +96,7 @@ impl Image {
         let code = code.map(|(bytes, machine)| Code { machine, bytes: bytes.to_vec() });
         let name_budget = Cell::new(bytes.len().saturating_mul(NAME_BUDGET));
         let build_id = file.build_id().ok().flatten().map(<[u8]>::to_vec);
-        Ok(Image { flavour, build_id, text, symbols, lines: lines(&file), name_budget, code })
+        Ok(Image { abi, build_id, text, symbols, lines: lines(&file), name_budget, code })
     }
 
     /// Returns the targets of the direct calls between two addresses, including the last one. All
@@ -107,7 +107,7 @@ impl Image {
         let offset =
             |address: u64| address.checked_sub(self.text.start).and_then(|offset| usize::try_from(offset).ok());
         let (Some(start), Some(end)) = (offset(first), offset(last)) else { return Vec::new() };
-        let truncate = |target: u64| if self.flavour.word == 4 { target & u64::from(u32::MAX) } else { target };
+        let truncate = |target: u64| if self.abi.word_size == 4 { target & u64::from(u32::MAX) } else { target };
         let call = |offset: usize| {
             let address = self.text.start.wrapping_add(offset as u64);
             let word = |offset: usize| {

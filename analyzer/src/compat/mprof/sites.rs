@@ -42,7 +42,7 @@ impl<'a> Sites<'a> {
     pub fn new(profile: &'a Profile, addresses: bool) -> Self {
         let mut order: Vec<usize> = (0..profile.sites.len()).collect();
         order.sort_by_key(|&index| profile.sites[index].address);
-        let (site_indexes, data_indexes) = (profile.site_places(), profile.data_places());
+        let (site_indexes, data_indexes) = (profile.site_positions(), profile.data_positions());
         Sites { profile, order, addresses, site_indexes, data_indexes }
     }
 
@@ -106,7 +106,7 @@ impl<'a> Sites<'a> {
         Name {
             text: self.profile.name(site.name),
             address: site.address,
-            digits: 2 * usize::from(self.profile.flavour.word),
+            digits: 2 * usize::from(self.profile.abi.word_size),
             offset,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{Count, Totals};
 use crate::text::clean_name;
-use heaptape_formats::mtrc::Place;
+use heaptape_formats::mtrc::Location;
 use std::io::{self, Write};
 
 /// Returns the number of digits of an address.
@@ -62,22 +62,22 @@ pub fn event(address_bytes: u8, row: &Row, live: Count, out: &mut dyn Write) -> 
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.
-pub fn source(place: &Place, out: &mut dyn Write) -> io::Result<()> {
-    if place.thread == 0 && place.function.is_none() && (place.file.is_none() || place.line == 0) {
+pub fn source(location: &Location, out: &mut dyn Write) -> io::Result<()> {
+    if location.thread == 0 && location.function.is_none() && (location.file.is_none() || location.line == 0) {
         return Ok(());
     }
     write!(out, "{:23}", "")?;
-    if place.thread != 0 {
-        write!(out, " thread {}", place.thread)?;
+    if location.thread != 0 {
+        write!(out, " thread {}", location.thread)?;
     }
-    if let Some(function) = place.function {
+    if let Some(function) = location.function {
         out.write_all(b" in ")?;
         out.write_all(clean_name(function).as_bytes())?;
     }
-    if let Some(file) = place.file.filter(|_| place.line != 0) {
+    if let Some(file) = location.file.filter(|_| location.line != 0) {
         out.write_all(b" at ")?;
         out.write_all(clean_name(file).as_bytes())?;
-        write!(out, " line {}", place.line)?;
+        write!(out, " line {}", location.line)?;
     }
     writeln!(out)
 }

@@ -90,7 +90,7 @@ fn sums_too_large_for_gprof_are_counted_in_larger_units() {
     let mut table = Table::default();
     let frame = Frame { object: 0, address: 0x105, start: 0x100, end: 0x108 };
     table.sample(&frame, 100 << 30);
-    let (gmon, unit) = table.gmon(Measure::AllocBytes, "x", Flavour::LE64).unwrap();
+    let (gmon, unit) = table.gmon(Measure::AllocBytes, "x", Abi::LE64).unwrap();
     assert_eq!(unit, Some("KiB"));
     let mut totals = Totals::default();
     totals.gmon(&gmon);

@@ -5,7 +5,7 @@
 
 use super::layout::*;
 use super::reader::NO_FILE;
-use crate::{Ending, Error, Failure, Flavour, Format, Kind, Walked};
+use crate::{Abi, Ending, Error, Format, Kind, ReadError, Validation};
 use std::io::{self, BufReader, ErrorKind, Read};
 
 /// Bytes asked for at once.
@@ -13,18 +13,18 @@ const BUFFER: usize = 64 << 10;
 
 /// Why the walk stops early.
 enum Stop {
-    Cut(u64, &'static str),
-    Failure(Failure),
+    Truncated(u64, &'static str),
+    ReadError(ReadError),
 }
 
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
-        Stop::Failure(Failure::Io(error))
+        Stop::ReadError(ReadError::Io(error))
     }
 }
 
 fn bad(offset: u64, field: &'static str, kind: Kind) -> Stop {
-    Stop::Failure(Failure::Format(Error { format: Format::Mptl, offset, field, kind }))
+    Stop::ReadError(ReadError::Format(Error { format: Format::Mptl, offset, field, kind }))
 }
 
 /// The greatest reference to what comes later in the file, and where it stands.
@@ -47,31 +47,35 @@ impl Greatest {
     }
 }
 
-struct Walk<R> {
+struct Validator<R> {
     from: BufReader<R>,
     at: u64,
-    flavour: Flavour,
+    abi: Abi,
 }
 
 /// Walks to the end mark. Bytes behind it are not looked at.
 ///
 /// # Errors
 /// When reading fails, or the bytes do not start with a header of a version that can be read.
-pub fn walk(from: impl Read) -> Result<Walked, Failure> {
-    let mut walk = Walk { from: BufReader::with_capacity(BUFFER, from), at: 0, flavour: Flavour::LE64 };
-    walk.head().map_err(|stop| match stop {
-        Stop::Cut(offset, field) => Failure::Format(Error { format: Format::Mptl, offset, field, kind: Kind::Cut }),
-        Stop::Failure(failure) => failure,
+pub fn validate(from: impl Read) -> Result<Validation, ReadError> {
+    let mut validator = Validator { from: BufReader::with_capacity(BUFFER, from), at: 0, abi: Abi::LE64 };
+    validator.head().map_err(|stop| match stop {
+        Stop::Truncated(offset, field) => {
+            ReadError::Format(Error { format: Format::Mptl, offset, field, kind: Kind::Truncated })
+        }
+        Stop::ReadError(failure) => failure,
     })?;
-    match walk.tables() {
-        Ok(()) => Ok(Walked { ending: Ok(Ending::Complete), bytes: walk.at }),
-        Err(Stop::Cut(offset, field)) => Ok(Walked { ending: Ok(Ending::Cut { offset, field }), bytes: walk.at }),
-        Err(Stop::Failure(Failure::Format(error))) => Ok(Walked { bytes: error.offset, ending: Err(error) }),
-        Err(Stop::Failure(failure)) => Err(failure),
+    match validator.tables() {
+        Ok(()) => Ok(Validation { ending: Ok(Ending::Complete), bytes: validator.at }),
+        Err(Stop::Truncated(offset, field)) => {
+            Ok(Validation { ending: Ok(Ending::Truncated { offset, field }), bytes: validator.at })
+        }
+        Err(Stop::ReadError(ReadError::Format(error))) => Ok(Validation { bytes: error.offset, ending: Err(error) }),
+        Err(Stop::ReadError(failure)) => Err(failure),
     }
 }
 
-impl<R: Read> Walk<R> {
+impl<R: Read> Validator<R> {
     /// Fills `bytes`, or gives how many there were.
     fn fill(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut held = 0;
@@ -89,19 +93,19 @@ impl<R: Read> Walk<R> {
 
     fn bytes<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], Stop> {
         let (offset, mut bytes) = (self.at, [0; N]);
-        if self.fill(&mut bytes)? < N { Err(Stop::Cut(offset, field)) } else { Ok(bytes) }
+        if self.fill(&mut bytes)? < N { Err(Stop::Truncated(offset, field)) } else { Ok(bytes) }
     }
 
     /// A record of so many words.
     fn words<const N: usize>(&mut self, field: &'static str) -> Result<[u64; N], Stop> {
-        let (offset, word) = (self.at, usize::from(self.flavour.word));
+        let (offset, word) = (self.at, usize::from(self.abi.word_size));
         let mut bytes = [[0u8; 8]; DATA_WORDS];
         let room = bytes.as_flattened_mut().get_mut(..N * word).unwrap_or_default();
         if self.fill(room)? < N * word {
-            return Err(Stop::Cut(offset, field));
+            return Err(Stop::Truncated(offset, field));
         }
         let flat = bytes.as_flattened();
-        Ok(std::array::from_fn(|at| self.flavour.number(flat.get(at * word..(at + 1) * word).unwrap_or_default())))
+        Ok(std::array::from_fn(|at| self.abi.number(flat.get(at * word..(at + 1) * word).unwrap_or_default())))
     }
 
     fn word(&mut self, field: &'static str) -> Result<u64, Stop> {
@@ -112,7 +116,7 @@ impl<R: Read> Walk<R> {
     fn count(&mut self, field: &'static str, words: u64) -> Result<u64, Stop> {
         let offset = self.at;
         let count = self.word(field)?;
-        let bytes = count.checked_mul(words * u64::from(self.flavour.word));
+        let bytes = count.checked_mul(words * u64::from(self.abi.word_size));
         match bytes.filter(|&bytes| bytes < NO_FILE) {
             Some(_) => Ok(count),
             None => Err(bad(offset, field, Kind::Bad(count, "no file is so large"))),
@@ -125,13 +129,13 @@ impl<R: Read> Walk<R> {
         }
         let offset = self.at;
         let mark = self.bytes::<8>("byte order mark")?;
-        let Some(flavour) = Flavour::detect(&mark) else {
+        let Some(abi) = Abi::detect(&mark) else {
             return Err(bad(offset, "byte order mark", Kind::Text("no machine's word 1".into())));
         };
-        self.flavour = flavour;
-        let (_, behind) = mark.split_at(usize::from(flavour.word));
+        self.abi = abi;
+        let (_, behind) = mark.split_at(usize::from(abi.word_size));
         let offset = self.at - behind.len() as u64;
-        let version = if behind.is_empty() { self.word("version")? } else { flavour.number(behind) };
+        let version = if behind.is_empty() { self.word("version")? } else { abi.number(behind) };
         if !(FIRST_KNOWN..FIRST_TOO_NEW).contains(&version) {
             return Err(bad(offset, "version", Kind::Version(version)));
         }
@@ -173,14 +177,14 @@ impl<R: Read> Walk<R> {
     fn sites(&mut self, data: u64) -> Result<(Greatest, Greatest), Stop> {
         let (mut symbols, mut names) = <(Greatest, Greatest)>::default();
         let sites = self.count("site count", SITE_WORDS as u64)?;
-        let word = u64::from(self.flavour.word);
+        let word = u64::from(self.abi.word_size);
         for _ in 0..sites {
             let offset = self.at;
             let [index, parent, _, symbol, name, of] = self.words("site")?;
             numbered(offset, SITE_INDEX, index, sites)?;
             let at = |what: Reference| offset + what.word as u64 * word;
             Greatest { value: parent, offset: at(PARENT) }.within(sites, PARENT)?;
-            Greatest { value: of, offset: at(OF_DATA) }.within(data, OF_DATA)?;
+            Greatest { value: of, offset: at(SITE_DATA) }.within(data, SITE_DATA)?;
             symbols.see(symbol, at(SYMBOL));
             names.see(name, at(NAME));
         }
@@ -201,7 +205,7 @@ impl<R: Read> Walk<R> {
             let wanted = (length - before).min(buffer.len() as u64) as usize;
             let room = buffer.get_mut(..wanted).unwrap_or_default();
             if self.fill(room)? < wanted {
-                return Err(Stop::Cut(start, "string table"));
+                return Err(Stop::Truncated(start, "string table"));
             }
             let found = buffer.get(..wanted).unwrap_or_default().iter().rposition(|&byte| byte == 0);
             last = found.map_or(last, |place| before + place as u64);
@@ -220,7 +224,7 @@ fn numbered(offset: u64, what: Reference, index: u64, count: u64) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mptl::{Profile, is_of_the_whole};
+    use crate::mptl::{Profile, needs_whole_file};
 
     /// Every profile in the golden folders.
     fn golden() -> Vec<(String, Vec<u8>)> {
@@ -251,15 +255,15 @@ mod tests {
     #[test]
     fn ends_where_the_whole_reader_ends() {
         for (name, bytes) in golden() {
-            match (Profile::read(&bytes), walk(Slow(&bytes))) {
-                (Ok((profile, ending)), Ok(walked)) => {
+            match (Profile::read(&bytes), validate(Slow(&bytes))) {
+                (Ok((profile, ending)), Ok(validated)) => {
                     let taken = (bytes.len() - profile.trailing.len()) as u64;
-                    assert_eq!(walked, Walked { ending: Ok(ending), bytes: taken }, "{name}");
+                    assert_eq!(validated, Validation { ending: Ok(ending), bytes: taken }, "{name}");
                 }
-                (Err(error), Ok(Walked { ending: Err(walked), .. }) | Err(Failure::Format(walked))) => {
-                    assert_eq!(error, walked, "{name}");
+                (Err(error), Ok(Validation { ending: Err(validated), .. }) | Err(ReadError::Format(validated))) => {
+                    assert_eq!(error, validated, "{name}");
                 }
-                (Err(error), Ok(_)) => assert!(is_of_the_whole(&error), "{name}: {error}"),
+                (Err(error), Ok(_)) => assert!(needs_whole_file(&error), "{name}: {error}"),
                 other => panic!("{name}: {other:?}"),
             }
         }
@@ -273,12 +277,14 @@ mod tests {
             }
             for length in (0..bytes.len()).step_by(bytes.len() / 300 + 1) {
                 let cut = &bytes[..length];
-                match (Profile::read(cut), walk(cut)) {
-                    (Ok((_, ending)), Ok(walked)) => {
-                        assert_eq!(Ok(ending), walked.ending, "{name} cut at {length}");
-                        assert!(ending.is_complete() || walked.bytes == length as u64, "{name} cut at {length}");
+                match (Profile::read(cut), validate(cut)) {
+                    (Ok((_, ending)), Ok(validated)) => {
+                        assert_eq!(Ok(ending), validated.ending, "{name} cut at {length}");
+                        assert!(ending.is_complete() || validated.bytes == length as u64, "{name} cut at {length}");
                     }
-                    (Err(error), Err(Failure::Format(walked))) => assert_eq!(error, walked, "{name} cut at {length}"),
+                    (Err(error), Err(ReadError::Format(validated))) => {
+                        assert_eq!(error, validated, "{name} cut at {length}")
+                    }
                     other => panic!("{name} cut at {length}: {other:?}"),
                 }
             }
@@ -292,11 +298,11 @@ mod tests {
             for place in (0..bytes.len()).step_by(bytes.len() / 300 + 1) {
                 let mut bytes = bytes.clone();
                 bytes[place] ^= 0xa5;
-                if let Ok(Walked { ending: Err(error), bytes: kept }) = walk(&bytes[..]) {
+                if let Ok(Validation { ending: Err(error), bytes: kept }) = validate(&bytes[..]) {
                     let read = Profile::read(&bytes[..(kept as usize).min(bytes.len())]);
                     wrong += 1;
                     assert!(
-                        read.as_ref().map_or_else(is_of_the_whole, |(_, ending)| !ending.is_complete()),
+                        read.as_ref().map_or_else(needs_whole_file, |(_, ending)| !ending.is_complete()),
                         "{name}, byte {place}: {error}: {read:?}"
                     );
                 }

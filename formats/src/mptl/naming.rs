@@ -6,7 +6,7 @@ use std::hash::Hash;
 use std::io::{self, Error, ErrorKind, Read, Write};
 
 /// Who knows the functions of a profile's sites.
-pub trait Functions {
+pub trait FunctionNames {
     /// Tells functions apart.
     type Key: Copy + Eq + Hash;
     /// The function of a site, by the site's number and address. Sites come by ascending address.
@@ -21,8 +21,8 @@ const WORD: usize = size_of::<u64>();
 /// else stays as it is; symbols and names are numbered as [`super::Builder`] numbers them.
 ///
 /// # Errors
-/// When reading or writing fails; [`ErrorKind::InvalidData`] when the file is another's, is cut, or has names.
-pub fn named(input: &mut impl Read, out: &mut impl Write, functions: &mut impl Functions) -> io::Result<()> {
+/// When reading or writing fails; [`ErrorKind::InvalidData`] when the file is another's, is truncated, or has names.
+pub fn add_names(input: &mut impl Read, out: &mut impl Write, functions: &mut impl FunctionNames) -> io::Result<()> {
     mark(input, out)?;
     let head = words(input, out, 6)?;
     require(head[0] == 1 && head[1] == VERSION, "version")?;
@@ -36,7 +36,7 @@ pub fn named(input: &mut impl Read, out: &mut impl Write, functions: &mut impl F
     let mut names = Names::default();
     let mut record = [0u8; SITE_WORDS * WORD];
     for _ in 0..sites {
-        input.read_exact(&mut record).map_err(cut)?;
+        input.read_exact(&mut record).map_err(truncated)?;
         let word = |at: usize| u64::from_le_bytes(*record[at * WORD..].first_chunk().unwrap_or(&[0; WORD]));
         require(word(3) == 0 && word(4) == 0, "symbol of a site")?;
         if let Some(key) = functions.function(word(0), word(2)) {
@@ -48,10 +48,10 @@ pub fn named(input: &mut impl Read, out: &mut impl Write, functions: &mut impl F
     }
     // The tables that are replaced: no symbol, and a string table that holds nothing but the empty name.
     let mut tail = [0u8; 2 * WORD];
-    input.read_exact(&mut tail).map_err(cut)?;
+    input.read_exact(&mut tail).map_err(truncated)?;
     let (symbols, strings) = tail.split_at(WORD);
     require(symbols == 0u64.to_le_bytes() && strings == 1u64.to_le_bytes(), "string table")?;
-    input.read_exact(&mut [0]).map_err(cut)?;
+    input.read_exact(&mut [0]).map_err(truncated)?;
     names.write(out)?;
     mark(input, out)
 }
@@ -71,7 +71,7 @@ impl<K> Default for Names<K> {
 
 impl<K: Copy + Eq + Hash> Names<K> {
     /// The number of a function's symbol, and where its name starts.
-    fn number(&mut self, key: K, functions: &mut impl Functions<Key = K>) -> (u64, u64) {
+    fn number(&mut self, key: K, functions: &mut impl FunctionNames<Key = K>) -> (u64, u64) {
         if let Some(known) = self.numbers.get(&key) {
             return *known;
         }
@@ -103,14 +103,14 @@ impl<K: Copy + Eq + Hash> Names<K> {
 
 fn mark(input: &mut impl Read, out: &mut impl Write) -> io::Result<()> {
     let mut mark = [0; MAGIC.len()];
-    input.read_exact(&mut mark).map_err(cut)?;
+    input.read_exact(&mut mark).map_err(truncated)?;
     require(mark == *MAGIC, "magic")?;
     out.write_all(&mark)
 }
 
 fn words(input: &mut impl Read, out: &mut impl Write, count: usize) -> io::Result<Vec<u64>> {
     let mut bytes = vec![0; count * WORD];
-    input.read_exact(&mut bytes).map_err(cut)?;
+    input.read_exact(&mut bytes).map_err(truncated)?;
     out.write_all(&bytes)?;
     Ok(bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
 }
@@ -118,7 +118,7 @@ fn words(input: &mut impl Read, out: &mut impl Write, count: usize) -> io::Resul
 fn copy(input: &mut impl Read, out: &mut impl Write, records: u64, words: usize) -> io::Result<()> {
     let bytes = records.checked_mul((words * WORD) as u64).ok_or_else(|| invalid("number of records"))?;
     let copied = io::copy(&mut input.take(bytes), out)?;
-    if copied == bytes { Ok(()) } else { Err(cut(ErrorKind::UnexpectedEof.into())) }
+    if copied == bytes { Ok(()) } else { Err(truncated(ErrorKind::UnexpectedEof.into())) }
 }
 
 fn require(holds: bool, field: &'static str) -> io::Result<()> {
@@ -129,7 +129,7 @@ fn invalid(field: &'static str) -> Error {
     Error::new(ErrorKind::InvalidData, format!("MPTL: {field}: not a profile without names that this machine wrote"))
 }
 
-fn cut(error: Error) -> Error {
+fn truncated(error: Error) -> Error {
     if error.kind() == ErrorKind::UnexpectedEof {
         Error::new(ErrorKind::InvalidData, "MPTL: the file is cut")
     } else {
@@ -146,7 +146,7 @@ mod tests {
 
     struct Made;
 
-    impl Functions for Made {
+    impl FunctionNames for Made {
         type Key = u64;
         fn function(&mut self, _: u64, address: u64) -> Option<u64> {
             (address < 0x9000).then_some(address >> 12)
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn as_the_builder_names() {
         let mut out = Vec::new();
-        named(&mut profile(false).as_slice(), &mut out, &mut Made).expect("a profile without names");
+        add_names(&mut profile(false).as_slice(), &mut out, &mut Made).expect("a profile without names");
         assert_eq!(out, profile(true));
         assert!(Profile::read(&out).is_ok());
     }
@@ -186,7 +186,7 @@ mod tests {
     fn others_files_and_cut_ones_are_refused() {
         let bytes = profile(false);
         let refused = |bytes: &[u8]| {
-            let done = named(&mut &bytes[..], &mut io::sink(), &mut Made);
+            let done = add_names(&mut &bytes[..], &mut io::sink(), &mut Made);
             done.expect_err("another's").kind() == ErrorKind::InvalidData
         };
         assert!((0..bytes.len()).all(|end| refused(&bytes[..end])));
