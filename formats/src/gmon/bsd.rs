@@ -1,5 +1,6 @@
-//! The forms without a cookie: old BSD and 4.4BSD. One histogram of seconds, then arcs to the end of the file, whose counts
-//! are as wide as a pointer. As with gprof, a last incomplete arc is no error.
+//! Reader and writer of the forms without a cookie: old BSD and 4.4BSD. One histogram of seconds,
+//! then arcs to the end of the file, whose counts are as wide as a pointer. As with gprof, an
+//! incomplete last arc is not an error.
 
 use super::layout::*;
 use crate::{Abi, Cursor, Format, Kind, Result};
@@ -44,7 +45,7 @@ pub(super) fn read(bytes: &[u8], form: Form, abi: Abi) -> Result<Gmon> {
     Ok(gmon)
 }
 
-/// Appends the file. The bytes of what the form has no position for would be lost, so it is refused.
+/// Appends the file. Content that the form cannot hold would be lost, so it is refused.
 pub(super) fn write(gmon: &Gmon, out: &mut Vec<u8>) -> Result<()> {
     let refuse = |field, text: &str| {
         Err(crate::Error {

@@ -1,9 +1,10 @@
-//! A file made of sums: amounts at addresses and along arcs, of any size, in a form that the real gprof reads without a
-//! warning and adds up to the same numbers.
+//! Builder of a file of sums: amounts at addresses and along arcs, of any size, in a form that the
+//! real gprof reads without a warning and adds up to the same numbers.
 //!
-//! Each address has a histogram record of its own: one bin of the 2 bytes `[address & !1, +2)`, gprof's unit. So all records
-//! have the same scale and are equal or disjoint, which is all that gprof asks for. An amount above 65,535 repeats its
-//! record; one above 2^32 - 1, where gprof wraps, goes on in the following 2 bytes of the same function.
+//! Each address has a histogram record of its own: one bin of the 2 bytes `[address & !1, +2)`,
+//! gprof's unit. So all records have the same scale and are equal or disjoint, as gprof requires.
+//! An amount above 65,535 repeats its record. One above 2^32 - 1, where gprof wraps, continues in
+//! the next 2 bytes of the same function.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use super::layout::*;
 use super::union::{put_arc, split};
 use crate::{Abi, Error, Format, Kind, Result};
 
-/// Collects sums.
+/// Collects the sums of a file.
 #[derive(Clone, Debug)]
 pub struct Builder {
     abi: Abi,
@@ -27,28 +28,32 @@ struct Site {
 }
 
 impl Builder {
-    /// For sums of a dimension ([`Unit::counted`]).
+    /// Creates a builder for sums of a dimension ([`Unit::counted`]).
     pub fn new(abi: Abi, unit: Unit) -> Builder {
         Builder { abi, unit, sites: BTreeMap::new(), arcs: BTreeMap::new() }
     }
 
-    /// Adds an amount at a link-time address: of a return address minus 1, or of a function. `end` is the end of the function
-    /// around it, or 0 when that is not known; it is needed only from 2^32 on.
+    /// Adds an amount at a link-time address: that of a return address minus 1, or of a function.
+    /// `end` is the end of the function around it, or 0 if unknown; it is needed only from 2^32 on.
     pub fn sample(&mut self, address: u64, end: u64, amount: u64) {
         let site = self.sites.entry(address & !1).or_default();
         site.amount = site.amount.saturating_add(amount);
         site.end = site.end.max(end);
     }
 
-    /// Adds an amount to an arc from a return address to the entry of what was called. For gprof's inclusive columns to be
-    /// right it is in the same unit as the samples, and added once a stack.
+    /// Adds an amount to an arc from a return address to the entry of the called function. For
+    /// gprof's inclusive columns to be right, it must be in the same unit as the samples, and be
+    /// added once for each stack.
     pub fn arc(&mut self, from: u64, to: u64, amount: u64) {
         let sum = self.arcs.entry((from, to)).or_default();
         *sum = sum.saturating_add(amount);
     }
 
-    /// The file: histograms by address, then arcs by addresses. Fails when an amount has no room: then a coarser dimension
-    /// is needed.
+    /// Returns the file: histograms by address, then arcs by addresses.
+    ///
+    /// # Errors
+    ///
+    /// When an amount does not fit. A coarser dimension is then needed.
     pub fn finish(mut self) -> Result<Gmon> {
         let mut gmon = Gmon::new(self.abi);
         while let Some((low, site)) = self.sites.pop_first() {
@@ -74,7 +79,7 @@ impl Builder {
         Ok(gmon)
     }
 
-    /// The end of the 2 bytes at `low`, which must be an address of the target.
+    /// Returns the end of the 2 bytes at `low`, which must be an address of the target.
     fn limit(&self, low: u64) -> Result<u64> {
         let last = if self.abi.word_size == 4 { u64::from(u32::MAX) } else { u64::MAX };
         low.checked_add(2).filter(|&high| high <= last).ok_or(Error {

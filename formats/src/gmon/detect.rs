@@ -1,10 +1,10 @@
-//! Form and abi of a file that nobody described. Only the version word tells the byte order; the pointer size shows
-//! when the records are walked: a wrong one runs into bytes that are no tag, or past the end.
+//! Detection of form and ABI. Only the version word shows the byte order. The pointer size shows in
+//! a walk over the records: a wrong one leads to bytes that are not a tag, or past the end.
 
 use super::layout::*;
 use crate::Abi;
 
-/// Finds form and abi; what is given is kept. `None`: no form fits.
+/// Detects form and ABI, and keeps those that are passed in. Returns `None` if no form fits.
 pub(super) fn detect(bytes: &[u8], form: Option<Form>, abi: Option<Abi>) -> Option<(Form, Abi)> {
     let candidates: Vec<Abi> = abi.map_or(Abi::ALL.to_vec(), |given| vec![given]);
     if matches!(form, Some(Form::Magic | Form::LdProfile)) || (form.is_none() && bytes.starts_with(COOKIE)) {
@@ -16,7 +16,7 @@ pub(super) fn detect(bytes: &[u8], form: Option<Form>, abi: Option<Abi>) -> Opti
 
 fn detect_magic(bytes: &[u8], mut candidates: Vec<Abi>) -> (Form, Abi) {
     let version = |abi: &Abi| bytes.get(4..8).map_or(u64::MAX, |bytes| abi.number(bytes));
-    // A version that is none in either order is left to the reader, which names it.
+    // A version that is unknown in both byte orders is left to the reader, which reports it.
     if candidates.iter().any(|abi| is_version(version(abi))) {
         candidates.retain(|abi| is_version(version(abi)));
     }
@@ -37,20 +37,20 @@ fn detect_bsd(bytes: &[u8], form: Option<Form>, candidates: &[Abi]) -> Option<(F
     let fit = |form| candidates.iter().map(move |&abi| (walk_bsd(bytes, form, abi), form, abi));
     let (fit, form_found, found) =
         forms.flat_map(fit).max_by_key(|&(fit, _, f)| (fit, f.word_size == 8, !f.big_endian))?;
-    // Without a cookie nearly any bytes could be such a file: unasked, only what looks like one in every way is taken.
-    // With the form named there is less to guess; the reader says what is wrong.
+    // Without a cookie nearly any bytes could be such a file, so only plausible ones are accepted.
+    // If the caller names the form, all are: the reader reports what is wrong.
     let enough = if form.is_none() { PLAUSIBLE } else { 0 };
     (fit >= enough).then_some((form_found, found))
 }
 
-/// In `ld.so` profiles the dimension stands behind the addresses.
+/// Returns the pointer size of an `ld.so` profile, whose dimension follows the addresses.
 fn ld_profile_word(bytes: &[u8]) -> u8 {
     let dimen = |word: usize| bytes.get(HEADER + 4 + 2 * word + 8..).and_then(|rest| rest.get(..15));
     let fits = |word| dimen(word).is_some_and(is_text);
     if !fits(8) && fits(4) { 4 } else { 8 }
 }
 
-/// Printable up to a first zero, zeros from there.
+/// Returns whether the bytes are printable up to a first zero, and zeros from there.
 fn is_text(padded: &[u8]) -> bool {
     let text = text(padded);
     !text.is_empty()
@@ -58,8 +58,9 @@ fn is_text(padded: &[u8]) -> bool {
         && padded[text.len()..].iter().all(|&b| b == 0)
 }
 
-/// How well the records of the magic form can be walked: 3 to the end of the file, 2 into a cut record, 1 and 0 into
-/// something else; a first record that looks like a histogram counts before that.
+/// Returns how far the records of the magic form can be walked: 3 to the end of the file, 2 into a
+/// truncated record, 1 and 0 into something else. A first record that looks like a histogram has
+/// precedence over that.
 fn walk_magic(bytes: &[u8], abi: Abi) -> (bool, u8) {
     let sizes = Sizes::of(abi);
     let number = |at: usize| bytes.get(at..at + 4).map(|bytes| abi.number(bytes));
@@ -78,9 +79,9 @@ fn walk_magic(bytes: &[u8], abi: Abi) -> (bool, u8) {
             TAG_HISTOGRAM => number(body + 2 * sizes.word).map(|bins| sizes.histogram as u64 + 2 * bins),
             TAG_ARC => Some(sizes.arc as u64),
             TAG_BLOCKS => number(body).map(|blocks| {
-                let room = ((bytes.len() - body) / sizes.block) as u64;
+                let capacity = ((bytes.len() - body) / sizes.block) as u64;
                 let other = blocks.swap_bytes() >> 32;
-                4 + sizes.block as u64 * if blocks > room && other <= room { other } else { blocks }
+                4 + sizes.block as u64 * if blocks > capacity && other <= capacity { other } else { blocks }
             }),
             _ => break u8::from(records > 0),
         };
@@ -91,11 +92,11 @@ fn walk_magic(bytes: &[u8], abi: Abi) -> (bool, u8) {
     (plausible, quality)
 }
 
-/// What [`walk_bsd`] must reach before bytes without a cookie are taken for a BSD form.
+/// Result of [`walk_bsd`] from which on bytes without a cookie are accepted as a BSD form.
 const PLAUSIBLE: u8 = 5;
 
-/// How well a BSD form fits, from 0 (not at all): the header's length, a range of addresses that can be, as many bins as
-/// that range can have, bins within the file, whole arcs behind them.
+/// Returns how well a BSD form fits, from 0 (not at all): the header's length, a possible range of
+/// addresses, as many bins as that range can have, bins within the file, complete arcs after them.
 fn walk_bsd(bytes: &[u8], form: Form, abi: Abi) -> u8 {
     let sizes = Sizes::of(abi);
     let header = if form == Form::Bsd44 { sizes.bsd44_header } else { sizes.bsd_header };
@@ -110,7 +111,7 @@ fn walk_bsd(bytes: &[u8], form: Form, abi: Abi) -> u8 {
     }
     let bins = (ncnt - header as u64) / 2;
     let whole = ncnt & !1 <= bytes.len() as u64;
-    // C libraries take one bin for 2 to 16 bytes of code.
+    // C libraries use one bin for 2 to 16 bytes of code.
     let dense = bins > 0 && (1..=1000).contains(&((high - low) / bins));
     let arcs = whole && (bytes.len() as u64 - (ncnt & !1)).is_multiple_of(sizes.bsd_arc as u64);
     1 + 8 * u8::from(form == Form::Bsd44) + 4 * u8::from(dense) + 2 * u8::from(whole) + u8::from(arcs)

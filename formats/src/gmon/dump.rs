@@ -1,10 +1,14 @@
-//! A file as plain text, one record a line; of a histogram the bins that are not zero.
+//! Dump of a file: one record a line, and of a histogram the bins that are not zero.
 
 use std::io::{Result, Write};
 
 use super::layout::*;
 
-/// Prints every record.
+/// Prints every record of a file.
+///
+/// # Errors
+///
+/// When `out` fails.
 pub fn dump(gmon: &Gmon, out: &mut impl Write) -> Result<()> {
     let abi = gmon.abi;
     writeln!(out, "endian {} ptr {}", if abi.big_endian { "big" } else { "little" }, abi.word_size)?;

@@ -1,5 +1,5 @@
-//! The bytes of a gmon.out file, and the model that keeps every one of them. `P` is the target's pointer size (4 or 8); all
-//! numbers are in the target's byte order; nothing is padded or aligned.
+//! Layout of gmon.out, and a model that keeps every byte. `P` is the target's pointer size (4 or
+//! 8). All numbers are in the target's byte order; nothing is padded or aligned.
 //!
 //! ```text
 //! magic     "gmon"  version u32 (1; 0 is read too)  spare 12           then records up to the end of the file:
@@ -12,22 +12,23 @@
 //!           tag u32 1  narcs u32   narcs x (from P  self P  count u32), addresses relative to low;   unused zero bytes
 //! ```
 //!
-//! `hist_size` counts bins, whatever the manual says; `ncnt` counts bytes, header included. GNU gprof reads and writes
-//! `nblocks` in its host's byte order: [`Blocks::swapped_count`] keeps that.
+//! `hist_size` counts bins, although the manual says otherwise. `ncnt` counts bytes, including the
+//! header. GNU gprof reads and writes `nblocks` in the byte order of its host:
+//! [`Blocks::swapped_count`] keeps that.
 
 use crate::{Abi, Ending, Error};
 
-/// The first bytes of the magic forms.
+/// First bytes of the magic forms.
 pub const COOKIE: &[u8; 4] = b"gmon";
-/// The version that is written.
+/// Version that heaptape writes.
 pub const VERSION: u32 = 1;
-/// The version word of profiles that glibc's `ld.so` writes of a shared object (`LD_PROFILE`).
+/// Version of profiles that glibc's `ld.so` writes of a shared object (`LD_PROFILE`).
 pub const LD_PROFILE_VERSION: u32 = 0x1_ffff;
-/// Ticks a second in old BSD files, which do not say: what GNU gprof takes.
+/// Ticks per second in old BSD files, which do not contain it: the value that GNU gprof assumes.
 pub const BSD_RATE: u32 = 100;
-/// The version word of the 4.4BSD form.
+/// Version of the 4.4BSD form.
 pub const BSD44_VERSION: u32 = 0x0005_1879;
-/// Cookie, version and spare bytes.
+/// Length of cookie, version and spare bytes.
 pub const HEADER: usize = 20;
 /// Tag of a histogram record.
 pub const TAG_HISTOGRAM: u8 = 0;
@@ -35,30 +36,30 @@ pub const TAG_HISTOGRAM: u8 = 0;
 pub const TAG_ARC: u8 = 1;
 /// Tag of a record of basic-block counts.
 pub const TAG_BLOCKS: u8 = 2;
-/// The most that a bin holds; more is written as several records.
+/// Maximum of a bin. A larger number is written as several records.
 pub const BIN_MAX: u64 = 0xffff;
 
-/// Bytes of the records' fixed parts for one pointer size.
+/// Sizes of the fixed parts of records for one pointer size, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Of a pointer.
+    /// Size of a pointer.
     pub word: usize,
-    /// Of a histogram record up to its bins, without its tag.
+    /// Size of a histogram record up to its bins, without its tag.
     pub histogram: usize,
-    /// Of an arc, without its tag.
+    /// Size of an arc, without its tag.
     pub arc: usize,
-    /// Of one basic block.
+    /// Size of one basic block.
     pub block: usize,
-    /// Of an arc of the BSD forms.
+    /// Size of an arc of the BSD forms.
     pub bsd_arc: usize,
-    /// Of the old BSD header.
+    /// Size of the old BSD header.
     pub bsd_header: usize,
-    /// Of the 4.4BSD header.
+    /// Size of the 4.4BSD header.
     pub bsd44_header: usize,
 }
 
 impl Sizes {
-    /// For a abi.
+    /// Returns the sizes for an ABI.
     pub const fn of(abi: Abi) -> Sizes {
         let word = if abi.word_size == 4 { 4 } else { 8 };
         Sizes {
@@ -73,21 +74,21 @@ impl Sizes {
     }
 }
 
-/// The four forms of the file.
+/// Form of a gmon.out file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// With cookie and tagged records.
+    /// Cookie and tagged records.
     Magic,
     /// Old BSD: no cookie, no rate.
     Bsd,
-    /// 4.4BSD: no cookie, a version word behind `ncnt`.
+    /// 4.4BSD: no cookie, a version word after `ncnt`.
     Bsd44,
-    /// What glibc's `ld.so` writes of one shared object.
+    /// Profile of one shared object by glibc's `ld.so`.
     LdProfile,
 }
 
 impl Form {
-    /// The name that gprof's `-O` uses; `ld.so` for the form that it does not know.
+    /// Returns the name that gprof's `-O` uses; `ld.so` for the form that gprof does not know.
     pub const fn name(self) -> &'static str {
         match self {
             Form::Magic => "magic",
@@ -98,24 +99,26 @@ impl Form {
     }
 }
 
-/// What the samples of a histogram are.
+/// Unit of the samples of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// Samples a unit of the dimension; `None` in the old BSD form, which does not say.
+    /// Samples for each unit of the dimension; `None` in the old BSD form, which does not contain
+    /// it.
     pub rate: Option<u32>,
-    /// The dimension: zero-padded, not always ended by a zero.
+    /// Name of the dimension, zero-padded, not always terminated by a zero.
     pub dimen: [u8; 15],
-    /// Its abbreviation.
+    /// Abbreviation of the dimension.
     pub abbrev: u8,
 }
 
 impl Unit {
-    /// Seconds, as every C library writes and as the BSD forms mean without saying.
+    /// Returns seconds, which every C library writes and the BSD forms imply.
     pub const fn seconds(rate: Option<u32>) -> Unit {
         Unit { rate, dimen: *b"seconds\0\0\0\0\0\0\0\0", abbrev: b's' }
     }
 
-    /// A dimension of which each sample is one ("bytes", cut after 15 bytes), and its abbreviation (b'b').
+    /// Returns a dimension that each sample counts one of ("bytes", truncated after 15 bytes), with
+    /// its abbreviation (b'b').
     pub fn counted(dimension: &str, abbrev: u8) -> Unit {
         let mut dimen = [0; 15];
         for (position, &byte) in dimen.iter_mut().zip(dimension.as_bytes()) {
@@ -124,71 +127,72 @@ impl Unit {
         Unit { rate: Some(1), dimen, abbrev }
     }
 
-    /// The dimension's text.
+    /// Returns the name of the dimension without padding.
     pub fn dimension(&self) -> &[u8] {
         text(&self.dimen)
     }
 }
 
-/// One histogram record.
+/// One histogram record of a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Histogram<'a> {
-    /// Bytes from the file's start to the record, when it was read.
+    /// Offset of the record in the file, if it was read.
     pub offset: u64,
-    /// First address.
+    /// First address of the range.
     pub low: u64,
-    /// Address after the last.
+    /// Address after the last one of the range.
     pub high: u64,
-    /// What its samples are.
+    /// Unit of the samples.
     pub unit: Unit,
-    /// Bins that the record announces; in a cut file more than [`Histogram::bins`] holds.
+    /// Number of bins that the record announces; in a truncated file more than [`Histogram::bins`]
+    /// holds.
     pub size: u32,
-    /// The samples.
+    /// Samples of each bin.
     pub bins: &'a [u16],
 }
 
 impl Histogram<'_> {
-    /// The first address of bin `index`: `low + index * (high - low) / bins`, rounded down.
+    /// Returns the first address of bin `index`: `low + index * (high - low) / bins`, rounded down.
     pub fn bin_address(&self, index: usize) -> u64 {
         let span = u128::from(self.high.wrapping_sub(self.low));
         let step = (index as u128 * span).checked_div(u128::from(self.size)).unwrap_or(0);
         self.low.wrapping_add(step as u64)
     }
 
-    /// Bytes a bin; infinite without bins.
+    /// Returns the bytes of address range for each bin; infinite without bins.
     pub fn bytes_per_bin(&self) -> f64 {
         (self.high as f64 - self.low as f64) / f64::from(self.size)
     }
 }
 
-/// A run of histogram records that agree in all but their ranges and bins: as profiles of sums have one for each address,
-/// they are kept together, in less memory than the file takes.
+/// A run of histogram records that differ only in their ranges and bins. Profiles of sums have one
+/// for each address, so they are kept together, in less memory than the file needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histograms {
-    /// Bytes from the file's start to the first record.
+    /// Offset of the first record in the file.
     pub offset: u64,
-    /// What the samples are.
+    /// Unit of the samples.
     pub unit: Unit,
-    /// Bins of each record.
+    /// Number of bins of each record.
     pub size: u32,
-    /// First address, and address after the last, of each record.
+    /// First address, and address after the last one, of each record.
     pub ranges: Vec<(u64, u64)>,
-    /// The bins of all records; of the last one of a cut file only what is there.
+    /// Bins of all records; of the last record of a truncated file those that are there.
     pub bins: Vec<u16>,
 }
 
 impl Histograms {
-    /// One record.
+    /// Returns a run of one record.
     pub fn one(low: u64, high: u64, unit: Unit, bins: Vec<u16>) -> Histograms {
         Histograms { offset: 0, unit, size: bins.len() as u32, ranges: vec![(low, high)], bins }
     }
 
-    /// The same as a part of a file.
+    /// Converts the run into a record of a file.
     pub fn record(self) -> Record {
         Record::Histograms(Box::new(self))
     }
 
-    /// The records; `step` is the length of one in the file.
+    /// Returns the records; `step` is the length of one in the file.
     pub(super) fn records(&self, step: u64) -> impl Iterator<Item = Histogram<'_>> {
         let size = self.size as usize;
         (0..).zip(&self.ranges).map(move |(index, &(low, high))| {
@@ -198,13 +202,13 @@ impl Histograms {
         })
     }
 
-    /// Whether the last record has fewer bins than it announces.
+    /// Returns whether the last record has fewer bins than it announces.
     pub(super) fn is_truncated(&self) -> bool {
         (self.bins.len() as u64) < self.ranges.len() as u64 * u64::from(self.size)
     }
 }
 
-/// The bytes up to the first zero.
+/// Returns the bytes up to the first zero.
 pub(super) fn text(padded: &[u8]) -> &[u8] {
     padded.split(|&byte| byte == 0).next().unwrap_or_default()
 }
@@ -212,73 +216,75 @@ pub(super) fn text(padded: &[u8]) -> &[u8] {
 /// An arc of the call graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Arc {
-    /// Where it was called from: the return address.
+    /// Return address of the call.
     pub from: u64,
-    /// An address within what was called.
+    /// Address within the called function.
     pub to: u64,
-    /// How often. 32 bits in the magic form.
+    /// Number of calls; 32 bits in the magic form.
     pub count: u64,
 }
 
-/// One basic block.
+/// Execution count of one basic block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// An address in it.
+    /// Address in the block.
     pub address: u64,
-    /// How often it ran.
+    /// Number of executions.
     pub count: u64,
 }
 
 /// A record of basic-block counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocks {
-    /// Blocks that the record announces; in a cut file more than [`Blocks::blocks`] holds.
+    /// Number of blocks that the record announces; in a truncated file more than [`Blocks::blocks`]
+    /// holds.
     pub size: u32,
-    /// Whether that number lies in the other byte order than the rest.
+    /// Whether that number is in the opposite byte order to the rest.
     pub swapped_count: bool,
-    /// The blocks.
+    /// Blocks of the record.
     pub blocks: Vec<Block>,
 }
 
-/// A run of records of one kind without another between them; of basic blocks a single record.
+/// A run of records of one kind, or a single record of basic blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// One or more records of tag 0.
     Histograms(Box<Histograms>),
     /// One or more records of tag 1.
     Arcs(Vec<Arc>),
-    /// Tag 2.
+    /// One record of tag 2.
     Blocks(Blocks),
 }
 
-/// A file: everything that it takes to write the same bytes again.
+/// A gmon.out file, with everything that is needed to write the same bytes again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gmon {
-    /// Which form.
+    /// Form of the file.
     pub form: Form,
-    /// Byte order and pointer size.
+    /// Byte order and pointer size of the target.
     pub abi: Abi,
-    /// The version word; 0 in the old BSD form.
+    /// Version of the file; 0 in the old BSD form.
     pub version: u32,
-    /// 12 bytes without meaning: zeros from C libraries, uninitialised memory from `gprof -s`.
+    /// 12 bytes without meaning: zeros from C libraries, uninitialized memory from `gprof -s`.
     pub spare: [u8; 12],
-    /// BSD forms: whether `ncnt` was odd; the half bin is not in the file.
+    /// Whether `ncnt` of a BSD form is an uneven number. The half bin is not in the file.
     pub has_half_bin: bool,
-    /// The records in the order of the file.
+    /// Records in the order of the file.
     pub records: Vec<Record>,
-    /// Bytes behind the last readable record or bin: a cut record, or the unused end of an `ld.so` profile.
+    /// Bytes after the last readable record or bin: a truncated record, or the unused end of an
+    /// `ld.so` profile.
     pub tail: Vec<u8>,
     /// How the file ended.
     pub ending: Ending,
-    /// What is readable but can hardly be meant (at most [`NOTES`]).
+    /// Readable but implausible values, at most [`NOTES`].
     pub notes: Vec<Error>,
 }
 
-/// The most notes that a reader keeps.
+/// Maximum number of notes that a reader keeps.
 pub const NOTES: usize = 32;
 
 impl Gmon {
-    /// An empty file of the magic form.
+    /// Creates an empty file of the magic form.
     pub fn new(abi: Abi) -> Gmon {
         Gmon {
             form: Form::Magic,
@@ -293,7 +299,7 @@ impl Gmon {
         }
     }
 
-    /// The histogram records.
+    /// Returns the histogram records.
     pub fn histograms(&self) -> impl Iterator<Item = Histogram<'_>> {
         let header = 1 + Sizes::of(self.abi).histogram as u64;
         let runs = self.records.iter().filter_map(|record| match record {
@@ -303,8 +309,8 @@ impl Gmon {
         runs.flat_map(move |run| run.records(header + 2 * u64::from(run.size)))
     }
 
-    /// The arcs, with link-time addresses: those of `ld.so` profiles count from the object's lowest address, and their
-    /// caller is 0 when it lies outside the object.
+    /// Returns the arcs with link-time addresses. Those of `ld.so` profiles are relative to the
+    /// object's lowest address, and their caller is 0 if it is outside the object.
     pub fn arcs(&self) -> impl Iterator<Item = Arc> {
         let relative = self.form == Form::LdProfile;
         let base = self.histograms().next().filter(|_| relative).map_or(0, |histogram| histogram.low);
@@ -319,7 +325,7 @@ impl Gmon {
         })
     }
 
-    /// The records of basic blocks.
+    /// Returns the records of basic blocks.
     pub fn blocks(&self) -> impl Iterator<Item = &Blocks> {
         self.records.iter().filter_map(|record| match record {
             Record::Blocks(blocks) => Some(blocks),
@@ -327,12 +333,13 @@ impl Gmon {
         })
     }
 
-    /// Histogram records, arcs and basic-block records, as `gprof -i` counts them.
+    /// Returns the numbers of histogram records, arcs and basic-block records, as `gprof -i` counts
+    /// them.
     pub fn counts(&self) -> [usize; 3] {
         [self.histograms().count(), self.arcs().count(), self.blocks().count()]
     }
 
-    /// For a cut file, what is missing where.
+    /// Returns the missing field of a truncated file as an error.
     pub fn truncation(&self) -> Option<Error> {
         match self.ending {
             Ending::Complete => None,

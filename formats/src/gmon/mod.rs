@@ -1,7 +1,9 @@
-//! gprof's gmon.out: histograms of where samples (or bytes) fell, arcs of the call graph, counts of basic blocks.
+//! gprof's gmon.out: histograms of the addresses of samples (or bytes), arcs of the call graph,
+//! counts of basic blocks.
 //!
-//! [`read`] keeps the file as it is, [`write()`] gives the same bytes again; [`Union`] is what several records and files mean
-//! together, in 64 bits; [`Builder`] makes a file of sums that are larger than its fields; [`dump()`] prints one.
+//! [`read`] keeps the file as it is, and [`write()`] returns the same bytes. [`Union`] is the sum
+//! of several records and files in 64 bits. [`Builder`] makes a file of sums that are larger than
+//! its fields. [`dump()`] prints a file.
 
 mod bsd;
 mod builder;

@@ -1,20 +1,26 @@
-//! Bytes -> [`Gmon`]. A cut file keeps every whole record, and of a cut histogram its bins; anything else that is wrong is
-//! an error with its position. Takes memory in proportion to the bytes, never to a number in them.
+//! Reader of gmon.out files. A truncated file keeps its complete records, and its last histogram
+//! the bins that are there. All other faults are errors with their offset. Memory is proportional
+//! to the bytes, never to a number in them.
 
 use super::layout::*;
 use super::{bsd, detect};
 use crate::{Abi, Cursor, Ending, Error, Format, Kind, Result};
 
-/// What the caller knows about a file; `None` is found out.
+/// Form and ABI of a file, if the caller knows them. `None` is detected.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hints {
-    /// The form, as by gprof's `-O`.
+    /// Form of the file, as by gprof's `-O`.
     pub form: Option<Form>,
-    /// Byte order and pointer size, as the executable has them.
+    /// Byte order and pointer size, as in the executable.
     pub abi: Option<Abi>,
 }
 
 /// Reads a file of any form.
+///
+/// # Errors
+///
+/// When the bytes are not a gmon.out file, have a version that is not read, or contain an unknown
+/// tag.
 pub fn read(bytes: &[u8], hints: Hints) -> Result<Gmon> {
     let found = detect::detect(bytes, hints.form, hints.abi);
     let Some((form, abi)) = found else {
@@ -73,7 +79,7 @@ fn magic(bytes: &[u8], abi: Abi) -> Result<Gmon> {
 }
 
 impl Gmon {
-    /// Takes a histogram over, noting what can hardly be meant.
+    /// Adds a histogram, and notes implausible values.
     pub(super) fn push_histogram(&mut self, histogram: Histogram<'_>) {
         let mut note = |field, value, expected| {
             if self.notes.len() < NOTES {
@@ -104,7 +110,7 @@ impl Gmon {
         }
     }
 
-    /// Adds `size` bins, or the whole ones that remain, to the last histogram.
+    /// Appends `size` bins, or the complete ones that remain, to the last histogram.
     pub(super) fn push_bins(&mut self, cursor: &mut Cursor<'_>, size: u32) -> Result<()> {
         let there = (cursor.remaining() / 2).min(size as usize);
         let (pairs, _) = cursor.take("bins", 2 * there)?.as_chunks::<2>();
@@ -118,13 +124,14 @@ impl Gmon {
         Ok(())
     }
 
-    /// The file ends within a field; `rest` is what no record holds.
+    /// Marks the file as truncated within a field. `rest` is what no record holds.
     pub(super) fn end_truncated(&mut self, rest: &[u8], offset: u64, field: &'static str) {
         self.tail = rest.to_vec();
         self.ending = Ending::Truncated { offset, field };
     }
 
-    /// Whether the last record has less than it announced: then the rest, less than a bin or block, is the tail.
+    /// Returns whether the last record has less than it announced. The rest, less than a bin or
+    /// block, then becomes the tail.
     pub(super) fn ends_inside(&mut self, cursor: &mut Cursor<'_>) -> bool {
         let field = match self.records.last() {
             Some(Record::Histograms(run)) if run.is_truncated() => "bins",
@@ -136,7 +143,8 @@ impl Gmon {
     }
 }
 
-/// A histogram record behind its tag; as many bins as there are. They go straight to the model.
+/// Reads a histogram record after its tag, with as many bins as there are. They are appended
+/// directly to the model.
 fn histogram(cursor: &mut Cursor<'_>, gmon: &mut Gmon, offset: u64) -> Result<()> {
     let abi = gmon.abi;
     let low = cursor.word("low_pc", abi)?;
@@ -150,13 +158,13 @@ fn histogram(cursor: &mut Cursor<'_>, gmon: &mut Gmon, offset: u64) -> Result<()
     gmon.push_bins(cursor, size)
 }
 
-/// All arcs up to another tag, at once: real files are mostly arcs.
+/// Reads all arcs up to another tag at once: real files are mostly arcs.
 fn arcs(cursor: &mut Cursor<'_>, gmon: &mut Gmon) -> Result<()> {
     let size = 1 + Sizes::of(gmon.abi).arc;
     let rest = cursor.rest();
     let whole = rest.chunks_exact(size).take_while(|record| record[0] == TAG_ARC).count();
     if whole == 0 {
-        // The bytes end within this one: say in which field.
+        // The bytes end within this arc: report the field.
         cursor.skip(1);
         cursor.word("from_pc", gmon.abi)?;
         cursor.word("self_pc", gmon.abi)?;
@@ -172,7 +180,8 @@ fn arcs(cursor: &mut Cursor<'_>, gmon: &mut Gmon) -> Result<()> {
     Ok(())
 }
 
-/// One arc, its widths and order known to the compiler. `bytes` holds at least its two words and 4 bytes.
+/// Decodes one arc. Width and byte order are constants for the compiler. `bytes` has at least its
+/// two words and 4 bytes.
 fn arc<const WORD: usize, const BIG: bool>(bytes: &[u8]) -> Arc {
     let (from, rest) = bytes.split_at(WORD);
     let (to, count) = rest.split_at(WORD);
@@ -185,14 +194,14 @@ fn number<const BIG: bool>(bytes: &[u8]) -> u64 {
     narrow.or_else(|_| wide()).unwrap_or_default()
 }
 
-/// A record of basic blocks behind its tag; as many blocks as there are.
+/// Reads a record of basic blocks after its tag, with as many blocks as there are.
 fn blocks(cursor: &mut Cursor<'_>, abi: Abi) -> Result<Blocks> {
     let announced = cursor.number("nblocks", abi, 4)? as u32;
     let each = Sizes::of(abi).block;
-    let room = cursor.remaining() / each;
-    let swapped_count = announced as usize > room && announced.swap_bytes() as usize <= room;
+    let capacity = cursor.remaining() / each;
+    let swapped_count = announced as usize > capacity && announced.swap_bytes() as usize <= capacity;
     let size = if swapped_count { announced.swap_bytes() } else { announced };
-    let bytes = cursor.take("address", each * room.min(size as usize))?;
+    let bytes = cursor.take("address", each * capacity.min(size as usize))?;
     let block = |bytes: &[u8]| {
         let (address, count) = bytes.split_at(each / 2);
         Block { address: abi.number(address), count: abi.number(count) }
@@ -200,7 +209,8 @@ fn blocks(cursor: &mut Cursor<'_>, abi: Abi) -> Result<Blocks> {
     Ok(Blocks { size, swapped_count, blocks: bytes.chunks_exact(each).map(block).collect() })
 }
 
-/// glibc's profile of one shared object: always one histogram and one table of arcs, in a file of fixed size.
+/// Reads glibc's profile of one shared object: always one histogram and one table of arcs, in a
+/// file of fixed size.
 fn ld_profile(bytes: &[u8], abi: Abi) -> Result<Gmon> {
     let mut cursor = Cursor::new(Format::Gmon, bytes);
     let mut gmon = Gmon { form: Form::LdProfile, ..header(&mut cursor, abi)? };
@@ -231,8 +241,8 @@ fn ld_profile_records(cursor: &mut Cursor<'_>, gmon: &mut Gmon) -> Result<()> {
     tag(&mut ahead, abi, TAG_ARC)?;
     let count = ahead.number("narcs", abi, 4)?;
     let sizes = Sizes::of(abi);
-    let room = ahead.remaining() / sizes.arc;
-    if count > room as u64 {
+    let capacity = ahead.remaining() / sizes.arc;
+    if count > capacity as u64 {
         return Err(ahead.error("from_pc", Kind::Truncated));
     }
     let bytes = ahead.take("from_pc", count as usize * sizes.arc)?;
@@ -246,7 +256,7 @@ fn ld_profile_records(cursor: &mut Cursor<'_>, gmon: &mut Gmon) -> Result<()> {
     Ok(())
 }
 
-/// A tag of `ld.so` profiles: 4 bytes.
+/// Reads a tag of an `ld.so` profile: 4 bytes.
 fn tag(cursor: &mut Cursor<'_>, abi: Abi, expected: u8) -> Result<()> {
     let position = cursor.clone();
     match cursor.number("tag", abi, 4)? {

@@ -1,42 +1,43 @@
-//! What records mean together, within one file and over several: GNU gprof's rules, but in 64 bits where its bins wrap
-//! at 2^32 and its `-s` truncates to 16 and 32 bits.
+//! Sums of several records, within one file and over several: GNU gprof's rules, but in 64 bits
+//! where its bins wrap at 2^32 and its `-s` truncates to 16 and 32 bits.
 //!
-//! Histograms of the same range are added; disjoint ones (they may touch) stand side by side; anything else is an error.
-//! All must agree in dimension and in bytes a bin. Arcs and blocks with the same addresses are added.
+//! Histograms of the same range are added. Disjoint ones (they may touch) are kept side by side.
+//! Any other overlap is an error. All must have the same dimension and the same bytes a bin. Arcs
+//! and blocks with the same addresses are added.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::layout::*;
 use crate::{Abi, Error, Format, Kind, Result};
 
-/// The sum of all histogram records of one range.
+/// Sum of all histogram records of one range.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sum {
-    /// First address.
+    /// First address of the range.
     pub low: u64,
-    /// Address after the last.
+    /// Address after the last one of the range.
     pub high: u64,
-    /// The added bins.
+    /// Sums of the bins.
     pub bins: Vec<u64>,
 }
 
 impl Sum {
-    /// Bytes a bin.
+    /// Returns the bytes of address range for each bin.
     pub fn bytes_per_bin(&self) -> f64 {
         (self.high as f64 - self.low as f64) / self.bins.len() as f64
     }
 }
 
-/// Everything added up.
+/// Sums of all records of the added files.
 #[derive(Clone, Debug, Default)]
 pub struct Union {
-    /// What the samples of the first histogram record are; its rate holds for all.
+    /// Unit of the first histogram record. Its rate is used for all.
     pub unit: Option<Unit>,
-    /// In the order in which the ranges came.
+    /// Histograms, in the order in which their ranges first occurred.
     pub sums: Vec<Sum>,
-    /// In the order in which the pairs of addresses came.
+    /// Arcs, in the order in which their pairs of addresses first occurred.
     pub arcs: Vec<Arc>,
-    /// In the order in which the addresses came.
+    /// Basic blocks, in the order in which their addresses first occurred.
     pub blocks: Vec<Block>,
     by_range: HashMap<(u64, u64), usize>,
     by_low: BTreeMap<u64, u64>,
@@ -45,11 +46,17 @@ pub struct Union {
     bytes_per_bin: f64,
 }
 
-/// How far bytes a bin may differ between records: gprof takes 0.000001 in units of 2 bytes.
+/// Tolerance for the difference in bytes a bin between records: gprof accepts 0.000001 in units of
+/// 2 bytes.
 const SCALE_SLACK: f64 = 2e-6;
 
 impl Union {
-    /// Adds a file. An error leaves the records before the faulty one added.
+    /// Adds a file.
+    ///
+    /// # Errors
+    ///
+    /// When a histogram overlaps another one, or has another scale or dimension. The records before
+    /// it have then been added.
     pub fn add(&mut self, gmon: &Gmon) -> Result<()> {
         gmon.histograms().try_for_each(|histogram| self.add_histogram(&histogram))?;
         for arc in gmon.arcs() {
@@ -98,7 +105,7 @@ impl Union {
             self.sums.push(Sum { low: range.0, high: range.1, bins: vec![0; histogram.bins.len()] });
         }
         let bins = &mut self.sums[index].bins;
-        // A cut record has fewer bins than a whole one of the same range.
+        // A truncated record has fewer bins than a complete one of the same range.
         bins.resize(bins.len().max(histogram.bins.len()), 0);
         for (sum, &bin) in bins.iter_mut().zip(histogram.bins) {
             *sum += u64::from(bin);
@@ -106,7 +113,7 @@ impl Union {
         Ok(())
     }
 
-    /// A range that has an address in common with this one.
+    /// Returns a range that has an address in common with this one.
     fn overlap(&self, (low, high): (u64, u64)) -> Option<(u64, u64)> {
         if low >= high {
             return None;
@@ -115,12 +122,17 @@ impl Union {
         (*below.1 > low).then_some((*below.0, *below.1))
     }
 
-    /// Samples a unit of the dimension: the first record's rate.
+    /// Returns the samples for each unit of the dimension: the rate of the first record.
     pub fn rate(&self) -> u32 {
         self.unit.and_then(|unit| unit.rate).unwrap_or(BSD_RATE)
     }
 
-    /// A file that says the same: histograms, arcs, blocks. What the fields do not hold is repeated.
+    /// Returns a file with these sums: histograms, arcs, blocks. A record whose numbers do not fit
+    /// its fields is repeated.
+    ///
+    /// # Errors
+    ///
+    /// When a bin is 2^32 or more, or an arc would have to be repeated more than 65,536 times.
     pub fn to_gmon(&self, form: Form, abi: Abi) -> Result<Gmon> {
         let mut gmon = Gmon { form, ..Gmon::new(abi) };
         if let Some(unit) = self.unit {
@@ -145,24 +157,24 @@ impl Union {
     }
 }
 
-/// Appends as many records of one range as its fullest bin needs; at least one.
+/// Appends as many records of one range as its largest bin needs, at least one.
 pub(super) fn split(gmon: &mut Gmon, range: (u64, u64), unit: Unit, bins: &[u64]) -> Result<()> {
     // gprof adds in 32 bits.
     if let Some(&bin) = bins.iter().find(|&&bin| bin > u64::from(u32::MAX)) {
-        let expected = "a sum below 2^32 belongs: gprof wraps there; take a coarser dimension";
+        let expected = "a sum below 2^32 belongs: gprof wraps there; use a coarser dimension";
         return Err(Error { format: Format::Gmon, offset: 0, field: "bins", kind: Kind::Bad(bin, expected) });
     }
     let size = bins.len() as u32;
     let records = bins.iter().map(|bin| bin.div_ceil(BIN_MAX)).max().unwrap_or(0).max(1);
-    for turn in 0..records {
-        let part = |bin: &u64| bin.saturating_sub(turn * BIN_MAX).min(BIN_MAX) as u16;
+    for repeat in 0..records {
+        let share = |bin: &u64| bin.saturating_sub(repeat * BIN_MAX).min(BIN_MAX) as u16;
         match gmon.records.last_mut() {
             Some(Record::Histograms(run)) if run.unit == unit && run.size == size => {
                 run.ranges.push(range);
-                run.bins.extend(bins.iter().map(part));
+                run.bins.extend(bins.iter().map(share));
             }
             _ => {
-                let run = Histograms::one(range.0, range.1, unit, bins.iter().map(part).collect());
+                let run = Histograms::one(range.0, range.1, unit, bins.iter().map(share).collect());
                 gmon.records.push(run.record());
             }
         }
@@ -170,17 +182,17 @@ pub(super) fn split(gmon: &mut Gmon, range: (u64, u64), unit: Unit, bins: &[u64]
     Ok(())
 }
 
-/// The most records that one arc is repeated in: 2^48 calls.
+/// Maximum number of records in which one arc is repeated: 2^48 calls.
 const ARC_REPEATS: u64 = 1 << 16;
 
-/// An arc as often as its count needs.
+/// Appends an arc as often as its count needs.
 pub(super) fn put_arc(arcs: &mut Vec<Arc>, arc: Arc, most: u64) -> Result<()> {
     let repeats = arc.count.div_ceil(most).max(1);
     if repeats > ARC_REPEATS {
         let expected = "a sum below 2^48 belongs, as more than 65,536 records would be needed";
         return Err(Error { format: Format::Gmon, offset: 0, field: "count", kind: Kind::Bad(arc.count, expected) });
     }
-    arcs.extend((0..repeats).map(|turn| Arc { count: (arc.count - turn * most).min(most), ..arc }));
+    arcs.extend((0..repeats).map(|repeat| Arc { count: (arc.count - repeat * most).min(most), ..arc }));
     Ok(())
 }
 

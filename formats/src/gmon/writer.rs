@@ -1,10 +1,14 @@
-//! [`Gmon`] -> bytes: what was read is written as it was, byte for byte, cut files included.
+//! Writer of gmon.out files. A file that was read is written byte for byte, also a truncated one.
 
 use super::bsd;
 use super::layout::*;
 use crate::{Abi, Error, Format, Kind, Result};
 
-/// The bytes of the file. Fails only when the form has no position for something in the model.
+/// Returns the bytes of the file.
+///
+/// # Errors
+///
+/// When the form cannot hold something of the model.
 pub fn write(gmon: &Gmon) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     match gmon.form {

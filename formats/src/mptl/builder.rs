@@ -1,10 +1,10 @@
-//! Makes a profile, numbered as the real library numbers: sites and data in order of appearance; site records by ascending
-//! address; symbols and names by first use in that order.
+//! Builder of profiles. It numbers as the real library does: sites and data in order of appearance,
+//! site records by ascending address, symbols and names by first use in that order.
 
 use super::layout::{Bins, Data, Profile, Site, Sums};
 use std::collections::HashMap;
 
-/// A function, as [`Builder::symbol`] gave it.
+/// Handle of a function that [`Builder::symbol`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Symbol(usize);
 
@@ -16,7 +16,7 @@ struct Frame {
     data: u64,
 }
 
-/// Collects sites, symbols and sums.
+/// Collects the sites, symbols and sums of a profile.
 #[derive(Clone, Debug)]
 pub struct Builder {
     bounds: [u64; 3],
@@ -27,20 +27,22 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Starts with these class bounds, and with bins that are empty or were counted elsewhere.
+    /// Creates a builder with the bounds of the size classes, and with bins that are empty or were
+    /// counted elsewhere.
     pub fn new(bounds: [u64; 3], bins: Bins) -> Builder {
         Builder { bounds, bins, frames: Vec::new(), data: Vec::new(), symbols: Vec::new() }
     }
 
-    /// A function that starts at `start`. A name that is empty is no name; it ends at its first NUL.
+    /// Adds a function that starts at `start`. The name ends at its first NUL; an empty one is no
+    /// name.
     pub fn symbol(&mut self, start: u64, name: &[u8]) -> Symbol {
         let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
         self.symbols.push((start, name.to_vec()));
         Symbol(self.symbols.len() - 1)
     }
 
-    /// The next site, called from site `parent` (0: the outermost frame); gives its index, 1, 2, 3 …
-    /// A parent that does not exist yet counts as none.
+    /// Adds the next site, called from site `parent` (0: the outermost frame). Returns its index:
+    /// 1, 2, 3 … A parent that does not exist yet counts as none.
     pub fn site(&mut self, parent: u64, address: u64, symbol: Option<Symbol>) -> u64 {
         let parent = if parent <= self.frames.len() as u64 { parent } else { 0 };
         let symbol = symbol.filter(|symbol| symbol.0 < self.symbols.len());
@@ -48,8 +50,8 @@ impl Builder {
         self.frames.len() as u64
     }
 
-    /// Counts one allocated block, in the bins and at its site (0: in the bins only). mpatrol counts a block of 0 bytes
-    /// as one of 1 byte.
+    /// Counts one allocated block in the bins and at its site (0: in the bins only). Like mpatrol,
+    /// it counts a block of 0 bytes as one of 1 byte.
     pub fn alloc(&mut self, site: u64, size: u64) {
         let (bounds, size) = (self.bounds, size.max(1));
         self.bins.alloc(size);
@@ -58,7 +60,7 @@ impl Builder {
         }
     }
 
-    /// Counts one freed block at the site that allocated it.
+    /// Counts one freed block in the bins and at the site that allocated it.
     pub fn free(&mut self, site: u64, size: u64) {
         let (bounds, size) = (self.bounds, size.max(1));
         self.bins.free(size);
@@ -67,7 +69,8 @@ impl Builder {
         }
     }
 
-    /// Sets a site's sums, when they were counted elsewhere; the bins must then have been counted there too.
+    /// Sets the sums of a site that were counted elsewhere. The bins must then have been counted
+    /// there, too.
     pub fn sums(&mut self, site: u64, allocated: Sums, freed: Sums) {
         if let Some(data) = self.data_of(site) {
             (data.allocated, data.freed) = (allocated, freed);
@@ -83,20 +86,20 @@ impl Builder {
         self.data.get_mut(frame.data as usize - 1)
     }
 
-    /// The profile.
+    /// Returns the profile.
     pub fn build(&self) -> Profile {
         let mut order: Vec<usize> = (0..self.frames.len()).collect();
-        order.sort_by_key(|&at| self.frames[at].address);
+        order.sort_by_key(|&index| self.frames[index].address);
         let mut profile = Profile { bounds: self.bounds, bins: self.bins.clone(), ..Profile::default() };
         profile.data.clone_from(&self.data);
         profile.sites.reserve_exact(order.len());
         let mut numbers = vec![(0, 0); self.symbols.len()];
         let mut offsets: HashMap<&[u8], u64> = HashMap::new();
-        for at in order {
-            let Frame { parent, address, symbol, data } = self.frames[at];
-            let (symbol, name) = symbol.map_or((0, 0), |Symbol(used)| {
-                let (start, name) = &self.symbols[used];
-                if numbers[used].0 == 0 {
+        for index in order {
+            let Frame { parent, address, symbol, data } = self.frames[index];
+            let (symbol, name) = symbol.map_or((0, 0), |Symbol(number)| {
+                let (start, name) = &self.symbols[number];
+                if numbers[number].0 == 0 {
                     profile.symbols.push(*start);
                     let strings = &mut profile.strings;
                     let offset = if name.is_empty() { 0 } else { *offsets.entry(name).or_insert(strings.len() as u64) };
@@ -104,11 +107,11 @@ impl Builder {
                         strings.extend_from_slice(name);
                         strings.push(0);
                     }
-                    numbers[used] = (profile.symbols.len() as u64, offset);
+                    numbers[number] = (profile.symbols.len() as u64, offset);
                 }
-                numbers[used]
+                numbers[number]
             });
-            profile.sites.push(Site { index: at as u64 + 1, parent, address, symbol, name, data });
+            profile.sites.push(Site { index: index as u64 + 1, parent, address, symbol, name, data });
         }
         profile
     }

@@ -1,13 +1,13 @@
-//! A profile as plain text, one record a line.
+//! Dump of a profile: one record a line.
 
 use super::layout::{Profile, Sums};
 use crate::Ending;
 use std::io::{self, Write};
 
-/// Prints every table of a file, and how it ended. Only bins that counted something are listed.
+/// Prints every table of a file, and how it ended. Bins that counted nothing are left out.
 ///
 /// # Errors
-/// When `out` fails. What is wrong with the bytes is printed as the only line.
+/// When `out` fails. An error in the bytes is printed as the only line.
 pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
     let (profile, ending) = match Profile::read(bytes) {
         Ok(read) => read,
@@ -18,9 +18,9 @@ pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "bounds {small} {medium} {large}")?;
     let bins = &profile.bins;
     writeln!(out, "bins {} big allocated {} freed {}", bins.allocated.len(), bins.allocated_big, bins.freed_big)?;
-    for (at, (allocated, freed)) in bins.allocated.iter().zip(&bins.freed).enumerate() {
+    for (index, (allocated, freed)) in bins.allocated.iter().zip(&bins.freed).enumerate() {
         if (*allocated, *freed) != (0, 0) {
-            writeln!(out, "bin {} allocated {allocated} freed {freed}", at + 1)?;
+            writeln!(out, "bin {} allocated {allocated} freed {freed}", index + 1)?;
         }
     }
     for data in &profile.data {
@@ -37,8 +37,8 @@ pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
         }
         writeln!(out, " data {}", site.data)?;
     }
-    for (at, start) in profile.symbols.iter().enumerate() {
-        writeln!(out, "symbol {} start {start:#x}", at + 1)?;
+    for (index, start) in profile.symbols.iter().enumerate() {
+        writeln!(out, "symbol {} start {start:#x}", index + 1)?;
     }
     writeln!(out, "strings {}", profile.strings.len())?;
     match ending {
@@ -47,7 +47,7 @@ pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// Count and bytes of each class.
+/// Prints count and bytes of each size class.
 fn sums(sums: &Sums, out: &mut dyn Write) -> io::Result<()> {
     sums.counts.iter().zip(&sums.totals).try_for_each(|(count, total)| write!(out, " {count}/{total}"))
 }

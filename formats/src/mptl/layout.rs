@@ -1,4 +1,4 @@
-//! The bytes of MPTL, described here and nowhere else.
+//! Layout of MPTL.
 //!
 //! ```text
 //! "MPTL"  1  version                                      a number is a native word of the writing machine: 4 or 8 bytes
@@ -10,29 +10,31 @@
 //! length  string table                                    names end with a NUL; byte 0 is one, so offset 0 is no name
 //! "MPTL"
 //! ```
-//! Indexes count from 1; 0 is none. A site is a return address together with all its callers; its parent is the caller.
-//! Bin i counts the blocks of size i + 1; the last one those of B bytes and more, whose bytes are the big total.
+//! Indexes count from 1; 0 is none. A site is a return address with all its callers; its parent is
+//! the caller. Bin `i` counts the blocks of size `i + 1`. The last one counts those of B bytes and
+//! more, whose bytes are the big total.
 
 use crate::Abi;
 
 /// First and last bytes of a file.
 pub const MAGIC: &[u8; 4] = b"MPTL";
-/// The version that heaptape writes: that of mpatrol 1.5.1.
+/// Version that heaptape writes: that of mpatrol 1.5.1.
 pub const VERSION: u64 = 10501;
-/// The first version that is read; mpatrol's own tool draws the same line.
+/// First version that is read; mpatrol's own tool has the same limit.
 pub const FIRST_KNOWN: u64 = 10300;
-/// Versions from here on are refused, as mpatrol's own tool refuses them.
+/// First version that is refused, as mpatrol's own tool refuses it.
 pub const FIRST_TOO_NEW: u64 = 10600;
-/// The usual upper bounds of small, medium and large blocks.
+/// Default upper bounds of small, medium and large blocks, in bytes.
 pub const BOUNDS: [u64; 3] = [32, 256, 2048];
-/// The usual number of bins.
+/// Default number of bins.
 pub const BINS: usize = 1024;
-/// Words of a data record.
+/// Machine words of a data record.
 pub const DATA_WORDS: usize = 17;
-/// Words of a site record.
+/// Machine words of a site record.
 pub const SITE_WORDS: usize = 6;
 
-/// A word of a record that names something else of the file: which word, its name, and what is wrong where it leads nowhere.
+/// A word of a record that refers to another record: its position, its name, and the error if it
+/// refers to nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reference {
     pub word: usize,
@@ -41,32 +43,32 @@ pub(super) struct Reference {
 }
 
 const INDEX: Reference = Reference { word: 0, field: "", expected: "indexes go from 1 to the count" };
-/// A data record's own number.
+/// Index of a data record.
 pub(super) const DATA_INDEX: Reference = Reference { field: "data index", ..INDEX };
-/// A site's own number.
+/// Index of a site.
 pub(super) const SITE_INDEX: Reference = Reference { field: "site index", ..INDEX };
-/// A site's caller.
+/// Reference of a site to its caller.
 pub(super) const PARENT: Reference = Reference { word: 1, field: "parent index", expected: "there are fewer sites" };
-/// A site's function.
+/// Reference of a site to its function.
 pub(super) const SYMBOL: Reference = Reference { word: 3, field: "symbol index", expected: "there are fewer symbols" };
-/// A site's name.
+/// Reference of a site to its name.
 pub(super) const NAME: Reference =
     Reference { word: 4, field: "name offset", expected: "no name of the string table starts there" };
-/// A site's sums.
+/// Reference of a site to its sums.
 pub(super) const SITE_DATA: Reference =
     Reference { word: 5, field: "data index", expected: "there are fewer data records" };
 
 /// Counts and bytes for each of the four size classes: small, medium, large, extra large.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Blocks.
+    /// Number of blocks.
     pub counts: [u64; 4],
-    /// Bytes.
+    /// Sum of their sizes in bytes.
     pub totals: [u64; 4],
 }
 
 impl Sums {
-    /// Adds one block.
+    /// Counts one block of `size` bytes.
     #[inline]
     pub fn add(&mut self, bounds: &[u64; 3], size: u64) {
         let class = bounds.iter().filter(|&&bound| size > bound).count();
@@ -74,60 +76,61 @@ impl Sums {
         self.totals[class] = self.totals[class].wrapping_add(size);
     }
 
-    /// Blocks of all classes. Sums of hostile numbers wrap.
+    /// Returns the number of blocks of all classes. Sums of hostile numbers wrap.
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, &count| sum.wrapping_add(count))
     }
 
-    /// Bytes of all classes. Sums of hostile numbers wrap.
+    /// Returns the bytes of all classes. Sums of hostile numbers wrap.
     pub fn total(&self) -> u64 {
         self.totals.iter().fold(0, |sum, &total| sum.wrapping_add(total))
     }
 }
 
-/// What was allocated at one call stack, and how much of that was freed, wherever the freeing happened.
+/// Sums of the blocks allocated at one call stack, and of those of them that were freed, at any
+/// call stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Data {
     /// Number of this record.
     pub index: u64,
-    /// Everything that was allocated here.
+    /// Sums of all blocks that were allocated here.
     pub allocated: Sums,
-    /// The part of it that was freed.
+    /// Sums of those blocks that were freed.
     pub freed: Sums,
 }
 
 /// One return address with all its callers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Site {
-    /// Number of this record.
+    /// Index of this site.
     pub index: u64,
-    /// The caller's site; 0 for the outermost frame.
+    /// Index of the caller's site; 0 for the outermost frame.
     pub parent: u64,
-    /// Return address.
+    /// Return address of the call.
     pub address: u64,
-    /// Number of the function; 0 is unknown.
+    /// Number of the function's symbol; 0 if unknown.
     pub symbol: u64,
-    /// Where the function's name starts in the string table; 0 is unknown.
+    /// Offset of the function's name in the string table; 0 if unknown.
     pub name: u64,
-    /// Number of the data record; 0 for a frame that only calls.
+    /// Index of the data record; 0 for a frame that did not allocate.
     pub data: u64,
 }
 
-/// Blocks counted by exact size.
+/// Numbers of blocks by exact size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bins {
-    /// Allocated blocks of size 1, 2, 3 …; the last bin holds all larger ones too.
+    /// Allocated blocks of size 1, 2, 3 … The last bin also counts all larger ones.
     pub allocated: Vec<u64>,
     /// Bytes of the allocated blocks in the last bin.
     pub allocated_big: u64,
-    /// Freed blocks; as many bins.
+    /// Freed blocks, in the same number of bins.
     pub freed: Vec<u64>,
     /// Bytes of the freed blocks in the last bin.
     pub freed_big: u64,
 }
 
 impl Bins {
-    /// Empty bins.
+    /// Creates `count` empty bins.
     pub fn new(count: usize) -> Bins {
         Bins { allocated: vec![0; count], freed: vec![0; count], ..Bins::default() }
     }
@@ -144,19 +147,19 @@ impl Bins {
         self.free_many(size, 1);
     }
 
-    /// Counts so many allocated blocks of one size.
+    /// Counts `blocks` allocated blocks of one size.
     #[inline]
     pub fn alloc_many(&mut self, size: u64, blocks: u64) {
         count(&mut self.allocated, &mut self.allocated_big, size, blocks);
     }
 
-    /// Counts so many freed blocks of one size.
+    /// Counts `blocks` freed blocks of one size.
     #[inline]
     pub fn free_many(&mut self, size: u64, blocks: u64) {
         count(&mut self.freed, &mut self.freed_big, size, blocks);
     }
 
-    /// Adds the counts of bins of the same number.
+    /// Adds the counts of `other`, which has the same number of bins.
     pub fn add(&mut self, other: &Bins) {
         for (mine, others) in [(&mut self.allocated, &other.allocated), (&mut self.freed, &other.freed)] {
             mine.iter_mut().zip(others).for_each(|(sum, count)| *sum = sum.wrapping_add(*count));
@@ -176,10 +179,11 @@ fn count(bins: &mut [u64], big: &mut u64, size: u64, blocks: u64) {
     }
 }
 
-/// A profile: the tables of the file, in the file's order.
+/// A profile: the tables of the file in the file's order.
 ///
-/// INVARIANT (of what [`Profile::read`] gives): sites and data have the indexes 1..=n, each once; every reference leads to
-/// an existing record or is 0; parents form no loop; every name in use ends with a NUL inside the string table.
+/// Invariant of profiles that [`Profile::read`] returned: sites and data have the indexes 1..=n,
+/// each once; every reference is 0 or refers to an existing record; parents form no loop; every
+/// name in use ends with a NUL inside the string table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Byte order and word size of the machine that wrote it.
@@ -188,17 +192,17 @@ pub struct Profile {
     pub version: u64,
     /// Upper bounds of small, medium and large blocks.
     pub bounds: [u64; 3],
-    /// Blocks by size.
+    /// Numbers of blocks by size.
     pub bins: Bins,
-    /// Sums by call stack.
+    /// Sums of the call stacks that allocated.
     pub data: Vec<Data>,
     /// Call sites, usually in ascending address order.
     pub sites: Vec<Site>,
-    /// Start address of symbol 1, 2, 3 …
+    /// Start addresses of symbols 1, 2, 3 …
     pub symbols: Vec<u64>,
-    /// The string table.
+    /// String table: names that end with NULs.
     pub strings: Vec<u8>,
-    /// Bytes behind the end mark, which no reader looks at.
+    /// Bytes after the end mark, which no reader looks at.
     pub trailing: Vec<u8>,
 }
 
@@ -219,7 +223,7 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// The name at an offset of the string table; none at 0 and outside the table.
+    /// Returns the name at an offset of the string table; none at offset 0 and outside the table.
     pub fn name(&self, offset: u64) -> Option<&[u8]> {
         if offset == 0 {
             return None;
@@ -228,29 +232,29 @@ impl Profile {
         rest.get(..rest.iter().position(|&byte| byte == 0)?)
     }
 
-    /// Start address of a symbol.
+    /// Returns the start address of a symbol.
     pub fn symbol(&self, number: u64) -> Option<u64> {
         self.symbols.get(usize::try_from(number).ok()?.checked_sub(1)?).copied()
     }
 
-    /// For each data index its place in [`Profile::data`], at index - 1.
+    /// Returns the position in [`Profile::data`] of each data index, at index - 1.
     pub fn data_positions(&self) -> Vec<usize> {
-        places(self.data.len(), self.data.iter().map(|data| data.index))
+        positions(self.data.len(), self.data.iter().map(|data| data.index))
     }
 
-    /// For each site index its place in [`Profile::sites`], at index - 1.
+    /// Returns the position in [`Profile::sites`] of each site index, at index - 1.
     pub fn site_positions(&self) -> Vec<usize> {
-        places(self.sites.len(), self.sites.iter().map(|site| site.index))
+        positions(self.sites.len(), self.sites.iter().map(|site| site.index))
     }
 }
 
-fn places(count: usize, indexes: impl Iterator<Item = u64>) -> Vec<usize> {
-    let mut places = vec![0; count];
-    for (place, index) in indexes.enumerate() {
-        let slot = usize::try_from(index).ok().and_then(|index| places.get_mut(index.wrapping_sub(1)));
+fn positions(count: usize, indexes: impl Iterator<Item = u64>) -> Vec<usize> {
+    let mut positions = vec![0; count];
+    for (position, index) in indexes.enumerate() {
+        let slot = usize::try_from(index).ok().and_then(|index| positions.get_mut(index.wrapping_sub(1)));
         if let Some(slot) = slot {
-            *slot = place;
+            *slot = position;
         }
     }
-    places
+    positions
 }

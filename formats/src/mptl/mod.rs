@@ -1,8 +1,10 @@
-//! mpatrol's profile (MPTL): sums of allocations and frees per size and per call stack, without order.
+//! mpatrol's profile (MPTL): sums of allocations and deallocations by size and by call stack,
+//! without their order.
 //!
-//! [`Profile::read`] checks every reference, so that whoever has a [`Profile`] may follow indexes and parents blindly.
-//! [`Profile::write`] gives the bytes of a file that was read back unchanged; [`Builder`] makes a new profile as the real
-//! library would number it. [`validate`] checks one that comes piece by piece, in constant memory.
+//! [`Profile::read`] checks every reference, so that a [`Profile`] can be used without further
+//! checks of indexes and parents. [`Profile::write`] returns a file that was read to the same
+//! bytes. [`Builder`] makes a new profile and numbers it as the real library does. [`validate`]
+//! checks a profile that arrives in several reads, in constant memory.
 
 mod builder;
 mod dump;

@@ -1,27 +1,32 @@
-//! Gives names to the sites of a profile that has none, in one pass and without holding its tables: a compiler's has a million sites.
+//! Addition of names to a profile that has none, in one pass and without its tables in memory: the
+//! profile of a compiler has a million sites.
 
 use super::layout::{DATA_WORDS, MAGIC, SITE_WORDS, VERSION};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::io::{self, Error, ErrorKind, Read, Write};
 
-/// Who knows the functions of a profile's sites.
+/// Source of the functions of a profile's sites.
 pub trait FunctionNames {
-    /// Tells functions apart.
+    /// Identity of a function.
     type Key: Copy + Eq + Hash;
-    /// The function of a site, by the site's number and address. Sites come by ascending address.
+    /// Returns the function of a site, by the site's number and address. Sites come by ascending
+    /// address.
     fn function(&mut self, number: u64, address: u64) -> Option<Self::Key>;
-    /// The address at which a function starts, and its name, which ends at its first NUL. Asked once for each.
+    /// Returns the start address of a function and its name, which ends at its first NUL. Called
+    /// once for each function.
     fn name(&mut self, key: Self::Key) -> (u64, Vec<u8>);
 }
 
 const WORD: usize = size_of::<u64>();
 
-/// Copies a profile that was written on a machine of this kind (64 bits, little-endian) and has no names yet. Everything
-/// else stays as it is; symbols and names are numbered as [`super::Builder`] numbers them.
+/// Copies a profile that was written on a machine of this kind (64 bits, little-endian) and adds
+/// the names of its sites. Everything else is unchanged. Symbols and names are numbered as
+/// [`super::Builder`] numbers them.
 ///
 /// # Errors
-/// When reading or writing fails; [`ErrorKind::InvalidData`] when the file is another's, is truncated, or has names.
+/// When reading or writing fails. [`ErrorKind::InvalidData`] if the file is of another machine, is
+/// truncated, or has names already.
 pub fn add_names(input: &mut impl Read, out: &mut impl Write, functions: &mut impl FunctionNames) -> io::Result<()> {
     mark(input, out)?;
     let head = words(input, out, 6)?;
@@ -46,7 +51,7 @@ pub fn add_names(input: &mut impl Read, out: &mut impl Write, functions: &mut im
         }
         out.write_all(&record)?;
     }
-    // The tables that are replaced: no symbol, and a string table that holds nothing but the empty name.
+    // These tables are replaced: no symbols, and a string table that holds only the empty name.
     let mut tail = [0u8; 2 * WORD];
     input.read_exact(&mut tail).map_err(truncated)?;
     let (symbols, strings) = tail.split_at(WORD);
@@ -70,7 +75,7 @@ impl<K> Default for Names<K> {
 }
 
 impl<K: Copy + Eq + Hash> Names<K> {
-    /// The number of a function's symbol, and where its name starts.
+    /// Returns the number of a function's symbol and the offset of its name.
     fn number(&mut self, key: K, functions: &mut impl FunctionNames<Key = K>) -> (u64, u64) {
         if let Some(known) = self.numbers.get(&key) {
             return *known;
@@ -131,7 +136,7 @@ fn invalid(field: &'static str) -> Error {
 
 fn truncated(error: Error) -> Error {
     if error.kind() == ErrorKind::UnexpectedEof {
-        Error::new(ErrorKind::InvalidData, "MPTL: the file is cut")
+        Error::new(ErrorKind::InvalidData, "MPTL: the file ends here")
     } else {
         error
     }
@@ -144,15 +149,15 @@ mod tests {
 
     const ROWS: [(u64, u64); 7] = [(0, 0x50), (1, 0x1050), (2, 0x51), (0, 0x3000), (2, 0x1051), (5, 0x52), (1, 0x9000)];
 
-    struct Made;
+    struct TestFunctions;
 
-    impl FunctionNames for Made {
+    impl FunctionNames for TestFunctions {
         type Key = u64;
         fn function(&mut self, _: u64, address: u64) -> Option<u64> {
             (address < 0x9000).then_some(address >> 12)
         }
         fn name(&mut self, key: u64) -> (u64, Vec<u8>) {
-            // Two functions of one name, and one whose name is empty.
+            // Two functions have the same name, and one has an empty name.
             (key << 12, [&b"one"[..], b"two", b"", b"one"][key as usize].to_vec())
         }
     }
@@ -161,9 +166,9 @@ mod tests {
         let mut builder = Builder::new([32, 256, 2048], Bins::new(16));
         let mut symbols = HashMap::new();
         for (parent, address) in ROWS {
-            let key = Made.function(0, address).filter(|_| named);
+            let key = TestFunctions.function(0, address).filter(|_| named);
             let symbol = key.map(|key| {
-                let (start, name) = Made.name(key);
+                let (start, name) = TestFunctions.name(key);
                 *symbols.entry(key).or_insert_with(|| builder.symbol(start, &name))
             });
             builder.site(parent, address, symbol);
@@ -175,18 +180,18 @@ mod tests {
     }
 
     #[test]
-    fn as_the_builder_names() {
+    fn names_equal_those_of_the_builder() {
         let mut out = Vec::new();
-        add_names(&mut profile(false).as_slice(), &mut out, &mut Made).expect("a profile without names");
+        add_names(&mut profile(false).as_slice(), &mut out, &mut TestFunctions).expect("a profile without names");
         assert_eq!(out, profile(true));
         assert!(Profile::read(&out).is_ok());
     }
 
     #[test]
-    fn others_files_and_cut_ones_are_refused() {
+    fn other_and_truncated_files_are_refused() {
         let bytes = profile(false);
         let refused = |bytes: &[u8]| {
-            let done = add_names(&mut &bytes[..], &mut io::sink(), &mut Made);
+            let done = add_names(&mut &bytes[..], &mut io::sink(), &mut TestFunctions);
             done.expect_err("another's").kind() == ErrorKind::InvalidData
         };
         assert!((0..bytes.len()).all(|end| refused(&bytes[..end])));

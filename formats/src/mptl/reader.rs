@@ -1,27 +1,29 @@
-//! Reads a profile and checks every reference in it.
+//! Reader of profiles, which checks every reference.
 //!
-//! A file that was cut gives the records that are whole. In the cut file references may lead to what is missing; those are
-//! set to 0 (none), and records are numbered anew so that what is promised of a [`Profile`] holds for it as well.
+//! A truncated file is read as far as its records are complete. Its references may be to records
+//! that are missing: these become 0 (none), and records are numbered anew, so that the invariant of
+//! [`Profile`] holds.
 
 use super::layout::*;
 use crate::{Abi, Cursor, Ending, Error, Format, Kind, Result};
 
-/// No file is as large as this; a count that would need it is no cut, but nonsense.
+/// Size that no file reaches. A count that needs more is an error, not a truncated file.
 pub(super) const NO_FILE: u64 = 1 << 50;
 
-/// What only the whole file shows.
+/// Errors that need the whole file in memory.
 const LOOP: &str = "the callers form a loop";
 const TWICE: &str = "an earlier record has this index";
 
-/// Whether only the whole file shows what is wrong, so that [`super::validate`] passes it over.
+/// Returns whether an error can be seen only with the whole file in memory, so that
+/// [`super::validate`] does not report it.
 pub fn needs_whole_file(error: &Error) -> bool {
     matches!(error.kind, Kind::Bad(_, LOOP | TWICE))
 }
 
-/// Name of a field that is asked for again.
+/// Name of a field that is compared below.
 const ALLOCATED_BINS: &str = "allocated bins";
 
-/// Where the tables lie, for errors.
+/// Offsets of the tables, for errors.
 #[derive(Default)]
 struct TableOffsets {
     data: u64,
@@ -29,15 +31,15 @@ struct TableOffsets {
 }
 
 impl Profile {
-    /// Reads a profile; the ending says whether the file was whole.
+    /// Reads a profile. The ending says whether the file was complete.
     ///
     /// # Errors
-    /// When the bytes are no profile, or one whose parts contradict each other.
+    /// When the bytes are not a profile, or its tables contradict each other.
     pub fn read(bytes: &[u8]) -> Result<(Profile, Ending)> {
         let mut cursor = Cursor::new(Format::Mptl, bytes);
         cursor.magic("magic", MAGIC)?;
         let Some(abi) = Abi::detect(cursor.rest()) else {
-            let kind = if cursor.remaining() < 8 { Kind::Truncated } else { Kind::Text("no machine's word 1".into()) };
+            let kind = if cursor.remaining() < 8 { Kind::Truncated } else { Kind::Text("not a machine word 1".into()) };
             return Err(cursor.error("byte order mark", kind));
         };
         cursor.word("byte order mark", abi)?;
@@ -55,7 +57,7 @@ impl Profile {
             }
             Err(Error { kind: Kind::Truncated, field, offset, .. }) => {
                 if field == ALLOCATED_BINS {
-                    // The last bin is the one for all larger sizes, and that one was not read.
+                    // The last bin counts all larger sizes, and that one was not read.
                     profile.bins.allocated.push(0);
                 }
                 profile.repair();
@@ -86,7 +88,7 @@ impl Profile {
         let before = cursor.clone();
         let length = cursor.word("string table size", abi)?;
         if length >= NO_FILE {
-            return Err(before.bad("string table size", length, "no file is so large"));
+            return Err(before.bad("string table size", length, "no file is that large"));
         }
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         let held = cursor.rest();
@@ -97,8 +99,9 @@ impl Profile {
         Ok(())
     }
 
-    /// Makes a cut file's tables agree: names are dropped that are not whole, records get the numbers 1..=n in the order of
-    /// their own, and references to what is missing become 0.
+    /// Makes the tables of a truncated file consistent: removes incomplete names, numbers the
+    /// records 1..=n in the order of their own numbers, and sets references to missing records to
+    /// 0.
     fn repair(&mut self) {
         self.bins.freed.resize(self.bins.allocated.len(), 0);
         let data = renumber(self.data.iter_mut().map(|data| &mut data.index));
@@ -154,24 +157,26 @@ impl Profile {
         Ok(())
     }
 
-    /// The place of a site whose callers lead back to itself.
+    /// Returns the position of a site whose callers lead back to itself.
     fn parent_loop(&self) -> Option<usize> {
-        // Callers are created before callees, so in files of the real library every parent has the lower number.
+        // The real library creates callers before callees, so in its files every parent has the
+        // lower number.
         if self.sites.iter().all(|site| site.parent < site.index) {
             return None;
         }
         let positions = self.site_positions();
-        // The walk that first met a site, from 1; meeting one's own walk again is a loop.
-        let mut met = vec![0; self.sites.len()];
+        // The walk that first reached a site, from 1. A walk that reaches a site of its own has
+        // found a loop.
+        let mut seen = vec![0; self.sites.len()];
         for start in 0..self.sites.len() {
             let mut record = start;
-            while met[record] == 0 {
-                met[record] = start + 1;
+            while seen[record] == 0 {
+                seen[record] = start + 1;
                 match self.sites[record].parent {
                     0 => break,
                     parent => record = positions[parent as usize - 1],
                 }
-                if met[record] == start + 1 {
+                if seen[record] == start + 1 {
                     return Some(record);
                 }
             }
@@ -180,21 +185,21 @@ impl Profile {
     }
 }
 
-/// The first record whose index is not one of 1..=count, or came before.
+/// Returns the first record whose index is not one of 1..=count, or is that of an earlier record.
 fn misnumbered(indexes: impl Iterator<Item = u64>, count: usize, what: Reference) -> Option<(usize, u64, Reference)> {
-    let mut met = vec![false; count];
+    let mut seen = vec![false; count];
     for (record, index) in indexes.enumerate() {
-        match usize::try_from(index.wrapping_sub(1)).ok().and_then(|at| met.get_mut(at)) {
+        match usize::try_from(index.wrapping_sub(1)).ok().and_then(|at| seen.get_mut(at)) {
             None => return Some((record, index, what)),
             Some(true) => return Some((record, index, Reference { expected: TWICE, ..what })),
-            Some(met) => *met = true,
+            Some(seen) => *seen = true,
         }
     }
     None
 }
 
-/// Replaces the indexes by 1..=n in their order; gives pairs of old and new in ascending order. Of equal ones the first is
-/// found by references.
+/// Replaces the indexes by 1..=n in their order. Returns pairs of old and new index in ascending
+/// order. Of equal old ones, references find the first.
 fn renumber<'a>(indexes: impl Iterator<Item = &'a mut u64>) -> Vec<(u64, u64)> {
     let mut indexes: Vec<&mut u64> = indexes.collect();
     indexes.sort_by_key(|index| **index);
@@ -207,18 +212,20 @@ fn renumber<'a>(indexes: impl Iterator<Item = &'a mut u64>) -> Vec<(u64, u64)> {
     pairs
 }
 
-/// A count of things of at least `words` words; one that no file could hold is an error, not a cut.
+/// Reads a count of items of at least `words` words. A count that no file could hold is an error,
+/// not a truncated file.
 fn count(cursor: &mut Cursor, field: &'static str, abi: Abi, words: u64) -> Result<usize> {
     let before = cursor.clone();
     let count = cursor.word(field, abi)?;
     let bytes = count.checked_mul(words * u64::from(abi.word_size)).filter(|&bytes| bytes < NO_FILE);
     match bytes {
         Some(_) => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
-        None => Err(before.bad(field, count, "no file is so large")),
+        None => Err(before.bad(field, count, "no file is that large")),
     }
 }
 
-/// As many whole items of `size` bytes as are there, at most `count`; then says whether that was all of them.
+/// Reads `count` items of `size` bytes, or the complete ones that remain. The second result is an
+/// error if these are fewer.
 fn take<'a>(cursor: &mut Cursor<'a>, field: &'static str, count: usize, size: usize) -> (&'a [u8], Result<()>) {
     let held = count.min(cursor.remaining() / size.max(1));
     let bytes = cursor.take(field, held * size).unwrap_or_default();
@@ -246,7 +253,7 @@ fn records<T, const N: usize>(
     all
 }
 
-/// Decodes items of N words each. The abi is looked at once, not for each word.
+/// Decodes items of N words each. The ABI is looked at once, not for each word.
 fn decode<T, const N: usize>(bytes: &[u8], abi: Abi, make: impl Fn(&[u64; N]) -> T, into: &mut Vec<T>) {
     fn each<T, const N: usize, const W: usize>(
         bytes: &[u8],

@@ -1,5 +1,6 @@
-//! Walks over a profile that comes piece by piece, in constant memory: every field lies where it belongs, and every reference leads to
-//! something that is there. That no index comes twice and that callers form no loop needs the whole profile: [`Profile::read`] sees it.
+//! Validation of a profile that arrives in several reads, in constant memory: every field is where
+//! it belongs, and every reference is to an existing record. Only [`Profile::read`], which has the
+//! whole profile, can see that no index occurs twice and that callers form no loop.
 //!
 //! [`Profile::read`]: super::Profile::read
 
@@ -8,10 +9,10 @@ use super::reader::NO_FILE;
 use crate::{Abi, Ending, Error, Format, Kind, ReadError, Validation};
 use std::io::{self, BufReader, ErrorKind, Read};
 
-/// Bytes asked for at once.
+/// Size of the read buffer in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// Why the walk stops early.
+/// Reason for an early end of the validation.
 enum Stop {
     Truncated(u64, &'static str),
     ReadError(ReadError),
@@ -27,7 +28,7 @@ fn bad(offset: u64, field: &'static str, kind: Kind) -> Stop {
     Stop::ReadError(ReadError::Format(Error { format: Format::Mptl, offset, field, kind }))
 }
 
-/// The greatest reference to what comes later in the file, and where it stands.
+/// The greatest reference to a later table of the file, and its offset.
 #[derive(Clone, Copy, Default)]
 struct Greatest {
     value: u64,
@@ -35,7 +36,7 @@ struct Greatest {
 }
 
 impl Greatest {
-    fn see(&mut self, value: u64, offset: u64) {
+    fn update(&mut self, value: u64, offset: u64) {
         if value > self.value {
             *self = Greatest { value, offset };
         }
@@ -48,17 +49,17 @@ impl Greatest {
 }
 
 struct Validator<R> {
-    from: BufReader<R>,
-    at: u64,
+    input: BufReader<R>,
+    offset: u64,
     abi: Abi,
 }
 
-/// Walks to the end mark. Bytes behind it are not looked at.
+/// Validates a profile up to the end mark. Bytes after it are not looked at.
 ///
 /// # Errors
-/// When reading fails, or the bytes do not start with a header of a version that can be read.
+/// When reading fails, or the bytes do not start with a header of a known version.
 pub fn validate(from: impl Read) -> Result<Validation, ReadError> {
-    let mut validator = Validator { from: BufReader::with_capacity(BUFFER, from), at: 0, abi: Abi::LE64 };
+    let mut validator = Validator { input: BufReader::with_capacity(BUFFER, from), offset: 0, abi: Abi::LE64 };
     validator.head().map_err(|stop| match stop {
         Stop::Truncated(offset, field) => {
             ReadError::Format(Error { format: Format::Mptl, offset, field, kind: Kind::Truncated })
@@ -66,9 +67,9 @@ pub fn validate(from: impl Read) -> Result<Validation, ReadError> {
         Stop::ReadError(failure) => failure,
     })?;
     match validator.tables() {
-        Ok(()) => Ok(Validation { ending: Ok(Ending::Complete), bytes: validator.at }),
+        Ok(()) => Ok(Validation { ending: Ok(Ending::Complete), bytes: validator.offset }),
         Err(Stop::Truncated(offset, field)) => {
-            Ok(Validation { ending: Ok(Ending::Truncated { offset, field }), bytes: validator.at })
+            Ok(Validation { ending: Ok(Ending::Truncated { offset, field }), bytes: validator.offset })
         }
         Err(Stop::ReadError(ReadError::Format(error))) => Ok(Validation { bytes: error.offset, ending: Err(error) }),
         Err(Stop::ReadError(failure)) => Err(failure),
@@ -76,32 +77,32 @@ pub fn validate(from: impl Read) -> Result<Validation, ReadError> {
 }
 
 impl<R: Read> Validator<R> {
-    /// Fills `bytes`, or gives how many there were.
+    /// Fills `bytes` as far as possible. Returns the number of bytes read.
     fn fill(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut held = 0;
         while let Some(rest) = bytes.get_mut(held..).filter(|rest| !rest.is_empty()) {
-            match self.from.read(rest) {
+            match self.input.read(rest) {
                 Ok(0) => break,
                 Ok(count) => held += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
-        self.at += held as u64;
+        self.offset += held as u64;
         Ok(held)
     }
 
     fn bytes<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], Stop> {
-        let (offset, mut bytes) = (self.at, [0; N]);
+        let (offset, mut bytes) = (self.offset, [0; N]);
         if self.fill(&mut bytes)? < N { Err(Stop::Truncated(offset, field)) } else { Ok(bytes) }
     }
 
-    /// A record of so many words.
+    /// Reads a record of `N` words.
     fn words<const N: usize>(&mut self, field: &'static str) -> Result<[u64; N], Stop> {
-        let (offset, word) = (self.at, usize::from(self.abi.word_size));
+        let (offset, word) = (self.offset, usize::from(self.abi.word_size));
         let mut bytes = [[0u8; 8]; DATA_WORDS];
-        let room = bytes.as_flattened_mut().get_mut(..N * word).unwrap_or_default();
-        if self.fill(room)? < N * word {
+        let target = bytes.as_flattened_mut().get_mut(..N * word).unwrap_or_default();
+        if self.fill(target)? < N * word {
             return Err(Stop::Truncated(offset, field));
         }
         let flat = bytes.as_flattened();
@@ -112,14 +113,14 @@ impl<R: Read> Validator<R> {
         Ok(self.words::<1>(field)?[0])
     }
 
-    /// A count of things of at least `words` words.
+    /// Reads a count of items of at least `words` words.
     fn count(&mut self, field: &'static str, words: u64) -> Result<u64, Stop> {
-        let offset = self.at;
+        let offset = self.offset;
         let count = self.word(field)?;
         let bytes = count.checked_mul(words * u64::from(self.abi.word_size));
         match bytes.filter(|&bytes| bytes < NO_FILE) {
             Some(_) => Ok(count),
-            None => Err(bad(offset, field, Kind::Bad(count, "no file is so large"))),
+            None => Err(bad(offset, field, Kind::Bad(count, "no file is that large"))),
         }
     }
 
@@ -127,15 +128,15 @@ impl<R: Read> Validator<R> {
         if self.bytes("magic")? != *MAGIC {
             return Err(bad(0, "magic", Kind::Magic));
         }
-        let offset = self.at;
+        let offset = self.offset;
         let mark = self.bytes::<8>("byte order mark")?;
         let Some(abi) = Abi::detect(&mark) else {
-            return Err(bad(offset, "byte order mark", Kind::Text("no machine's word 1".into())));
+            return Err(bad(offset, "byte order mark", Kind::Text("not a machine word 1".into())));
         };
         self.abi = abi;
-        let (_, behind) = mark.split_at(usize::from(abi.word_size));
-        let offset = self.at - behind.len() as u64;
-        let version = if behind.is_empty() { self.word("version")? } else { abi.number(behind) };
+        let (_, rest) = mark.split_at(usize::from(abi.word_size));
+        let offset = self.offset - rest.len() as u64;
+        let version = if rest.is_empty() { self.word("version")? } else { abi.number(rest) };
         if !(FIRST_KNOWN..FIRST_TOO_NEW).contains(&version) {
             return Err(bad(offset, "version", Kind::Version(version)));
         }
@@ -157,7 +158,7 @@ impl<R: Read> Validator<R> {
         }
         let data = self.count("data count", DATA_WORDS as u64)?;
         for _ in 0..data {
-            let offset = self.at;
+            let offset = self.offset;
             let [index, ..] = self.words::<DATA_WORDS>("data")?;
             numbered(offset, DATA_INDEX, index, data)?;
         }
@@ -169,46 +170,47 @@ impl<R: Read> Validator<R> {
         }
         let named_until = self.strings()?;
         name.within(named_until, NAME)?;
-        let offset = self.at;
+        let offset = self.offset;
         if self.bytes("end mark")? == *MAGIC { Ok(()) } else { Err(bad(offset, "end mark", Kind::Magic)) }
     }
 
-    /// The sites; gives what they refer to that comes behind them: a symbol, and a name.
+    /// Validates the sites. Returns their greatest references to the later tables: a symbol, and a
+    /// name.
     fn sites(&mut self, data: u64) -> Result<(Greatest, Greatest), Stop> {
         let (mut symbols, mut names) = <(Greatest, Greatest)>::default();
         let sites = self.count("site count", SITE_WORDS as u64)?;
         let word = u64::from(self.abi.word_size);
         for _ in 0..sites {
-            let offset = self.at;
+            let offset = self.offset;
             let [index, parent, _, symbol, name, of] = self.words("site")?;
             numbered(offset, SITE_INDEX, index, sites)?;
             let at = |what: Reference| offset + what.word as u64 * word;
             Greatest { value: parent, offset: at(PARENT) }.within(sites, PARENT)?;
             Greatest { value: of, offset: at(SITE_DATA) }.within(data, SITE_DATA)?;
-            symbols.see(symbol, at(SYMBOL));
-            names.see(name, at(NAME));
+            symbols.update(symbol, at(SYMBOL));
+            names.update(name, at(NAME));
         }
         Ok((symbols, names))
     }
 
     /// The string table; gives the last place at which a name may start.
     fn strings(&mut self) -> Result<u64, Stop> {
-        let offset = self.at;
+        let offset = self.offset;
         let length = self.word("string table size")?;
         if length >= NO_FILE {
-            return Err(bad(offset, "string table size", Kind::Bad(length, "no file is so large")));
+            return Err(bad(offset, "string table size", Kind::Bad(length, "no file is that large")));
         }
-        let (start, mut last) = (self.at, 0);
+        let (start, mut last) = (self.offset, 0);
         let mut buffer = [0; 4096];
-        while self.at - start < length {
-            let before = self.at - start;
+        while self.offset - start < length {
+            let before = self.offset - start;
             let wanted = (length - before).min(buffer.len() as u64) as usize;
-            let room = buffer.get_mut(..wanted).unwrap_or_default();
-            if self.fill(room)? < wanted {
+            let target = buffer.get_mut(..wanted).unwrap_or_default();
+            if self.fill(target)? < wanted {
                 return Err(Stop::Truncated(start, "string table"));
             }
             let found = buffer.get(..wanted).unwrap_or_default().iter().rposition(|&byte| byte == 0);
-            last = found.map_or(last, |place| before + place as u64);
+            last = found.map_or(last, |index| before + index as u64);
         }
         Ok(last)
     }
@@ -226,7 +228,7 @@ mod tests {
     use super::*;
     use crate::mptl::{Profile, needs_whole_file};
 
-    /// Every profile in the golden folders.
+    /// Returns every profile in the golden folders.
     fn golden() -> Vec<(String, Vec<u8>)> {
         let mut found = Vec::new();
         for folder in ["mpatrol", "mpatrol/edge"] {
@@ -242,7 +244,7 @@ mod tests {
         found
     }
 
-    /// A byte at a time, so that nothing depends on how the bytes come.
+    /// Returns one byte at a time, so that nothing depends on how the bytes arrive.
     struct Slow<'a>(&'a [u8]);
 
     impl Read for Slow<'_> {
@@ -253,12 +255,12 @@ mod tests {
     }
 
     #[test]
-    fn ends_where_the_whole_reader_ends() {
+    fn ends_where_the_reader_in_memory_ends() {
         for (name, bytes) in golden() {
             match (Profile::read(&bytes), validate(Slow(&bytes))) {
                 (Ok((profile, ending)), Ok(validated)) => {
-                    let taken = (bytes.len() - profile.trailing.len()) as u64;
-                    assert_eq!(validated, Validation { ending: Ok(ending), bytes: taken }, "{name}");
+                    let len = (bytes.len() - profile.trailing.len()) as u64;
+                    assert_eq!(validated, Validation { ending: Ok(ending), bytes: len }, "{name}");
                 }
                 (Err(error), Ok(Validation { ending: Err(validated), .. }) | Err(ReadError::Format(validated))) => {
                     assert_eq!(error, validated, "{name}");
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_is_where_the_whole_reader_sees_it() {
+    fn truncation_is_reported_as_by_the_reader_in_memory() {
         for (name, bytes) in golden() {
             if Profile::read(&bytes).is_err() {
                 continue;
@@ -292,18 +294,18 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_before_an_error_can_be_read() {
+    fn bytes_before_an_error_are_readable() {
         let mut wrong = 0;
         for (name, bytes) in golden() {
-            for place in (0..bytes.len()).step_by(bytes.len() / 300 + 1) {
+            for offset in (0..bytes.len()).step_by(bytes.len() / 300 + 1) {
                 let mut bytes = bytes.clone();
-                bytes[place] ^= 0xa5;
+                bytes[offset] ^= 0xa5;
                 if let Ok(Validation { ending: Err(error), bytes: kept }) = validate(&bytes[..]) {
                     let read = Profile::read(&bytes[..(kept as usize).min(bytes.len())]);
                     wrong += 1;
                     assert!(
                         read.as_ref().map_or_else(needs_whole_file, |(_, ending)| !ending.is_complete()),
-                        "{name}, byte {place}: {error}: {read:?}"
+                        "{name}, byte {offset}: {error}: {read:?}"
                     );
                 }
             }

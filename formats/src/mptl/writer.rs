@@ -1,10 +1,11 @@
-//! Writes the tables of a profile as they stand: what was read comes out byte for byte.
+//! Writer of profiles. The tables keep their order, so that a file that was read is written byte
+//! for byte.
 
 use super::layout::{MAGIC, Profile};
 
 impl Profile {
-    /// Appends the file. Numbers that do not fit a 32-bit abi lose their high bits; none that was read from such a file
-    /// does.
+    /// Appends the file to `out`. Numbers that do not fit a 32-bit ABI lose their high bits, but no
+    /// number that was read from such a file does.
     pub fn write(&self, out: &mut Vec<u8>) {
         let word = usize::from(self.abi.word_size);
         let words =

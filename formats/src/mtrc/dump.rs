@@ -1,14 +1,15 @@
-//! A trace as plain text, one record a line.
+//! Dump of a trace: one record a line.
 
 use super::layout::{Location, Record};
 use super::reader::Reader;
 use crate::Ending;
 use std::io::{self, Write};
 
-/// Prints every record of a file, and how it ended. Numbers are decimal, addresses hexadecimal, names quoted and escaped.
+/// Prints every record of a file, and how it ended. Numbers are decimal, addresses hexadecimal,
+/// names quoted and escaped.
 ///
 /// # Errors
-/// When `out` fails. What is wrong with the bytes is printed as the last line.
+/// When `out` fails. An error in the bytes is printed as the last line.
 pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
     let mut reader = match Reader::new(bytes) {
         Ok(reader) => reader,
@@ -49,9 +50,9 @@ fn line(record: &Record, has_location: bool, out: &mut dyn Write) -> io::Result<
     if has_location {
         let Location { thread, function, file, line } = location;
         write!(out, " thread {thread}")?;
-        for (word, name) in [("function", function), ("file", file)] {
+        for (field, name) in [("function", function), ("file", file)] {
             if let Some(name) = name {
-                write!(out, " {word} \"{}\"", name.escape_ascii())?;
+                write!(out, " {field} \"{}\"", name.escape_ascii())?;
             }
         }
         if line != 0 {

@@ -1,52 +1,53 @@
-//! The bytes of MTRC, described here and nowhere else.
+//! Layout of MTRC.
 //!
 //! ```text
 //! file    "MTRC"  word 1  word version  record*  "MTRC"             word = native word of the writing machine
-//! record  'I' address size                                          heap taken for the library itself
-//!         'H' address size                                          heap taken for the program
+//! record  'I' address size                                          heap memory for mpatrol's library
+//!         'H' address size                                          heap memory for the program
 //!         'A' index address size  location                             allocation
 //!         'R' index address size  location                             resize; address and size are the new ones
 //!         'F' index               location                             free
 //! location   thread function file line                                 only from version 10405 on
 //! name    00 = none    80|k bytes 00 = slot k is this from now on    k = the name in slot k     (k in 1..=32)
 //! ```
-//! All numbers of a record are unsigned LEB128. Functions and files have a cache of 32 slots each. Whatever follows the end
-//! mark is not part of the trace.
+//! All numbers of a record are unsigned LEB128. Functions and files have a cache of 32 slots each.
+//! Bytes after the end mark are not part of the trace.
 //!
-//! A chunk is a piece of the records that starts where the writer forgot all names, so that it can be read alone.
+//! A chunk is a run of records at whose start the writer cleared its name caches, so that it can be
+//! read alone.
 
 use crate::{Abi, Cursor, Format, Kind, Result};
 
 /// First and last bytes of a file.
 pub const MAGIC: &[u8; 4] = b"MTRC";
-/// The version that heaptape writes: that of mpatrol 1.5.1.
+/// Version that heaptape writes: that of mpatrol 1.5.1.
 pub const VERSION: u64 = 10501;
-/// The first version whose records carry a location.
+/// First version whose records have a location.
 pub const FIRST_WITH_LOCATION: u64 = 10405;
-/// Versions from here on are refused, as mpatrol's own tool refuses them.
+/// First version that is refused, as mpatrol's own tool refuses it.
 pub const FIRST_TOO_NEW: u64 = 10600;
-/// Slots of a name cache, numbered from 1.
+/// Number of slots of a name cache; slots are numbered from 1.
 pub const SLOTS: usize = 32;
-/// The longest name that mpatrol's own tool can read, without its NUL.
+/// Maximum length of a name that mpatrol's own tool can read, without its NUL.
 pub const LONGEST_NAME: usize = 1023;
 
-/// Record tag: heap taken for the program.
+/// Record tag: heap memory for the program.
 pub const HEAP: u8 = b'H';
-/// Record tag: heap taken for the library itself.
+/// Record tag: heap memory for mpatrol's library.
 pub const INTERNAL: u8 = b'I';
-/// Record tag: allocation.
+/// Tag of an allocation record.
 pub const ALLOC: u8 = b'A';
-/// Record tag: resize.
+/// Tag of a reallocation record.
 pub const RESIZE: u8 = b'R';
-/// Record tag: free.
+/// Tag of a free record.
 pub const FREE: u8 = b'F';
 
-/// What stands before the first record.
+/// Header of a trace, before the first record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Byte order and word size of the machine that wrote it; only the header itself depends on it.
+    /// ABI of the machine that wrote the file. Only the header itself depends on it.
     pub abi: Abi,
-    /// Version of the library that wrote it.
+    /// Version of the library that wrote the file.
     pub version: u64,
 }
 
@@ -57,27 +58,31 @@ impl Default for Header {
 }
 
 impl Header {
-    /// Whether A, R and F records carry thread, function, file and line.
+    /// Returns whether A, R and F records have thread, function, file and line.
     pub const fn has_location(&self) -> bool {
         self.version >= FIRST_WITH_LOCATION
     }
 
-    /// Bytes that the header takes.
+    /// Returns the length of the header in bytes.
     pub const fn len(&self) -> usize {
         MAGIC.len() + 2 * self.abi.word_size as usize
     }
 
-    /// Never: a header has at least its magic.
+    /// Returns `false`, since a header has at least its magic bytes.
     pub const fn is_empty(&self) -> bool {
         false
     }
 
     /// Reads a header from the start of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are truncated, are not a trace, or have a version that is not read.
     pub fn read(bytes: &[u8]) -> Result<Header> {
         let mut cursor = Cursor::new(Format::Mtrc, bytes);
         cursor.magic("magic", MAGIC)?;
         let Some(abi) = Abi::detect(cursor.rest()) else {
-            let kind = if cursor.remaining() < 8 { Kind::Truncated } else { Kind::Text("no machine's word 1".into()) };
+            let kind = if cursor.remaining() < 8 { Kind::Truncated } else { Kind::Text("not a machine word 1".into()) };
             return Err(cursor.error("byte order mark", kind));
         };
         cursor.word("byte order mark", abi)?;
@@ -89,7 +94,7 @@ impl Header {
         Ok(Header { abi, version })
     }
 
-    /// Appends the header.
+    /// Appends the header to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(MAGIC);
         self.abi.put_word(out, 1);
@@ -97,70 +102,70 @@ impl Header {
     }
 }
 
-/// Who called, as far as the trace says.
+/// Thread and source location of a call, as far as the trace has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Location<'a> {
-    /// Thread number; 0 in programs with one thread.
+    /// Number of the thread; 0 in programs with one thread.
     pub thread: u64,
-    /// Function.
+    /// Name of the calling function.
     pub function: Option<&'a [u8]>,
-    /// Source file.
+    /// Name of its source file.
     pub file: Option<&'a [u8]>,
-    /// Line; 0 is unknown.
+    /// Line number; 0 if unknown.
     pub line: u64,
 }
 
 impl Location<'_> {
-    /// A thread and nothing else.
+    /// Returns a location with a thread only.
     pub const fn thread(thread: u64) -> Location<'static> {
         Location { thread, function: None, file: None, line: 0 }
     }
 }
 
-/// One record. Names are borrowed from the reader's cache.
+/// One record of a trace. Names are borrowed from the reader's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// `H`: heap taken for the program.
+    /// `H`: heap memory for the program.
     Heap {
-        /// First byte.
+        /// Address of the memory.
         address: u64,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
     },
-    /// `I`: heap taken for the library itself.
+    /// `I`: heap memory for mpatrol's library.
     Internal {
-        /// First byte.
+        /// Address of the memory.
         address: u64,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
     },
-    /// `A`: a block is handed out.
+    /// Record `A`: an allocation.
     Alloc {
-        /// Number of the allocation.
+        /// Index of the allocation.
         index: u64,
-        /// First byte of the block.
+        /// Address of the block.
         address: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         size: u64,
-        /// Who asked.
+        /// Location of the call.
         location: Location<'a>,
     },
-    /// `R`: a block has a new address or size.
+    /// Record `R`: a reallocation.
     Resize {
-        /// Number of the allocation, kept.
+        /// Index of the allocation, which the block keeps.
         index: u64,
-        /// New first byte.
+        /// New address of the block.
         address: u64,
-        /// New size.
+        /// New size in bytes.
         size: u64,
-        /// Who asked.
+        /// Location of the call.
         location: Location<'a>,
     },
-    /// `F`: a block is given back.
+    /// Record `F`: a deallocation.
     Free {
-        /// Number of the allocation, which ends here.
+        /// Index of the allocation, which ends here.
         index: u64,
-        /// Who gave it back.
+        /// Location of the call.
         location: Location<'a>,
     },
 }

@@ -1,8 +1,9 @@
-//! mpatrol's event trace (MTRC): every taking, resize and giving back of heap memory, in order.
+//! mpatrol's event trace (MTRC): every allocation, reallocation and deallocation of heap memory, in
+//! order.
 //!
-//! [`Reader`] reads bytes that lie in memory, a whole file or one chunk of it; [`Stream`] reads from anything that can be
-//! read, in constant memory, and [`validate`] checks without looking; [`Writer`] appends to a `Vec`. What each keeps of the way in which numbers and names were
-//! encoded is said at [`Shape`].
+//! [`Reader`] reads bytes in memory, a whole file or one chunk of it. [`Stream`] reads from any
+//! source in constant memory, and [`validate`] checks such a source without returning its records.
+//! [`Writer`] appends to a `Vec`. [`Shape`] describes what a record does not say of its encoding.
 
 mod dump;
 pub mod layout;

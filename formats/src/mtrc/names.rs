@@ -1,11 +1,12 @@
-//! The name caches, both sides: 32 slots for functions and 32 for files.
+//! Name caches of reader and writer: 32 slots for functions and 32 for files.
 //!
-//! A reader needs only "store by slot number". The writer chooses as mpatrol's own does, so that what it wrote comes back
-//! byte for byte: free slots in order 1, 2, 3 …, then the slot that was used longest ago.
+//! A reader only stores names by slot number. The writer chooses slots as mpatrol's own does, so
+//! that it writes a file of that library again byte for byte: unused slots in the order 1, 2, 3 …,
+//! then the slot that was used longest ago.
 
 use super::layout::{LONGEST_NAME, SLOTS};
 
-/// The reader's side. Names are copies, so that they outlive the buffer that they came in.
+/// Cache of a reader. Names are copies, so that they outlive the buffer from which they came.
 #[derive(Clone, Debug)]
 pub struct ReaderCache([Option<Vec<u8>>; SLOTS]);
 
@@ -16,7 +17,7 @@ impl Default for ReaderCache {
 }
 
 impl ReaderCache {
-    /// Slot `slot` (1..=32, else nothing happens) is `name` from now on.
+    /// Sets the name of slot `slot`. Slots other than 1..=32 are ignored.
     pub fn define(&mut self, slot: u8, name: &[u8]) {
         let Some(entry) = usize::from(slot).checked_sub(1).and_then(|at| self.0.get_mut(at)) else { return };
         let text = entry.get_or_insert_default();
@@ -24,7 +25,7 @@ impl ReaderCache {
         text.extend_from_slice(name);
     }
 
-    /// The name in a slot; none for slot 0 and for slots that were never defined.
+    /// Returns the name in a slot; none for slot 0 and for slots that were never defined.
     #[inline]
     pub fn get(&self, slot: u8) -> Option<&[u8]> {
         if slot == 0 {
@@ -34,11 +35,11 @@ impl ReaderCache {
     }
 }
 
-/// The writer's side: which name lies in which slot, and in which order they were used.
+/// Cache of a writer: the names in the slots, and the order in which they were used.
 #[derive(Clone, Debug)]
 pub struct WriterCache {
     names: Vec<Vec<u8>>,
-    /// Slots less one, most recently used first.
+    /// Slot numbers minus one, most recently used first.
     recent: Vec<u8>,
 }
 
@@ -49,12 +50,13 @@ impl Default for WriterCache {
 }
 
 impl WriterCache {
-    /// Forgets everything: names must be defined again before they are used.
+    /// Clears the cache: names must be defined again before they are used.
     pub fn clear(&mut self) {
         self.recent.clear();
     }
 
-    /// Appends the field for `name`, cut at its first NUL and at 1023 bytes: none, a slot's use, or a slot's definition.
+    /// Appends the field for `name`, truncated at its first NUL and at 1023 bytes: no name, the
+    /// number of a slot, or the definition of a slot.
     pub fn put(&mut self, out: &mut Vec<u8>, name: Option<&[u8]>) {
         let name = name.unwrap_or_default();
         let name = &name[..name.len().min(LONGEST_NAME)];
@@ -67,7 +69,8 @@ impl WriterCache {
             return out.push(self.recent[0] + 1);
         }
         if self.recent.len() < SLOTS {
-            // Slots are handed out in order and never given back, so their number is the next one.
+            // Slots are assigned in order and never released, so the number of slots in use is the
+            // next slot.
             self.recent.push(self.recent.len() as u8);
         }
         self.recent.rotate_right(1);
@@ -105,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_cut_where_the_format_cannot_hold_them() {
+    fn names_are_truncated_where_the_format_cannot_hold_them() {
         let mut cache = WriterCache::default();
         assert_eq!(put(&mut cache, ""), [0]);
         assert_eq!(put(&mut cache, "a\0b"), b"\x81a\0");

@@ -1,19 +1,20 @@
-//! Reads records, from a whole file in memory or from one chunk of it.
+//! Reader of records, from a whole file in memory or from one chunk of it.
 //!
-//! Records without names that lie at least [`FAST_PATH_LEN`] bytes before the end take a fast path: eight bytes are loaded at once for
-//! each number and no length is looked at. Everything else goes through the checked path, which alone makes errors.
+//! Records without names that start at least [`FAST_PATH_LEN`] bytes before the end take a fast
+//! path: each number is decoded from a load of eight bytes, without a check of the length. All
+//! others take the checked path, which alone returns errors.
 
 use super::layout::{ALLOC, FREE, HEAP, Header, INTERNAL, Location, MAGIC, RESIZE, Record, SLOTS};
 use super::names::ReaderCache;
 use crate::{Cursor, Ending, Error, Format, Kind, Result, leb128};
 
-/// The longest name that is read. mpatrol's own limit is 1023; this one only bounds memory.
+/// Maximum length of a name. mpatrol's own limit is 1023; this one only bounds memory.
 const LONGEST_READ: usize = 1 << 20;
-/// A record on the fast path starts at least so many bytes before the end: 1 tag, 4 numbers of at most 8 bytes, and then
-/// a load of 8, with places masked to 63.
+/// Bytes that must follow the start of a record for the fast path: 1 tag, 4 numbers of at most 8
+/// bytes, and then a load of 8, with offsets masked to 63.
 pub(super) const FAST_PATH_LEN: usize = 72;
 
-/// One record as it was parsed: numbers, and slots instead of names. Unused fields are 0.
+/// One parsed record, with numbers, and with slots instead of names. Unused fields are 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Parsed {
     tag: u8,
@@ -26,33 +27,33 @@ pub(super) struct Parsed {
     line: u64,
 }
 
-/// The numbers of a record; those that its kind does not have are 0.
+/// The numbers of a record. Those that its kind does not have are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
-    /// Its tag: [`ALLOC`], [`RESIZE`], [`FREE`], [`HEAP`] or [`INTERNAL`].
+    /// Tag of the record: [`ALLOC`], [`RESIZE`], [`FREE`], [`HEAP`] or [`INTERNAL`].
     pub tag: u8,
-    /// The allocation's index.
+    /// Index of the allocation.
     pub index: u64,
-    /// First byte of the block, or of the heap's memory.
+    /// Address of the block, or of the heap memory.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Thread number.
+    /// Number of the thread.
     pub thread: u64,
 }
 
-/// What [`parse`] found.
+/// Result of [`parse`].
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// A record, and the bytes that it takes.
+    /// A record, and the number of its bytes.
     Record(Parsed, usize),
-    /// The end mark.
+    /// The bytes are the end mark.
     End,
     /// The bytes end inside (or before) this field.
     Truncated(&'static str),
 }
 
-/// Both caches of the reading side.
+/// Caches of function and file names.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NameCaches {
     functions: ReaderCache,
@@ -60,7 +61,7 @@ pub(super) struct NameCaches {
 }
 
 impl NameCaches {
-    /// The record with its names.
+    /// Returns the record with its names.
     #[inline]
     pub fn record(&self, parsed: &Parsed) -> Record<'_> {
         let &Parsed { tag, index, address, size, .. } = parsed;
@@ -80,17 +81,17 @@ impl NameCaches {
     }
 }
 
-/// Decodes the number at `at` of the window, of at most 8 bytes; `None` when it is longer.
+/// Decodes the number at `at` of the window. Returns `None` if it has more than 8 bytes.
 #[inline(always)]
 fn number(window: &[u8; FAST_PATH_LEN], at: &mut usize) -> Option<u64> {
     let from = *at & 63;
     let bytes = window[from..from + 8].first_chunk::<8>()?;
-    let (value, taken) = leb128::read_word(u64::from_le_bytes(*bytes))?;
-    *at = from + taken;
+    let (value, len) = leb128::read_word(u64::from_le_bytes(*bytes))?;
+    *at = from + len;
     Some(value)
 }
 
-/// The fast path: a record without names that lies whole in the window.
+/// Parses a record without names that is completely in the window.
 #[inline(always)]
 fn parse_fast(window: &[u8; FAST_PATH_LEN], has_location: bool) -> Option<(Parsed, usize)> {
     let tag = window[0];
@@ -128,14 +129,15 @@ fn parse_fast(window: &[u8; FAST_PATH_LEN], has_location: bool) -> Option<(Parse
     Some((parsed, at))
 }
 
-/// The record (or the end) at the start of `bytes`, which lie at `base` in their file. Names are stored as they are met, so
-/// that a record that was cut may be parsed again when more bytes are there.
+/// Parses the record (or the end mark) at the start of `bytes`, which are at offset `base` of their
+/// file. Names are stored as they are read, so that a truncated record may be parsed again when
+/// more bytes have arrived.
 #[inline(always)]
 pub(super) fn parse(bytes: &[u8], base: u64, has_location: bool, names: &mut NameCaches) -> Result<Step> {
     if let Some(window) = bytes.first_chunk::<FAST_PATH_LEN>()
-        && let Some((parsed, taken)) = parse_fast(window, has_location)
+        && let Some((parsed, len)) = parse_fast(window, has_location)
     {
-        return Ok(Step::Record(parsed, taken));
+        return Ok(Step::Record(parsed, len));
     }
     parse_checked(bytes, base, has_location, names)
 }
@@ -204,13 +206,13 @@ fn name(cursor: &mut Cursor, field: &'static str, cache: &mut ReaderCache) -> Re
     Ok(slot)
 }
 
-/// Steps over the records of a file, or of one chunk.
+/// Reader of the records of a file, or of one chunk.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     header: Header,
     bytes: &'a [u8],
     base: u64,
-    /// Where the next record starts in `bytes`.
+    /// Position of the next record in `bytes`.
     at: usize,
     whole_file: bool,
     names: NameCaches,
@@ -218,10 +220,10 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads the header of a file.
+    /// Creates a reader and reads the header of a file.
     ///
     /// # Errors
-    /// When the bytes do not start with a header of a version that can be read.
+    /// When the bytes do not start with a header of a known version.
     pub fn new(bytes: &'a [u8]) -> Result<Self> {
         let header = Header::read(bytes)?;
         let at = header.len();
@@ -229,39 +231,41 @@ impl<'a> Reader<'a> {
         Ok(Reader { header, bytes, base: 0, at, whole_file: true, names, ending: None })
     }
 
-    /// Starts on one chunk: records only, with empty name caches. `header` is that of the file, and `base` the chunk's
-    /// location in the (uncompressed) file, from which offsets are counted. The chunk is complete when its bytes end after a
-    /// record, or with the end mark.
+    /// Creates a reader of one chunk: records only, with empty name caches. `header` is that of the
+    /// file, and `base` the offset of the chunk in the (uncompressed) file, from which offsets are
+    /// counted. The chunk is complete if its bytes end after a record, or with the end mark.
     pub fn chunk(header: Header, bytes: &'a [u8], base: u64) -> Self {
         Reader { header, bytes, base, at: 0, whole_file: false, names: NameCaches::default(), ending: None }
     }
 
-    /// The file's header.
+    /// Returns the file's header.
     pub const fn header(&self) -> Header {
         self.header
     }
 
-    /// The next record; `None` when there is none, and then [`Reader::ending`] says why.
+    /// Reads the next record. Returns `None` if there is none; then [`Reader::ending`] has the
+    /// reason.
     ///
     /// # Errors
-    /// When what follows is no record. The records before it remain good; none can be found behind it.
+    /// When the next bytes are not a record. The records before remain valid; no record after it
+    /// can be found.
     #[inline]
     #[allow(clippy::should_implement_trait, reason = "an iterator could not lend names from the cache")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
         Ok(self.next_raw()?.map(|(record, _)| record))
     }
 
-    /// The next record, and its bytes.
+    /// Reads the next record and returns it with its bytes.
     ///
     /// # Errors
-    /// As [`Reader::next`].
+    /// As for [`Reader::next`].
     #[inline]
     pub fn next_raw(&mut self) -> Result<Option<(Record<'_>, &'a [u8])>> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         match parse(rest, self.base + self.at as u64, self.header.has_location(), &mut self.names)? {
-            Step::Record(parsed, taken) => {
-                self.at += taken;
-                Ok(Some((self.names.record(&parsed), rest.get(..taken).unwrap_or_default())))
+            Step::Record(parsed, len) => {
+                self.at += len;
+                Ok(Some((self.names.record(&parsed), rest.get(..len).unwrap_or_default())))
             }
             step => {
                 self.stop(step);
@@ -270,16 +274,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The numbers of the next record, without its names.
+    /// Reads the numbers of the next record, without its names.
     ///
     /// # Errors
-    /// As [`Reader::next`].
+    /// As for [`Reader::next`].
     #[inline]
     pub fn next_numbers(&mut self) -> Result<Option<Numbers>> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         match parse(rest, self.base + self.at as u64, self.header.has_location(), &mut self.names)? {
-            Step::Record(parsed, taken) => {
-                self.at += taken;
+            Step::Record(parsed, len) => {
+                self.at += len;
                 let Parsed { tag, index, address, size, thread, .. } = parsed;
                 Ok(Some(Numbers { tag, index, address, size, thread }))
             }
@@ -299,17 +303,18 @@ impl<'a> Reader<'a> {
         });
     }
 
-    /// How the bytes ended; `None` while records may follow.
+    /// Returns how the bytes ended; `None` while records may follow.
     pub const fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// Where the next record starts, from the start of the file.
+    /// Returns the offset of the next record from the start of the file.
     pub const fn offset(&self) -> u64 {
         self.base + self.at as u64
     }
 
-    /// What follows the record last given: at the end of a whole file, the end mark and whatever stands behind it.
+    /// Returns the bytes after the last record that was returned: at the end of a whole file, the
+    /// end mark and all bytes after it.
     pub fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }

@@ -1,39 +1,40 @@
-//! How a record was encoded, where the format leaves a choice.
+//! Encoding of a record, where the format leaves a choice.
 //!
-//! A [`Record`](super::Record) holds what a record says. What it does not hold is kept by a [`Shape`]: how many bytes each number took
-//! (overlong forms are allowed) and in which slot a name lay, defined there or used from there. Record and shape together
-//! give the same bytes again. Files of the real library need no shapes: this crate's [`Writer`] chooses as that does.
+//! A [`Record`](super::Record) is the content of a record. A [`Shape`] is the rest: how many bytes
+//! each number has (overlong encodings are allowed), and the slot of each name, defined there or
+//! used from there. Record and shape together determine the bytes. Files of the real library need
+//! no shapes, since this crate's [`Writer`] chooses as that library does.
 
 use super::layout::{ALLOC, FREE, MAGIC, RESIZE};
 use super::reader::Reader;
 use super::writer::{Options, Writer};
 use crate::{Cursor, Ending, Error, Format, Kind, Result};
 
-/// How a name was given.
+/// Encoding of a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Name {
-    /// As none.
+    /// There is no name.
     #[default]
     None,
-    /// By the number of a slot, which may never have been defined.
+    /// The name is that of a slot, which may never have been defined.
     Use(u8),
-    /// In full, as the definition of a slot.
+    /// The name is written in full, as the definition of a slot.
     Define(u8),
 }
 
-/// The widths and slots of one record.
+/// Number widths and name slots of one record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
-    /// Bytes of each number, in the order of the record; 0 behind the last.
+    /// Bytes of each number, in the order of the record; 0 after the last.
     pub widths: [u8; 5],
-    /// The function's slot.
+    /// Encoding of the function's name.
     pub function: Name,
-    /// The file's slot.
+    /// Encoding of the file's name.
     pub file: Name,
 }
 
 impl Shape {
-    /// The shape of a record from its bytes, as [`Reader::next_raw`] gives them.
+    /// Returns the shape of a record from its bytes, as [`Reader::next_raw`] returns them.
     ///
     /// # Errors
     /// When the bytes are not one record.
@@ -75,11 +76,11 @@ fn name(cursor: &mut Cursor, field: &'static str) -> Result<Name> {
     Ok(Name::Define(byte & 0x7f))
 }
 
-/// Reads a whole file and writes it again, record by record, shape for shape: the result equals the input, as far as that
-/// can be read. Bytes behind the end mark are kept as they are.
+/// Reads a whole file and writes it again, record by record, each in its shape. The result equals
+/// the input. Bytes after the end mark are kept.
 ///
 /// # Errors
-/// When the file cannot be read, or was cut.
+/// When the file is not a trace or is truncated.
 pub fn rewrite(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut reader = Reader::new(bytes)?;
     let header = reader.header();

@@ -1,20 +1,20 @@
-//! Reads records from anything that can be read, in constant memory: a buffer, and the name caches.
+//! Reader of records from any source, in constant memory: a buffer, and the name caches.
 
 use super::layout::{Header, MAGIC, Record};
 use super::reader::{FAST_PATH_LEN, NameCaches, Parsed, Step, parse};
 use crate::{Ending, ReadError, Validation};
 use std::io::{self, Read};
 
-/// Bytes asked for at once.
+/// Size of a read in bytes.
 const BUFFER: usize = 256 * 1024;
 
-/// Steps over the records of a file that is read piece by piece.
+/// Reader of the records of a file that arrives in several reads.
 #[derive(Debug)]
 pub struct Stream<R> {
-    from: R,
+    input: R,
     header: Header,
     buffer: Vec<u8>,
-    /// Where the next record starts in the buffer, and the buffer in the file.
+    /// Position of the next record in the buffer.
     at: usize,
     base: u64,
     exhausted: bool,
@@ -23,40 +23,41 @@ pub struct Stream<R> {
 }
 
 impl<R: Read> Stream<R> {
-    /// Reads the header.
+    /// Creates a reader and reads the header.
     ///
     /// # Errors
     /// When reading fails, or the bytes do not start with a header of a version that can be read.
-    pub fn new(from: R) -> Result<Self, ReadError> {
+    pub fn new(input: R) -> Result<Self, ReadError> {
         let header = Header::default();
         let names = NameCaches::default();
         let mut stream =
-            Stream { from, header, buffer: Vec::new(), at: 0, base: 0, exhausted: false, names, ending: None };
+            Stream { input, header, buffer: Vec::new(), at: 0, base: 0, exhausted: false, names, ending: None };
         stream.fill()?;
         stream.header = Header::read(&stream.buffer)?;
         stream.at = stream.header.len();
         Ok(stream)
     }
 
-    /// The file's header.
+    /// Returns the file's header.
     pub const fn header(&self) -> Header {
         self.header
     }
 
-    /// How the file ended; `None` while records may follow.
+    /// Returns how the file ended; `None` while records may follow.
     pub const fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// Where the next record starts, or the end mark, from the start of the file.
+    /// Returns the offset of the next record, or of the end mark, from the start of the file.
     pub const fn offset(&self) -> u64 {
         self.base + self.at as u64
     }
 
-    /// The next record; `None` when there is none, and then [`Stream::ending`] says why.
+    /// Reads the next record. Returns `None` if there is none; then [`Stream::ending`] has the
+    /// reason.
     ///
     /// # Errors
-    /// When reading fails, or what follows is no record.
+    /// When reading fails, or the next bytes are not a record.
     #[inline]
     #[allow(clippy::should_implement_trait, reason = "an iterator could not lend names from the cache")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
@@ -88,7 +89,8 @@ impl<R: Read> Stream<R> {
         }
     }
 
-    /// Drops what was used and reads on. A record that does not fit (a long name) makes the buffer grow.
+    /// Removes the bytes that were read and reads on. A record that does not fit (a long name)
+    /// makes the buffer grow.
     #[cold]
     fn fill(&mut self) -> io::Result<()> {
         self.buffer.drain(..self.at);
@@ -97,13 +99,13 @@ impl<R: Read> Stream<R> {
         let held = self.buffer.len();
         let wanted = if held < FAST_PATH_LEN.max(MAGIC.len()) { BUFFER } else { held.max(BUFFER) };
         self.buffer.reserve_exact(wanted);
-        let read = Read::by_ref(&mut self.from).take(wanted as u64).read_to_end(&mut self.buffer)?;
+        let read = Read::by_ref(&mut self.input).take(wanted as u64).read_to_end(&mut self.buffer)?;
         self.exhausted = read < wanted;
         Ok(())
     }
 }
 
-/// Walks to the end mark, in constant memory. Bytes followed it are not looked at.
+/// Validates a trace up to the end mark, in constant memory. Bytes after it are not looked at.
 ///
 /// # Errors
 /// When reading fails, or the bytes do not start with a header of a version that can be read.
@@ -131,9 +133,10 @@ mod tests {
     use super::*;
     use crate::mtrc::Reader;
 
-    /// Cut, flipped or whole: what a walk keeps reads without an error, and to the same record as the whole bytes do.
+    /// The bytes that a validation keeps, of truncated, modified and complete files, are readable
+    /// without an error, and to the same record as all bytes are.
     #[test]
-    fn what_a_walk_keeps_can_be_read() {
+    fn validated_bytes_are_readable() {
         let path = format!("{}/../tests/golden/mpatrol/usedebug.mtrc", env!("CARGO_MANIFEST_DIR"));
         let golden = std::fs::read(path).unwrap_or_else(|error| panic!("{error}"));
         let followed = [&golden[..], b"rest"].concat();

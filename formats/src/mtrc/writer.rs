@@ -1,8 +1,8 @@
-//! Appends records to a `Vec`.
+//! Writer of records, which appends to a `Vec`.
 //!
-//! Without names a record is composed in location, up to eight bytes a store: 10 to 12 ns an event (`examples/mtrc_speed.rs`,
-//! Ice Lake 2.8 GHz; reading takes 10). The careful path serves names, numbers of more than 56 bits, and the last bytes
-//! before the edge of a [`Window`].
+//! A record without names is composed in a buffer, up to eight bytes at each store: 10 to 12 ns an
+//! event (`examples/mtrc_speed.rs`, Ice Lake 2.8 GHz; reading takes 10). The checked path is for
+//! names, numbers of more than 56 bits, and the last bytes before the edge of a [`Window`].
 
 use super::layout::{ALLOC, FREE, HEAP, Header, INTERNAL, Location, MAGIC, RESIZE, Record};
 use super::names::WriterCache;
@@ -10,22 +10,25 @@ use super::shape::{Name, Shape};
 use super::window::Window;
 use crate::leb128;
 
-/// Room that a record without names may take: 1 tag, 5 numbers of at most 10 bytes, 2 empty names; and a store of 8.
+/// Buffer size for a record without names: 1 tag, 5 numbers of at most 10 bytes, 2 empty names; and
+/// a store of 8.
 pub const RECORD_BUFFER_LEN: usize = 72;
-/// So far from the edge no number of a record without names, nor the first of the next record, can reach it.
+/// Distance from the edge at which no number of a record without names, nor the first one of the
+/// next record, can reach it.
 const FAR_FROM_EDGE: u64 = 96;
 
-/// How to write.
+/// Options of a [`Writer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The file's header. The version decides whether records carry a location.
+    /// Header of the file. The version decides whether records have a location.
     pub header: Header,
-    /// Make numbers longer where mpatrol's own reader would otherwise fail (about 12 bytes in 400 KB). It costs nothing
-    /// when addresses and threads are below 2^35.
+    /// Whether to make numbers longer where mpatrol's own reader would otherwise fail (about 12
+    /// bytes in 400 KB). It costs nothing if addresses and threads are below 2^35.
     pub padding: bool,
 }
 
-/// Appends records. It holds no bytes itself: each call names the `Vec` to append to, which may be taken away in between.
+/// Writer of records. It owns no buffer: each call is passed the `Vec` to append to, which the
+/// caller may empty in between.
 #[derive(Clone, Debug)]
 pub struct Writer {
     options: Options,
@@ -36,69 +39,73 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer at the start of a file; [`Writer::header`] comes first.
+    /// Creates a writer at the start of a file. The first call must be [`Writer::header`].
     pub fn new(options: Options) -> Writer {
-        let (functions, files) = Default::default();
+        let (functions, files) = (WriterCache::default(), WriterCache::default());
         Writer { options, has_location: options.header.has_location(), functions, files, window: Window::default() }
     }
 
-    /// A writer that goes on where another one stopped, at a chunk's start. `window` is what [`Writer::window`] gave there.
+    /// Creates a writer that continues where another one stopped, at the start of a chunk. `window`
+    /// is what [`Writer::window`] returned there.
     pub fn resume(options: Options, window: Window) -> Writer {
         Writer { window, ..Writer::new(options) }
     }
 
-    /// Bytes written so far, from the start of the file.
+    /// Returns the number of bytes written, from the start of the file.
     pub const fn offset(&self) -> u64 {
         self.window.offset
     }
 
-    /// Where the next byte lies, for [`Writer::resume`].
+    /// Returns the position for [`Writer::resume`].
     pub const fn window(&self) -> Window {
         self.window
     }
 
-    /// Appends the header.
+    /// Appends the header to `out`.
     pub fn header(&mut self, out: &mut Vec<u8>) {
         self.options.header.write(out);
         self.window = Window::after(&self.options.header);
     }
 
-    /// From here on names are defined before they are used, so that a reader can start here.
+    /// Starts a chunk: names are defined again before they are used, so that a reader can start
+    /// here.
     pub fn new_chunk(&mut self) {
         self.functions.clear();
         self.files.clear();
     }
 
-    /// Appends `H`: heap taken for the program.
+    /// Appends `H`: heap memory for the program.
     pub fn heap(&mut self, out: &mut Vec<u8>, address: u64, size: u64) {
         self.put(out, HEAP, [address, size], None);
     }
 
-    /// Appends `I`: heap taken for the library itself.
+    /// Appends `I`: heap memory for mpatrol's library.
     pub fn internal(&mut self, out: &mut Vec<u8>, address: u64, size: u64) {
         self.put(out, INTERNAL, [address, size], None);
     }
 
-    /// Appends `A`: a block is handed out.
+    /// Appends `A`: an allocation.
     #[inline]
     pub fn alloc(&mut self, out: &mut Vec<u8>, index: u64, address: u64, size: u64, location: &Location) {
         self.put(out, ALLOC, [index, address, size], Some(location));
     }
 
-    /// Appends `R`: a block has a new address or size.
+    /// Appends `R`: a reallocation with its new address and size.
     #[inline]
     pub fn resize(&mut self, out: &mut Vec<u8>, index: u64, address: u64, size: u64, location: &Location) {
         self.put(out, RESIZE, [index, address, size], Some(location));
     }
 
-    /// Appends `F`: a block is given back.
+    /// Appends `F`: a deallocation.
     #[inline]
     pub fn free(&mut self, out: &mut Vec<u8>, index: u64, location: &Location) {
         self.put(out, FREE, [index], Some(location));
     }
 
-    /// Composes a record without names, of these numbers, at the start of `buffer`; gives its size, with zeros behind it perhaps. 0: it
-    /// must be appended by one of the other calls. For whoever has the buffer at hand: half of the time of appending.
+    /// Composes a record without names, of these numbers, at the start of `buffer`. Returns its
+    /// size; bytes after it may have been zeroed. Returns 0 if the record must be appended by one
+    /// of the other calls. For callers that own the buffer, this takes half of the time of
+    /// appending.
     #[inline(always)]
     pub fn compose<const N: usize>(
         &mut self,
@@ -116,7 +123,7 @@ impl Writer {
         size
     }
 
-    /// Appends any record.
+    /// Appends a record of any kind.
     pub fn record(&mut self, out: &mut Vec<u8>, record: &Record) {
         match record {
             &Record::Heap { address, size } => self.heap(out, address, size),
@@ -133,11 +140,12 @@ impl Writer {
         self.window.offset += MAGIC.len() as u64;
     }
 
-    /// Appends a record in exactly the given shape: widths of numbers and name slots as they were read, not as this writer
-    /// would choose. The writer's own name caches are not touched, nor is anything padded.
+    /// Appends a record in exactly the given shape: number widths and name slots as they were read,
+    /// not as this writer would choose. The writer's own name caches are not changed, and nothing
+    /// is padded.
     pub fn shaped(&mut self, out: &mut Vec<u8>, record: &Record, shape: &Shape) {
         let start = out.len();
-        let (tag, numbers, location) = parts(record);
+        let (tag, numbers, location) = fields(record);
         let mut widths = shape.widths.iter().copied();
         let mut number = |out: &mut Vec<u8>, value| put_wide(out, value, usize::from(widths.next().unwrap_or(0)));
         out.push(tag);
@@ -186,7 +194,7 @@ impl Writer {
     #[cold]
     #[inline(never)]
     fn put_checked(&mut self, out: &mut Vec<u8>, tag: u8, numbers: &[u64], location: Option<&Location>) {
-        // The longest that the next record's first number is taken to be: an index or an address, below 2^63.
+        // Assumed length of the next record's first number: an index or an address, below 2^63.
         const UNKNOWN: usize = 9;
         out.push(tag);
         self.window.byte();
@@ -212,8 +220,9 @@ impl Writer {
         }
     }
 
-    /// Appends a number, longer than it must be when the next one needs it. Ten bytes are the most that any reader takes:
-    /// only behind a number of 2^42 and more that is followed by one of 2^56 and more could that be too few.
+    /// Appends a number, longer than it must be if the next one requires that. Readers accept ten
+    /// bytes at most: these could be too few only for a number of 2^42 or more that is followed by
+    /// one of 2^56 or more.
     fn put_number(&mut self, out: &mut Vec<u8>, value: u64, gap: usize, next_size: usize) {
         let mut size = leb128::len(value);
         if self.options.padding {
@@ -224,8 +233,8 @@ impl Writer {
     }
 }
 
-/// Letter, numbers and location of a record.
-fn parts<'a>(record: &Record<'a>) -> (u8, [Option<u64>; 3], Option<Location<'a>>) {
+/// Returns tag, numbers and location of a record.
+fn fields<'a>(record: &Record<'a>) -> (u8, [Option<u64>; 3], Option<Location<'a>>) {
     match *record {
         Record::Heap { address, size } => (HEAP, [Some(address), Some(size), None], None),
         Record::Internal { address, size } => (INTERNAL, [Some(address), Some(size), None], None),
@@ -252,7 +261,8 @@ fn put_wide(out: &mut Vec<u8>, value: u64, width: usize) {
     }
 }
 
-/// Writes a record without names; gives its size, or 0 when thread or line are too large for this path.
+/// Writes a record without names. Returns its size, or 0 if thread or line are too large for this
+/// path.
 #[inline(always)]
 fn compose(buffer: &mut [u8; RECORD_BUFFER_LEN], tag: u8, numbers: &[u64], location: Option<&Location>) -> usize {
     buffer[0] = tag;
@@ -277,13 +287,14 @@ fn compose(buffer: &mut [u8; RECORD_BUFFER_LEN], tag: u8, numbers: &[u64], locat
     at
 }
 
-/// Writes a number below 2^56 as four or eight bytes, of which `at` then passes those that count.
+/// Writes a number below 2^56 as four or eight bytes, and advances `at` by those that count.
 #[inline(always)]
 fn put_fast(buffer: &mut [u8; RECORD_BUFFER_LEN], at: &mut usize, value: u64) {
     let from = *at & 63;
     let bits = 64 - (value | 1).leading_zeros() as usize;
     let size = usize::from(SIZES[bits & 63]);
-    // 28-bit halves, then 14-bit quarters, then 7-bit groups move apart; then all but the last get their top bit.
+    // Move apart the 28-bit halves, then the 14-bit quarters, then the 7-bit groups. Then set the
+    // top bit of all but the last byte.
     if value < 1 << 28 {
         let word = value as u32;
         let word = (word & 0x0000_3fff) | (word & 0x0fff_c000) << 2;
@@ -300,7 +311,7 @@ fn put_fast(buffer: &mut [u8; RECORD_BUFFER_LEN], at: &mut usize, value: u64) {
     *at = from + size;
 }
 
-/// Bytes that a number of so many bits takes. A load is cheaper than a division by 7.
+/// Length of a number by its number of bits. A load is cheaper than a division by 7.
 const SIZES: [u8; 64] = {
     let mut sizes = [1; 64];
     let mut bits = 1;

@@ -1,14 +1,14 @@
-//! A profile as plain text, one record a line.
+//! Dump of a profile: one record a line.
 
 use super::layout::Record;
 use super::reader::Reader;
 use crate::Ending;
 use std::io::{self, Write};
 
-/// Prints every record of an unpacked file, and how it ended.
+/// Prints every record of an uncompressed file, and how it ended.
 ///
 /// # Errors
-/// When `out` fails. What is wrong with the bytes is printed as the last line.
+/// When `out` fails. An error in the bytes is printed as the last line.
 pub fn dump(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
     let mut reader = Reader::new(bytes);
     let mut texts = 0;

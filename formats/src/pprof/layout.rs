@@ -1,84 +1,85 @@
-//! The bytes of `profile.proto`, described here and nowhere else: protocol-buffer messages, usually packed with gzip.
+//! Layout of `profile.proto`: protocol-buffer messages, usually compressed with gzip.
 //!
-//! Texts are places in the string table, whose index 0 is the empty text. Identifiers of mappings, locations and functions are any
-//! numbers but 0. A sample's stack is a list of locations, innermost first; a location has a line for each function that was
-//! inlined there, innermost first.
+//! Texts are indexes in the string table, whose index 0 is the empty text. IDs of mappings,
+//! locations and functions are any numbers but 0. The stack of a sample is a list of locations,
+//! innermost first. A location has one line for each function that was inlined there, innermost
+//! first.
 
 use prost::Message;
 
-/// What a value of each sample means.
+/// Meaning of one value of each sample.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct ValueType {
-    /// Text: `alloc_space`, `inuse_objects`, …
+    /// Text of the type: `alloc_space`, `inuse_objects`, …
     #[prost(int64, tag = "1")]
     pub kind: i64,
-    /// Text: `bytes`, `count`, …
+    /// Text of the unit: `bytes`, `count`, …
     #[prost(int64, tag = "2")]
     pub unit: i64,
 }
 
-/// A stack and its values.
+/// A call stack and its values.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Sample {
-    /// The stack, innermost location first.
+    /// Locations of the call stack, innermost first.
     #[prost(uint64, repeated, tag = "1")]
     pub location: Vec<u64>,
-    /// A value for each value type.
+    /// Values, one for each value type.
     #[prost(int64, repeated, tag = "2")]
     pub value: Vec<i64>,
-    /// What else is known.
+    /// Labels of the sample.
     #[prost(message, repeated, tag = "3")]
     pub label: Vec<Label>,
 }
 
-/// A label of a sample: a text or a number.
+/// A label of a sample, with a text or a number.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Label {
-    /// Text: its name.
+    /// Text of the label's name.
     #[prost(int64, tag = "1")]
     pub key: i64,
-    /// Text: its value; 0 for a number.
+    /// Text of the value; 0 for a number.
     #[prost(int64, tag = "2")]
     pub text: i64,
-    /// Its value as a number.
+    /// Value as a number.
     #[prost(int64, tag = "3")]
     pub number: i64,
-    /// Text: unit of the number.
+    /// Text of the number's unit.
     #[prost(int64, tag = "4")]
     pub unit: i64,
 }
 
-/// An object that was mapped.
+/// A mapped object.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Mapping {
-    /// Its identifier.
+    /// ID of the mapping.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// First address.
+    /// First address of the mapping.
     #[prost(uint64, tag = "2")]
     pub start: u64,
-    /// First address behind it.
+    /// First address after the mapping.
     #[prost(uint64, tag = "3")]
     pub limit: u64,
-    /// Offset in its file of the first address.
+    /// Offset of the first address in the file.
     #[prost(uint64, tag = "4")]
     pub offset: u64,
-    /// Text: its path.
+    /// Text of the path.
     #[prost(int64, tag = "5")]
     pub file: i64,
-    /// Text: its build-id in hexadecimal digits.
+    /// Text of the build ID in hexadecimal digits.
     #[prost(int64, tag = "6")]
     pub build_id: i64,
-    /// Whether its locations were given functions.
+    /// Whether its locations have functions.
     #[prost(bool, tag = "7")]
     pub has_functions: bool,
-    /// Whether the functions were given files.
+    /// Whether the functions have source files.
     #[prost(bool, tag = "8")]
     pub has_files: bool,
-    /// Whether the locations were given lines.
+    /// Whether the locations have lines.
     #[prost(bool, tag = "9")]
     pub has_lines: bool,
-    /// Whether inlined functions were looked for.
+    /// Whether inlined functions were looked up.
     #[prost(bool, tag = "10")]
     pub has_inlined: bool,
 }
@@ -86,86 +87,86 @@ pub struct Mapping {
 /// A index in the program.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Location {
-    /// Its identifier.
+    /// ID of the location.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Identifier of its mapping; 0: none.
+    /// ID of the mapping; 0 for none.
     #[prost(uint64, tag = "2")]
     pub mapping: u64,
     /// Address of the instruction.
     #[prost(uint64, tag = "3")]
     pub address: u64,
-    /// Functions and lines, the innermost inlined one first.
+    /// Functions and lines, the innermost inlined function first.
     #[prost(message, repeated, tag = "4")]
     pub line: Vec<Line>,
-    /// Whether several places share it.
+    /// Whether several locations were merged into this one.
     #[prost(bool, tag = "5")]
     pub is_folded: bool,
 }
 
-/// A line of a function.
+/// One line of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Line {
-    /// Identifier of the function.
+    /// ID of the function.
     #[prost(uint64, tag = "1")]
     pub function: u64,
-    /// The line; 0 when not known.
+    /// Line number; 0 if unknown.
     #[prost(int64, tag = "2")]
     pub line: i64,
 }
 
-/// A function.
+/// A function of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Function {
-    /// Its identifier.
+    /// ID of the function.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Text: its name.
+    /// Text of the name.
     #[prost(int64, tag = "2")]
     pub name: i64,
-    /// Text: its name as the linker knows it.
+    /// Text of the linker's name.
     #[prost(int64, tag = "3")]
     pub system_name: i64,
-    /// Text: its source file.
+    /// Text of the source file.
     #[prost(int64, tag = "4")]
     pub file: i64,
-    /// Its first line.
+    /// First line of the function.
     #[prost(int64, tag = "5")]
     pub start_line: i64,
 }
 
-/// One field of the profile.
+/// One field of a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// Field 1, once for each value of the samples.
+    /// Field 1, one for each value of the samples.
     SampleType(ValueType),
-    /// Field 2.
+    /// Field 2: a sample.
     Sample(Sample),
-    /// Field 3; the first is the program itself.
+    /// Field 3: a mapping. The first one is the program itself.
     Mapping(Mapping),
-    /// Field 4.
+    /// Field 4: a location.
     Location(Location),
-    /// Field 5.
+    /// Field 5: a function.
     Function(Function),
     /// Field 6: the next text of the table.
     Text(Vec<u8>),
-    /// Field 9: start, nanoseconds since 1970.
+    /// Field 9: time of the start, in nanoseconds since 1970.
     TimeNanos(i64),
-    /// Field 10: length.
+    /// Field 10: duration in nanoseconds.
     DurationNanos(i64),
-    /// Field 11: what is between samples.
+    /// Field 11: meaning of the sampling period.
     PeriodType(ValueType),
-    /// Field 12: how much of it.
+    /// Field 12: sampling period.
     Period(i64),
-    /// Field 13: a text for people.
+    /// Field 13: a comment (index of its text).
     Comment(i64),
-    /// Field 14: text of the value type to show first.
+    /// Field 14: value type to show first (index of its text).
     DefaultSampleType(i64),
-    /// A field that is not looked at: its number.
+    /// A field that is skipped, with its number.
     Other(u64),
 }
 
-/// Number of each field, and whether it is a message or text (else a number).
+/// Number and name of each field, and whether it has a length (a message or text).
 pub const FIELDS: [(u64, &str, bool); 14] = [
     (1, "sample_type", true),
     (2, "sample", true),
@@ -183,7 +184,7 @@ pub const FIELDS: [(u64, &str, bool); 14] = [
     (14, "default_sample_type", false),
 ];
 
-/// The name of a field.
+/// Returns the name of a field.
 pub fn field(number: u64) -> &'static str {
     FIELDS.iter().find(|field| field.0 == number).map_or("unknown field", |field| field.1)
 }

@@ -1,8 +1,9 @@
-//! pprof's `profile.proto`: samples with several values each, by stack, with names, mappings and labels. Written by Go, jemalloc's
-//! and TCMalloc's tools, and read by `go tool pprof` and many servers.
+//! pprof's `profile.proto`: samples with several values each, by call stack, with names, mappings
+//! and labels. Go and the tools of jemalloc and TCMalloc write it; `go tool pprof` and many servers
+//! read it.
 //!
-//! The message as a whole is a sequence of records, so a file is read and written one record at a time: no table needs to lie in
-//! memory, and of a cut file everything before the cut is given.
+//! The whole message is a sequence of records, so a file is read and written one record at a time:
+//! no table must be in memory, and of a truncated file everything before its end is read.
 
 mod dump;
 pub mod layout;

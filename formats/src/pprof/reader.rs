@@ -1,39 +1,39 @@
-//! Reads a profile, record by record.
+//! Reader of profiles, one record at a time.
 
 use super::layout::{Record, field};
 use crate::{Cursor, Ending, Error, Format, Kind, Result};
 use prost::Message;
 
-/// How a field's value is stored.
+/// Wire types of protocol buffers: how the value of a field is stored.
 const NUMBER: u64 = 0;
 const EIGHT: u64 = 1;
 const BYTES: u64 = 2;
 const FOUR: u64 = 5;
 
-/// Steps over the records of a profile that is unpacked.
+/// Reader of the records of an uncompressed profile.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     cursor: Cursor<'a>,
-    /// Numbers of field 13 that are still to come: the field may hold several at once.
+    /// Values of field 13 that have not been returned yet: one field may hold several.
     comments: Vec<i64>,
     ending: Option<Ending>,
 }
 
 impl<'a> Reader<'a> {
-    /// Starts at the first record.
+    /// Creates a reader at the first record.
     pub const fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { cursor: Cursor::new(Format::Pprof, bytes), comments: Vec::new(), ending: None }
     }
 
-    /// How the file ended, once there is no further record.
+    /// Returns how the file ended, once there is no further record.
     pub const fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// The next record; none at the end, and at a cut.
+    /// Reads the next record. Returns `None` at the end of the file and where it is truncated.
     ///
     /// # Errors
-    /// When the bytes are no profile.
+    /// When the bytes are not a profile.
     #[allow(clippy::should_implement_trait, reason = "it can fail")]
     pub fn next(&mut self) -> Result<Option<Record>> {
         if let Some(comment) = self.comments.pop() {
@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
                         let mut packed = Cursor::at_offset(Format::Pprof, bytes, value_start.offset());
                         while packed.remaining() > 0 {
                             let comment = packed.leb(name).map_err(|error| match error.kind {
-                                // The message is whole, so this is no cut.
+                                // The message is complete, so this is not a truncated file.
                                 Kind::Truncated => {
                                     value_start.error(name, Kind::Text("a number ends outside its field".into()))
                                 }
@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
             }
             EIGHT => cursor.take(name, 8).map(|_| Record::Other(number)),
             FOUR => cursor.take(name, 4).map(|_| Record::Other(number)),
-            _ => Err(before.bad("key", key, "no way of storing a value has this number")),
+            _ => Err(before.bad("key", key, "0, 1, 2 or 5 (a wire type) belongs in the low three bits")),
         }
     }
 }

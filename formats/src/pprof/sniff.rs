@@ -1,10 +1,10 @@
-//! Knows a profile again by its first field: the format has no mark.
+//! Detection of profiles by their first field, since the format has no magic bytes.
 
 use crate::leb128::{self, DecodeError};
 use crate::sniff::Match;
 
-/// Writers begin with a value type, two small numbers of which each may be left out: field 1 in the order of the fields, field 11
-/// where Go's run-time writes.
+/// Matches a value type, two small numbers each of which may be absent. Writers begin with it: with
+/// field 1 if they follow the order of the fields, with field 11 in the case of Go's runtime.
 pub fn sniff(bytes: &[u8]) -> Match {
     const SAMPLE_TYPE: u8 = 1 << 3 | 2;
     const PERIOD_TYPE: u8 = 11 << 3 | 2;
@@ -16,7 +16,7 @@ pub fn sniff(bytes: &[u8]) -> Match {
             let whole = rest.len() > length;
             match value_type(&rest[..rest.len().min(length)], whole) {
                 Match::Yes => match rest.get(length) {
-                    // The next field: one of the profile's.
+                    // The next field must be one of a profile.
                     Some(key) if matches!(key >> 3, 1..=15) && matches!(key & 7, 0 | 2) => Match::Weak,
                     Some(_) => Match::No,
                     None => Match::NeedMore,
@@ -28,7 +28,7 @@ pub fn sniff(bytes: &[u8]) -> Match {
     }
 }
 
-/// Fields 1 and 2, in this order, each at most once.
+/// Matches fields 1 and 2, in this order, each at most once.
 fn value_type(bytes: &[u8], whole: bool) -> Match {
     let (mut rest, mut before) = (bytes, 0);
     while let Some((&key, value)) = rest.split_first() {

@@ -1,11 +1,11 @@
-//! Writes a profile, record by record.
+//! Writer of profiles, one record at a time.
 
 use super::layout::Record;
 use crate::leb128;
 use prost::Message;
 use std::collections::HashMap;
 
-/// Appends a record.
+/// Appends a record to `out`.
 pub fn record(out: &mut Vec<u8>, record: &Record) {
     match record {
         Record::SampleType(value) => message(out, 1, value),
@@ -31,7 +31,7 @@ pub fn record(out: &mut Vec<u8>, record: &Record) {
 fn message(out: &mut Vec<u8>, field: u64, message: &impl Message) {
     leb128::write(out, field << 3 | 2);
     leb128::write(out, message.encoded_len() as u64);
-    // A vector takes whatever comes.
+    // Writing to a vector cannot fail.
     let _ = message.encode(out);
 }
 
@@ -40,21 +40,21 @@ fn number(out: &mut Vec<u8>, field: u64, value: i64) {
     leb128::write(out, value.cast_unsigned());
 }
 
-/// Gives texts their places, and writes those that are new.
+/// Table of texts: assigns their indexes and writes those that are new.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     texts: HashMap<Vec<u8>, i64>,
 }
 
 impl Writer {
-    /// Begins the table with the empty text.
+    /// Creates the table and writes the empty text, which has index 0.
     pub fn new(out: &mut Vec<u8>) -> Writer {
         let mut writer = Writer::default();
         writer.text(out, b"");
         writer
     }
 
-    /// The index of a text.
+    /// Returns the index of a text. Writes the text if it is new.
     pub fn text(&mut self, out: &mut Vec<u8>, text: &[u8]) -> i64 {
         if let Some(&index) = self.texts.get(text) {
             return index;

@@ -1,12 +1,12 @@
-//! How chunks of the trace and columns of the tape are stored.
+//! Compression of the chunks of the trace and the columns of the tape.
 
 use std::io::Read;
 
-/// A compression; the numbers stand in files and never change.
+/// A compression. Its numbers are part of the file format and never change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Codec {
-    /// Stored as it is.
+    /// The bytes are not compressed.
     #[default]
     Plain = 0,
     /// One LZ4 frame (`lz4 -d` reads it).
@@ -16,7 +16,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// The codec of a number in a file.
+    /// Returns the codec of a number in a file.
     pub const fn from_number(number: u8) -> Option<Codec> {
         match number {
             0 => Some(Codec::Plain),
@@ -26,7 +26,7 @@ impl Codec {
         }
     }
 
-    /// What the name of a file stored so ends with.
+    /// Returns the suffix of the name of a file with this compression.
     pub const fn suffix(self) -> &'static str {
         match self {
             Codec::Plain => "",
@@ -35,7 +35,12 @@ impl Codec {
         }
     }
 
-    /// Compresses `plain` as one frame and appends it to `out`. Level 0 is the codec's fast default.
+    /// Compresses `plain` as one frame and appends it to `out`. Level 0 is the codec's fast
+    /// default.
+    ///
+    /// # Errors
+    ///
+    /// When the compression library fails.
     pub fn pack(self, plain: &[u8], level: i32, out: &mut Vec<u8>) -> std::io::Result<()> {
         match self {
             Codec::Plain => out.extend_from_slice(plain),
@@ -54,7 +59,11 @@ impl Codec {
         Ok(())
     }
 
-    /// The plain bytes of a whole file of frames, as they come.
+    /// Returns a reader of the plain bytes of a file of frames.
+    ///
+    /// # Errors
+    ///
+    /// When the decompressor cannot be created.
     pub fn reader<'a, R: Read + 'a>(self, stored: R) -> std::io::Result<Box<dyn Read + 'a>> {
         Ok(match self {
             Codec::Plain => Box::new(stored),
@@ -65,7 +74,8 @@ impl Codec {
         })
     }
 
-    /// The plain bytes of one frame, which must be exactly `plain_length` (a bound the caller has checked).
+    /// Returns the plain bytes of one frame. Their number must be `plain_length`, a bound that the
+    /// caller has checked.
     ///
     /// # Errors
     /// When the bytes are no such frame.
@@ -76,13 +86,13 @@ impl Codec {
     }
 }
 
-/// Unpacks frame after frame in the same memory.
+/// Decompressor that uses the same memory for many frames.
 #[derive(Default)]
 pub struct Unpacker(Option<zstd::bulk::Decompressor<'static>>);
 
 impl Unpacker {
-    /// The plain bytes of one frame, which must be exactly `plain_length` (a bound the caller has checked), in place of what
-    /// `plain` holds.
+    /// Replaces the content of `plain` with the plain bytes of one frame. Their number must be
+    /// `plain_length`, a bound that the caller has checked.
     ///
     /// # Errors
     /// When the bytes are no such frame.
@@ -94,7 +104,8 @@ impl Unpacker {
         plain: &mut Vec<u8>,
     ) -> std::io::Result<()> {
         plain.clear();
-        // What a file announces decides no memory until as much was seen in it.
+        // A length from a file does not decide how much memory is allocated until the compressed
+        // bytes make it plausible.
         let likely = stored.len().saturating_mul(256).max(1 << 16);
         plain.reserve(plain_length.min(likely));
         let limit = plain_length as u64 + 1;
@@ -117,12 +128,12 @@ impl Unpacker {
     }
 }
 
-/// CRC-32 of a chunk's stored bytes, as [`super::Chunk`] names it.
+/// Returns the CRC-32 of a chunk's stored bytes, as in [`super::Chunk`].
 pub fn checksum(stored: &[u8]) -> u32 {
     crc32fast::hash(stored)
 }
 
-/// LZ4 frames one behind the other: the decoder itself stops behind the first.
+/// Decoder of successive LZ4 frames: the library's decoder stops after the first one.
 struct Lz4Frames<R: Read>(Option<lz4_flex::frame::FrameDecoder<std::io::BufReader<R>>>);
 
 impl<R: Read> Read for Lz4Frames<R> {

@@ -1,14 +1,15 @@
-//! How one field of a tape record is written and read. Numbers are LEB128, texts are raw bytes behind their length.
+//! Encoding of the fields of tape records. Numbers are LEB128, texts are raw bytes after their
+//! length.
 
 use crate::{Cursor, Result, leb128};
 
-/// A value that can lie in a record.
+/// A value of a record.
 pub trait Field: Sized {
-    /// The fewest bytes that a value takes; bounds how many a count may announce.
+    /// Minimum length of a value in bytes; bounds the count that a list may announce.
     const MIN_LEN: usize = 1;
     /// Appends the value.
     fn put(&self, out: &mut Vec<u8>);
-    /// Reads it back; `name` goes into errors.
+    /// Reads a value; `name` is the field in errors.
     fn get(cursor: &mut Cursor<'_>, name: &'static str) -> Result<Self>;
 }
 
@@ -55,12 +56,13 @@ impl Field for bool {
     }
 }
 
-/// Raw bytes: paths, names, build-ids, compressed columns. A type of its own, since `Vec<u8>` would be a list of numbers.
+/// Raw bytes: paths, names, build IDs, compressed columns. This is a type of its own, since
+/// `Vec<u8>` would be a list of numbers.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Text(pub Vec<u8>);
 
 impl Text {
-    /// For people; bytes that are not UTF-8 are replaced.
+    /// Returns the text for display. Bytes that are not UTF-8 are replaced.
     pub fn lossy(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
     }
@@ -111,7 +113,7 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
-/// Declares a record: one list of fields makes the struct, the writer's steps and the reader's steps.
+/// Declares a record: one list of fields makes the struct, its writer and its reader.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! tape_record {

@@ -1,16 +1,17 @@
-//! The frame around each record: `magic 4 | kind u16 | 0 u16 | length u32 | crc32 u32`, little-endian, then the payload.
-//! The checksum covers kind to length and the payload. A reader that meets a bad frame searches for the next magic.
+//! Frame of each record: `magic 4 | kind u16 | 0 u16 | length u32 | crc32 u32`, little-endian, then
+//! the payload. The checksum covers kind to length and the payload. A reader that finds a bad frame
+//! searches for the next magic.
 
 use super::layout::{FILE_MAGIC, FILE_VERSION, Record};
 use crate::{Cursor, Ending, Error, Format, Kind, Result};
 
-/// Starts each record; not valid UTF-8 and not a start of any other format here.
+/// First bytes of each record. They are not valid UTF-8 and not the start of any other format here.
 pub const MAGIC: [u8; 4] = [0xb7, b'R', b'e', b'c'];
-/// Bytes of the frame before the payload.
+/// Length of the frame before the payload in bytes.
 pub const FRAME_HEADER_LEN: usize = 16;
-/// Bytes of the file before the first record: magic 8, version u32, 0 u32.
+/// Length of the file before the first record in bytes: magic 8, version u32, 0 u32.
 pub const FILE_HEADER_LEN: usize = 16;
-/// The longest payload that is written or read.
+/// Maximum length of a payload that is written or read.
 pub const MAX_PAYLOAD: usize = 64 << 20;
 
 fn checksum(kind_to_length: &[u8], payload: &[u8]) -> u32 {
@@ -27,7 +28,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// The first bytes of a file.
+    /// Appends the first bytes of a file.
     pub fn file_header(out: &mut Vec<u8>) {
         out.extend_from_slice(&FILE_MAGIC);
         out.extend_from_slice(&FILE_VERSION.to_le_bytes());
@@ -49,7 +50,8 @@ impl Writer {
     }
 }
 
-/// The kind and payload of the record that starts `bytes`, which lie at `offset` in their file.
+/// Returns kind and payload of the record at the start of `bytes`, which are at `offset` of their
+/// file.
 pub(super) fn frame(bytes: &[u8], offset: u64) -> Result<(u16, &[u8])> {
     let mut cursor = Cursor::at_offset(Format::Tape, bytes, offset);
     cursor.magic("record magic", &MAGIC)?;
@@ -67,14 +69,15 @@ pub(super) fn frame(bytes: &[u8], offset: u64) -> Result<(u16, &[u8])> {
     Ok((kind, payload))
 }
 
-/// What the reader found next.
+/// Result of one step of a reader.
 #[derive(Debug)]
 pub enum Step {
-    /// A whole record and its offset.
+    /// An intact record and its offset.
     Record(u64, Record),
-    /// A whole record of a kind that this version does not know: kind and offset.
+    /// An intact record of a kind that this version does not know: offset and kind.
     Unknown(u64, u16),
-    /// Bytes that are no whole record, passed over: from, to, and what was wrong at `from`.
+    /// Skipped bytes that are not an intact record: first offset, end offset, and the error at the
+    /// first.
     Damage(u64, u64, Error),
     /// The end of the bytes.
     End(Ending),
@@ -88,7 +91,11 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Checks the head of the file.
+    /// Creates a reader and checks the header of the file.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are not a tape of a known version.
     pub fn new(bytes: &'a [u8]) -> Result<Self> {
         let mut cursor = Cursor::new(Format::Tape, bytes);
         cursor.magic("file magic", &FILE_MAGIC)?;
@@ -105,7 +112,8 @@ impl<'a> Reader<'a> {
         Ok(Reader { bytes, at: FILE_HEADER_LEN })
     }
 
-    /// The next record, damage, or the end. Never fails: what cannot be read is passed over and named.
+    /// Returns the next record, damage, or the end. Never fails: bytes that cannot be read are
+    /// skipped and reported.
     pub fn step(&mut self) -> Step {
         let start = self.at;
         if start >= self.bytes.len() {

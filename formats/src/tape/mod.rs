@@ -1,8 +1,9 @@
-//! `events.tape`: heaptape's own file beside `trace.mtrc`, holding what MTRC and MPTL cannot.
+//! heaptape's own file beside `trace.mtrc`, `events.tape`, for what MTRC and MPTL cannot hold.
 //!
-//! A file is [`layout::FILE_MAGIC`] and a version, then records, each framed with magic, kind, length and checksum, so that
-//! a reader passes over what is torn and finds the next whole record. The record [`Chunk`] is what makes a piece of
-//! `trace.mtrc` exist: it says where the bytes lie, their checksum, and holds the columns that MTRC lacks.
+//! A file is [`layout::FILE_MAGIC`] and a version, then records. Each record is framed with magic,
+//! kind, length and checksum, so that a reader skips damaged bytes and finds the next intact
+//! record. The record [`Chunk`] commits a run of bytes of `trace.mtrc`: it has their offset, their
+//! checksum, and the columns that MTRC lacks.
 
 pub mod codec;
 mod dump;

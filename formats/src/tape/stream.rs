@@ -1,22 +1,23 @@
-//! Reads a tape of any size record by record, without holding it in memory. What is torn is passed over and named, as
-//! [`super::Reader`] does for bytes in memory.
+//! Reader of a tape of any size, record by record, without the file in memory. Damaged bytes are
+//! skipped and reported, as [`super::Reader`] does for bytes in memory.
 
 use super::frame::{FILE_HEADER_LEN, FRAME_HEADER_LEN, MAGIC, MAX_PAYLOAD, Reader, Step, frame};
 use super::layout::Record;
 use crate::{Ending, Error, Format, Kind, Result};
 use std::io;
 
-/// Bytes looked through at once when searching for the next record.
+/// Bytes read at once in a search for the next record.
 const SEARCH: usize = 64 * 1024;
 
-/// Bytes that can be read at any offset.
+/// A source of bytes that can be read at any offset.
 pub trait Source {
-    /// Reads at `offset` into `into`; 0 at the end.
+    /// Reads at `offset` into `into`. Returns 0 at the end.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
-    /// How many there are.
+    /// Returns the number of bytes.
     fn length(&self) -> io::Result<u64>;
 
-    /// As many bytes from `offset` on as there are, at most `count`. Memory follows what is really there.
+    /// Reads `count` bytes from `offset` on, or those that exist if these are fewer. Memory is
+    /// allocated for bytes that exist only.
     fn read_up_to(&self, offset: u64, count: usize, into: &mut Vec<u8>) -> io::Result<()> {
         let there = self.length()?.saturating_sub(offset);
         into.clear();
@@ -56,7 +57,7 @@ impl Source for [u8] {
     }
 }
 
-/// Steps over the records of a [`Source`].
+/// Reader of the records of a [`Source`].
 #[derive(Debug)]
 pub struct Stream<'a, S: ?Sized> {
     source: &'a S,
@@ -69,10 +70,10 @@ fn failed(offset: u64, error: &io::Error) -> Error {
 }
 
 impl<'a, S: Source + ?Sized> Stream<'a, S> {
-    /// Checks the head of the file.
+    /// Creates a reader and checks the header of the file.
     ///
     /// # Errors
-    /// When the file cannot be read or is no tape of a version that can be.
+    /// When the file cannot be read, or is not a tape of a known version.
     pub fn new(source: &'a S) -> Result<Self> {
         let mut stream = Stream::at(source, FILE_HEADER_LEN as u64);
         source.read_up_to(0, FILE_HEADER_LEN, &mut stream.buffer).map_err(|error| failed(0, &error))?;
@@ -80,17 +81,17 @@ impl<'a, S: Source + ?Sized> Stream<'a, S> {
         Ok(stream)
     }
 
-    /// Starts at a record whose offset is known.
+    /// Creates a reader at a record whose offset is known.
     pub fn at(source: &'a S, offset: u64) -> Self {
         Stream { source, at: offset, buffer: Vec::new() }
     }
 
-    /// Offset of the next record.
+    /// Returns the offset of the next record.
     pub fn offset(&self) -> u64 {
         self.at
     }
 
-    /// The next record, damage, or the end.
+    /// Returns the next record, damage, or the end.
     ///
     /// # Errors
     /// When the source cannot be read.
@@ -123,7 +124,7 @@ impl<'a, S: Source + ?Sized> Stream<'a, S> {
         }
     }
 
-    /// Reads the record at `start`, as far as it is there.
+    /// Reads the record at `start`, as far as its bytes exist.
     fn fill(&mut self, start: u64) -> io::Result<()> {
         self.source.read_up_to(start, FRAME_HEADER_LEN, &mut self.buffer)?;
         let Some(&[a, b, c, d]) = self.buffer.get(8..12).and_then(|bytes| bytes.first_chunk::<4>()) else {
@@ -136,7 +137,7 @@ impl<'a, S: Source + ?Sized> Stream<'a, S> {
         Ok(())
     }
 
-    /// Where the next magic stands, from `from` on.
+    /// Returns the offset of the next magic, from `from` on.
     fn search(&mut self, mut from: u64) -> io::Result<Option<u64>> {
         loop {
             self.source.read_up_to(from, SEARCH, &mut self.buffer)?;
@@ -167,7 +168,7 @@ mod tests {
         out
     }
 
-    /// What both readers say must be the same, for whole, cut and damaged tapes.
+    /// Both readers must return the same, for complete, truncated and damaged tapes.
     fn same(bytes: &[u8]) {
         let (Ok(mut whole), Ok(mut stream)) = (Reader::new(bytes), Stream::new(bytes)) else {
             assert!(Reader::new(bytes).is_err() && Stream::new(bytes).is_err());
