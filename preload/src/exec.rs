@@ -8,12 +8,13 @@
 mod apart;
 mod environment;
 mod program;
+mod sanitizer;
 
 use crate::link::{self, Scope, Wanted};
 use crate::{attach, board, real, sys};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
-use environment::{Strings, in_vain, text};
+use environment::{Strings, in_vain, text, without_library};
 use heaptape_wire::hello::{HELLO_BYTES, NOTICE_PATH, Notice, Why};
 use program::File;
 
@@ -97,21 +98,29 @@ unsafe extern "C" fn look(arguments: *const usize, which: usize) -> *mut c_void 
             Some(usize::MAX) => None,
             Some(place) => Some(argument(place) as Strings),
         };
-        apart::run(|| match named {
-            Named::Path => drop(judge_path(argument(0), environment, socket, 0)),
-            Named::Name => judge_name(argument(0), environment, socket, 0),
-            Named::Descriptor => judge_descriptor(argument(0), environment, socket),
-            Named::At => {
-                let mut first = [0u8; 1];
-                let path = argument(1);
-                let is_empty = path == 0 || sys::copy_from(path, &mut first) == 0 || first[0] == 0;
-                if is_empty && argument(4) as c_int & libc::AT_EMPTY_PATH != 0 {
-                    judge_descriptor(argument(0), environment, socket);
-                } else if !is_empty && (first[0] == b'/' || argument(0) as c_int == libc::AT_FDCWD) {
-                    judge_path(path, environment, socket, 0);
+        let mut judged = Judged::new(socket);
+        apart::run(|| {
+            match named {
+                Named::Path => judged.path(argument(0), environment),
+                Named::Name => judged.name(argument(0), environment),
+                Named::Descriptor => judged.descriptor(argument(0), environment),
+                Named::At => {
+                    let mut first = [0u8; 1];
+                    let path = argument(1);
+                    let is_empty = path == 0 || sys::copy_from(path, &mut first) == 0 || first[0] == 0;
+                    if is_empty && argument(4) as c_int & libc::AT_EMPTY_PATH != 0 {
+                        judged.descriptor(argument(0), environment);
+                    } else if !is_empty && (first[0] == b'/' || argument(0) as c_int == libc::AT_FDCWD) {
+                        judged.path(path, environment);
+                    }
                 }
             }
+            judged.tell(0);
         });
+        if judged.why == Some(Why::Sanitizer) {
+            // SAFETY: the arguments that the stub saved.
+            unsafe { start_without_library(arguments, which, &judged) };
+        }
     }
     let next = NEXT[which].load(Relaxed);
     if next.is_null() {
@@ -122,54 +131,127 @@ unsafe extern "C" fn look(arguments: *const usize, which: usize) -> *mut c_void 
     next
 }
 
-/// Judges the program at a path, whose address is the program's own argument. True when there is such a program.
-fn judge_path(path: usize, environment: Option<Strings>, socket: &CStr, pid: u32) -> bool {
-    let mut copy = [0; NOTICE_PATH];
-    let Some(path) = text(path, &mut copy) else { return false };
-    judge(path, environment, socket, pid)
+/// What was found out about a program.
+struct Judged {
+    /// Why it will not be recorded, if so.
+    why: Option<Why>,
+    /// Its path, with a 0 at its end.
+    path: [u8; NOTICE_PATH],
+    socket: &'static CStr,
 }
 
-fn judge(path: &CStr, environment: Option<Strings>, socket: &CStr, pid: u32) -> bool {
-    let Some(file) = File::of(path) else { return false };
-    tell(file.why().or_else(|| in_vain(environment)).or_else(|| unreachable(socket)), path.to_bytes(), socket, pid);
-    true
-}
-
-/// The same for a name that is looked for in `PATH`.
-fn judge_name(name: usize, environment: Option<Strings>, socket: &CStr, pid: u32) {
-    let mut copy = [0; NOTICE_PATH];
-    let Some(name) = text(name, &mut copy) else { return };
-    if name.to_bytes().contains(&b'/') {
-        judge(name, environment, socket, pid);
-        return;
+impl Judged {
+    fn new(socket: &'static CStr) -> Judged {
+        Judged { why: None, path: [0; NOTICE_PATH], socket }
     }
-    let name = name.to_bytes_with_nul();
-    let folders = sys::environment("PATH").map_or(&b"/bin:/usr/bin"[..], CStr::to_bytes);
-    let mut path = [0; NOTICE_PATH];
-    for folder in folders.split(|byte| *byte == b':') {
-        let end = folder.len() + usize::from(!folder.is_empty());
-        let Some(room) = path.get_mut(..end + name.len()) else { continue };
-        room[..folder.len()].copy_from_slice(folder);
-        if !folder.is_empty() {
-            room[folder.len()] = b'/';
-        }
-        room[end..].copy_from_slice(name);
-        if CStr::from_bytes_with_nul(room).is_ok_and(|path| judge(path, environment, socket, pid)) {
+
+    /// Judges the program at a path, whose address is the program's own argument.
+    fn path(&mut self, path: usize, environment: Option<Strings>) {
+        let mut copy = [0; NOTICE_PATH];
+        let Some(path) = text(path, &mut copy) else { return };
+        self.file(path, path, environment);
+    }
+
+    /// Judges a file that is called `path`. Returns whether there is such a program.
+    fn file(&mut self, file: &CStr, path: &CStr, environment: Option<Strings>) -> bool {
+        let Some(file) = File::of(file) else { return false };
+        self.why = file.why().or_else(|| in_vain(environment)).or_else(|| unreachable(self.socket));
+        let length = path.count_bytes().min(NOTICE_PATH - 1);
+        self.path[..length].copy_from_slice(&path.to_bytes()[..length]);
+        true
+    }
+
+    /// The same for a name that is looked for in `PATH`.
+    fn name(&mut self, name: usize, environment: Option<Strings>) {
+        let mut copy = [0; NOTICE_PATH];
+        let Some(name) = text(name, &mut copy) else { return };
+        if name.to_bytes().contains(&b'/') {
+            self.file(name, name, environment);
             return;
         }
+        let name = name.to_bytes_with_nul();
+        let folders = sys::environment("PATH").map_or(&b"/bin:/usr/bin"[..], CStr::to_bytes);
+        let mut path = [0; NOTICE_PATH];
+        for folder in folders.split(|byte| *byte == b':') {
+            let end = folder.len() + usize::from(!folder.is_empty());
+            let Some(room) = path.get_mut(..end + name.len()) else { continue };
+            room[..folder.len()].copy_from_slice(folder);
+            if !folder.is_empty() {
+                room[folder.len()] = b'/';
+            }
+            room[end..].copy_from_slice(name);
+            if CStr::from_bytes_with_nul(room).is_ok_and(|path| self.file(path, path, environment)) {
+                return;
+            }
+        }
+    }
+
+    fn descriptor(&mut self, descriptor: usize, environment: Option<Strings>) {
+        let mut link = [0; 32];
+        sys::decimal(b"/proc/self/fd/", descriptor as u32, b"", &mut link);
+        let Ok(link) = CStr::from_bytes_until_nul(&link) else { return };
+        let mut path = [0; NOTICE_PATH];
+        sys::link(link, &mut path[..NOTICE_PATH - 1]);
+        if let Ok(path) = CStr::from_bytes_until_nul(&path) {
+            self.file(link, path, environment);
+        }
+    }
+
+    /// Tells the recorder that the process `pid` (0: this one) runs it unrecorded, if so.
+    fn tell(&self, pid: u32) {
+        let length = self.path.iter().position(|byte| *byte == 0).unwrap_or(NOTICE_PATH);
+        tell(self.why, &self.path[..length], self.socket, pid);
     }
 }
 
-fn judge_descriptor(descriptor: usize, environment: Option<Strings>, socket: &CStr) {
-    let mut link = [0; 32];
-    sys::decimal(b"/proc/self/fd/", descriptor as u32, b"", &mut link);
-    let Ok(link) = CStr::from_bytes_until_nul(&link) else { return };
-    let mut path = [0; NOTICE_PATH];
-    let length = sys::link(link, &mut path);
-    if let Some(file) = File::of(link) {
-        let why = file.why().or_else(|| in_vain(environment)).or_else(|| unreachable(socket));
-        tell(why, &path[..length], socket, 0);
-    }
+/// Strings of a list, and bytes of a variable, for which there is space on the stack.
+const ENTRIES: usize = 1024;
+
+/// Starts a program whose sanitizer must be loaded first in place of this one, with an environment
+/// that does not name this library. Should that fail, the caller's own exec fails like it. Nothing is
+/// allocated: the memory may be that of the parent, which goes on after a `vfork`.
+///
+/// # Safety
+/// The arguments of the exec function with this number, as its stub saved them.
+#[inline(never)]
+unsafe fn start_without_library(arguments: *const usize, which: usize, judged: &Judged) {
+    // SAFETY: the saved registers, and after them what is on the stack of a variadic call.
+    let argument = |index: usize| unsafe { *arguments.add(index) };
+    let (named, environment) = KINDS[which];
+    let (mut list, mut variables) = ([core::ptr::null(); ENTRIES], [core::ptr::null(); ENTRIES]);
+    let mut environment = environment.map_or(sys::environ(), |index| argument(index.min(6)) as Strings);
+    let argv = match NAMES[which].to_bytes() {
+        b"execl" | b"execle" | b"execlp" => {
+            // Five registers, then the stack after `rax` and the return address.
+            let mut rest = (1..6).chain(8..).map(argument);
+            for slot in &mut list {
+                *slot = rest.next().unwrap_or(0) as *const c_char;
+                if slot.is_null() {
+                    break;
+                }
+            }
+            if list.last().is_none_or(|last| !last.is_null()) {
+                return;
+            }
+            if NAMES[which] == c"execle" {
+                environment = rest.next().unwrap_or(0) as Strings;
+            }
+            list.as_ptr()
+        }
+        _ if named == Named::At => argument(2) as Strings,
+        _ => argument(1) as Strings,
+    };
+    let mut text = [0; 4096];
+    let Some(variables) = without_library(environment, &mut variables, &mut text) else { return };
+    let here = libc::AT_FDCWD;
+    let (folder, path, flags) = match named {
+        Named::Path => (here, argument(0) as *const c_char, 0),
+        Named::Name => (here, judged.path.as_ptr().cast(), 0),
+        Named::Descriptor => (argument(0) as i32, c"".as_ptr(), libc::AT_EMPTY_PATH),
+        Named::At => (argument(0) as i32, argument(1) as *const c_char, argument(4) as i32),
+    };
+    // SAFETY: both lists end in a null pointer, or are the program's own.
+    unsafe { sys::execveat(folder, path, [argv, variables], flags) };
 }
 
 /// Whether a program that starts here will not find the recorder's socket, or not the library. The
@@ -204,6 +286,13 @@ fn tell(why: Option<Why>, path: &[u8], socket_path: &CStr, pid: u32) {
 
 type Spawn = unsafe fn(*mut c_int, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
 
+/// Calls `start` with the environment, without this library where that is possible.
+#[inline(never)]
+fn with_other_environment(environment: Strings, start: impl FnOnce(Strings) -> c_int) -> c_int {
+    let (mut variables, mut text) = ([core::ptr::null(); ENTRIES], [0; 4096]);
+    start(without_library(environment, &mut variables, &mut text).unwrap_or(environment))
+}
+
 /// # Safety
 /// The program's own arguments.
 unsafe fn spawning(
@@ -215,22 +304,27 @@ unsafe fn spawning(
     lists: [Strings; 2],
 ) -> c_int {
     let mut child = 0;
+    let mut judged = attach::socket_path().map(Judged::new);
+    if let Some(judged) = &mut judged {
+        apart::run(|| match by_name {
+            true => judged.name(path as usize, Some(lists[1])),
+            false => judged.path(path as usize, Some(lists[1])),
+        });
+    }
     // SAFETY: the caller's promise; where the program wants no number, it goes into a variable of ours.
     unsafe {
         let number = if pid.is_null() { &raw mut child } else { pid };
-        let result = real(number, path, options[0], options[1], lists[0], lists[1]);
+        let start = |environment| real(number, path, options[0], options[1], lists[0], environment);
+        let result = match judged.as_ref().and_then(|judged| judged.why) {
+            Some(Why::Sanitizer) => with_other_environment(lists[1], start),
+            _ => start(lists[1]),
+        };
         // The child runs already: its number is known, and told.
         if result == 0
-            && let Some(socket) = attach::socket_path()
+            && let Some(judged) = judged.filter(|judged| judged.why.is_some())
         {
             let child = *number as u32;
-            apart::run(|| {
-                if by_name {
-                    judge_name(path as usize, Some(lists[1]), socket, child);
-                } else {
-                    judge_path(path as usize, Some(lists[1]), socket, child);
-                }
-            });
+            apart::run(|| judged.tell(child));
         }
         result
     }

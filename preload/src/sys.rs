@@ -388,6 +388,19 @@ pub fn read(descriptor: i32, bytes: &mut [u8]) -> usize {
     call!(SYS_read, descriptor, bytes.as_mut_ptr(), bytes.len()).max(0) as usize
 }
 
+/// Reads at an offset; bytes read, 0 at the end or on an error.
+pub fn read_at(descriptor: i32, bytes: &mut [u8], offset: u64) -> usize {
+    call!(SYS_pread64, descriptor, bytes.as_mut_ptr(), bytes.len(), offset).max(0) as usize
+}
+
+/// Starts a program in place of this one; returns only when that fails.
+///
+/// # Safety
+/// The lists end in a null pointer. Bad addresses are the kernel's to judge.
+pub unsafe fn execveat(folder: i32, path: *const c_char, lists: [*const *const c_char; 2], flags: i32) {
+    call!(SYS_execveat, folder, path, lists[0], lists[1], flags);
+}
+
 /// An entry of the auxiliary vector; 0 when it is not there.
 pub fn auxiliary(kind: u64) -> usize {
     // SAFETY: reads the process's own vector.

@@ -157,6 +157,55 @@ fn other_programs_that_cannot_be_recorded() {
     torture::passed(20, "a program with another user's rights, named", 1);
 }
 
+/// A sanitizer's run-time ends its program when another library is before it. Such a program runs
+/// without the library, by each function that starts programs, and is named.
+#[test]
+fn children_with_a_sanitizer_run_and_are_named() {
+    const KINDS: [&str; 12] = [
+        "execve",
+        "execv",
+        "execl",
+        "execle",
+        "execvp",
+        "execvpe",
+        "execlp",
+        "fexecve",
+        "execveat",
+        "posix_spawn",
+        "posix_spawnp",
+        "vfork",
+    ];
+    let folder = workshop::folder();
+    let file = folder.path().join("unseen.c");
+    std::fs::write(&file, "#include <stdlib.h>\nint main(int c, char **v) { free(malloc(433)); return atoi(v[1]); }\n")
+        .expect("a source");
+    let program = folder.path().join("unseen");
+    let path = format!("{}:/usr/bin:/bin", folder.path().display());
+    for sanitizer in ["thread", "address"] {
+        let flag = format!("-fsanitize={sanitizer}");
+        let mut gcc = std::process::Command::new(workshop::need("gcc"));
+        assert!(gcc.arg(&flag).arg("-o").arg(&program).arg(&file).status().expect("gcc").success());
+        assert_eq!(Program::new(&program).arg("7").plain().code(), 7, "{sanitizer}: it runs here");
+        for kind in KINDS {
+            let starts = Program::new(target::c("exec_kinds")).arg(kind).arg(&program).env("PATH", &path);
+            let plain = starts.plain().success();
+            assert_eq!(plain.text(), "7\n", "{kind}");
+            let recording = starts.recorded();
+            same(&plain, &recording.outcome);
+            let named = recording.not_traced("unseen");
+            assert_eq!(named, ["it was built with a sanitizer, which must be loaded first"], "{sanitizer} {kind}");
+            recording.report().only("exec_kinds");
+        }
+        // Other libraries stay, with what comes of that: AddressSanitizer accepts none before it.
+        let line = format!("export LD_PRELOAD=\"$LD_PRELOAD:libm.so.6\"; {} 5; echo $?", program.display());
+        let starts = Program::shell(&line);
+        let (plain, recording) = (starts.plain(), starts.recorded());
+        assert_eq!(recording.outcome.text(), plain.text(), "{sanitizer}: {}", recording.outcome);
+        assert_eq!(recording.not_traced("unseen").len(), 1, "{sanitizer}: {:#?}", recording.about());
+    }
+    torture::passed(20, "programs with a sanitizer, started by a recorded one, unharmed and named", 24);
+}
+
 /// Programs are chosen by name.
 #[test]
 fn only_and_skip() {

@@ -41,6 +41,8 @@ pub enum Why {
     Sandbox = 7,
     /// The recorder's queue was full for as long as the process waits.
     Busy = 8,
+    /// It was built with a sanitizer, whose run-time must come before all other libraries.
+    Sanitizer = 9,
 }
 
 impl Why {
@@ -55,6 +57,7 @@ impl Why {
             6 => Some(Why::Descriptors),
             7 => Some(Why::Sandbox),
             8 => Some(Why::Busy),
+            9 => Some(Why::Sanitizer),
             _ => None,
         }
     }
@@ -70,6 +73,7 @@ impl Why {
             Why::Descriptors => "it has no descriptor left with which to reach the recorder",
             Why::Sandbox => "its sandbox does not let it reach the recorder",
             Why::Busy => "it no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS)",
+            Why::Sanitizer => "it was built with a sanitizer, which must be loaded first",
         }
     }
 }

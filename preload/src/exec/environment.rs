@@ -1,5 +1,6 @@
 //! Strings and lists that a program hands to an exec function, at addresses that may be bad.
 
+use super::ENTRIES;
 use crate::{link, sys};
 use core::ffi::{CStr, c_char};
 use heaptape_wire::hello::Why;
@@ -69,4 +70,44 @@ pub fn in_vain(environment: Option<Strings>) -> Option<Why> {
         socket |= has_value(start, ENV_SOCKET.as_bytes());
     });
     (is_list && !(library && socket)).then_some(Why::Environment)
+}
+
+/// Makes an environment that does not name this library, of the same strings otherwise. `None` when it
+/// cannot be read, or has more entries than there is space for.
+pub fn without_library<'a>(list: Strings, entries: &'a mut [*const c_char], value: &'a mut [u8]) -> Option<Strings> {
+    const VARIABLE: &[u8] = b"LD_PRELOAD=";
+    const LIBRARY: &[u8] = b"libheaptape";
+    let mut count = 0;
+    let mut fits = true;
+    let is_list = each(list, |address, start| {
+        let mut kept = address as *const c_char;
+        if start.starts_with(VARIABLE) {
+            let mut copy = [0; 4096];
+            let Some(old) = text(address, &mut copy).map(CStr::to_bytes) else {
+                fits = false;
+                return;
+            };
+            let is_ours = |library: &[u8]| library.windows(LIBRARY.len()).any(|name| name == LIBRARY);
+            let libraries = old[VARIABLE.len()..].split(|byte| matches!(byte, b':' | b' '));
+            let mut length = 0;
+            for bytes in libraries.filter(|library| !library.is_empty() && !is_ours(library)) {
+                let before: &[u8] = if length == 0 { VARIABLE } else { b":" };
+                for byte in before.iter().chain(bytes) {
+                    value[length] = *byte;
+                    length += 1;
+                }
+            }
+            value[length] = 0;
+            kept = if length == 0 { core::ptr::null() } else { value.as_ptr().cast() };
+        }
+        if !kept.is_null() {
+            // The last entry stays null.
+            match entries.get_mut(count).filter(|_| count + 1 < ENTRIES) {
+                Some(slot) => *slot = kept,
+                None => fits = false,
+            }
+            count += 1;
+        }
+    });
+    (is_list && fits).then_some(entries.as_ptr())
 }

@@ -1,5 +1,6 @@
 //! The file of a program that is about to be started: whether this library can be loaded into it.
 
+use super::sanitizer;
 use crate::sys;
 use core::ffi::CStr;
 use heaptape_wire::hello::Why;
@@ -9,6 +10,15 @@ pub struct File {
     head: [u8; HEAD],
     length: usize,
     is_privileged: bool,
+    has_sanitizer: bool,
+}
+
+/// One program header of an ELF file.
+pub struct Segment {
+    pub kind: u64,
+    pub offset: u64,
+    pub address: u64,
+    pub file_bytes: u64,
 }
 
 /// Enough for the program headers of any linker's output, and for the line of a script.
@@ -22,13 +32,15 @@ impl File {
         is_program.then_some(())?;
         let (user, group) = sys::effective_ids();
         let changes = |bit: u32, own: u32, other: u32| status.st_mode & bit != 0 && own != other;
-        let mut file = File { head: [0; HEAD], length: 0, is_privileged: false };
+        let mut file = File { head: [0; HEAD], length: 0, is_privileged: false, has_sanitizer: false };
         file.is_privileged = changes(libc::S_ISUID, user, status.st_uid)
             || changes(libc::S_ISGID, group, status.st_gid)
             || (user != 0 && sys::has_capabilities(path));
         // One that may be run but not read shows nothing.
         if let Some(descriptor) = sys::open(path) {
             file.length = sys::read(descriptor, &mut file.head).min(HEAD);
+            let read = |offset: u64, bytes: &mut [u8]| sys::read_at(descriptor, bytes, offset);
+            file.has_sanitizer = sanitizer::is_in(&file, read);
             sys::close(descriptor);
         }
         Some(file)
@@ -60,17 +72,32 @@ impl File {
         if head.get(4) != Some(&2) {
             return Some(Why::Narrow);
         }
-        let number = |at: usize, size: usize| {
-            let bytes = head.get(at..at.checked_add(size)?)?;
-            Some(bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte)))
-        };
-        let (table, size, count) = (number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize);
-        for row in 0..count {
-            // A table that lies further back is not judged.
-            if number(table.checked_add(row * size)?, 4)? == PT_INTERP {
-                return None;
-            }
+        // A table that is further back in the file is not judged.
+        let mut segments = self.segments();
+        let count = self.number(56, 2)? as usize;
+        if segments.any(|segment| segment.kind == PT_INTERP) {
+            return self.has_sanitizer.then_some(Why::Sanitizer);
         }
-        Some(Why::Static)
+        (self.segments().count() == count).then_some(Why::Static)
+    }
+
+    /// A number in the head of the file, of so many bytes.
+    fn number(&self, offset: usize, size: usize) -> Option<u64> {
+        let bytes = self.head().get(offset..offset.checked_add(size)?)?;
+        Some(bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte)))
+    }
+
+    /// The program headers of a 64-bit ELF file that are in its head.
+    pub fn segments(&self) -> impl Iterator<Item = Segment> {
+        let is_elf = self.head().starts_with(b"\x7fELF\x02");
+        let table = self.number(32, 8).and_then(|table| usize::try_from(table).ok());
+        let (size, count) = (self.number(54, 2).unwrap_or(0) as usize, self.number(56, 2).unwrap_or(0) as usize);
+        let segment = move |row: usize| {
+            let start = table?.checked_add(row * size)?;
+            let number = |at: usize, size: usize| self.number(start.checked_add(at)?, size);
+            let (kind, offset, address) = (number(0, 4)?, number(8, 8)?, number(16, 8)?);
+            Some(Segment { kind, offset, address, file_bytes: number(32, 8)? })
+        };
+        (0..if is_elf { count } else { 0 }).map_while(segment)
     }
 }

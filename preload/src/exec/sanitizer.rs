@@ -1,0 +1,113 @@
+//! Whether a program carries or needs the run-time of a sanitizer that must come first among the
+//! libraries: one of its names for the dynamic linker is the start of such a run-time.
+
+use super::program::File;
+
+/// Ends the name of each start; found by skipping, so that most bytes are not looked at.
+const END: &[u8; 9] = b"san_init\0";
+/// Begins the names: AddressSanitizer, ThreadSanitizer, MemorySanitizer, HWAddressSanitizer.
+const STARTS: [&[u8]; 4] = [b"\0__a", b"\0__t", b"\0__m", b"\0__hwa"];
+/// Most bytes of names that are read.
+const MOST: u64 = 256 << 10;
+/// Bytes that are read at once, and bytes of a window that the next one repeats. The caller's stack
+/// may be small.
+const WINDOW: usize = 2048;
+const REPEATED: usize = 16;
+
+/// How far to go on after a comparison, by the byte at its end.
+const SKIPS: [u8; 256] = {
+    let mut skips = [END.len() as u8; 256];
+    let mut index = 0;
+    while index + 1 < END.len() {
+        skips[END[index] as usize] = (END.len() - 1 - index) as u8;
+        index += 1;
+    }
+    skips
+};
+
+/// Whether the names in a window have the start of a sanitizer's run-time among them.
+fn names_one(names: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(window) = names.get(at..at + END.len()) {
+        let is_start = || STARTS.iter().any(|start| names[..at].ends_with(start));
+        if window == END && is_start() {
+            return true;
+        }
+        at += usize::from(SKIPS[usize::from(window[END.len() - 1])]);
+    }
+    false
+}
+
+/// Looks through the names of an ELF program, of which `read` reads bytes at an offset.
+pub fn is_in(file: &File, mut read: impl FnMut(u64, &mut [u8]) -> usize) -> bool {
+    let mut window = [0; WINDOW];
+    let Some((mut offset, mut left)) = names(file, &mut window, &mut read) else { return false };
+    let mut kept = 0;
+    left = left.min(MOST);
+    while left > 0 {
+        let wanted = (WINDOW - kept).min(usize::try_from(left).unwrap_or(WINDOW));
+        let count = read(offset, &mut window[kept..kept + wanted]).min(wanted);
+        if count == 0 {
+            return false;
+        }
+        (offset, left) = (offset.wrapping_add(count as u64), left - count as u64);
+        let end = kept + count;
+        if names_one(&window[..end]) {
+            return true;
+        }
+        kept = end.min(REPEATED);
+        window.copy_within(end - kept..end, 0);
+    }
+    false
+}
+
+/// The offset and the length of the names, from the dynamic section.
+fn names(
+    file: &File,
+    entries: &mut [u8; WINDOW],
+    read: &mut impl FnMut(u64, &mut [u8]) -> usize,
+) -> Option<(u64, u64)> {
+    const PT_LOAD: u64 = 1;
+    const PT_DYNAMIC: u64 = 2;
+    const DT_STRTAB: u64 = 5;
+    const DT_STRSZ: u64 = 10;
+    let dynamic = file.segments().find(|segment| segment.kind == PT_DYNAMIC)?;
+    let wanted = usize::try_from(dynamic.file_bytes).unwrap_or(usize::MAX).min(entries.len());
+    let count = read(dynamic.offset, &mut entries[..wanted]).min(wanted);
+    let (entries, _) = entries[..count].as_chunks::<16>();
+    let value = |wanted: u64| {
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+        entries.iter().find(|entry| number(&entry[..8]) == wanted).map(|entry| number(&entry[8..]))
+    };
+    let (address, bytes) = (value(DT_STRTAB)?, value(DT_STRSZ)?);
+    let holds = |start: u64, bytes: u64| address.checked_sub(start).is_some_and(|offset| offset < bytes);
+    let mut loads = file.segments().filter(|segment| segment.kind == PT_LOAD);
+    let load = loads.find(|load| holds(load.address, load.file_bytes))?;
+    Some((load.offset.checked_add(address - load.address)?, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_are_found_anywhere() {
+        for (names, wanted) in [
+            (&b"\0malloc\0__tsan_init\0free\0"[..], true),
+            (b"\0__asan_init\0", true),
+            (b"\0__msan_init\0", true),
+            (b"\0x\0__hwasan_init\0", true),
+            (b"\0__ubsan_init\0__lsan_init\0", false),
+            (b"\0__tsan_init_x\0my__tsan_init\0__tsan_ini", false),
+            (b"", false),
+            (b"san_init\0", false),
+        ] {
+            assert_eq!(names_one(names), wanted, "{}", String::from_utf8_lossy(names));
+        }
+        for before in 0..64 {
+            let mut names = vec![b'n'; before];
+            names.extend(b"\0__tsan_init\0nnnnnnn");
+            assert!(names_one(&names), "after {before}");
+        }
+    }
+}
