@@ -107,6 +107,8 @@ fn the_daemon_crashes() {
         until("it is counted", || {
             daemon.list("leaks_slowly").iter().any(|one| one["live_blocks"].as_u64().unwrap_or(0) > 20)
         });
+        // The events of the last second are in the daemon's memory, and end with it.
+        daemon.ask(&["flush"]);
         daemon.replace(signal);
         is_report(&daemon.log(), signal, "the daemon, pid ", " heaptape_recorder::daemon::service::");
         assert!(running.0.wait().expect("it ends").success(), "the program goes on");
