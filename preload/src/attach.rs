@@ -1,16 +1,15 @@
 //! From the environment to a live session: socket, hello, map the area, close everything. Once; silently and for good when anything is amiss.
 
-use crate::thread::{BLOCK_BYTES, Block};
-use crate::{board, intern, link, sandbox, stamp, sys};
+use crate::shared::{self, Area};
+use crate::thread::Block;
+use crate::{board, intern, link, private, sandbox, stamp, sys};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
-use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
-use heaptape_wire::area::{CLOCK_TSC, GATE_DORMANT, MAGIC, PAGE};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use heaptape_wire::Header;
+use heaptape_wire::area::{CLOCK_TSC, GATE_DORMANT};
 use heaptape_wire::hello::{ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REPLY_BYTES, Reply, Why};
 use heaptape_wire::limits::{ATTACH_MS, ENV_ATTACH, ENV_SOCKET, MOST_ATTACH_MS};
-use heaptape_wire::{Area, Header, Params, WIRE_VERSION};
 
 const NEW: u32 = 0;
 const ATTACHING: u32 = 1;
@@ -19,8 +18,6 @@ const OFF: u32 = 3;
 static STATE: AtomicU32 = AtomicU32::new(NEW);
 /// The process that is attaching, so that a child forked meanwhile does not wait for a thread that it does not have.
 static ATTACHER: AtomicU32 = AtomicU32::new(0);
-/// A page that a forked child sees as zeros: 1 in the process that attached.
-static ALIVE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 static SESSION_PID: AtomicU32 = AtomicU32::new(0);
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
 static FREE_STACKS: AtomicBool = AtomicBool::new(false);
@@ -35,10 +32,6 @@ pub static FORK_TICK: AtomicU64 = AtomicU64::new(0);
 pub struct Session {
     /// The shared area.
     pub area: Area,
-    blocks: *mut u8,
-    slots: u32,
-    index: *mut u8,
-    index_bytes: usize,
 }
 
 struct Shared(UnsafeCell<Option<Session>>);
@@ -51,11 +44,6 @@ impl Session {
     pub fn dormant(&self) -> Option<*mut Block> {
         let gate = &self.area.header().gate.0;
         (gate.load(Acquire) == GATE_DORMANT).then(|| (&raw const *gate).cast_mut().cast())
-    }
-
-    /// The private block of a slot.
-    pub fn block(&self, slot: u32) -> *mut Block {
-        self.blocks.wrapping_add(slot as usize * BLOCK_BYTES).cast()
     }
 }
 
@@ -76,18 +64,11 @@ pub fn frees_have_stacks() -> bool {
 
 /// The shared area of a live session of this process: a child that has not attached yet has none.
 pub fn area() -> Option<Area> {
-    if STATE.load(Acquire) != LIVE || !is_ours() {
+    if STATE.load(Acquire) != LIVE || !private::is_ours() {
         return None;
     }
     // SAFETY: LIVE was seen with Acquire.
     unsafe { *SESSION.0.get() }.map(|session| session.area)
-}
-
-/// Whether this process is the one that attached (not a child that was forked since).
-fn is_ours() -> bool {
-    let alive = ALIVE.load(Relaxed);
-    // SAFETY: the page stays mapped for ever; a child reads zeros.
-    !alive.is_null() && unsafe { (*alive).load(Relaxed) } == 1
 }
 
 /// The start-up call.
@@ -102,7 +83,7 @@ pub fn session() -> Option<Session> {
         let state = STATE.load(Acquire);
         let again = match state {
             OFF => return None,
-            LIVE if is_ours() => {
+            LIVE if private::is_ours() => {
                 // SAFETY: LIVE was seen with Acquire.
                 return unsafe { *SESSION.0.get() };
             }
@@ -234,7 +215,7 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
     let deadline = sys::monotonic_ns() + PATIENCE_MS.load(Relaxed) * 1_000_000;
     let session = match connect(socket, path, deadline) {
         Ok(()) => ask(socket, &hello, deadline).and_then(|(reply, descriptor)| {
-            let area = map_area(descriptor, reply.area_bytes);
+            let area = shared::map(descriptor, reply.area_bytes);
             sys::close(descriptor);
             settle(area?, pid, is_child)
         }),
@@ -266,28 +247,25 @@ fn connect(socket: i32, path: &[u8], deadline: u64) -> Result<(), Why> {
 
 /// Takes an area into use.
 fn settle(area: Area, pid: u32, is_child: bool) -> Option<Session> {
-    // SAFETY: this thread alone is ATTACHING; the session of the parent process, whose private memory this child inherited as zeros.
-    let old = unsafe { *SESSION.0.get() }.filter(|_| is_child && !LEAVE_OLD.swap(false, Relaxed));
-    let Some(session) = start(area, old) else {
-        sys::unmap(area.base(), area.layout().total as usize);
+    let is_inherited = is_child && !LEAVE_OLD.swap(false, Relaxed);
+    if !private::start(is_inherited) || !start(&area) {
+        area.give_up();
         return None;
-    };
+    }
     SESSION_PID.store(pid, Relaxed);
     IS_FORKED.store(is_child, Relaxed);
     let parents = board::begin(&area);
     if !parents.is_null() {
         // Replaced, not unmapped: another thread may use it.
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        sys::map(parents, size_of::<Header>(), libc::PROT_READ | libc::PROT_WRITE, flags, -1);
+        sys::map_private(parents, size_of::<Header>(), libc::MAP_FIXED);
     }
     area.header().own_malloc.store(link::has_other_malloc().into(), Relaxed);
     if is_child {
         crate::unwind::rules::forget_closers();
     }
-    // SAFETY: `start` made the page, or found the parent's.
-    unsafe { (*ALIVE.load(Relaxed)).store(1, Release) };
+    private::attached();
     area.header().attached.store(1, Release);
-    Some(session)
+    Some(Session { area })
 }
 
 /// Exchanges hello and reply before the deadline; a recorder that is stopped gets [`ATTACH_MS`] of
@@ -316,63 +294,10 @@ fn ask(socket: i32, hello: &Hello, deadline: u64) -> Option<(Reply, i32)> {
     }
 }
 
-/// Maps the whole area without access rights and opens header, controls and modules.
-fn map_area(descriptor: i32, bytes: u64) -> Option<Area> {
-    let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes >= size_of::<Header>())?;
-    let base =
-        sys::map(core::ptr::null_mut(), bytes, libc::PROT_NONE, libc::MAP_SHARED | libc::MAP_NORESERVE, descriptor)?;
-    let checked = (|| {
-        sys::open_memory(base, size_of::<Header>()).then_some(())?;
-        // SAFETY: the first page is mapped and open, and all fields are atomics.
-        let header = unsafe { &*base.cast::<Header>() };
-        let params = Params {
-            ring_bytes: header.ring_bytes.load(Relaxed),
-            slots: header.slots.load(Relaxed),
-            nodes: header.nodes.load(Relaxed),
-        };
-        let same = header.magic.load(Relaxed) == MAGIC && header.version.load(Relaxed) == u32::from(WIRE_VERSION);
-        (same && params.is_sound()).then_some(())?;
-        // SAFETY: mapped above, and never unmapped once the session is live; the size is checked next.
-        let area = unsafe { Area::new(base, params) };
-        (area.layout().total == bytes as u64 && sys::open_memory(base, area.layout().nodes as usize)).then_some(area)
-    })();
-    if checked.is_none() {
-        sys::unmap(base, bytes);
-    }
-    // A child maps its own, but keeps the page with the gate, which its thread-local word may point to; a core dump does not want it.
-    sys::advise(base.wrapping_add(size_of::<Header>()), bytes - size_of::<Header>(), libc::MADV_DONTFORK);
-    sys::advise(base, bytes, libc::MADV_DONTDUMP);
-    checked
-}
-
-/// Private memory: the page that tells a child, the threads' blocks, the node index. A child has its parent's, wiped.
-fn start(area: Area, old: Option<Session>) -> Option<Session> {
-    let params = area.layout().params;
-    let index_bytes = intern::index_bytes(params.nodes);
-    let session = match old {
-        Some(old) if old.slots == params.slots && old.index_bytes == index_bytes => Session { area, ..old },
-        _ => {
-            // The page, the index, the blocks: one reservation, and few system calls.
-            let page = wiped(PAGE as usize + index_bytes + params.slots as usize * BLOCK_BYTES)?;
-            sys::open_memory(page, PAGE as usize).then_some(())?;
-            ALIVE.store(page.cast(), Relaxed);
-            let index = page.wrapping_add(PAGE as usize);
-            Session { area, blocks: index.wrapping_add(index_bytes), slots: params.slots, index, index_bytes }
-        }
-    };
+/// Takes up what the recorder has chosen.
+fn start(area: &Area) -> bool {
     let header = area.header();
     stamp::choose(header.clock.load(Relaxed) == CLOCK_TSC);
     FREE_STACKS.store(header.free_stacks.load(Relaxed) != 0, Relaxed);
-    intern::start(&area, session.index).then_some(session)
-}
-
-/// Address space that a forked child sees as zeros; without the kernel's help (before 4.14) there is no tracing.
-fn wiped(bytes: usize) -> Option<*mut u8> {
-    let base = sys::reserve(bytes)?;
-    if !sys::advise(base, bytes, libc::MADV_WIPEONFORK) {
-        sys::unmap(base, bytes);
-        return None;
-    }
-    sys::advise(base, bytes, libc::MADV_DONTDUMP);
-    Some(base)
+    intern::start(area)
 }

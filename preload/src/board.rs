@@ -1,7 +1,7 @@
 //! What is said to the recorder when no socket can be reached: see [`heaptape_wire::board`].
 
+use crate::shared::Area;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
-use heaptape_wire::Area;
 use heaptape_wire::board::Board;
 use heaptape_wire::hello::Why;
 

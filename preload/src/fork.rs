@@ -6,7 +6,6 @@ use crate::unwind::{rules, tables};
 use crate::{attach, board, guard, intern, operators, real, sandbox, stamp, sys, thread, tls};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering::Relaxed;
-use heaptape_wire::Header;
 
 /// Forks by `real`. The child attaches by itself at its first event; the parent's time of the fork travels in its memory.
 ///
@@ -31,15 +30,11 @@ pub fn forking(real: impl FnOnce() -> c_long) -> c_long {
     // new session.
     let has_attached = result == 0 && is_idle && attach::area().is_some();
     if result == 0 && !has_attached && sandbox::allows(sandbox::MAP) {
-        let (rights, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
         // The first page is shared with the recorder, for the board. A hook that goes on must not
         // write there.
-        let kept = if is_busy { 0 } else { size_of::<Header>() };
-        let bytes = area.layout().total as usize - kept;
-        sys::map(area.base().wrapping_add(kept), bytes, rights, flags | libc::MAP_FIXED, -1);
+        area.replace_in_child(is_busy);
         board::forked(area.base(), is_busy);
-        // SAFETY: as above; the block's pages are open in the child too.
+        // SAFETY: as above; the block is mapped in the child too.
         unsafe {
             match whole {
                 Some(whole) => core::ptr::copy_nonoverlapping(whole, block.cast::<u8>(), thread::BLOCK_BYTES),
@@ -64,8 +59,7 @@ pub fn forking(real: impl FnOnce() -> c_long) -> c_long {
 /// A copy of a whole block, which a hook that is at work needs.
 #[cold]
 fn copied(block: *mut Block) -> Option<*mut u8> {
-    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let copy = sys::map(core::ptr::null_mut(), thread::BLOCK_BYTES, rights, flags, -1)?;
+    let copy = sys::map_private(core::ptr::null_mut(), thread::BLOCK_BYTES, 0)?;
     // SAFETY: both are as long as a block; the hook that uses the block stands still below this call.
     unsafe { core::ptr::copy_nonoverlapping(block.cast::<u8>(), copy, thread::BLOCK_BYTES) };
     Some(copy)

@@ -4,26 +4,22 @@
 //! address, flags). The index is a cache: whatever is lost from it, by a race or while it grows, costs a second node for the same
 //! stack, which the recorder merges. (Hash-placed nodes in the shared file were measured first: each new one touched a new page.)
 
+use crate::private::{self, FIRST_INDEX_LOG2};
+use crate::shared::{self, Area};
 use crate::unwind::objects::{self, Object};
 use crate::{attach, sandbox, sys};
-use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use heaptape_wire::area::STACKS_CALLER;
+use heaptape_wire::event;
 use heaptape_wire::limits::{MAX_FRAMES, MODULES};
-use heaptape_wire::nodes::{Node, RETIRED, Value, WRITTEN};
-use heaptape_wire::{Area, event};
+use heaptape_wire::nodes::{RETIRED, Value, WRITTEN};
 
-/// The first index: 8,192 places, 64 KiB.
-const FIRST_LOG2: u32 = 13;
-/// Nodes are opened for writing in pieces of 1 MiB.
-const PIECE: u32 = 65_536;
+/// Nodes that are mapped before the program shuts itself in: 1 MiB.
+const AHEAD: u32 = 65_536;
 /// Places that are looked at from the hashed one on.
 const PROBES: usize = 8;
 
-static FIRST_NODE: AtomicPtr<Node> = AtomicPtr::new(core::ptr::null_mut());
 static CAPACITY: AtomicU32 = AtomicU32::new(0);
-static OPEN: AtomicU32 = AtomicU32::new(0);
 /// Address of the index, with log2 of its places in the low bits.
 static INDEX: AtomicU64 = AtomicU64::new(0);
 static GROWING: AtomicBool = AtomicBool::new(false);
@@ -45,28 +41,20 @@ pub fn settings() -> Settings {
     Settings { max_frames: (word & 0xffff) as usize, caller_only: word >> 16 != 0 }
 }
 
-/// Bytes of address space that the index may take for so many nodes: the index of 2^n places lies 2^n places behind the start.
-pub const fn index_bytes(nodes: u32) -> usize {
-    let places = (nodes as usize).next_power_of_two() * 2;
-    places * 2 * size_of::<u64>()
-}
-
-/// Starts with an empty index for the nodes of an area. `reserved` are [`index_bytes`] of address space that read as zeros when opened.
-pub fn start(area: &Area, reserved: *mut u8) -> bool {
+/// Starts with an empty index for the nodes of an area.
+pub fn start(area: &Area) -> bool {
     let header = area.header();
     let frames = header.max_frames.load(Relaxed).clamp(2, MAX_FRAMES as u32);
     let caller_only = header.stacks.load(Relaxed) == STACKS_CALLER;
     SETTINGS.store(frames | u32::from(caller_only) << 16, Relaxed);
-    FIRST_NODE.store(area.first_node(), Relaxed);
-    CAPACITY.store(area.layout().params.nodes.min(event::STACK_LIMIT), Relaxed);
-    OPEN.store(0, Relaxed);
+    CAPACITY.store(area.params().nodes.min(event::STACK_LIMIT), Relaxed);
     GROWING.store(false, Relaxed);
     forget_known();
     header.nodes_used.0.fetch_max(1, Relaxed);
     announce_again(area);
-    let first = (reserved as u64) + (8 << FIRST_LOG2);
-    INDEX.store(first | u64::from(FIRST_LOG2), Release);
-    sys::open_memory(first as *mut u8, 8 << FIRST_LOG2)
+    let Some(first) = private::index(FIRST_INDEX_LOG2) else { return false };
+    INDEX.store(first as u64 | u64::from(FIRST_INDEX_LOG2), Release);
+    true
 }
 
 #[inline(always)]
@@ -85,8 +73,7 @@ const fn hash(value: &Value) -> u64 {
 /// The values of a node that was given out.
 #[cfg(heaptape_verify)]
 pub fn value(number: u32) -> Value {
-    // SAFETY: numbers given out were claimed, opened and written.
-    unsafe { (*FIRST_NODE.load(Relaxed).add(number as usize)).read() }
+    shared::node(number).map_or(Value { parent: 0, address: 0, flags: 0 }, heaptape_wire::Node::read)
 }
 
 const NODE_BITS: u32 = 28;
@@ -98,7 +85,6 @@ pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
     let hash = hash(&value);
     let (index, log2) = places();
     let (start, mask) = ((hash >> (64 - log2)) as usize, (1usize << log2) - 1);
-    let first_node = FIRST_NODE.load(Relaxed);
     for probe in 0..PROBES {
         // SAFETY: masked, so inside the index, which stays mapped while the session lives; replaced ones are kept mapped too.
         let word = unsafe { (*index.add((start + probe) & mask)).load(Acquire) };
@@ -107,8 +93,8 @@ pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
         }
         if word >> NODE_BITS == hash & ((1 << (64 - NODE_BITS)) - 1) {
             let number = (word & ((1 << NODE_BITS) - 1)) as u32;
-            // SAFETY: numbers in the index were claimed, opened and written before.
-            if unsafe { (*first_node.add(number as usize)).read() } == value {
+            // Numbers in the index were claimed and written before; one of the parent process may not be mapped in a child.
+            if shared::node(number).is_some_and(|node| node.read() == value) {
                 return number;
             }
         }
@@ -139,11 +125,12 @@ fn append_aligned(value: &Value, hash: u64, probe: usize) -> u32 {
         return full();
     }
     let number = used.fetch_add(1, Relaxed);
-    if number >= capacity || !open(number) {
+    if number >= capacity || !area.map_nodes(number) {
         return full();
     }
-    // SAFETY: the number was claimed by this thread alone, below the capacity, and its page is open.
-    unsafe { (*FIRST_NODE.load(Relaxed).add(number as usize)).write(*value) };
+    // The number was claimed by this thread alone.
+    let Some(node) = shared::node(number) else { return full() };
+    node.write(*value);
     let (index, log2) = places();
     insert(index, log2, hash, number, retired_place(index, log2, hash).unwrap_or(probe));
     if number >= 1 << (log2 - 1) {
@@ -154,42 +141,22 @@ fn append_aligned(value: &Value, hash: u64, probe: usize) -> u32 {
 
 /// The place of a node with this hash that nobody can find any more, because its library went.
 fn retired_place(index: *const AtomicU64, log2: u32, hash: u64) -> Option<usize> {
-    let first_node = FIRST_NODE.load(Relaxed);
     (0..PROBES).find(|probe| {
         let place = ((hash >> (64 - log2)) as usize + probe) & ((1 << log2) - 1);
-        // SAFETY: masked, so inside the index; numbers in it were claimed, opened and written.
-        unsafe {
-            let word = (*index.add(place)).load(Acquire);
-            let is_alike = word != 0 && word >> NODE_BITS == hash & ((1 << (64 - NODE_BITS)) - 1);
-            is_alike && (*first_node.add((word & ((1 << NODE_BITS) - 1)) as usize)).read().flags & RETIRED != 0
-        }
+        // SAFETY: masked, so inside the index.
+        let word = unsafe { (*index.add(place)).load(Acquire) };
+        let is_alike = word != 0 && word >> NODE_BITS == hash & ((1 << (64 - NODE_BITS)) - 1);
+        let node = || shared::node((word & ((1 << NODE_BITS) - 1)) as u32);
+        is_alike && node().is_some_and(|node| node.read().flags & RETIRED != 0)
     })
 }
 
-/// Opens the piece of the node table that holds a number. Several threads may open the same piece: the call can be repeated.
-fn open(number: u32) -> bool {
-    let open = OPEN.load(Relaxed);
-    if number < open {
-        return true;
-    }
-    if !sandbox::allows(sandbox::OPEN) {
-        return false;
-    }
-    let until = (number / PIECE + 1).saturating_mul(PIECE).min(CAPACITY.load(Relaxed));
-    let (from, bytes) = (FIRST_NODE.load(Relaxed).cast::<u8>(), until as usize * size_of::<Node>());
-    if !sys::open_memory(from, bytes.next_multiple_of(4096)) {
-        return false;
-    }
-    OPEN.fetch_max(until, Relaxed);
-    true
-}
-
-/// Opens memory for some more nodes while that is still allowed.
+/// Maps memory for some more nodes while that is still allowed.
 pub fn open_ahead() {
     let Some(area) = attach::area() else { return };
     let used = area.header().nodes_used.0.load(Relaxed).min(CAPACITY.load(Relaxed) - 1);
-    let more = used.saturating_add(PIECE);
-    open(more.min(CAPACITY.load(Relaxed) - 1));
+    let more = used.saturating_add(AHEAD);
+    area.map_nodes(more.min(CAPACITY.load(Relaxed) - 1));
     while 1 << (places().1 - 1) < more {
         let (_, log2) = places();
         grow(used, log2);
@@ -207,10 +174,10 @@ fn insert(index: *const AtomicU64, log2: u32, hash: u64, number: u32, probe: usi
 
 /// Fills an index with all nodes that may be shared.
 fn fill(index: *const AtomicU64, log2: u32, nodes: u32) {
-    let first_node = FIRST_NODE.load(Relaxed);
     for number in 1..nodes {
-        // SAFETY: claimed numbers below the capacity were opened by their claimers; a hole reads as zeros.
-        let value = unsafe { (*first_node.add(number as usize)).read() };
+        let Some(node) = shared::node(number) else { break };
+        // A hole, claimed and not yet written, reads as zeros.
+        let value = node.read();
         if value.flags & WRITTEN == 0 || value.flags & RETIRED != 0 {
             continue;
         }
@@ -223,7 +190,7 @@ fn fill(index: *const AtomicU64, log2: u32, nodes: u32) {
     }
 }
 
-/// Makes an index of twice the size behind the present one, which stays mapped for readers that still hold it.
+/// Makes an index of twice the size of the present one, which stays mapped for readers that still hold it.
 fn grow(nodes: u32, log2: u32) {
     let word = INDEX.load(Acquire);
     let most = (CAPACITY.load(Relaxed) as usize).next_power_of_two() * 2;
@@ -234,12 +201,9 @@ fn grow(nodes: u32, log2: u32) {
     {
         return;
     }
-    let (old, bytes) = ((word & !0xfff) as usize, 8usize << log2);
-    let new = (old + bytes) as *mut u8;
-    // Nodes below the last opened piece only: a claimer may not have opened its own yet.
-    let nodes = nodes.min(OPEN.load(Relaxed));
-    if sys::open_memory(new, 2 * bytes) {
-        fill(new as *const AtomicU64, log2 + 1, nodes);
+    if let Some(new) = private::index(log2 + 1) {
+        // A claimer may not have mapped its own node yet; `fill` ends before that.
+        fill(new, log2 + 1, nodes);
         INDEX.store(new as u64 | u64::from(log2 + 1), Release);
     }
     GROWING.store(false, Release);
@@ -354,7 +318,7 @@ fn announce(area: &Area, object: &Object) -> bool {
 pub fn retire_gone_modules() -> bool {
     let Some(area) = attach::area() else { return false };
     let header = area.header();
-    let nodes = header.nodes_used.0.load(Acquire).min(OPEN.load(Relaxed));
+    let nodes = header.nodes_used.0.load(Acquire).min(area.mapped_nodes());
     let mut any = false;
     let mut look = |index: u32| {
         let Some(entry) = area.module(index).filter(|entry| entry.is_ready()) else { return };
@@ -381,10 +345,7 @@ pub fn retire_gone_modules() -> bool {
 
 /// Retires the nodes in a range of addresses, among those from `first` on.
 fn retire_range(start: u64, end: u64, first: u32, nodes: u32) {
-    let first_node = FIRST_NODE.load(Relaxed);
-    for number in first..nodes {
-        // SAFETY: numbers below `nodes` are open.
-        let node = unsafe { &*first_node.add(number as usize) };
+    for node in (first..nodes).filter_map(shared::node) {
         let value = node.read();
         if (start..end).contains(&value.address) && value.flags & WRITTEN != 0 {
             node.retire();

@@ -5,20 +5,43 @@
 //! set. Both belong to the process, not to a thread: blocks are freed anywhere.
 
 use crate::thread::Block;
-use crate::{stamp, sys};
-use core::sync::atomic::{AtomicU16, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use crate::{sandbox, stamp, sys};
+use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 const FILTER_LOG2: u32 = 16;
 static FILTER: [AtomicU16; 1 << FILTER_LOG2] = [const { AtomicU16::new(0) }; 1 << FILTER_LOG2];
 
-/// Buckets of two cache lines. 2 MiB in all, touched as blocks are sampled.
+/// Buckets of two cache lines. 2 MiB in all, mapped at the first sampled block and touched as blocks are sampled.
 const BUCKET: usize = 16;
 const BUCKETS_LOG2: u32 = 14;
 /// Buckets that a block may stand in.
 const REACH: usize = 4;
 #[repr(C, align(128))]
 struct Bucket([AtomicU64; BUCKET]);
-static SET: [Bucket; 1 << BUCKETS_LOG2] = [const { Bucket([const { AtomicU64::new(0) }; BUCKET]) }; 1 << BUCKETS_LOG2];
+static SET: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
+type Set = [Bucket; 1 << BUCKETS_LOG2];
+
+/// The set of sampled blocks; none before the first one.
+#[inline(always)]
+fn set() -> Option<&'static Set> {
+    // SAFETY: null, or mapped as long as the process lives; zeros are a set without blocks, and all of it is atomic.
+    unsafe { SET.load(Acquire).as_ref() }
+}
+
+/// Maps the set when that has not been done; false when there is no memory for it.
+#[cold]
+pub fn make_set() -> bool {
+    let bytes = size_of::<Set>();
+    if set().is_none() && sandbox::allows(sandbox::OPEN) {
+        let Some(new) = sys::map_private(core::ptr::null_mut(), bytes, 0) else { return false };
+        sys::unlock(new, bytes);
+        sys::advise(new, bytes, libc::MADV_NOHUGEPAGE);
+        if SET.compare_exchange(core::ptr::null_mut(), new.cast(), AcqRel, Relaxed).is_err() {
+            sys::unmap(new, bytes);
+        }
+    }
+    set().is_some()
+}
 
 /// The thread's countdown to its next sampling point.
 #[derive(Clone, Copy)]
@@ -95,11 +118,14 @@ const fn hash(address: u64) -> u64 {
 
 fn buckets(address: u64) -> impl Iterator<Item = &'static Bucket> {
     let start = (hash(address) >> (64 - BUCKETS_LOG2)) as usize;
-    (0..REACH).map(move |step| &SET[(start + step) & ((1 << BUCKETS_LOG2) - 1)])
+    set().into_iter().flat_map(move |set| (0..REACH).map(move |step| &set[(start + step) & ((1 << BUCKETS_LOG2) - 1)]))
 }
 
 /// Notes a block as sampled; false when there is no room for it.
 pub fn insert(address: u64) -> bool {
+    if set().is_none() && !make_set() {
+        return false;
+    }
     let place = buckets(address)
         .flat_map(|bucket| &bucket.0)
         .find(|place| place.load(Relaxed) == 0 && place.compare_exchange(0, address, AcqRel, Relaxed).is_ok());

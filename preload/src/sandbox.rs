@@ -7,7 +7,7 @@
 mod filter;
 
 use crate::link::{self, Scope, Wanted};
-use crate::{fork, intern, stamp, sys, thread};
+use crate::{fork, intern, sample, stamp, sys, thread};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
 use filter::{Call, Filter};
@@ -18,7 +18,7 @@ pub struct Need(u32);
 
 /// Asking whether memory can be read.
 pub const PROBE: Need = Need(1);
-/// Opening memory that is mapped without access rights.
+/// Mapping more of the library's own memory.
 pub const OPEN: Need = Need(2);
 /// Mapping memory.
 pub const MAP: Need = Need(4);
@@ -34,7 +34,9 @@ pub const TIME: Need = Need(64);
 pub const ATTACH: Need = Need(128);
 /// Looking at a program that is about to be started, and telling the recorder.
 pub const LOOK: Need = Need(256);
-const EVERYTHING: u32 = 511;
+/// Unlocking memory of ours in a program that locks its own.
+pub const UNLOCK: Need = Need(512);
+const EVERYTHING: u32 = 1023;
 
 impl Need {
     const fn and(self, other: Need) -> Need {
@@ -65,12 +67,12 @@ const OPENED: Option<u64> = Some((libc::PROT_READ | libc::PROT_WRITE) as u64);
 /// The system calls after the start, and what for.
 const CALLS: [(Need, Call); 29] = [
     (PROBE.and(THREAD).and(ATTACH).and(LOOK), any(libc::SYS_rt_sigprocmask)),
-    (OPEN.and(THREAD).and(ATTACH), known(libc::SYS_mprotect, [None, None, OPENED, None, None, None])),
-    (MAP.and(ATTACH).and(LOOK), known(libc::SYS_mmap, [None, None, OPENED, None, None, None])),
-    (ATTACH, known(libc::SYS_mmap, [None, None, Some(libc::PROT_NONE as u64), None, None, None])),
-    (MAP.and(ATTACH).and(LOOK), any(libc::SYS_munmap)),
+    (OPEN.and(THREAD).and(MAP).and(ATTACH).and(LOOK), known(libc::SYS_mmap, [None, None, OPENED, None, None, None])),
+    (OPEN.and(THREAD).and(ATTACH), any(libc::SYS_mremap)),
+    (OPEN.and(THREAD).and(MAP).and(ATTACH).and(LOOK), any(libc::SYS_munmap)),
+    (UNLOCK, any(libc::SYS_munlock)),
     (LOOK, any(libc::SYS_clone)),
-    (ATTACH, any(libc::SYS_madvise)),
+    (OPEN.and(THREAD).and(ATTACH), any(libc::SYS_madvise)),
     (THREAD.and(ATTACH), any(libc::SYS_gettid)),
     (ATTACH.and(PEEK).and(LOOK), any(libc::SYS_getpid)),
     (SLEEP, known(libc::SYS_futex, [None, Some(libc::FUTEX_WAIT as u64), None, None, None, None])),
@@ -176,6 +178,7 @@ fn changing(change: Change, call: impl FnOnce() -> c_long) -> c_long {
     if before == 0 && forbidden != 0 {
         sys::keeping_errno(|| {
             intern::open_ahead();
+            sample::make_set();
             thread::look_ahead();
         });
     }

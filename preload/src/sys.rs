@@ -54,31 +54,47 @@ pub fn tid() -> u32 {
     call!(SYS_gettid) as u32
 }
 
-/// Maps `bytes` of private memory without access rights and without reserving room; `None` when the system refuses.
-pub fn reserve(bytes: usize) -> Option<*mut u8> {
-    map(
-        core::ptr::null_mut(),
-        bytes,
-        libc::PROT_NONE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-        -1,
-    )
+/// The address that a call that maps memory returned; `None` for an error.
+fn address(result: isize) -> Option<*mut u8> {
+    (!(-4095..0).contains(&result)).then_some(result as *mut u8)
 }
 
-/// Maps; `None` when the system refuses. Fixed mappings replace what is there: the caller owns that range.
-pub fn map(at: *mut u8, bytes: usize, rights: i32, flags: i32, descriptor: i32) -> Option<*mut u8> {
-    let result = call!(SYS_mmap, at, bytes, rights, flags, descriptor, 0);
-    (!(-4095..0).contains(&result)).then_some(result as *mut u8)
+const OPEN: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Maps private memory of zeros; `None` when the system refuses. With `MAP_FIXED` it replaces what is there: the caller owns that range.
+pub fn map_private(at: *mut u8, bytes: usize, flag: i32) -> Option<*mut u8> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flag;
+    address(call!(SYS_mmap, at, bytes, OPEN, flags, usize::MAX, 0))
+}
+
+/// Maps a part of a file that is shared: anywhere, or in place of what the caller has mapped at `at`; `None` when the system refuses.
+pub fn map_file(at: *mut u8, bytes: usize, descriptor: i32, offset: u64) -> Option<*mut u8> {
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | if at.is_null() { 0 } else { libc::MAP_FIXED };
+    address(call!(SYS_mmap, at, bytes, OPEN, flags, descriptor, offset))
+}
+
+/// Makes a mapping of the caller's longer, which may move it; `None` when the system refuses.
+pub fn grow(at: *mut u8, bytes: usize, wanted: usize) -> Option<*mut u8> {
+    address(call!(SYS_mremap, at, bytes, wanted, libc::MREMAP_MAYMOVE))
+}
+
+/// Maps more of a file of which the caller has mapped the page at `page`: a second time from that page on, as far as `bytes`. `None` when the
+/// system refuses. The new mapping is not locked, whatever the program said of its memory: it would take of the program's limit.
+pub fn map_again(page: *mut u8, bytes: usize) -> Option<*mut u8> {
+    unlock(page, 4096);
+    address(call!(SYS_mremap, page, 0, bytes, libc::MREMAP_MAYMOVE))
+}
+
+/// Lets memory of ours no longer count as locked, where that may be done.
+pub fn unlock(at: *mut u8, bytes: usize) {
+    if sandbox::allows(sandbox::UNLOCK) {
+        call!(SYS_munlock, at, bytes);
+    }
 }
 
 /// Unmaps memory that this library mapped.
 pub fn unmap(at: *mut u8, bytes: usize) {
     call!(SYS_munmap, at, bytes);
-}
-
-/// Opens memory that this library mapped for reading and writing.
-pub fn open_memory(at: *mut u8, bytes: usize) -> bool {
-    call!(SYS_mprotect, at, bytes, libc::PROT_READ | libc::PROT_WRITE) == 0
 }
 
 /// Advice about memory that this library mapped.

@@ -1,11 +1,11 @@
 //! A thread's private state, and how a thread comes to have it.
 //!
-//! Blocks lie in one reservation, one for each slot, opened when the slot is claimed. The reservation is `MADV_WIPEONFORK`: in a forked
-//! child every block reads as zeros, so the first event finds `gate == 0` and takes the slow way, whatever kind of fork it was.
+//! Each slot has a block, mapped when the slot is claimed ([`crate::private`]). In a forked child every block reads as zeros, so the first event
+//! finds `gate == 0` and takes the slow way, whatever kind of fork it was.
 
 use crate::entry::{self, Lane};
 use crate::unwind::memo::Memo;
-use crate::{attach, emit, sandbox, sys, tls};
+use crate::{attach, emit, private, sandbox, sys, tls};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use heaptape_wire::area::{OVERFLOW_DROP, SLOT_FREE, SLOT_TAKEN};
 use heaptape_wire::limits::STRIDE;
@@ -81,6 +81,8 @@ pub struct Block {
     pub stack_floor: usize,
     /// Pages of other stacks.
     pub other_pages: crate::unwind::other::Pages,
+    /// The same before the walk at work; not a variable of it, since it may run on a very small stack.
+    pub pages_before: crate::unwind::other::Pages,
     /// Bytes to the next sampling point.
     pub countdown: crate::sample::Countdown,
     /// See [`crate::guard`].
@@ -180,14 +182,13 @@ fn arrives(sp: usize) -> *mut Block {
 /// A block for the calling thread; `None` when there is no slot or no memory for it.
 fn given(session: &attach::Session, sp: usize) -> Option<*mut Block> {
     claim(session).or_else(|| awaited(session)).and_then(|slot| {
-        let (control, ring) = (session.area.slot(slot)?, session.area.ring(slot)?);
-        let (block, ring_bytes) = (session.block(slot), session.area.layout().params.ring_bytes as usize);
-        if !sys::open_memory(block.cast(), BLOCK_BYTES) || !sys::open_memory(ring.start().cast(), ring_bytes) {
+        let control = session.area.slot(slot)?;
+        let (Some(block), Some(ring)) = (private::block(slot), session.area.ring(slot)) else {
             control.owner.0.state.store(SLOT_FREE, Release);
             return None;
-        }
+        };
         let sample_bytes = session.area.header().sample_bytes.load(Relaxed);
-        // SAFETY: the slot was claimed by this thread alone and its block is open.
+        // SAFETY: the slot was claimed by this thread alone and its block is mapped.
         unsafe { prepare(block, control, ring, sp, sample_bytes) };
         entry::choose(Lane::of_interval(sample_bytes));
         Some(block)
@@ -197,7 +198,7 @@ fn given(session: &attach::Session, sp: usize) -> Option<*mut Block> {
 /// Fills a block for its new owner.
 ///
 /// # Safety
-/// The block is open and the caller's alone; the memory of an earlier owner is whole, so that plain writes of the fields suffice.
+/// The block is mapped and the caller's alone; the memory of an earlier owner is whole, so that plain writes of the fields suffice.
 unsafe fn prepare(block: *mut Block, control: &SlotControl, ring: Ring, sp: usize, sample_bytes: u64) {
     let head = control.producer.0.head.load(Relaxed);
     // SAFETY: the caller's promise.
@@ -271,7 +272,7 @@ fn awaited(session: &attach::Session) -> Option<u32> {
 /// Whether a slot's owner is over, looked for in some of them.
 fn has_slots_to_come(session: &attach::Session) -> bool {
     const LOOKS: u32 = 256;
-    let slots = session.area.layout().params.slots;
+    let slots = session.area.params().slots;
     let mut looked = (0..slots).step_by((slots / LOOKS).max(1) as usize);
     looked.any(|index| {
         let owner = session.area.slot(index).map_or(0, |slot| slot.owner.0.tid.load(Acquire));
@@ -282,10 +283,11 @@ fn has_slots_to_come(session: &attach::Session) -> bool {
 /// Takes the lowest free slot. Lock-free: a compare-and-swap on the slot's own word decides.
 fn claim(session: &attach::Session) -> Option<u32> {
     let header = session.area.header();
-    let slots = session.area.layout().params.slots;
+    let slots = session.area.params().slots;
     let start = header.slot_hint.load(Relaxed).min(slots);
     for index in start..slots {
-        let owner = &session.area.slot(index)?.owner.0;
+        let Some(slot) = session.area.slot(index) else { break };
+        let owner = &slot.owner.0;
         if owner.state.load(Relaxed) == SLOT_FREE
             && owner.state.compare_exchange(SLOT_FREE, SLOT_TAKEN, AcqRel, Relaxed).is_ok()
         {

@@ -4,6 +4,7 @@
 //! The kernel says who it is (`SO_PEERCRED`), not the client. What begins as a trace or a profile does is no message, but a file that
 //! follows. A user who leaves many connections silent loses the oldest of them and takes no connection away from another user.
 
+use crate::cgroup;
 use crate::clock::Clock;
 use crate::options::Options;
 use crate::sys::{self, Mapping};
@@ -408,7 +409,7 @@ impl Client {
 
     /// Makes its area. Smaller ones are tried when there is no room for the one that was asked for.
     pub fn area(&self, options: &Options, clock: Clock) -> io::Result<(Mapping, OwnedFd)> {
-        let Some(wanted) = options.params(self.hello.address_room) else {
+        let Some(wanted) = options.params(self.hello.address_room, cgroup::memory_limit(self.pid)) else {
             return Err(io::Error::other("its limit on address space leaves none"));
         };
         let mut result = Err(io::Error::from(io::ErrorKind::OutOfMemory));

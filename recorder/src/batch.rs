@@ -2,6 +2,8 @@
 //!
 //! Whoever copies records steps over them with [`Stamps`]; drain and digest use the same steps, so both see the same stamps.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use wire::{Op, Record};
 
 /// Records of one thread that follow each other in the order of all threads.
@@ -29,10 +31,45 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Forgets the records, keeps the memory.
+    /// Forgets the records, keeps memory for as many as batches usually have.
     pub fn clear(&mut self) {
+        const USUAL: usize = 1 << 15;
         self.records.clear();
+        self.records.shrink_to(USUAL);
         self.runs.clear();
+        self.runs.shrink_to(USUAL);
+    }
+}
+
+/// Counts the records that were sent to the digests and not taken yet, so that many threads do not make the recorder large.
+#[derive(Clone, Debug)]
+pub struct InFlight {
+    records: Arc<AtomicUsize>,
+    most: usize,
+}
+
+impl InFlight {
+    /// Counts with a bound: 16 MiB of records, or a sixteenth of a limit on the recorder's own memory.
+    pub fn new(memory_limit: Option<u64>) -> InFlight {
+        const MOST: u64 = 16 << 20;
+        const LEAST: u64 = 1 << 20;
+        let bytes = memory_limit.map_or(MOST, |limit| (limit / 16).clamp(LEAST, MOST));
+        InFlight { records: Arc::default(), most: bytes as usize / size_of::<Record>() }
+    }
+
+    /// Whether no more should be sent for now.
+    pub fn is_full(&self) -> bool {
+        self.records.load(Relaxed) >= self.most
+    }
+
+    /// A batch of so many records is sent.
+    pub fn sent(&self, records: usize) {
+        self.records.fetch_add(records, Relaxed);
+    }
+
+    /// A batch of so many records was taken.
+    pub fn taken(&self, records: usize) {
+        self.records.fetch_sub(records, Relaxed);
     }
 }
 

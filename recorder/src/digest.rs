@@ -1,6 +1,6 @@
 //! The middle stage: a thread that takes what the drain found through the images' digests, and hands pieces to the store.
 
-use crate::batch::Batch;
+use crate::batch::{Batch, InFlight};
 use crate::image::{Counts, Image, Tell};
 use crate::session::{End, Session, SessionId};
 use crate::store::Piece;
@@ -62,6 +62,8 @@ pub struct Queues {
     pub messages: Receiver<Message>,
     /// Emptied batches back to the drain.
     pub batches: Sender<Batch>,
+    /// What the drain has sent.
+    pub in_flight: InFlight,
     /// To the store.
     pub pieces: Sender<Piece>,
     /// Emptied chunks from the store.
@@ -102,6 +104,7 @@ pub fn run(queues: &Queues) {
             }
             Some(Message::Batch(id, mut batch)) => {
                 with(&mut images, id, |image| image.batch(&batch, &mut spare, &mut out));
+                queues.in_flight.taken(batch.records.len());
                 batch.clear();
                 let _ = queues.batches.try_send(batch);
             }

@@ -3,7 +3,7 @@
 //! Busy rings are looked at again at once, quiet ones less and less often, so an idle program costs nothing. A queue that is full
 //! holds the drain up but not its heartbeat: programs wait for room then, and know that somebody is there.
 
-use crate::batch::Batch;
+use crate::batch::{Batch, InFlight};
 use crate::clock::Clock;
 use crate::digest::Message;
 use crate::heart::{BEAT, Heart};
@@ -22,6 +22,8 @@ use wire::area::{CLOSED, GATE_DORMANT, OVERFLOW_BOUNDED, OVERFLOW_DROP};
 const BUSY: Duration = Duration::from_micros(200);
 /// The longest while rings are filled slowly; even at 20 M events a second they cannot be full by then.
 const UNHURRIED: Duration = Duration::from_millis(2);
+/// The same while events come from a program with so many threads that some have small rings.
+const UNHURRIED_SMALL: Duration = Duration::from_micros(500);
 /// The longest time between looks when programs wait for room, and when they do not.
 const IDLE: Duration = Duration::from_millis(10);
 const IDLE_DROPPING: Duration = Duration::from_millis(2);
@@ -73,11 +75,18 @@ struct Drain {
     sources: Vec<Source>,
     workers: Vec<Sender<Message>>,
     batches: Receiver<Batch>,
+    in_flight: InFlight,
 }
 
 /// The stage's thread: runs until whoever commands is gone; what was not ended then ends as running.
-pub fn run(clock: Clock, commands: &Receiver<Command>, workers: Vec<Sender<Message>>, batches: Receiver<Batch>) {
-    let mut drain = Drain { clock, heart: Heart::new(clock), sources: Vec::new(), workers, batches };
+pub fn run(
+    clock: Clock,
+    commands: &Receiver<Command>,
+    workers: Vec<Sender<Message>>,
+    batches: Receiver<Batch>,
+    in_flight: InFlight,
+) {
+    let mut drain = Drain { clock, heart: Heart::new(clock), sources: Vec::new(), workers, batches, in_flight };
     let mut pause = IDLE;
     loop {
         let mut command = match commands.recv_timeout(pause) {
@@ -188,13 +197,23 @@ impl Drain {
         }
     }
 
+    /// Sends a batch as soon as not too many records are in flight.
+    fn send_batch(&self, worker: usize, id: SessionId, batch: Batch) {
+        while self.in_flight.is_full() {
+            std::thread::sleep(Duration::from_millis(1));
+            self.heart.keep_beating();
+        }
+        self.in_flight.sent(batch.records.len());
+        self.send(worker, Message::Batch(id, batch));
+    }
+
     /// Looks at everything once. Gives the time until the next look.
     fn pass(&mut self, pause: Duration) -> Duration {
         let cut = self.clock.now();
         // Before the rings are looked at: a timestamp made without a clock after that look is above the cut too.
         self.heart.beat(cut);
         self.clock.grace();
-        let (mut records, mut fullest, mut more) = (0, 0, false);
+        let (mut records, mut fullest, mut more, mut small) = (0, 0, false, false);
         for index in 0..self.sources.len() {
             if !self.may_pass(index) || self.sources[index].is_left_alone() {
                 continue;
@@ -208,17 +227,19 @@ impl Drain {
             records += found.records;
             fullest = fullest.max(found.fullest);
             more |= found.more;
+            small |= found.records > 0 && self.sources[index].slots.has_small_rings();
             self.sources[index].counted.1 |= found.records > 0;
             self.housekeeping(index);
         }
         let dropping = |source: &Source| source.session.mapping.header().overflow.load(Relaxed) == OVERFLOW_DROP;
         let idle = if self.sources.iter().any(dropping) { IDLE_DROPPING } else { IDLE };
+        let unhurried = if small { UNHURRIED_SMALL } else { UNHURRIED };
         if more || fullest > 64 {
             Duration::ZERO
         } else if fullest > 16 {
-            (pause / 2).clamp(BUSY, UNHURRIED)
+            (pause / 2).clamp(BUSY, unhurried)
         } else if records > 0 {
-            (pause + pause / 4).clamp(BUSY, UNHURRIED)
+            (pause + pause / 4).clamp(BUSY, unhurried)
         } else {
             (pause + pause / 4).clamp(BUSY, idle)
         }
@@ -268,7 +289,7 @@ impl Drain {
             }
         }
         if !batch.records.is_empty() {
-            self.send(worker, Message::Batch(id, batch));
+            self.send_batch(worker, id, batch);
         }
         for news in ended {
             if let News::Ended(thread, counts) = news {

@@ -20,6 +20,7 @@ extern crate heaptape_wire as wire;
 pub mod attach;
 pub mod batch;
 pub mod boards;
+pub mod cgroup;
 pub mod clock;
 pub mod code;
 pub mod contribution;

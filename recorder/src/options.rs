@@ -159,14 +159,32 @@ impl Default for Options {
 pub const LEVEL: i32 = 1;
 
 impl Options {
-    /// Sizes of an area for a process whose limit leaves it so much address space; `None` when what it would need for a recording could be
-    /// missed by the program. What is private to the library comes to about a fifth of the smallest area.
-    pub fn params(&self, address_room: u64) -> Option<Params> {
-        let params = Params { ring_bytes: self.ring_bytes, slots: self.slots, ..Params::default() };
+    /// Sizes of an area for a process whose limit leaves it so much address space, and whose control group has such a limit on memory; `None`
+    /// when what it would need for a recording could be missed by the program. What is private to the library comes to about a fifth of the
+    /// smallest area.
+    pub fn params(&self, address_room: u64, memory_limit: Option<u64>) -> Option<Params> {
+        /// The rings of 200 threads take 8 % of a limit of 100 MB then, and all of 1 MiB are left alone from 256 MiB on.
+        const RING_SHARE: u64 = 256;
+        const LEAST: u64 = 64 << 10;
+        let most = memory_limit.map_or(u64::MAX, |limit| (limit / RING_SHARE).max(LEAST));
+        let ring_bytes = if self.ring_bytes > most { 1 << most.ilog2() } else { self.ring_bytes };
+        let params = Params { ring_bytes, slots: self.slots, ..Params::default() };
         if address_room == u64::MAX {
             return Some(params);
         }
         let params = params.within(address_room / 8);
         (Layout::new(params).total <= address_room / 2).then_some(params)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_smaller_in_a_small_control_group() {
+        let ring = |limit| Options::default().params(u64::MAX, limit).map(|params| params.ring_bytes);
+        assert_eq!((ring(None), ring(Some(256 << 20))), (Some(1 << 20), Some(1 << 20)));
+        assert_eq!((ring(Some(100_000_000)), ring(Some(1))), (Some(256 << 10), Some(64 << 10)));
     }
 }

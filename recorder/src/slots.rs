@@ -14,6 +14,11 @@ use wire::ring::Reader;
 
 /// Most records that one look takes out of a ring: half a MiB, so that what the next stage reads is still in a cache.
 const MOST: u64 = 1 << 15;
+/// Rings that can be that full in one pass; with more of them each gives its share, but [`LEAST`] at least.
+const FULL_RINGS: u64 = 4;
+const LEAST: u64 = 1 << 10;
+/// Records of a ring that many threads made small.
+const SMALL: u64 = 1 << 13;
 /// A writer that announced a record and does not publish it is stopped or was killed; so long it may hold the others up.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// And only so long when this many records wait for it.
@@ -72,6 +77,8 @@ pub struct Slots {
     /// What the last pass passed on: everything stamped up to here.
     frontier: u64,
     backlog: usize,
+    /// Most records that one look takes out of a ring in this pass.
+    most: u64,
     news: Vec<News>,
     /// Whether another recorder had the area before.
     resumed: bool,
@@ -95,7 +102,8 @@ impl Slots {
     pub fn new(mapping: Arc<Mapping>, start: u64, resumed: bool) -> Slots {
         let homeless = if resumed { mapping.header().lost_without_slot.load(Relaxed) } else { 0 };
         let (slots, owned, news) = Default::default();
-        Slots { mapping, slots, owned, threads: 0, cut: start, frontier: 0, backlog: 0, news, resumed, homeless }
+        let (frontier, backlog, most) = (0, 0, MOST);
+        Slots { mapping, slots, owned, threads: 0, cut: start, frontier, backlog, most, news, resumed, homeless }
     }
 
     /// The owner's counts of events that the last recorder has read or reported as dropped, and those reported alone. What waits in the ring,
@@ -145,6 +153,11 @@ impl Slots {
         self.threads
     }
 
+    /// Whether the threads are so many that some have small rings.
+    pub fn has_small_rings(&self) -> bool {
+        self.slots.last().is_some_and(|slot| slot.reader.capacity() < SMALL)
+    }
+
     /// What came up since the last call.
     pub fn news(&mut self) -> std::vec::Drain<'_, News> {
         self.news.drain(..)
@@ -178,6 +191,7 @@ impl Slots {
                 broken: false,
             });
         }
+        self.most = (MOST * FULL_RINGS / self.slots.len().max(1) as u64).clamp(LEAST, MOST);
         let mut frontier = cut;
         for index in 0..self.slots.len() {
             let before = found.records;
@@ -218,7 +232,7 @@ impl Slots {
         }
         let slot = &mut self.slots[index];
         if poll.ready > 0 {
-            let count = poll.ready.min(MOST);
+            let count = poll.ready.min(self.most);
             let (records, stamps, reported) = (slot.lane.records(), &mut slot.stamps, &mut slot.reported);
             slot.reader.copy(count, |run| {
                 records.extend_from_slice(run);
@@ -235,11 +249,10 @@ impl Slots {
             }
             slot.news = true;
             found.records += count;
-            let ring_records = self.mapping.params().ring_bytes / size_of::<wire::Record>() as u64;
-            found.fullest = found.fullest.max(poll.ready * 256 / ring_records);
+            found.fullest = found.fullest.max(poll.ready * 256 / slot.reader.capacity());
             found.more |= count < poll.ready;
         }
-        if poll.ready > MOST {
+        if poll.ready > self.most {
             // More lies there, stamped before the cut for all we know.
             return slot.lane.last(now).max(slot.clean);
         }

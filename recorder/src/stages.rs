@@ -1,5 +1,7 @@
 //! The stages behind the door, started and stopped together: one drain, and a digest with its store for every four processors.
 
+use crate::batch::InFlight;
+use crate::cgroup;
 use crate::clock::{self, Clock};
 use crate::crash;
 use crate::digest::{self, Queues};
@@ -33,6 +35,7 @@ impl Stages {
         let (commands, commands_in) = unbounded();
         let (batches_out, batches_in) = bounded(2 * BATCHES);
         let (stored_out, stored) = unbounded();
+        let in_flight = InFlight::new(cgroup::memory_limit(std::process::id()));
         let (mut queues, mut threads) = (Vec::new(), Vec::new());
         for worker in 0..workers {
             let (messages_out, messages) = bounded(BATCHES);
@@ -40,12 +43,12 @@ impl Stages {
             let (chunks_out, chunks) = bounded(2 * PIECES);
             let batches = batches_out.clone();
             let stored = stored_out.clone();
-            let digest = Queues { messages, batches, pieces, chunks };
+            let digest = Queues { messages, batches, in_flight: in_flight.clone(), pieces, chunks };
             threads.push(spawn(&format!("digest-{worker}"), move || digest::run(&digest))?);
             threads.push(spawn(&format!("store-{worker}"), move || store::run(&pieces_in, &chunks_out, &stored))?);
             queues.push(messages_out);
         }
-        threads.push(spawn("drain", move || drain::run(clock, &commands_in, queues, batches_in))?);
+        threads.push(spawn("drain", move || drain::run(clock, &commands_in, queues, batches_in, in_flight))?);
         Ok(Stages { workers, commands, stored, threads })
     }
 

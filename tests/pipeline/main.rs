@@ -39,6 +39,7 @@ mod kill_target;
 mod late_starts;
 mod leak_verdicts;
 mod limits;
+mod memory;
 mod modules;
 mod mpatrol_reads;
 mod names;

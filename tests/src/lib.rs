@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod browser;
+pub mod cgroup;
 pub mod conditions;
 pub mod crash;
 pub mod daemon;

@@ -5,10 +5,11 @@
 //! page 0            | slots x 256 B   | modules x 1 KiB | nodes x 16 B        | slots x ring
 //! Header            | SlotControl     | ModuleEntry     | Node                | Record ring
 //! ```
-//! The file is sparse: what nobody touches costs nothing. The preload maps all of it without access rights and opens rings and
-//! pieces of the node table as it needs them, so that a program that locks its memory (`mlockall`) does not pay for the rest.
+//! The file is sparse: what nobody touches costs nothing. The preload maps the header and the first segment of each table, and more
+//! segments as it needs them ([`Segments`]). So a program that limits its address space, or locks its memory, pays for what is used only.
+//! Rings get smaller as the number of threads grows ([`Layout::ring_bytes`]).
 
-use crate::{board::Board, limits, modules::ModuleEntry, nodes::Node, ring::Ring};
+use crate::{board::Board, limits, modules::ModuleEntry, nodes::Node, ring::Ring, segments::Segments};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Starts the header: `HEAPAREA`, little-endian.
@@ -67,6 +68,35 @@ impl Params {
     }
 }
 
+/// A table of the area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// The slot controls.
+    Slots,
+    /// The module table.
+    Modules,
+    /// The node table.
+    Nodes,
+    /// The rings, one for each slot.
+    Rings,
+}
+
+impl Table {
+    /// All of them, in the order of the file.
+    pub const ALL: [Table; 4] = [Table::Slots, Table::Modules, Table::Nodes, Table::Rings];
+
+    /// How the table is split into segments.
+    #[inline(always)]
+    pub const fn segments(self) -> Segments {
+        match self {
+            Table::Slots => const { Segments::new(16) },
+            Table::Modules => const { Segments::new(64) },
+            Table::Nodes => const { Segments::new(8_192) },
+            Table::Rings => const { Segments::new(1) },
+        }
+    }
+}
+
 /// Where the parts lie: byte offsets from the start of the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -95,8 +125,72 @@ impl Layout {
         let modules = slots + up(params.slots as u64 * size_of::<SlotControl>() as u64);
         let nodes = modules + up(limits::MODULES as u64 * size_of::<ModuleEntry>() as u64);
         let rings = nodes + up(params.nodes as u64 * size_of::<Node>() as u64);
-        let total = rings + params.slots as u64 * params.ring_bytes;
-        Layout { params, slots, modules, nodes, rings, total }
+        let layout = Layout { params, slots, modules, nodes, rings, total: 0 };
+        let last = Table::Rings.segments().of(params.slots - 1);
+        let (offset, bytes) = match layout.segment(Table::Rings, last) {
+            Some(place) => place,
+            None => (rings, 0),
+        };
+        Layout { total: offset + bytes, ..layout }
+    }
+
+    /// Entries of a table.
+    pub const fn entries(&self, table: Table) -> u32 {
+        match table {
+            Table::Slots | Table::Rings => self.params.slots,
+            Table::Modules => limits::MODULES,
+            Table::Nodes => self.params.nodes,
+        }
+    }
+
+    /// Bytes of each entry of a segment of a table.
+    pub const fn entry_bytes(&self, table: Table, segment: usize) -> u64 {
+        match table {
+            Table::Slots => size_of::<SlotControl>() as u64,
+            Table::Modules => size_of::<ModuleEntry>() as u64,
+            Table::Nodes => size_of::<Node>() as u64,
+            Table::Rings => self.ring_bytes(segment),
+        }
+    }
+
+    /// Bytes of each ring of a segment. The first four threads have whole rings; each time that the number of threads doubles, the rings of
+    /// those that come are half as large, down to [`limits::LEAST_RING_BYTES`].
+    pub const fn ring_bytes(&self, segment: usize) -> u64 {
+        const WHOLE: usize = 2;
+        let all = self.params.ring_bytes;
+        let least = if all < limits::LEAST_RING_BYTES { all } else { limits::LEAST_RING_BYTES };
+        let bytes = all >> segment.saturating_sub(WHOLE);
+        if bytes < least { least } else { bytes }
+    }
+
+    /// Offset and bytes of a segment of a table; `None` if the table ends before it. Segments of a table follow each other in the file.
+    pub const fn segment(&self, table: Table, segment: usize) -> Option<(u64, u64)> {
+        let (segments, entries) = (table.segments(), self.entries(table));
+        let Some(end) = segments.end(segment, entries) else { return None };
+        let mut offset = match table {
+            Table::Slots => self.slots,
+            Table::Modules => self.modules,
+            Table::Nodes => self.nodes,
+            Table::Rings => self.rings,
+        };
+        let mut before = 0;
+        while before < segment {
+            offset += (segments.start(before + 1) - segments.start(before)) * self.entry_bytes(table, before);
+            before += 1;
+        }
+        Some((offset, up((end - segments.start(segment)) * self.entry_bytes(table, segment))))
+    }
+
+    /// Offset and bytes of a slot's ring; `None` if there is no such slot.
+    pub const fn ring(&self, slot: u32) -> Option<(u64, u64)> {
+        if slot >= self.params.slots {
+            return None;
+        }
+        let segments = Table::Rings.segments();
+        let segment = segments.of(slot);
+        let Some((offset, _)) = self.segment(Table::Rings, segment) else { return None };
+        let bytes = self.ring_bytes(segment);
+        Some((offset + (slot as u64 - segments.start(segment)) * bytes, bytes))
     }
 }
 
@@ -361,11 +455,8 @@ impl Area {
 
     /// The ring of a slot.
     pub const fn ring(&self, index: u32) -> Option<Ring> {
-        if index >= self.layout.params.slots {
-            return None;
-        }
-        let bytes = self.layout.params.ring_bytes;
-        let records = self.at(self.layout.rings + index as u64 * bytes);
+        let Some((offset, bytes)) = self.layout.ring(index) else { return None };
+        let records = self.at(offset);
         // SAFETY: the index was checked, so the ring's bytes lie inside the mapping.
         Some(unsafe { Ring::new(records, bytes / size_of::<crate::Record>() as u64) })
     }
@@ -387,5 +478,42 @@ impl Area {
     /// How many slots may be in use.
     pub fn slots_used(&self) -> u32 {
         self.header().slots_used.0.load(Relaxed).min(self.layout.params.slots)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_fill_the_file() {
+        for (ring_bytes, slots, nodes) in [(1 << 20, 16_384, 1 << 24), (4096, 1, 1024), (1 << 22, 300, 70_000)] {
+            let layout = Layout::new(Params { ring_bytes, slots, nodes });
+            let mut next = layout.slots;
+            for table in Table::ALL {
+                for (offset, bytes) in (0..Segments::MOST).map_while(|segment| layout.segment(table, segment)) {
+                    assert_eq!((offset, bytes % PAGE), (next, 0), "{table:?} of {:?}", layout.params);
+                    next += bytes;
+                }
+            }
+            assert_eq!(next, layout.total);
+            let mut ring = layout.rings;
+            for slot in 0..slots {
+                assert_eq!(layout.ring(slot).map(|place| place.0), Some(ring));
+                ring += layout.ring(slot).map_or(0, |place| place.1);
+            }
+            assert_eq!((ring, layout.ring(slots)), (layout.total, None));
+        }
+    }
+
+    #[test]
+    fn rings_of_many_threads_are_smaller() {
+        let layout = Layout::new(Params::default());
+        let all: u64 = (0..200).filter_map(|slot| layout.ring(slot)).map(|(_, bytes)| bytes).sum();
+        assert_eq!(
+            (layout.ring(3), layout.ring(16_383).map(|ring| ring.1)),
+            (Some((layout.rings + (3 << 20), 1 << 20)), Some(32 << 10))
+        );
+        assert!(all < 17 << 20, "{all} bytes");
     }
 }

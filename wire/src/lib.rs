@@ -16,11 +16,12 @@ pub mod limits;
 pub mod modules;
 pub mod nodes;
 pub mod ring;
+pub mod segments;
 
 pub use area::{Area, Header, Layout, Params, SlotControl};
 pub use event::{Event, Op, Record};
 pub use nodes::Node;
 
-/// Version of everything in this crate. 1: the first. 2: gate, [`Op::INTERVAL`]. 3: stamps at the
-/// tail. 4: bounded waits. 5: the board, `own_malloc`.
-pub const WIRE_VERSION: u16 = 5;
+/// Version of everything in this crate. 1: the first. 2: gate, [`Op::INTERVAL`]. 3: timestamps at
+/// the tail. 4: bounded waits. 5: the board, `own_malloc`. 6: rings of different sizes.
+pub const WIRE_VERSION: u16 = 6;

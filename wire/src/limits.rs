@@ -13,8 +13,10 @@ pub const ENV_ATTACH: &str = "HEAPTAPE_ATTACH_MS";
 pub const RECORD_ATTACH_MS: u64 = 2_000;
 /// The most that [`ENV_ATTACH`] can ask for.
 pub const MOST_ATTACH_MS: u64 = 10_000;
-/// Default bytes of one thread's ring: 65,536 records. Measured: 64 KiB stalls, 1 to 16 MiB are alike.
+/// Default bytes of the ring of each of the first threads: 65,536 records. Measured: 64 KiB stalls, 1 to 16 MiB are alike.
 pub const RING_BYTES: u64 = 1 << 20;
+/// Bytes of a ring at least, unless all are smaller: those of programs with many threads.
+pub const LEAST_RING_BYTES: u64 = 32 << 10;
 /// Records after which a thread looks at the header again, whether there is room or not: 0.1 ns a record.
 pub const STRIDE: u64 = 128;
 /// Default number of thread slots. Address space is all that an unused slot costs.

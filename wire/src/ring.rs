@@ -83,6 +83,11 @@ impl Reader {
         Reader { ring, tail }
     }
 
+    /// Records that fit into the ring.
+    pub const fn capacity(&self) -> u64 {
+        self.ring.capacity()
+    }
+
     /// Position of the next record.
     pub const fn tail(&self) -> u64 {
         self.tail

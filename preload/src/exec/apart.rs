@@ -14,8 +14,7 @@ pub fn run(body: impl FnOnce()) {
     if stamp::is_single_threaded() || sys::pid() != attach::pid() {
         return body();
     }
-    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let Some(stack) = sys::map(core::ptr::null_mut(), STACK, rights, flags, -1) else { return };
+    let Some(stack) = sys::map_private(core::ptr::null_mut(), STACK, 0) else { return };
     // A signal of the process must not be handled by the helper.
     let signals = sys::hold_signals();
     let mut body = Some(body);

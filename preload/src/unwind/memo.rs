@@ -435,13 +435,13 @@ fn deep<M: Memory>(
 #[cold]
 #[inline(never)]
 fn other(block: &mut Block, sp: usize, bp: usize, most: usize) -> u32 {
-    let Block { memo, other_pages, stack_low, stack_end, .. } = block;
+    let Block { memo, other_pages, pages_before, stack_low, stack_end, .. } = block;
     let generation = rules::generation();
     if generation.is_none_or(|generation| memo.generation != generation | OTHER) {
         memo.begin(generation, OTHER);
     }
     memo.settle();
-    let before = *other_pages;
+    *pages_before = *other_pages;
     let first = walk::first(sp, bp);
     let mut memory = OtherStack::new(sp as u64, *stack_low as u64, *stack_end as u64, other_pages);
     let Walked { base, fresh, mut is_sure } = collect(memo, first, &mut memory, most);
@@ -458,7 +458,7 @@ fn other(block: &mut Block, sp: usize, bp: usize, most: usize) -> u32 {
     if is_sure {
         other_pages.keep(sp as u64);
     } else {
-        (*other_pages, memo.count) = (before, 0);
+        (*other_pages, memo.count) = (*pages_before, 0);
     }
     node
 }

@@ -336,8 +336,8 @@ pub(super) fn about(session: &Session, process: &Process) -> ProcessInfo {
         argv: process.argv.iter().map(|argument| text(argument)).collect(),
         started_unix_ns: session.process.start_unix_ns,
         began_unix_ns: session.began_unix_ns,
-            own_malloc: session.mapping.has_own_malloc(),
-            ..ProcessInfo::default()
+        own_malloc: session.mapping.has_own_malloc(),
+        ..ProcessInfo::default()
     }
 }
 

@@ -1,0 +1,120 @@
+//! Memory and address space: what the library takes of them, and limits that come while it is there.
+
+use heaptape_tests::cgroup::Cgroup;
+use heaptape_tests::{Program, Recording, run, same, target, torture, workshop};
+
+fn memory(arguments: &[&str]) -> Program {
+    Program::new(target::c("memory")).args(arguments)
+}
+
+/// Runs a program bare and recorded, which must not differ, and nothing may be lost.
+#[track_caller]
+fn alike(program: &Program) -> Recording {
+    let plain = program.plain().success();
+    same(&plain, &program.preloaded());
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    recording.whole()
+}
+
+/// The program's own figure, bare and recorded, in KiB.
+#[track_caller]
+fn figures(arguments: &[&str]) -> (u64, u64, Recording) {
+    let folder = workshop::folder();
+    let file = folder.path().join("figure");
+    let program = memory(arguments).env("MEMORY_FILE", &file);
+    let figure = || std::fs::read_to_string(&file).expect("a figure").parse().expect("a number");
+    let plain = program.plain().success();
+    let own: u64 = figure();
+    let recording = program.recorded();
+    same(&plain, &recording.outcome);
+    (own, figure(), recording.whole())
+}
+
+#[test]
+fn address_space_of_one_thread() {
+    let (bare, recorded, _) = figures(&["size"]);
+    let more = recorded.saturating_sub(bare);
+    assert!(more <= 4 << 10, "{bare} KiB bare, {recorded} KiB recorded");
+    torture::passed(24, "KiB of address space more for a program with one thread", more);
+}
+
+/// Limits that the program sets for itself once it runs leave it the memory that it has without us.
+#[test]
+fn a_program_limits_its_address_space() {
+    for mib in ["4000", "192"] {
+        alike(&memory(&["limits", mib]));
+    }
+    alike(&Program::new("bash").args(["-c", "ulimit -v 1000000; x=$(printf %1000000s); echo ${#x}; ls / | wc -l"]));
+    let python = "import resource\n\
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n\
+        print(len(bytearray(1 << 30)), len([bytes(100) for _ in range(100000)]))";
+    alike(&Program::new("python3").args(["-c", python]));
+    torture::passed(24, "programs that limited their address space while they were recorded", 4);
+}
+
+#[test]
+fn a_limit_on_address_space_from_outside() {
+    let folder = workshop::folder();
+    let file = folder.path().join("wait");
+    let limited = |pid: u32| {
+        let line = format!("--as={0}:{0}", 192 << 20);
+        Program::new("prlimit").args([&line, "--pid", &pid.to_string()]).plain().success();
+        std::fs::remove_file(&file).expect("the program goes on");
+    };
+    let recording = memory(&["limited"]).arg(&file).recorded_while(|command, _| {
+        while !file.exists() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        limited(run::started(command.id()).expect("the program").as_raw() as u32);
+    });
+    let recording = recording.whole();
+    assert_eq!((recording.outcome.code(), recording.outcome.text().as_str()), (0, "100 blocks\n"));
+}
+
+/// An ordinary user with a limit locks all memory, and that to come.
+#[test]
+fn a_program_locks_its_memory() {
+    let most = Program::shell("ulimit -H -l").plain().success().text();
+    let most: u64 = most.trim().parse().unwrap_or(u64::MAX);
+    for kib in [65_536, 8_192].map(|kib: u64| kib.min(most).to_string()) {
+        let kib = kib.as_str();
+        let recording = alike(&memory(&["locks", kib]));
+        let text = recording.outcome.text();
+        assert!(text.starts_with("now: 0 \n"), "{text}");
+        assert!(recording.report().only("memory").allocs >= 1_000 + 4 * 1_000);
+    }
+    torture::passed(24, "limits on locked memory under which a program locked all of its own", 2);
+}
+
+/// 200 threads that fill their rings cost little resident memory.
+#[test]
+fn resident_memory_of_two_hundred_threads() {
+    let (bare, recorded, recording) = figures(&["threads", "200", "20000"]);
+    let more = recorded.saturating_sub(bare);
+    assert!(more <= 24 << 10, "{bare} KiB bare, {recorded} KiB recorded");
+    let report = recording.report();
+    assert!(report.only("memory").allocs >= 200 * 20_000);
+    torture::passed(24, "KiB of resident memory more for 200 threads with 40,000 events each", more);
+}
+
+/// A small program with many threads in a control group of 100 MB is recorded whole.
+#[test]
+fn two_hundred_threads_in_a_small_control_group() {
+    for threads in ["200", "60"] {
+        let Some(group) = Cgroup::limited(100_000_000) else { return };
+        alike(&group.holds(memory(&["threads", threads, "20000"])));
+    }
+    torture::passed(24, "programs with many threads in a control group of 100 MB", 2);
+}
+
+/// It survives there with its recorder beside it, whatever becomes of that.
+#[test]
+fn two_hundred_threads_beside_their_recorder_in_a_small_control_group() {
+    let Some(group) = Cgroup::limited(100_000_000) else { return };
+    let folder = workshop::folder();
+    let command = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(folder.path().join("r"));
+    let program = command.arg("--").arg(target::c("memory")).args(["threads", "200", "20000"]);
+    let outcome = group.holds(program).plain().success();
+    assert_eq!(outcome.text(), "200 threads\n");
+}

@@ -1,0 +1,90 @@
+/* How much memory a program has, and may have, by the first argument. Figures go to the file MEMORY_FILE, if that is set.
+ * size           1,000 pairs; the size of the address space, in KiB
+ * limits MIB     limits its own address space, then 100 blocks of 1 MiB, which it touches, then 8 threads
+ * limited FILE   makes FILE, waits until it is gone, then 100 blocks of 1 MiB: the limit comes from outside
+ * locks KIB      as an ordinary user with such a limit on locked memory, locks all memory, then all to come, then allocates, with 4 threads
+ * threads N P    N threads, all alive at once, each P pairs of blocks; resident memory, in KiB */
+#include "own.h"
+#include <errno.h>
+#include <pthread.h>
+#include <sys/resource.h>
+static pthread_barrier_t meeting;
+static unsigned long pairs = 1000;
+static void figure(const char *name) {
+    char text[4096];
+    const char *path = getenv("MEMORY_FILE");
+    if (!path) return;
+    int file = open("/proc/self/status", O_RDONLY);
+    ssize_t n = read(file, text, sizeof text - 1);
+    close(file);
+    text[n > 0 ? n : 0] = 0;
+    char *at = strstr(text, name);
+    must(at != 0, "a figure");
+    at += strlen(name);
+    while (*at == ':' || *at == ' ' || *at == '\t') at++;
+    file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    must(write(file, at, strspn(at, "0123456789")) > 0, "a figure written");
+    close(file);
+}
+static void *work(void *v) {
+    for (unsigned long i = 0; i < pairs; i++) free(malloc(24));
+    pthread_barrier_wait(&meeting);
+    pthread_barrier_wait(&meeting);
+    return v;
+}
+static void threads(unsigned long count) {
+    static pthread_t id[1000];
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 65536);
+    pthread_barrier_init(&meeting, 0, count + 1);
+    for (unsigned long i = 0; i < count; i++) must(!pthread_create(&id[i], &attr, work, 0), "a thread");
+    pthread_barrier_wait(&meeting);
+    figure("VmRSS");
+    pthread_barrier_wait(&meeting);
+    for (unsigned long i = 0; i < count; i++) pthread_join(id[i], 0);
+}
+static void blocks(void) {
+    int count = 0;
+    for (int i = 0; i < 100; i++) {
+        char *p = malloc(1 << 20);
+        if (p) { memset(p, 1, 1 << 20); count++; }
+    }
+    say("%d blocks\n", count);
+}
+int main(int argc, char **argv) {
+    const char *how = argc > 1 ? argv[1] : "";
+    unsigned long amount = !strcmp(how, "limited") ? 0 : number(argc, argv, 2, 0);
+    for (int i = 0; i < 1000; i++) free(malloc(24));
+    if (!strcmp(how, "size")) {
+        figure("VmSize");
+    } else if (!strcmp(how, "limits")) {
+        struct rlimit limit = { amount << 20, amount << 20 };
+        must(!setrlimit(RLIMIT_AS, &limit), "a limit");
+        blocks();
+        threads(8);
+    } else if (!strcmp(how, "limited")) {
+        close(open(argv[2], O_CREAT | O_WRONLY, 0666));
+        while (!access(argv[2], F_OK)) usleep(1000);
+        blocks();
+    } else if (!strcmp(how, "locks")) {
+        struct rlimit limit = { amount << 10, amount << 10 };
+        must(!setrlimit(RLIMIT_MEMLOCK, &limit), "a limit");
+        if (!geteuid()) must(!setresuid(65534, 65534, 65534), "another user");
+        int result = mlockall(MCL_CURRENT);
+        say("now: %d %s\n", result, result ? strerror(errno) : "");
+        munlockall();
+        result = mlockall(MCL_CURRENT | MCL_FUTURE);
+        say("now and later: %d %s\n", result, result ? strerror(errno) : "");
+        free(malloc(100000));
+        threads(4);
+        /* What the program may still lock is its own. */
+        char *rest = mmap(0, amount << 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        say("a quarter of the limit: %s\n", rest == MAP_FAILED ? "no" : "yes");
+    } else if (!strcmp(how, "threads")) {
+        pairs = number(argc, argv, 3, 1000);
+        threads(amount);
+        say("%lu threads\n", amount);
+    }
+    return 0;
+}
