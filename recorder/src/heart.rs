@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn long_work_shows_life() {
         let clock = Clock::choose();
-        let params = Options { slots: 8, ..Options::default() }.params(u64::MAX).unwrap_or_default();
+        let params = Options { slots: 8, ..Options::default() }.params(u64::MAX, None).unwrap_or_default();
         let areas =
             [0, 1].map(|_| Arc::new(Mapping::create(params).unwrap_or_else(|error| panic!("no area: {error}")).0));
         let mut heart = Heart::new(clock);
