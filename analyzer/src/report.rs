@@ -7,7 +7,6 @@ mod filter;
 pub mod fragmentation;
 mod frames;
 pub mod free_sites;
-pub mod gate;
 pub(crate) mod grouping;
 mod hints;
 pub mod json;
@@ -25,6 +24,7 @@ pub mod summary;
 pub mod sums;
 pub mod temporary;
 pub mod threads;
+pub mod threshold;
 pub mod timeline;
 pub mod verify;
 
@@ -32,7 +32,7 @@ pub use filter::Filter;
 pub use frames::{FrameJson, Place, frames_of, place, stack_json};
 pub use grouping::By;
 pub use profile_names::{PLAIN_LIMIT, name_profile};
-pub use questions::{Asked, Head};
+pub use questions::{Head, Query};
 pub use stack_text::text_stack;
 pub use summary::after_record;
 

@@ -2,7 +2,7 @@
 
 mod made;
 
-use heaptape_analyzer::report::{Asked, By, sites};
+use heaptape_analyzer::report::{By, Query, sites};
 use heaptape_analyzer::text::Style;
 use made::{Options, Step};
 use serde_json::Value;
@@ -13,9 +13,9 @@ fn stacks_are_told_together_by_what_was_asked() {
     let steps: Vec<Step> = (1..=8).map(|index| step(index, index as u32)).collect();
     let (_dir, path) = made::recording(&steps, &Options::default());
     let rows = |by: Option<By>| {
-        let asked = Asked { paths: vec![path.clone()], json: true, top: 100, by, ..Asked::default() };
+        let query = Query { paths: vec![path.clone()], json: true, top: 100, by, ..Query::default() };
         let mut out = Vec::new();
-        sites::run(&asked, &mut out, Style::PLAIN).unwrap();
+        sites::run(&query, &mut out, Style::PLAIN).unwrap();
         let value: Value = serde_json::from_slice(&out).unwrap();
         value["processes"][0]["sites"].as_array().unwrap().clone()
     };

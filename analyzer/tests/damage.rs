@@ -5,7 +5,7 @@ mod made;
 use heaptape_analyzer::event::{Event, Span};
 use heaptape_analyzer::missing::Missing;
 use heaptape_analyzer::model::totals::Totals;
-use heaptape_analyzer::report::{self, Asked, leaks, verify};
+use heaptape_analyzer::report::{self, Query, leaks, verify};
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::{Progress, open, replay};
 use heaptape_formats::recording::{RECORDING, TAPE};
@@ -41,11 +41,11 @@ fn read(path: &Path) -> Option<Read> {
     let mut missing = recording.missing.clone();
     missing.extend(image.missing.clone());
     missing.extend(outcome.missing);
-    let asked =
-        Asked { paths: vec![path.to_path_buf()], json: true, range: Default::default(), top: 5, ..Asked::default() };
+    let query =
+        Query { paths: vec![path.to_path_buf()], json: true, range: Default::default(), top: 5, ..Query::default() };
     let mut out = Vec::new();
-    let _ = leaks::run(&asked, &leaks::Options::default(), &mut out, Style::PLAIN);
-    let _ = report::summary::report(&Asked { paths: vec![path.into()], ..Asked::default() }, &mut out, Style::PLAIN);
+    let _ = leaks::run(&query, &leaks::Options::default(), &mut out, Style::PLAIN);
+    let _ = report::summary::report(&Query { paths: vec![path.into()], ..Query::default() }, &mut out, Style::PLAIN);
     let _ = verify::run(path, &mut out, Style::PLAIN);
     Some(Read { events, totals: totals.finish(None), missing })
 }

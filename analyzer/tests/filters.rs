@@ -2,7 +2,7 @@
 
 mod made;
 
-use heaptape_analyzer::report::{Asked, Filter, peak, realloc, sites, sizes};
+use heaptape_analyzer::report::{Filter, Query, peak, realloc, sites, sizes};
 use heaptape_analyzer::text::Style;
 use made::{Options, Step, program};
 use proptest::prelude::*;
@@ -10,8 +10,8 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::path::Path;
 
-fn asked(path: &Path, filter: Filter) -> Asked {
-    Asked { paths: vec![path.to_path_buf()], json: true, top: 1000, filter, ..Asked::default() }
+fn query(path: &Path, filter: Filter) -> Query {
+    Query { paths: vec![path.to_path_buf()], json: true, top: 1000, filter, ..Query::default() }
 }
 
 fn value(out: &[u8]) -> Value {
@@ -43,7 +43,7 @@ proptest! {
             ..Filter::default()
         };
         let mut out = Vec::new();
-        let answer = sites::run(&asked(&path, filter.clone()), &mut out, Style::PLAIN);
+        let answer = sites::run(&query(&path, filter.clone()), &mut out, Style::PLAIN);
         if !steps.iter().any(|step| step.thread() == thread) {
             // A thread that the recording does not know is an error: an empty table would look like an answer.
             let refusal = format!("no thread {thread} in the recording");
@@ -61,7 +61,7 @@ proptest! {
         let listed = sum(&found["sites"], "bytes");
         prop_assert_eq!(listed, wanted.iter().sum::<u64>());
         let mut out = Vec::new();
-        sizes::run(&asked(&path, filter), &mut out, Style::PLAIN).unwrap();
+        sizes::run(&query(&path, filter), &mut out, Style::PLAIN).unwrap();
         prop_assert_eq!(value(&out)["allocs"].as_u64(), Some(wanted.len() as u64));
     }
 
@@ -95,7 +95,7 @@ proptest! {
         }
         let filter = Filter { min_age: Some(least), ..Filter::default() };
         let mut out = Vec::new();
-        peak::run(&asked(&path, filter), &mut out, Style::PLAIN).unwrap();
+        peak::run(&query(&path, filter), &mut out, Style::PLAIN).unwrap();
         // An implied death has no known moment: its block is chosen by none.
         let implied = steps.iter().any(|step| matches!(step, Step::Implied { .. }));
         if !implied {
@@ -125,7 +125,7 @@ proptest! {
             }
         }
         let mut out = Vec::new();
-        realloc::run(&asked(&path, Filter::default()), &mut out, Style::PLAIN).unwrap();
+        realloc::run(&query(&path, Filter::default()), &mut out, Style::PLAIN).unwrap();
         let found = value(&out);
         prop_assert_eq!(found["resizes"].as_u64(), Some(resizes));
         prop_assert_eq!(found["moved"].as_u64(), Some(moved));

@@ -4,7 +4,7 @@ mod made;
 
 use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::load::tape::Place;
-use heaptape_analyzer::report::{Asked, By, peak, sums, timeline};
+use heaptape_analyzer::report::{By, Query, peak, sums, timeline};
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::{Progress, open};
 use heaptape_formats::tape::{Codec, Totals};
@@ -14,13 +14,13 @@ use std::path::Path;
 
 /// Everything that a range is asked by, as JSON. A range in which there is nothing is an error, and that is an answer too.
 fn answers(path: &Path, range: Range) -> Vec<String> {
-    let asked = Asked { paths: vec![path.to_path_buf()], json: true, range, top: 100, ..Asked::default() };
-    let by = Asked { by: Some(By::Stack), ..asked.clone() };
+    let query = Query { paths: vec![path.to_path_buf()], json: true, range, top: 100, ..Query::default() };
+    let by = Query { by: Some(By::Stack), ..query.clone() };
     let style = Style::of_stdout();
     let (mut peaks, mut lives, mut groups) = (Vec::new(), Vec::new(), Vec::new());
     let errors = [
-        peak::run(&asked, &mut peaks, style).err(),
-        timeline::run(&asked, 7, &mut lives, style).err(),
+        peak::run(&query, &mut peaks, style).err(),
+        timeline::run(&query, 7, &mut lives, style).err(),
         timeline::run(&by, 5, &mut groups, style).err(),
     ];
     let mut said: Vec<String> = [peaks, lives, groups].into_iter().map(|out| String::from_utf8(out).unwrap()).collect();

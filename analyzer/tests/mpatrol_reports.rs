@@ -1,7 +1,7 @@
 //! Reports of traces and profiles that the real mpatrol wrote, compared with the figures in the
 //! README of the samples.
 
-use heaptape_analyzer::report::{Asked, leaks, sites, summary, threads, timeline};
+use heaptape_analyzer::report::{Query, leaks, sites, summary, threads, timeline};
 use heaptape_analyzer::text::Style;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ fn sample(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/mpatrol").join(name)
 }
 
-fn asked(name: &str) -> Asked {
-    Asked { paths: vec![sample(name)], json: true, range: Default::default(), top: 1000, ..Asked::default() }
+fn query(name: &str) -> Query {
+    Query { paths: vec![sample(name)], json: true, range: Default::default(), top: 1000, ..Query::default() }
 }
 
 fn value(out: &[u8]) -> Value {
@@ -20,7 +20,7 @@ fn value(out: &[u8]) -> Value {
 
 fn totals(name: &str) -> Value {
     let mut out = Vec::new();
-    summary::report(&Asked { paths: vec![sample(name)], json: true, ..Asked::default() }, &mut out, Style::PLAIN)
+    summary::report(&Query { paths: vec![sample(name)], json: true, ..Query::default() }, &mut out, Style::PLAIN)
         .unwrap();
     value(&out)["totals"].clone()
 }
@@ -55,7 +55,7 @@ fn totals_of_traces_and_profiles() {
 #[test]
 fn leaks_name_their_functions() {
     let mut out = Vec::new();
-    leaks::run(&asked("basic.mpt"), &leaks::Options::default(), &mut out, Style::PLAIN).unwrap();
+    leaks::run(&query("basic.mpt"), &leaks::Options::default(), &mut out, Style::PLAIN).unwrap();
     let answer = value(&out);
     let leaks = answer["leaks"].as_array().unwrap();
     let found: Vec<(String, u64, u64)> = leaks
@@ -74,7 +74,7 @@ fn leaks_name_their_functions() {
     assert_eq!(cached, 6);
 
     let mut out = Vec::new();
-    leaks::run(&asked("names.mtrc"), &leaks::Options::default(), &mut out, Style::PLAIN).unwrap();
+    leaks::run(&query("names.mtrc"), &leaks::Options::default(), &mut out, Style::PLAIN).unwrap();
     let answer = value(&out);
     let leaks = answer["leaks"].as_array().unwrap();
     assert_eq!(leaks.iter().map(|leak| leak["blocks"].as_u64().unwrap()).sum::<u64>(), 132);
@@ -89,7 +89,7 @@ fn leaks_name_their_functions() {
 #[test]
 fn threads_sites_and_timeline_of_a_trace() {
     let mut out = Vec::new();
-    threads::run(&asked("threads.mtrc"), &mut out, Style::PLAIN).unwrap();
+    threads::run(&query("threads.mtrc"), &mut out, Style::PLAIN).unwrap();
     let rows = value(&out)["processes"][0]["threads"].clone();
     // Threads are numbered from 1 if the trace has addresses instead of numbers.
     assert!(rows.as_array().unwrap().iter().all(|row| row["number"].as_u64().unwrap() < 10), "{rows}");
@@ -97,12 +97,12 @@ fn threads_sites_and_timeline_of_a_trace() {
     assert_eq!(frees, 94);
 
     let mut out = Vec::new();
-    sites::run(&asked("usedebug.mtrc"), &mut out, Style::PLAIN).unwrap();
+    sites::run(&query("usedebug.mtrc"), &mut out, Style::PLAIN).unwrap();
     let rows = value(&out)["processes"][0]["sites"].clone();
     assert_eq!(rows.as_array().unwrap().iter().map(|row| row["allocs"].as_u64().unwrap()).sum::<u64>(), 11);
 
     let mut out = Vec::new();
-    timeline::run(&asked("basic.mtrc"), 4, &mut out, Style::PLAIN).unwrap();
+    timeline::run(&query("basic.mtrc"), 4, &mut out, Style::PLAIN).unwrap();
     let slices = value(&out)["processes"][0]["slices"].clone();
     assert_eq!(slices[3]["live_bytes"], 1456);
     assert_eq!(slices[0]["at"]["event"], 0);
@@ -115,7 +115,7 @@ fn edge_cases_are_reported_or_rejected() {
     for entry in std::fs::read_dir(sample("edge")).unwrap() {
         let path = entry.unwrap().path();
         let mut out = Vec::new();
-        if summary::report(&Asked { paths: vec![path.clone()], json: true, ..Asked::default() }, &mut out, Style::PLAIN)
+        if summary::report(&Query { paths: vec![path.clone()], json: true, ..Query::default() }, &mut out, Style::PLAIN)
             .is_ok()
         {
             read += 1;

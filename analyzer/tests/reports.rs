@@ -5,7 +5,7 @@ mod made;
 
 use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::report::{
-    self, Asked, Outcome, leaks, lifetimes, peak, sites, sizes, summary, temporary, threads, timeline, verify,
+    self, Outcome, Query, leaks, lifetimes, peak, sites, sizes, summary, temporary, threads, timeline, verify,
 };
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::unpack;
@@ -60,11 +60,11 @@ fn recording() -> (tempfile::TempDir, PathBuf) {
     made::recording(&steps(), &Options { chunk_events: 100, ..Options::default() })
 }
 
-fn asked(path: &Path, json: bool) -> Asked {
-    Asked { paths: vec![path.to_path_buf()], json, range: Range::ALL, top: 10, ..Asked::default() }
+fn query(path: &Path, json: bool) -> Query {
+    Query { paths: vec![path.to_path_buf()], json, range: Range::ALL, top: 10, ..Query::default() }
 }
 
-type Run = dyn Fn(&Asked, &mut Vec<u8>) -> Result<Outcome, report::Error>;
+type Run = dyn Fn(&Query, &mut Vec<u8>) -> Result<Outcome, report::Error>;
 
 fn questions() -> Vec<(&'static str, Box<Run>)> {
     let style = Style::PLAIN;
@@ -92,7 +92,7 @@ fn reports_print_what_was_blessed() {
                 continue;
             }
             let mut out = Vec::new();
-            assert_eq!(run(&asked(&path, json), &mut out).unwrap(), Outcome::Complete, "{name}");
+            assert_eq!(run(&query(&path, json), &mut out).unwrap(), Outcome::Complete, "{name}");
             let text = String::from_utf8(out).unwrap().replace(&*path.to_string_lossy(), "DIR");
             let file = golden.join(format!("{name}.{}", if json { "json" } else { "txt" }));
             if std::env::var_os("BLESS").is_some() {
@@ -105,9 +105,9 @@ fn reports_print_what_was_blessed() {
     }
 }
 
-fn json(run: &Run, asked: &Asked) -> Value {
+fn json(run: &Run, query: &Query) -> Value {
     let mut out = Vec::new();
-    run(&Asked { json: true, ..asked.clone() }, &mut out).unwrap();
+    run(&Query { json: true, ..query.clone() }, &mut out).unwrap();
     serde_json::from_slice(&out).unwrap()
 }
 
@@ -115,7 +115,7 @@ fn json(run: &Run, asked: &Asked) -> Value {
 fn report_json_has_the_promised_fields() {
     let (_dir, path) = recording();
     let (_, run) = &questions()[0];
-    let value = json(run, &asked(&path, true));
+    let value = json(run, &query(&path, true));
     let process = &value["processes"][0];
     let truth = made::truth(&steps()).totals;
     let expected = [
@@ -149,7 +149,7 @@ fn report_json_has_the_promised_fields() {
 fn verdicts_of_plain_cases() {
     let (_dir, path) = recording();
     let (_, run) = &questions()[1];
-    let value = json(run, &asked(&path, true));
+    let value = json(run, &query(&path, true));
     let leaks = value["leaks"].as_array().unwrap();
     let verdict = |address: &str| {
         let leak = leaks.iter().find(|leak| leak["stack"][0]["function"] == address);
@@ -174,7 +174,7 @@ fn losses_make_verdicts_uncertain() {
     let losses = vec![tape::Loss { thread: 1, events: 25, from_tick: 1_000_000, to_tick: 9_000_000_000 }];
     let (_dir, path) = made::recording(&steps(), &Options { chunk_events: 100, losses, ..Options::default() });
     let (_, run) = &questions()[1];
-    let value = json(run, &asked(&path, true));
+    let value = json(run, &query(&path, true));
     for leak in value["leaks"].as_array().unwrap() {
         // Blocks born behind the gap cannot have been freed in it.
         let first = leak["evidence"]["first"]["time_ns"].as_u64().unwrap();
@@ -185,25 +185,25 @@ fn losses_make_verdicts_uncertain() {
     let mut out = Vec::new();
     assert_eq!(verify::run(&path, &mut out, Style::PLAIN).unwrap(), Outcome::Incomplete);
     let (_, run) = &questions()[0];
-    assert_eq!(json(run, &asked(&path, true))["totals"]["lost_events"], 25);
+    assert_eq!(json(run, &query(&path, true))["totals"]["lost_events"], 25);
 }
 
 #[test]
 fn parts_of_a_run_are_counted_alone() {
     let (_dir, path) = recording();
     let range = Range { from: Some("2s".parse().unwrap()), to: Some(Bound::Share(0.5)) };
-    let asked = Asked { range, ..asked(&path, true) };
+    let query = Query { range, ..query(&path, true) };
     let within: Vec<Step> =
         steps().into_iter().filter(|step| (2_000_000_100..=5_000_000_049).contains(&step.tick())).collect();
     let allocs = within.iter().filter(|step| matches!(step, Step::Alloc { .. } | Step::Resize { .. })).count() as u64;
     let questions = questions();
-    let value = json(&questions[4].1, &asked);
+    let value = json(&questions[4].1, &query);
     assert_eq!(value["processes"][0]["allocs"], allocs);
-    let value = json(&questions[3].1, &asked);
+    let value = json(&questions[3].1, &query);
     let sum: u64 =
         value["processes"][0]["sites"].as_array().unwrap().iter().map(|row| row["allocs"].as_u64().unwrap()).sum();
     assert_eq!(sum, allocs);
-    let value = json(&questions[7].1, &asked);
+    let value = json(&questions[7].1, &query);
     let slices = value["processes"][0]["slices"].as_array().unwrap();
     let sum: u64 = slices.iter().map(|row| row["allocs"].as_u64().unwrap()).sum();
     assert_eq!(sum, allocs);
@@ -216,15 +216,15 @@ fn a_profile_answers_what_it_can() {
     let (_dir, path) = recording();
     let profile = path.join("4711.made/profile.mptl");
     let questions = questions();
-    let value = json(&questions[0].1, &asked(&profile, true));
+    let value = json(&questions[0].1, &query(&profile, true));
     let truth = made::truth(&steps()).totals;
     assert_eq!(value["totals"]["live_bytes"], truth.live_bytes);
-    let value = json(&questions[1].1, &asked(&profile, true));
+    let value = json(&questions[1].1, &query(&profile, true));
     assert_eq!(value["leaks"][0]["verdict"], "uncertain");
-    let error = (questions[2].1)(&asked(&profile, true), &mut Vec::new()).unwrap_err();
+    let error = (questions[2].1)(&query(&profile, true), &mut Vec::new()).unwrap_err();
     assert!(error.to_string().contains("profile"), "{error}");
     let trace = path.join("4711.made/trace.mtrc");
-    let value = json(&questions[0].1, &asked(&trace, true));
+    let value = json(&questions[0].1, &query(&trace, true));
     assert_eq!(value["totals"]["peak_bytes"], truth.peak_bytes);
 }
 

@@ -5,7 +5,7 @@ mod law;
 
 use heaptape_tests::daemon::{Running, until};
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Daemon, Program, own, target, workshop};
+use heaptape_tests::{Daemon, Program, own, target, test_env};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const LEAST: usize = 3;
 #[track_caller]
 fn law_holds(recording: &Path, what: &str) -> u64 {
     let lost = law::holds(recording, what).expect("a recording");
-    let place = workshop::folder();
+    let place = test_env::folder();
     let copy = place.path().join("copy");
     let copied = Command::new("cp").arg("-r").args([recording, &copy]).status().expect("cp");
     assert!(copied.success());
@@ -68,7 +68,7 @@ fn tape_of(folder: &Path) -> Option<fs::Metadata> {
 
 /// A program that allocates without pause while its daemon is replaced; gives its epochs, and what it counted itself.
 fn replaced(signal: Signal) -> (Daemon, Vec<PathBuf>, u64) {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let file = place.path().join("own");
     let mut daemon = Daemon::start(&["--mode", "trace"]);
     let mut command = daemon.command(&target::c("pairs"));
@@ -122,10 +122,10 @@ fn the_epochs_of_a_daemon_that_left_in_good_order() {
 /// A program that takes its own recording away: what could not be kept of it is lost, and everybody says so.
 #[test]
 fn a_folder_that_goes_away_while_it_is_written() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let place = folder.path().join("recording");
     let line = format!("rm -rf {}/*.sh; exec true", place.display());
-    let mut command = Command::new(workshop::command());
+    let mut command = Command::new(test_env::command());
     command.arg("record").arg("-o").arg(&place).args(["--", "sh", "-c", &line]);
     let said = command.output().expect("the command");
     let said = String::from_utf8_lossy(&said.stderr).into_owned();

@@ -1,6 +1,6 @@
 //! Other allocators than libc's, other libcs, other preloads.
 
-use heaptape_tests::{Program, Target, own, same, target, torture, workshop};
+use heaptape_tests::{Program, Target, own, same, target, test_env, torture};
 use std::path::PathBuf;
 
 /// Allocators of the distribution that are installed.
@@ -21,7 +21,7 @@ fn allocators_preloaded_besides() {
     for library in &libraries {
         // Threads that allocate nothing but by their own_ calls: the allocator's own libraries allocate on the main thread.
         for (name, arguments) in [("pairs", ["50000", "4"]), ("threads", ["4", "5000"])] {
-            let folder = workshop::folder();
+            let folder = test_env::folder();
             let file = folder.path().join("own");
             let program =
                 Program::new(target::c(name)).args(arguments).env("OWN_FILE", &file).env("LD_PRELOAD", library);
@@ -50,7 +50,7 @@ fn allocators_preloaded_besides() {
 fn allocators_linked_by_the_program() {
     let libraries = libraries();
     for library in &libraries {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let file = folder.path().join("own");
         let built = Target::program("pairs.c").with(library).build();
         let program = Program::new(built).args(["50000", "2"]).env("OWN_FILE", &file);
@@ -85,7 +85,7 @@ fn an_allocator_inside_the_program() {
 
 #[test]
 fn a_program_of_another_libc() {
-    if workshop::find("musl-gcc").is_none() {
+    if test_env::find("musl-gcc").is_none() {
         return; // musl-tools is not installed
     }
     let built = Target::program("small.c").by("musl-gcc").named("small-musl").build();
@@ -107,7 +107,7 @@ fn a_program_of_another_libc() {
 fn other_preloads_in_both_orders() {
     let other = Target::library("passes_on.c").build();
     for line in ["export LD_PRELOAD=\"$LD_PRELOAD:$OTHER\"", "export LD_PRELOAD=\"$OTHER:$LD_PRELOAD\""] {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let file = folder.path().join("own");
         let program = Program::new(target::c("pairs")).args(["20000", "2"]).env("OWN_FILE", &file).env("OTHER", &other);
         let program = program.behind(&["bash", "-c", &format!("{line}; exec \"$@\""), "bash"]);

@@ -1,6 +1,6 @@
 //! The attach: nobody there, somebody else there, a recorder that never answers.
 
-use heaptape_tests::{Program, same, target, torture, workshop};
+use heaptape_tests::{Program, same, target, test_env, torture};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn no_recorder_there() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let at = |name: &str| folder.path().join(name);
     std::fs::write(at("file"), "not a socket").expect("a file");
     std::fs::create_dir(at("folder")).expect("a folder");
@@ -42,7 +42,7 @@ fn no_recorder_there() {
 /// The attach ends within its 50 ms, whatever the other side does.
 #[test]
 fn a_recorder_that_never_answers() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let path = folder.path().join("socket");
     let listener = seqpacket(&path, 1);
     let program = Program::new(target::c("small"));
@@ -74,7 +74,7 @@ fn seqpacket(path: &std::path::Path, backlog: i32) -> std::os::fd::OwnedFd {
 fn a_recorder_that_is_late() {
     use nix::sys::socket::{MsgFlags, accept, recv, send};
     use std::os::fd::AsRawFd;
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let path = folder.path().join("socket");
     let listener = seqpacket(&path, 8);
     let program = Program::new(target::c("small"));
@@ -105,7 +105,7 @@ fn strangers_on_the_socket() {
     let plain = program.plain().success();
     let mut strangers = 0;
     // The program tells where the socket is: a shell behind the command writes its environment down.
-    let note = workshop::folder();
+    let note = test_env::folder();
     let file = note.path().join("socket");
     let told = program
         .after(&format!("printf %s \"$HEAPTAPE_SOCKET\" > {0}.part; mv {0}.part {0}; sleep 0.2", file.display()));

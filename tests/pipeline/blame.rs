@@ -2,7 +2,7 @@
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Daemon, Program, Recording, Target, workshop};
+use heaptape_tests::{Daemon, Program, Recording, Target, test_env};
 use serde_json::Value;
 use std::fs;
 
@@ -49,7 +49,7 @@ fn first_places(recording: &Recording) -> Vec<(String, String)> {
     let gate: Value = serde_json::from_slice(&gate.stdout).expect("JSON");
     let culprit = &gate["gates"][0]["culprits"][0];
     say("gate", culprit["stack"][0].as_str().expect("a frame").into());
-    let place = workshop::folder();
+    let place = test_env::folder();
     let table = place.path().join("stacks.json");
     let out = table.to_string_lossy().into_owned();
     let _ = heaptape(["export", "--to", "json", "-o", &out, &folder]).success();
@@ -121,7 +121,7 @@ fn a_wrapper_that_a_user_names_is_passed_over() {
 fn exports_pass_over_the_wrappers_that_a_user_names() {
     let recording = Program::new(Target::program("inlined.cpp").build()).recorded();
     let exported = |words: &[&str], variable: &str| -> Vec<String> {
-        let mut export = std::process::Command::new(workshop::command());
+        let mut export = std::process::Command::new(test_env::command());
         let export = export.args(["export", "--format", "json", "-o", "-"]).args(words).arg(&recording.folder);
         let said = export.env("HEAPTAPE_WRAPPERS", variable).output().expect("heaptape runs");
         let rows = String::from_utf8(said.stdout).expect("text");
@@ -155,14 +155,14 @@ fn one_frame_is_never_hidden_and_all_can_be_shown() {
 /// A real run-time: a `Map` that grows, and is freed as a whole when the program ends.
 #[test]
 fn what_grew_and_was_freed_at_exit_is_in_the_headline() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let script = place.path().join("leak.js");
     let text = "const kept = new Map();\nfunction remember(at) { kept.set(at, Buffer.allocUnsafeSlow(4096 + at % 64)); }\n\
                 let at = 0;\nconst timer = setInterval(() => { for (let n = 0; n < 100; n++) remember(at++);\n\
                 if (at >= 6000) clearInterval(timer); }, 5);\n";
     fs::write(&script, text).expect("a script");
     let flags = ["--perf-basic-prof", "--interpreted-frames-native-stack"];
-    let node = Program::new(workshop::need("node")).args(flags).arg(&script).folder(place.path());
+    let node = Program::new(test_env::need("node")).args(flags).arg(&script).folder(place.path());
     let recording = node.recorded().success();
     let said = recording.heaptape(&["leaks"]).text();
     let headline = said.lines().next().unwrap_or_default();
@@ -186,15 +186,15 @@ fn what_grew_and_was_freed_at_exit_is_in_the_headline() {
 
 /// What the scripts of the page that compares two recordings make of it.
 fn page_of(before: &Recording, after: &Recording) -> Value {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let page = place.path().join("page.html");
     let words = ["export", "--format", "html", "-o"].map(std::ffi::OsString::from);
     let files = [page.clone().into(), before.folder.clone().into(), after.folder.clone().into()];
     let _ = heaptape(words.into_iter().chain(files)).success();
-    let root = workshop::root();
+    let root = test_env::root();
     let scripts = ["data.js", "format.js", "state.js", "timeline.js", "tree.js"];
     let scripts = scripts.map(|script| root.join("analyzer/src/export/html").join(script));
-    let said = Program::new(workshop::need("node")).arg(root.join("tests/clients/page.mjs")).arg(&page).args(scripts);
+    let said = Program::new(test_env::need("node")).arg(root.join("tests/clients/page.mjs")).arg(&page).args(scripts);
     let said = said.plain().success().text();
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
@@ -278,7 +278,7 @@ fn the_page_leaves_out_what_leaks_leaves_out() {
         .filter(|row| !row["kept_on_purpose"].is_null())
         .filter_map(|row| row["bytes"].as_u64())
         .sum();
-    let place = workshop::folder();
+    let place = test_env::folder();
     let page = place.path().join("page.html");
     let words = ["export", "--format", "html", "-o"].map(std::ffi::OsString::from);
     let files = [page.clone().into(), recording.folder.clone().into()];
@@ -312,7 +312,7 @@ fn python_without_its_own_allocator_is_recommended() {
 #[test]
 fn frames_of_a_linked_program_have_the_name_it_was_called_by() {
     let built = Target::program("leaks_deep.c").named("deep_tool").flag("-s").build();
-    let place = workshop::folder();
+    let place = test_env::folder();
     let link = place.path().join("deep_server");
     std::os::unix::fs::symlink(&built, &link).expect("a link");
     let (called, plain) = (Program::new(&link).recorded().success(), Program::new(&built).recorded().success());

@@ -1,7 +1,7 @@
 //! Events before constructors and after destructors.
 
 use heaptape_tests::oracle::Counts;
-use heaptape_tests::{Program, Target, same, torture, workshop};
+use heaptape_tests::{Program, Target, same, test_env, torture};
 
 fn program(flag: &str) -> Program {
     let library = Target::library("early_library.c").flag(flag).named("libearly.so").build();
@@ -13,7 +13,7 @@ fn before_main_and_after_it() {
     let program = program("-DPLAIN");
     let plain = program.plain().success();
     same(&plain, &program.preloaded());
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let recording = program.clone().counted(folder.path()).recorded();
     same(&plain, &recording.outcome);
     let recording = recording.whole();

@@ -3,7 +3,7 @@
 //! tested, unless `HEAPTAPE_BROWSER=1` demands it (`scripts/dev browser`).
 
 use heaptape_tests::browser::{Browser, Screen};
-use heaptape_tests::{Program, Recording, target, workshop};
+use heaptape_tests::{Program, Recording, target, test_env};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -141,7 +141,7 @@ fn hostile_names_stay_text() {
     if !Browser::is_there() {
         return;
     }
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let hostile = "</script><script>window.hit=1</script><img src=x onerror=window.hit=2>";
     let program = folder.path().join("<img src=x onerror=window.hit=3>");
     let renamed = Command::new("objcopy")

@@ -5,7 +5,7 @@ use heaptape_formats::recording::TAPE;
 use heaptape_formats::{Format, sniff};
 use heaptape_tests::plain::{self, Happened};
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::workshop;
+use heaptape_tests::test_env;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -77,7 +77,7 @@ fn ask(words: &[&str], folder: &Path) -> Value {
 }
 
 fn made(events: &str, live: &str) -> (tempfile::TempDir, PathBuf, Vec<Happened>) {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let folder = place.path().join("r");
     let made = Command::new(env!("CARGO_BIN_EXE_make-recording")).arg(events).arg(&folder).arg(live).status();
     assert!(made.expect("the generator").success());

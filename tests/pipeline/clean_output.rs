@@ -4,7 +4,7 @@
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::run::Outcome;
-use heaptape_tests::{Daemon, workshop};
+use heaptape_tests::{Daemon, test_env};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -38,7 +38,7 @@ fn program(folder: &Path) -> PathBuf {
     fs::write(&source, SOURCE.replace("void *volatile", "#line 7 \"f\\033[32m\\342\\200\\256.c\"\nvoid *volatile"))
         .expect("a source");
     let run = |tool: &str, words: &[&OsStr]| {
-        let said = Command::new(workshop::need(tool)).args(words).output().expect("the tool");
+        let said = Command::new(test_env::need(tool)).args(words).output().expect("the tool");
         assert!(said.status.success(), "{tool}: {}", String::from_utf8_lossy(&said.stderr));
     };
     run("gcc", &["-g".as_ref(), "-O1".as_ref(), "-c".as_ref(), "-o".as_ref(), object.as_ref(), source.as_ref()]);
@@ -85,7 +85,7 @@ impl Judge {
 
 #[test]
 fn no_command_lets_hostile_names_steer_the_terminal() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let folder = place.path().join(format!("d{HOSTILE}"));
     fs::create_dir(&folder).expect("a folder");
     let program = program(&folder);
@@ -210,7 +210,7 @@ fn no_command_lets_hostile_names_steer_the_terminal() {
 
 #[test]
 fn no_answer_of_the_daemon_steers_the_terminal() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let program = program(place.path());
     let mut daemon = Daemon::start(&["--mode", "trace"]);
     let mut command = daemon.command(&program);

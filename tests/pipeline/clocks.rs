@@ -33,7 +33,7 @@ fn clocks_that_step() {
     }
     let mut steps = 0;
     for (wall_alone, moments) in [("1", ["-10y", "+10y"]), ("0", ["-10y", "+10y"]), ("1", ["+10y", "-10y"])] {
-        let place = heaptape_tests::workshop::folder();
+        let place = heaptape_tests::test_env::folder();
         let clock = place.path().join("clock");
         std::fs::write(&clock, "+0").expect("the clock");
         let program = Program::new(target::c("leaks_slowly")).args(["700", "1"]);

@@ -3,7 +3,7 @@
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::run::{finish_while, keeper, started};
-use heaptape_tests::{Daemon, Program, target, torture, workshop};
+use heaptape_tests::{Daemon, Program, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::Path;
@@ -59,11 +59,11 @@ fn the_recorder_crashes() {
 
 #[test]
 fn a_command_crashes() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let pipe = folder.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
     for signal in FATAL {
-        let mut command = Command::new(workshop::command());
+        let mut command = Command::new(test_env::command());
         command.arg("report").arg(&pipe);
         // It waits for a writer.
         let outcome = finish_while(command, b"", |child| {

@@ -2,7 +2,7 @@
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::{Leak, heaptape};
-use heaptape_tests::{Daemon, is_full, target, workshop};
+use heaptape_tests::{Daemon, is_full, target, test_env};
 use std::time::Instant;
 
 #[test]
@@ -205,7 +205,7 @@ fn growth_is_shown_after_a_minute() {
 /// Whoever asks a daemon that is not there learns which socket was tried and what to do.
 #[test]
 fn errors_name_the_socket_and_say_what_to_do() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let (missing, dead) = (place.path().join("missing"), place.path().join("dead"));
     drop(std::os::unix::net::UnixListener::bind(&dead).expect("a socket"));
     let file = place.path().join("file");

@@ -3,7 +3,7 @@
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::run::finish;
-use heaptape_tests::{target, workshop};
+use heaptape_tests::{target, test_env};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -24,13 +24,13 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 #[test]
 fn a_socket_that_waits_and_a_manager_that_listens() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let at = |name: &str| place.path().join(name);
     let (socket, control, state) = (at("socket"), at("control"), at("state"));
     let manager = UnixDatagram::bind(at("notify")).expect("a socket");
     manager.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
-    let mut daemon = Command::new(workshop::need("python3"));
-    daemon.args(["-c", LISTENS]).arg(&socket).arg(workshop::command()).args(["daemon", "--mode", "trace", "--socket"]);
+    let mut daemon = Command::new(test_env::need("python3"));
+    daemon.args(["-c", LISTENS]).arg(&socket).arg(test_env::command()).args(["daemon", "--mode", "trace", "--socket"]);
     daemon.arg(&socket).arg("--control").arg(&control).arg("--state").arg(&state);
     daemon.env("NOTIFY_SOCKET", at("notify")).env("WATCHDOG_USEC", "400000").env("FDSTORE", "16");
     daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -48,7 +48,7 @@ fn a_socket_that_waits_and_a_manager_that_listens() {
     hear("WATCHDOG=1");
     hear("WATCHDOG=1");
     let mut program = Command::new(target::c("pairs"));
-    program.args(["20000", "1"]).env("LD_PRELOAD", workshop::library()).env("HEAPTAPE_SOCKET", &socket);
+    program.args(["20000", "1"]).env("LD_PRELOAD", test_env::library()).env("HEAPTAPE_SOCKET", &socket);
     program.env("HEAPTAPE_ATTACH_MS", "10000");
     finish(program, b"").success();
     let stored = hear("FDSTORE=1\nFDNAME=");

@@ -1,7 +1,7 @@
 //! The daemon's bounds: floods, silence, strangers, names, a week.
 
 use heaptape_tests::daemon::until;
-use heaptape_tests::{Daemon, is_full, is_root, target, workshop};
+use heaptape_tests::{Daemon, is_full, is_root, target, test_env};
 use nix::sys::signal::Signal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -114,7 +114,7 @@ fn another_user() {
     };
     let as_other = |words: &[&str]| as_user("65534", words);
     daemon.run(&target::c("small"), &[]).success();
-    let copied = workshop::folder();
+    let copied = test_env::folder();
     open(copied.path());
     let place = |from: &Path, name: &str| {
         let to = copied.path().join(name);
@@ -123,8 +123,8 @@ fn another_user() {
         to.to_str().expect("text").to_owned()
     };
     let (command, library, small) = (
-        place(workshop::command(), "heaptape"),
-        place(workshop::library(), "library.so"),
+        place(test_env::command(), "heaptape"),
+        place(test_env::library(), "library.so"),
         place(&target::c("small"), "small"),
     );
     let control = control.to_str().expect("text");
@@ -159,7 +159,7 @@ fn another_user() {
 #[test]
 fn hostile_names() {
     let daemon = Daemon::start(&["--metrics", "127.0.0.1:0"]);
-    let place = workshop::folder();
+    let place = test_env::folder();
     let names: [&[u8]; 4] = [b"..", b"a\x1b[31m\"}\n", b"x\"} 1\n", b"\xff\xfe\n"];
     let program = target::c("leaks_slowly");
     let mut running = Vec::new();

@@ -1,7 +1,7 @@
 //! One user of the daemon cannot take the service away from another: connections, starts and disk space have a share per user.
 
 use heaptape_tests::daemon::{Running, until};
-use heaptape_tests::{Daemon, is_full, is_root, target, torture, workshop};
+use heaptape_tests::{Daemon, is_full, is_root, target, test_env, torture};
 use heaptape_wire::hello::Hello;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -142,7 +142,7 @@ fn flood_adds_little_to_the_median_start() {
 fn as_other(daemon: &Daemon, folder: &Path, program: &Path, arguments: &[&str], mode: &str) -> Running {
     let open = |path: &Path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("rights");
     open(folder);
-    let [library, program] = [workshop::library(), program].map(|from| {
+    let [library, program] = [test_env::library(), program].map(|from| {
         let to = folder.join(from.file_name().expect("a name"));
         if !to.exists() {
             std::fs::copy(from, &to).expect("a copy");
@@ -186,7 +186,7 @@ fn disk_share_of_a_user_is_his_own() {
     let own = daemon.epochs(&["--user", "0"]);
     assert!(own.len() >= 5, "{own:?}");
     let writer = daemon.spawn(&target::c("leaks_slowly"), &["1000000", "5"], Some("trace"));
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let mut flood = as_other(&daemon, folder.path(), &target::c("turns_over"), &["0"], "trace");
     let mut most = 0;
     let held = || {

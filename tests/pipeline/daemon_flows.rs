@@ -1,7 +1,7 @@
 //! The DCPI profiles of the daemon's epochs.
 
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Daemon, Program, target, workshop};
+use heaptape_tests::{Daemon, Program, target, test_env};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ fn dcpi_files_of_epochs_know_the_text() {
     daemon.stop();
     let epochs: Vec<_> = daemon.epochs(&["--dcpi"]).iter().flat_map(|folder| read(folder)).collect();
     let recording = Program::new(&program).args(["4", "0", "777"]).recorded().success();
-    let place = workshop::folder();
+    let place = test_env::folder();
     let out = place.path().join("dcpi");
     heaptape([
         "export".as_ref(),

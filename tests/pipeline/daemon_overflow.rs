@@ -2,7 +2,7 @@
 
 use heaptape_tests::daemon::{Running, until};
 use heaptape_tests::run::{Outcome, finish};
-use heaptape_tests::{Daemon, own, same, target, workshop};
+use heaptape_tests::{Daemon, own, same, target, test_env};
 use nix::sys::signal::Signal;
 use std::path::Path;
 use std::process::Command;
@@ -43,7 +43,7 @@ fn busy_program_loses_nothing_when_it_waits() {
     let plain = finish(plain, b"").success();
     for (mode, waits) in [("trace", false), ("trace,overflow=wait:2s", true)] {
         let mut daemon = Daemon::start(&["--ring=4KiB", ANY_CPU]);
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let file = folder.path().join("own");
         let mut command = daemon.command(&pairs);
         command.args(arguments).env("HEAPTAPE_MODE", mode).env("OWN_FILE", &file);
@@ -72,7 +72,7 @@ fn stopped_daemon_delays_program_once_by_the_bound() {
     const SLACK_MS: u64 = BOUND_MS / 2;
     let stalls = target::c("stalls");
     let mut daemon = Daemon::start(&["--mode", &format!("trace,overflow=wait:{BOUND_MS}ms"), "--ring=64KiB", ANY_CPU]);
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let path = |name: &str| folder.path().join(name);
     let (end, lines, file) = (path("end"), path("lines"), path("own"));
     let command = |mut command: Command| {
@@ -127,7 +127,7 @@ fn stopped_daemon_delays_program_once_by_the_bound() {
 /// The configuration file, its rules, a program's environment and `ctl` choose; `ctl list` shows it, and it survives a restart.
 #[test]
 fn overflow_is_chosen_by_file_rule_program_and_ctl() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("daemon.toml");
     let text = "mode = \"trace\"\noverflow = \"wait:3s\"\nprogram = [\"leaks_sl*=profile, overflow = drop\"]\n";
     std::fs::write(&file, text).expect("a file");

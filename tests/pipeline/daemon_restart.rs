@@ -1,7 +1,7 @@
 //! Daemons that are killed, restarted and replaced under load: programs go on, what is written is readable, and accounts balance.
 
 use heaptape_tests::daemon::{Running, until};
-use heaptape_tests::{Daemon, is_full, target, torture, workshop};
+use heaptape_tests::{Daemon, is_full, target, test_env, torture};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ fn live_bytes_after_a_killed_daemon_are_a_lower_bound() {
 #[test]
 fn started_while_nobody_serves() {
     let mut daemon = Daemon::start(&[]);
-    let place = workshop::folder();
+    let place = test_env::folder();
     let go = place.path().join("go");
     let line = format!(
         "while [ ! -e {} ]; do sleep 0.05; done; {} 1000000 1; exit 0",
@@ -123,7 +123,7 @@ fn started_while_nobody_serves() {
     let mut early = None;
     daemon.away(|daemon| {
         daemon.run(&target::c("small"), &[]).success();
-        early = Some(daemon.spawn(&workshop::need("bash"), &["-c", &line], None));
+        early = Some(daemon.spawn(&test_env::need("bash"), &["-c", &line], None));
         std::thread::sleep(Duration::from_millis(300));
     });
     std::fs::write(&go, "").expect("the word to go on");

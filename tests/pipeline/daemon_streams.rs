@@ -4,7 +4,7 @@ use heaptape_formats::{Ending, mptl, mtrc};
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::run::{Outcome, finish};
-use heaptape_tests::{Daemon, is_root, target, workshop};
+use heaptape_tests::{Daemon, is_root, target, test_env};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 fn golden(name: &str) -> PathBuf {
-    workshop::root().join("tests/golden/mpatrol").join(name)
+    test_env::root().join("tests/golden/mpatrol").join(name)
 }
 
 /// `heaptape send`.
@@ -96,7 +96,7 @@ fn what_is_sent_is_an_image_of_the_epoch() {
     assert!(daemon.ctl(&["metrics"]).text().contains("heaptape_streams_total 6\n"));
     assert!(daemon.ctl(&["status"]).text().contains("0 incoming, 6 stored (0 incomplete"));
     // Packed, labelled, through a pipe.
-    let mut command = std::process::Command::new(workshop::command());
+    let mut command = std::process::Command::new(test_env::command());
     command.args(["send", "--socket"]).arg(daemon.socket()).env("HEAPTAPE_LABEL", "nightly");
     let packed = zstd::encode_all(&read(golden("names.mtrc")).expect("a sample")[..], 3).expect("packed");
     let labelled = place(&finish(command, &packed).success());
@@ -111,7 +111,7 @@ fn what_is_sent_is_an_image_of_the_epoch() {
 #[test]
 fn what_is_not_whole_is_kept_as_far_as_it_can_be_read() {
     let daemon = Daemon::start(&[]);
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let made = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).expect("a file");
@@ -270,7 +270,7 @@ fn a_long_stream_takes_no_memory() {
         writer.alloc(&mut bytes, index, index << 20, 99, &mtrc::Location::thread(1 << 40));
     }
     writer.end(&mut bytes);
-    let long = workshop::folder();
+    let long = test_env::folder();
     let path = long.path().join("long");
     std::fs::write(&path, &bytes).expect("a file");
     sent(&daemon, &path).success();
@@ -285,10 +285,10 @@ fn another_user_sends() {
         eprintln!("not the superuser: other users are not tried");
         return;
     }
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let open = |path: &Path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("rights");
     open(folder.path());
-    let [command, file] = [(workshop::command(), "heaptape"), (&golden("basic.mtrc"), "basic")].map(|(from, name)| {
+    let [command, file] = [(test_env::command(), "heaptape"), (&golden("basic.mtrc"), "basic")].map(|(from, name)| {
         let to = folder.path().join(name);
         std::fs::copy(from, &to).expect("a copy");
         open(&to);
@@ -369,7 +369,7 @@ sys.stdout.write(answer.decode())
 
 /// Sends a file by a Python client over the stream socket: `before` stands before it, `end` says whether its side is shut.
 fn by_python(daemon: &Daemon, file: &Path, before: &str, end: &str) -> Value {
-    let mut command = std::process::Command::new(workshop::need("python3"));
+    let mut command = std::process::Command::new(test_env::need("python3"));
     command.args(["-c", CLIENT]).arg(daemon.stream_socket()).arg(file).args([before, end]);
     let said = finish(command, b"").success();
     assert!(said.text().ends_with("}\n"), "{said}");
@@ -387,12 +387,12 @@ fn stream_sockets_take_traces_and_profiles() {
         let kept = Path::new(said["folder"].as_str().expect("a folder")).join(name);
         assert_eq!(read(kept).ok(), read(golden(file)).ok(), "{file}");
     }
-    let mut netcat = std::process::Command::new(workshop::need("nc"));
+    let mut netcat = std::process::Command::new(test_env::need("nc"));
     netcat.arg("-N").arg("-U").arg(daemon.stream_socket());
     let said = finish(netcat, &read(golden("usedebug.mtrc")).expect("a sample")).success();
     assert!(said.text().contains("\"whole\":true") && said.text().ends_with('\n'), "{said}");
     // Cut, wrong, no file at all, and more than there may be.
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let made = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).expect("a file");
@@ -471,7 +471,7 @@ fn sent_files_have_the_name_of_their_program() {
     let kept = place(&sent(&daemon, &trace).success());
     assert!(kept.to_string_lossy().ends_with(".small"), "{}", kept.display());
     let cut = read(golden("usedebug.mtrc")).expect("a sample");
-    let other = workshop::folder();
+    let other = test_env::folder();
     std::fs::write(other.path().join("cut"), &cut[..cut.len() / 2]).expect("a file");
     sent(&daemon, &other.path().join("cut")).exits(1);
     daemon.ask(&["epoch"]);

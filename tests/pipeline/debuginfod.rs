@@ -1,6 +1,6 @@
 //! `--debuginfod`: a stripped program's names come from a server; one that has none, sends something else or keeps silent costs a note.
 
-use heaptape_tests::{Outcome, Program, Recording, Target, workshop};
+use heaptape_tests::{Outcome, Program, Recording, Target, test_env};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -65,11 +65,11 @@ impl Server {
 
 /// A recording of a stripped program, its debug information, and its build-id.
 fn stripped() -> (Recording, Vec<u8>, String, tempfile::TempDir) {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let (program, debug) = (place.path().join("shop"), place.path().join("shop.debug"));
     fs::copy(Target::program("leaks/shop.c").flag("-Wl,--build-id").build(), &program).expect("a copy");
     let tool = |name: &str, words: &[&Path]| {
-        let said = Command::new(workshop::need(name)).args(words).output().expect("the tool");
+        let said = Command::new(test_env::need(name)).args(words).output().expect("the tool");
         assert!(said.status.success(), "{name}: {}", String::from_utf8_lossy(&said.stderr));
         String::from_utf8_lossy(&said.stdout).into_owned()
     };
@@ -84,16 +84,16 @@ fn stripped() -> (Recording, Vec<u8>, String, tempfile::TempDir) {
 }
 
 fn ask(word: &str, recording: &Recording, address: SocketAddr, cache: &Path) -> Outcome {
-    let asked = Program::new(workshop::command()).arg(word).arg("--debuginfod").arg(&recording.folder);
+    let asked = Program::new(test_env::command()).arg(word).arg("--debuginfod").arg(&recording.folder);
     let asked = asked.env("DEBUGINFOD_URLS", format!("http://{address}")).env("DEBUGINFOD_CACHE_PATH", cache);
     asked.env("DEBUGINFOD_TIMEOUT", "1").env("HOME", cache).plain()
 }
 
 #[test]
 fn a_server_names_what_was_stripped_and_is_asked_once() {
-    workshop::need("debuginfod-find");
+    test_env::need("debuginfod-find");
     let (recording, bytes, id, _place) = stripped();
-    let cache = workshop::folder();
+    let cache = test_env::folder();
     let plain = recording.heaptape(&["leaks"]).success().text();
     assert!(!plain.contains("load_order"), "nothing names it here: {plain}");
     let server = Server::start(&id, Gives::Bytes(bytes));
@@ -114,7 +114,7 @@ fn a_server_names_what_was_stripped_and_is_asked_once() {
 
 #[test]
 fn a_server_without_it_with_garbage_or_silent_costs_a_note() {
-    workshop::need("debuginfod-find");
+    test_env::need("debuginfod-find");
     let (recording, bytes, id, _place) = stripped();
     let plain = recording.heaptape(&["leaks"]).success().text();
     let another = [b"\x7fELF".as_slice(), &[0xff; 100_000]].concat();
@@ -126,11 +126,11 @@ fn a_server_without_it_with_garbage_or_silent_costs_a_note() {
         (Gives::Bytes(cut), "what a debuginfod server gave is not its debug information"),
         (Gives::Silence, "the debuginfod servers do not answer"),
     ] {
-        let cache = workshop::folder();
+        let cache = test_env::folder();
         let server = Server::start(&id, gives.clone());
         let said = ask("leaks", &recording, server.address, cache.path()).success().text();
         assert_eq!(said, plain, "{note}");
-        let cache = workshop::folder();
+        let cache = test_env::folder();
         let said = ask("report", &recording, server.address, cache.path()).success().text();
         assert!(said.lines().any(|line| line.starts_with("note: ") && line.contains(note)), "{note}: {said}");
         if matches!(gives, Gives::Silence) {

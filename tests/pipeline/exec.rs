@@ -1,7 +1,7 @@
 //! Exec: each program in a process is an image of its own.
 
 use heaptape_tests::oracle::Depth;
-use heaptape_tests::{Program, Target, is_full, is_root, same, target, torture, workshop};
+use heaptape_tests::{Program, Target, is_full, is_root, same, target, test_env, torture};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn a_chain_of_execs() {
 
 #[test]
 fn shells_and_interpreters_in_a_chain() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let put = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("a script");
     put("a.sh", "exec env perl b.pl\n");
     put("b.pl", "exec '/usr/bin/python3', 'c.py';\n");
@@ -68,7 +68,7 @@ fn unseen(folder: &Path) -> std::path::PathBuf {
 /// Programs that cannot load the library are named, by whatever function they were started, with their processes.
 #[test]
 fn static_children_are_named() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let path = unseen(folder.path());
     let search = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap_or_default());
     let kinds = [
@@ -109,7 +109,7 @@ fn static_children_are_named() {
 /// An exec by a system call of the program's own is seen when somebody looks.
 #[test]
 fn a_static_child_by_a_raw_exec() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let path = folder.path().join("unseen");
     std::fs::copy(Target::program("sleeps.c").flag("-static").build(), &path).expect("a copy");
     let recording = Program::new(target::c("exec_kinds")).arg("raw").arg(&path).arg("2500").recorded().success();
@@ -132,7 +132,7 @@ fn rights_given_up() {
 
 #[test]
 fn other_programs_that_cannot_be_recorded() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let recording = Program::shell("env -i /bin/true; /nowhere/at/all; exit 3").recorded();
     assert_eq!(recording.outcome.code(), 3);
     assert_eq!(
@@ -175,7 +175,7 @@ fn children_with_a_sanitizer_run_and_are_named() {
         "posix_spawnp",
         "vfork",
     ];
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("unseen.c");
     std::fs::write(&file, "#include <stdlib.h>\nint main(int c, char **v) { free(malloc(433)); return atoi(v[1]); }\n")
         .expect("a source");
@@ -183,7 +183,7 @@ fn children_with_a_sanitizer_run_and_are_named() {
     let path = format!("{}:/usr/bin:/bin", folder.path().display());
     for sanitizer in ["thread", "address"] {
         let flag = format!("-fsanitize={sanitizer}");
-        let mut gcc = std::process::Command::new(workshop::need("gcc"));
+        let mut gcc = std::process::Command::new(test_env::need("gcc"));
         assert!(gcc.arg(&flag).arg("-o").arg(&program).arg(&file).status().expect("gcc").success());
         assert_eq!(Program::new(&program).arg("7").plain().code(), 7, "{sanitizer}: it runs here");
         for kind in KINDS {
@@ -238,7 +238,7 @@ fn only_and_skip_of_an_exec_chain() {
 #[test]
 fn who_gave_up_waiting_is_named() {
     use nix::sys::signal::{Signal, kill};
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let (go, done) = (folder.path().join("go"), folder.path().join("done"));
     let line = format!(
         "touch {0}.ready; while [ ! -e {0} ]; do sleep 0.01; done; env true; touch {1}; sleep 0.1; exit 6",

@@ -1,7 +1,7 @@
 //! Exit statuses, as `docs/exit-status.md` has them: a command that has nothing to answer from says so and never passes.
 
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Outcome, Program, Recording, Target, lossy, workshop};
+use heaptape_tests::{Outcome, Program, Recording, Target, lossy, test_env};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -117,14 +117,14 @@ fn time_ranges_that_hold_nothing_are_no_answer() {
     recording.heaptape(&["diff", "--from", "10%", "--to", "90%"]).success();
     recording.heaptape(&["leaks", "--from", "10%", "--until", "90%"]).success();
     // mpatrol's traces have no times: a time would leave the range open.
-    let trace = workshop::root().join("tests/golden/mpatrol/usedebug.mtrc");
+    let trace = test_env::root().join("tests/golden/mpatrol/usedebug.mtrc");
     no_answer(asked(&["sizes", "--from", "1ms"], &trace), "no times");
 }
 
 #[test]
 fn an_incomplete_recording_is_a_warning_and_with_strict_a_status() {
     let recording = shop();
-    let place = workshop::folder();
+    let place = test_env::folder();
     let folder = place.path().join("lossy");
     assert!(lossy::write(&recording.folder, &folder, 100, 30, 7919) > 0);
     for words in QUESTIONS {
@@ -224,7 +224,7 @@ fn a_directory_is_not_dumped_and_its_files_are_listed() {
     let recording = shop();
     let said = recording.heaptape(&["dump"]).exits(2);
     assert!(said.error().contains("events.tape") && said.error().contains("recording.json"), "{said}");
-    let empty = workshop::folder();
+    let empty = test_env::folder();
     let said = asked(&["dump"], empty.path()).exits(2);
     assert!(said.error().contains("not a recording"), "{said}");
     let said = heaptape([OsStr::new("epochs"), "--state".as_ref(), empty.path().join("none").as_os_str()]).exits(2);

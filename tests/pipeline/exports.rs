@@ -3,7 +3,7 @@
 
 use heaptape_analyzer::export::{EXPORTERS, Shape};
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Outcome, Process, Program, Recording, Target, target, workshop};
+use heaptape_tests::{Outcome, Process, Program, Recording, Target, target, test_env};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -25,7 +25,7 @@ fn recording() -> &'static (Recording, Process) {
 /// What a tool says of a file.
 #[track_caller]
 fn says(tool: &str, arguments: &[&dyn AsRef<OsStr>]) -> String {
-    let mut command = Command::new(workshop::need(tool));
+    let mut command = Command::new(test_env::need(tool));
     command.args(arguments.iter().map(|argument| argument.as_ref()));
     let said = command.env("NO_COLOR", "1").output().unwrap_or_else(|error| panic!("{tool}: {error}"));
     let error = String::from_utf8_lossy(&said.stderr);
@@ -51,7 +51,7 @@ fn json(path: &Path) -> Value {
 #[test]
 fn each_is_conserved() {
     for exporter in EXPORTERS.iter().filter(|exporter| !matches!(exporter.name(), "parquet")) {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let is_read_back = exporter.is_read_back();
         let verify: &[&str] = if is_read_back { &["--verify"] } else { &[] };
         let out = folder.path().join(exporter.name());
@@ -69,7 +69,7 @@ fn each_is_opened_by_its_client() {
     let process = &recording().1;
     for exporter in EXPORTERS {
         let Some(client) = client(exporter.name()) else { continue };
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let out = folder.path().join(format!("file.{}", exporter.extension()));
         let said = exported(exporter.name(), &[], &out);
         assert_eq!(said.code(), 0, "{}: {said}", exporter.name());
@@ -137,7 +137,7 @@ fn collapsed(file: &Path, process: &Process) {
         ("leak-bytes", process.live_bytes),
         ("peak-bytes", process.peak_bytes),
     ] {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let out = folder.path().join("file");
         assert_eq!(exported("collapsed", &["--what", what], &out).code(), 0);
         assert_eq!(folded_sum(&fs::read_to_string(&out).expect("the stacks")), amount, "{what}");
@@ -261,7 +261,7 @@ fn firefox(file: &Path, process: &Process) {
 }
 
 fn dhat(file: &Path, process: &Process) {
-    let client = workshop::root().join("tests/clients/dh_view.mjs");
+    let client = test_env::root().join("tests/clients/dh_view.mjs");
     let viewer = ["/usr/libexec/valgrind", "/usr/lib/valgrind", "/usr/lib/x86_64-linux-gnu/valgrind"]
         .map(|folder| Path::new(folder).join("dh_view.js"));
     let viewer = viewer.iter().find(|path| path.is_file()).expect("valgrind's dh_view.js: run scripts/install-tools");
@@ -280,7 +280,7 @@ fn heaptrack(file: &Path, process: &Process) {
     let said = says("heaptrack_print", &[&"-f", &file]);
     let calls = process.allocs + process.resizes;
     assert!(said.contains(&format!("calls to allocation functions: {calls} ")), "{said}");
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     for (cost, amount) in [("allocations", calls), ("leaked", process.live_bytes), ("peak", process.peak_bytes)] {
         let out = folder.path().join(cost);
         says(
@@ -347,7 +347,7 @@ fn csv(file: &Path, process: &Process) {
         [&said["live_bytes"], &said["live_count"]],
         [process.live_bytes, process.live_blocks].map(Value::from).each_ref()
     );
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let out: PathBuf = folder.path().join("events.csv");
     assert_eq!(exported("csv", &["--events", "--verify"], &out).code(), 0);
     let said = sums(&out);
@@ -376,7 +376,7 @@ fn json_lines(file: &Path, process: &Process) {
 fn two_recordings_make_a_difference() {
     let of = |rounds: &str| Program::new(target::c("threads")).args(["2", rounds]).recorded().success();
     let (before, after) = (of("100"), of("400"));
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let out = folder.path().join("difference.svg");
     let words = [OsStr::new("export"), "--to".as_ref(), "svg".as_ref(), "-o".as_ref(), out.as_ref()];
     let said = heaptape(words.into_iter().chain([before.folder.as_os_str(), after.folder.as_os_str()]));
@@ -400,7 +400,7 @@ fn what_was_exported_is_imported() {
         ("dhat", "d.json"),
         ("massif", "m.out"),
     ] {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let out = folder.path().join(name);
         assert_eq!(exported(to, &[], &out).code(), 0);
         let said = heaptape(["report".as_ref(), "--json".as_ref(), out.as_os_str()]);
@@ -433,7 +433,7 @@ fn what_was_exported_is_imported() {
 #[test]
 fn files_of_the_tools_themselves_are_read() {
     let program = Target::program("small.c").build();
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let place = |name: &str| folder.path().join(name);
     let figures = |path: &Path| {
         let said = heaptape(["report".as_ref(), "--json".as_ref(), path.as_os_str()]);
@@ -467,7 +467,7 @@ fn files_of_the_tools_themselves_are_read() {
 /// A report about another tool's file says what it cannot answer, and why.
 #[test]
 fn what_needs_events_says_so() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let out = folder.path().join("p.pb.gz");
     assert_eq!(exported("pprof", &[], &out).code(), 0);
     for words in [&["timeline"][..], &["lifetimes"], &["export", "--to", "heaptrack"], &["export", "--to", "mptl"]] {

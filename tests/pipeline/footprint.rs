@@ -1,6 +1,6 @@
 //! What a program can see of us: nothing.
 
-use heaptape_tests::{Program, is_root, same, target, torture, workshop};
+use heaptape_tests::{Program, is_root, same, target, test_env, torture};
 
 #[test]
 fn no_descriptor_no_thread_no_handler() {
@@ -29,7 +29,7 @@ fn another_root_and_other_rights() {
     if !is_root() {
         return;
     }
-    let root = workshop::folder();
+    let root = test_env::folder();
     let program = Program::new(target::c("changes_root")).arg(root.path());
     let plain = program.plain().success();
     same(&plain, &program.preloaded());
@@ -109,7 +109,7 @@ fn a_user_name_space_needs_a_single_thread() {
 #[test]
 fn system_calls_of_the_attach_and_no_more() {
     let calls = |pairs: &str, words: &[(&str, std::path::PathBuf)]| {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let file = folder.path().join("calls");
         let mut program = Program::new("strace").args(["-f", "-o"]).arg(&file);
         for (name, value) in words {
@@ -118,11 +118,11 @@ fn system_calls_of_the_attach_and_no_more() {
         program.arg(target::c("pairs")).args([pairs, "1"]).plain().success();
         std::fs::read_to_string(file).expect("strace's output").lines().count()
     };
-    let guest = [("LD_PRELOAD", workshop::library().to_owned()), ("HEAPTAPE_SOCKET", "/nonexistent/socket".into())];
+    let guest = [("LD_PRELOAD", test_env::library().to_owned()), ("HEAPTAPE_SOCKET", "/nonexistent/socket".into())];
     let (plain, inert) = (calls("1000", &[]), calls("1000", &guest));
     assert!(inert <= plain + 25, "{plain} system calls plain, {inert} with the library");
     let recorded = |name: &str, pairs: &str| {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let file = folder.path().join("calls");
         let program = Program::new("strace").args(["-f", "-o"]).arg(&file).arg(target::c(name)).args([pairs, "1"]);
         let recording = program.recorded().success();
@@ -135,7 +135,7 @@ fn system_calls_of_the_attach_and_no_more() {
     let (few, many) = (recorded("pairs", "1000"), recorded("pairs", "200000"));
     assert!(many <= few + 3, "{few} system calls for 1,000 pairs, {many} for 200,000");
     // One thread: the attach, the thread's own ring, the first stack; what the loader does for the library apart.
-    let file = workshop::folder();
+    let file = test_env::folder();
     let path = file.path().join("calls");
     let mut inert = Program::new("strace").args(["-f", "-o"]).arg(&path);
     for (name, value) in &guest {

@@ -1,11 +1,11 @@
 //! Losses are counted to the event: a ring that is too small, in the mode that drops.
 
-use heaptape_tests::{Program, is_full, own, run, same, target, torture, workshop};
+use heaptape_tests::{Program, is_full, own, run, same, target, test_env, torture};
 use std::time::Duration;
 
 #[test]
 fn drop_mode_counts_every_loss() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("own");
     let program = Program::new(target::c("pairs"))
         .args(["400000", "1"])
@@ -33,7 +33,7 @@ fn drop_mode_counts_every_loss() {
 
 #[test]
 fn a_small_ring_loses_nothing_by_default() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("own");
     let program = Program::new(target::c("pairs")).args(["200000", "4"]).env("OWN_FILE", &file).option("--ring=4KiB");
     let plain = program.plain().success();
@@ -51,7 +51,7 @@ fn losses_are_exact_in_random_schedules() {
     let rounds = if is_full() { 200 } else { 6 };
     let mut lossy = 0;
     for round in 0..rounds {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let file = folder.path().join("own");
         let ring = ["--ring=4KiB", "--ring=16KiB", "--ring=64KiB"][round % 3];
         let program = Program::new(target::c("pairs")).args(["60000", "1"]).env("OWN_FILE", &file);

@@ -1,7 +1,7 @@
 //! Thresholds for CI, and suppressions.
 
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Outcome, Program, Recording, Target, workshop};
+use heaptape_tests::{Outcome, Program, Recording, Target, test_env};
 use serde_json::Value;
 use std::ffi::OsStr;
 
@@ -82,7 +82,7 @@ fn a_comparison_can_be_a_gate() {
 #[test]
 fn junit_and_sarif_say_the_same() {
     let recording = shop(&[]);
-    let place_of = workshop::folder();
+    let place_of = test_env::folder();
     let (junit, sarif) = (place_of.path().join("junit.xml"), place_of.path().join("gate.sarif"));
     let words = ["leaks", "--fail-if", "leaked > 0", "--fail-if", "leaked.slow > 1MiB"];
     let files = ["--junit", &junit.to_string_lossy(), "--sarif", &sarif.to_string_lossy()].map(str::to_string);
@@ -97,7 +97,7 @@ fn junit_and_sarif_say_the_same() {
     assert!(place["artifactLocation"]["uri"].as_str().is_some_and(|uri| uri.ends_with("leaks/shop.c")), "{sarif:#}");
     assert!(place["region"]["startLine"].as_u64() > Some(10));
     // Of the same, relative to the source's root.
-    let root = workshop::programs();
+    let root = test_env::programs();
     let again = place_of.path().join("relative.sarif");
     let (again, root) = (again.to_string_lossy().into_owned(), root.to_string_lossy().into_owned());
     recording.heaptape(&["leaks", "--fail-if", "leaked > 0", "--sarif", &again, "--source-root", &root]);
@@ -116,7 +116,7 @@ fn junit_and_sarif_say_the_same() {
 #[test]
 fn suppressions_of_both_dialects_eat_what_they_name_and_unused_ones_are_told() {
     let recording = shop(&[]);
-    let place = workshop::folder();
+    let place = test_env::folder();
     let file = |name: &str, text: &str| {
         let path = place.path().join(name);
         std::fs::write(&path, text).expect("a file");

@@ -1,7 +1,7 @@
 //! Each function of the allocator family is seen once, with the bytes that were asked for, from the function that called it.
 
 use heaptape_tests::oracle::{Counts, Depth};
-use heaptape_tests::{Program, Recording, Target, same, target, workshop};
+use heaptape_tests::{Program, Recording, Target, same, target, test_env};
 
 /// Insists that exactly one leak of `bytes` bytes was taken in the function `name`.
 #[track_caller]
@@ -76,7 +76,7 @@ fn the_operators() {
         ("takes_new_array_aligned_nothrow", 5059),
     ];
     one_leak(&recording, &expected);
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let alone = program.counted(folder.path()).recorded();
     let counts = Counts::read_all(folder.path());
     let report = alone.report();

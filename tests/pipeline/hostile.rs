@@ -1,6 +1,6 @@
 //! A traced program that works against the recorder: others do not notice.
 
-use heaptape_tests::{Program, is_full, own, run, target, torture, workshop};
+use heaptape_tests::{Program, is_full, own, run, target, test_env, torture};
 use std::time::Duration;
 
 /// Kibibytes that a process holds.
@@ -14,7 +14,7 @@ fn resident(pid: i32) -> u64 {
 #[test]
 fn a_program_that_rewrites_its_area() {
     let seconds: u64 = if is_full() { 60 } else { 3 };
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("own");
     let (hostile, honest) = (target::c("rewrites_area"), target::c("pairs"));
     // The honest one starts and ends while the other is at it.

@@ -3,7 +3,7 @@
 
 use heaptape_tests::daemon::{Running, until};
 use heaptape_tests::recording::Leak;
-use heaptape_tests::{Daemon, Program, Recording, is_root, target, workshop};
+use heaptape_tests::{Daemon, Program, Recording, is_root, target, test_env};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -64,7 +64,7 @@ fn a_map_in_a_tmp_of_its_own() {
     fs::copy(target::c("makes_code"), &program).expect("a copy");
     let script = format!("mount -t tmpfs none /tmp && exec {} calls", program.display());
     let words = [("XDG_RUNTIME_DIR", run.path()), ("TMPDIR", run.path())];
-    let mut recorded = Program::new(workshop::need("unshare")).args(["-m", "sh", "-c", &script]);
+    let mut recorded = Program::new(test_env::need("unshare")).args(["-m", "sh", "-c", &script]);
     for (name, value) in words {
         recorded = recorded.env(name, value);
     }
@@ -91,12 +91,12 @@ fn the_kernel_s_code_has_names() {
 /// A real run-time with a compiler.
 #[test]
 fn node_s_functions_have_names() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let script = place.path().join("shop.js");
     let text = "const kept = [];\nfunction loadOrders(count) {\n  for (let at = 0; at < count; at++) kept.push(Buffer.allocUnsafeSlow(50021));\n}\n\
                 for (let round = 0; round < 20; round++) loadOrders(50);\nprocess.kill(process.pid, 'SIGKILL');\n";
     fs::write(&script, text).expect("a script");
-    let node = Program::new(workshop::need("node"));
+    let node = Program::new(test_env::need("node"));
     let flags = ["--perf-basic-prof", "--interpreted-frames-native-stack"];
     // Where it runs it leaves a log.
     let recording = node.args(flags).arg(&script).folder(place.path()).recorded();
@@ -158,7 +158,7 @@ fn the_caller_alone_has_a_name() {
 /// A pack names made code elsewhere.
 #[test]
 fn a_pack_takes_names_along() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let program = place.path().join("makes_code");
     fs::copy(target::c("makes_code"), &program).expect("a copy");
     let recording = Program::new(&program).arg("calls").recorded().success().whole();
@@ -173,7 +173,7 @@ fn a_pack_takes_names_along() {
 fn export_names_it(folder: &Path) {
     let out = folder.with_file_name("collapsed");
     let words = ["export", "--to", "collapsed", "-o"];
-    let said = Command::new(workshop::command()).args(words).arg(&out).arg(folder).output().expect("the command");
+    let said = Command::new(test_env::command()).args(words).arg(&out).arg(folder).output().expect("the command");
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     let text = fs::read_to_string(&out).expect("an export");
     assert!(text.contains("main;load_orders;take"), "{text}");

@@ -2,7 +2,7 @@
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::run::keeper;
-use heaptape_tests::{Process, Program, is_full, own, target, torture, workshop};
+use heaptape_tests::{Process, Program, is_full, own, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::ffi::OsStr;
@@ -48,7 +48,7 @@ fn killed_at_a_random_moment() {
     let rounds = if is_full() { 1_000 } else { 25 };
     for round in 0..rounds {
         let threads = [1, 1, 2, 4][round % 4];
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let file = folder.path().join("own");
         let program = Program::new(target::c("writes_on")).arg(threads.to_string()).env("OWN_FILE", &file);
         let moment = Duration::from_micros((round as u64 * 7919) % 60_000);
@@ -78,7 +78,7 @@ fn killed_at_a_random_moment() {
 fn the_command_is_killed() {
     let rounds = if is_full() { 100 } else { 2 };
     for round in 0..rounds {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let file = folder.path().join("own");
         let program = Program::new(target::c("pairs")).args(["150000", "4"]).env("OWN_FILE", &file);
         let moment = Duration::from_micros((round as u64 * 104_729) % 120_000);
@@ -100,7 +100,7 @@ fn the_command_is_killed() {
 fn the_keeper_is_killed() {
     let rounds = if is_full() { 100 } else { 3 };
     for round in 0..rounds {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let file = folder.path().join("own");
         let program = Program::new(target::c("pairs")).args(["700000", "2"]).env("OWN_FILE", &file);
         let moment = Duration::from_micros((round as u64 * 104_729) % 200_000);
@@ -135,7 +135,7 @@ fn the_keeper_is_killed() {
 /// A recorder that is stopped holds a program for a bounded time only.
 #[test]
 fn the_recorder_is_stopped() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("own");
     let program = Program::new(target::c("pairs")).args(["500000", "1"]).env("OWN_FILE", &file);
     let mut waited = Duration::ZERO;
@@ -166,7 +166,7 @@ fn the_recorder_is_stopped() {
 /// Both die: what was written before is read.
 #[test]
 fn both_are_killed() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("own");
     let program = Program::new(target::c("writes_on")).arg("2").env("OWN_FILE", &file);
     let recording = program.recorded_while(|command, folder| {
@@ -195,7 +195,7 @@ fn both_are_killed() {
 /// What a killed recorder leaves behind in the folder of sockets goes away at the next start, and nothing else does.
 #[test]
 fn a_killed_recorders_socket() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let nests = || {
         let names = std::fs::read_dir(folder.path()).expect("the folder").flatten();
         names.filter(|entry| entry.file_name().to_string_lossy().starts_with("heaptape-")).count()

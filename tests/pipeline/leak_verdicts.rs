@@ -3,7 +3,7 @@
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Daemon, Program, Recording, Target, lossy, workshop};
+use heaptape_tests::{Daemon, Program, Recording, Target, lossy, test_env};
 use serde_json::Value;
 use std::path::Path;
 
@@ -94,7 +94,7 @@ fn judged(program: &Path, set: &[(&str, &str, &str, u64)], pace: Pace) {
         if !right || !harmless {
             wrong.push(format!("{mode}: {verdict} of {blocks} was expected, found {found:?}"));
         }
-        let place = workshop::folder();
+        let place = test_env::folder();
         for seed in [7919, 104_729, 1_299_709] {
             let folder = place.path().join(format!("lossy.{seed}"));
             let lost = lossy::write(&recording.folder, &folder, 100, 30, seed);
@@ -134,9 +134,9 @@ fn growth_in_a_long_run_is_called_so() {
 #[test]
 fn the_gate_of_the_readme() {
     let gate = ["leaks", "--fail-if", "leaked.growing > 0"];
-    let place = workshop::folder();
+    let place = test_env::folder();
     let folder = place.path().to_string_lossy().into_owned();
-    let source = workshop::root().join("tests/programs/semantics.c").to_string_lossy().into_owned();
+    let source = test_env::root().join("tests/programs/semantics.c").to_string_lossy().into_owned();
     let script = "for i in {1..200}; do words[i]=\"word $i of ${#words[@]}\"; done; f() { local a=$1; echo ${a^^}; }; f x; sleep 1.2; f y";
     let git = format!(
         "cd {folder} && git init -q . && for i in $(seq 40); do echo $i > f; git add f; \

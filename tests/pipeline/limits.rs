@@ -2,7 +2,7 @@
 
 use heaptape_tests::disk::SmallDisk;
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Outcome, Process, Program, Report, is_full, own, same, target, torture, workshop};
+use heaptape_tests::{Outcome, Process, Program, Report, is_full, own, same, target, test_env, torture};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
@@ -84,10 +84,10 @@ fn full_disk_told(place: &Path, outcome: &Outcome) -> Process {
 #[test]
 fn a_full_disk() {
     let Some(disk) = SmallDisk::mount("2m") else { return };
-    let own = workshop::folder();
+    let own = test_env::folder();
     let figures = own.path().join("own");
     let program = |place: &Path| {
-        let recorder = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(place).arg("--");
+        let recorder = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(place).arg("--");
         recorder.arg(target::c("pairs")).args(["3000000", "1"]).env("OWN_FILE", &figures)
     };
     let plain = Program::new(target::c("pairs")).args(["3000000", "1"]).plain().success();
@@ -115,7 +115,7 @@ fn a_disk_that_is_full_for_a_while() {
         go.display()
     );
     let both =
-        Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(&place).args(["--", "sh", "-c", &line]);
+        Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(&place).args(["--", "sh", "-c", &line]);
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !go.with_extension("full").exists() {
@@ -152,12 +152,12 @@ fn errors_at_each_write() {
     for error in ["ENOSPC", "EIO", "EDQUOT"] {
         for when in ["", "+"] {
             for number in (1..=if is_full() { 40 } else { 15 }).step_by(step) {
-                let folder = workshop::folder();
+                let folder = test_env::folder();
                 let place = folder.path().join("r");
                 let inject =
                     format!("inject=pwrite64,fdatasync,fsync,ftruncate,fallocate:error={error}:when={number}{when}");
                 let recorder = Program::new("strace").args(["-f", "-o", "/dev/null", "-e", &inject]);
-                let recorder = recorder.arg(workshop::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
+                let recorder = recorder.arg(test_env::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
                 let outcome = recorder.arg(target::c("pairs")).args(["30000", "1"]).plain();
                 assert_eq!((outcome.code(), &outcome.stdout), (plain.code(), &plain.stdout), "{inject}: {outcome}");
                 assert!(!outcome.error().contains("panicked"), "{inject}: {outcome}");

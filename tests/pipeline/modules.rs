@@ -1,6 +1,6 @@
 //! Libraries that come and go while the program runs.
 
-use heaptape_tests::{Program, Target, is_full, same, target, torture, workshop};
+use heaptape_tests::{Program, Target, is_full, same, target, test_env, torture};
 
 /// Guards the generation of rules, memos and nodes: what was learnt of a library must not be believed of another at its place.
 #[test]
@@ -41,7 +41,7 @@ fn two_libraries_in_turn_at_one_address() {
 #[test]
 fn two_hundred_libraries_with_thread_variables() {
     let plugin = Target::library("plugin_tls.c").build();
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     for index in 0..200 {
         std::fs::copy(&plugin, folder.path().join(format!("libplugin{index}.so"))).expect("a copy");
     }

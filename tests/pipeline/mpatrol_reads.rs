@@ -3,7 +3,7 @@
 //! that is longer than what is left from beyond the end.
 
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Program, target, workshop};
+use heaptape_tests::{Program, target, test_env};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
@@ -126,7 +126,7 @@ fn mptrace_reads_the_plain_trace_of_any_size() {
 #[test]
 fn no_export_has_a_version_that_nobody_reads() {
     let recording = Program::new("true").recorded().success();
-    let place = workshop::folder();
+    let place = test_env::folder();
     for (format, version, is_read) in [
         ("mptl", "10200", false),
         ("mptl", "10300", true),

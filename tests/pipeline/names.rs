@@ -3,7 +3,7 @@
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Daemon, Outcome, Program, Recording, Target, workshop};
+use heaptape_tests::{Daemon, Outcome, Program, Recording, Target, test_env};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 fn tool(name: &str, words: &[&OsStr]) {
-    let said = Command::new(workshop::need(name)).args(words).output().expect("the tool");
+    let said = Command::new(test_env::need(name)).args(words).output().expect("the tool");
     assert!(said.status.success(), "{name}: {}", String::from_utf8_lossy(&said.stderr));
 }
 
@@ -59,7 +59,7 @@ fn is_the_same_without(program: &Path, other: &Path) -> String {
 
 #[test]
 fn a_c_program_that_is_gone_has_its_names() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let other = Target::program("leaks/shop.c").flag("-DMORE").flag("-O0").build();
     let said = is_the_same_without(&copy(place.path(), Target::program("leaks/shop.c")), &other);
     assert!(said.contains("load_order shop.c:"), "{said}");
@@ -67,7 +67,7 @@ fn a_c_program_that_is_gone_has_its_names() {
 
 #[test]
 fn a_cpp_program_that_is_gone_has_its_inlined_functions() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let other = Target::program("leaks/containers.cpp").flag("-O0").build();
     let program = copy(place.path(), Target::program("leaks/containers.cpp").flag("-O2"));
     let said = is_the_same_without(&program, &other);
@@ -76,7 +76,7 @@ fn a_cpp_program_that_is_gone_has_its_inlined_functions() {
 
 #[test]
 fn a_rust_program_that_is_gone_has_its_names() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let target = || Target::program("words.rs");
     let other = target().flag("-Copt-level=0").build();
     let said = is_the_same_without(&copy(place.path(), target()), &other);
@@ -85,7 +85,7 @@ fn a_rust_program_that_is_gone_has_its_names() {
 
 #[test]
 fn a_program_without_build_id_is_not_mixed_up_with_its_next_build() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let target = || Target::program("leaks/shop.c").flag("-Wl,--build-id=none");
     let other = target().flag("-DMORE").flag("-O0").build();
     let program = copy(place.path(), target());
@@ -103,7 +103,7 @@ fn a_program_without_build_id_is_not_mixed_up_with_its_next_build() {
 
 #[test]
 fn a_stripped_program_and_its_debug_file_that_are_gone_have_their_names() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let program = copy(place.path(), Target::program("leaks/shop.c"));
     let debug = place.path().join("shop.debug");
     tool("objcopy", &["--only-keep-debug".as_ref(), program.as_os_str(), debug.as_os_str()]);
@@ -121,7 +121,7 @@ fn a_stripped_program_and_its_debug_file_that_are_gone_have_their_names() {
 
 #[test]
 fn a_program_that_deletes_itself_has_its_names() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let program = copy(place.path(), Target::program("leaks/shop.c"));
     let script = format!("{0} & child=$!; rm {0}; wait $child", program.display());
     let recording = Program::shell(&script).recorded().success();
@@ -131,7 +131,7 @@ fn a_program_that_deletes_itself_has_its_names() {
 
 #[test]
 fn a_rebuilt_program_is_compared_by_its_names() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let old = recorded(&copy(place.path(), Target::program("leaks/shop.c")));
     let new = recorded(&copy(place.path(), Target::program("leaks/shop.c").flag("-DMORE").flag("-O0")));
     let said = ask(&["diff", "--json"], &[&old.folder, &new.folder]);
@@ -148,7 +148,7 @@ fn a_program_in_another_mount_namespace_has_its_names() {
         eprintln!("SKIPPED: unshare may make no mount namespace here: names of programs in containers are not tried");
         return;
     }
-    let place = workshop::folder();
+    let place = test_env::folder();
     let (inside, program) = (place.path().join("inside"), Target::program("leaks/shop.c").build());
     fs::create_dir(&inside).expect("a folder");
     let (from, to) = (program.display(), inside.display());
@@ -188,7 +188,7 @@ fn forget(recording: &Recording) {
 
 #[test]
 fn missing_names_are_named() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let program = copy(place.path(), Target::program("leaks/shop.c").flag("-Wl,--build-id=0xabcd1234"));
     let recording = recorded(&program);
     let here = all(&recording.folder);
@@ -213,7 +213,7 @@ fn missing_names_are_named() {
 
 #[test]
 fn damaged_names_are_said_and_the_files_are_used() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let program = copy(place.path(), Target::program("leaks/shop.c"));
     let recording = recorded(&program);
     let here = all(&recording.folder);
@@ -235,7 +235,7 @@ fn damaged_names_are_said_and_the_files_are_used() {
 
 #[test]
 fn a_hostile_program_costs_its_own_lines_alone() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let program = copy(place.path(), Target::program("leaks/shop.c").flag("-O1"));
     let garbage = place.path().join("garbage");
     for (section, byte) in [(".debug_info", 0xff), (".debug_abbrev", 0x01), (".debug_line", 0x80), (".debug_info", 0)] {
@@ -254,7 +254,7 @@ fn a_hostile_program_costs_its_own_lines_alone() {
 fn epochs_keep_the_names_of_programs_that_are_gone() {
     for mode in ["trace", "profile", "flight"] {
         let mut daemon = Daemon::start(&["--mode", mode, "--flight-death", "any"]);
-        let place = workshop::folder();
+        let place = test_env::folder();
         let program = copy(place.path(), Target::program("leaks/shop.c"));
         daemon.run(&program, &[]).success();
         fs::remove_file(&program).expect("it goes");
@@ -268,7 +268,7 @@ fn epochs_keep_the_names_of_programs_that_are_gone() {
 #[test]
 fn an_epoch_keeps_the_names_of_a_process_that_goes_on() {
     let mut daemon = Daemon::start(&["--mode", "profile"]);
-    let place = workshop::folder();
+    let place = test_env::folder();
     let program = place.path().join("slow");
     fs::copy(Target::program("leaks_slowly.c").build(), &program).expect("a copy");
     let running = daemon.spawn(&program, &["1000", "5"], None);
@@ -284,7 +284,7 @@ fn an_epoch_keeps_the_names_of_a_process_that_goes_on() {
 
 #[test]
 fn names_take_little_room() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let source = place.path().join("source.cpp");
     fs::write(
         &source,
@@ -292,7 +292,7 @@ fn names_take_little_room() {
     )
     .expect("a source");
     let object = place.path().join("object.o");
-    let compiler = Program::new(workshop::need("g++")).args(["-O1", "-c", "-o"]).arg(&object).arg(&source);
+    let compiler = Program::new(test_env::need("g++")).args(["-O1", "-c", "-o"]).arg(&object).arg(&source);
     let recording = compiler.recorded().success().whole();
     let size = |path: &PathBuf| fs::metadata(path).expect("a file").len();
     let names: u64 = kept(&recording).iter().map(size).sum();

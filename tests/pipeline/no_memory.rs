@@ -1,7 +1,7 @@
 //! The recorder, or a reader, has no memory from some allocation on: it may end, and the program and what was written stay unharmed.
 
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Program, Target, is_full, target, torture, workshop};
+use heaptape_tests::{Program, Target, is_full, target, test_env, torture};
 use std::ffi::OsStr;
 
 /// Numbers of allocations to fail at: each of the first ones, then further and further apart.
@@ -22,9 +22,9 @@ fn in_the_recorder() {
     let plain = Program::new(&pairs).args(["60000", "2"]).plain().success();
     let mut tried = 0;
     for (number, once) in numbers(40_000).flat_map(|number| [(number, false), (number, true)]) {
-        let place = workshop::folder();
+        let place = test_env::folder();
         let folder = place.path().join("r");
-        let recorder = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(&folder).arg("--");
+        let recorder = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(&folder).arg("--");
         let recorder = without_memory(recorder, number, once).arg(&pairs).args(["60000", "2"]);
         let outcome = recorder.plain();
         let what = format!("no memory from allocation {number} on (once: {once}): {outcome}");
@@ -49,7 +49,7 @@ fn in_a_reader() {
     for word in ["report", "leaks", "verify"] {
         let whole = recording.heaptape(&[word]).success();
         for (number, once) in numbers(200_000).flat_map(|number| [(number, false), (number, true)]) {
-            let reader = Program::new(workshop::command()).arg(word).arg(&recording.folder);
+            let reader = Program::new(test_env::command()).arg(word).arg(&recording.folder);
             let said = without_memory(reader, number, once).plain();
             let what = format!("{word}, no memory from allocation {number} on (once: {once}): {said}");
             assert!(!said.error().contains("panicked"), "{what}");

@@ -1,10 +1,10 @@
 //! Stacks that are not a thread's own: reading them cannot fault, and asks the kernel nothing once they are known.
 
-use heaptape_tests::{Program, Target, is_full, same, target, torture, workshop};
+use heaptape_tests::{Program, Target, is_full, same, target, test_env, torture};
 
 /// Lines of strace that are not the program's own.
 fn system_calls(how: &str, pairs: &str) -> usize {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("calls");
     let program =
         Program::new("strace").args(["-f", "-o"]).arg(&file).arg(target::c("other_stacks")).args([how, pairs]);

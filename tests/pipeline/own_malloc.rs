@@ -1,6 +1,6 @@
 //! Programs whose own `malloc` is called instead of the library's.
 
-use heaptape_tests::workshop as test_env;
+use heaptape_tests::test_env;
 use heaptape_tests::{Program, Target, same, target};
 
 /// A `malloc` that comes before the library's is called instead of it, and that is said.

@@ -1,14 +1,14 @@
 //! `heaptape pack`, and where names come from: a stripped program, recorded here and packed, says the same elsewhere without the program.
 
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Program, Recording, Target, workshop};
+use heaptape_tests::{Program, Recording, Target, test_env};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 fn tool(name: &str, words: &[&OsStr]) {
-    let said = Command::new(workshop::need(name)).args(words).output().expect("the tool");
+    let said = Command::new(test_env::need(name)).args(words).output().expect("the tool");
     assert!(said.status.success(), "{name}: {}", String::from_utf8_lossy(&said.stderr));
 }
 
@@ -39,7 +39,7 @@ fn without_own_names(recording: &Recording) {
 
 #[test]
 fn a_stripped_program_packed_says_the_same_without_the_program() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let (program, debug) = (place.path().join("shop"), place.path().join("shop.debug"));
     fs::copy(Target::program("leaks/shop.c").build(), &program).expect("a copy");
     tool("objcopy", &["--only-keep-debug".as_ref(), program.as_os_str(), debug.as_os_str()]);
@@ -66,15 +66,15 @@ fn a_stripped_program_packed_says_the_same_without_the_program() {
 
 /// A root that holds the command, what it is linked with, and nothing else.
 fn bare_root(root: &Path) {
-    let said = Command::new("ldd").arg(workshop::command()).output().expect("ldd");
+    let said = Command::new("ldd").arg(test_env::command()).output().expect("ldd");
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     let libraries = said.split_whitespace().filter(|word| word.starts_with('/')).map(Path::new);
-    for file in libraries.filter(|path| *path != workshop::command()) {
+    for file in libraries.filter(|path| *path != test_env::command()) {
         let to = root.join(file.strip_prefix("/").expect("an absolute path"));
         fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
         fs::copy(file, to).expect("a library");
     }
-    fs::copy(workshop::command(), root.join("heaptape")).expect("the command");
+    fs::copy(test_env::command(), root.join("heaptape")).expect("the command");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_stripped_program_packed_says_the_same_in_another_root() {
         eprintln!("SKIPPED: unshare can give no process another root here: packs are not tried in another root");
         return;
     };
-    let place = workshop::folder();
+    let place = test_env::folder();
     let (program, root) = (place.path().join("shop"), place.path().join("root"));
     fs::create_dir(&root).expect("a folder");
     fs::copy(Target::program("leaks/shop.c").flag("-O1").build(), &program).expect("a copy");
@@ -122,8 +122,8 @@ fn a_stripped_program_packed_says_the_same_in_another_root() {
 
 #[test]
 fn split_debug_information_names_lines() {
-    let place = workshop::folder();
-    let source = workshop::programs().join("leaks/shop.c");
+    let place = test_env::folder();
+    let source = test_env::programs().join("leaks/shop.c");
     let program = place.path().join("shop");
     let built = Command::new("gcc")
         .args(["-O2", "-g", "-gsplit-dwarf", "-fno-builtin", "-o", "shop"])
@@ -144,7 +144,7 @@ fn split_debug_information_names_lines() {
 
 #[test]
 fn symbols_packed_into_a_stripped_binary_name_functions() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let file = |name: &str| place.path().join(name);
     let (program, symbols) = (file("shop"), file("symbols"));
     fs::copy(Target::program("leaks/shop.c").build(), &program).expect("a copy");

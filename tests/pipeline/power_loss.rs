@@ -2,7 +2,7 @@
 
 use heaptape_tests::crash::{Log, Random, only_committed};
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Program, Report, Target, is_full, target, torture, workshop};
+use heaptape_tests::{Program, Report, Target, is_full, target, test_env, torture};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -26,9 +26,9 @@ fn events(folder: &Path, what: &str) -> BTreeMap<u32, u64> {
 /// A recording that is brought to the disk several times while it goes on, and outgrows its plain trace meanwhile.
 #[test]
 fn every_possible_disk() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let (folder, log) = (place.path().join("r"), place.path().join("log"));
-    let recorder = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(&folder).arg("--");
+    let recorder = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(&folder).arg("--");
     let recorder = recorder.env("LD_PRELOAD", Target::library("logs_writes.c").build());
     let recorder = recorder.env("LOGGED_FOLDER", &folder).env("LOGGED_TO", &log);
     let (slow, short) = (target::c("leaks_slowly"), target::c("small"));
@@ -47,7 +47,7 @@ fn every_possible_disk() {
     let least: Vec<(usize, BTreeMap<u32, u64>)> = syncs
         .iter()
         .map(|&moment| {
-            let place = workshop::folder();
+            let place = test_env::folder();
             log.certain(moment, &place.path().join("r"));
             only_committed(&place.path().join("r"));
             (moment, events(&place.path().join("r"), &format!("what is certain after {moment}")))
@@ -64,7 +64,7 @@ fn every_possible_disk() {
         let state = random.0;
         let moment = random.below(log.moments() as u64) as usize + 1;
         let what = format!("image {number} ({state:#x}), {moment} of {} acts", log.moments());
-        let place = workshop::folder();
+        let place = test_env::folder();
         let disk = place.path().join("r");
         log.possible(moment, &mut random, &disk);
         let found = events(&disk, &what);

@@ -1,7 +1,7 @@
 //! Leaks built into real programs on purpose: the first line of `heaptape leaks` names the function that made the lost blocks. They run for
 //! more than a second: growth in a shorter run is too little to tell.
 
-use heaptape_tests::{Program, Recording, Target, run, workshop};
+use heaptape_tests::{Program, Recording, Target, run, test_env};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -59,12 +59,12 @@ print(size)
 
 #[test]
 fn a_module_of_redis() {
-    if workshop::find("redis-server").is_none() {
+    if test_env::find("redis-server").is_none() {
         eprintln!("redis-server is not installed: run scripts/install-tools");
         return;
     }
     let module = Target::library("leaks/redis_sessions.c").build();
-    let place = workshop::folder();
+    let place = test_env::folder();
     let socket = place.path().join("s");
     let client = |lines: String| {
         let mut command = Command::new("redis-cli");

@@ -2,7 +2,7 @@
 //! process; live blocks and the peak are those of its plain map.
 
 use heaptape_tests::oracle::{Counts, Depth};
-use heaptape_tests::{Program, Recording, Report, Target, is_full, same, target, workshop};
+use heaptape_tests::{Program, Recording, Report, Target, is_full, same, target, test_env};
 
 /// Runs the program plain, and recorded and counted at once; all must agree.
 #[track_caller]
@@ -66,8 +66,8 @@ fn python_builds_and_parses_json() {
 
 #[test]
 fn a_compiler_with_its_children() {
-    let folder = workshop::folder();
-    let program = Program::new("g++").args(["-O1", "-c"]).arg(workshop::programs().join("heavy.cpp"));
+    let folder = test_env::folder();
+    let program = Program::new("g++").args(["-O1", "-c"]).arg(test_env::programs().join("heavy.cpp"));
     let program = program.arg("-o").arg(folder.path().join("heavy.o"));
     let (_, report, counts) = agrees(&program, Depth::Peak);
     assert!(counts.len() >= 3, "{counts:#?}");
@@ -109,7 +109,7 @@ fn recorded_alone_like_counted_alone() {
     let program = Program::new("sqlite3")
         .arg(":memory:")
         .stdin("create table t(a); insert into t values (randomblob(100)); select count(*) from t;");
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let fixed = program.clone().behind(&["setarch", "-R"]);
     fixed.clone().counted(folder.path()).plain().success();
     let counted = Counts::read_all(folder.path());

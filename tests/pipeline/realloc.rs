@@ -1,11 +1,11 @@
 //! Resizes: in place, moved, by mremap, shrunk, failed, to nothing, from nothing.
 
 use heaptape_tests::oracle::Depth;
-use heaptape_tests::{Program, own, same, target, workshop};
+use heaptape_tests::{Program, own, same, target, test_env};
 
 #[test]
 fn every_kind_of_resize() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("own");
     let program = Program::new(target::c("each_resize")).env("OWN_FILE", &file);
     let plain = program.plain().success();

@@ -1,6 +1,6 @@
 //! `heaptape record -- PROG` as the README begins: no `-o`, many at once, in one working folder.
 
-use heaptape_tests::{Program, is_full, torture, workshop};
+use heaptape_tests::{Program, is_full, test_env, torture};
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::Mutex;
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 #[test]
 fn recordings_without_a_name_are_all_there() {
     let (runs, at_once) = (if is_full() { 1_000 } else { 60 }, 8);
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let next = AtomicUsize::new(0);
     let faults = Mutex::new(Vec::new());
     let work = || {
         while next.fetch_add(1, Relaxed) < runs {
-            let mut command = Command::new(workshop::command());
+            let mut command = Command::new(test_env::command());
             command.args(["record", "--", "ls", "-l", "/etc"]).current_dir(folder.path());
             let outcome = heaptape_tests::run::finish(command, b"");
             let error = outcome.error();
@@ -42,7 +42,7 @@ fn recordings_without_a_name_are_all_there() {
     // The last look is that of the commands that a user would type next.
     for name in names.iter().step_by(10) {
         let place = folder.path().join(name);
-        let said = Program::new(workshop::command()).arg("verify").arg(&place).plain();
+        let said = Program::new(test_env::command()).arg("verify").arg(&place).plain();
         assert_eq!(said.code(), 0, "{said}");
     }
     torture::passed(65, "recordings under their default name, eight at a time", runs as u64);

@@ -1,7 +1,7 @@
 //! Signals, dispositions and limits: the recorded program has them as if it had been started by exec, each signal once.
 
 use heaptape_tests::run::finish_while;
-use heaptape_tests::{Outcome, Program, is_root, same, target, torture, workshop};
+use heaptape_tests::{Outcome, Program, is_root, same, target, test_env, torture};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -15,12 +15,12 @@ const SIGNALS: [i32; 16] = [1, 2, 3, 6, 8, 10, 11, 12, 14, 16, 20, 21, 23, 24, 2
 
 /// `heaptape record` of a program, as another program's last arguments.
 fn recorder(place: &Path) -> Program {
-    Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(place).arg("--")
+    Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(place).arg("--")
 }
 
 /// The same program behind `line` of a shell or of Python, bare and recorded: as if the launcher had started it by exec.
 fn both(launcher: &[&str], words: &[&str]) -> (Outcome, Outcome) {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let program = Program::new(target::c("signal_log")).args(words);
     let recorded = program.behind_command(recorder(&folder.path().join("r")));
     (program.behind(launcher).plain(), recorded.behind(launcher).plain())
@@ -28,11 +28,11 @@ fn both(launcher: &[&str], words: &[&str]) -> (Outcome, Outcome) {
 
 /// Starts `signal_log log` recorded and waits until it handles signals. Returns its lines and how it ended.
 fn logged(meanwhile: impl FnOnce(Pid)) -> (Vec<String>, Outcome) {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let out = folder.path().join("out");
     let line = format!("exec \"$@\" > {}", out.display());
     let mut command = Command::new("bash");
-    command.args(["-c", &line, "bash"]).arg(workshop::command()).args(["record", "-q", "-o"]);
+    command.args(["-c", &line, "bash"]).arg(test_env::command()).args(["record", "-q", "-o"]);
     command.arg(folder.path().join("r")).arg("--").arg(target::c("signal_log")).arg("log");
     let outcome = finish_while(command, b"", |child: &mut Child| {
         let start = Instant::now();
@@ -82,7 +82,7 @@ fn signals_to_the_group_reach_the_program_once() {
 fn a_queued_value_reaches_the_program() {
     let (lines, outcome) = logged(|command| {
         let words = ["--queue", "77", "-s", "40", &command.to_string()];
-        let status = Command::new(workshop::need("kill")).args(words).status().expect("kill");
+        let status = Command::new(test_env::need("kill")).args(words).status().expect("kill");
         assert!(status.success());
     });
     assert_eq!((outcome.code(), lines), (5, vec!["40 1 77".to_owned()]), "{outcome}");
@@ -160,7 +160,7 @@ fn the_program_starts_as_by_exec() {
 /// `alarm(1); exec heaptape record -- sleep 30`: the alarm is the program's.
 #[test]
 fn an_alarm_that_was_set_before() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let script = "import os, sys, signal\nsignal.alarm(1)\nos.execv(sys.argv[1], sys.argv[1:])";
     let program = Program::new("sleep").arg("30").behind_command(recorder(&folder.path().join("r")));
     let outcome = program.behind(&["python3", "-c", script]).plain();
@@ -180,7 +180,7 @@ fn a_parent_that_ignores_its_children() {
 #[test]
 fn the_command_keeps_no_pipe_open() {
     let line = "exec 3>&1; \"$@\" > >(cat; echo closed >&3) 3>&-; echo ended";
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let program =
         Program::shell("echo one; exec >/dev/null; sleep 1").behind_command(recorder(&folder.path().join("r")));
     let outcome = program.behind(&["bash", "-c", line, "bash"]).plain();
@@ -191,8 +191,8 @@ fn the_command_keeps_no_pipe_open() {
 #[test]
 fn the_command_stops_with_the_program() {
     for (signal, number) in [(Signal::SIGSTOP, "19"), (Signal::SIGTSTP, "20"), (Signal::SIGTTIN, "21")] {
-        let folder = workshop::folder();
-        let mut command = Command::new(workshop::command());
+        let folder = test_env::folder();
+        let mut command = Command::new(test_env::command());
         command.args(["record", "-q", "-o"]).arg(folder.path().join("r")).arg("--").arg(target::c("signal_log"));
         // A group of its own below this process: the kernel stops no process of an orphaned group, and the group of the tests may be one.
         let mut child = command.args(["stop", number]).stdin(Stdio::null()).process_group(0).spawn().expect("starts");
@@ -207,8 +207,8 @@ fn the_command_stops_with_the_program() {
 
 #[test]
 fn a_stopped_command_that_is_continued_continues_the_program() {
-    let folder = workshop::folder();
-    let mut command = Command::new(workshop::command());
+    let folder = test_env::folder();
+    let mut command = Command::new(test_env::command());
     command.args(["record", "-q", "-o"]).arg(folder.path().join("r")).args([
         "--",
         "bash",
@@ -231,10 +231,10 @@ fn a_limit_on_processes() {
     if !is_root() {
         return;
     }
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("open to all");
     let command = folder.path().join("heaptape");
-    std::fs::copy(workshop::command(), &command).expect("a copy of the command for another user");
+    std::fs::copy(test_env::command(), &command).expect("a copy of the command for another user");
     let words = [
         "setpriv",
         "--reuid=61234",

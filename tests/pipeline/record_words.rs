@@ -1,22 +1,22 @@
 //! What `heaptape record` says: without color off a terminal, about what was not recorded, about slips, and about processes that outlive the program.
 
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Outcome, Program, Recording, Target, torture, workshop};
+use heaptape_tests::{Outcome, Program, Recording, Target, test_env, torture};
 use std::path::Path;
 
 /// `heaptape` with these words, in a new working folder.
 fn said(words: &[&str]) -> (Outcome, tempfile::TempDir) {
-    let folder = workshop::folder();
-    (Program::new(workshop::command()).args(words).folder(folder.path()).plain(), folder)
+    let folder = test_env::folder();
+    (Program::new(test_env::command()).args(words).folder(folder.path()).plain(), folder)
 }
 
 #[test]
 fn the_log_has_no_color_off_a_terminal() {
     let terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
     let record = |pty: bool, variable: &str| {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let program = Program::new("true").behind_command(
-            Program::new(workshop::command()).args(["record", "-o"]).arg(folder.path().join("r")).arg("--"),
+            Program::new(test_env::command()).args(["record", "-o"]).arg(folder.path().join("r")).arg("--"),
         );
         let program = if pty { program.behind(&["python3", "-c", terminal]) } else { program };
         program.env("HEAPTAPE_LOG", "debug").env("TERM", "xterm").env(variable, "1").plain().success()
@@ -122,9 +122,9 @@ fn still_running(folder: &Path) -> Vec<String> {
 fn processes_that_outlive_the_program() {
     // The child says its pid, and goes on for a second; the program does not wait for it.
     let line = "( sleep 1; exec ls / ) >/dev/null 2>&1 & echo $!";
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let record = |name: &str, options: &[&str]| {
-        let program = Program::new(workshop::command()).arg("record").args(options).arg("-o");
+        let program = Program::new(test_env::command()).arg("record").args(options).arg("-o");
         let outcome = Program::new("bash").arg("-c").arg(line);
         (
             outcome.behind_command(program.arg(folder.path().join(name)).arg("--")).plain().success(),
@@ -143,7 +143,7 @@ fn processes_that_outlive_the_program() {
     assert!(outcome.wall.as_secs_f64() >= 1.0, "{outcome}");
     assert_eq!(still_running(&place), Vec::<String>::new(), "{outcome}");
     assert!(!outcome.error().contains("still running"), "{outcome}");
-    let recording = Recording { outcome, folder: place, place: workshop::folder() }.whole();
+    let recording = Recording { outcome, folder: place, place: test_env::folder() }.whole();
     let report = recording.report();
     assert_eq!(report.only("ls").exit.get("code").and_then(serde_json::Value::as_u64), Some(0), "{report:#?}");
     torture::passed(61, "a program in the background, recorded to its end", 1);

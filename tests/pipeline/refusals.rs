@@ -1,7 +1,7 @@
 //! What cannot be recorded: one clear line, the right exit code, the program itself unharmed.
 
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Program, Target, is_root, target, workshop};
+use heaptape_tests::{Program, Target, is_root, target, test_env};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ fn lines(text: &str) -> Vec<&str> {
 
 #[test]
 fn a_missing_program() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let place = folder.path().join("r");
     let outcome = heaptape([
         OsStr::new("record"),
@@ -32,7 +32,7 @@ fn a_missing_program() {
 
 #[test]
 fn a_program_without_the_right_to_run() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("plain-file");
     fs::write(&file, "#!/bin/sh\necho ran\n").expect("a file");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("its mode");
@@ -59,13 +59,13 @@ fn a_setuid_program() {
     if !is_root() {
         return;
     }
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("a folder for everybody");
     let copy = folder.path().join("setuid-small");
     fs::copy(target::c("small"), &copy).expect("a copy");
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).expect("setuid");
     let command = folder.path().join("heaptape");
-    fs::copy(workshop::command(), &command).expect("a copy of the command for another user");
+    fs::copy(test_env::command(), &command).expect("a copy of the command for another user");
     fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).expect("its mode");
     let place = folder.path().join("r");
     let program = Program::new(&command).args(["record", "-q", "-o"]).arg(&place).arg("--").arg(&copy).arg("9");
@@ -86,7 +86,7 @@ fn a_process_with_more_rights_than_its_caller() {
     if !is_root() {
         return;
     }
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("a folder for everybody");
     let copy = folder.path().join("small");
     fs::copy(target::c("small"), &copy).expect("a copy");
@@ -97,7 +97,7 @@ fn a_process_with_more_rights_than_its_caller() {
         .arg(&calls)
         .args([
             "-E",
-            &format!("LD_PRELOAD={}", workshop::library().display()),
+            &format!("LD_PRELOAD={}", test_env::library().display()),
             "-E",
             "HEAPTAPE_SOCKET=/nonexistent/socket",
         ])
@@ -131,7 +131,7 @@ fn an_unwritable_folder() {
 
 #[test]
 fn an_existing_folder() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     fs::write(folder.path().join("precious"), "data").expect("a file");
     let outcome = heaptape([
         OsStr::new("record"),
@@ -151,9 +151,9 @@ fn no_memory_for_the_rings() {
     // The command has no address space for an area: the program runs all the same.
     let program = Program::new(target::c("small")).arg("4");
     let plain = program.plain().exits(4);
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let place = folder.path().join("r");
-    let recorder = Program::new(workshop::command())
+    let recorder = Program::new(test_env::command())
         .args(["record", "-q", "-o"])
         .arg(&place)
         .arg("--")

@@ -1,7 +1,7 @@
 //! Programs that change their user, root or namespaces: their children are recorded where they can
 //! reach the recorder, and named where they cannot.
 
-use heaptape_tests::workshop as test_env;
+use heaptape_tests::test_env;
 use heaptape_tests::{Program, Recording, Target, is_root, same, target, torture};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Real programs behave the same: bare, recorded, and with the library but no recorder.
 
 use heaptape_tests::disk::SmallDisk;
-use heaptape_tests::{Program, conditions, is_full, same, torture, workshop};
+use heaptape_tests::{Program, conditions, is_full, same, test_env, torture};
 use std::time::Duration;
 
 /// Programs of a base system (and what `scripts/install-tools` installs), as lines of a shell whose output does not depend on time or
@@ -74,7 +74,7 @@ fn standard_input_and_binary_output() {
 
 #[test]
 fn the_working_folder_stays_as_it_is() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let program = Program::new("pwd").folder(folder.path());
     let plain = program.plain();
     same(&plain, &program.recorded().outcome);

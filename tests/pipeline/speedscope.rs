@@ -2,7 +2,7 @@
 //! tested: `scripts/dev browser` brings both.
 
 use heaptape_tests::browser::{Browser, Screen};
-use heaptape_tests::{Program, target, workshop};
+use heaptape_tests::{Program, target, test_env};
 use serde_json::Value;
 use std::fs;
 
@@ -30,7 +30,7 @@ fn bytes(shown: &str) -> f64 {
 
 #[test]
 fn speedscope_in_the_browser_shows_the_sums() {
-    let page = workshop::kept().join("speedscope/dist/release/index.html");
+    let page = test_env::kept().join("speedscope/dist/release/index.html");
     if !page.is_file() || !Browser::is_there() {
         return;
     }

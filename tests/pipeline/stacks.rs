@@ -1,6 +1,6 @@
 //! Captured stacks against call chains that are known by name.
 
-use heaptape_tests::{Program, Target, own, same, target, torture, workshop};
+use heaptape_tests::{Program, Target, own, same, target, test_env, torture};
 
 /// Insists that the leak of `bytes` bytes has these functions in this order, innermost first, nothing between them; the rest of the
 /// stack reaches `outermost`.
@@ -53,7 +53,7 @@ fn source_lines_are_known() {
     let leak = leaks.iter().find(|leak| leak.bytes == 3001).expect("the leak");
     let frame = &leak.stack[0];
     assert!(frame.file.as_deref().is_some_and(|file| file.ends_with("known_stacks.c")), "{frame:?}");
-    let text = std::fs::read_to_string(workshop::programs().join("known_stacks.c")).expect("the source");
+    let text = std::fs::read_to_string(test_env::programs().join("known_stacks.c")).expect("the source");
     let line = text.lines().position(|line| line.contains("void leaf(")).map(|index| index as u64 + 1);
     assert_eq!(frame.line, line, "{frame:?}");
 }
@@ -74,7 +74,7 @@ fn exceptions_leave_nothing_behind() {
 fn a_very_deep_recursion() {
     let program = Program::new(target::c("deep")).arg("90000");
     let plain = program.plain().success();
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("own");
     let recording = program.env("OWN_FILE", &file).recorded();
     same(&plain, &recording.outcome);
@@ -85,7 +85,7 @@ fn a_very_deep_recursion() {
 #[test]
 fn small_and_other_stacks() {
     for name in ["tiny_stack", "alternate_stack", "coroutines"] {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let file = folder.path().join("own");
         let program = Program::new(target::bound_at_start(name)).env("OWN_FILE", &file);
         let plain = program.plain().success();

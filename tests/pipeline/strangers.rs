@@ -1,13 +1,13 @@
 //! Other users, and names that are meant to do something to whoever reads them.
 
-use heaptape_tests::{Program, is_root, target, torture, workshop};
+use heaptape_tests::{Program, is_root, target, test_env, torture};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 /// A program whose name tries to leave the folder, to write the terminal's title, and to turn the line round.
 #[test]
 fn a_name_full_of_tricks() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let name = OsStr::from_bytes(b"..\\..\x1b]0;owned\x07\n\r=cmd()\xe2\x80\xae<script>");
     let path = folder.path().join(name);
     std::fs::copy(target::c("small"), &path).expect("a copy");
@@ -46,11 +46,11 @@ fn a_name_full_of_tricks() {
 /// Another user can neither read a recording nor find its recorder's socket.
 #[test]
 fn another_user_gets_nothing() {
-    if !is_root() || workshop::find("setpriv").is_none() {
+    if !is_root() || test_env::find("setpriv").is_none() {
         return;
     }
     // A way to the recording, so that its own rights are what keeps the other out.
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("a way");
     let place = folder.path().join("r");
@@ -66,7 +66,7 @@ fn another_user_gets_nothing() {
         [ -e "$folder/socket" ] && echo still there
         echo done"#
     );
-    let recorder = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
+    let recorder = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
     let outcome = recorder.args(["sh", "-c", &line, "sh"]).arg(&place).plain().success();
     let text = outcome.text();
     let lines: Vec<&str> = text.lines().collect();

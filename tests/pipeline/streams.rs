@@ -2,7 +2,7 @@
 
 use heaptape_formats::mtrc::{Record, Stream};
 use heaptape_tests::run::finish;
-use heaptape_tests::{Outcome, Program, own, target, torture, workshop};
+use heaptape_tests::{Outcome, Program, own, target, test_env, torture};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ fn trace(folder: &Path) -> Vec<u8> {
 }
 
 fn stream(words: &[&std::ffi::OsStr]) -> Outcome {
-    let mut command = Command::new(workshop::command());
+    let mut command = Command::new(test_env::command());
     command.arg("stream").args(words);
     finish(command, b"")
 }
@@ -69,7 +69,7 @@ fn a_finished_recording() {
 /// While the program runs: by folder and by pid, and the end comes with the program's.
 #[test]
 fn a_running_program() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("own");
     let program = Program::new(target::c("writes_on")).arg("2").env("OWN_FILE", &file);
     let mut streamed = Vec::new();
@@ -82,7 +82,7 @@ fn a_running_program() {
         let pid = heaptape_tests::run::started(command.id()).expect("the program runs").to_string();
         let words = [place.to_owned(), PathBuf::from(&pid)];
         let follow = |word: &PathBuf| {
-            let mut command = Command::new(workshop::command());
+            let mut command = Command::new(test_env::command());
             command.arg("stream").arg(word).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             command.spawn().expect("starts")
         };
@@ -146,9 +146,9 @@ fn a_trace_that_is_cut() {
 /// Standard output of `record -o -`, which is no pipe to the program.
 #[test]
 fn a_trace_on_standard_output() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let line = "echo said by the program; echo complaint >&2; exit 3";
-    let mut command = Command::new(workshop::command());
+    let mut command = Command::new(test_env::command());
     command.args(["record", "-q", "-o", "-", "--", "bash", "-c", line]).current_dir(folder.path());
     command.env("TMPDIR", folder.path());
     let outcome = finish(command, b"");
@@ -160,7 +160,7 @@ fn a_trace_on_standard_output() {
     let line = "\"$0\" record -q -o - -- \"$@\" | \"$0\" mptrace -v -";
     let piped = |words: &[&str]| {
         let mut command = Command::new("bash");
-        command.args(["-c", line]).arg(workshop::command()).args(words);
+        command.args(["-c", line]).arg(test_env::command()).args(words);
         finish(command, b"").success().text()
     };
     let pairs = target::c("pairs");
@@ -171,7 +171,7 @@ fn a_trace_on_standard_output() {
 
 #[test]
 fn what_cannot_be_streamed() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let outcome = stream(&[folder.path().as_os_str()]);
     assert!(outcome.code() == 2 && outcome.error().contains("not a recording"), "{outcome}");
     let outcome = stream(&["4194305".as_ref()]);
@@ -185,7 +185,7 @@ fn what_cannot_be_streamed() {
         ("\"$0\" record -o - -- nosuchprog >out", 127, "not found in PATH"),
     ] {
         let mut command = Command::new("bash");
-        command.args(["-c", line]).arg(workshop::command()).current_dir(folder.path()).env("TMPDIR", folder.path());
+        command.args(["-c", line]).arg(test_env::command()).current_dir(folder.path()).env("TMPDIR", folder.path());
         let outcome = finish(command, b"");
         assert!(outcome.code() == status && outcome.error().contains(wanted), "{outcome}");
     }

@@ -1,14 +1,14 @@
 //! Threads: figures and hashes of each thread's events against what the threads counted themselves.
 
 use heaptape_tests::oracle::Depth;
-use heaptape_tests::{Program, Recording, is_full, own, run, same, target, torture, workshop};
+use heaptape_tests::{Program, Recording, is_full, own, run, same, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
 use std::time::Duration;
 
 /// Runs a target that counts itself, recorded, and compares thread by thread.
 #[track_caller]
 fn each_thread(name: &str, arguments: &[&str]) -> Recording {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("own");
     let program = Program::new(target::c(name)).args(arguments).env("OWN_FILE", &file);
     let plain = program.plain().success();
@@ -53,7 +53,7 @@ fn threads_come_and_go() {
 /// More threads come and go than there are slots while the recorder stands still: they wait for it, and nothing is lost.
 #[test]
 fn threads_wait_for_slots() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("own");
     let program = Program::new(target::c("thread_churn")).args(["25000", "50"]).env("OWN_FILE", &file);
     let recording = program.recorded_while(|command, _| {

@@ -1,6 +1,6 @@
 //! Other tools on the same process: they work, or the library steps aside; never a hang.
 
-use heaptape_tests::{Program, Target, same, target, torture, workshop};
+use heaptape_tests::{Program, Target, same, target, test_env, torture};
 
 #[test]
 fn under_strace_and_gdb() {
@@ -24,7 +24,7 @@ fn under_strace_and_gdb() {
 
 #[test]
 fn under_valgrind() {
-    if workshop::find("valgrind").is_none() {
+    if test_env::find("valgrind").is_none() {
         return;
     }
     let program = Program::new(target::c("small")).arg("5").behind(&["valgrind", "-q"]);

@@ -2,7 +2,7 @@
 //! and each 101st with the libc's own `backtrace`; the recording holds the counts.
 
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Program, Recording, Target, is_full, target, workshop};
+use heaptape_tests::{Program, Recording, Target, is_full, target, test_env};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,11 +12,11 @@ use std::sync::OnceLock;
 fn library() -> &'static PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        let folder = workshop::kept().join("verify");
+        let folder = test_env::kept().join("verify");
         let status = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--profile", "preload", "-p", "heaptape-preload", "--target-dir"])
             .arg(&folder)
-            .current_dir(workshop::root())
+            .current_dir(test_env::root())
             .env("RUSTFLAGS", "--cfg heaptape_verify")
             .status()
             .expect("cargo can be started");
@@ -63,7 +63,7 @@ fn small_programs_of_every_kind() {
 }
 
 fn bench(file: &str) -> PathBuf {
-    workshop::root().join("tests/bench").join(file)
+    test_env::root().join("tests/bench").join(file)
 }
 
 #[test]
@@ -93,10 +93,10 @@ fn python() {
 
 #[test]
 fn compiler() {
-    let place = workshop::folder();
+    let place = test_env::folder();
     let out = place.path().join("out.o");
     let source =
-        if is_full() { workshop::programs().join("heavy.cpp") } else { workshop::programs().join("each_operator.cpp") };
+        if is_full() { test_env::programs().join("heavy.cpp") } else { test_env::programs().join("each_operator.cpp") };
     let program = Program::new("g++").args(["-O1", "-c"]).arg(source).arg("-o").arg(out);
     agrees(program, if is_full() { 1_000_000 } else { 40_000 });
 }

@@ -1,7 +1,7 @@
 //! A real browser, headless: Debian's Chromium, spoken to through two pipes (its DevTools protocol: JSON, a zero byte behind each).
 //! Whatever it complains about is kept: errors and warnings of the console, exceptions, requests to anywhere.
 
-use crate::workshop;
+use crate::test_env;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -40,7 +40,7 @@ pub struct Screen {
 impl Browser {
     /// Whether there is one. `HEAPTAPE_BROWSER=1` demands it.
     pub fn is_there() -> bool {
-        let found = workshop::find("chromium").is_some();
+        let found = test_env::find("chromium").is_some();
         let demanded = std::env::var_os("HEAPTAPE_BROWSER").is_some_and(|value| value != "0");
         assert!(found || !demanded, "no chromium: apt-get install chromium");
         found
@@ -48,7 +48,7 @@ impl Browser {
 
     /// Opens a file. `rest` follows its address: `#…`.
     pub fn open(file: &Path, rest: &str, screen: Screen) -> Browser {
-        let place = workshop::folder();
+        let place = test_env::folder();
         let pipe = |name: &str| {
             let path = place.path().join(name);
             nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");

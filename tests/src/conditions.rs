@@ -2,7 +2,7 @@
 
 use crate::disk::SmallDisk;
 use crate::run::{keeper, started};
-use crate::{Outcome, Program, same, workshop};
+use crate::{Outcome, Program, same, test_env};
 use nix::sys::signal::{Signal, kill};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn program(line: &str) -> Program {
 pub fn recorded_and_preloaded(line: &str) -> bool {
     let program = program(line);
     // In an empty working folder, as the recorded run.
-    let place = workshop::folder();
+    let place = test_env::folder();
     let bare = program.clone().folder(place.path());
     let plain = bare.plain();
     if plain.code() == 127 {
@@ -75,7 +75,7 @@ pub fn recorder_killed(line: &str, moment: Duration) -> bool {
 pub fn disk_full(line: &str, disk: &SmallDisk) -> bool {
     let (program, Some(plain)) = with_status(line) else { return false };
     let place = disk.at().join("r");
-    let recorder = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
+    let recorder = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(&place).arg("--");
     let outcome = program.behind_command(recorder).plain();
     assert_eq!((plain.code(), own(&plain)), (outcome.code(), own(&outcome)), "{outcome}");
     std::fs::remove_dir_all(&place).expect("room for the next one's beginning");

@@ -2,7 +2,7 @@
 
 use crate::recording::{Leak, Report, heaptape};
 use crate::run::{Outcome, finish};
-use crate::workshop;
+use crate::test_env;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -35,7 +35,7 @@ impl Drop for Running {
 impl Daemon {
     /// Starts one with these further options.
     pub fn start(options: &[&str]) -> Daemon {
-        let place = workshop::folder();
+        let place = test_env::folder();
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         let child = spawn(place.path(), &options);
         let daemon = Daemon { child, place, options };
@@ -131,7 +131,7 @@ impl Daemon {
     /// A command with the library and the socket in its environment.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        command.env("LD_PRELOAD", workshop::library()).env("HEAPTAPE_SOCKET", self.socket());
+        command.env("LD_PRELOAD", test_env::library()).env("HEAPTAPE_SOCKET", self.socket());
         // A machine that has other work too may be late with its answer; what 50 ms mean is tested where it is meant.
         command.env("HEAPTAPE_ATTACH_MS", "10000");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -230,7 +230,7 @@ impl Drop for Daemon {
 
 fn spawn(place: &Path, options: &[String]) -> Child {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(place.join("log")).expect("a log");
-    let mut command = Command::new(workshop::command());
+    let mut command = Command::new(test_env::command());
     command.arg("daemon").arg("--socket").arg(place.join("run/socket")).arg("--state").arg(place.join("state"));
     command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     command.env_remove("LD_PRELOAD").env_remove("HEAPTAPE_SOCKET");

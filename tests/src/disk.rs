@@ -1,6 +1,6 @@
 //! A small disk of a test's own.
 
-use crate::{Program, is_root, workshop};
+use crate::{Program, is_root, test_env};
 use std::path::PathBuf;
 
 /// Mounted in memory, unmounted when the value goes.
@@ -15,7 +15,7 @@ impl SmallDisk {
         if !is_root() {
             return None;
         }
-        let disk = SmallDisk { folder: workshop::folder() };
+        let disk = SmallDisk { folder: test_env::folder() };
         std::fs::create_dir(disk.at()).expect("a folder");
         let option = format!("size={size}");
         let mounted = Program::new("mount").args(["-t", "tmpfs", "-o", &option, "tmpfs"]).arg(disk.at()).plain();

@@ -19,8 +19,8 @@ pub mod plain;
 pub mod recording;
 pub mod run;
 pub mod target;
+pub mod test_env;
 pub mod torture;
-pub mod workshop;
 
 pub use daemon::Daemon;
 pub use recording::{Process, Recording, Report};

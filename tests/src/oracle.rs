@@ -1,7 +1,7 @@
 //! The counting preload of `programs/count.c`: figures that the recorder had no part in. It lies behind the library in the same process, so
 //! that both see the same calls of one run.
 
-use crate::{Process, Program, Recording, Report, Target, workshop};
+use crate::{Process, Program, Recording, Report, Target, test_env};
 use std::path::{Path, PathBuf};
 
 /// What one process image did by its own count.
@@ -122,7 +122,7 @@ impl Program {
     /// Runs it recorded and counted at once, and insists that each image's figures are the same on both sides.
     #[track_caller]
     pub fn recorded_like_counted(&self, depth: Depth) -> (Recording, Report, Vec<Counts>) {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         let recording = self.clone().counted(folder.path()).recorded();
         let counts = Counts::read_all(folder.path());
         let report = recording.report();

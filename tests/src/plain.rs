@@ -1,7 +1,7 @@
 //! A recording read plainly: every event in one list, and the names of its stacks as binutils know them. What the questions answer is held
 //! against what can be counted from these.
 
-use crate::workshop;
+use crate::test_env;
 use heaptape_formats::leb128;
 use heaptape_formats::mtrc::layout::{ALLOC, FREE, RESIZE};
 use heaptape_formats::mtrc::{Record, Stream};
@@ -129,7 +129,7 @@ pub fn names(image: &Path, program: &Path) -> HashMap<u32, Vec<Frame>> {
     addresses.dedup();
     // The call lies before the address that it returns to.
     let words = addresses.iter().map(|address| format!("{:#x}", address.wrapping_sub(module.bias) - 1));
-    let said = Command::new(workshop::need("addr2line")).args(["-f", "-e"]).arg(program).args(words).output();
+    let said = Command::new(test_env::need("addr2line")).args(["-f", "-e"]).arg(program).args(words).output();
     let said = String::from_utf8(said.expect("addr2line").stdout).expect("text");
     let lines: Vec<&str> = said.lines().collect();
     let named = lines.chunks(2).map(|pair| {

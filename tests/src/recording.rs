@@ -1,7 +1,7 @@
 //! A recording and what the command says of it.
 
 use crate::run::{Outcome, finish};
-use crate::workshop;
+use crate::test_env;
 use serde::Deserialize;
 use std::ffi::OsStr;
 use std::fs;
@@ -263,7 +263,7 @@ impl Recording {
 
 /// Runs the command.
 pub fn heaptape<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Outcome {
-    let mut command = Command::new(workshop::command());
+    let mut command = Command::new(test_env::command());
     command.args(words);
     finish(command, b"")
 }

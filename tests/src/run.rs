@@ -1,7 +1,7 @@
 //! Running a program and what came of it.
 
 use crate::recording::Recording;
-use crate::{is_full, workshop};
+use crate::{is_full, test_env};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::ffi::{OsStr, OsString};
@@ -88,7 +88,7 @@ impl Program {
     pub fn new(path: impl AsRef<Path>) -> Program {
         let path = path.as_ref();
         let path = match path.to_str() {
-            Some(name) if !name.contains('/') => workshop::need(name),
+            Some(name) if !name.contains('/') => test_env::need(name),
             _ => path.to_owned(),
         };
         Program {
@@ -144,7 +144,7 @@ impl Program {
 
     /// The same program, started by `words` (`setarch -R`, `sh -c '…' sh`).
     pub fn behind(mut self, words: &[&str]) -> Program {
-        let first = std::mem::replace(&mut self.path, workshop::need(words[0]));
+        let first = std::mem::replace(&mut self.path, test_env::need(words[0]));
         let mut arguments: Vec<OsString> = words[1..].iter().map(OsString::from).collect();
         arguments.push(first.into());
         arguments.append(&mut self.arguments);
@@ -197,14 +197,14 @@ impl Program {
     /// Runs it with the library and this socket.
     pub fn preloaded_with(&self, socket: impl AsRef<OsStr>) -> Outcome {
         let mut command = self.command(&[]);
-        command.env("LD_PRELOAD", workshop::library()).env("HEAPTAPE_SOCKET", socket);
+        command.env("LD_PRELOAD", test_env::library()).env("HEAPTAPE_SOCKET", socket);
         finish(command, &self.stdin)
     }
 
     /// The words that record it into `folder`.
     fn recording_words(&self, folder: &Path) -> Vec<OsString> {
         let mut words: Vec<OsString> =
-            vec![workshop::command().into(), "record".into(), "-q".into(), "-o".into(), folder.into()];
+            vec![test_env::command().into(), "record".into(), "-q".into(), "-o".into(), folder.into()];
         words.extend(self.options.iter().cloned());
         words.push("--".into());
         words
@@ -212,13 +212,13 @@ impl Program {
 
     /// Runs it recorded as a user does: without `-o`, in a new working folder. A program with a working folder of its own is recorded with `-o`.
     pub fn recorded(&self) -> Recording {
-        let place = workshop::folder();
+        let place = test_env::folder();
         let mut folder = place.path().join("r");
         if self.folder.is_some() {
             let outcome = finish(self.command(&self.recording_words(&folder)), &self.stdin);
             return Recording { outcome, folder, place };
         }
-        let mut words: Vec<OsString> = vec![workshop::command().into(), "record".into(), "-q".into()];
+        let mut words: Vec<OsString> = vec![test_env::command().into(), "record".into(), "-q".into()];
         words.extend(self.options.iter().cloned());
         words.push("--".into());
         let mut command = self.command(&words);
@@ -235,7 +235,7 @@ impl Program {
 
     /// Starts it recorded and lets `meanwhile` do something to it, given the command's process and the folder.
     pub fn recorded_while(&self, meanwhile: impl FnOnce(&mut Child, &Path)) -> Recording {
-        let place = workshop::folder();
+        let place = test_env::folder();
         let folder = place.path().join("r");
         let outcome =
             finish_while(self.command(&self.recording_words(&folder)), &self.stdin, |child| meanwhile(child, &folder));
@@ -247,7 +247,7 @@ impl Program {
 #[track_caller]
 pub fn keeper(command: &Child) -> Pid {
     let id = command.id();
-    let own = std::fs::canonicalize(workshop::command()).expect("the command's path");
+    let own = std::fs::canonicalize(test_env::command()).expect("the command's path");
     let start = Instant::now();
     loop {
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Target programs: sources of `tests/programs`, built once and kept by the hash of everything that they are made of.
 
-use crate::workshop;
+use crate::test_env;
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
 use std::fs;
@@ -36,7 +36,7 @@ pub struct Target {
 impl Target {
     /// A program of `tests/programs`, by its file name: C by `gcc`, C++ by `g++`, Rust by `rustc`.
     pub fn program(file: &str) -> Target {
-        let source = workshop::programs().join(file);
+        let source = test_env::programs().join(file);
         let extension = source.extension().and_then(|text| text.to_str()).unwrap_or_default();
         let (compiler, flags): (&str, Vec<&str>) = match extension {
             "c" => ("gcc", [&FLAGS[..], &["-std=gnu11"]].concat()),
@@ -102,11 +102,11 @@ impl Target {
         let _one = BUILDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut hash = DefaultHasher::new();
         (&self.name, &self.compiler, &self.flags, &self.needs, &self.libraries).hash(&mut hash);
-        let headers = ["own.h", "harm_log.h", "harm_look.h"].map(|name| workshop::programs().join(name));
+        let headers = ["own.h", "harm_log.h", "harm_look.h"].map(|name| test_env::programs().join(name));
         for file in std::iter::once(&self.source).chain(&headers) {
             fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display())).hash(&mut hash);
         }
-        let folder = workshop::kept().join(format!("{}-{:016x}", self.name, hash.finish()));
+        let folder = test_env::kept().join(format!("{}-{:016x}", self.name, hash.finish()));
         let built = folder.join(&self.name);
         if built.exists() {
             return built;

@@ -2,7 +2,7 @@
 //! says so when it has passed ([`passed`]); `scripts/dev torture` makes docs/torture.md from the
 //! notes.
 
-use crate::workshop;
+use crate::test_env;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
@@ -117,7 +117,7 @@ const NOT_RUN: &[(&str, &str)] = &[
 
 /// The folder of the notes.
 fn notes() -> PathBuf {
-    let folder = workshop::kept().join("torture");
+    let folder = test_env::kept().join("torture");
     fs::create_dir_all(&folder).expect("the folder of notes");
     folder
 }

@@ -1,14 +1,14 @@
 //! Servers and interpreters under load.
 
 use heaptape_tests::daemon::until;
-use heaptape_tests::{Daemon, Program, torture, workshop};
+use heaptape_tests::{Daemon, Program, test_env, torture};
 use std::time::Duration;
 
 /// A server under its own benchmark, forking for snapshots meanwhile; the answers are checked by the client.
 #[test]
 fn redis_under_its_benchmark() {
-    let (Some(_), Some(_)) = (workshop::find("redis-server"), workshop::find("redis-benchmark")) else { return };
-    let folder = workshop::folder();
+    let (Some(_), Some(_)) = (test_env::find("redis-server"), test_env::find("redis-benchmark")) else { return };
+    let folder = test_env::folder();
     let socket = folder.path().join("redis.socket");
     let line = format!(
         "cd {0}; redis-server --port 0 --unixsocket {1} --save '' --dir {0} >/dev/null & server=$!; \
@@ -43,7 +43,7 @@ fn a_thousand_short_processes() {
 /// make -j with a real compiler.
 #[test]
 fn a_parallel_build() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     for index in 0..12 {
         let text = format!(
             "#include <map>\n#include <string>\nstd::map<std::string, int> m{index};\nint f{index}() {{ return m{index}[\"x\"]++; }}\n"
@@ -64,9 +64,9 @@ fn a_parallel_build() {
 /// What redis says it holds and what the daemon says: alike, but for what the allocator rounds up.
 #[test]
 fn redis_by_its_own_figures() {
-    let (Some(server), Some(_)) = (workshop::find("redis-server"), workshop::find("redis-benchmark")) else { return };
+    let (Some(server), Some(_)) = (test_env::find("redis-server"), test_env::find("redis-benchmark")) else { return };
     let daemon = Daemon::start(&[]);
-    let place = workshop::folder();
+    let place = test_env::folder();
     let socket = place.path().join("socket").display().to_string();
     let arguments = ["--port", "0", "--unixsocket", &socket, "--save", "", "--dir", "/"];
     let _server = daemon.spawn(&server, &arguments, Some("profile"));

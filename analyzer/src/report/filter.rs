@@ -1,6 +1,6 @@
 //! Which blocks a question is about, as a person says it, and the replay of these alone.
 
-use super::Asked;
+use super::Query;
 use crate::event::Span;
 use crate::load::{Image, Start};
 use crate::model::only::{Ages, Chosen, Only};
@@ -54,9 +54,9 @@ impl Filter {
         }
         if !self.threads.is_empty() {
             let known = image.tape.threads.values();
-            let named = known.filter(|thread| self.threads.iter().any(|asked| is_thread(thread, asked)));
+            let named = known.filter(|thread| self.threads.iter().any(|query| is_thread(thread, query)));
             let mut threads: FxHashSet<u32> = named.map(|thread| thread.number).collect();
-            threads.extend(self.threads.iter().filter_map(|asked| asked.parse::<u32>().ok()));
+            threads.extend(self.threads.iter().filter_map(|query| query.parse::<u32>().ok()));
             chosen.threads = Some(threads);
         }
         if !self.modules.is_empty() || !self.functions.is_empty() {
@@ -101,8 +101,8 @@ impl Filter {
         if !self.is_of_sites() && !images.iter().any(|image| image.has_events()) {
             return Err(super::questions::NEEDS_EVENTS.into());
         }
-        for asked in &self.threads {
-            check_thread(asked, images)?;
+        for query in &self.threads {
+            check_thread(query, images)?;
         }
         if self.modules.is_empty() && self.functions.is_empty() {
             return Ok(());
@@ -176,20 +176,20 @@ impl Filter {
     }
 }
 
-fn is_thread(thread: &Thread, asked: &str) -> bool {
-    *asked == thread.number.to_string()
-        || *asked == thread.tid.to_string()
-        || Pattern::whole(asked).matches(&thread.name.lossy())
+fn is_thread(thread: &Thread, query: &str) -> bool {
+    *query == thread.number.to_string()
+        || *query == thread.tid.to_string()
+        || Pattern::whole(query).matches(&thread.name.lossy())
 }
 
 /// Whether somebody is the thread that is asked for.
-fn check_thread(asked: &str, images: &[&Image]) -> Result<(), String> {
+fn check_thread(query: &str, images: &[&Image]) -> Result<(), String> {
     let mut known = images.iter().flat_map(|image| image.tape.threads.values());
-    if known.any(|thread| is_thread(thread, asked)) {
+    if known.any(|thread| is_thread(thread, query)) {
         return Ok(());
     }
     // A trace alone has no list of threads.
-    if let Ok(number) = asked.parse::<u32>() {
+    if let Ok(number) = query.parse::<u32>() {
         let mut found = false;
         let bare = images.iter().filter(|image| image.tape.threads.is_empty() && image.has_events());
         for image in bare {
@@ -205,8 +205,8 @@ fn check_thread(asked: &str, images: &[&Image]) -> Result<(), String> {
     let threads = images.iter().flat_map(|image| image.tape.threads.values());
     let name = |thread: &Thread| Some(thread.name.lossy().into_owned()).filter(|name| !name.is_empty());
     let names: Vec<String> = threads.map(|thread| name(thread).unwrap_or_else(|| thread.number.to_string())).collect();
-    let hint = hint(asked, names.iter().map(String::as_str));
-    Err(clean(&format!("no thread {asked} in the recording{hint}")).into_owned())
+    let hint = hint(query, names.iter().map(String::as_str));
+    Err(clean(&format!("no thread {query} in the recording{hint}")).into_owned())
 }
 
 /// The sites that allocated: callers' own entries in the table of stacks apart, where sums say so.
@@ -217,7 +217,7 @@ fn allocating(image: &Image) -> Vec<u32> {
     }
 }
 
-impl Asked {
+impl Query {
     /// Replays what was asked about alone; what is alive at the end holds it alone, too.
     pub(super) fn replay(
         &self,

@@ -1,6 +1,6 @@
 //! `heaptape fragmentation`: how live blocks lie in memory at a moment (`--until`, or the end), and who keeps nearly empty pages.
 
-use super::questions::{Answer, Asked, Shown, ask, group};
+use super::questions::{Answer, Query, Shown, ask, group};
 use super::{Error, Outcome};
 use crate::model::fragments::Fragments;
 use crate::text::{Screen, Style, bytes, count, counted, percent};
@@ -36,22 +36,22 @@ const PAGE: u64 = 4096;
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
-pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, symbols, progress| {
+pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(query, out, style, true, |image, symbols, progress| {
         if image.tape.is_sampled() {
             let why = "this needs every block, and the recording is a sample: how full pages are cannot be said";
             return Err(Error::Unanswerable(why.into()));
         }
-        let span = image.span(&asked.range).with_history();
-        let outcome = asked.replay(image, span, symbols, progress, &mut ());
+        let span = image.span(&query.range).with_history();
+        let outcome = query.replay(image, span, symbols, progress, &mut ());
         let page = match u64::from(image.tape.process.page_size) {
             page if page.is_power_of_two() && page >= 512 => page,
             _ => PAGE,
         };
         let found = Fragments::of(&outcome.live, page);
         let rows = found.sites.iter().zip(0u32..).map(|(row, site)| (site, [row.bytes, row.blocks, row.live]));
-        let groups = group(asked, image, symbols, rows);
-        let sites = groups.iter().take(asked.top).map(|group| {
+        let groups = group(query, image, symbols, rows);
+        let sites = groups.iter().take(query.top).map(|group| {
             let [pinned_bytes, blocks, live_bytes] = group.values;
             Row { pinned_bytes, blocks, live_bytes, shown: group.shown(image, symbols) }
         });

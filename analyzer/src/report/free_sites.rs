@@ -1,7 +1,7 @@
 //! `heaptape free-sites`: where memory is given back, and where it came from.
 
 use super::frames::{Lines, place, place_line};
-use super::questions::{Answer, Asked, Shown, ask, group};
+use super::questions::{Answer, Query, Shown, ask, group};
 use super::{Error, Outcome};
 use crate::model::free_sites::FreeSites;
 use crate::text::{Screen, Style, bytes, count};
@@ -31,14 +31,14 @@ struct FreeSitesAnswer {
 ///
 /// # Errors
 /// When nothing can be read, frees were recorded without stacks, or `out` fails.
-pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, symbols, progress| {
+pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(query, out, style, true, |image, symbols, progress| {
         if !image.tape.process.free_sites {
             let why = "frees were recorded without their stacks: record with --free-stacks";
             return Err(Error::Unanswerable(why.into()));
         }
         let mut model = FreeSites::default();
-        let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
+        let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
         let mut sums: FxHashMap<u32, [u64; 3]> = FxHashMap::default();
         for (&(at, _), freed) in &model.pairs {
             let sum = sums.entry(at).or_default();
@@ -46,10 +46,10 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         }
         let mut rows: Vec<(u32, [u64; 3])> = sums.into_iter().collect();
         rows.sort_unstable();
-        let groups = group(asked, image, symbols, rows.into_iter());
+        let groups = group(query, image, symbols, rows.into_iter());
         let sites: Vec<Row> = groups
             .iter()
-            .take(asked.top)
+            .take(query.top)
             .map(|group| {
                 let [blocks, bytes, blocks_of_other_threads] = group.values;
                 let from = model.pairs.iter().filter(|((at, _), _)| *at == group.site);

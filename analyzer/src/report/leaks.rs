@@ -9,7 +9,7 @@ pub use suppressed::Rules;
 
 use super::frames::{FrameJson, stack_json};
 use super::grouping::{By, key};
-use super::questions::{Asked, Head};
+use super::questions::{Head, Query};
 use super::sums::sums;
 use super::{Error, Outcome, json, say_missing};
 use crate::event::Span;
@@ -172,7 +172,7 @@ impl Default for Options {
 /// When a file of suppressions cannot be read, or a process was named that is not there.
 pub fn find<'a>(
     recordings: &'a [Recording],
-    asked: &Asked,
+    query: &Query,
     options: &Options,
     symbols: &mut Symbolizer,
 ) -> Result<Found<'a>, Error> {
@@ -180,14 +180,14 @@ pub fn find<'a>(
     let rules = Rules::read(&options.suppressions, options.built_in)?;
     let (leaks, at_exit, missing) = (Vec::new(), Vec::new(), Vec::new());
     let mut found = Found { leaks, at_exit, total: Total::default(), peak_bytes: 0, missing, rules };
-    for image in asked.images(recordings, symbols)? {
+    for image in query.images(recordings, symbols)? {
         if options.built_in {
             found.rules.add_own(image, symbols);
         }
         let lacking = if image.has_events() {
-            of_events(image, asked, options.depth, symbols, &progress, &mut found)
+            of_events(image, query, options.depth, symbols, &progress, &mut found)
         } else {
-            of_sums(image, asked, &progress, symbols, &mut found)?
+            of_sums(image, query, &progress, symbols, &mut found)?
         };
         found.missing.push((image, lacking));
     }
@@ -205,15 +205,15 @@ pub fn find<'a>(
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
-pub fn run(asked: &Asked, options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    let recordings = asked.open()?;
-    let mut symbols = asked.symbolizer();
-    let mut found = find(&recordings, asked, options, &mut symbols)?;
+pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    let recordings = query.open()?;
+    let mut symbols = query.symbolizer();
+    let mut found = find(&recordings, query, options, &mut symbols)?;
     let lacking =
         found.missing.iter().map(|(_, missing)| missing.len()).chain(recordings.iter().map(|r| r.missing.len())).sum();
     if let Some(dialect) = options.generate {
         suppressions(&found, dialect, options, &mut symbols, out)?;
-    } else if asked.json {
+    } else if query.json {
         let top = |leaks: &[Leak]| options.top.unwrap_or(leaks.len()).min(leaks.len());
         let processes = found.missing.iter().map(|(image, missing)| Process {
             head: Head::of(image, missing),
@@ -238,7 +238,7 @@ pub fn run(asked: &Asked, options: &Options, out: &mut dyn Write, style: Style) 
             say_missing(&mut screen, "", &recording.missing)?;
         }
         let images: Vec<&Image> = found.missing.iter().map(|(image, _)| *image).collect();
-        asked.processes.note(&images).iter().try_for_each(|note| screen.line(note))?;
+        query.processes.note(&images).iter().try_for_each(|note| screen.line(note))?;
     }
     Ok(Outcome::of(lacking))
 }
@@ -281,20 +281,20 @@ struct Group {
 /// Leaks of an image with events.
 fn of_events<'a>(
     image: &'a Image,
-    asked: &Asked,
+    query: &Query,
     depth: usize,
     symbols: &mut Symbolizer,
     progress: &Progress,
     found: &mut Found<'a>,
 ) -> Vec<Missing> {
-    let span = image.span(&asked.range);
+    let span = image.span(&query.range);
     let axis = axis(image, span);
     let mut model = Leaks::new(axis, image.tape.process.free_sites);
-    let outcome = asked.replay(image, span.with_history(), symbols, progress, &mut model);
+    let outcome = query.replay(image, span.with_history(), symbols, progress, &mut model);
     let mut missing = image.missing.clone();
     missing.extend(outcome.missing);
     let born = Span { end: u64::MAX, end_tick: u64::MAX, ..span };
-    let by = asked.by.unwrap_or(if depth == 0 { By::Stack } else { By::Frames(depth) });
+    let by = query.by.unwrap_or(if depth == 0 { By::Stack } else { By::Frames(depth) });
     let mut survivors: Vec<((u32, bool), Survivors)> = model.survivors(&outcome.live, born).into_iter().collect();
     let run = run_of(image, axis, span, &model, &missing);
     survivors.sort_by_key(|(key, _)| *key);
@@ -326,7 +326,7 @@ fn of_events<'a>(
     found.leaks.extend(leaks);
     found.peak_bytes = found.peak_bytes.saturating_add(run.peak_bytes);
     // What lives on has a stack of its own; of this nothing does: a function says enough.
-    let by = if by == By::Stack && asked.by.is_none() { By::Function } else { by };
+    let by = if by == By::Stack && query.by.is_none() { By::Function } else { by };
     at_exit(image, &run, &model, by, symbols, found);
     missing
 }
@@ -388,14 +388,14 @@ fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, by: By, symbols: &mut
 /// Leaks of sums: what was allocated and not freed, with evidence where the sums were looked at through the run.
 fn of_sums<'a>(
     image: &'a Image,
-    asked: &Asked,
+    query: &Query,
     progress: &Progress,
     symbols: &mut Symbolizer,
     found: &mut Found<'a>,
 ) -> Result<Vec<Missing>, Error> {
     let mut sums = sums(image, progress);
-    if !asked.filter.is_all() {
-        let chosen = asked.filter.sites(image.stacks(), symbols);
+    if !query.filter.is_all() {
+        let chosen = query.filter.sites(image.stacks(), symbols);
         sums.sites.retain(|row| chosen.get(row.site as usize).copied().unwrap_or(false));
     }
     sums.needs_frees(image)?;

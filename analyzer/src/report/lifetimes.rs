@@ -1,6 +1,6 @@
 //! `heaptape lifetimes`: how long blocks live, in all and by site.
 
-use super::questions::{Answer, Asked, Shown, ask, group};
+use super::questions::{Answer, Query, Shown, ask, group};
 use super::{Error, Outcome};
 use crate::model::lifetimes::{CLASSES, Lifetimes, Lives};
 use crate::pictures;
@@ -39,13 +39,13 @@ struct LifetimesAnswer {
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
-pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, symbols, progress| {
+pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(query, out, style, true, |image, symbols, progress| {
         let mut model = Lifetimes::new(image.clock.ticks_per_second);
-        let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
+        let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
         let rows = model.sites.iter().zip(0u32..).map(|(lives, site)| (site, [lives.died, lives.sum, lives.longest]));
-        let groups = group(asked, image, symbols, rows);
-        let sites = groups.iter().take(asked.top).map(|group| {
+        let groups = group(query, image, symbols, rows);
+        let sites = groups.iter().take(query.top).map(|group| {
             let ([died, sum, _], [.., longest]) = (group.values, group.most);
             Row { died, mean: sum / died.max(1), longest, shown: group.shown(image, symbols) }
         });

@@ -1,6 +1,6 @@
 //! `heaptape peak`: who holds the greatest live bytes, and whose own peak lies elsewhere.
 
-use super::questions::{Answer, Asked, Shown, When, ask, group};
+use super::questions::{Answer, Query, Shown, When, ask, group};
 use super::sums::sums;
 use super::{Error, Outcome};
 use crate::model::peak::Peak;
@@ -30,9 +30,9 @@ struct PeakAnswer {
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
-pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, false, |image, symbols, progress| {
-        if asked.is_all() && !image.has_events() {
+pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(query, out, style, false, |image, symbols, progress| {
+        if query.is_all() && !image.has_events() {
             let sums = sums(image, progress);
             if !sums.has_peak {
                 return Err(Error::Unanswerable(
@@ -40,8 +40,8 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 ));
             }
             let rows = sums.sites.iter().map(|row| (row.site, [row.peak_bytes, row.peak_blocks]));
-            let holders = group(asked, image, symbols, rows);
-            let holders = holders.iter().take(asked.top).map(|group| Row {
+            let holders = group(query, image, symbols, rows);
+            let holders = holders.iter().take(query.top).map(|group| Row {
                 bytes: group.values[0],
                 blocks: group.values[1],
                 own_peak_bytes: None,
@@ -57,19 +57,19 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             };
             return Ok((answer, Vec::new()));
         }
-        let span = image.span(&asked.range);
+        let span = image.span(&query.range);
         let mut model = Peak::within(span);
-        let start = asked.start(image, span, true);
+        let start = query.start(image, span, true);
         if let Some(summary) = start.as_ref().and_then(|start| start.summary.as_ref()) {
             model.begin(summary);
         }
-        let outcome = asked.replay_from(image, start.as_ref(), span.with_history(), symbols, progress, &mut model);
+        let outcome = query.replay_from(image, start.as_ref(), span.with_history(), symbols, progress, &mut model);
         model.finish();
         let (held, at) = model.peak();
         let rows =
             model.shares().map(|share| (share.site, [share.at_peak.bytes, share.at_peak.blocks, share.own_peak]));
-        let holders = group(asked, image, symbols, rows);
-        let holders = holders.iter().take(asked.top).map(|group| Row {
+        let holders = group(query, image, symbols, rows);
+        let holders = holders.iter().take(query.top).map(|group| Row {
             bytes: group.values[0],
             blocks: group.values[1],
             own_peak_bytes: Some(group.values[2]),

@@ -23,7 +23,7 @@ pub(super) const NEEDS_EVENTS: &str = "this needs events, and there are none: th
 
 /// What was asked.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct Query {
     /// Recordings and files.
     pub paths: Vec<PathBuf>,
     /// JSON instead of text.
@@ -42,7 +42,7 @@ pub struct Asked {
     pub origin: Origin,
 }
 
-impl Asked {
+impl Query {
     /// Opens what was named.
     ///
     /// # Errors
@@ -121,22 +121,22 @@ struct All<'a, A> {
 
 /// Asks each image and prints the answers. `needs_events`: whether a profile alone cannot answer.
 pub(super) fn ask<A: Answer>(
-    asked: &Asked,
+    query: &Query,
     out: &mut dyn Write,
     style: Style,
     needs_events: bool,
     mut answer: impl FnMut(&Image, &mut Symbolizer, &Progress) -> Result<(A, Vec<Missing>), Error>,
 ) -> Result<Outcome, Error> {
-    let recordings = asked.open()?;
-    let mut symbols = asked.symbolizer();
-    let images = asked.images(&recordings, &mut symbols)?;
-    if (needs_events || !asked.is_all()) && !images.iter().any(|image| image.has_events()) {
+    let recordings = query.open()?;
+    let mut symbols = query.symbolizer();
+    let images = query.images(&recordings, &mut symbols)?;
+    if (needs_events || !query.is_all()) && !images.iter().any(|image| image.has_events()) {
         return Err(Error::Unanswerable(NEEDS_EVENTS.into()));
     }
-    let note = asked.processes.note(&images);
-    let (images, folded) = match asked.json {
+    let note = query.processes.note(&images);
+    let (images, folded) = match query.json {
         true => (images, Vec::new()),
-        false => asked.processes.fold(images),
+        false => query.processes.fold(images),
     };
     let progress = Progress::new("reading events");
     let mut answers = Vec::new();
@@ -153,7 +153,7 @@ pub(super) fn ask<A: Answer>(
     let lacking = answers.iter().filter(|(_, _, missing)| !missing.is_empty()).count();
     let lacking = lacking + folded.iter().filter(|image| !image.missing.is_empty()).count();
     let lacking = lacking + recordings.iter().map(|recording| recording.missing.len()).sum::<usize>();
-    if asked.json {
+    if query.json {
         let processes =
             answers.iter().map(|(image, answer, missing)| One { head: Head::of(image, missing), answer }).collect();
         json::print(out, &All { processes })?;
@@ -209,7 +209,7 @@ pub(super) struct Group<const N: usize> {
 
 /// Groups rows of sites by the innermost frames of the program; greatest first value first.
 pub(super) fn group<const N: usize>(
-    asked: &Asked,
+    query: &Query,
     image: &Image,
     symbols: &mut Symbolizer,
     rows: impl Iterator<Item = (u32, [u64; N])>,
@@ -218,7 +218,7 @@ pub(super) fn group<const N: usize>(
     let mut known: FxHashMap<Vec<String>, usize> = FxHashMap::default();
     for (site, values) in rows.filter(|(_, values)| values[0] > 0) {
         let place = place(symbols, image.stacks(), site, FRAMES);
-        let key = match asked.by {
+        let key = match query.by {
             None | Some(By::Frames(FRAMES)) => place.names.clone(),
             Some(by) => key(symbols, image.stacks(), site, by),
         };
@@ -227,7 +227,7 @@ pub(super) fn group<const N: usize>(
             groups.push(Group {
                 place,
                 key,
-                by: asked.by,
+                by: query.by,
                 site,
                 sites: 0,
                 values: [0; N],

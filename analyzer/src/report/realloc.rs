@@ -1,6 +1,6 @@
 //! `heaptape realloc`: what resizes cost, and who resizes the same block again and again.
 
-use super::questions::{Answer, Asked, Shown, ask, group};
+use super::questions::{Answer, Query, Shown, ask, group};
 use super::{Error, Outcome};
 use crate::model::resizes::Resizes;
 use crate::text::{Screen, Style, bytes, count, counted, percent};
@@ -39,16 +39,16 @@ struct ReallocAnswer {
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
-pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, symbols, progress| {
+pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(query, out, style, true, |image, symbols, progress| {
         let mut model = Resizes::default();
-        let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
+        let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
         model.finish(&outcome.live);
         let rows = model.rows.iter().zip(0u32..);
         let rows =
             rows.map(|(row, site)| (site, [row.resizes, row.moved, row.copied, row.grown, row.shrunk, row.longest]));
-        let groups = group(asked, image, symbols, rows);
-        let sites = groups.iter().take(asked.top).map(|group| {
+        let groups = group(query, image, symbols, rows);
+        let sites = groups.iter().take(query.top).map(|group| {
             let ([resizes, moved, copied_bytes, grown, shrunk, _], [.., longest_chain]) = (group.values, group.most);
             Row { resizes, moved, copied_bytes, grown, shrunk, longest_chain, shown: group.shown(image, symbols) }
         });

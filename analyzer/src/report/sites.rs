@@ -1,6 +1,6 @@
 //! `heaptape sites`: where memory is allocated, how much, and how much of it is gone.
 
-use super::questions::{Answer, Asked, Shown, ask, group};
+use super::questions::{Answer, Query, Shown, ask, group};
 use super::sums::{of_asked, sums};
 use super::{Error, Outcome};
 use crate::text::{Screen, Style, bytes, count};
@@ -29,19 +29,19 @@ struct SitesAnswer {
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
-pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, !asked.is_all(), |image, symbols, progress| {
-        let sums = match asked.is_all() {
+pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(query, out, style, !query.is_all(), |image, symbols, progress| {
+        let sums = match query.is_all() {
             true => {
                 let sums = sums(image, progress);
                 sums.needs_frees(image)?;
                 sums
             }
-            false => of_asked(image, asked, symbols, progress),
+            false => of_asked(image, query, symbols, progress),
         };
         let rows = sums.sites.iter().map(|row| (row.site, [row.bytes, row.allocs, row.frees, row.freed_bytes]));
-        let groups = group(asked, image, symbols, rows);
-        let sites = groups.iter().take(asked.top).map(|group| {
+        let groups = group(query, image, symbols, rows);
+        let sites = groups.iter().take(query.top).map(|group| {
             let [bytes, allocs, frees, freed_bytes] = group.values;
             Row {
                 bytes,

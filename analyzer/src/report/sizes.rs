@@ -1,6 +1,6 @@
 //! `heaptape sizes`: how large blocks are, and what rounding costs.
 
-use super::questions::{Answer, Asked, ask};
+use super::questions::{Answer, Query, ask};
 use super::{Error, Outcome};
 use crate::model::sizes::{self, Sizes};
 use crate::pictures;
@@ -37,10 +37,10 @@ fn row(row: &sizes::Row, (from, to): (u64, u64)) -> Row {
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
-pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, symbols, progress| {
+pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(query, out, style, true, |image, symbols, progress| {
         let mut model = Sizes::default();
-        let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
+        let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
         let classes = model.classes.iter().enumerate().filter(|(_, row)| row.allocs > 0);
         let classes: Vec<Row> = classes.map(|(class, counted)| row(counted, sizes::bounds(class))).collect();
         let mut common: Vec<Row> = (0u64..)
@@ -49,7 +49,7 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             .map(|(size, counted)| row(counted, (size, size)))
             .collect();
         common.sort_by_key(|row| (std::cmp::Reverse(row.allocs), row.from));
-        common.truncate(asked.top);
+        common.truncate(query.top);
         let sum = |of: fn(&Row) -> u64| classes.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)));
         let (allocs, bytes, rounding_bytes) = (sum(|r| r.allocs), sum(|r| r.bytes), sum(|r| r.rounding_bytes));
         Ok((SizesAnswer { allocs, bytes, rounding_bytes, classes, common }, outcome.missing))

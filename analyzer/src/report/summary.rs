@@ -1,7 +1,7 @@
 //! The summary: what a run did with its heap, on one screen. `heaptape record` prints it, and `heaptape report`.
 
 use super::frames::{Lines, Place, place, place_line};
-use super::questions::Asked;
+use super::questions::Query;
 use super::sums::{Sums, sums, sums_of_new};
 use super::{Error, Outcome, hints, json, say_lines, say_missing, say_own_malloc};
 use crate::load::{Image, Recording};
@@ -314,9 +314,9 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
-pub fn report(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    let mut recordings = asked.open()?;
-    let processes = &asked.processes;
+pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    let mut recordings = query.open()?;
+    let processes = &query.processes;
     let mut note = None;
     // A recording without any process says why, on the same screen.
     if !processes.is_all() {
@@ -324,9 +324,9 @@ pub fn report(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcom
         recordings.iter_mut().for_each(|recording| recording.images.retain(|image| processes.admits(image)));
     }
     let progress = Progress::new("reading events");
-    let summary = summarize(&recordings, asked.symbolizer(), &progress);
+    let summary = summarize(&recordings, query.symbolizer(), &progress);
     drop(progress);
-    if asked.json {
+    if query.json {
         json::print(out, &summary)?;
     } else {
         let mut screen = Screen::new(out, style);
@@ -382,7 +382,7 @@ fn subject(summary: &Summary, recordings: &[Recording]) -> String {
     names.join(", ")
 }
 
-fn print(summary: &Summary, recordings: &[Recording], asked: &Processes, screen: &mut Screen) -> io::Result<()> {
+fn print(summary: &Summary, recordings: &[Recording], query: &Processes, screen: &mut Screen) -> io::Result<()> {
     match &summary.processes[..] {
         [] => screen.heading("no process was recorded")?,
         [process] => {
@@ -395,7 +395,7 @@ fn print(summary: &Summary, recordings: &[Recording], asked: &Processes, screen:
         processes => {
             let number = counted(processes.len() as u64, "process image");
             screen.heading(&format!("{number} of {}", subject(summary, recordings)))?;
-            processes_table(processes, recordings, asked, screen)?;
+            processes_table(processes, recordings, query, screen)?;
         }
     }
     if !summary.processes.is_empty() {
@@ -492,16 +492,16 @@ fn lost(events: u64, is_exact: bool) -> String {
 fn processes_table(
     processes: &[Process],
     recordings: &[Recording],
-    asked: &Processes,
+    query: &Processes,
     screen: &mut Screen,
 ) -> io::Result<()> {
     let images: Vec<&Image> = recordings.iter().flat_map(|recording| &recording.images).collect();
-    let (listed, folded) = asked.fold(images.clone());
+    let (listed, folded) = query.fold(images.clone());
     let is_listed = |image: &Image| listed.iter().any(|listed| std::ptr::eq(*listed, image));
     let pairs = processes.iter().zip(images).filter(|(_, image)| is_listed(image));
     let mut order: Vec<&Process> = pairs.map(|(process, _)| process).collect();
     order.sort_by_key(|process| std::cmp::Reverse(process.numbers.recorded_events));
-    let rows_shown = if asked.all { usize::MAX } else { PROCESSES };
+    let rows_shown = if query.all { usize::MAX } else { PROCESSES };
     let rows: Vec<Vec<String>> = order
         .iter()
         .take(rows_shown)

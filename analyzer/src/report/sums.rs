@@ -1,7 +1,7 @@
 //! Totals and sums by site of an image, the cheapest way that gives them: the tape's own summary, a profile's, or a replay.
 
 use super::Error;
-use super::questions::Asked;
+use super::questions::Query;
 use crate::event::{Range, Span};
 use crate::load::{Accounting, Image, Start};
 use crate::missing::Missing;
@@ -89,9 +89,9 @@ pub fn within(image: &Image, range: &Range, progress: &Progress) -> Sums {
 }
 
 /// The sums of what was asked about.
-pub(super) fn of_asked(image: &Image, asked: &Asked, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
-    let span = image.span(&asked.range);
-    by_replay(image, None, None, false, &mut |models| asked.replay(image, span, symbols, progress, models))
+pub(super) fn of_asked(image: &Image, query: &Query, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
+    let span = image.span(&query.range);
+    by_replay(image, None, None, false, &mut |models| query.replay(image, span, symbols, progress, models))
 }
 
 type Models<'a> = (&'a mut Totals, &'a mut CallSites, &'a mut Peak);

@@ -1,6 +1,6 @@
 //! `heaptape temporary`: blocks freed with nothing, or little, between.
 
-use super::questions::{Answer, Asked, Shown, ask, group};
+use super::questions::{Answer, Query, Shown, ask, group};
 use super::{Error, Outcome};
 use crate::model::temporary::Temporary;
 use crate::text::{Screen, Style, bytes, count, percent};
@@ -30,18 +30,18 @@ struct TemporaryAnswer {
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
-pub fn run(asked: &Asked, between: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, symbols, progress| {
+pub fn run(query: &Query, between: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(query, out, style, true, |image, symbols, progress| {
         let mut model = Temporary::within(between);
-        let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
+        let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
         let rows = &model.rows;
         let sum = |of: fn(&crate::model::temporary::Row) -> u64| {
             rows.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)))
         };
         let (allocs, temporary, bytes) = (sum(|row| row.allocs), sum(|row| row.blocks), sum(|row| row.bytes));
         let rows = rows.iter().zip(0u32..).map(|(row, site)| (site, [row.blocks, row.bytes, row.allocs, row.resized]));
-        let groups = group(asked, image, symbols, rows);
-        let sites = groups.iter().take(asked.top).map(|group| {
+        let groups = group(query, image, symbols, rows);
+        let sites = groups.iter().take(query.top).map(|group| {
             let [temporary, bytes, allocs, ended_by_resize] = group.values;
             Row { temporary, bytes, allocs, ended_by_resize, shown: group.shown(image, symbols) }
         });

@@ -1,6 +1,6 @@
 //! `heaptape threads`: what each thread allocated and freed.
 
-use super::questions::{Answer, Asked, When, ask};
+use super::questions::{Answer, Query, When, ask};
 use super::{Error, Outcome};
 use crate::load::Accounting;
 use crate::model::threads::Threads;
@@ -37,12 +37,12 @@ struct ThreadsAnswer {
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
-pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, symbols, progress| {
+pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(query, out, style, true, |image, symbols, progress| {
         let mut model = Threads::default();
-        let outcome = asked.replay(image, image.span(&asked.range), symbols, progress, &mut model);
+        let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
         let missing = [&image.missing[..], &outcome.missing[..]].concat();
-        let recorded = asked.range.is_all().then_some(&outcome.recorded);
+        let recorded = query.range.is_all().then_some(&outcome.recorded);
         let accounting = Accounting::of(image, &Totals::default(), &missing, recorded);
         let mut threads: Vec<Row> = model
             .rows
@@ -70,8 +70,8 @@ pub fn run(asked: &Asked, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             })
             .collect();
         threads.sort_by_key(|row| (std::cmp::Reverse(row.bytes), row.number));
-        if !asked.json {
-            threads.truncate(asked.top);
+        if !query.json {
+            threads.truncate(query.top);
         }
         Ok((ThreadsAnswer { threads }, outcome.missing))
     })

@@ -2,7 +2,7 @@
 
 use super::frames::{Lines, place, place_line};
 use super::grouping::{By, key};
-use super::questions::{Answer, Asked, When, ask};
+use super::questions::{Answer, Query, When, ask};
 use super::{Error, Outcome};
 use crate::event::Moment;
 use crate::model::timeline::{ByGroup, Timeline};
@@ -70,9 +70,9 @@ fn groups(stacks: &Stacks, symbols: &mut Symbolizer, by: By) -> (Vec<u32>, Vec<S
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.
-pub fn run(asked: &Asked, slices: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(asked, out, style, true, |image, symbols, progress| {
-        let span = image.span(&asked.range);
+pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
+    ask(query, out, style, true, |image, symbols, progress| {
+        let span = image.span(&query.range);
         let from = Moment { number: span.first, tick: span.first_tick.max(image.clock.start_tick) };
         let to = Moment {
             number: span.end.min(image.tape.events),
@@ -80,22 +80,22 @@ pub fn run(asked: &Asked, slices: usize, out: &mut dyn Write, style: Style) -> R
         };
         let by_event = !image.has_times() || span.first > 0 || span.end < u64::MAX;
         let mut model = Timeline::new(from, to, !by_event, slices);
-        let (group_of, names) = asked.by.map(|by| groups(image.stacks(), symbols, by)).unwrap_or_default();
+        let (group_of, names) = query.by.map(|by| groups(image.stacks(), symbols, by)).unwrap_or_default();
         if names.len().saturating_mul(slices) > MOST_NUMBERS {
             let why =
                 format!("{} groups of {slices} slices are too many: --slices, --by function, --by module", names.len());
             return Err(Error::Unanswerable(why));
         }
         let mut grouped = ByGroup::beside(&model, group_of, names.len());
-        let start = asked.start(image, span, !names.is_empty());
+        let start = query.start(image, span, !names.is_empty());
         if let Some(start) = &start {
             model.begin(start.live);
             grouped.begin(start.summary.as_ref().map_or(&[], |summary| &summary.sites[..]));
         }
         let (start, span) = (start.as_ref(), span.with_history());
         let outcome = match names.is_empty() {
-            true => asked.replay_from(image, start, span, symbols, progress, &mut model),
-            false => asked.replay_from(image, start, span, symbols, progress, &mut (&mut model, &mut grouped)),
+            true => query.replay_from(image, start, span, symbols, progress, &mut model),
+            false => query.replay_from(image, start, span, symbols, progress, &mut (&mut model, &mut grouped)),
         };
         model.finish();
         grouped.finish();
@@ -106,7 +106,7 @@ pub fn run(asked: &Asked, slices: usize, out: &mut dyn Write, style: Style) -> R
         });
         let mut groups: Vec<Group> = all.filter(|group| group.most_bytes > 0).collect();
         groups.sort_by(|a, b| b.most_bytes.cmp(&a.most_bytes).then_with(|| a.name.cmp(&b.name)));
-        groups.truncate(if asked.top > 0 { asked.top } else { GROUPS });
+        groups.truncate(if query.top > 0 { query.top } else { GROUPS });
         let when = |slice: usize| match by_event {
             true => When { time_ns: None, event: Some(model.start_of(slice)) },
             false => When::at(image, model.start_of(slice), None),

@@ -2,7 +2,7 @@
 //! `emitted = recorded + lost + sampled out` holds wherever the four numbers are printed.
 
 use heaptape_analyzer::export::{self, html};
-use heaptape_analyzer::report::{Asked, leaks, summary, threads, timeline, verify};
+use heaptape_analyzer::report::{Query, leaks, summary, threads, timeline, verify};
 use heaptape_analyzer::text::Style;
 use serde_json::Value;
 use std::path::Path;
@@ -35,10 +35,10 @@ fn of_verify(text: &str) -> Option<Numbers> {
 /// Insists on the law for a recording; gives how many events are lost, if it can be read.
 #[track_caller]
 pub fn holds(path: &Path, what: &str) -> Option<u64> {
-    let asked = |json| Asked { paths: vec![path.to_path_buf()], json, top: 5, ..Asked::default() };
+    let query = |json| Query { paths: vec![path.to_path_buf()], json, top: 5, ..Query::default() };
     let style = Style::PLAIN;
     type Run<'a> = Box<dyn Fn(&mut Vec<u8>) -> bool + 'a>;
-    let (text, json) = (asked(false), asked(true));
+    let (text, json) = (query(false), query(true));
     let options = leaks::Options::default();
     let runs: [(&str, Run<'_>); 7] = [
         ("report", Box::new(|out| summary::report(&text, out, style).is_ok())),

@@ -4,7 +4,7 @@ use crate::Outcome;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::processes::Processes;
-use heaptape_analyzer::report::{self, Asked, By, Error, Filter};
+use heaptape_analyzer::report::{self, By, Error, Filter, Query};
 use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
 use std::io::Write;
@@ -177,7 +177,8 @@ fn by() -> impl TypedValueParser<Value = By> {
 /// # Errors
 /// Other text.
 pub fn size(text: &str) -> Result<u64, String> {
-    report::gate::bytes(text).ok_or_else(|| format!("'{text}' is not a number of bytes (such as 4096, 64KiB, 1.5MiB)"))
+    report::threshold::bytes(text)
+        .ok_or_else(|| format!("'{text}' is not a number of bytes (such as 4096, 64KiB, 1.5MiB)"))
 }
 
 fn age(text: &str) -> Result<u64, String> {
@@ -199,11 +200,11 @@ impl Common {
     }
 
     /// Returns the options in the form that the analyzer takes. `rows` is the default of `--top`.
-    pub fn query(self, rows: usize) -> Asked {
+    pub fn query(self, rows: usize) -> Query {
         let Common { paths, json, from, until, processes, folding, strict: _, top, by, names, only } = self;
         let (range, origin) = (Range { from, to: until }, names.origin());
         let processes = folding.of(&processes);
-        Asked { paths, json, range, top: top.unwrap_or(rows), processes, filter: only.filter(), by, origin }
+        Query { paths, json, range, top: top.unwrap_or(rows), processes, filter: only.filter(), by, origin }
     }
 }
 

@@ -9,8 +9,8 @@ use clap::ValueEnum;
 use heaptape_analyzer::event::Bound;
 use heaptape_analyzer::processes::Processes;
 use heaptape_analyzer::report::diff::{self, Normal, Options, Order, Side};
-use heaptape_analyzer::report::gate::Against;
-use heaptape_analyzer::report::{Asked, Filter};
+use heaptape_analyzer::report::threshold::Against;
+use heaptape_analyzer::report::{Filter, Query};
 use std::path::{Path, PathBuf};
 
 /// Order of the changes.
@@ -172,8 +172,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let old = runs(&args.a, &args.again_a, &of_a, at_a, &filter);
     let new = runs(&b, &args.again_b, &of_b, at_b, &filter);
     if args.thresholds.is_given() {
-        let query = Asked { paths: vec![b], json: args.json, processes: of_b, filter, ..Asked::default() };
-        let query = Asked { origin: options.origin.clone(), ..query };
+        let query = Query { paths: vec![b], json: args.json, processes: of_b, filter, ..Query::default() };
+        let query = Query { origin: options.origin.clone(), ..query };
         let against = Against { a: old, b: new, options };
         return args.thresholds.check(&query, Some(&against), &args.suppress.options(), args.strict.strict);
     }

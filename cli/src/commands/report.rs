@@ -4,7 +4,7 @@ use super::common::{Folding, Names, ProcessArgs, Strict, print};
 use super::leaks::Suppress;
 use super::thresholds::Thresholds;
 use crate::Outcome;
-use heaptape_analyzer::report::{Asked, summary};
+use heaptape_analyzer::report::{Query, summary};
 use std::path::PathBuf;
 
 /// Options of `heaptape report`.
@@ -33,7 +33,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let (origin, processes) = (args.names.origin(), args.folding.of(&args.processes));
-    let query = Asked { paths: args.paths, json: args.json, processes, origin, ..Asked::default() };
+    let query = Query { paths: args.paths, json: args.json, processes, origin, ..Query::default() };
     if args.thresholds.is_given() {
         return args.thresholds.check(&query, None, &args.suppress.options(), args.strict.strict);
     }

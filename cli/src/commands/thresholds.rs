@@ -4,8 +4,8 @@ use super::leaks::Suppress;
 use crate::Outcome;
 use crate::exit::FAILED;
 use anyhow::Context;
-use heaptape_analyzer::report::gate::{self, Against, Expression, METRICS};
-use heaptape_analyzer::report::{Asked, leaks};
+use heaptape_analyzer::report::threshold::{self, Against, Expression, METRICS};
+use heaptape_analyzer::report::{Query, leaks};
 use heaptape_analyzer::text::Style;
 use std::ffi::OsString;
 use std::io::Write;
@@ -66,22 +66,22 @@ impl Thresholds {
     /// The recordings cannot be read, or a file cannot be written.
     pub fn check(
         &self,
-        query: &Asked,
+        query: &Query,
         against: Option<&Against>,
         options: &leaks::Options,
         strict: bool,
     ) -> anyhow::Result<Outcome> {
         let mut out = std::io::stdout().lock();
-        let verdicts = gate::judge(&self.fail_if, query, options, against)?;
+        let verdicts = threshold::judge(&self.fail_if, query, options, against)?;
         // The program may have been built on another machine, where the folder exists.
         let root = self.source_root.as_ref().map(|root| root.canonicalize().unwrap_or_else(|_| root.clone()));
-        let sarif = gate::sarif(&verdicts, root.as_deref());
-        for (file, text) in [(&self.junit, gate::junit(&verdicts)), (&self.sarif, sarif)] {
+        let sarif = threshold::sarif(&verdicts, root.as_deref());
+        for (file, text) in [(&self.junit, threshold::junit(&verdicts)), (&self.sarif, sarif)] {
             if let Some(file) = file {
                 std::fs::write(file, text).with_context(|| file.display().to_string())?;
             }
         }
-        gate::print(&verdicts, query.json, &mut out, Style::of_stdout())?;
+        threshold::print(&verdicts, query.json, &mut out, Style::of_stdout())?;
         Ok(match (verdicts.failed(), verdicts.missing.is_empty()) {
             (true, _) => Outcome::ThresholdFailed(self.fail_code),
             (false, true) => Outcome::Done,

@@ -8,7 +8,7 @@ use heaptape_analyzer::symbols::saved::Table;
 use heaptape_analyzer::{convert, import, load, unpack};
 use heaptape_formats::perf_map::{Line, UnnamedAddresses};
 use heaptape_formats::{Ending, Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
-use heaptape_tests::workshop;
+use heaptape_tests::test_env;
 use nix::time::ClockId;
 use std::fs;
 use std::io::Write;
@@ -244,7 +244,7 @@ fn main() {
 
 /// The files that a reader's inputs are made from: those of its formats, or all when it takes any.
 fn seeds_of(name: &str, folders: &[&str]) -> Vec<(PathBuf, Vec<u8>)> {
-    let golden = workshop::root().join("tests/golden");
+    let golden = test_env::root().join("tests/golden");
     let mut files = Vec::new();
     folders.iter().for_each(|folder| seeds(&golden.join(folder), &mut files));
     let formats: Vec<Format> = FORMATS.iter().filter(|format| format.1 == name).map(|format| format.0).collect();
@@ -265,7 +265,7 @@ fn seeds_of(name: &str, folders: &[&str]) -> Vec<(PathBuf, Vec<u8>)> {
 /// Feeds one reader. Errors are what most of these bytes deserve; only a panic or a hang is a failure.
 fn feed((name, folders, reader): &(&str, &[&str], Reader), until: Until, seed: u64) {
     let files = seeds_of(name, folders);
-    let note = workshop::kept().join(format!("fuzz-last-round-{name}"));
+    let note = test_env::kept().join(format!("fuzz-last-round-{name}"));
     let (start, mut rounds, mut slowest) = (Instant::now(), 0u64, Duration::ZERO);
     let goes_on = |rounds: u64| match until {
         Until::Rounds(most) => rounds < most,

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use heaptape_tests::browser::{Browser, Screen};
-use heaptape_tests::workshop;
+use heaptape_tests::test_env;
 use std::path::Path;
 use std::process::Command;
 
@@ -81,7 +81,7 @@ const PICTURES: &[Picture] = &[
 
 /// In the folder of the recordings, so that no picture shows where anybody keeps the project.
 fn heaptape(words: &[&str], rounds: &str, folder: &Path) {
-    let status = Command::new(workshop::command())
+    let status = Command::new(test_env::command())
         .args(words)
         .current_dir(folder)
         .env("PYTHONMALLOC", "malloc")
@@ -108,8 +108,8 @@ fn photograph(picture: &Picture, page: &Path, to: &Path) {
 
 fn main() {
     assert!(Browser::is_there(), "no chromium: scripts/install-tools chromium");
-    let place = workshop::folder();
-    let gallery = workshop::root().join("docs/gallery");
+    let place = test_env::folder();
+    let gallery = test_env::root().join("docs/gallery");
     std::fs::copy(gallery.join("index.py"), place.path().join("index.py")).expect("the program");
     for (name, rounds) in [("before", "40"), ("after", "80")] {
         heaptape(&["record", "-q", "-o", name, "--", "python3", "index.py"], rounds, place.path());

@@ -3,13 +3,13 @@
 //! notes.
 #![forbid(unsafe_code)]
 
-use heaptape_tests::{torture, workshop};
+use heaptape_tests::{test_env, torture};
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("forget") => torture::forget(),
         Some("update") => {
-            let before = std::fs::read_to_string(workshop::root().join("docs/torture.md")).unwrap_or_default();
+            let before = std::fs::read_to_string(test_env::root().join("docs/torture.md")).unwrap_or_default();
             print!("{}", torture::table(Some(&before)));
         }
         _ => print!("{}", torture::table(None)),

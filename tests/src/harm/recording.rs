@@ -2,7 +2,7 @@
 
 use super::{Case, Observation};
 use crate::recording::heaptape;
-use crate::{Report, workshop};
+use crate::{Report, test_env};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -92,6 +92,6 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
 
 /// The command that replays a case.
 pub(super) fn replay(case: &Case) -> String {
-    let command = workshop::command();
+    let command = test_env::command();
     format!("HEAPTAPE={} scripts/dev harm replay '{case}'", command.display())
 }

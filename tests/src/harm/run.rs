@@ -1,7 +1,7 @@
 //! Runs a case in one of several ways, and reads what it saw.
 
 use super::Case;
-use crate::{Daemon, Target, workshop};
+use crate::{Daemon, Target, test_env};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::fs::{self, File};
@@ -119,7 +119,7 @@ pub struct Bench {
 impl Bench {
     /// Builds the programs and starts a daemon.
     pub fn new() -> Bench {
-        let folder = workshop::folder();
+        let folder = test_env::folder();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a folder that all may read");
         for kind in 0..4 {
             let name = format!("plug{kind}.so");
@@ -157,7 +157,7 @@ impl Bench {
         }
         if let Way::Recorded(options) = way {
             arguments.extend([
-                workshop::command().to_owned(),
+                test_env::command().to_owned(),
                 "record".into(),
                 "-q".into(),
                 "-o".into(),
@@ -173,10 +173,10 @@ impl Bench {
         match way {
             Way::Bare | Way::Recorded(_) => {}
             Way::Alone => {
-                command.env("LD_PRELOAD", workshop::library()).env("HEAPTAPE_SOCKET", "/nonexistent/socket");
+                command.env("LD_PRELOAD", test_env::library()).env("HEAPTAPE_SOCKET", "/nonexistent/socket");
             }
             Way::Daemon(mode) => {
-                command.env("LD_PRELOAD", workshop::library()).env("HEAPTAPE_SOCKET", self.daemon.socket());
+                command.env("LD_PRELOAD", test_env::library()).env("HEAPTAPE_SOCKET", self.daemon.socket());
                 // A machine that has other work too may be late with its answer.
                 command.env("HEAPTAPE_ATTACH_MS", "10000").env("HEAPTAPE_MODE", mode);
             }

@@ -194,7 +194,7 @@ pub fn measure(side: &Side, known: &Known, depth: usize, symbols: &mut Symbolize
             return Err(Error::Unanswerable(why));
         }
         let sums = if !side.filter.is_all() {
-            let asked = crate::report::Asked { range, filter: side.filter.clone(), ..Default::default() };
+            let asked = crate::report::Query { range, filter: side.filter.clone(), ..Default::default() };
             crate::report::sums::of_asked(image, &asked, symbols, &progress)
         } else if range.is_all() {
             sums(image, &progress)

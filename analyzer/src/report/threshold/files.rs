@@ -1,4 +1,4 @@
-//! Verdicts of gates for other programs: JUnit's XML and SARIF.
+//! Verdicts of thresholds for other programs: JUnit's XML and SARIF.
 
 use super::{Judged, Verdicts};
 use crate::text::clean;
@@ -24,9 +24,9 @@ fn escaped(text: &str) -> String {
     out
 }
 
-fn told(gate: &Judged) -> String {
+fn told(threshold: &Judged) -> String {
     let mut text = String::new();
-    for culprit in &gate.culprits {
+    for culprit in &threshold.culprits {
         let _ = writeln!(text, "{}", culprit.text);
         for line in &culprit.stack {
             let _ = writeln!(text, "    {line}");
@@ -35,17 +35,17 @@ fn told(gate: &Judged) -> String {
     text
 }
 
-/// JUnit: a test case a gate.
+/// JUnit: a test case a threshold.
 pub fn junit(verdicts: &Verdicts) -> String {
-    let failed = verdicts.gates.iter().filter(|gate| gate.failed).count();
-    let head = format!("name=\"heaptape\" tests=\"{}\" failures=\"{failed}\"", verdicts.gates.len());
+    let failed = verdicts.thresholds.iter().filter(|threshold| threshold.failed).count();
+    let head = format!("name=\"heaptape\" tests=\"{}\" failures=\"{failed}\"", verdicts.thresholds.len());
     let mut out =
         format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {head}>\n<testsuite {head} errors=\"0\">\n");
-    for gate in &verdicts.gates {
-        let name = escaped(&gate.gate);
+    for threshold in &verdicts.thresholds {
+        let name = escaped(&threshold.threshold);
         let _ = write!(out, "<testcase classname=\"heaptape\" name=\"{name}\"");
-        if gate.failed {
-            let (shown, told) = (escaped(&gate.shown), escaped(&told(gate)));
+        if threshold.failed {
+            let (shown, told) = (escaped(&threshold.shown), escaped(&told(threshold)));
             let _ = write!(out, ">\n<failure message=\"{name}: it is {shown}\">{told}</failure>\n</testcase>\n");
         } else {
             out += "/>\n";
@@ -58,17 +58,17 @@ pub fn junit(verdicts: &Verdicts) -> String {
     out + "</testsuite>\n</testsuites>\n"
 }
 
-/// SARIF 2.1.0: a result for each culprit of a gate that failed; for the gate itself where nobody in particular is to blame.
+/// SARIF 2.1.0: a result for each culprit of a threshold that failed; for the threshold itself where nobody in particular is to blame.
 /// Files below `root` are named relative to it, as services that show them in a repository need it.
 pub fn sarif(verdicts: &Verdicts, root: Option<&Path>) -> String {
     let mut results = Vec::new();
-    for gate in verdicts.gates.iter().filter(|gate| gate.failed) {
-        let rule = rule_id(gate);
-        let message = format!("{}: it is {}", gate.gate, gate.shown);
-        if gate.culprits.is_empty() {
+    for threshold in verdicts.thresholds.iter().filter(|threshold| threshold.failed) {
+        let rule = rule_id(threshold);
+        let message = format!("{}: it is {}", threshold.threshold, threshold.shown);
+        if threshold.culprits.is_empty() {
             results.push(json!({"ruleId": rule, "level": "error", "message": {"text": clean(&message)}}));
         }
-        for culprit in &gate.culprits {
+        for culprit in &threshold.culprits {
             let text = format!("{} ({message})", culprit.text);
             let mut result = json!({
                 "ruleId": rule,
@@ -86,7 +86,7 @@ pub fn sarif(verdicts: &Verdicts, root: Option<&Path>) -> String {
             results.push(result);
         }
     }
-    let mut rules: Vec<String> = verdicts.gates.iter().map(rule_id).collect();
+    let mut rules: Vec<String> = verdicts.thresholds.iter().map(rule_id).collect();
     rules.sort();
     rules.dedup();
     let rules: Vec<Value> = rules.into_iter().map(|id| json!({"id": id})).collect();
@@ -104,9 +104,9 @@ pub fn sarif(verdicts: &Verdicts, root: Option<&Path>) -> String {
     format!("{log:#}\n")
 }
 
-fn rule_id(gate: &Judged) -> String {
-    let end = gate.gate.find(['<', '>', '=', '!']).unwrap_or(gate.gate.len());
-    format!("heaptape/{}", gate.gate[..end].trim())
+fn rule_id(threshold: &Judged) -> String {
+    let end = threshold.threshold.find(['<', '>', '=', '!']).unwrap_or(threshold.threshold.len());
+    format!("heaptape/{}", threshold.threshold[..end].trim())
 }
 
 /// Where a file is: relative to the source's root where it lies below it.

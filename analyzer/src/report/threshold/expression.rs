@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn gates_are_read_as_people_write_them() {
-        let gate = |text: &str| text.parse::<Expression>().unwrap();
+        let threshold = |text: &str| text.parse::<Expression>().unwrap();
         for (text, value, fails) in [
             ("leaked > 0", 1.0, true),
             ("leaked>0", 0.0, false),
@@ -186,13 +186,13 @@ mod tests {
             ("diff.allocs < -10", -11.0, true),
             ("unknown_frees != 0", 3.0, true),
         ] {
-            assert_eq!(gate(text).holds(value), fails, "{text}");
+            assert_eq!(threshold(text).holds(value), fails, "{text}");
         }
         for bad in
             ["leaked", "leak > 0", "leaked > ", "leaked > 5%", "peak > 3 parsecs", "> 5", "peak ~ 5", "allocs > nan"]
         {
             assert!(bad.parse::<Expression>().is_err(), "{bad}");
         }
-        assert_eq!(gate("diff.live > 5%").unit, Unit::Percent);
+        assert_eq!(threshold("diff.live > 5%").unit, Unit::Percent);
     }
 }

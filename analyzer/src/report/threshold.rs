@@ -11,7 +11,7 @@ use super::frames::{Lines, place, place_line};
 use super::leaks::{self, Found};
 use super::stack_text::text_stack;
 use super::sums::sums;
-use super::{Asked, Error};
+use super::{Error, Query};
 use crate::model::verdict::Verdict;
 use crate::progress::Progress;
 use crate::symbols::Symbolizer;
@@ -51,7 +51,7 @@ pub struct Culprit {
 #[derive(Clone, Debug, Serialize)]
 pub struct Judged {
     /// As it was written.
-    pub gate: String,
+    pub threshold: String,
     /// What is measured.
     #[serde(skip)]
     pub metric: &'static str,
@@ -72,7 +72,7 @@ pub struct Judged {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdicts {
     /// One by one.
-    pub gates: Vec<Judged>,
+    pub thresholds: Vec<Judged>,
     /// What is missing of the recordings, in words: a gate that passed may not have seen all.
     pub missing: Vec<String>,
     /// What else a reader should know: processes that were not recorded, or several that were named as one.
@@ -82,7 +82,7 @@ pub struct Verdicts {
 impl Verdicts {
     /// Whether one failed.
     pub fn failed(&self) -> bool {
-        self.gates.iter().any(|gate| gate.failed)
+        self.thresholds.iter().any(|threshold| threshold.failed)
     }
 }
 
@@ -96,20 +96,20 @@ const LINES: usize = 20;
 /// # Errors
 /// When nothing can be read, or a gate asks for what is not there.
 pub fn judge(
-    gates: &[Expression],
-    asked: &Asked,
+    thresholds: &[Expression],
+    query: &Query,
     options: &leaks::Options,
     against: Option<&Against>,
 ) -> Result<Verdicts, Error> {
     let mut verdicts = Verdicts::default();
     let mut values: BTreeMap<&'static str, f64> = BTreeMap::new();
-    let mut symbols = asked.symbolizer();
-    let recordings = asked.open()?;
-    let needs = |of: fn(&Expression) -> bool| gates.iter().any(of);
+    let mut symbols = query.symbolizer();
+    let recordings = query.open()?;
+    let needs = |of: fn(&Expression) -> bool| thresholds.iter().any(of);
     // Whatever is measured, a recording of nothing passes no gate. A comparison looks at both sides by itself.
-    if needs(|gate| !gate.is_of_diff()) {
-        let images = asked.images(&recordings, &mut symbols)?;
-        verdicts.notes.extend(asked.processes.note(&images));
+    if needs(|threshold| !threshold.is_of_diff()) {
+        let images = query.images(&recordings, &mut symbols)?;
+        verdicts.notes.extend(query.processes.note(&images));
     }
     for recording in &recordings {
         verdicts.missing.extend(recording.missing.iter().map(ToString::to_string));
@@ -119,10 +119,10 @@ pub fn judge(
         }
     }
     if needs(Expression::is_of_sums) {
-        of_sums(&recordings, asked, &mut values, &mut verdicts)?;
+        of_sums(&recordings, query, &mut values, &mut verdicts)?;
     }
     let found = match needs(Expression::is_of_leaks) {
-        true => Some(leaks::find(&recordings, asked, options, &mut symbols)?),
+        true => Some(leaks::find(&recordings, query, options, &mut symbols)?),
         false => None,
     };
     if let Some(found) = &found {
@@ -140,25 +140,25 @@ pub fn judge(
             ));
         }
     };
-    for gate in gates {
+    for threshold in thresholds {
         let missing = || {
             let why = "the recording holds only sums, which do not say it";
-            Error::Unanswerable(format!("{}: {} cannot be measured: {why}", gate.text, gate.metric))
+            Error::Unanswerable(format!("{}: {} cannot be measured: {why}", threshold.text, threshold.metric))
         };
-        let value = match (&compared, gate.is_of_diff()) {
-            (Some(compared), true) => of_diff(compared, gate).ok_or_else(missing)?,
-            _ => *values.get(gate.metric).ok_or_else(missing)?,
+        let value = match (&compared, threshold.is_of_diff()) {
+            (Some(compared), true) => of_diff(compared, threshold).ok_or_else(missing)?,
+            _ => *values.get(threshold.metric).ok_or_else(missing)?,
         };
-        let failed = gate.holds(value);
+        let failed = threshold.holds(value);
         let culprits = match (failed, &found, &compared) {
             (false, ..) => Vec::new(),
-            (true, _, Some(compared)) if gate.is_of_diff() => changed(compared, gate, value),
-            (true, Some(found), _) if gate.is_of_leaks() => leaking(found, gate, &mut symbols),
+            (true, _, Some(compared)) if threshold.is_of_diff() => changed(compared, threshold, value),
+            (true, Some(found), _) if threshold.is_of_leaks() => leaking(found, threshold, &mut symbols),
             _ => Vec::new(),
         };
-        let (metric, limit) = (gate.metric, gate.limit());
-        let (gate, shown) = (gate.text.clone(), shown(gate, value));
-        verdicts.gates.push(Judged { gate, metric, limit, failed, value, shown, culprits });
+        let (metric, limit) = (threshold.metric, threshold.limit());
+        let (threshold, shown) = (threshold.text.clone(), shown(threshold, value));
+        verdicts.thresholds.push(Judged { threshold, metric, limit, failed, value, shown, culprits });
     }
     if let Some(compared) = compared {
         verdicts.missing.extend(compared.missing);
@@ -166,14 +166,14 @@ pub fn judge(
     Ok(verdicts)
 }
 
-fn shown(gate: &Expression, value: f64) -> String {
+fn shown(threshold: &Expression, value: f64) -> String {
     let number = value.abs().min(u64::MAX as f64) as u64;
     let sign = if value < 0.0 { "-" } else { "" };
-    match gate.unit {
+    match threshold.unit {
         Unit::Percent if value.is_infinite() => "new, from 0".into(),
         Unit::Percent => format!("{value:+.2}%"),
         // Of a comparison the sign says in which direction.
-        _ if gate.is_of_diff() && value > 0.0 && gate.metric != "diff.sites" => match gate.unit {
+        _ if threshold.is_of_diff() && value > 0.0 && threshold.metric != "diff.sites" => match threshold.unit {
             Unit::Bytes => format!("+{}", text::bytes(number)),
             _ => format!("+{}", text::count(number)),
         },
@@ -184,16 +184,16 @@ fn shown(gate: &Expression, value: f64) -> String {
 
 fn of_sums(
     recordings: &[crate::load::Recording],
-    asked: &Asked,
+    query: &Query,
     values: &mut BTreeMap<&'static str, f64>,
     verdicts: &mut Verdicts,
 ) -> Result<(), Error> {
     let progress = Progress::new("reading events");
-    let mut symbols = asked.symbolizer();
-    for image in asked.images(recordings, &mut symbols)? {
-        let sums = match asked.is_all() {
+    let mut symbols = query.symbolizer();
+    for image in query.images(recordings, &mut symbols)? {
+        let sums = match query.is_all() {
             true => sums(image, &progress),
-            false => super::sums::of_asked(image, asked, &mut symbols, &progress),
+            false => super::sums::of_asked(image, query, &mut symbols, &progress),
         };
         verdicts.missing.extend(sums.missing.iter().map(ToString::to_string));
         let totals = &sums.totals;
@@ -249,8 +249,8 @@ fn of_leaks(found: &Found, values: &mut BTreeMap<&'static str, f64>) {
 }
 
 /// The change that a gate is about, or its share of the old value.
-fn of_diff(found: &diff::Found, gate: &Expression) -> Option<f64> {
-    let (a, b) = match gate.metric {
+fn of_diff(found: &diff::Found, threshold: &Expression) -> Option<f64> {
+    let (a, b) = match threshold.metric {
         "diff.live" => (found.a.live_bytes, found.b.live_bytes),
         "diff.live.blocks" => (found.a.live_blocks, found.b.live_blocks),
         "diff.allocated" => (found.a.bytes, found.b.bytes),
@@ -258,7 +258,7 @@ fn of_diff(found: &diff::Found, gate: &Expression) -> Option<f64> {
         "diff.sites" => return Some(found.changes.len() as f64),
         _ => found.peak_bytes?,
     };
-    Some(match gate.unit {
+    Some(match threshold.unit {
         Unit::Percent if a == b => 0.0,
         Unit::Percent if a == 0.0 => f64::INFINITY,
         Unit::Percent => (b - a) * 100.0 / a,
@@ -266,16 +266,16 @@ fn of_diff(found: &diff::Found, gate: &Expression) -> Option<f64> {
     })
 }
 
-fn changed(found: &diff::Found, gate: &Expression, value: f64) -> Vec<Culprit> {
-    let delta = |change: &diff::Change| match gate.metric {
+fn changed(found: &diff::Found, threshold: &Expression, value: f64) -> Vec<Culprit> {
+    let delta = |change: &diff::Change| match threshold.metric {
         "diff.live" | "diff.peak" => change.delta.live_bytes,
         "diff.live.blocks" => change.delta.live_blocks,
         "diff.allocs" => change.delta.allocs,
         _ => change.delta.bytes,
     };
     // Where the whole became less, those that became less are named.
-    let sign = if gate.metric != "diff.sites" && value < 0.0 { -1.0 } else { 1.0 };
-    let grew = |change: &&diff::Change| gate.metric == "diff.sites" || delta(change) * sign > 0.0;
+    let sign = if threshold.metric != "diff.sites" && value < 0.0 { -1.0 } else { 1.0 };
+    let grew = |change: &&diff::Change| threshold.metric == "diff.sites" || delta(change) * sign > 0.0;
     let mut worst: Vec<&diff::Change> = found.changes.iter().filter(grew).collect();
     worst.sort_by(|x, y| (delta(y) * sign).total_cmp(&(delta(x) * sign)));
     let told = worst.into_iter().take(CULPRITS).map(|change| Culprit {
@@ -288,9 +288,9 @@ fn changed(found: &diff::Found, gate: &Expression, value: f64) -> Vec<Culprit> {
     told.collect()
 }
 
-fn leaking(found: &Found, gate: &Expression, symbols: &mut Symbolizer) -> Vec<Culprit> {
-    let wanted = class(gate.metric);
-    let list = if gate.metric == FREED_AT_EXIT { &found.at_exit } else { &found.leaks };
+fn leaking(found: &Found, threshold: &Expression, symbols: &mut Symbolizer) -> Vec<Culprit> {
+    let wanted = class(threshold.metric);
+    let list = if threshold.metric == FREED_AT_EXIT { &found.at_exit } else { &found.leaks };
     let own = list.iter().filter(|leak| leak.kept.is_none());
     let told = own.filter(|leak| wanted.is_none_or(|class| leak.verdict == class)).take(CULPRITS).map(|leak| {
         let stacks = leak.image.stacks();
@@ -322,10 +322,15 @@ pub fn print(verdicts: &Verdicts, as_json: bool, out: &mut dyn Write, style: Sty
         return Ok(());
     }
     let mut lines = Vec::new();
-    for gate in &verdicts.gates {
-        let word = if gate.failed { "FAILED" } else { "ok" };
-        lines.push((gate.failed, format!("{word}: {} = {} (limit: {})", gate.metric, gate.shown, gate.limit)));
-        lines.extend(gate.culprits.iter().enumerate().map(|(at, one)| (true, format!("  {}. {}", at + 1, one.text))));
+    for threshold in &verdicts.thresholds {
+        let word = if threshold.failed { "FAILED" } else { "ok" };
+        lines.push((
+            threshold.failed,
+            format!("{word}: {} = {} (limit: {})", threshold.metric, threshold.shown, threshold.limit),
+        ));
+        lines.extend(
+            threshold.culprits.iter().enumerate().map(|(at, one)| (true, format!("  {}. {}", at + 1, one.text))),
+        );
     }
     for line in verdicts.missing.iter().chain(&verdicts.notes) {
         lines.push((false, format!("! {line}")));
