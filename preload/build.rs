@@ -1,4 +1,5 @@
-//! Link options of the library: never unloaded (its code may be on any stack), everything bound at start.
+//! Link options of the library: never unloaded (its code may be on any stack), everything bound at
+//! start.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

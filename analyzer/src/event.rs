@@ -14,8 +14,9 @@ pub enum Kind {
     Free,
     /// A free or resize of an address that was not known to be allocated. It has no index.
     Unmatched,
-    /// No event of the program: what a block was before the next one, its site and bytes. Told only to a pass that begins in the middle of
-    /// the run, of blocks that were allocated in earlier chunks.
+    /// No event of the program: what a block was before the next one, its site and bytes. Told only
+    /// to a pass that begins in the middle of the run, of blocks that were allocated in earlier
+    /// chunks.
     Known,
 }
 
@@ -73,8 +74,8 @@ pub struct Moment {
     pub tick: u64,
 }
 
-/// One end of a range as a person writes it: `1.5s`, `300ms`, `2m`, `1h` after the start, `40%` of the run, or the number
-/// of an event.
+/// One end of a range as a person writes it: `1.5s`, `300ms`, `2m`, `1h` after the start, `40%` of
+/// the run, or the number of an event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     /// Nanoseconds after the start.

@@ -4,8 +4,8 @@
 //! load ──> Image ──> replay ──> model::*  ──> report::*   (text and JSON for people and scripts)
 //!            └─ stacks ──> symbols ──> program_frames ──┘
 //! ```
-//! Models know nothing of files; reports know nothing of replay. Whatever a recording lacks comes along as
-//! [`missing::Missing`], and every report says it.
+//! Models know nothing of files; reports know nothing of replay. Whatever a recording lacks comes
+//! along as [`missing::Missing`], and every report says it.
 #![forbid(unsafe_code)]
 
 pub mod compat;

@@ -1,5 +1,6 @@
-//! Opens what a person names: a recording, an image's folder, or a single file, and says what of it is missing.
-//! Nothing is refused because a part is torn; only what holds nothing readable is an error.
+//! Opens what a person names: a recording, an image's folder, or a single file, and says what of it
+//! is missing. Nothing is refused because a part is torn; only what holds nothing readable is an
+//! error.
 
 pub mod accounting;
 pub mod bare;

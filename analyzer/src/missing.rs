@@ -1,4 +1,5 @@
-//! What a recording lacks. A cut or torn recording is read as far as it goes; what is missing is data, never silence.
+//! What a recording lacks. A cut or torn recording is read as far as it goes; what is missing is
+//! data, never silence.
 
 use heaptape_formats::recording::CRASH_REPORT;
 use std::collections::BTreeMap;
@@ -18,7 +19,8 @@ pub enum Missing {
         /// Tick of its first event behind them.
         to_tick: u64,
     },
-    /// A part of the trace that cannot be used: its events are known to have happened and are not known themselves.
+    /// A part of the trace that cannot be used: its events are known to have happened and are not
+    /// known themselves.
     Chunk {
         /// Chunk number.
         number: u32,
@@ -49,7 +51,8 @@ pub enum Missing {
         /// What is wrong.
         why: String,
     },
-    /// The tape stops without saying how the process ended: the recorder was killed, or is still at work.
+    /// The tape stops without saying how the process ended: the recorder was killed, or is still at
+    /// work.
     NoEnd,
     /// The recording has no end: the recorder was killed, or is still at work.
     Unfinished,
@@ -111,7 +114,8 @@ impl Missing {
         )
     }
 
-    /// Whether events may be lost of which nobody knows how many there are: it is not a known number of events, nor a part of known ones.
+    /// Whether events may be lost of which nobody knows how many there are: it is not a known
+    /// number of events, nor a part of known ones.
     pub const fn hides_more(&self) -> bool {
         !matches!(self, Missing::Lost { .. } | Missing::Chunk { .. } | Missing::Column { .. })
     }

@@ -1,4 +1,5 @@
-//! What reports ask: each model learns one thing from the events that [`crate::replay()`] gives it, and knows nothing of files.
+//! What reports ask: each model learns one thing from the events that [`crate::replay()`] gives it,
+//! and knows nothing of files.
 
 pub mod call_sites;
 pub mod course;

@@ -26,7 +26,8 @@ fn similarity(wanted: &str, name: &str) -> f64 {
     parts + f64::from(u8::from(contained))
 }
 
-/// The names that are most similar to `wanted`, best first; none if nothing is similar. They are safe to print.
+/// The names that are most similar to `wanted`, best first; none if nothing is similar. They are
+/// safe to print.
 pub fn near<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let wanted = wanted.trim_matches(['*', '?', '^', '$', '…']);
     let known: BTreeSet<&str> = names.into_iter().take(MOST).collect();
@@ -36,7 +37,8 @@ pub fn near<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<S
     rated.into_iter().take(LISTED).map(|(_, name)| clean(name).into_owned()).collect()
 }
 
-/// The end of a message about a name that matches nothing: `; similar: a, b`, or some of the names there are.
+/// The end of a message about a name that matches nothing: `; similar: a, b`, or some of the names
+/// there are.
 pub fn hint<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str> + Clone) -> String {
     let near = near(wanted, names.clone());
     if !near.is_empty() {

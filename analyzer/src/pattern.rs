@@ -17,7 +17,8 @@ enum Token {
 }
 
 impl Pattern {
-    /// As in LSan's files: found anywhere in the text, `*` is anything, `^` at the start and `$` at the end hold it there.
+    /// As in LSan's files: found anywhere in the text, `*` is anything, `^` at the start and `$` at
+    /// the end hold it there.
     pub fn found(text: &str) -> Pattern {
         let (text, start) = text.strip_prefix('^').map_or((text, false), |rest| (rest, true));
         let (text, end) = text.strip_suffix('$').map_or((text, false), |rest| (rest, true));
@@ -43,7 +44,8 @@ impl Pattern {
     pub fn matches(&self, text: &str) -> bool {
         let (tokens, text) = (&self.0, text.as_bytes());
         let (mut token, mut at) = (0, 0);
-        // Where the latest `Any` stands, and how far it has swallowed: only that one is ever tried again.
+        // Where the latest `Any` stands, and how far it has swallowed: only that one is ever tried
+        // again.
         let mut back: Option<(usize, usize)> = None;
         while at < text.len() {
             match tokens.get(token) {
@@ -67,7 +69,8 @@ impl Pattern {
     }
 }
 
-/// A function's name as a person writes it, or as reports print it: `…` is anything too, and template arguments may be left out.
+/// A function's name as a person writes it, or as reports print it: `…` is anything too, and
+/// template arguments may be left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionPattern(Pattern);
 

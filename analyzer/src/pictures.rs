@@ -1,5 +1,6 @@
-//! Pictures in text: bars, and lines of small columns. On terminals that show them they are made of block elements, an eighth of a
-//! character fine; elsewhere of plain letters, and lines of columns are left out.
+//! Pictures in text: bars, and lines of small columns. On terminals that show them they are made of
+//! block elements, an eighth of a character fine; elsewhere of plain letters, and lines of columns
+//! are left out.
 
 use crate::text::Style;
 
@@ -28,8 +29,8 @@ pub fn bars(style: Style, value: u64, outer: u64, most: u64, width: usize) -> St
     full.repeat(inner) + &light.repeat(outer.saturating_sub(inner))
 }
 
-/// Values as small columns, the greatest of each group of neighbours where they are more than the width; none where only plain letters
-/// are shown.
+/// Values as small columns, the greatest of each group of neighbours where they are more than the
+/// width; none where only plain letters are shown.
 pub fn sparkline(style: Style, values: &[u64], width: usize) -> Option<String> {
     let most = values.iter().copied().max().filter(|&most| most > 0)?;
     if !style.pictures {

@@ -9,7 +9,8 @@ use heaptape_formats::recording::Exit;
 /// The processes that a person names; all conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Processes {
-    /// A pid, or a folder in the recording. A pid names all programs that the process ran, one after another.
+    /// A pid, or a folder in the recording. A pid names all programs that the process ran, one
+    /// after another.
     pub process: Option<String>,
     /// A pattern of the program's name: `*` stands for any text, `?` for one character.
     pub program: Option<String>,
@@ -21,7 +22,8 @@ pub struct Processes {
 const LISTED: usize = 4;
 /// With fewer processes none is folded away.
 const FEW: usize = 4;
-/// This many processes with the most events are not folded away, other than shells and what went on with another program.
+/// This many processes with the most events are not folded away, other than shells and what went on
+/// with another program.
 const GREATEST: usize = 8;
 /// Nor is a process with at least one in so many of all events.
 const PART: u64 = 100;
@@ -102,8 +104,9 @@ impl Processes {
         Some(format!("pid {pid} ran {several}, one after another: {some}{more}; --process FOLDER names one"))
     }
 
-    /// Splits processes into those that are listed one by one and short-lived ones that are summed up in one line: those that lived less
-    /// than a second and made few of the events. None is summed up when processes are named, or when there are few.
+    /// Splits processes into those that are listed one by one and short-lived ones that are summed
+    /// up in one line: those that lived less than a second and made few of the events. None is
+    /// summed up when processes are named, or when there are few.
     pub fn fold<'a>(&self, chosen: Vec<&'a Image>) -> (Vec<&'a Image>, Vec<&'a Image>) {
         if self.all || !self.is_all() || chosen.len() <= FEW {
             return (chosen, Vec::new());
@@ -136,7 +139,8 @@ fn is_helper(image: &Image) -> bool {
     image.about.exit == Some(Exit::Exec) || SHELLS.contains(&image.name().as_str())
 }
 
-/// Whether a process runs a program of this name: that of its file, of its folder, or that by which it was called.
+/// Whether a process runs a program of this name: that of its file, of its folder, or that by which
+/// it was called.
 fn is_program(image: &Image, pattern: &str) -> bool {
     let called = image.about.argv.first().map(|called| called.rsplit('/').next().unwrap_or(called));
     let folder = image.about.folder.split_once('.').map(|(_, name)| name);

@@ -1,6 +1,7 @@
-//! Which frames belong to the program, which only pass a request for memory on (allocator wrappers, containers, the
-//! language's run-time), and which are internals of an interpreter. The table, and the rule that picks the frames that a
-//! report blames: every report, gate and export that names a place asks [`blamed`].
+//! Which frames belong to the program, which only pass a request for memory on (allocator wrappers,
+//! containers, the language's run-time), and which are internals of an interpreter. The table, and
+//! the rule that picks the frames that a report blames: every report, gate and export that names a
+//! place asks [`blamed`].
 
 use crate::pattern::Pattern;
 use crate::symbols::Frame;
@@ -11,7 +12,8 @@ pub enum Role {
     /// Code of the program; functions of scripts, too.
     #[default]
     Program,
-    /// Code of the interpreter that runs the program, by its name: passed over where a frame of the program is known.
+    /// Code of the interpreter that runs the program, by its name: passed over where a frame of the
+    /// program is known.
     Interpreter(&'static str),
     /// An address without function and module, as that of generated code is.
     Nameless,
@@ -22,7 +24,8 @@ pub enum Role {
 }
 
 impl Role {
-    /// Order in which frames are blamed: lowest first. Where the program has no frame in a stack, the interpreter is blamed.
+    /// Order in which frames are blamed: lowest first. Where the program has no frame in a stack,
+    /// the interpreter is blamed.
     pub const fn rank(self) -> u8 {
         match self {
             Role::Program => 0,
@@ -34,8 +37,9 @@ impl Role {
     }
 }
 
-/// Positions of the innermost `count` frames of a stack that are to blame for its allocations, innermost first: those of the
-/// lowest [`Role::rank`] in the stack. Where all frames are wrappers, the innermost alone. Empty only for an empty stack.
+/// Positions of the innermost `count` frames of a stack that are to blame for its allocations,
+/// innermost first: those of the lowest [`Role::rank`] in the stack. Where all frames are wrappers,
+/// the innermost alone. Empty only for an empty stack.
 ///
 /// Reads no more of `roles` than it needs.
 pub fn blamed(roles: impl IntoIterator<Item = Role>, count: usize) -> Vec<usize> {
@@ -64,11 +68,13 @@ const MODULES: &[&str] = &[
     "[vdso]", "linux-gate", "libffi.so", "libffi-",
 ];
 
-/// Source files of the C++ and Rust standard libraries: paths that contain this. Debug information gives inlined functions
-/// and lambdas without their namespace; the file still shows whose they are.
+/// Source files of the C++ and Rust standard libraries: paths that contain this. Debug information
+/// gives inlined functions and lambdas without their namespace; the file still shows whose they
+/// are.
 const FILES: &[&str] = &["/include/c++/", "/rustlib/src/rust/library/"];
 
-/// The same, by how the path starts: what the Rust compiler calls the source of its library, and of that one's own parts.
+/// The same, by how the path starts: what the Rust compiler calls the source of its library, and of
+/// that one's own parts.
 const FILE_STARTS: &[&str] = &["/rustc/", "/rust/deps/"];
 
 /// Files of scripts that an interpreter brings itself: how they start.
@@ -162,7 +168,8 @@ pub fn is_wrapper(function: &str) -> bool {
         || FUNCTIONS.contains(&function)
 }
 
-/// Whether it is a standard trait's function for a type of the language: `<u8 as alloc::vec::SpecFromElem>::from_elem`.
+/// Whether it is a standard trait's function for a type of the language: `<u8 as
+/// alloc::vec::SpecFromElem>::from_elem`.
 fn is_of_primitive(function: &str) -> bool {
     let Some((kind, rest)) = function.strip_prefix('<').and_then(|inner| inner.split_once(" as ")) else {
         return false;
@@ -172,7 +179,8 @@ fn is_of_primitive(function: &str) -> bool {
     PRIMITIVES.contains(&kind) && NAME_SPACES.iter().any(|space| rest.starts_with(space))
 }
 
-/// Whether a module of that file name holds CPython itself: the interpreter's program or its library.
+/// Whether a module of that file name holds CPython itself: the interpreter's program or its
+/// library.
 pub fn is_cpython(module: &str) -> bool {
     let version = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || b".dmtu-dbg".contains(&byte));
     module.starts_with("libpython") || module.strip_prefix("python").is_some_and(version)
@@ -199,7 +207,8 @@ pub struct Roles {
 }
 
 impl Roles {
-    /// With the names of a user's wrappers: of functions or modules' files, as a whole, with `*` and `?`.
+    /// With the names of a user's wrappers: of functions or modules' files, as a whole, with `*`
+    /// and `?`.
     pub fn new(wrappers: &[String]) -> Roles {
         Roles { wrappers: wrappers.iter().map(|name| Pattern::whole(name)).collect() }
     }

@@ -1,4 +1,5 @@
-//! Progress of long work on stderr: a bar when that is a terminal and the work takes longer than a second, else nothing.
+//! Progress of long work on stderr: a bar when that is a terminal and the work takes longer than a
+//! second, else nothing.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::{Cell, OnceCell};

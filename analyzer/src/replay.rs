@@ -1,5 +1,5 @@
-//! Events -> models, in order: the only place where order matters. The replay keeps the live set and tells each model what
-//! happened to which block; models keep sums.
+//! Events -> models, in order: the only place where order matters. The replay keeps the live set
+//! and tells each model what happened to which block; models keep sums.
 
 use crate::event::{Event, Kind, Span};
 use crate::load::{Image, Recorded, Start};
@@ -8,8 +8,9 @@ use crate::model::live_set::{Block, LiveSet};
 use crate::progress::Progress;
 use heaptape_formats::tape::Entry;
 
-/// Something that learns from events. `old` is the block before the event; none when it is not one of this image's own
-/// (inherited by fork) or not known (born before the span, or in a part that is torn).
+/// Something that learns from events. `old` is the block before the event; none when it is not one
+/// of this image's own (inherited by fork) or not known (born before the span, or in a part that is
+/// torn).
 pub trait Model {
     /// A block is born. `block` is what the live set holds now.
     fn alloc(&mut self, event: &Event, block: &Block) {
@@ -19,7 +20,8 @@ pub trait Model {
     fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
         let _ = (event, old, block);
     }
-    /// A block died. `event` may be the alloc that proves that its free was not seen (`event.kind` tells).
+    /// A block died. `event` may be the alloc that proves that its free was not seen (`event.kind`
+    /// tells).
     fn free(&mut self, event: &Event, old: Option<&Block>) {
         let _ = (event, old);
     }
@@ -27,13 +29,14 @@ pub trait Model {
     fn unmatched(&mut self, event: &Event) {
         let _ = event;
     }
-    /// A block of the parent is met (`gone` none), or is gone: freed, or resized and so the image's own. The recorder writes
-    /// it only when the image frees or resizes it; one of size 0 that is resized is of unknown origin.
+    /// A block of the parent is met (`gone` none), or is gone: freed, or resized and so the image's
+    /// own. The recorder writes it only when the image frees or resizes it; one of size 0 that is
+    /// resized is of unknown origin.
     fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
         let _ = (block, gone);
     }
-    /// A block of this site will be allocated soon, or one will be `freed`. Whoever keeps much of a site may read it, so that
-    /// the processor has it at hand then.
+    /// A block of this site will be allocated soon, or one will be `freed`. Whoever keeps much of a
+    /// site may read it, so that the processor has it at hand then.
     fn soon(&self, site: u32, freed: bool) {
         let _ = (site, freed);
     }
@@ -98,8 +101,8 @@ pub struct Outcome {
     pub recorded: Recorded,
 }
 
-/// Events whose blocks are looked up ahead: their places in memory are far apart, and waiting for all at once takes little
-/// longer than for one.
+/// Events whose blocks are looked up ahead: their places in memory are far apart, and waiting for
+/// all at once takes little longer than for one.
 const AHEAD: usize = 32;
 
 /// Gives every event of a span to the models.
@@ -107,8 +110,9 @@ pub fn replay(image: &Image, span: Span, progress: &Progress, models: &mut impl 
     replay_from(image, None, span, progress, models)
 }
 
-/// The same from a place on, to models that know what was before it. Of blocks that are older only site and bytes are known, and what lives
-/// at the end without having been touched is not in [`Outcome::live`].
+/// The same from a place on, to models that know what was before it. Of blocks that are older only
+/// site and bytes are known, and what lives at the end without having been touched is not in
+/// [`Outcome::live`].
 pub fn replay_from(
     image: &Image,
     start: Option<&Start>,

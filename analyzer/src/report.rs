@@ -1,6 +1,7 @@
 //! The reports: text and JSON for people and scripts. One file each; what they share stands here.
 //!
-//! Text goes through a [`crate::text::Screen`]; JSON goes through [`json::print`], which escapes what could steer a terminal.
+//! Text goes through a [`crate::text::Screen`]; JSON goes through [`json::print`], which escapes
+//! what could steer a terminal.
 
 pub mod diff;
 mod filter;

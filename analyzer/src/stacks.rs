@@ -1,5 +1,6 @@
-//! Call sites and the modules that their addresses lie in. A site is a frame and, through its parent, the whole stack of its
-//! callers; sites are numbered from 1 and a caller's number is smaller.
+//! Call sites and the modules that their addresses lie in. A site is a frame and, through its
+//! parent, the whole stack of its callers; sites are numbered from 1 and a caller's number is
+//! smaller.
 
 use crate::symbols::saved::Saved;
 use heaptape_formats::tape;
@@ -48,7 +49,8 @@ pub struct Site {
     pub parent: u32,
     /// Place in [`Stacks::modules`] plus 1; 0 when the address lies in none.
     pub module: u32,
-    /// Place in [`Stacks::named`] plus 1; 0 when the file does not name it. What has a module too is in one that is no file.
+    /// Place in [`Stacks::named`] plus 1; 0 when the file does not name it. What has a module too
+    /// is in one that is no file.
     pub named: u32,
     /// Sum of the tape's `SITE_` bits.
     pub flags: u8,
@@ -130,7 +132,8 @@ impl Stacks {
         own.for_each(|module| module.called = Some(called.clone()));
     }
 
-    /// Names of modules are looked for there first; their files must not be younger than the recording.
+    /// Names of modules are looked for there first; their files must not be younger than the
+    /// recording.
     pub fn set_saved(&mut self, saved: Option<Saved>, since_unix_ns: u64) {
         let saved = saved.map(Arc::new);
         for module in &mut self.modules {
@@ -138,7 +141,8 @@ impl Stacks {
         }
     }
 
-    /// Looks again for modules of sites that had none when they appeared: their module may have been seen only later.
+    /// Looks again for modules of sites that had none when they appeared: their module may have
+    /// been seen only later.
     pub fn settle(&mut self) {
         let mut by_start: Vec<(u64, u64, u32)> =
             self.modules.iter().enumerate().map(|(at, m)| (m.start, m.end, at as u32 + 1)).collect();
@@ -162,7 +166,8 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// A module was mapped; `place` is its place in [`Stacks::modules`]. Whatever lay there before is gone.
+    /// A module was mapped; `place` is its place in [`Stacks::modules`]. Whatever lay there before
+    /// is gone.
     pub fn add(&mut self, module: &tape::Module, place: usize) {
         let overlapped: Vec<u64> = self
             .by_start
@@ -185,7 +190,8 @@ impl Mapped {
         }
     }
 
-    /// The module of a return address: the byte before it counts, since a call may be the last instruction of a module.
+    /// The module of a return address: the byte before it counts, since a call may be the last
+    /// instruction of a module.
     pub fn find(&self, address: u64) -> u32 {
         match self.by_start.range(..address).next_back() {
             Some((_, &(end, module))) if address <= end => module,

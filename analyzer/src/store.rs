@@ -1,4 +1,5 @@
-//! The daemon's epochs on disk: which folders a question is about. Their names are times, so their order is that of the epochs.
+//! The daemon's epochs on disk: which folders a question is about. Their names are times, so their
+//! order is that of the epochs.
 
 use crate::load;
 use heaptape_formats::pattern::matches;

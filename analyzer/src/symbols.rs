@@ -1,9 +1,11 @@
 //! Address -> function, file and line; the only place that knows ELF and DWARF.
 //!
-//! Two levels: [`Symbolizer::name`] gives the function from symbol tables alone, [`Symbolizer::frames`] adds lines and inlined
-//! functions from debug information, which is read only for modules of which such a frame is asked. What the recording keeps
-//! of its names ([`saved`]) comes first; the files are looked for when it lacks something. A file that is not the one that
-//! was recorded (its build-id differs) names nothing; what cannot be named is `module+0xoffset`.
+//! Two levels: [`Symbolizer::name`] gives the function from symbol tables alone,
+//! [`Symbolizer::frames`] adds lines and inlined functions from debug information, which is read
+//! only for modules of which such a frame is asked. What the recording keeps of its names
+//! ([`saved`]) comes first; the files are looked for when it lacks something. A file that is not
+//! the one that was recorded (its build-id differs) names nothing; what cannot be named is
+//! `module+0xoffset`.
 
 mod code_name;
 mod demangle;
@@ -43,8 +45,8 @@ use std::sync::Arc;
 pub enum Detail {
     /// Lines and inlined functions whatever it costs (up to 2 GiB of debug information a module).
     Full,
-    /// Only of modules with little debug information: for the summary behind a recording, which must not keep anybody
-    /// waiting (64 MiB take about 0.2 s).
+    /// Only of modules with little debug information: for the summary behind a recording, which
+    /// must not keep anybody waiting (64 MiB take about 0.2 s).
     Quick,
 }
 
@@ -75,7 +77,8 @@ impl Frame {
         self.module.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The module's file name as a reader knows it: a program's own is the one that it was called by.
+    /// The module's file name as a reader knows it: a program's own is the one that it was called
+    /// by.
     pub fn shown_module(&self) -> &str {
         self.called.as_deref().unwrap_or_else(|| self.module_name())
     }
@@ -250,7 +253,8 @@ impl Symbolizer {
         frames
     }
 
-    /// The symbol of a site's function as it stands in the file: mangled, where the language mangles.
+    /// The symbol of a site's function as it stands in the file: mangled, where the language
+    /// mangles.
     pub fn symbol(&mut self, stacks: &Stacks, site: &Site) -> Option<String> {
         let module = module_of(stacks, site)?;
         let (object, address) = (self.object(module), link_address(module, site));
@@ -258,8 +262,8 @@ impl Symbolizer {
         Some(String::from_utf8_lossy(symbol).into_owned())
     }
 
-    /// The suppressions that a module brings for LSan; none when it brings none, an error when they cannot be read without
-    /// running it.
+    /// The suppressions that a module brings for LSan; none when it brings none, an error when they
+    /// cannot be read without running it.
     pub fn default_suppressions(&mut self, module: &Module) -> Option<Result<String, &'static str>> {
         let object = self.object(module);
         if let Some(text) = &self.objects[object].saved.suppressions {
@@ -302,7 +306,8 @@ impl Symbolizer {
         self.live(object).own
     }
 
-    /// Link-time start of a function of the module that is not `taken`: `_init`, which no stack passes through, or the first.
+    /// Link-time start of a function of the module that is not `taken`: `_init`, which no stack
+    /// passes through, or the first.
     pub fn unused(&mut self, module: &Module, taken: impl Fn(u64) -> bool) -> Option<u64> {
         let object = self.object(module);
         let functions = &self.live(object).functions;
@@ -339,7 +344,8 @@ impl Symbolizer {
         object
     }
 
-    /// The files that name a module's functions and lines: its own, its debug file, what these point to.
+    /// The files that name a module's functions and lines: its own, its debug file, what these
+    /// point to.
     pub fn sources(&mut self, module: &Module) -> Vec<PathBuf> {
         let object = self.object(module);
         let own = self.live(object).own;
@@ -380,7 +386,8 @@ impl Symbolizer {
         Vec::new()
     }
 
-    /// The files of a module, looked for once. Where none is there, names that are still being written are waited for.
+    /// The files of a module, looked for once. Where none is there, names that are still being
+    /// written are waited for.
     fn live(&mut self, number: usize) -> &mut Live {
         let object = &mut self.objects[number];
         if object.live.is_none() {
@@ -402,7 +409,8 @@ impl Symbolizer {
     }
 }
 
-/// The functions of a module's files: of the first one that has a full symbol table, else what its own file has.
+/// The functions of a module's files: of the first one that has a full symbol table, else what its
+/// own file has.
 fn functions(files: &[(PathBuf, Elf)]) -> Functions {
     let full = files.iter().map(|(_, elf)| elf.functions(false)).find(|functions| !functions.is_empty());
     full.or_else(|| files.first().map(|(_, elf)| minidebug::functions(elf))).unwrap_or_default()

@@ -1,5 +1,6 @@
-//! Text for terminals. Every string that comes from a recording goes through [`clean`], and everything that is printed goes
-//! through a [`Screen`], which replaces what could steer a terminal: no recording can colour, move or hide anything.
+//! Text for terminals. Every string that comes from a recording goes through [`clean`], and
+//! everything that is printed goes through a [`Screen`], which replaces what could steer a
+//! terminal: no recording can colour, move or hide anything.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -45,7 +46,8 @@ impl Style {
     }
 }
 
-/// Whether a character may steer a terminal: C0, DEL, C1, and the marks that reorder, join or hide text.
+/// Whether a character may steer a terminal: C0, DEL, C1, and the marks that reorder, join or hide
+/// text.
 const fn steers(c: char) -> bool {
     matches!(c,
         '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
@@ -77,8 +79,8 @@ pub fn clean_columns(text: &str) -> String {
 /// What [`Harmless`] lets through.
 const PASSED: [char; 3] = ['\n', '\t', '\x0c'];
 
-/// A writer for text that is made elsewhere (dumps): the same replacement on its way out, but for line feeds, tabs, and the form
-/// feeds that gprof prints between listings.
+/// A writer for text that is made elsewhere (dumps): the same replacement on its way out, but for
+/// line feeds, tabs, and the form feeds that gprof prints between listings.
 pub struct Harmless<W> {
     out: W,
     /// A character whose last bytes have not come yet.
@@ -175,7 +177,8 @@ impl<'a> Screen<'a> {
         writeln!(self.out)
     }
 
-    /// A table: the last column is text and takes what is left of the width, all others are numbers.
+    /// A table: the last column is text and takes what is left of the width, all others are
+    /// numbers.
     pub fn table(&mut self, head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
         use comfy_table::{CellAlignment, Table, presets::NOTHING};
         let mut table = Table::new();

@@ -72,7 +72,8 @@ fn no_command_denies_a_loss_that_another_names() {
     }
 }
 
-/// What the recorder knew at the end holds for a tape that lost its last records, and for a process of which nothing was written.
+/// What the recorder knew at the end holds for a tape that lost its last records, and for a process
+/// of which nothing was written.
 #[test]
 fn events_that_could_not_be_written_are_lost() {
     let options = Options::default();

@@ -1,6 +1,6 @@
-//! Against the machine's real gprof, where there is one: exports of recordings whose stacks lie in a real position-independent
-//! C++ program and in a real shared library, which g++ and gcc make here. Totals, every line of the flat profile and every
-//! inclusive sum are those of the stacks.
+//! Against the machine's real gprof, where there is one: exports of recordings whose stacks lie in
+//! a real position-independent C++ program and in a real shared library, which g++ and gcc make
+//! here. Totals, every line of the flat profile and every inclusive sum are those of the stacks.
 
 mod made;
 
@@ -106,8 +106,9 @@ impl Random {
 /// A frame: which object, which of its functions.
 type Frame = (usize, usize);
 
-/// Stacks by chance, innermost first, with the size of what each allocates. Without recursion a function calls only later
-/// ones of its object, so that there are no cycles and every inclusive sum is exact.
+/// Stacks by chance, innermost first, with the size of what each allocates. Without recursion a
+/// function calls only later ones of its object, so that there are no cycles and every inclusive
+/// sum is exact.
 fn stacks(random: &mut Random, objects: &[Built], recursion: bool) -> Vec<(Vec<Frame>, u64)> {
     let stack = |random: &mut Random| {
         let mut frames = Vec::new();

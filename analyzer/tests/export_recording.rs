@@ -1,5 +1,6 @@
-//! Exports of recordings made in code: sums against the plain truth, files against golden dumps, conversions back and forth.
-//! `BLESS=1 cargo test -p heaptape-analyzer --test export_recording` accepts the dumps that are made now.
+//! Exports of recordings made in code: sums against the plain truth, files against golden dumps,
+//! conversions back and forth. `BLESS=1 cargo test -p heaptape-analyzer --test export_recording`
+//! accepts the dumps that are made now.
 
 mod made;
 mod misread;
@@ -35,7 +36,8 @@ fn modules() -> Vec<tape::Module> {
     ]
 }
 
-/// Allocations at every site and without a stack, resizes, frees, a block of 0 bytes and a large one.
+/// Allocations at every site and without a stack, resizes, frees, a block of 0 bytes and a large
+/// one.
 fn steps() -> Vec<Step> {
     let rolls: Vec<(u8, u16, u8, u8, u8)> = (0..240u32)
         .map(|n| ((n * 7 % 13) as u8, (n * n % 3000) as u16, (n % 9) as u8, (n % 3) as u8, (n * 11 % 17) as u8))
@@ -155,7 +157,8 @@ fn a_part_of_the_run_alone_is_exported() {
     assert_eq!(sum(&profile, "alloc-count"), in_part[20..70].iter().filter(taken).count() as u128);
 }
 
-/// The real 64-bit mptrace misreads numbers from 2^31 on: with `--for mptrace` it reads what is there.
+/// The real 64-bit mptrace misreads numbers from 2^31 on: with `--for mptrace` it reads what is
+/// there.
 #[test]
 fn the_real_mptrace_would_show_rebased_addresses_rightly() {
     let (_dir, recording) = made::recording(&steps()[..steps().len() - 2], &options());
@@ -382,7 +385,8 @@ fn a_cut_recording_is_exported_as_far_as_it_goes() {
     }
 }
 
-/// A file may have a stack of all its sites at each of them: 10^10 frames here. The sums are taken from the tree.
+/// A file may have a stack of all its sites at each of them: 10^10 frames here. The sums are taken
+/// from the tree.
 #[test]
 fn stacks_as_deep_as_the_file_is_long_take_linear_time() {
     const DEPTH: u64 = 100_000;
@@ -400,7 +404,8 @@ fn stacks_as_deep_as_the_file_is_long_take_linear_time() {
     let written = converted("gmon", &[&file], &ConvertOptions::default(), &dir.path().join("deep.gmon")).unwrap();
     assert_eq!(sum(&written, "samples"), u128::from(8 * DEPTH));
     let read = gmon::read(&std::fs::read(&written.files[0]).unwrap(), gmon::Hints::default()).unwrap();
-    // Function 2 calls function 3 and so on, around and around: each pair counts what lies below its first passage.
+    // Function 2 calls function 3 and so on, around and around: each pair counts what lies below
+    // its first passage.
     let most = read.arcs().map(|arc| arc.count).max().unwrap();
     assert_eq!(most, 8 * (DEPTH - 1));
 }

@@ -1,4 +1,5 @@
-//! Questions about some of the blocks, against a plain filter of the same steps; and the questions about resizes.
+//! Questions about some of the blocks, against a plain filter of the same steps; and the questions
+//! about resizes.
 
 mod made;
 
@@ -45,7 +46,8 @@ proptest! {
         let mut out = Vec::new();
         let answer = sites::run(&query(&path, filter.clone()), &mut out, Style::PLAIN);
         if !steps.iter().any(|step| step.thread() == thread) {
-            // A thread that the recording does not know is an error: an empty table would look like an answer.
+            // A thread that the recording does not know is an error: an empty table would look like
+            // an answer.
             let refusal = format!("no thread {thread} in the recording");
             prop_assert!(answer.is_err_and(|error| error.to_string().contains(&refusal)));
             return Ok(());

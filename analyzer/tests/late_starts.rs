@@ -1,4 +1,5 @@
-//! A part of the run answered from a place in the middle says what a pass over everything says, to the last byte.
+//! A part of the run answered from a place in the middle says what a pass over everything says, to
+//! the last byte.
 
 mod made;
 
@@ -12,7 +13,8 @@ use made::{Options, Step, program};
 use proptest::prelude::*;
 use std::path::Path;
 
-/// Everything that a range is asked by, as JSON. A range in which there is nothing is an error, and that is an answer too.
+/// Everything that a range is asked by, as JSON. A range in which there is nothing is an error, and
+/// that is an answer too.
 fn answers(path: &Path, range: Range) -> Vec<String> {
     let query = Query { paths: vec![path.to_path_buf()], json: true, range, top: 100, ..Query::default() };
     let by = Query { by: Some(By::Stack), ..query.clone() };
@@ -29,7 +31,8 @@ fn answers(path: &Path, range: Range) -> Vec<String> {
         let recording = open(path).unwrap();
         let until = Range { from: None, to: until };
         let sums = sums::within(&recording.images[0], &until, &Progress::silent("test"));
-        // An inherited block that is met before the place and freed behind it is made here; the recorder writes both at once.
+        // An inherited block that is met before the place and freed behind it is made here; the
+        // recorder writes both at once.
         let totals = Totals { inherited_blocks: 0, inherited_bytes: 0, ..sums.totals };
         said.push(format!("{totals:?} {:?} {:?}", sums.sites, sums.missing));
     }

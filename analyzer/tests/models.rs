@@ -1,4 +1,5 @@
-//! Every model against a plain replay of the same steps, for random programs, chunk sizes and codecs.
+//! Every model against a plain replay of the same steps, for random programs, chunk sizes and
+//! codecs.
 
 mod made;
 
@@ -178,7 +179,8 @@ proptest! {
         prop_assert_eq!(temporary.rows.iter().map(|row| row.blocks).sum::<u64>(), temporaries);
     }
 
-    /// Slices of the timeline, and the series of each site, hold what a plain replay holds at their ends.
+    /// Slices of the timeline, and the series of each site, hold what a plain replay holds at their
+    /// ends.
     #[test]
     fn timeline_and_series(rolls in rolls(), chunk in 1usize..90, slices in 1usize..30) {
         let steps = program(&rolls);

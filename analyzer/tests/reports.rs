@@ -15,8 +15,9 @@ use made::{Options, Step};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// A program of ten seconds: a leak that grows (site 5), a burst at the start (site 4), a cache that is full (site 6), a
-/// buffer that is resized again and again (site 7), and short-lived blocks on another thread (site 3).
+/// A program of ten seconds: a leak that grows (site 5), a burst at the start (site 4), a cache
+/// that is full (site 6), a buffer that is resized again and again (site 7), and short-lived blocks
+/// on another thread (site 3).
 fn steps() -> Vec<Step> {
     let (mut steps, mut index) = (Vec::new(), 0);
     let second = 1_000_000_000;

@@ -1,5 +1,5 @@
-//! Names of addresses in real programs, compiled here. The programs print their own return addresses, load bias, functions
-//! and lines: that is the truth that the symbolizer must find.
+//! Names of addresses in real programs, compiled here. The programs print their own return
+//! addresses, load bias, functions and lines: that is the truth that the symbolizer must find.
 
 use heaptape_analyzer::stacks::{Module, Site, Stacks};
 use heaptape_analyzer::symbols::{Detail, Frame, Symbolizer};
@@ -201,7 +201,8 @@ fn cpp_and_rust_names() {
     let (_dir, dir) = source("rust.rs", RUST);
     for mangling in ["v0", "legacy"] {
         let scheme = format!("-Csymbol-mangling-version={mangling}");
-        // The legacy scheme can only be asked for together with unstable options; where it is refused v0 must do.
+        // The legacy scheme can only be asked for together with unstable options; where it is
+        // refused v0 must do.
         let args = ["-g", "-Copt-level=1", &scheme, "-o", "rust", "rust.rs"];
         if mangling == "legacy"
             && !Command::new("rustc").args(args).current_dir(&dir).output().is_ok_and(|out| out.status.success())
@@ -212,8 +213,8 @@ fn cpp_and_rust_names() {
             return;
         }
         let said = &run(&dir.join("rust"))[0];
-        // The address is that of the instruction behind `lea`: as a return address it belongs to the line of `lea`, as the
-        // address of an interrupted instruction to one of the next lines.
+        // The address is that of the instruction behind `lea`: as a return address it belongs to
+        // the line of `lea`, as the address of an interrupted instruction to one of the next lines.
         let after_signal = stacks(&dir.join("rust"), said, &[], SITE_SIGNAL);
         let after_signal = Symbolizer::new(Detail::Full).frames(&after_signal, &after_signal.site(1));
         assert!((said.line..said.line + 3).contains(&after_signal[0].line.unwrap()), "{after_signal:?}");

@@ -1,7 +1,9 @@
-//! Speed of the readers, each against a plain read of the same file in the same round: `scripts/bench reading`.
+//! Speed of the readers, each against a plain read of the same file in the same round:
+//! `scripts/bench reading`.
 //!
-//! Files are made by the project's own writers: a trace of 10 M events as the recorder writes it, a profile of a million call sites, a gmon.out with
-//! histograms and arcs, a DCPI profile of a large image. The best of five rounds: other programs only ever add.
+//! Files are made by the project's own writers: a trace of 10 M events as the recorder writes it, a
+//! profile of a million call sites, a gmon.out with histograms and arcs, a DCPI profile of a large
+//! image. The best of five rounds: other programs only ever add.
 
 use heaptape_formats::dcpi::{self, Builder as DcpiBuilder, HeaderFields};
 use heaptape_formats::gmon::{self, Arc, Gmon, Hints, Histograms, Record as GmonRecord, Unit};

@@ -125,7 +125,8 @@ fn bad_files_say_what_and_where() {
     assert_eq!(found, std::fs::read_to_string(&expected).expect("BLESS=1 makes it"));
 }
 
-/// A file cut anywhere is read as far as it goes, and never shows an address that the whole file does not have.
+/// A file cut anywhere is read as far as it goes, and never shows an address that the whole file
+/// does not have.
 #[test]
 fn cut_at_every_byte() {
     let file = bytes(&golden("good").into_iter().find(|path| path.ends_with("v007-unknown-lines.dcpi")).expect("it"));
@@ -236,7 +237,8 @@ fn random_bodies_and_headers() {
     }
 }
 
-/// Chunks that all overlap, a footer's worth of zero numbers, a header of a million empty lines: linear time, few remarks.
+/// Chunks that all overlap, a footer's worth of zero numbers, a header of a million empty lines:
+/// linear time, few remarks.
 #[test]
 fn hostile_files_take_linear_time() {
     let file = bytes(&golden("good").into_iter().find(|path| path.ends_with("v007-required-only.dcpi")).expect("it"));

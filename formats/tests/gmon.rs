@@ -46,7 +46,8 @@ fn every_sample_dumps_as_its_ground_truth() {
             let Ok(truth) = std::fs::read_to_string(golden().join(folder).join(format!("{name}.dump"))) else {
                 continue;
             };
-            // The first line has the file's name and size; the rate of old BSD files is explained at length.
+            // The first line has the file's name and size; the rate of old BSD files is explained
+            // at length.
             let truth = truth.split_once('\n').unwrap().1;
             let truth = truth.replace("the file; gprof takes its own clock rate, 100 here)", "the file)");
             let found = read(&bytes).unwrap_or_else(|error| panic!("{folder}/{name}: {error}"));

@@ -1,5 +1,5 @@
-//! MPTL: files of the real library come back byte for byte, and their numbering is reproduced; hostile bytes end in an
-//! ending or an error, and what is read keeps what `Profile` promises.
+//! MPTL: files of the real library come back byte for byte, and their numbering is reproduced;
+//! hostile bytes end in an ending or an error, and what is read keeps what `Profile` promises.
 
 use heaptape_formats::mptl::{self, Bins, Builder, Profile};
 use heaptape_formats::{Abi, Ending};

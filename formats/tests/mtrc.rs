@@ -1,4 +1,5 @@
-//! MTRC: files of the real library come back byte for byte; hostile bytes end in an ending or an error, never worse.
+//! MTRC: files of the real library come back byte for byte; hostile bytes end in an ending or an
+//! error, never worse.
 
 use heaptape_formats::mtrc::{self, Location, Options, Reader, Record, Stream, Window, Writer};
 use heaptape_formats::{Abi, Ending};
@@ -66,7 +67,8 @@ fn the_writer_chooses_as_the_real_library_did() {
         }
         writer.end(&mut out);
         assert_eq!(writer.offset(), out.len() as u64);
-        // Made by hand: overlong numbers, slots that the library would not choose, bytes behind the end.
+        // Made by hand: overlong numbers, slots that the library would not choose, bytes behind the
+        // end.
         let by_hand =
             ["overlong.mtrc", "name1024.mtrc", "name32.mtrc", "nameundef.mtrc", "trail.mtrc", "straddle5.mtrc"];
         assert_eq!(out == bytes, !by_hand.contains(&name.as_str()), "{name}");

@@ -13,14 +13,16 @@ use parquet::data_type::ByteArray;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-/// Frames of a stack that are listed: more than any recording has, fewer than a hostile file could ask for.
+/// Frames of a stack that are listed: more than any recording has, fewer than a hostile file could
+/// ask for.
 const DEEPEST: usize = 2048;
 
 macro_rules! fields {
     ($($name:ident: $kind:literal),* $(,)?) => { &[$(Field { name: stringify!($name), kind: $kind }),*] };
 }
 
-/// Every event. `kind`: alloc, resize, free; `inherited` (a block of the parent is met), `implied` (a free that nobody saw), `unmatched`.
+/// Every event. `kind`: alloc, resize, free; `inherited` (a block of the parent is met), `implied`
+/// (a free that nobody saw), `unmatched`.
 const EVENTS: &[Field] = fields! {
     time_ns: "i64", number: "i64", kind: "text", function: "text", thread: "i32", allocation: "i64", address: "i64", size: "i64",
     weight: "i64", stack: "i64", pid: "i32",
@@ -30,7 +32,8 @@ const ALLOCATIONS: &[Field] = fields! {
     born_ns: "i64", died_ns: "i64?", lifetime_ns: "i64?", allocation: "i64", address: "i64", size: "i64", resizes: "i32", thread: "i32",
     died_on: "i64?", stack: "i64", function: "text", pid: "i32",
 };
-/// Every stack: its frames innermost first, its functions outermost first, and the innermost frame of the program.
+/// Every stack: its frames innermost first, its functions outermost first, and the innermost frame
+/// of the program.
 const STACKS: &[Field] = fields! {
     stack: "i64", caller: "i64", depth: "i32", frames: "[i64]", function: "text", file: "text", line: "i32", folded: "text",
 };
@@ -229,7 +232,8 @@ impl Model for Rows<'_> {
     }
 
     fn free(&mut self, event: &Event, old: Option<&Block>) {
-        // An allocation of an index that lives proves a free that nobody saw; the event is that allocation's own.
+        // An allocation of an index that lives proves a free that nobody saw; the event is that
+        // allocation's own.
         if event.kind == Kind::Free {
             self.event(event, if event.is_implied() { "implied" } else { "free" });
         }

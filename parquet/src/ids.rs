@@ -1,5 +1,5 @@
-//! Numbers of frames and stacks that are the same in all recordings of the same program: hashes of build-ids and offsets, so that tables of
-//! many hosts and days join.
+//! Numbers of frames and stacks that are the same in all recordings of the same program: hashes of
+//! build-ids and offsets, so that tables of many hosts and days join.
 //!
 //! LAW: these functions never change; tables that were written long ago join with those of today.
 
@@ -27,7 +27,8 @@ impl Hash {
     }
 }
 
-/// A frame: the build-id of its object (its path, where it has none) and the offset in it; of one that the file names the names; else the address.
+/// A frame: the build-id of its object (its path, where it has none) and the offset in it; of one
+/// that the file names the names; else the address.
 pub fn frame(stacks: &Stacks, site: &Site) -> i64 {
     if let Some(module) = module_of(stacks, site) {
         let identity = if module.build_id.is_empty() { &module.path } else { &module.build_id };

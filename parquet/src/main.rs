@@ -1,4 +1,5 @@
-//! `heaptape-parquet`: recordings as Parquet tables, for DuckDB, Spark and whatever else reads them. `heaptape export --to parquet` runs it.
+//! `heaptape-parquet`: recordings as Parquet tables, for DuckDB, Spark and whatever else reads
+//! them. `heaptape export --to parquet` runs it.
 //!
 //! ```text
 //! OUT/events/date=2026-11-21/host=web1/recording=heaptape.ls.4711/4711.ls.parquet      allocations/  stacks/  frames/  processes/
@@ -26,7 +27,8 @@ struct Arguments {
     /// Folder of the tables; other recordings may be in it already
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Start of the part to export: a time after the start (1.5s, 300ms, 2m), a share of the run (40%) or an event's number
+    /// Start of the part to export: a time after the start (1.5s, 300ms, 2m), a share of the run
+    /// (40%) or an event's number
     #[arg(long, value_name = "WHEN")]
     from: Option<Bound>,
     /// End of that part, likewise

@@ -136,7 +136,8 @@ impl Table {
                 }
                 Column::List(values) => {
                     let there: Vec<i64> = values.iter().flatten().copied().collect();
-                    // An empty list is one absent item; each further item of a list repeats at its level.
+                    // An empty list is one absent item; each further item of a list repeats at its
+                    // level.
                     let (mut definitions, mut repeats) = (Vec::new(), Vec::new());
                     for list in values.iter() {
                         definitions.extend((0..list.len().max(1)).map(|_| i16::from(!list.is_empty())));

@@ -1,4 +1,5 @@
-//! From the environment to a live session: socket, hello, map the area, close everything. Once; silently and for good when anything is amiss.
+//! From the environment to a live session: socket, hello, map the area, close everything. Once;
+//! silently and for good when anything is amiss.
 
 use crate::shared::{self, Area};
 use crate::thread::Block;
@@ -16,7 +17,8 @@ const ATTACHING: u32 = 1;
 const LIVE: u32 = 2;
 const OFF: u32 = 3;
 static STATE: AtomicU32 = AtomicU32::new(NEW);
-/// The process that is attaching, so that a child forked meanwhile does not wait for a thread that it does not have.
+/// The process that is attaching, so that a child forked meanwhile does not wait for a thread that
+/// it does not have.
 static ATTACHER: AtomicU32 = AtomicU32::new(0);
 static SESSION_PID: AtomicU32 = AtomicU32::new(0);
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
@@ -35,7 +37,8 @@ pub struct Session {
 }
 
 struct Shared(UnsafeCell<Option<Session>>);
-// SAFETY: written by the one thread that moved `STATE` to ATTACHING, read only after `STATE` was seen LIVE (Acquire after Release).
+// SAFETY: written by the one thread that moved `STATE` to ATTACHING, read only after `STATE` was
+// seen LIVE (Acquire after Release).
 unsafe impl Sync for Shared {}
 static SESSION: Shared = Shared(UnsafeCell::new(None));
 
@@ -115,7 +118,8 @@ pub fn is_off() -> bool {
     STATE.load(Acquire) == OFF
 }
 
-/// The next attach takes new memory for blocks and index: a hook of the parent still goes on in the old.
+/// The next attach takes new memory for blocks and index: a hook of the parent still goes on in the
+/// old.
 static LEAVE_OLD: AtomicBool = AtomicBool::new(false);
 
 /// See [`LEAVE_OLD`].

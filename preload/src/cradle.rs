@@ -1,5 +1,6 @@
-//! A static arena that serves the calls made while the real allocator is being looked up: another thread's, or a signal handler's. It
-//! mostly stays empty. Blocks are never given back; each has its size in front.
+//! A static arena that serves the calls made while the real allocator is being looked up: another
+//! thread's, or a signal handler's. It mostly stays empty. Blocks are never given back; each has
+//! its size in front.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,7 +12,8 @@ const HEAD: usize = 16;
 /// The arena.
 #[repr(C, align(4096))]
 pub struct Arena(UnsafeCell<[u8; BYTES]>);
-// SAFETY: bytes are handed out once each by the atomic index below; the arena itself never reads or writes a block.
+// SAFETY: bytes are handed out once each by the atomic index below; the arena itself never reads or
+// writes a block.
 unsafe impl Sync for Arena {}
 
 /// Where the blocks lie.
@@ -38,7 +40,8 @@ pub fn take(size: usize, align: usize) -> *mut u8 {
         return core::ptr::null_mut();
     }
     let block = (base + start) as *mut u8;
-    // SAFETY: [start - HEAD, end) lies inside the arena and was handed to this call alone: the index never goes back.
+    // SAFETY: [start - HEAD, end) lies inside the arena and was handed to this call alone: the
+    // index never goes back.
     unsafe { block.sub(HEAD).cast::<usize>().write(size) };
     block
 }

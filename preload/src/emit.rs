@@ -1,7 +1,8 @@
 //! A finished call -> events in the thread's ring; counts what found no room.
 //!
-//! Order within one event: capture, announce (`intent`), stamp, store, publish. The announcement lets the recorder know that a stamp may
-//! already have been taken for something that it cannot see yet; it is not needed while the process has one thread.
+//! Order within one event: capture, announce (`intent`), stamp, store, publish. The announcement
+//! lets the recorder know that a stamp may already have been taken for something that it cannot see
+//! yet; it is not needed while the process has one thread.
 
 mod resize;
 mod room;
@@ -39,7 +40,8 @@ fn way() -> Way {
     if block.is_null() {
         return Way::Slow;
     }
-    // SAFETY: a block's memory stays mapped for ever once its address was stored in the slot; in a forked child it reads as zeros.
+    // SAFETY: a block's memory stays mapped for ever once its address was stored in the slot; in a
+    // forked child it reads as zeros.
     match unsafe { (&raw const (*block).gate).read_volatile() } & 0xff {
         READY => Way::Fast(block),
         UNTRACED => Way::Untraced,
@@ -77,8 +79,9 @@ fn odd_block(sp: usize, bp: usize, size: usize, address: usize) -> Option<(*mut 
     }
 }
 
-/// Whether the hook that this call seems to interrupt was left by a jump: no event can wait any more, and the stack from here to its end does
-/// not hold that hook. (It may also have been left for another stack, to be gone on with later; while few events wait, they wait for that.)
+/// Whether the hook that this call seems to interrupt was left by a jump: no event can wait any
+/// more, and the stack from here to its end does not hold that hook. (It may also have been left
+/// for another stack, to be gone on with later; while few events wait, they wait for that.)
 ///
 /// # Safety
 /// As [`guard::judge`].
@@ -91,8 +94,9 @@ unsafe fn hook_is_gone(block: *mut Block, sp: usize, bp: usize) -> bool {
     }
 }
 
-/// Whether an allocation is passed over by a sampled thread; it is counted then. Asked before the call, so that a jump to the allocator is all
-/// that follows; one that fails has been counted nevertheless.
+/// Whether an allocation is passed over by a sampled thread; it is counted then. Asked before the
+/// call, so that a jump to the allocator is all that follows; one that fails has been counted
+/// nevertheless.
 #[inline(always)]
 pub fn passes_over(size: usize) -> bool {
     match way() {
@@ -252,15 +256,18 @@ fn count_lost(block: &mut Block) {
     producer.lost.store(block.lost, Release);
 }
 
-/// An event of a signal handler that interrupted a hook of this thread: kept until that hook is done. False when it was lost.
+/// An event of a signal handler that interrupted a hook of this thread: kept until that hook is
+/// done. False when it was lost.
 #[cold]
 #[inline(never)]
 fn nest(block: *mut Block, event: Event) -> bool {
-    // SAFETY: the thread's own block. The interrupted hook reads `nested_count` only when it is done, and never the rest.
+    // SAFETY: the thread's own block. The interrupted hook reads `nested_count` only when it is
+    // done, and never the rest.
     unsafe {
         let count = (&raw const (*block).nested_count).read_volatile() as usize;
         if count >= NESTED {
-            // The interrupted hook may hold the other counters in registers: this one is the handlers' own.
+            // The interrupted hook may hold the other counters in registers: this one is the
+            // handlers' own.
             (*(*block).control).producer.0.nested_lost.fetch_add(1, Relaxed);
             return false;
         }
@@ -290,8 +297,8 @@ fn nested_stack(block: *mut Block, sp: usize, bp: usize) -> u32 {
 #[cold]
 #[inline(never)]
 fn tell_nested(block: *mut Block, sp: usize) {
-    // SAFETY: the thread's own block; handlers add behind `nested_count` only, and an index is passed before its event is told, so
-    // that a jump out of here tells none twice.
+    // SAFETY: the thread's own block; handlers add behind `nested_count` only, and an index is
+    // passed before its event is told, so that a jump out of here tells none twice.
     unsafe {
         loop {
             let told = (&raw const (*block).nested_told).read_volatile();

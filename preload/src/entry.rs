@@ -1,9 +1,12 @@
-//! The exported stubs: naked functions that add the caller's stack pointer and frame pointer to the arguments and jump to the body. At their
-//! first instruction rsp is the address of the return address and rbp is still the caller's: two moves and a jump.
+//! The exported stubs: naked functions that add the caller's stack pointer and frame pointer to the
+//! arguments and jump to the body. At their first instruction rsp is the address of the return
+//! address and rbp is still the caller's: two moves and a jump.
 //!
-//! What an export jumps to is chosen for the whole process ([`choose`]), so that neither a dormant process nor a sampled one pays for the
-//! traced one's way: a pair of malloc and free is 10.8 ns bare, 12.6 dormant (15.1 by way of the body), 13.3 sampled (16.1). Each lane is
-//! right at any time and in any thread: one that finds another state than it is for goes on as the full one does.
+//! What an export jumps to is chosen for the whole process ([`choose`]), so that neither a dormant
+//! process nor a sampled one pays for the traced one's way: a pair of malloc and free is 10.8 ns
+//! bare, 12.6 dormant (15.1 by way of the body), 13.3 sampled (16.1). Each lane is right at any
+//! time and in any thread: one that finds another state than it is for goes on as the full one
+//! does.
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -28,14 +31,16 @@ impl Lane {
 /// Chooses what all exports jump to.
 pub fn choose(lane: Lane) {
     static NOW: AtomicU8 = AtomicU8::new(Lane::Full as u8);
-    // Asked at each thread's start: a line that all share is written only when there is something to write.
+    // Asked at each thread's start: a line that all share is written only when there is something
+    // to write.
     if NOW.load(Relaxed) != lane as u8 && NOW.swap(lane as u8, Relaxed) != lane as u8 {
         crate::hooks::choose_exports(lane);
         crate::hooks::choose_operators(lane);
     }
 }
 
-/// Exports `name` with so many arguments of its own, with its bodies for the full and the sampled lane; they take two more.
+/// Exports `name` with so many arguments of its own, with its bodies for the full and the sampled
+/// lane; they take two more.
 macro_rules! exports {
     ($($name:ident $count:tt $full:ident $sampled:ident;)*) => {
         /// The exported names.
@@ -90,8 +95,9 @@ macro_rules! stub {
     };
 }
 
-/// The instructions of the untraced lane: on to `next` when the thread's gate says that nothing is told, unless the first argument is a block
-/// of the cradle; else to `full`. Further arguments that a stub has set are not the next function's.
+/// The instructions of the untraced lane: on to `next` when the thread's gate says that nothing is
+/// told, unless the first argument is a block of the cradle; else to `full`. Further arguments that
+/// a stub has set are not the next function's.
 macro_rules! untraced {
     ($next:literal, ($($operand:tt)*)) => {
         core::arch::naked_asm!(
@@ -121,8 +127,9 @@ macro_rules! untraced {
     };
 }
 
-/// What a C++ operator's export jumps to in the full lane. `delete` never throws and is a plain body. `new` may: it keeps a frame of its own,
-/// described to the unwinder, without a landing pad, and calls begin, the next definition, and end.
+/// What a C++ operator's export jumps to in the full lane. `delete` never throws and is a plain
+/// body. `new` may: it keeps a frame of its own, described to the unwinder, without a landing pad,
+/// and calls begin, the next definition, and end.
 macro_rules! operator_full {
     ($symbol:ident, $index:literal, delete) => {
         pub use crate::hooks::delete as $symbol;
@@ -223,7 +230,8 @@ macro_rules! operator_exports {
 
 pub(crate) use {exports, operator_exports, operator_full, operator_stub, stub, untraced};
 
-/// `operator new` where nobody defines one (never seen: whoever calls it links it): the allocator's plain block.
+/// `operator new` where nobody defines one (never seen: whoever calls it links it): the allocator's
+/// plain block.
 pub unsafe extern "C" fn new_without_next(size: usize) -> *mut u8 {
     // SAFETY: the program's own call, in C's words.
     unsafe { crate::real::malloc(size.max(1)) }

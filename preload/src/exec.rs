@@ -1,9 +1,11 @@
-//! Programs that will not be recorded, told to the recorder right before they start: no interpreter to load this library, other rights, 32 bits,
-//! or an environment that names no library. A statically linked child that lives a millisecond is seen in no other way.
+//! Programs that will not be recorded, told to the recorder right before they start: no interpreter
+//! to load this library, other rights, 32 bits, or an environment that names no library. A
+//! statically linked child that lives a millisecond is seen in no other way.
 //!
-//! The exec functions are entered by stubs that save all argument registers, look, and jump to the next definition: their arguments, also
-//! those of no fixed number, are never touched. What is done here may be done in a child of `vfork`: raw system calls, no state. What the
-//! program names is copied in a way that cannot fault: the kernel judges bad addresses, not this library.
+//! The exec functions are entered by stubs that save all argument registers, look, and jump to the
+//! next definition: their arguments, also those of no fixed number, are never touched. What is done
+//! here may be done in a child of `vfork`: raw system calls, no state. What the program names is
+//! copied in a way that cannot fault: the kernel judges bad addresses, not this library.
 
 mod apart;
 mod environment;
@@ -54,8 +56,9 @@ macro_rules! exec_functions {
     };
 }
 
-// Number, name, how the program is named, and the place of the environment among the arguments (none: the process's own; it stands behind
-// arguments of no fixed number for `execle`, whose environment is not looked at).
+// Number, name, how the program is named, and the place of the environment among the arguments
+// (none: the process's own; it stands behind arguments of no fixed number for `execle`, whose
+// environment is not looked at).
 exec_functions! {
     0 execve c"execve" Path Some(2);
     1 execv c"execv" Path None;
@@ -86,7 +89,8 @@ extern "C" fn no_exec() -> c_int {
     -1
 }
 
-/// Looks at the program that an exec function is about to start; gives the function's next definition.
+/// Looks at the program that an exec function is about to start; gives the function's next
+/// definition.
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C" fn look(arguments: *const usize, which: usize) -> *mut c_void {
     // SAFETY: the stub saved six arguments.
@@ -208,8 +212,8 @@ impl Judged {
 const ENTRIES: usize = 1024;
 
 /// Starts a program whose sanitizer must be loaded first in place of this one, with an environment
-/// that does not name this library. Should that fail, the caller's own exec fails like it. Nothing is
-/// allocated: the memory may be that of the parent, which goes on after a `vfork`.
+/// that does not name this library. Should that fail, the caller's own exec fails like it. Nothing
+/// is allocated: the memory may be that of the parent, which goes on after a `vfork`.
 ///
 /// # Safety
 /// The arguments of the exec function with this number, as its stub saved them.
@@ -311,7 +315,8 @@ unsafe fn spawning(
             false => judged.path(path as usize, Some(lists[1])),
         });
     }
-    // SAFETY: the caller's promise; where the program wants no number, it goes into a variable of ours.
+    // SAFETY: the caller's promise; where the program wants no number, it goes into a variable of
+    // ours.
     unsafe {
         let number = if pid.is_null() { &raw mut child } else { pid };
         let start = |environment| real(number, path, options[0], options[1], lists[0], environment);

@@ -1,5 +1,6 @@
-//! Fork and `dlclose`, whose moments must be known. `vfork` and `clone` are never wrapped (nor is what `posix_spawn` does): their child runs
-//! in the parent's memory while the parent's thread stands still, so its events belong to the parent's ring.
+//! Fork and `dlclose`, whose moments must be known. `vfork` and `clone` are never wrapped (nor is
+//! what `posix_spawn` does): their child runs in the parent's memory while the parent's thread
+//! stands still, so its events belong to the parent's ring.
 
 use crate::thread::Block;
 use crate::unwind::{rules, tables};
@@ -7,11 +8,13 @@ use crate::{attach, board, guard, intern, operators, real, sandbox, stamp, sys, 
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Forks by `real`. The child attaches by itself at its first event; the parent's time of the fork travels in its memory.
+/// Forks by `real`. The child attaches by itself at its first event; the parent's time of the fork
+/// travels in its memory.
 ///
-/// The call may come from a signal handler that interrupted a hook of this thread. When the handler returns in the child, that hook goes on where
-/// the area is not mapped and its block reads as zeros: so the child gets both back, as pages that nobody reads. Its own events go to a
-/// session of its own.
+/// The call may come from a signal handler that interrupted a hook of this thread. When the handler
+/// returns in the child, that hook goes on where the area is not mapped and its block reads as
+/// zeros: so the child gets both back, as pages that nobody reads. Its own events go to a session
+/// of its own.
 pub fn forking(real: impl FnOnce() -> c_long) -> c_long {
     let block = tls::get();
     let Some(area) = attach::area().filter(|_| guard::is_traced(block)) else { return real() };
@@ -26,8 +29,8 @@ pub fn forking(real: impl FnOnce() -> c_long) -> c_long {
     unsafe { core::ptr::copy_nonoverlapping(block.cast::<u8>(), words.as_mut_ptr(), words.len()) };
     let whole = if is_busy && sandbox::allows(sandbox::MAP) { copied(block) } else { None };
     let result = real();
-    // A handler of `pthread_atfork` may have allocated in the child: the child has attached by then, and this thread has a block of the
-    // new session.
+    // A handler of `pthread_atfork` may have allocated in the child: the child has attached by
+    // then, and this thread has a block of the new session.
     let has_attached = result == 0 && is_idle && attach::area().is_some();
     if result == 0 && !has_attached && sandbox::allows(sandbox::MAP) {
         // The first page is shared with the recorder, for the board. A hook that goes on must not
@@ -48,8 +51,8 @@ pub fn forking(real: impl FnOnce() -> c_long) -> c_long {
     } else if result != 0 {
         // A fork that does not come through here must not take this time for its own.
         attach::FORK_TICK.store(0, Relaxed);
-        // What the parent does from here on must not look as if it had been done before the fork: stamp the next event.
-        // SAFETY: as above.
+        // What the parent does from here on must not look as if it had been done before the fork:
+        // stamp the next event. SAFETY: as above.
         unsafe { (&raw mut (*block).until_stamp).write_volatile(0) };
     }
     whole.into_iter().for_each(|whole| sys::unmap(whole, thread::BLOCK_BYTES));
@@ -60,7 +63,8 @@ pub fn forking(real: impl FnOnce() -> c_long) -> c_long {
 #[cold]
 fn copied(block: *mut Block) -> Option<*mut u8> {
     let copy = sys::map_private(core::ptr::null_mut(), thread::BLOCK_BYTES, 0)?;
-    // SAFETY: both are as long as a block; the hook that uses the block stands still below this call.
+    // SAFETY: both are as long as a block; the hook that uses the block stands still below this
+    // call.
     unsafe { core::ptr::copy_nonoverlapping(block.cast::<u8>(), copy, thread::BLOCK_BYTES) };
     Some(copy)
 }
@@ -77,7 +81,8 @@ pub unsafe extern "C" fn underscore_fork() -> c_int {
     forking(|| c_long::from(unsafe { real::_Fork() })) as c_int
 }
 
-/// `dlclose`: afterwards other code may stand where the closed module was, so rules, memos and nodes of vanished modules are dropped.
+/// `dlclose`: afterwards other code may stand where the closed module was, so rules, memos and
+/// nodes of vanished modules are dropped.
 pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     if attach::area().is_none() {
         // SAFETY: the program's own call.

@@ -1,14 +1,18 @@
-//! Is this call an event of its own? The gate of the thread's block says so at one glance; everything else is judged here, on the slow
-//! side:
-//! * a hook of this thread is at work and a signal handler called another: the event is *nested* and waits until that hook is done;
-//! * the same, but the hook is gone (the handler jumped out of it, the thread was cancelled): the mark is stale and is cleared;
-//! * `operator new` is under way and calls `malloc` for the same bytes: one event, recorded by the outer hook.
+//! Is this call an event of its own? The gate of the thread's block says so at one glance;
+//! everything else is judged here, on the slow side:
+//! * a hook of this thread is at work and a signal handler called another: the event is *nested*
+//!   and waits until that hook is done;
+//! * the same, but the hook is gone (the handler jumped out of it, the thread was cancelled): the
+//!   mark is stale and is cleared;
+//! * `operator new` is under way and calls `malloc` for the same bytes: one event, recorded by the
+//!   outer hook.
 
 use crate::thread::{BEGUN, BUSY, Block, COUNTED, FORWARDING, READY};
 use crate::{sandbox, sys};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
 
-/// Changes the gate in one instruction: a handler that comes between a load and a store of it would have its own count undone.
+/// Changes the gate in one instruction: a handler that comes between a load and a store of it would
+/// have its own count undone.
 macro_rules! gate {
     ($op:literal, $block:expr, $value:expr) => {
         core::arch::asm!(concat!($op, " qword ptr [{0}], {1}"), in(reg) &raw mut (*$block).gate, in(reg) $value, options(nostack))
@@ -48,7 +52,8 @@ pub fn is_traced(block: *mut Block) -> bool {
     !block.is_null() && unsafe { (&raw const (*block).gate).read_volatile() } & READY != 0
 }
 
-/// Judges a call that found more than the plain gate. `size` and `block` are the call's own (0 when it has none).
+/// Judges a call that found more than the plain gate. `size` and `block` are the call's own (0 when
+/// it has none).
 ///
 /// # Safety
 /// `block` is the calling thread's, with a gate that is not 0.
@@ -77,14 +82,16 @@ pub unsafe fn judge(block: *mut Block, sp: usize, size: usize, address: usize) -
     }
 }
 
-/// Whether the frame of a hook that entered at `frame` still stands under a call at `sp`. Another word in its return address's place proves
-/// that it is gone, and so does, on the thread's own stack, a call from above it. On another stack (a signal's, a coroutine's) it is taken to
-/// stand otherwise: [`crate::emit`] looks again when many calls have found it so.
+/// Whether the frame of a hook that entered at `frame` still stands under a call at `sp`. Another
+/// word in its return address's place proves that it is gone, and so does, on the thread's own
+/// stack, a call from above it. On another stack (a signal's, a coroutine's) it is taken to stand
+/// otherwise: [`crate::emit`] looks again when many calls have found it so.
 ///
 /// # Safety
 /// As [`judge`].
 unsafe fn is_alive(block: *mut Block, sp: usize, frame: usize, word: u64) -> bool {
-    // SAFETY: the caller's promise; the frame's word is read only where the stack is known to be mapped.
+    // SAFETY: the caller's promise; the frame's word is read only where the stack is known to be
+    // mapped.
     unsafe {
         let own = |address: usize| address >= (*block).stack_low && address < (*block).stack_end;
         if !own(frame) {
@@ -100,7 +107,8 @@ unsafe fn is_alive(block: *mut Block, sp: usize, frame: usize, word: u64) -> boo
     }
 }
 
-/// Clears up after a hook that was left by a jump: what it stored but did not publish is taken back, and its event is counted as lost.
+/// Clears up after a hook that was left by a jump: what it stored but did not publish is taken
+/// back, and its event is counted as lost.
 ///
 /// # Safety
 /// As [`judge`].
@@ -123,7 +131,8 @@ pub unsafe fn abandon(block: *mut Block) {
         (*block).memo.forget();
         (*block).nested_busy = 0;
         (*block).until_stamp = 0;
-        // A stamp may have been stored with the records that were taken back, and so may the interval.
+        // A stamp may have been stored with the records that were taken back, and so may the
+        // interval.
         (*block).stamp = 0;
         if (*block).countdown.mean != 0 {
             (*block).lost_untold |= crate::thread::INTERVAL;
@@ -131,7 +140,8 @@ pub unsafe fn abandon(block: *mut Block) {
     }
 }
 
-/// Marks the hook that entered at `sp` as at work, and counts its event when it is one ([`COUNTED`]).
+/// Marks the hook that entered at `sp` as at work, and counts its event when it is one
+/// ([`COUNTED`]).
 ///
 /// # Safety
 /// `block` is the calling thread's, not busy, and `sp` the address of the hook's return address.
@@ -146,8 +156,8 @@ pub unsafe fn begin(block: *mut Block, sp: usize, counted: u64) {
             (&raw mut (*block).busy_word).write_volatile(word);
             (&raw mut (*block).event_head).write_volatile((*block).head);
         };
-        // Before the gate, so that a handler that finds it busy finds these; behind it once more, for one that came just before it and
-        // left its own.
+        // Before the gate, so that a handler that finds it busy finds these; behind it once more,
+        // for one that came just before it and left its own.
         mark(block);
         gate!("add", block, count | BUSY | counted);
         mark(block);

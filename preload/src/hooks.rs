@@ -1,14 +1,17 @@
-//! THE list of intercepted functions and their bodies. A new one is a row here and a program in `tests/programs`.
+//! THE list of intercepted functions and their bodies. A new one is a row here and a program in
+//! `tests/programs`.
 //!
-//! Each export is a naked stub ([`crate::entry`]) that hands the stack pointer and the frame pointer of its caller to the body: the exact
-//! state at the call, whatever the compiler does with our own frames.
+//! Each export is a naked stub ([`crate::entry`]) that hands the stack pointer and the frame
+//! pointer of its caller to the body: the exact state at the call, whatever the compiler does with
+//! our own frames.
 
 use crate::emit::{allocated, freed, passes_over, passes_over_free, resize_begins, resize_ends};
 use crate::{cradle, guard, operators, real, tls};
 use core::ffi::{CStr, c_int, c_void};
 use heaptape_wire::Op;
 
-/// Runs a call of an allocator whose functions may call each other by their public names, so that the inner ones are not events.
+/// Runs a call of an allocator whose functions may call each other by their public names, so that
+/// the inner ones are not events.
 #[inline(always)]
 fn outer<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
     if real::is_glibc() { call() } else { always_outer(sp, size, block, call) }
@@ -73,7 +76,8 @@ fn resize(block: *mut u8, size: usize, sp: usize, bp: usize, ops: [Op; 2], call:
 
 #[cold]
 fn leave_cradle(block: *mut u8, size: usize, op: Op, sp: usize, bp: usize) -> *mut u8 {
-    // SAFETY: a new block of `size` bytes; the old one holds its own size and stays where it is for ever.
+    // SAFETY: a new block of `size` bytes; the old one holds its own size and stays where it is for
+    // ever.
     unsafe {
         let new = real::malloc(size);
         if !new.is_null() {
@@ -92,7 +96,8 @@ pub unsafe extern "C" fn realloc(block: *mut u8, size: usize, sp: usize, bp: usi
 
 /// The body of `reallocarray`.
 pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
-    // SAFETY: the program's own call; when the product overflows it fails and leaves the block as it is.
+    // SAFETY: the program's own call; when the product overflows it fails and leaves the block as
+    // it is.
     let call = || unsafe { real::reallocarray(block, count, size) };
     match count.checked_mul(size) {
         Some(bytes) => {
@@ -234,8 +239,8 @@ operators! {
 /// Numbers of the forms of `operator new` with an alignment.
 const ALIGNED_NEW: core::ops::RangeInclusive<usize> = 4..=7;
 
-/// Before `operator new`: marks the call as one, and gives the next definition. The stub calls it itself, so that an exception thrown
-/// there passes through a frame that has nothing but its size.
+/// Before `operator new`: marks the call as one, and gives the next definition. The stub calls it
+/// itself, so that an exception thrown there passes through a frame that has nothing but its size.
 ///
 /// The aligned forms may ask for their size rounded up to the alignment, their second argument.
 pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second: usize) -> *mut c_void {

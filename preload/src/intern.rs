@@ -1,8 +1,11 @@
-//! Frames -> stack number: appends nodes to the shared prefix tree, and modules to the shared module table.
+//! Frames -> stack number: appends nodes to the shared prefix tree, and modules to the shared
+//! module table.
 //!
-//! Nodes are dense and in shared memory; finding one goes through a private index of words `tag 36 | node 28`, hashed by (caller's node,
-//! address, flags). The index is a cache: whatever is lost from it, by a race or while it grows, costs a second node for the same
-//! stack, which the recorder merges. (Hash-placed nodes in the shared file were measured first: each new one touched a new page.)
+//! Nodes are dense and in shared memory; finding one goes through a private index of words `tag 36
+//! | node 28`, hashed by (caller's node, address, flags). The index is a cache: whatever is lost
+//! from it, by a race or while it grows, costs a second node for the same stack, which the recorder
+//! merges. (Hash-placed nodes in the shared file were measured first: each new one touched a new
+//! page.)
 
 use crate::private::{self, FIRST_INDEX_LOG2};
 use crate::shared::{self, Area};
@@ -78,7 +81,8 @@ pub fn value(number: u32) -> Value {
 
 const NODE_BITS: u32 = 28;
 
-/// The node of (caller's node, address, flags), appended when it is new. When the table is full the caller's node is given, and counted.
+/// The node of (caller's node, address, flags), appended when it is new. When the table is full the
+/// caller's node is given, and counted.
 #[inline(always)]
 pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
     let value = Value { parent, address, flags: flags | WRITTEN };
@@ -86,14 +90,16 @@ pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
     let (index, log2) = places();
     let (start, mask) = ((hash >> (64 - log2)) as usize, (1usize << log2) - 1);
     for probe in 0..PROBES {
-        // SAFETY: masked, so inside the index, which stays mapped while the session lives; replaced ones are kept mapped too.
+        // SAFETY: masked, so inside the index, which stays mapped while the session lives; replaced
+        // ones are kept mapped too.
         let word = unsafe { (*index.add((start + probe) & mask)).load(Acquire) };
         if word == 0 {
             return append(&value, hash, probe);
         }
         if word >> NODE_BITS == hash & ((1 << (64 - NODE_BITS)) - 1) {
             let number = (word & ((1 << NODE_BITS) - 1)) as u32;
-            // Numbers in the index were claimed and written before; one of the parent process may not be mapped in a child.
+            // Numbers in the index were claimed and written before; one of the parent process may
+            // not be mapped in a child.
             if shared::node(number).is_some_and(|node| node.read() == value) {
                 return number;
             }
@@ -190,7 +196,8 @@ fn fill(index: *const AtomicU64, log2: u32, nodes: u32) {
     }
 }
 
-/// Makes an index of twice the size of the present one, which stays mapped for readers that still hold it.
+/// Makes an index of twice the size of the present one, which stays mapped for readers that still
+/// hold it.
 fn grow(nodes: u32, log2: u32) {
     let word = INDEX.load(Acquire);
     let most = (CAPACITY.load(Relaxed) as usize).next_power_of_two() * 2;
@@ -209,19 +216,21 @@ fn grow(nodes: u32, log2: u32) {
     GROWING.store(false, Release);
 }
 
-/// Objects that are known to the recorder, by a hash of their first address: a look at the whole table at each miss of a rule would be long
-/// after many plugins came and went. Emptied whenever one goes.
+/// Objects that are known to the recorder, by a hash of their first address: a look at the whole
+/// table at each miss of a rule would be long after many plugins came and went. Emptied whenever
+/// one goes.
 static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 fn forget_known() {
     KNOWN.iter().for_each(|place| place.store(0, Relaxed));
 }
 
-/// The objects that this process, or the one that it was forked from, made known: first address (0: a free place) and, in this process, index
-/// in the module table. A forked child has its parent's rules and never asks for them again, so what its parent made known it makes known at
-/// its start.
+/// The objects that this process, or the one that it was forked from, made known: first address (0:
+/// a free place) and, in this process, index in the module table. A forked child has its parent's
+/// rules and never asks for them again, so what its parent made known it makes known at its start.
 ///
-/// An entry that is not in use is all zeros, so that the table takes no space in the library's file.
+/// An entry that is not in use is all zeros, so that the table takes no space in the library's
+/// file.
 struct Told {
     start: AtomicU64,
     /// One more than the index in the module table; 0 if this process has not announced the object.
@@ -304,7 +313,8 @@ fn announce(area: &Area, object: &Object) -> bool {
     let index = header.modules_used.0.fetch_add(1, Relaxed);
     let Some(entry) = area.module(index) else { return false };
     remember_told(object.start, index);
-    // SAFETY: the loader named the object for an address whose code is on this thread's stack, or was on its maker's and is still mapped.
+    // SAFETY: the loader named the object for an address whose code is on this thread's stack, or
+    // was on its maker's and is still mapped.
     unsafe {
         let (bias, name) = objects::bias_and_name(object);
         let (build_id, length) = objects::build_id(object, bias);
@@ -313,8 +323,9 @@ fn announce(area: &Area, object: &Object) -> bool {
     true
 }
 
-/// After a `dlclose`: retires the modules that are no longer there, and with them every node in them. (What lies inside such a node is found
-/// by its number alone, which is given to nobody any more.) True when there was one.
+/// After a `dlclose`: retires the modules that are no longer there, and with them every node in
+/// them. (What lies inside such a node is found by its number alone, which is given to nobody any
+/// more.) True when there was one.
 pub fn retire_gone_modules() -> bool {
     let Some(area) = attach::area() else { return false };
     let header = area.header();

@@ -1,17 +1,22 @@
 //! `libheaptape.so`: the library inside the traced process. Hook, stamp, unwind, push, return.
 //!
 //! The rules of this crate:
-//! 1. Do no harm. When in doubt stop tracing, not the program: no abort, no message, no changed result, no changed `errno`.
-//! 2. No `std`, no `alloc`: allocating inside the allocator cannot even be written. System calls are raw (`sys.rs`), so that they are no
-//!    cancellation points and never touch `errno`.
-//! 3. After the attach: no descriptor, no thread, no signal handler, no lock, and no system call on the steady path.
-//! 4. Calls are forwarded to the next definition (`RTLD_NEXT`), never to one libc's own; blocks are the allocator's, untouched.
-//! 5. A hook may be interrupted by a signal at any instruction, and the handler may allocate, fork, or jump away.
+//! 1. Do no harm. When in doubt stop tracing, not the program: no abort, no message, no changed
+//!    result, no changed `errno`.
+//! 2. No `std`, no `alloc`: allocating inside the allocator cannot even be written. System calls
+//!    are raw (`sys.rs`), so that they are no cancellation points and never touch `errno`.
+//! 3. After the attach: no descriptor, no thread, no signal handler, no lock, and no system call on
+//!    the steady path.
+//! 4. Calls are forwarded to the next definition (`RTLD_NEXT`), never to one libc's own; blocks are
+//!    the allocator's, untouched.
+//! 5. A hook may be interrupted by a signal at any instruction, and the handler may allocate, fork,
+//!    or jump away.
 //! 6. Everything read from the traced program's stack is bounded by what is known to be mapped.
 //! 7. Every event that happens is published or counted as lost.
 #![cfg_attr(not(test), no_std)]
 #![allow(clippy::missing_safety_doc)]
-// The exports are switched off in the test program, which must keep its own allocator: what only they use is not dead.
+// The exports are switched off in the test program, which must keep its own allocator: what only
+// they use is not dead.
 #![cfg_attr(test, allow(dead_code, unused_imports, unused_macros))]
 
 mod attach;
@@ -40,7 +45,8 @@ mod unwind;
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // Arithmetic here is wrapping or checked and every index is bounded; if a panic is ever reached, spinning would hang the program.
+    // Arithmetic here is wrapping or checked and every index is bounded; if a panic is ever
+    // reached, spinning would hang the program.
     sys::exit_by_abort()
 }
 

@@ -1,9 +1,11 @@
-//! Symbols of the objects that the loader has mapped: what `dlsym` would find, without it. `dlsym` allocates on libcs up to 2.33 (its error
-//! messages, at first), and has moved between libraries, so that a program of an older libc could not load this library at all.
+//! Symbols of the objects that the loader has mapped: what `dlsym` would find, without it. `dlsym`
+//! allocates on libcs up to 2.33 (its error messages, at first), and has moved between libraries,
+//! so that a program of an older libc could not load this library at all.
 //!
-//! `dl_iterate_phdr` names the objects in the order of their loading: the program, the preloaded libraries, what they need, what was opened
-//! since. It takes the loader's lock and nothing else. Symbols are found by the objects' own hash tables; of several versions of a
-//! symbol the default one counts.
+//! `dl_iterate_phdr` names the objects in the order of their loading: the program, the preloaded
+//! libraries, what they need, what was opened since. It takes the loader's lock and nothing else.
+//! Symbols are found by the objects' own hash tables; of several versions of a symbol the default
+//! one counts.
 
 pub mod scope;
 
@@ -59,7 +61,8 @@ struct Search<'a> {
     most: usize,
 }
 
-/// Objects that were there when this was first asked for: the program's own and what it needs, opened by nobody.
+/// Objects that were there when this was first asked for: the program's own and what it needs,
+/// opened by nobody.
 static AT_START: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// The loader's state of the program's name space (`r_state`); null until it is known.
 static LOADER_STATE: AtomicPtr<c_int> = AtomicPtr::new(core::ptr::null_mut());
@@ -68,7 +71,8 @@ static HAS_OTHER_MALLOC: AtomicBool = AtomicBool::new(false);
 /// Path of this library, null until it is known; for [`own_name`].
 static OWN_NAME: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Looks names up. With `at_start` only in what was loaded at the program's start. May take the loader's lock: never on the steady path.
+/// Looks names up. With `at_start` only in what was loaded at the program's start. May take the
+/// loader's lock: never on the steady path.
 pub fn find(scope: Scope, at_start: bool, wanted: &mut [Wanted]) {
     let most = if at_start { AT_START.load(Relaxed) } else { usize::MAX };
     let mut search = Search { scope, wanted, behind: false, seen: 0, most };
@@ -106,7 +110,8 @@ pub fn has_other_malloc() -> bool {
     HAS_OTHER_MALLOC.load(Relaxed)
 }
 
-/// Whether the loader has made all relocations of what is loaded at start, so that any function may be called.
+/// Whether the loader has made all relocations of what is loaded at start, so that any function may
+/// be called.
 pub fn is_consistent() -> bool {
     let state = LOADER_STATE.load(Relaxed);
     // SAFETY: the loader's variable, there for ever.
@@ -114,7 +119,8 @@ pub fn is_consistent() -> bool {
 }
 
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    // SAFETY: `find` passes its own structure, and the loader describes an object that stays mapped while it holds its lock.
+    // SAFETY: `find` passes its own structure, and the loader describes an object that stays mapped
+    // while it holds its lock.
     unsafe {
         let (info, search) = (&*info, &mut *search.cast::<Search<'_>>());
         search.seen += 1;
@@ -195,7 +201,8 @@ impl Object {
         unsafe {
             while (*entry)[0] != 0 {
                 let [tag, value] = *entry;
-                // Some loaders write absolute addresses into the section, some leave what the file says.
+                // Some loaders write absolute addresses into the section, some leave what the file
+                // says.
                 let at = if value < base { base + value } else { value };
                 match tag {
                     DT_HASH => object.old_hash = at as *const u32,
@@ -215,7 +222,8 @@ impl Object {
     /// The address of a symbol, or null.
     ///
     /// # Safety
-    /// The object is mapped; its tables are as its linker wrote them, as the loader trusts them too.
+    /// The object is mapped; its tables are as its linker wrote them, as the loader trusts them
+    /// too.
     unsafe fn symbol(&self, wanted: &Wanted) -> *mut c_void {
         // SAFETY: the caller's promise; the number comes from the object's hash table.
         unsafe { self.number(wanted) }.map_or(core::ptr::null_mut(), |number| unsafe {
@@ -264,7 +272,8 @@ impl Object {
     /// As [`Object::symbol`].
     unsafe fn by_gnu_hash(&self, wanted: &Wanted) -> Option<usize> {
         let (table, hash) = (self.gnu_hash, wanted.gnu_hash);
-        // SAFETY: the caller's promise: buckets, first symbol, words of the filter, its shift; filter; buckets; chains.
+        // SAFETY: the caller's promise: buckets, first symbol, words of the filter, its shift;
+        // filter; buckets; chains.
         unsafe {
             let (buckets, first, words, shift) = (*table, *table.add(1), *table.add(2), *table.add(3));
             let filter = table.add(4).cast::<u64>();

@@ -1,9 +1,10 @@
 //! The next definitions of the C++ operators. They are found on first use: a C program has none.
 //!
-//! What was loaded at the program's start is the same for all callers, and is found once. Libraries that were opened later may bring their
-//! own operators, which serve nobody else: there each calling object has its own next definition, found as the loader would have found it
-//! for that object had this library not been there. (The loader also looks into libraries opened with `RTLD_GLOBAL`; which ones these are
-//! it does not tell, so they come last here.)
+//! What was loaded at the program's start is the same for all callers, and is found once. Libraries
+//! that were opened later may bring their own operators, which serve nobody else: there each
+//! calling object has its own next definition, found as the loader would have found it for that
+//! object had this library not been there. (The loader also looks into libraries opened with
+//! `RTLD_GLOBAL`; which ones these are it does not tell, so they come last here.)
 
 use crate::hooks::OPERATORS as NAMES;
 use crate::link::{self, Scope};
@@ -15,7 +16,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Rela
 /// Those that were loaded at the start.
 pub static NEXT: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
 
-/// The next definition of an operator; null when there is none. `caller` is an address in the calling object.
+/// The next definition of an operator; null when there is none. `caller` is an address in the
+/// calling object.
 #[inline(always)]
 pub fn next(which: usize, caller: usize) -> *mut c_void {
     let found = NEXT[which].load(Relaxed);
@@ -95,7 +97,8 @@ fn find_aligned(which: usize, caller: usize) -> *mut c_void {
     found
 }
 
-/// Keeps what was found for the callers in one object, while there is a row for it. A row that two threads take at once is no one's.
+/// Keeps what was found for the callers in one object, while there is a row for it. A row that two
+/// threads take at once is no one's.
 fn keep(object: &Object, which: usize, found: *mut c_void) {
     let Some(row) = SCOPED.iter().find(|row| row.start.load(Acquire) == object.start) else {
         let Some(row) = SCOPED.iter().find(|row| row.start.compare_exchange(0, TAKEN, Acquire, Relaxed).is_ok()) else {

@@ -1,6 +1,7 @@
-//! Private memory of the library: the page that tells whether this is the process that attached, the threads' blocks, the indexes of nodes. A
-//! forked child sees all of it as zeros (`MADV_WIPEONFORK`) and uses it again; without the kernel's help (before 4.14) there is no recording.
-//! It is mapped as it is needed, like the segments of the shared area.
+//! Private memory of the library: the page that tells whether this is the process that attached,
+//! the threads' blocks, the indexes of nodes. A forked child sees all of it as zeros
+//! (`MADV_WIPEONFORK`) and uses it again; without the kernel's help (before 4.14) there is no
+//! recording. It is mapped as it is needed, like the segments of the shared area.
 
 use crate::sys;
 use crate::thread::{BLOCK_BYTES, Block};
@@ -15,7 +16,8 @@ static ALIVE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
 /// How the blocks are split into segments.
 const BLOCKS: Segments = Segments::new(1);
-/// For each segment the address that block 0 would have if the segment began with it; 0 if the segment is not mapped.
+/// For each segment the address that block 0 would have if the segment began with it; 0 if the
+/// segment is not mapped.
 static BLOCK_ORIGINS: [AtomicUsize; Segments::MOST] = [const { AtomicUsize::new(0) }; Segments::MOST];
 
 /// The first index of nodes: log2 of its places.
@@ -41,12 +43,14 @@ fn wiped(bytes: usize) -> Option<*mut u8> {
     Some(base)
 }
 
-/// The same after the start. The program may have asked for all memory to be locked: ours shall not take of its limit.
+/// The same after the start. The program may have asked for all memory to be locked: ours shall not
+/// take of its limit.
 fn wiped_later(bytes: usize) -> Option<*mut u8> {
     wiped(bytes).inspect(|base| sys::unlock(*base, bytes))
 }
 
-/// Takes the memory into use: that of the parent process where `is_inherited`, which this process sees as zeros, or new memory.
+/// Takes the memory into use: that of the parent process where `is_inherited`, which this process
+/// sees as zeros, or new memory.
 pub fn start(is_inherited: bool) -> bool {
     if is_inherited && !ALIVE.load(Relaxed).is_null() {
         return true;
@@ -95,8 +99,8 @@ pub fn block(slot: u32) -> Option<*mut Block> {
     Some(origin.wrapping_add(slot as usize * BLOCK_BYTES) as *mut Block)
 }
 
-/// The index with so many places, mapped when it has not been yet; `None` when there is no memory for it. It is all zeros before its first use
-/// in this process.
+/// The index with so many places, mapped when it has not been yet; `None` when there is no memory
+/// for it. It is all zeros before its first use in this process.
 pub fn index(log2: u32) -> Option<*mut AtomicU64> {
     let place = INDEXES.get(log2 as usize)?;
     if place.load(Acquire).is_null() {

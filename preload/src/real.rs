@@ -1,7 +1,8 @@
 //! The allocator behind us: finds it once, calls it for ever.
 //!
-//! Each pointer starts at a boot function, so that the hot path has no check: the first call of any of them resolves all. Calls that
-//! arrive meanwhile, from another thread or a signal handler, are served by the cradle.
+//! Each pointer starts at a boot function, so that the hot path has no check: the first call of any
+//! of them resolves all. Calls that arrive meanwhile, from another thread or a signal handler, are
+//! served by the cradle.
 
 use crate::link::{self, Scope, Wanted};
 use crate::{cradle, sys};
@@ -16,8 +17,8 @@ macro_rules! next_functions {
             #[allow(non_snake_case)]
             pub unsafe fn $name($($arg: $kind),*) -> $result {
                 let pointer = pointers::$name.load(Relaxed);
-                // SAFETY: the pointer is the boot function of the same type or what was found under this name; the arguments are
-                // the program's own.
+                // SAFETY: the pointer is the boot function of the same type or what was found under
+                // this name; the arguments are the program's own.
                 unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> $result>(pointer)($($arg),*) }
             }
         )*
@@ -182,7 +183,8 @@ pub fn is_resolved() -> bool {
     STATE.load(Acquire) == RESOLVED
 }
 
-/// Whether the allocator behind us is glibc's own, whose functions do not call each other through their public names.
+/// Whether the allocator behind us is glibc's own, whose functions do not call each other through
+/// their public names.
 #[inline(always)]
 pub fn is_glibc() -> bool {
     IS_GLIBC.load(Relaxed)

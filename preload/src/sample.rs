@@ -1,8 +1,10 @@
-//! Sampling by bytes: each byte asked for is a sampling point with the same small chance, so gaps between points are exponential and a
-//! block of `s` bytes is sampled with the chance `1 - exp(-s / mean)`. The recorder gives it the weight of its inverse: sums are unbiased.
+//! Sampling by bytes: each byte asked for is a sampling point with the same small chance, so gaps
+//! between points are exponential and a block of `s` bytes is sampled with the chance `1 - exp(-s /
+//! mean)`. The recorder gives it the weight of its inverse: sums are unbiased.
 //!
-//! Frees must know which blocks were sampled. A counting filter of 64 Ki places answers nearly all with one load; behind it stands the exact
-//! set. Both belong to the process, not to a thread: blocks are freed anywhere.
+//! Frees must know which blocks were sampled. A counting filter of 64 Ki places answers nearly all
+//! with one load; behind it stands the exact set. Both belong to the process, not to a thread:
+//! blocks are freed anywhere.
 
 use crate::thread::Block;
 use crate::{sandbox, stamp, sys};
@@ -11,7 +13,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering::AcqRel, Orde
 const FILTER_LOG2: u32 = 16;
 static FILTER: [AtomicU16; 1 << FILTER_LOG2] = [const { AtomicU16::new(0) }; 1 << FILTER_LOG2];
 
-/// Buckets of two cache lines. 2 MiB in all, mapped at the first sampled block and touched as blocks are sampled.
+/// Buckets of two cache lines. 2 MiB in all, mapped at the first sampled block and touched as
+/// blocks are sampled.
 const BUCKET: usize = 16;
 const BUCKETS_LOG2: u32 = 14;
 /// Buckets that a block may stand in.
@@ -24,7 +27,8 @@ type Set = [Bucket; 1 << BUCKETS_LOG2];
 /// The set of sampled blocks; none before the first one.
 #[inline(always)]
 fn set() -> Option<&'static Set> {
-    // SAFETY: null, or mapped as long as the process lives; zeros are a set without blocks, and all of it is atomic.
+    // SAFETY: null, or mapped as long as the process lives; zeros are a set without blocks, and all
+    // of it is atomic.
     unsafe { SET.load(Acquire).as_ref() }
 }
 
@@ -86,20 +90,23 @@ impl Countdown {
         differs
     }
 
-    /// An exponentially distributed number with this mean. In integers: the floating-point state is the program's.
+    /// An exponentially distributed number with this mean. In integers: the floating-point state is
+    /// the program's.
     fn gap(&mut self) -> i64 {
         const LN_2: u128 = 0xb172_17f7;
         const LARGEST: u64 = 1 << 56;
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        // 52 random bits make a number in (0, 1]; the negative of its logarithm to the base 2, with 32 bits behind the point.
+        // 52 random bits make a number in (0, 1]; the negative of its logarithm to the base 2, with
+        // 32 bits behind the point.
         let negative = (52 << 32) - logarithm((self.random >> 12) + 1);
         ((u128::from(negative) * LN_2 * u128::from(self.mean.min(LARGEST))) >> 64) as i64
     }
 }
 
-/// Logarithm to the base 2 of a number that is not 0, with 32 bits behind the point. Each squaring of the mantissa gives one of them.
+/// Logarithm to the base 2 of a number that is not 0, with 32 bits behind the point. Each squaring
+/// of the mantissa gives one of them.
 fn logarithm(value: u64) -> u64 {
     let zeros = value.leading_zeros();
     let mut mantissa = u128::from(value << zeros);
@@ -158,7 +165,8 @@ fn remove_noted(address: u64) -> bool {
     found
 }
 
-/// Whether an allocation of so many bytes holds a sampling point. Where it does, the recorder's wishes are looked up.
+/// Whether an allocation of so many bytes holds a sampling point. Where it does, the recorder's
+/// wishes are looked up.
 ///
 /// # Safety
 /// As [`wants`].
@@ -180,7 +188,8 @@ pub unsafe fn hits(block: *mut Block, size: u64) -> bool {
 /// `block` is the calling thread's, with a gate that is not 0.
 #[inline(always)]
 pub unsafe fn wants(block: *mut Block, is_free: bool, address: u64, size: u64) -> bool {
-    // SAFETY: the caller's promise. A handler between load and store of the countdown costs a little chance, nothing else.
+    // SAFETY: the caller's promise. A handler between load and store of the countdown costs a
+    // little chance, nothing else.
     unsafe {
         if (*block).countdown.mean == 0 {
             return true;
@@ -193,7 +202,8 @@ pub unsafe fn wants(block: *mut Block, is_free: bool, address: u64, size: u64) -
     }
 }
 
-/// Whether an allocation holds no sampling point, which is then counted and done with. Else nothing was changed.
+/// Whether an allocation holds no sampling point, which is then counted and done with. Else nothing
+/// was changed.
 ///
 /// # Safety
 /// As [`wants`].
@@ -212,7 +222,8 @@ pub unsafe fn passes_over(block: *mut Block, size: u64) -> bool {
     }
 }
 
-/// Whether a free is of a block that was surely not sampled, which is then counted and done with. Else nothing was changed.
+/// Whether a free is of a block that was surely not sampled, which is then counted and done with.
+/// Else nothing was changed.
 ///
 /// # Safety
 /// As [`wants`].
@@ -268,7 +279,8 @@ mod tests {
                     sum += if countdown.hits(size) { weight } else { 0.0 };
                 }
             }
-            // 800,000 blocks: the deviation of the sum is below 2 % for the smallest size; five of them.
+            // 800,000 blocks: the deviation of the sum is below 2 % for the smallest size; five of
+            // them.
             let chance = 1.0 - (-(size as f64) / MEAN).exp();
             let deviation = ((1.0 - chance) / (chance * 800_000.0)).sqrt();
             assert!((sum / total - 1.0).abs() < 5.0 * deviation + 0.001, "size {size}: {}", sum / total);

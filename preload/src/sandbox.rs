@@ -1,6 +1,8 @@
-//! A program that shuts itself in (seccomp) may be killed for any system call that its filter does not let through. The two ways in that
-//! libc offers are watched, `prctl` and `syscall`. A filter is evaluated for the calls that this library makes ([`filter`]); from then on it
-//! makes only those that are surely let through, and does without the others: stacks are cut, nodes and threads counted as missing.
+//! A program that shuts itself in (seccomp) may be killed for any system call that its filter does
+//! not let through. The two ways in that libc offers are watched, `prctl` and `syscall`. A filter
+//! is evaluated for the calls that this library makes ([`filter`]); from then on it makes only
+//! those that are surely let through, and does without the others: stacks are cut, nodes and
+//! threads counted as missing.
 //!
 //! `syscall` is watched for forks too, whose children must be prepared as those of `fork` are.
 
@@ -97,8 +99,9 @@ const CALLS: [(Need, Call); 29] = [
     (LOOK, any(libc::SYS_readlinkat)),
 ];
 
-/// Looks whether the program was started inside a sandbox or without the time stamp counter. Its filter is not known: it lets through what
-/// libraries commonly do, or the program would not have come here, but perhaps not what debuggers do.
+/// Looks whether the program was started inside a sandbox or without the time stamp counter. Its
+/// filter is not known: it lets through what libraries commonly do, or the program would not have
+/// come here, but perhaps not what debuggers do.
 pub fn look_around() {
     if sys::has_filter() {
         FORBIDDEN.fetch_or(PEEK.0, Relaxed);
@@ -131,7 +134,8 @@ extern "C" fn resolve() {
     crate::real::resolve();
 }
 
-/// What `syscall` does until the next definition is known: finds it. All seven arguments stay where they are.
+/// What `syscall` does until the next definition is known: finds it. All seven arguments stay where
+/// they are.
 #[unsafe(naked)]
 unsafe extern "C" fn first_syscall() {
     core::arch::naked_asm!(
@@ -166,8 +170,9 @@ fn change_by_prctl(option: u64, first: u64, second: u64) -> Option<Change> {
     }
 }
 
-/// Makes a call that changes what the library may do. What it will forbid is not done from before the call on, and is done again when the
-/// call fails: asking whether there are filters is a call that fails.
+/// Makes a call that changes what the library may do. What it will forbid is not done from before
+/// the call on, and is done again when the call fails: asking whether there are filters is a call
+/// that fails.
 fn changing(change: Change, call: impl FnOnce() -> c_long) -> c_long {
     let before = FORBIDDEN.load(Relaxed);
     let forbidden = match change {
@@ -206,13 +211,16 @@ pub unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) ->
     }
 }
 
-/// The words that the stub of `syscall` saves: room for the result, number, five arguments; behind them its return address and the sixth.
+/// The words that the stub of `syscall` saves: room for the result, number, five arguments; behind
+/// them its return address and the sixth.
 type Saved = [usize; 9];
 
-/// A call of `syscall` that must be known of: made here, and its result stored; true. False: the stub goes on to the next definition.
+/// A call of `syscall` that must be known of: made here, and its result stored; true. False: the
+/// stub goes on to the next definition.
 unsafe extern "C" fn watched(saved: *mut Saved) -> u32 {
     type Next = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> c_long;
-    // SAFETY: the stub saved these words. Those behind the return address are the caller's frame, mapped whatever it passed.
+    // SAFETY: the stub saved these words. Those behind the return address are the caller's frame,
+    // mapped whatever it passed.
     let [_, number, first, second, third, fourth, fifth, _, sixth] = unsafe { *saved };
     // SAFETY: the next definition has libc's type; the arguments are the program's own.
     let call = || unsafe {

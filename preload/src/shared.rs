@@ -1,9 +1,11 @@
-//! The shared area as this process has it mapped: the header and the first segment of each table from the attach on, later segments as they
-//! are needed. So it takes little of a limit on address space or on locked memory.
+//! The shared area as this process has it mapped: the header and the first segment of each table
+//! from the attach on, later segments as they are needed. So it takes little of a limit on address
+//! space or on locked memory.
 //!
-//! The library keeps no descriptor. It needs none to map more of the file: `mremap` of no bytes of a shared mapping makes a second mapping of
-//! the same file, which begins with the given page and may reach beyond the end of the first mapping. Segments of a table follow each other in
-//! the file, so the last page of a segment is enough to map the next one.
+//! The library keeps no descriptor. It needs none to map more of the file: `mremap` of no bytes of
+//! a shared mapping makes a second mapping of the same file, which begins with the given page and
+//! may reach beyond the end of the first mapping. Segments of a table follow each other in the
+//! file, so the last page of a segment is enough to map the next one.
 
 use crate::{sandbox, sys};
 use core::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -13,8 +15,9 @@ use heaptape_wire::ring::Ring;
 use heaptape_wire::segments::Segments;
 use heaptape_wire::{Header, Layout, Node, Params, Record, SlotControl, WIRE_VERSION};
 
-/// For each table and segment the address that entry 0 would have if all entries were as large as those of the segment; 0 if the segment is
-/// not mapped. What is mapped stays mapped as long as the process lives.
+/// For each table and segment the address that entry 0 would have if all entries were as large as
+/// those of the segment; 0 if the segment is not mapped. What is mapped stays mapped as long as the
+/// process lives.
 static ORIGINS: [[AtomicUsize; Segments::MOST]; 4] = [const { [const { AtomicUsize::new(0) }; Segments::MOST] }; 4];
 
 /// The area of the session. Copyable: it owns nothing.
@@ -28,12 +31,13 @@ pub struct Area {
 #[inline(always)]
 pub fn node(number: u32) -> Option<&'static Node> {
     let origin = ORIGINS[Table::Nodes as usize][Table::Nodes.segments().of(number)].load(Relaxed);
-    // SAFETY: the segment is mapped and stays mapped; nodes are atomics. The number is below the table's end: it was claimed, and claimed
-    // numbers are compared with the capacity.
+    // SAFETY: the segment is mapped and stays mapped; nodes are atomics. The number is below the
+    // table's end: it was claimed, and claimed numbers are compared with the capacity.
     (origin != 0).then(|| unsafe { &*(origin.wrapping_add(number as usize * size_of::<Node>()) as *const Node) })
 }
 
-/// Maps the header and the first segments of the area that the recorder sent, and makes it the one of this process.
+/// Maps the header and the first segments of the area that the recorder sent, and makes it the one
+/// of this process.
 pub fn map(descriptor: i32, bytes: u64) -> Option<Area> {
     let mut front = sys::map_file(core::ptr::null_mut(), PAGE as usize, descriptor, 0)?;
     let mut mapped = PAGE as usize;
@@ -66,8 +70,8 @@ pub fn map(descriptor: i32, bytes: u64) -> Option<Area> {
         sys::unmap(front, mapped);
         return None;
     };
-    // A child maps its own, but keeps the page with the gate, which its thread-local word may point to; a core dump does not want it. Mappings
-    // of later segments inherit both.
+    // A child maps its own, but keeps the page with the gate, which its thread-local word may point
+    // to; a core dump does not want it. Mappings of later segments inherit both.
     sys::advise(front.wrapping_add(PAGE as usize), mapped - PAGE as usize, libc::MADV_DONTFORK);
     sys::advise(front, mapped, libc::MADV_DONTDUMP);
     for table in Table::ALL {
@@ -112,7 +116,8 @@ impl Area {
         unsafe { &*self.front.cast::<Header>() }
     }
 
-    /// The control block of a slot, mapped when it has not been yet; `None` if there is no such slot, or no memory for it.
+    /// The control block of a slot, mapped when it has not been yet; `None` if there is no such
+    /// slot, or no memory for it.
     pub fn slot(&self, index: u32) -> Option<&'static SlotControl> {
         // SAFETY: the entry is mapped; all fields are atomics.
         self.entry(Table::Slots, index).map(|address| unsafe { &*(address as *const SlotControl) })
@@ -199,13 +204,15 @@ impl Area {
         self.front
     }
 
-    /// Maps zeros over the area in a forked child, where nothing of it but the first page is mapped. A hook that a fork interrupted goes on
-    /// there. `also_header`: replaces the first page too, which the child otherwise shares with its parent and the recorder.
+    /// Maps zeros over the area in a forked child, where nothing of it but the first page is
+    /// mapped. A hook that a fork interrupted goes on there. `also_header`: replaces the first page
+    /// too, which the child otherwise shares with its parent and the recorder.
     pub fn replace_in_child(&self, also_header: bool) {
         let lay = |at: *mut u8, bytes: usize| sys::map_private(at, bytes, libc::MAP_FIXED);
         let kept = if also_header { 0 } else { PAGE as usize };
         lay(self.front.wrapping_add(kept), front_bytes(&self.layout) - kept);
-        // A child that has attached in a handler of `pthread_atfork` has segments of its own by now.
+        // A child that has attached in a handler of `pthread_atfork` has segments of its own by
+        // now.
         if ORIGINS[Table::Slots as usize][0].load(Acquire) != self.front as usize + PAGE as usize {
             return;
         }

@@ -1,11 +1,13 @@
 //! When an event happened, in ticks that order the events of all threads.
 //!
-//! With several threads the counter is read behind `lfence`: a plain `rdtsc` may run ahead of the load that received the pointer, and was
-//! seen to invert 4.5 % of tight hand-overs; with the fence 0 in 4 M. A stamp costs 9 ns, with the fence 13 ns, more than all else on
-//! this path, so a process with one thread stamps each 16th event: the ring's order is the order.
+//! With several threads the counter is read behind `lfence`: a plain `rdtsc` may run ahead of the
+//! load that received the pointer, and was seen to invert 4.5 % of tight hand-overs; with the fence
+//! 0 in 4 M. A stamp costs 9 ns, with the fence 13 ns, more than all else on this path, so a
+//! process with one thread stamps each 16th event: the ring's order is the order.
 //!
-//! A program can have the counter switched off (`PR_SET_TSC`, strict seccomp): reading it is then a fault, by the vDSO's clock too. From then
-//! on timestamps are numbers in sequence, never below the recorder's clock at its last pass, which it leaves in the area's heartbeat.
+//! A program can have the counter switched off (`PR_SET_TSC`, strict seccomp): reading it is then a
+//! fault, by the vDSO's clock too. From then on timestamps are numbers in sequence, never below the
+//! recorder's clock at its last pass, which it leaves in the area's heartbeat.
 
 use crate::{attach, sys};
 use core::arch::x86_64::{_mm_lfence, _rdtsc};
@@ -58,7 +60,8 @@ pub fn leave_counter() -> Source {
     source
 }
 
-/// Asks the clock no more from now on, which may do it by a system call; gives what [`return_to`] needs, if anything has changed.
+/// Asks the clock no more from now on, which may do it by a system call; gives what [`return_to`]
+/// needs, if anything has changed.
 pub fn leave_clock() -> Option<Source> {
     (SOURCE.load(Relaxed) == Source::Clock as u8).then(leave)
 }
@@ -89,7 +92,8 @@ pub fn counter_is_off() -> bool {
     IS_OFF.load(Relaxed) != 0
 }
 
-/// Names libc's flag that the process has one thread (glibc 2.32 and later: `__libc_single_threaded`); without it every event is stamped.
+/// Names libc's flag that the process has one thread (glibc 2.32 and later:
+/// `__libc_single_threaded`); without it every event is stamped.
 pub fn watch_threads(flag: *mut u8) {
     if !flag.is_null() {
         SINGLE.store(flag, Relaxed);
@@ -99,13 +103,15 @@ pub fn watch_threads(flag: *mut u8) {
 /// Whether the process has one thread.
 #[inline(always)]
 pub fn is_single_threaded() -> bool {
-    // SAFETY: libc's flag, or ours; libc writes it while the process has one thread, or the only other one is ending.
+    // SAFETY: libc's flag, or ours; libc writes it while the process has one thread, or the only
+    // other one is ending.
     unsafe { SINGLE.load(Relaxed).read_volatile() != 0 }
 }
 
 #[inline(always)]
 fn counter() -> u64 {
-    // SAFETY: SSE2 and the counter are there on every x86-64; the recorder checked that the counter is usable.
+    // SAFETY: SSE2 and the counter are there on every x86-64; the recorder checked that the counter
+    // is usable.
     unsafe {
         _mm_lfence();
         _rdtsc()
@@ -128,7 +134,8 @@ fn without_counter() -> u64 {
     if SOURCE.load(Relaxed) == Source::Clock as u8 {
         return sys::monotonic_ns();
     }
-    // The recorder stores its clock before it looks at the rings: what is numbered after that look comes after all that it found.
+    // The recorder stores its clock before it looks at the rings: what is numbered after that look
+    // comes after all that it found.
     let passed = attach::area().map_or(0, |area| area.header().heartbeat.0.load(Acquire));
     let next = |last: u64| Some(last.max(passed) + 1);
     LAST.fetch_update(AcqRel, Relaxed, next).map_or(0, |last| last.max(passed) + 1)

@@ -1,5 +1,5 @@
-//! Every system call and every libc function of this crate, one thin function each. System calls are made directly: libc's wrappers pass
-//! through thread cancellation and write `errno`.
+//! Every system call and every libc function of this crate, one thin function each. System calls
+//! are made directly: libc's wrappers pass through thread cancellation and write `errno`.
 
 use crate::sandbox;
 use core::arch::asm;
@@ -32,11 +32,13 @@ macro_rules! call {
     }};
 }
 
-/// Runs `body` with an aligned stack. Hand-written code may call with one that is not, which an allocator's short ways do not mind; ours do
-/// not either, and those that are longer go through here.
+/// Runs `body` with an aligned stack. Hand-written code may call with one that is not, which an
+/// allocator's short ways do not mind; ours do not either, and those that are longer go through
+/// here.
 #[inline(always)]
 pub fn aligned<T>(body: impl FnOnce() -> T) -> T {
-    /// A local variable of more than the usual alignment makes the compiler align the frame of the function that has it.
+    /// A local variable of more than the usual alignment makes the compiler align the frame of the
+    /// function that has it.
     #[repr(align(32))]
     struct Anchor;
     let anchor = Anchor;
@@ -61,13 +63,15 @@ fn address(result: isize) -> Option<*mut u8> {
 
 const OPEN: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Maps private memory of zeros; `None` when the system refuses. With `MAP_FIXED` it replaces what is there: the caller owns that range.
+/// Maps private memory of zeros; `None` when the system refuses. With `MAP_FIXED` it replaces what
+/// is there: the caller owns that range.
 pub fn map_private(at: *mut u8, bytes: usize, flag: i32) -> Option<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flag;
     address(call!(SYS_mmap, at, bytes, OPEN, flags, usize::MAX, 0))
 }
 
-/// Maps a part of a file that is shared: anywhere, or in place of what the caller has mapped at `at`; `None` when the system refuses.
+/// Maps a part of a file that is shared: anywhere, or in place of what the caller has mapped at
+/// `at`; `None` when the system refuses.
 pub fn map_file(at: *mut u8, bytes: usize, descriptor: i32, offset: u64) -> Option<*mut u8> {
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | if at.is_null() { 0 } else { libc::MAP_FIXED };
     address(call!(SYS_mmap, at, bytes, OPEN, flags, descriptor, offset))
@@ -78,8 +82,9 @@ pub fn grow(at: *mut u8, bytes: usize, wanted: usize) -> Option<*mut u8> {
     address(call!(SYS_mremap, at, bytes, wanted, libc::MREMAP_MAYMOVE))
 }
 
-/// Maps more of a file of which the caller has mapped the page at `page`: a second time from that page on, as far as `bytes`. `None` when the
-/// system refuses. The new mapping is not locked, whatever the program said of its memory: it would take of the program's limit.
+/// Maps more of a file of which the caller has mapped the page at `page`: a second time from that
+/// page on, as far as `bytes`. `None` when the system refuses. The new mapping is not locked,
+/// whatever the program said of its memory: it would take of the program's limit.
 pub fn map_again(page: *mut u8, bytes: usize) -> Option<*mut u8> {
     unlock(page, 4096);
     address(call!(SYS_mremap, page, 0, bytes, libc::MREMAP_MAYMOVE))
@@ -102,8 +107,9 @@ pub fn advise(at: *mut u8, bytes: usize, advice: i32) -> bool {
     call!(SYS_madvise, at, bytes, advice) == 0
 }
 
-/// Whether eight bytes at `address` can be read: the kernel copies the signal set before it rejects the unknown `how`
-/// (the trick is old; no state changes). False where asking is not allowed, or where the call is answered by somebody else.
+/// Whether eight bytes at `address` can be read: the kernel copies the signal set before it rejects
+/// the unknown `how` (the trick is old; no state changes). False where asking is not allowed, or
+/// where the call is answered by somebody else.
 pub fn is_readable(address: usize) -> bool {
     const NO_SUCH_HOW: isize = -1;
     sandbox::allows(sandbox::PROBE) && call!(SYS_rt_sigprocmask, NO_SUCH_HOW, address, 0, 8) == -libc::EINVAL as isize
@@ -126,7 +132,8 @@ static QUESTION: Question = Question {
     pages: UnsafeCell::new([libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 1 }; PAGES]),
 };
 
-/// How many pages from this one on can be read, of so many: some of them are asked about in one call where that is possible.
+/// How many pages from this one on can be read, of so many: some of them are asked about in one
+/// call where that is possible.
 pub fn readable_pages(page: usize, wanted: usize) -> usize {
     if wanted == 1 || !sandbox::allows(sandbox::PEEK) || QUESTION.is_taken.swap(true, Ordering::Acquire) {
         return usize::from(is_readable(page));
@@ -147,7 +154,8 @@ pub fn readable_pages(page: usize, wanted: usize) -> usize {
 /// Copies from this process's memory; gives the bytes copied.
 fn copy_own(ours: &libc::iovec, theirs: &[libc::iovec]) -> usize {
     let copy = |pid: u32| call!(SYS_process_vm_readv, pid, &raw const *ours, 1, theirs.as_ptr(), theirs.len(), 0);
-    // The process of the session is this one, or shares its memory with this one, the child of a `vfork`, which may not be allowed to look.
+    // The process of the session is this one, or shares its memory with this one, the child of a
+    // `vfork`, which may not be allowed to look.
     let copied = match crate::attach::area() {
         Some(_) => copy(crate::attach::pid()),
         None => copy(pid()),
@@ -156,7 +164,8 @@ fn copy_own(ours: &libc::iovec, theirs: &[libc::iovec]) -> usize {
     copied.max(0) as usize
 }
 
-/// Copies memory of this process that may not be readable, or may be unmapped meanwhile; gives the bytes copied.
+/// Copies memory of this process that may not be readable, or may be unmapped meanwhile; gives the
+/// bytes copied.
 pub fn peek(address: usize, out: &mut [u8]) -> usize {
     if !sandbox::allows(sandbox::PEEK) {
         return 0;
@@ -173,7 +182,8 @@ pub fn peek(address: usize, out: &mut [u8]) -> usize {
     }
 }
 
-/// Copies what the program names in a call of its own, and keeps mapped during that call, if it is mapped; gives the bytes copied.
+/// Copies what the program names in a call of its own, and keeps mapped during that call, if it is
+/// mapped; gives the bytes copied.
 pub fn copy_from(address: usize, out: &mut [u8]) -> usize {
     let copied = peek(address, out);
     if copied != 0 || sandbox::allows(sandbox::PEEK) {
@@ -204,7 +214,8 @@ pub fn has_no_counter() -> bool {
     call!(SYS_prctl, libc::PR_GET_TSC, &raw mut state, 0, 0, 0) == 0 && state == libc::PR_TSC_SIGSEGV
 }
 
-/// Holds all signals back from the calling thread, libc's own for cancellation included; gives what [`release_signals`] needs.
+/// Holds all signals back from the calling thread, libc's own for cancellation included; gives what
+/// [`release_signals`] needs.
 pub fn hold_signals() -> u64 {
     let (all, mut held) = (u64::MAX, 0_u64);
     call!(SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, &raw mut held, 8);
@@ -260,7 +271,8 @@ pub fn receive(descriptor: i32, bytes: &mut [u8]) -> (isize, Option<i32>) {
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len() as _;
     let result = call!(SYS_recvmsg, descriptor, &raw mut message, libc::MSG_CMSG_CLOEXEC);
-    // cmsghdr: length 8, level 4, type 4, then the descriptor. A cut control part (no room for descriptors) leaves none.
+    // cmsghdr: length 8, level 4, type 4, then the descriptor. A cut control part (no room for
+    // descriptors) leaves none.
     let word = |at: usize| i32::from_le_bytes([control.0[at], control.0[at + 1], control.0[at + 2], control.0[at + 3]]);
     let carried = result >= 0 && message.msg_controllen as usize >= 20;
     let is_rights = carried && word(0) >= 20 && word(8) == libc::SOL_SOCKET && word(12) == libc::SCM_RIGHTS;
@@ -292,8 +304,8 @@ pub fn sleep_ms(milliseconds: u64) {
     call!(SYS_nanosleep, &raw const time, 0);
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, by the vDSO (async-signal-safe, does not touch `errno` on success); by the kernel where the vDSO's
-/// counter is switched off.
+/// Nanoseconds of `CLOCK_MONOTONIC`, by the vDSO (async-signal-safe, does not touch `errno` on
+/// success); by the kernel where the vDSO's counter is switched off.
 pub fn monotonic_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     if crate::stamp::counter_is_off() {
@@ -316,7 +328,8 @@ pub fn address_room() -> u64 {
     limit[0].saturating_sub(taken.saturating_mul(auxiliary(libc::AT_PAGESZ) as u64))
 }
 
-/// Nanoseconds that the process has run or waited for a processor: its age, if it has not slept. For a child before it does anything.
+/// Nanoseconds that the process has run or waited for a processor: its age, if it has not slept.
+/// For a child before it does anything.
 pub fn age_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     call!(SYS_clock_gettime, libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time);
@@ -423,14 +436,16 @@ pub fn auxiliary(kind: u64) -> usize {
     unsafe { libc::getauxval(kind) as usize }
 }
 
-/// The value of an environment variable. Before libc has set `environ` up (a program's `preinit_array`), as the kernel laid it down.
+/// The value of an environment variable. Before libc has set `environ` up (a program's
+/// `preinit_array`), as the kernel laid it down.
 pub fn environment(name: &str) -> Option<&'static CStr> {
     let is_named = |text: &'static CStr| {
         let value = text.to_bytes().strip_prefix(name.as_bytes())?;
         // SAFETY: the name and an equals sign stand before the value, in one string.
         (value.first() == Some(&b'=')).then(|| unsafe { CStr::from_ptr(text.as_ptr().add(name.len() + 1)) })
     };
-    // SAFETY: libc keeps `environ` a null-terminated list of strings; it is read at start-up, before the program can change it.
+    // SAFETY: libc keeps `environ` a null-terminated list of strings; it is read at start-up,
+    // before the program can change it.
     unsafe {
         let mut entry = environ();
         if entry.is_null() {
@@ -457,7 +472,8 @@ pub fn environ() -> *const *const c_char {
     unsafe { ENVIRON }
 }
 
-/// The kernel lays arguments and environment down as one run of strings up to the program's path, all above its random bytes.
+/// The kernel lays arguments and environment down as one run of strings up to the program's path,
+/// all above its random bytes.
 fn first_environment<T>(wanted: impl Fn(&'static CStr) -> Option<T>) -> Option<T> {
     let (low, path) = (auxiliary(libc::AT_RANDOM), auxiliary(libc::AT_EXECFN));
     if low == 0 || path <= low {
@@ -465,8 +481,8 @@ fn first_environment<T>(wanted: impl Fn(&'static CStr) -> Option<T>) -> Option<T
     }
     let mut at = path - 1;
     while at > low + 16 {
-        // SAFETY: between the two addresses lies the first page of the stack, mapped as long as the process lives; each string ends at the
-        // one behind it.
+        // SAFETY: between the two addresses lies the first page of the stack, mapped as long as the
+        // process lives; each string ends at the one behind it.
         unsafe {
             if *((at - 1) as *const u8) == 0
                 && let Some(found) = wanted(CStr::from_ptr(at as *const c_char))
@@ -479,7 +495,8 @@ fn first_environment<T>(wanted: impl Fn(&'static CStr) -> Option<T>) -> Option<T
     None
 }
 
-/// Whether the environment can be read and every function called: not while the loader still makes relocations (an IFUNC resolver).
+/// Whether the environment can be read and every function called: not while the loader still makes
+/// relocations (an IFUNC resolver).
 pub fn environment_is_ready() -> bool {
     !environ().is_null() || crate::link::is_consistent()
 }
@@ -502,7 +519,8 @@ pub fn set_errno(value: i32) {
     unsafe { *libc::__errno_location() = value }
 }
 
-/// Whether valgrind runs this code: its documented client request, instructions that do nothing on a processor.
+/// Whether valgrind runs this code: its documented client request, instructions that do nothing on
+/// a processor.
 pub fn is_under_valgrind() -> bool {
     const RUNNING_ON_VALGRIND: u64 = 0x1001;
     let arguments = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];

@@ -1,7 +1,8 @@
 //! A thread's private state, and how a thread comes to have it.
 //!
-//! Each slot has a block, mapped when the slot is claimed ([`crate::private`]). In a forked child every block reads as zeros, so the first event
-//! finds `gate == 0` and takes the slow way, whatever kind of fork it was.
+//! Each slot has a block, mapped when the slot is claimed ([`crate::private`]). In a forked child
+//! every block reads as zeros, so the first event finds `gate == 0` and takes the slow way,
+//! whatever kind of fork it was.
 
 use crate::entry::{self, Lane};
 use crate::unwind::memo::Memo;
@@ -15,7 +16,8 @@ use heaptape_wire::{Record, SlotControl, ring::Ring};
 pub const READY: u64 = 1;
 /// `gate` bit: a hook of this thread is at work.
 pub const BUSY: u64 = 2;
-/// `gate` bit: a forwarded call is under way that may call other hooks (`operator new` calls `malloc`).
+/// `gate` bit: a forwarded call is under way that may call other hooks (`operator new` calls
+/// `malloc`).
 pub const FORWARDING: u64 = 4;
 /// `gate` bit, with [`BUSY`]: the hook's event is in the count.
 pub const COUNTED: u64 = 8;
@@ -23,8 +25,8 @@ pub const COUNTED: u64 = 8;
 pub const UNTRACED: u64 = heaptape_wire::area::GATE_DORMANT;
 /// `gate`, low byte: the thread is being given its block.
 pub const ENTERING: u64 = 64;
-/// `gate`: events begun on this thread, above the bits. One store marks the hook busy and counts its event, so that a jump out of the
-/// hook at any instruction leaves a true count.
+/// `gate`: events begun on this thread, above the bits. One store marks the hook busy and counts
+/// its event, so that a jump out of the hook at any instruction leaves a true count.
 pub const BEGUN: u64 = 1 << 8;
 
 /// Bit of `lost_untold`: the sampling interval is to be told.
@@ -44,12 +46,15 @@ pub struct Waiting {
     pub event: heaptape_wire::Event,
 }
 
-/// The thread's state. Only its own thread reads or writes it, a signal handler on that thread included.
+/// The thread's state. Only its own thread reads or writes it, a signal handler on that thread
+/// included.
 #[repr(C, align(4096))]
 pub struct Block {
-    /// [`READY`] plus bits, and the count of events begun; 0 before the claim and in a forked child. First: [`OFF`] has nothing else.
+    /// [`READY`] plus bits, and the count of events begun; 0 before the claim and in a forked
+    /// child. First: [`OFF`] has nothing else.
     pub gate: u64,
-    /// The published `head` when the hook at work began: while it still is, the event of that hook is not published.
+    /// The published `head` when the hook at work began: while it still is, the event of that hook
+    /// is not published.
     pub event_head: u64,
     /// Events still to go until the next stamp, while the process has one thread.
     pub until_stamp: u32,
@@ -65,7 +70,8 @@ pub struct Block {
     pub stamp: u64,
     /// Stack pointer of the hook at work.
     pub busy_sp: usize,
-    /// Word at `busy_sp`: the hook's return address; another word there proves that the hook is gone.
+    /// Word at `busy_sp`: the hook's return address; another word there proves that the hook is
+    /// gone.
     pub busy_word: u64,
     /// Records kept free for second halves of resizes.
     pub reserved: u64,
@@ -81,7 +87,8 @@ pub struct Block {
     pub stack_floor: usize,
     /// Pages of other stacks.
     pub other_pages: crate::unwind::other::Pages,
-    /// The same before the walk at work; not a variable of it, since it may run on a very small stack.
+    /// The same before the walk at work; not a variable of it, since it may run on a very small
+    /// stack.
     pub pages_before: crate::unwind::other::Pages,
     /// Bytes to the next sampling point.
     pub countdown: crate::sample::Countdown,
@@ -101,10 +108,12 @@ pub struct Block {
     pub nested: [Waiting; NESTED],
 }
 
-/// The block of every thread of a process that is not traced: a gate that says so, and nothing else is looked at.
+/// The block of every thread of a process that is not traced: a gate that says so, and nothing else
+/// is looked at.
 static OFF: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(UNTRACED);
 
-/// Stands in the slot while a thread is given its block, so that an allocation inside that does not claim a second one.
+/// Stands in the slot while a thread is given its block, so that an allocation inside that does not
+/// claim a second one.
 static ARRIVING: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(ENTERING);
 
 /// The block of a thread that is not traced.
@@ -118,7 +127,8 @@ pub const WORDS: usize = core::mem::offset_of!(Block, memo);
 /// Bytes of a block, a multiple of the page.
 pub const BLOCK_BYTES: usize = size_of::<Block>();
 
-/// The thread's block, made when it has none yet: for calls that must be marked before they are made.
+/// The thread's block, made when it has none yet: for calls that must be marked before they are
+/// made.
 #[inline(always)]
 pub fn block(sp: usize) -> *mut Block {
     let block = tls::get();
@@ -126,8 +136,8 @@ pub fn block(sp: usize) -> *mut Block {
     if block.is_null() || unsafe { (&raw const (*block).gate).read_volatile() } == 0 { enter(sp) } else { block }
 }
 
-/// The slow way of a hook: gives the thread its block, attaching the process first when that has not been tried. Null when the process
-/// is not traced.
+/// The slow way of a hook: gives the thread its block, attaching the process first when that has
+/// not been tried. Null when the process is not traced.
 #[cold]
 pub fn enter(sp: usize) -> *mut Block {
     sys::aligned(|| {
@@ -198,7 +208,8 @@ fn given(session: &attach::Session, sp: usize) -> Option<*mut Block> {
 /// Fills a block for its new owner.
 ///
 /// # Safety
-/// The block is mapped and the caller's alone; the memory of an earlier owner is whole, so that plain writes of the fields suffice.
+/// The block is mapped and the caller's alone; the memory of an earlier owner is whole, so that
+/// plain writes of the fields suffice.
 unsafe fn prepare(block: *mut Block, control: &SlotControl, ring: Ring, sp: usize, sample_bytes: u64) {
     let head = control.producer.0.head.load(Relaxed);
     // SAFETY: the caller's promise.
@@ -226,7 +237,8 @@ unsafe fn prepare(block: *mut Block, control: &SlotControl, ring: Ring, sp: usiz
     }
 }
 
-/// Looks how far down the calling thread's stack can be read while asking is still allowed: as if it had gone so deep before.
+/// Looks how far down the calling thread's stack can be read while asking is still allowed: as if
+/// it had gone so deep before.
 pub fn look_ahead() {
     const AHEAD: usize = 512 << 10;
     let block = tls::get();
@@ -241,11 +253,13 @@ pub fn look_ahead() {
     }
 }
 
-/// Slots of threads that are over come back when the recorder has read their rings. Where events wait for room, a thread waits for a slot
-/// as long as there are such slots: threads may come and go faster than a recorder without a processor can follow.
+/// Slots of threads that are over come back when the recorder has read their rings. Where events
+/// wait for room, a thread waits for a slot as long as there are such slots: threads may come and
+/// go faster than a recorder without a processor can follow.
 #[cold]
 fn awaited(session: &attach::Session) -> Option<u32> {
-    /// Many threads may wait at once, and each look goes through all slots: the recorder needs the processor more.
+    /// Many threads may wait at once, and each look goes through all slots: the recorder needs the
+    /// processor more.
     const LONGEST_NAP_MS: u64 = 32;
     let mut nap_ms = 1;
     let header = session.area.header();
@@ -293,7 +307,8 @@ fn claim(session: &attach::Session) -> Option<u32> {
         {
             owner.tid.store(sys::tid(), Release);
             header.slots_used.0.fetch_max(index + 1, AcqRel);
-            // A hint only: a slot given back meanwhile lowers it again, and a lost update costs a scan.
+            // A hint only: a slot given back meanwhile lowers it again, and a lost update costs a
+            // scan.
             let _ = header.slot_hint.compare_exchange(start, index + 1, Relaxed, Relaxed);
             return Some(index);
         }
@@ -303,9 +318,10 @@ fn claim(session: &attach::Session) -> Option<u32> {
     None
 }
 
-/// The end of the stack that `sp` lies on: threads made by libc have their thread pointer at its top, the main thread has the kernel's
-/// random bytes above its first frame. The only thread of a forked child may have been either. 0 when the pages up to there are not all
-/// mapped: the first event came on another stack.
+/// The end of the stack that `sp` lies on: threads made by libc have their thread pointer at its
+/// top, the main thread has the kernel's random bytes above its first frame. The only thread of a
+/// forked child may have been either. 0 when the pages up to there are not all mapped: the first
+/// event came on another stack.
 pub fn own_stack_end(sp: usize, tid: u32) -> usize {
     let is_main = tid == attach::pid();
     let kernels = if is_main { mapped_up_to(sp, sys::auxiliary(libc::AT_RANDOM)) } else { 0 };
@@ -332,8 +348,8 @@ fn mapped_up_to(sp: usize, end: usize) -> usize {
 }
 
 impl Block {
-    /// The window of the thread's own stack that may be read from `sp` up, grown down to `sp` page by page when it went deeper than ever
-    /// before. False: `sp` lies on another stack.
+    /// The window of the thread's own stack that may be read from `sp` up, grown down to `sp` page
+    /// by page when it went deeper than ever before. False: `sp` lies on another stack.
     #[inline(always)]
     pub fn is_on_own_stack(&mut self, sp: usize) -> bool {
         (sp >= self.stack_low && sp < self.stack_end) || self.grow_stack(sp)
@@ -372,7 +388,8 @@ impl Block {
     /// Publishes everything up to `self.head`.
     ///
     /// # Safety
-    /// `self.control` must be the claimed slot's: [`enter`] upholds it for a block whose gate is not 0.
+    /// `self.control` must be the claimed slot's: [`enter`] upholds it for a block whose gate is
+    /// not 0.
     #[inline(always)]
     pub unsafe fn publish(&mut self) {
         // SAFETY: the control words stay mapped as long as the session.

@@ -1,8 +1,11 @@
-//! The thread-local words: the address of the thread's [`crate::thread::Block`], and one for the C++ operators.
+//! The thread-local words: the address of the thread's [`crate::thread::Block`], and one for the
+//! C++ operators.
 //!
-//! Stable Rust has no thread-local for `no_std`, and std's in a shared object calls `__tls_get_addr`, which may allocate. So the words are
-//! declared in assembly with the initial-exec model: one load of its offset, one load through the thread pointer (1.4-3.0 ns measured,
-//! against 3.3-3.8 of std's). The library then carries STATIC_TLS and 16 bytes of each thread's static area.
+//! Stable Rust has no thread-local for `no_std`, and std's in a shared object calls
+//! `__tls_get_addr`, which may allocate. So the words are declared in assembly with the
+//! initial-exec model: one load of its offset, one load through the thread pointer (1.4-3.0 ns
+//! measured, against 3.3-3.8 of std's). The library then carries STATIC_TLS and 16 bytes of each
+//! thread's static area.
 
 use crate::thread::Block;
 use core::arch::{asm, global_asm};
@@ -44,7 +47,8 @@ pub fn set(block: *mut Block) {
     }
 }
 
-/// The last caller of an operator, outside this library, whose next definition was looked for; 0: none yet.
+/// The last caller of an operator, outside this library, whose next definition was looked for; 0:
+/// none yet.
 pub fn operator_caller() -> usize {
     let caller: usize;
     // SAFETY: reads the thread's own word.

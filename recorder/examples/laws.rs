@@ -1,5 +1,5 @@
-//! Reads a recording back, event by event, and checks the laws that every whole recording keeps; prints each image's totals.
-//! `cargo run --release -p heaptape-recorder --example laws -- DIR`.
+//! Reads a recording back, event by event, and checks the laws that every whole recording keeps;
+//! prints each image's totals. `cargo run --release -p heaptape-recorder --example laws -- DIR`.
 
 #[path = "../tests/common/back.rs"]
 mod back;

@@ -1,7 +1,9 @@
-//! Nanoseconds an event of each stage of the pipeline, on synthetic traces: `cargo run --release -p heaptape-recorder --example stages`.
+//! Nanoseconds an event of each stage of the pipeline, on synthetic traces: `cargo run --release -p
+//! heaptape-recorder --example stages`.
 //!
-//! *random*: sizes and freed blocks at random among 10,000 live ones, 200 stacks. *bulk*: a database loading rows: short-lived blocks freed in the
-//! reverse order, few sizes, a growing set of pages. *large*: 4 million live blocks, freed at random.
+//! *random*: sizes and freed blocks at random among 10,000 live ones, 200 stacks. *bulk*: a
+//! database loading rows: short-lived blocks freed in the reverse order, few sizes, a growing set
+//! of pages. *large*: 4 million live blocks, freed at random.
 
 use heaptape_formats::tape::{self, Codec};
 use heaptape_recorder::batch::Batch;

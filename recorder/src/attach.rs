@@ -1,8 +1,11 @@
-//! The recorder's door: sockets to connect to, the hello that comes in through one, and the area that goes out.
+//! The recorder's door: sockets to connect to, the hello that comes in through one, and the area
+//! that goes out.
 //!
-//! A client is not trusted: it gets one message of a fixed length, a second to send it, no descriptors are taken, and nobody waits for it.
-//! The kernel says who it is (`SO_PEERCRED`), not the client. What begins as a trace or a profile does is no message, but a file that
-//! follows. A user who leaves many connections silent loses the oldest of them and takes no connection away from another user.
+//! A client is not trusted: it gets one message of a fixed length, a second to send it, no
+//! descriptors are taken, and nobody waits for it. The kernel says who it is (`SO_PEERCRED`), not
+//! the client. What begins as a trace or a profile does is no message, but a file that follows. A
+//! user who leaves many connections silent loses the oldest of them and takes no connection away
+//! from another user.
 
 use crate::cgroup;
 use crate::clock::Clock;
@@ -24,8 +27,8 @@ use wire::area::{LIVE, MAGIC, Params};
 use wire::hello::{HELLO_BYTES, Hello, NOTICE_PATH, Notice, Reply, Why};
 use wire::{Layout, WIRE_VERSION, limits};
 
-/// Connections that the kernel holds until they are accepted. They are accepted in microseconds, and whoever comes next waits for all of
-/// them, so a longer queue only helps a user who floods.
+/// Connections that the kernel holds until they are accepted. They are accepted in microseconds,
+/// and whoever comes next waits for all of them, so a longer queue only helps a user who floods.
 const BACKLOG: i32 = 512;
 /// Connections accepted before other work is done.
 const BATCH: usize = 256;
@@ -170,8 +173,8 @@ impl Door {
         Ok(Door { epoll, listeners, silent, by_user, look: Instant::now(), next: FIRST_CALLER, spare })
     }
 
-    /// Adds a listening socket. `path` is a file to remove at the end; a socket that somebody else made has none. `patience` is the time
-    /// that a connection may be silent.
+    /// Adds a listening socket. `path` is a file to remove at the end; a socket that somebody else
+    /// made has none. `patience` is the time that a connection may be silent.
     pub fn add(&mut self, socket: OwnedFd, path: Option<PathBuf>, patience: Duration) -> io::Result<()> {
         use nix::fcntl::{FcntlArg, OFlag, fcntl};
         // Whoever made it may have made it to wait.
@@ -232,7 +235,8 @@ impl Door {
             let socket = match sys::accept(sys::fd(&listener.socket)) {
                 Ok(socket) => socket,
                 Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
-                    // Left in the queue, each would wait for its time limit: refused at once, by the spare descriptor.
+                    // Left in the queue, each would wait for its time limit: refused at once, by
+                    // the spare descriptor.
                     if self.spare.take().is_none() {
                         return;
                     }
@@ -278,7 +282,8 @@ impl Door {
 
     /// Takes what a connection says, or goes on waiting for it.
     fn hear(&mut self, caller: Caller, visits: &mut Vec<Visit>) {
-        // One byte more than the longest message has, so that a longer one is seen to be longer. A plain receive takes no descriptors.
+        // One byte more than the longest message has, so that a longer one is seen to be longer. A
+        // plain receive takes no descriptors.
         let mut bytes = [0; HELLO_BYTES + NOTICE_PATH + 1];
         let (socket, wait) = (caller.socket.as_raw_fd(), socket::MsgFlags::MSG_DONTWAIT);
         match socket::recv(socket, &mut bytes, wait | socket::MsgFlags::MSG_PEEK) {
@@ -334,8 +339,8 @@ fn peer(socket: &OwnedFd) -> Option<(u32, u32)> {
     Some((u32::try_from(peer.pid()).ok().filter(|pid| *pid > 0)?, peer.uid()))
 }
 
-/// Whether a message is the first of a file: its first four bytes decide, or those that have come of them. A line of JSON about the file
-/// may stand before it.
+/// Whether a message is the first of a file: its first four bytes decide, or those that have come
+/// of them. A line of JSON about the file may stand before it.
 fn begins_file(message: &[u8]) -> bool {
     if message.first() == Some(&b'{') {
         return true;

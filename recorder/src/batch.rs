@@ -1,6 +1,8 @@
-//! What travels from the drain to the digest: records in their final order, as they lay in the rings, cut into runs of one thread.
+//! What travels from the drain to the digest: records in their final order, as they lay in the
+//! rings, cut into runs of one thread.
 //!
-//! Whoever copies records steps over them with [`Stamps`]; drain and digest use the same steps, so both see the same stamps.
+//! Whoever copies records steps over them with [`Stamps`]; drain and digest use the same steps, so
+//! both see the same stamps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -26,7 +28,8 @@ pub struct Batch {
     pub runs: Vec<Run>,
     /// No event of the batch happened after this tick; stamps that say otherwise lie.
     pub limit: u64,
-    /// Whether several threads are there: a free may then be seen before its allocation when clocks differ.
+    /// Whether several threads are there: a free may then be seen before its allocation when clocks
+    /// differ.
     pub many_threads: bool,
 }
 
@@ -41,7 +44,8 @@ impl Batch {
     }
 }
 
-/// Counts the records that were sent to the digests and not taken yet, so that many threads do not make the recorder large.
+/// Counts the records that were sent to the digests and not taken yet, so that many threads do not
+/// make the recorder large.
 #[derive(Clone, Debug)]
 pub struct InFlight {
     records: Arc<AtomicUsize>,
@@ -49,7 +53,8 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Counts with a bound: 16 MiB of records, or a sixteenth of a limit on the recorder's own memory.
+    /// Counts with a bound: 16 MiB of records, or a sixteenth of a limit on the recorder's own
+    /// memory.
     pub fn new(memory_limit: Option<u64>) -> InFlight {
         const MOST: u64 = 16 << 20;
         const LEAST: u64 = 1 << 20;

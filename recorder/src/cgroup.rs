@@ -5,13 +5,15 @@ use std::path::{Component, Path, PathBuf};
 /// Groups above one that are looked at.
 const MOST_GROUPS: usize = 64;
 
-/// The least limit on memory, in bytes, of the control groups that a process is in; `None` if there is none, or it cannot be read.
+/// The least limit on memory, in bytes, of the control groups that a process is in; `None` if there
+/// is none, or it cannot be read.
 pub fn memory_limit(pid: u32) -> Option<u64> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     groups.lines().filter_map(place).filter_map(|(root, group, file)| least(root, &group, file)).min()
 }
 
-/// Where the groups of a line of `/proc/PID/cgroup` are, which of them it is, and the name of the file with the limit.
+/// Where the groups of a line of `/proc/PID/cgroup` are, which of them it is, and the name of the
+/// file with the limit.
 fn place(line: &str) -> Option<(&'static Path, PathBuf, &'static str)> {
     let (_, rest) = line.split_once(':')?;
     let (controllers, group) = rest.split_once(':')?;

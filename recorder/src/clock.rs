@@ -1,8 +1,9 @@
 //! The clock that ticks are read from, and how ticks become time.
 //!
-//! The processor's counter is used where it runs evenly through all states and cores (`constant_tsc` and `nonstop_tsc`), else
-//! nanoseconds of `CLOCK_MONOTONIC`. A counter's rate is measured against `CLOCK_MONOTONIC_RAW` from a first anchor on, so it gets
-//! better as the recording goes on; the anchors stand in the tape.
+//! The processor's counter is used where it runs evenly through all states and cores
+//! (`constant_tsc` and `nonstop_tsc`), else nanoseconds of `CLOCK_MONOTONIC`. A counter's rate is
+//! measured against `CLOCK_MONOTONIC_RAW` from a first anchor on, so it gets better as the
+//! recording goes on; the anchors stand in the tape.
 
 use crate::sys;
 use nix::time::{ClockId, clock_gettime};
@@ -88,7 +89,8 @@ impl Clock {
         tries.min_by_key(|(width, _)| *width).map_or(self.first, |(_, anchor)| anchor)
     }
 
-    /// Ticks of one second, measured since the first anchor; waits until two milliseconds have gone by since (30 ppm).
+    /// Ticks of one second, measured since the first anchor; waits until two milliseconds have gone
+    /// by since (30 ppm).
     pub fn ticks_per_second(&self) -> u64 {
         if self.kind != CLOCK_TSC {
             return 1_000_000_000;
@@ -108,7 +110,8 @@ impl Clock {
         if self.kind == CLOCK_TSC { self.ticks_per_second() / 1_000_000 } else { 0 }
     }
 
-    /// Waits until the stores that other processors made before now are seen by all: two microseconds.
+    /// Waits until the stores that other processors made before now are seen by all: two
+    /// microseconds.
     pub fn grace(&self) {
         let start = nanoseconds(ClockId::CLOCK_MONOTONIC);
         while nanoseconds(ClockId::CLOCK_MONOTONIC).saturating_sub(start) < 2_000 {

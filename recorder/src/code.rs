@@ -1,8 +1,10 @@
-//! Names of the code that a process makes at run time, as it tells them in its perf map. They go into the tape, since the map is gone when it
-//! is asked for: with the process, its container, the next one of its number.
+//! Names of the code that a process makes at run time, as it tells them in its perf map. They go
+//! into the tape, since the map is gone when it is asked for: with the process, its container, the
+//! next one of its number.
 //!
-//! A map is a stranger's file: it must be a plain file, the process's user's (whoever else could have put it there might name what he
-//! likes), and no older than the process. It is read from its end, since later lines hold over earlier ones, in blocks, up to a bound.
+//! A map is a stranger's file: it must be a plain file, the process's user's (whoever else could
+//! have put it there might name what he likes), and no older than the process. It is read from its
+//! end, since later lines hold over earlier ones, in blocks, up to a bound.
 
 use crate::process;
 use formats::perf_map::{Line, UnnamedAddresses};
@@ -19,8 +21,8 @@ use std::time::{Duration, SystemTime};
 
 /// Bytes that are read at once.
 const BLOCK: usize = 256 << 10;
-/// The most bytes of a map that are read, its latest lines: four million functions in a second of a command's own programs; a quarter of a
-/// million in 60 ms where others' programs wait meanwhile.
+/// The most bytes of a map that are read, its latest lines: four million functions in a second of a
+/// command's own programs; a quarter of a million in 60 ms where others' programs wait meanwhile.
 pub const ALONE: u64 = 256 << 20;
 /// See [`ALONE`].
 pub const AMONG_OTHERS: u64 = 16 << 20;
@@ -28,7 +30,8 @@ pub const AMONG_OTHERS: u64 = 16 << 20;
 const MOST_NAME: usize = 1024;
 /// Generations of forks whose maps may name what a child got from them.
 const GENERATIONS: u8 = 8;
-/// What clocks may differ by: the kernel's of files runs behind by a tick, that of a process's start counts hundredths.
+/// What clocks may differ by: the kernel's of files runs behind by a tick, that of a process's
+/// start counts hundredths.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// A range, and the instructions of sites that it names.
@@ -77,11 +80,13 @@ pub struct CodeMap {
     most_bytes: u64,
 }
 
-/// By what a map that has not changed is known: bytes and time of the last change, of it and of the parents'.
+/// By what a map that has not changed is known: bytes and time of the last change, of it and of the
+/// parents'.
 pub type Stamp = Vec<Option<(u64, SystemTime)>>;
 
 impl CodeMap {
-    /// The map of a process that knows itself as `own_pid`. It must be alive: of one that is gone nobody can say where its files are.
+    /// The map of a process that knows itself as `own_pid`. It must be alive: of one that is gone
+    /// nobody can say where its files are.
     pub fn of(pid: u32, own_pid: u32, uid: u32, most_bytes: u64) -> CodeMap {
         let since = SystemTime::now() - process::age(pid).unwrap_or_default() - SLACK;
         let (name, folder) = (format!("perf-{own_pid}.map"), Folder::of(pid));
@@ -118,7 +123,8 @@ impl CodeMap {
         stamp
     }
 
-    /// Names what the process made, and what it got from the one that it was forked from; strongest first.
+    /// Names what the process made, and what it got from the one that it was forked from; strongest
+    /// first.
     pub fn name(&self, unnamed: &mut UnnamedAddresses, named: &mut Vec<Named>) {
         if unnamed.is_empty() {
             return;
@@ -141,7 +147,8 @@ impl CodeMap {
     }
 }
 
-/// Gives the lines of a file, the last first, while more are wanted. Of a line longer than a block its first part is given, two blocks at most.
+/// Gives the lines of a file, the last first, while more are wanted. Of a line longer than a block
+/// its first part is given, two blocks at most.
 fn lines_from_end(file: &File, most_bytes: u64, mut wants_more: impl FnMut(&[u8]) -> bool) {
     let length = file.metadata().map_or(0, |about| about.len());
     let first = length.saturating_sub(most_bytes);

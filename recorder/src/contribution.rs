@@ -1,4 +1,5 @@
-//! What a process adds to sums that outlive it: its sites by module and offset, so that processes loaded at different addresses add up.
+//! What a process adds to sums that outlive it: its sites by module and offset, so that processes
+//! loaded at different addresses add up.
 
 use crate::code::{self, Named};
 use crate::module_files::ModuleFiles;
@@ -17,7 +18,8 @@ pub struct Frame {
     pub parent: u32,
     /// Place of the module in the list of modules, counted from 1; 0 where none is known.
     pub module: u32,
-    /// Link-time address; where no module is known the run-time address, or, with `is_named`, a place in the list of names.
+    /// Link-time address; where no module is known the run-time address, or, with `is_named`, a
+    /// place in the list of names.
     pub address: u64,
     /// Whether it has a name in place of module and address.
     pub is_named: bool,
@@ -75,7 +77,8 @@ pub struct Contribution {
 }
 
 impl Contribution {
-    /// What an image adds: all that it counted, and what came since `told`. Sites, and the names of code that no module describes.
+    /// What an image adds: all that it counted, and what came since `told`. Sites, and the names of
+    /// code that no module describes.
     pub fn new(
         (stacks, named, files): (&Stacks, &[Named], &ModuleFiles),
         profile: &Profile,

@@ -1,5 +1,6 @@
-//! How call sites stood over a process's life: what lived of each at up to 16 moments, as far from each other whatever the life's length. When
-//! all are taken every second one goes, and from then on they come half as often. So sums alone can tell what grows.
+//! How call sites stood over a process's life: what lived of each at up to 16 moments, as far from
+//! each other whatever the life's length. When all are taken every second one goes, and from then
+//! on they come half as often. So sums alone can tell what grows.
 
 use crate::profile::Profile;
 use formats::tape::{self, SiteHistory};
@@ -76,7 +77,8 @@ impl Course {
         self.moments.iter().map(|moment| (moment.live.capacity() * size_of::<Live>()) as u64).sum()
     }
 
-    /// The course of the sites that hold more now than in the middle; `None` while there are too few moments.
+    /// The course of the sites that hold more now than in the middle; `None` while there are too
+    /// few moments.
     pub fn record(&self, profile: &Profile) -> Option<tape::History> {
         let half = self.moments.get(self.moments.len() / 2).filter(|_| self.moments.len() >= FEWEST)?;
         let of = |moment: &Moment, site: u32| {

@@ -1,4 +1,5 @@
-//! The middle stage: a thread that takes what the drain found through the images' digests, and hands pieces to the store.
+//! The middle stage: a thread that takes what the drain found through the images' digests, and
+//! hands pieces to the store.
 
 use crate::batch::{Batch, InFlight};
 use crate::image::{Counts, Image, Tell};
@@ -12,7 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How often images are asked what is due.
 const TICK: Duration = Duration::from_millis(100);
-/// Ended images that a forked child may still name as its parent, and how long they are kept for it.
+/// Ended images that a forked child may still name as its parent, and how long they are kept for
+/// it.
 const ENDED: usize = 16;
 const ENDED_TIME: Duration = Duration::from_secs(10);
 
@@ -21,7 +23,8 @@ const ENDED_TIME: Duration = Duration::from_secs(10);
 pub enum Message {
     /// A session begins.
     Start(Arc<Session>),
-    /// The child gets what its parent had at the tick (0: now). All of the parent's events up to it came before.
+    /// The child gets what its parent had at the tick (0: now). All of the parent's events up to it
+    /// came before.
     Inherit {
         /// The child.
         child: SessionId,
@@ -30,7 +33,8 @@ pub enum Message {
         /// When it forked.
         tick: u64,
     },
-    /// What the parent has now, undone up to the tick, is kept for a child that will ask for that tick.
+    /// What the parent has now, undone up to the tick, is kept for a child that will ask for that
+    /// tick.
     Bequeath {
         /// The parent.
         parent: SessionId,

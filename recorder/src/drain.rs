@@ -1,7 +1,9 @@
-//! The first stage: one thread that looks into all rings of all sessions, again and again, and sends what is certain on in order.
+//! The first stage: one thread that looks into all rings of all sessions, again and again, and
+//! sends what is certain on in order.
 //!
-//! Busy rings are looked at again at once, quiet ones less and less often, so an idle program costs nothing. A queue that is full
-//! holds the drain up but not its heartbeat: programs wait for room then, and know that somebody is there.
+//! Busy rings are looked at again at once, quiet ones less and less often, so an idle program costs
+//! nothing. A queue that is full holds the drain up but not its heartbeat: programs wait for room
+//! then, and know that somebody is there.
 
 use crate::batch::{Batch, InFlight};
 use crate::clock::Clock;
@@ -18,16 +20,19 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 use wire::area::{CLOSED, GATE_DORMANT, OVERFLOW_BOUNDED, OVERFLOW_DROP};
 
-/// Time between looks while events come; a ring of 65,536 records lasts 6 ms at 10 M events a second.
+/// Time between looks while events come; a ring of 65,536 records lasts 6 ms at 10 M events a
+/// second.
 const BUSY: Duration = Duration::from_micros(200);
-/// The longest while rings are filled slowly; even at 20 M events a second they cannot be full by then.
+/// The longest while rings are filled slowly; even at 20 M events a second they cannot be full by
+/// then.
 const UNHURRIED: Duration = Duration::from_millis(2);
 /// The same while events come from a program with so many threads that some have small rings.
 const UNHURRIED_SMALL: Duration = Duration::from_micros(500);
 /// The longest time between looks when programs wait for room, and when they do not.
 const IDLE: Duration = Duration::from_millis(10);
 const IDLE_DROPPING: Duration = Duration::from_millis(2);
-/// How often threads are looked for that are gone, at most; each time that none was, twice as long, up to a second.
+/// How often threads are looked for that are gone, at most; each time that none was, twice as long,
+/// up to a second.
 const REAP: Duration = Duration::from_millis(100);
 const REAP_SLOWLY: Duration = Duration::from_secs(1);
 /// How often the rings of a dormant process are looked at: some threads may not have noticed.
@@ -44,7 +49,8 @@ pub enum Command {
     Start(Arc<Session>, usize),
     /// A session ends.
     End(SessionId, End),
-    /// A child was forked at this tick by a call that nobody saw: what its parent has now, undone up to the tick, is kept for it. Said when done.
+    /// A child was forked at this tick by a call that nobody saw: what its parent has now, undone
+    /// up to the tick, is kept for it. Said when done.
     Bequeath(SessionId, u64, Sender<()>),
     /// A session goes on with another recorder: its process is not told.
     Leave(SessionId),
@@ -78,7 +84,8 @@ struct Drain {
     in_flight: InFlight,
 }
 
-/// The stage's thread: runs until whoever commands is gone; what was not ended then ends as running.
+/// The stage's thread: runs until whoever commands is gone; what was not ended then ends as
+/// running.
 pub fn run(
     clock: Clock,
     commands: &Receiver<Command>,
@@ -117,8 +124,8 @@ pub fn run(
 }
 
 impl Source {
-    /// Whether its rings are not looked at in this pass: a dormant process is, now and then; one that has sent more than it may is not,
-    /// and drops what finds no room.
+    /// Whether its rings are not looked at in this pass: a dormant process is, now and then; one
+    /// that has sent more than it may is not, and drops what finds no room.
     fn is_left_alone(&mut self) -> bool {
         let Session { limit, mapping, .. } = &*self.session;
         let (most, since) = (limit.records.load(Relaxed), self.tokens.1.elapsed());
@@ -141,8 +148,8 @@ impl Source {
         is_spent
     }
 
-    /// Lets a process that has waited without success wait again, once its rings are read often enough: twice within a quarter of the time
-    /// that it waits at most.
+    /// Lets a process that has waited without success wait again, once its rings are read often
+    /// enough: twice within a quarter of the time that it waits at most.
     fn may_wait_again(&mut self) {
         let since = std::mem::replace(&mut self.read, Instant::now()).elapsed();
         let header = self.session.mapping.header();
@@ -210,7 +217,8 @@ impl Drain {
     /// Looks at everything once. Gives the time until the next look.
     fn pass(&mut self, pause: Duration) -> Duration {
         let cut = self.clock.now();
-        // Before the rings are looked at: a timestamp made without a clock after that look is above the cut too.
+        // Before the rings are looked at: a timestamp made without a clock after that look is above
+        // the cut too.
         self.heart.beat(cut);
         self.clock.grace();
         let (mut records, mut fullest, mut more, mut small) = (0, 0, false, false);
@@ -298,7 +306,8 @@ impl Drain {
         }
     }
 
-    /// What is done now and then: looks for threads that are gone, reads new names, tells the counts.
+    /// What is done now and then: looks for threads that are gone, reads new names, tells the
+    /// counts.
     fn housekeeping(&mut self, index: usize) {
         let source = &mut self.sources[index];
         if source.reap.0.elapsed() >= source.reap.1 {

@@ -1,9 +1,11 @@
-//! The files of one image: trace, tape, profile. The tape's commit record follows its trace bytes, both are only ever appended to, so whatever
-//! is cut off at any moment leaves whole chunks. What could not be written whole is taken back, so that the next try starts where this one did.
+//! The files of one image: trace, tape, profile. The tape's commit record follows its trace bytes,
+//! both are only ever appended to, so whatever is cut off at any moment leaves whole chunks. What
+//! could not be written whole is taken back, so that the next try starts where this one did.
 //!
-//! A trace starts plain, as a file that mpatrol's own reader reads. When it outgrows [`PLAIN_LIMIT`] its chunks are written again,
-//! compressed, into a new file, and a tape that names that one takes the old tape's place in one rename; then the plain file goes.
-//! Between rename and removal both files are there: the tape's chunks say which one holds.
+//! A trace starts plain, as a file that mpatrol's own reader reads. When it outgrows
+//! [`PLAIN_LIMIT`] its chunks are written again, compressed, into a new file, and a tape that names
+//! that one takes the old tape's place in one rename; then the plain file goes. Between rename and
+//! removal both files are there: the tape's chunks say which one holds.
 
 use crate::quota::Quota;
 use crate::session::Session;
@@ -63,7 +65,8 @@ impl Growing {
         Ok(self.at - bytes.len() as u64)
     }
 
-    /// Takes back what lies behind a place: bytes that nobody names would be taken for events whose names were torn off.
+    /// Takes back what lies behind a place: bytes that nobody names would be taken for events whose
+    /// names were torn off.
     fn back_to(&mut self, place: u64) {
         self.at = place;
         let _ = self.file.set_len(place);
@@ -272,7 +275,8 @@ impl Files {
         Ok(())
     }
 
-    /// The end mark belongs to no chunk; the tape's last record says that all is there, so it comes last.
+    /// The end mark belongs to no chunk; the tape's last record says that all is there, so it comes
+    /// last.
     pub fn end_mark(&mut self) -> Result<(), Failure> {
         self.packed.clear();
         let codec = if self.codec == Codec::Plain { (Codec::Plain, 0) } else { self.later };

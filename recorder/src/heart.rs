@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
-/// Longest time between two beats while the drain works. A program that waits gives up when it sees none for [`wire::limits::WAIT_MS`], so
-/// there is a margin for a machine whose processors are shared by many.
+/// Longest time between two beats while the drain works. A program that waits gives up when it sees
+/// none for [`wire::limits::WAIT_MS`], so there is a margin for a machine whose processors are
+/// shared by many.
 pub const BEAT: Duration = Duration::from_millis(5);
 
 /// Writes the heartbeat of all processes.
@@ -36,7 +37,8 @@ impl Heart {
         self.areas.retain(|(known, _)| *known != id);
     }
 
-    /// Writes a time of the recorder's clock into all headers. Programs that may not read a clock take their timestamps from there.
+    /// Writes a time of the recorder's clock into all headers. Programs that may not read a clock
+    /// take their timestamps from there.
     pub fn beat(&self, now: u64) {
         self.last.set(Instant::now());
         for (_, area) in &self.areas {
@@ -58,7 +60,8 @@ mod tests {
     use crate::options::Options;
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// Long work that only calls `keep_beating` shows life, for each process and no longer than it is served.
+    /// Long work that only calls `keep_beating` shows life, for each process and no longer than it
+    /// is served.
     #[test]
     fn long_work_shows_life() {
         let clock = Clock::choose();

@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 use threads::Threads;
 use wire::{Op, Record};
 
-/// Calls that go through the stages together: their memory is asked for ahead, and what they need stays in the nearest cache.
+/// Calls that go through the stages together: their memory is asked for ahead, and what they need
+/// stays in the nearest cache.
 const GROUP: usize = 64;
 /// Events of a chunk.
 const CHUNK_EVENTS: u64 = 1 << 17;
@@ -36,19 +37,20 @@ const CHUNK_EVENTS: u64 = 1 << 17;
 const CHUNK_TIME: Duration = Duration::from_secs(1);
 /// Time between ledgers and summaries in the tape.
 const SUMMARY_TIME: Duration = Duration::from_secs(10);
-/// The most events between summaries, and so many for each site: a row of a summary takes some 12 bytes, so all of them a fifth of a byte an
-/// event at most.
+/// The most events between summaries, and so many for each site: a row of a summary takes some 12
+/// bytes, so all of them a fifth of a byte an event at most.
 const SUMMARY_EVENTS: u64 = 1 << 20;
 const SITE_EVENTS: u64 = 64;
 /// Notes of a file that is written as a whole.
 const MOST_NOTES: usize = 64;
 /// Time between profiles.
 const PROFILE_TIME: Duration = Duration::from_secs(30);
-/// Of both, so much for each site at least: summaries (12 bytes a row) stay below 64 KiB a second, profiles (184) below 1 MiB.
+/// Of both, so much for each site at least: summaries (12 bytes a row) stay below 64 KiB a second,
+/// profiles (184) below 1 MiB.
 const SITE_TIME: Duration = Duration::from_micros(183);
 
-/// The bytes that a sampled block stands for: its size over the chance that a block of this size holds a sampling point, so that sums are
-/// unbiased. Without sampling its size.
+/// The bytes that a sampled block stands for: its size over the chance that a block of this size
+/// holds a sampling point, so that sums are unbiased. Without sampling its size.
 fn weight_of(size: u64, mean: u64) -> u64 {
     if mean == 0 {
         return size;
@@ -69,7 +71,8 @@ pub struct Thread {
     counts: Counts,
     /// Of the counts, what earlier parts hold.
     given: Counts,
-    /// Records that were left out on purpose: the process is to be dormant, or sampled, and the thread does not know it yet.
+    /// Records that were left out on purpose: the process is to be dormant, or sampled, and the
+    /// thread does not know it yet.
     passed: u64,
     /// Mean bytes between its samples, and the mean from the event after the next one on.
     mean: u64,
@@ -85,8 +88,9 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Its accounting in this part. Events are lost when a gap holds them, so that the ledger and the list of gaps agree at any time; what
-    /// the thread counts beyond that will be in a gap to come, of this part or the next.
+    /// Its accounting in this part. Events are lost when a gap holds them, so that the ledger and
+    /// the list of gaps agree at any time; what the thread counts beyond that will be in a gap to
+    /// come, of this part or the next.
     fn account(&self, thread: u32) -> Account {
         let Thread { recorded, counts: (emitted, _, sampled_out), dropped, given, passed, .. } = self;
         let (emitted, lost) = (emitted.saturating_sub(given.0), dropped.saturating_sub(given.1));
@@ -136,7 +140,8 @@ pub struct Image {
     size_now: (u64, u64),
     /// The accounting of the parts before this one.
     earlier: Sums,
-    /// The process goes on, and is the next daemon's: what it counts beyond what was read is counted there.
+    /// The process goes on, and is the next daemon's: what it counts beyond what was read is
+    /// counted there.
     is_left: bool,
 }
 
@@ -461,7 +466,8 @@ impl Image {
         }
     }
 
-    /// Writes ledger and summary behind the last chunk. What the threads' words say is of another moment, so what was read is the ledger.
+    /// Writes ledger and summary behind the last chunk. What the threads' words say is of another
+    /// moment, so what was read is the ledger.
     fn sum_up(&mut self, out: &mut dyn FnMut(Piece)) {
         let mut piece = Piece::of(&self.session);
         piece.after = self.code_so_far();
@@ -494,7 +500,8 @@ impl Image {
         self.account();
     }
 
-    /// A thread that was ended in the middle of a call (killed, cancelled) had counted an event that it could not publish: lost.
+    /// A thread that was ended in the middle of a call (killed, cancelled) had counted an event
+    /// that it could not publish: lost.
     fn settle(&mut self, thread: u32) {
         if let Some(known) = self.threads.get_mut(thread as usize) {
             let (emitted, lost, sampled_out) = &mut known.counts;

@@ -1,13 +1,15 @@
 //! The live blocks of one process image: address -> allocation index, size, site.
 //!
-//! An extendible hash table of small segments; a full segment splits in two, so no pause grows with the table. A segment has groups of
-//! eight places with a byte of tag each: a lookup compares eight tags at once and reads, nearly always, one place. A group serves 256
-//! neighbouring bytes, so blocks that lie together are found together. What finds its group full goes to the next one, and every group
-//! counts who passed it by, so that nothing but a taken place ever marks a deletion. A snapshot (for a forked child) shares the
-//! segments; whoever changes a shared one copies it first.
+//! An extendible hash table of small segments; a full segment splits in two, so no pause grows with
+//! the table. A segment has groups of eight places with a byte of tag each: a lookup compares eight
+//! tags at once and reads, nearly always, one place. A group serves 256 neighbouring bytes, so
+//! blocks that lie together are found together. What finds its group full goes to the next one, and
+//! every group counts who passed it by, so that nothing but a taken place ever marks a deletion. A
+//! snapshot (for a forked child) shares the segments; whoever changes a shared one copies it first.
 //!
-//! 25 bytes a place, 43 bytes a live block on average while it grows. An insertion and a removal take 14 ns together with
-//! everything that `live` does around them (10,000 live blocks; `examples/stages.rs`).
+//! 25 bytes a place, 43 bytes a live block on average while it grows. An insertion and a removal
+//! take 14 ns together with everything that `live` does around them (10,000 live blocks;
+//! `examples/stages.rs`).
 
 use crate::sys::prefetch;
 use std::sync::Arc;
@@ -103,7 +105,8 @@ impl Key {
 #[derive(Clone, Debug)]
 struct Groups {
     tags: [u64; GROUPS],
-    /// Blocks that belong to this group or to one before it, and lie behind it. 255: so many that nobody counts any more.
+    /// Blocks that belong to this group or to one before it, and lie behind it. 255: so many that
+    /// nobody counts any more.
     passed: [u8; GROUPS],
     places: [[Place; WIDTH]; GROUPS],
 }
@@ -318,7 +321,8 @@ impl Index {
         Some(found)
     }
 
-    /// Splits the segment of an address until it has room. A segment that cannot be told apart any further gives the block up.
+    /// Splits the segment of an address until it has room. A segment that cannot be told apart any
+    /// further gives the block up.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, key: Key) {
@@ -355,7 +359,8 @@ impl Index {
         let new = self.segments.len() as u32;
         self.segments[number] = Segment { groups: Held::Own(low), count: counts[0], depth };
         self.segments.push(Segment { groups: Held::Own(high), count: counts[1], depth });
-        // The directory's entries of one segment lie together; the upper half of them goes to the new one.
+        // The directory's entries of one segment lie together; the upper half of them goes to the
+        // new one.
         let bit = 1usize << (self.depth - depth);
         for (bits, segment) in self.directory.iter_mut().enumerate() {
             if *segment as usize == number && bits & bit != 0 {

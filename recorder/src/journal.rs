@@ -1,9 +1,11 @@
-//! The recent past of a live table, so that a forked child can get the table as it stood at the fork although the parent has gone on:
-//! the child attaches at its first call, usually some tenths of a millisecond later.
+//! The recent past of a live table, so that a forked child can get the table as it stood at the
+//! fork although the parent has gone on: the child attaches at its first call, usually some tenths
+//! of a millisecond later.
 
 use crate::index::{Block, Index};
 
-/// Changes that are remembered: 3 ms of a program that does nothing but allocate. 1.25 MiB, allocated as it fills.
+/// Changes that are remembered: 3 ms of a program that does nothing but allocate. 1.25 MiB,
+/// allocated as it fills.
 const CHANGES: usize = 1 << 15;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,7 +46,8 @@ impl Journal {
         self.note(Change { tick, address, taken });
     }
 
-    /// Undoes in `index` what happened after `tick`. False when the journal does not reach back that far.
+    /// Undoes in `index` what happened after `tick`. False when the journal does not reach back
+    /// that far.
     pub fn undo(&self, tick: u64, index: &mut Index) -> bool {
         for back in 1..=self.changes.len() {
             let change = &self.changes[(self.next - back) & (CHANGES - 1)];

@@ -1,6 +1,7 @@
-//! The recorder of a command in a process of its own. The command itself starts the program, passes signals on and waits; what holds the
-//! events is this one, which no terminal's signal reaches. Whoever kills the command (a time limit, a person, a script that cleans up) takes
-//! nothing away: the keeper goes on until the last recorded process has ended, and ends the recording as ever.
+//! The recorder of a command in a process of its own. The command itself starts the program, passes
+//! signals on and waits; what holds the events is this one, which no terminal's signal reaches.
+//! Whoever kills the command (a time limit, a person, a script that cleans up) takes nothing away:
+//! the keeper goes on until the last recorded process has ended, and ends the recording as ever.
 
 use crate::crash::{self, Destination, Role};
 use crate::options::Options;
@@ -47,8 +48,9 @@ enum Word {
     Stopped(u32),
     /// Command: it goes on.
     Resumed,
-    /// Command: the program has ended with this status (as `wait` says it), and should it not be recorded, this is why.
-    /// `wait` keeps the recording open until all recorded processes have ended.
+    /// Command: the program has ended with this status (as `wait` says it), and should it not be
+    /// recorded, this is why. `wait` keeps the recording open until all recorded processes have
+    /// ended.
     Ended { pid: u32, status: i32, program: PathBuf, why: Option<String>, wait: bool },
     /// Command: do not wait any longer.
     Enough,
@@ -106,8 +108,8 @@ fn hear(channel: &OwnedFd) -> Option<Word> {
 }
 
 impl Keeper {
-    /// Starts recording. `apart`: in a process of its own, for a caller that has one thread; else in a thread.
-    /// Such a process closes the `inherited` descriptors, which are the program's.
+    /// Starts recording. `apart`: in a process of its own, for a caller that has one thread; else
+    /// in a thread. Such a process closes the `inherited` descriptors, which are the program's.
     /// Then names are kept, if `work` says how they are looked up.
     pub fn start(
         dir: &Path,

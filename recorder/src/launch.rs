@@ -1,5 +1,5 @@
-//! `heaptape record -- PROG`: runs a program recorded. To whoever started it nothing changes: its input, output, terminal, signals and
-//! exit status are the program's own.
+//! `heaptape record -- PROG`: runs a program recorded. To whoever started it nothing changes: its
+//! input, output, terminal, signals and exit status are the program's own.
 
 use crate::crash::{self, Destination};
 use crate::keeper::Keeper;
@@ -39,7 +39,8 @@ pub struct Launch {
     pub library: PathBuf,
     /// What was chosen.
     pub options: Options,
-    /// Whether the recorder is a process of its own, which outlives the caller: for a caller that has one thread.
+    /// Whether the recorder is a process of its own, which outlives the caller: for a caller that
+    /// has one thread.
     pub apart: bool,
     /// Whether to stay until all recorded processes have ended.
     pub wait: bool,
@@ -68,7 +69,8 @@ pub struct Finished {
 pub struct Refused {
     /// Why, in one line.
     pub message: String,
-    /// The exit code that belongs to it: 127 no such program, 126 one that cannot be run, 2 anything else.
+    /// The exit code that belongs to it: 127 no such program, 126 one that cannot be run, 2
+    /// anything else.
     pub status: u8,
     /// The program, when it can run without being recorded: no further process may be started here.
     pub bare: Option<Box<Bare>>,
@@ -203,7 +205,8 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         match spawn::child_status(pid) {
             Ok(None) => {}
             Ok(Some(status)) if WIFSTOPPED(status) => {
-                // Whoever waits for the command sees it stopped as the program is; the keeper wakes it when the program goes on.
+                // Whoever waits for the command sees it stopped as the program is; the keeper wakes
+                // it when the program goes on.
                 if launch.apart {
                     keeper.stopped(pid);
                     spawn::stop(WSTOPSIG(status));
@@ -263,7 +266,8 @@ fn read_recording(dir: &Path) -> Recording {
     std::fs::read(dir.join(RECORDING)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
-/// What came of a recording whose command was killed: waits for its recorder, if that is still at work.
+/// What came of a recording whose command was killed: waits for its recorder, if that is still at
+/// work.
 pub fn resume(dir: &Path) -> io::Result<Finished> {
     crate::keeper::wait_for_end(dir)?;
     let recording = read_recording(dir);

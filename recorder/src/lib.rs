@@ -5,13 +5,16 @@
 //!          slots              image: live (index, journal),           trace.mtrc, events.tape,
 //!          merge              stacks (modules), profile, trace        profile.mptl
 //! ```
-//! Each stage is a thread with a bounded queue in front; a full queue holds back the stage before it, in the end the rings, and then the
-//! program waits (or drops and counts). [`recorder::Recorder`] is what an owner holds: the door ([`attach`]), the processes and
-//! their ends, `recording.json`. [`launch`] runs a program with it.
+//! Each stage is a thread with a bounded queue in front; a full queue holds back the stage before
+//! it, in the end the rings, and then the program waits (or drops and counts).
+//! [`recorder::Recorder`] is what an owner holds: the door ([`attach`]), the processes and their
+//! ends, `recording.json`. [`launch`] runs a program with it.
 //!
-//! Laws: what comes from a client is copied, judged, then used; every count of a client's is bounded; a ring that makes no sense is closed,
-//! others go on. `emitted = recorded + lost + sampled out` for every thread of a process that ended by itself. The trace is always legal:
-//! an index is allocated before it is resized or freed. Files only grow, and a chunk exists once the tape says so.
+//! Laws: what comes from a client is copied, judged, then used; every count of a client's is
+//! bounded; a ring that makes no sense is closed, others go on. `emitted = recorded + lost +
+//! sampled out` for every thread of a process that ended by itself. The trace is always legal: an
+//! index is allocated before it is resized or freed. Files only grow, and a chunk exists once the
+//! tape says so.
 #![deny(unsafe_code)]
 
 extern crate heaptape_formats as formats;

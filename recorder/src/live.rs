@@ -1,7 +1,9 @@
-//! Calls in order -> what they did to the live blocks: allocation indexes, halves of resizes joined, frees matched.
+//! Calls in order -> what they did to the live blocks: allocation indexes, halves of resizes
+//! joined, frees matched.
 //!
-//! Every effect stands for one record of the trace (or one unmatched free), in order. The trace that they make is always legal: an
-//! index is allocated before it is resized or freed, and no address is live twice.
+//! Every effect stands for one record of the trace (or one unmatched free), in order. The trace
+//! that they make is always legal: an index is allocated before it is resized or freed, and no
+//! address is live twice.
 
 use crate::index::{Block, Index};
 use crate::journal::Journal;
@@ -36,7 +38,8 @@ pub enum Kind {
     Resize,
     /// `F` of a block of our own.
     Free,
-    /// `A` in hindsight: a block got from the parent by fork, or one never seen, is about to be freed or resized.
+    /// `A` in hindsight: a block got from the parent by fork, or one never seen, is about to be
+    /// freed or resized.
     Inherited,
     /// `R` of such a block.
     ForeignResize,
@@ -131,7 +134,8 @@ pub struct Live {
     open: Vec<Open>,
     held: Vec<Call>,
     implied: Vec<Implied>,
-    /// Whether calls must be looked at one by one: something is held, may be excused, or was inherited.
+    /// Whether calls must be looked at one by one: something is held, may be excused, or was
+    /// inherited.
     is_unusual: bool,
     /// Frees and resizes of unknown addresses.
     pub unknown: u64,
@@ -196,8 +200,9 @@ impl Live {
         self.index.get(address).is_some()
     }
 
-    /// Gives the live blocks new indexes from 1 on, in the order of the old ones, for a trace that begins with them; gives where each lies
-    /// and what its index was. Blocks whose resize is under way are among them.
+    /// Gives the live blocks new indexes from 1 on, in the order of the old ones, for a trace that
+    /// begins with them; gives where each lies and what its index was. Blocks whose resize is under
+    /// way are among them.
     pub fn renumber(&mut self) -> Vec<(u64, u64, Block)> {
         let mut all: Vec<(u64, u64, Block)> =
             self.index.iter().map(|(address, block)| (address, block.index, block)).collect();
@@ -311,7 +316,8 @@ impl Live {
         }
     }
 
-    /// Whether a free is the late real one of an implied free: another thread's, within the clocks' skew.
+    /// Whether a free is the late real one of an implied free: another thread's, within the clocks'
+    /// skew.
     fn is_excused(&mut self, call: &Call) -> bool {
         self.implied.retain(|implied| implied.tick + SKEW >= call.tick);
         let late = |implied: &Implied| implied.address == call.address && implied.thread != call.thread;

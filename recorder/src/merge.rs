@@ -1,9 +1,10 @@
-//! Many rings -> one order. Each ring's records wait in a [`Lane`]; all that is stamped at or before the frontier goes out,
-//! smallest stamp first, ties by slot, each lane's own order kept.
+//! Many rings -> one order. Each ring's records wait in a [`Lane`]; all that is stamped at or
+//! before the frontier goes out, smallest stamp first, ties by slot, each lane's own order kept.
 //!
-//! Why that is the order in which things happened: a cut is read from the clock, then, after a grace, every ring is looked at. A writer
-//! announces a record before it stamps it, so a ring without announcement holds all that it stamped before the cut, and one with an
-//! announcement can only add stamps from its last one on. The frontier is the least of these bounds.
+//! Why that is the order in which things happened: a cut is read from the clock, then, after a
+//! grace, every ring is looked at. A writer announces a record before it stamps it, so a ring
+//! without announcement holds all that it stamped before the cut, and one with an announcement can
+//! only add stamps from its last one on. The frontier is the least of these bounds.
 
 use crate::batch::{Batch, Run, Stamps, Step};
 use std::cmp::Reverse;
@@ -12,8 +13,8 @@ use wire::Record;
 
 /// More prefixes than any event has: the ring is broken.
 const MOST_PREFIXES: usize = 4;
-/// A stamp so far behind the frontier of its pass that only a lie explains it counts as this much before: ticks of a clock differ by
-/// less between processors.
+/// A stamp so far behind the frontier of its pass that only a lie explains it counts as this much
+/// before: ticks of a clock differ by less between processors.
 pub const SLACK: u64 = 1 << 22;
 
 /// The records of one ring that were copied and not yet passed on.
@@ -81,7 +82,8 @@ impl Lane {
         last
     }
 
-    /// Finds the next whole event. `now` is a tick of which no stamp can be ahead by more than [`SLACK`].
+    /// Finds the next whole event. `now` is a tick of which no stamp can be ahead by more than
+    /// [`SLACK`].
     #[inline(always)]
     pub fn look(&mut self, now: u64) {
         if self.next.is_some() {
@@ -137,15 +139,17 @@ impl Lane {
         }
         batch.records.extend_from_slice(&self.records[from..self.at]);
         match batch.runs.last_mut() {
-            // The digest carries the stamp on within a run, so runs of one thread that touch are one run.
+            // The digest carries the stamp on within a run, so runs of one thread that touch are
+            // one run.
             Some(last) if last.thread == thread => last.records += records,
             _ => batch.runs.push(Run { thread, records, stamp }),
         }
     }
 }
 
-/// Passes everything stamped at or before `frontier` from the lanes to the batch, in order. `lanes` gives the lane of a slot and its
-/// thread. `now` as in [`Lane::look`]. Calls `at_work` again and again while there is much to do.
+/// Passes everything stamped at or before `frontier` from the lanes to the batch, in order. `lanes`
+/// gives the lane of a slot and its thread. `now` as in [`Lane::look`]. Calls `at_work` again and
+/// again while there is much to do.
 pub fn merge(lanes: &mut [(u32, &mut Lane)], frontier: u64, now: u64, batch: &mut Batch, at_work: &dyn Fn()) {
     /// Records between two calls.
     const STRETCH: usize = 1 << 15;

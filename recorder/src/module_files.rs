@@ -1,8 +1,9 @@
-//! The files of a process's modules, opened while it lives: by the end they may be deleted, built anew, or gone with the
-//! process's container.
+//! The files of a process's modules, opened while it lives: by the end they may be deleted, built
+//! anew, or gone with the process's container.
 //!
-//! `/proc/PID/maps` says which file is mapped where, by inode. It is opened through `map_files` where that is allowed, else by
-//! its path in the process's root or in ours, and taken only if it is that inode.
+//! `/proc/PID/maps` says which file is mapped where, by inode. It is opened through `map_files`
+//! where that is allowed, else by its path in the process's root or in ours, and taken only if it
+//! is that inode.
 
 use crate::symbols::{Opened, Saver};
 use formats::tape;
@@ -105,7 +106,8 @@ impl ModuleFiles {
         places.iter().find_map(|place| open_file(place).filter(is_it))
     }
 
-    /// A module was announced: sees to it that its file is open, and its debug information where our paths do not reach it.
+    /// A module was announced: sees to it that its file is open, and its debug information where
+    /// our paths do not reach it.
     pub fn announced(&self, module: &tape::Module) {
         if self.saver.is_none() || !module.path.0.starts_with(b"/") {
             return;

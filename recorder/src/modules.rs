@@ -69,7 +69,8 @@ impl Modules {
         known.is_some_and(|module| !module.is_virtual)
     }
 
-    /// The next thing to announce, and the node before which it was so: nodes below it belong to what was announced before.
+    /// The next thing to announce, and the node before which it was so: nodes below it belong to
+    /// what was announced before.
     pub fn next_news(&mut self) -> Option<(tape::Record, u32)> {
         for place in 0..self.known.len() {
             if self.known[place].gone_told {

@@ -45,7 +45,8 @@ pub struct Options {
     pub snapshot: Duration,
     /// What a flight keeps.
     pub window: Window,
-    /// Whether parts that end add to the sums of their program, and a profile that ends leaves no files of its own.
+    /// Whether parts that end add to the sums of their program, and a profile that ends leaves no
+    /// files of its own.
     pub folds: bool,
     /// Who may read the files besides their owner.
     pub reader: Option<u32>,
@@ -59,16 +60,16 @@ pub enum Overflow {
     /// Waits as long as the recorder shows life, and [`limits::WAIT_MS`] in all while it does not.
     #[default]
     Wait,
-    /// Waits for at most this time, whether or not the recorder shows life. After a wait without success the process drops events until the
-    /// recorder has caught up.
+    /// Waits for at most this time, whether or not the recorder shows life. After a wait without
+    /// success the process drops events until the recorder has caught up.
     WaitAtMost(Duration),
     /// Counts the event as lost.
     Drop,
 }
 
 impl Overflow {
-    /// Writes this choice into a process's header. Threads read it when their ring is full. A process that has given up waiting may wait
-    /// again.
+    /// Writes this choice into a process's header. Threads read it when their ring is full. A
+    /// process that has given up waiting may wait again.
     pub fn set(self, header: &Header) {
         let (overflow, wait_ms) = match self {
             Overflow::Wait => (OVERFLOW_WAIT, limits::WAIT_MS),
@@ -86,7 +87,8 @@ impl Overflow {
 pub enum Mode {
     /// Nothing: the process is dormant until it is wanted.
     Off,
-    /// The live set and the sums of call sites, in memory, and snapshots of them in files; no events.
+    /// The live set and the sums of call sites, in memory, and snapshots of them in files; no
+    /// events.
     Profile,
     /// Every event.
     #[default]
@@ -112,7 +114,8 @@ impl Mode {
     }
 }
 
-/// The past that a flight keeps: at least so long or so many bytes, whichever is less, and a quarter more at times.
+/// The past that a flight keeps: at least so long or so many bytes, whichever is less, and a
+/// quarter more at times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Time.
@@ -153,17 +156,20 @@ impl Default for Options {
     }
 }
 
-/// Default level of the compression. Trace and columns by `examples/stages.rs`, a machine at full load, ns and bytes an event: level 1 takes
-/// 48 ns for 7.1 bytes (random), 44 for 4.1 (bulk); level -1 45 for 8.3 and 43 for 4.9; level 3 92 for 6.7 and 73 for 4.1; LZ4 31 for
-/// 10.0 and 24 for 7.5.
+/// Default level of the compression. Trace and columns by `examples/stages.rs`, a machine at full
+/// load, ns and bytes an event: level 1 takes 48 ns for 7.1 bytes (random), 44 for 4.1 (bulk);
+/// level -1 45 for 8.3 and 43 for 4.9; level 3 92 for 6.7 and 73 for 4.1; LZ4 31 for 10.0 and 24
+/// for 7.5.
 pub const LEVEL: i32 = 1;
 
 impl Options {
-    /// Sizes of an area for a process whose limit leaves it so much address space, and whose control group has such a limit on memory; `None`
-    /// when what it would need for a recording could be missed by the program. What is private to the library comes to about a fifth of the
+    /// Sizes of an area for a process whose limit leaves it so much address space, and whose
+    /// control group has such a limit on memory; `None` when what it would need for a recording
+    /// could be missed by the program. What is private to the library comes to about a fifth of the
     /// smallest area.
     pub fn params(&self, address_room: u64, memory_limit: Option<u64>) -> Option<Params> {
-        /// The rings of 200 threads take 8 % of a limit of 100 MB then, and all of 1 MiB are left alone from 256 MiB on.
+        /// The rings of 200 threads take 8 % of a limit of 100 MB then, and all of 1 MiB are left
+        /// alone from 256 MiB on.
         const RING_SHARE: u64 = 256;
         const LEAST: u64 = 64 << 10;
         let most = memory_limit.map_or(u64::MAX, |limit| (limit / RING_SHARE).max(LEAST));

@@ -1,4 +1,5 @@
-//! What the kernel says about a process, read from `/proc`, each read bounded. The answer of another process may be anything.
+//! What the kernel says about a process, read from `/proc`, each read bounded. The answer of
+//! another process may be anything.
 
 use crate::session::End;
 use crate::sys;
@@ -105,8 +106,8 @@ pub fn thread_name(pid: u32, tid: u32) -> Option<Vec<u8>> {
     read(&format!("/proc/{pid}/task/{tid}/comm"), 64).map(line)
 }
 
-/// The threads of a process by the ids that it knows itself; `None` when that cannot be said for sure. Calls `at_each` for each thread,
-/// since there may be many.
+/// The threads of a process by the ids that it knows itself; `None` when that cannot be said for
+/// sure. Calls `at_each` for each thread, since there may be many.
 pub fn threads(pid: u32, is_namespaced: bool, at_each: impl Fn()) -> Option<FxHashSet<u32>> {
     let folder = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let mut threads = FxHashSet::default();
@@ -127,8 +128,8 @@ pub fn threads(pid: u32, is_namespaced: bool, at_each: impl Fn()) -> Option<FxHa
     Some(threads)
 }
 
-/// How a process that has ended did: the kernel keeps it at its descriptor once somebody has waited for it (from 6.15 on), and in `/proc`
-/// until then.
+/// How a process that has ended did: the kernel keeps it at its descriptor once somebody has waited
+/// for it (from 6.15 on), and in `/proc` until then.
 pub fn end(pid: u32, process: BorrowedFd<'_>) -> End {
     let waited = || sys::exit_status(process);
     let zombie = || {
@@ -139,7 +140,8 @@ pub fn end(pid: u32, process: BorrowedFd<'_>) -> End {
     waited().or_else(zombie).or_else(waited).map_or(End::GONE, End::of_status)
 }
 
-/// Makes a folder that only its owner may look into, and `reader`; one that is there already will do.
+/// Makes a folder that only its owner may look into, and `reader`; one that is there already will
+/// do.
 pub fn make_folder(path: &std::path::Path, reader: Option<u32>) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
@@ -149,8 +151,9 @@ pub fn make_folder(path: &std::path::Path, reader: Option<u32>) -> std::io::Resu
     }
 }
 
-/// Lets somebody read a file, or look into a folder, besides its owner. Nothing is given away: who owned a folder could put a link in the place
-/// of what is written there next, and would have a superuser's daemon write wherever it points.
+/// Lets somebody read a file, or look into a folder, besides its owner. Nothing is given away: who
+/// owned a folder could put a link in the place of what is written there next, and would have a
+/// superuser's daemon write wherever it points.
 pub fn let_read(file: &File, reader: Option<u32>) -> std::io::Result<()> {
     static TOLD: AtomicBool = AtomicBool::new(false);
     let Some(reader) = reader else { return Ok(()) };
@@ -165,7 +168,8 @@ pub fn let_read(file: &File, reader: Option<u32>) -> std::io::Result<()> {
     }
 }
 
-/// Puts a file in the place of another, whole and for good, readable by its owner alone, and `reader`.
+/// Puts a file in the place of another, whole and for good, readable by its owner alone, and
+/// `reader`.
 pub fn replace_file(path: &std::path::Path, bytes: &[u8], reader: Option<u32>) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;

@@ -1,8 +1,10 @@
-//! Sums: for each site what it allocated, freed, holds now and held at the peak; for each size how often; for the image its totals.
+//! Sums: for each site what it allocated, freed, holds now and held at the peak; for each size how
+//! often; for the image its totals.
 //!
-//! Share at peak in O(1) an event: the image has a peak number that rises whenever its live bytes pass their maximum. A site that is
-//! about to change and has not changed since that moment still holds what it held then, and notes it down with the peak's number.
-//! An event touches one cache line of its site, as long as the site's sizes are of one class.
+//! Share at peak in O(1) an event: the image has a peak number that rises whenever its live bytes
+//! pass their maximum. A site that is about to change and has not changed since that moment still
+//! holds what it held then, and notes it down with the peak's number. An event touches one cache
+//! line of its site, as long as the site's sizes are of one class.
 
 use formats::mptl::{self, Bins, Builder};
 use formats::tape::{Site, SiteSums, Totals};
@@ -28,7 +30,8 @@ pub struct Sums {
     pub freed_bytes: u64,
 }
 
-/// What an event counts for: one block and its bytes, or, where blocks are sampled, what it stands for.
+/// What an event counts for: one block and its bytes, or, where blocks are sampled, what it stands
+/// for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     /// Blocks.
@@ -275,7 +278,8 @@ impl Profile {
         if hot.tag == self.peak { (hot.peak_bytes, hot.peak_blocks) } else { (hot.live_bytes, hot.live_blocks) }
     }
 
-    /// A site's sums in the four classes of MPTL, size 0 counted as one byte; `None` when it allocated nothing.
+    /// A site's sums in the four classes of MPTL, size 0 counted as one byte; `None` when it
+    /// allocated nothing.
     pub fn classes(&self, site: u32) -> Option<[Sums; 4]> {
         let hot = self.sites.get(site as usize).filter(|hot| hot.allocs > 0)?;
         let mut classes = self.others[hot.row as usize];
@@ -298,7 +302,8 @@ impl Profile {
         Some([small, medium, large, extra])
     }
 
-    /// The profile as a file: the sites are those of the tape, their names empty (the reading side knows how to find names).
+    /// The profile as a file: the sites are those of the tape, their names empty (the reading side
+    /// knows how to find names).
     pub fn to_mptl(&self, sites: &[Site]) -> Vec<u8> {
         let mut builder = Builder::new(BOUNDS, self.bins.clone());
         for site in sites {

@@ -1,5 +1,6 @@
-//! Disk space that everything written for one user shares: the writers count, somebody else measures the disk now and then and says how
-//! much more there may be. In between the count holds, so that no writer passes the bound by more than what it was about to write.
+//! Disk space that everything written for one user shares: the writers count, somebody else
+//! measures the disk now and then and says how much more there may be. In between the count holds,
+//! so that no writer passes the bound by more than what it was about to write.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 

@@ -1,4 +1,5 @@
-//! The recorder as its owner holds it: takes processes in, follows them to their end, keeps `recording.json`, runs the stages.
+//! The recorder as its owner holds it: takes processes in, follows them to their end, keeps
+//! `recording.json`, runs the stages.
 
 use crate::attach::{Client, Door, Visit};
 use crate::boards::{Boards, Found};
@@ -56,7 +57,8 @@ struct Running {
     program: Option<(u64, u64)>,
 }
 
-/// A process that was given its area and has not yet said that it uses it: it may have given up waiting.
+/// A process that was given its area and has not yet said that it uses it: it may have given up
+/// waiting.
 #[derive(Debug)]
 struct Handed {
     client: Client,
@@ -86,7 +88,8 @@ pub struct Recorder {
     watch: Watch,
     /// The process that was recorded first.
     first: Option<u32>,
-    /// Sessions that ended not long ago, for children that name them as parents: id, pid, folder, worker.
+    /// Sessions that ended not long ago, for children that name them as parents: id, pid, folder,
+    /// worker.
     ended: Vec<(SessionId, u32, String, usize)>,
     boards: Boards,
     folders: HashMap<String, u32>,
@@ -156,7 +159,8 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Room for what must be said when the disk is full. Without it the recording may end without its ending.
+    /// Room for what must be said when the disk is full. Without it the recording may end without
+    /// its ending.
     fn set_room_aside(&self) {
         let path = self.dir.join(RESERVE);
         if let Ok(file) = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)
@@ -196,8 +200,8 @@ impl Recorder {
         self.recording.not_traced.iter().any(|process| process.pid == pid)
     }
 
-    /// Waits until something happens, at most so long, and does what is to be done. `others` are descriptors of the caller's; gives
-    /// which of them are readable.
+    /// Waits until something happens, at most so long, and does what is to be done. `others` are
+    /// descriptors of the caller's; gives which of them are readable.
     pub fn serve(&mut self, others: &[BorrowedFd<'_>], most: Duration) -> io::Result<Vec<bool>> {
         let most = self.door.deadline().map_or(most, |deadline| deadline.min(most));
         let most = self.watch.deadline().map_or(most, |deadline| deadline.min(most));
@@ -350,7 +354,8 @@ impl Recorder {
 
     fn take_in(&mut self, mut client: Client) {
         let (process, program) = (Process::read(client.pid), tree::program(client.pid));
-        // The program that was launched is always recorded; what it goes on with by exec is chosen by name, as children are.
+        // The program that was launched is always recorded; what it goes on with by exec is chosen
+        // by name, as children are.
         let is_launched = self.first.is_none();
         let is_child = *self.first.get_or_insert(client.pid) != client.pid;
         if (is_child && !self.options.children) || (!is_launched && !self.is_wanted(&process)) {
@@ -376,7 +381,8 @@ impl Recorder {
                 return client.refuse(REFUSED_FULL);
             }
         };
-        // The same process again: it went on with another program, and its old area has all that it published.
+        // The same process again: it went on with another program, and its old area has all that it
+        // published.
         self.process_ended(client.pid, End::EXEC);
         if client.hello.fork_age != 0 {
             self.bequeath_unseen(&mut client, process.ppid);
@@ -392,8 +398,8 @@ impl Recorder {
         }
     }
 
-    /// A child of a fork that the library did not see (a system call of the program's own): it knows its age. While it waits for its answer its
-    /// parent's state is fixed.
+    /// A child of a fork that the library did not see (a system call of the program's own): it
+    /// knows its age. While it waits for its answer its parent's state is fixed.
     fn bequeath_unseen(&mut self, client: &mut Client, ppid: u32) {
         let ticks_per_second = *self.ticks_per_second.get_or_insert_with(|| self.clock.ticks_per_second());
         let tick = client.hello.fork_tick.saturating_sub(ticks_of(client.hello.fork_age, ticks_per_second));
@@ -429,7 +435,8 @@ impl Recorder {
                 None => past().map(|(id, _, folder, worker)| (*id, folder.clone(), *worker)),
             };
         }
-        // Its process had another image before, or was made by one, or by a process that called nothing of ours in between.
+        // Its process had another image before, or was made by one, or by a process that called
+        // nothing of ours in between.
         let ended = |pid: u32| {
             let last = self.ended.iter().rev().find(|(_, ended, _, _)| *ended == pid);
             last.map(|(id, _, folder, worker)| (*id, folder.clone(), *worker))

@@ -1,4 +1,5 @@
-//! Whether a program carries or needs a sanitizer's run-time, which ends the program when another library stands before it.
+//! Whether a program carries or needs a sanitizer's run-time, which ends the program when another
+//! library stands before it.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,8 +9,8 @@ use object::{Endianness, Object, ObjectSection, ReadCache, ReadRef};
 
 const STARTS: [&[u8]; 4] = [b"__asan_init", b"__tsan_init", b"__msan_init", b"__hwasan_init"];
 
-/// Whether a sanitizer's start is among the names that the program's file has for the dynamic linker. Elsewhere the name says nothing: a
-/// compiler has it among its texts.
+/// Whether a sanitizer's start is among the names that the program's file has for the dynamic
+/// linker. Elsewhere the name says nothing: a compiler has it among its texts.
 pub fn is_in(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| names_a_sanitizer(&ReadCache::new(file)))
 }

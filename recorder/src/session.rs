@@ -39,7 +39,8 @@ pub struct Session {
     pub limit: Arc<Limit>,
     /// Whether another recorder had its area before.
     pub resumed: bool,
-    /// When the process began, nanoseconds since 1970, if it had run for a while before this part; else 0.
+    /// When the process began, nanoseconds since 1970, if it had run for a while before this part;
+    /// else 0.
     pub began_unix_ns: u64,
     /// The file of its live blocks, from one daemon to the next.
     pub carried: Option<PathBuf>,
@@ -59,8 +60,8 @@ pub struct Limit {
 }
 
 impl Session {
-    /// The same process, written on to another folder with other options. With `starts` the part counts its time from there: tick and
-    /// wall clock.
+    /// The same process, written on to another folder with other options. With `starts` the part
+    /// counts its time from there: tick and wall clock.
     pub fn part(&self, folder: PathBuf, options: Arc<Options>, starts: Option<(u64, u64)>) -> Session {
         let (mut process, mut began_unix_ns) = (self.process.clone(), self.began_unix_ns);
         process.sample_bytes = options.sample_bytes;
@@ -102,8 +103,8 @@ macro_rules! stats {
             $($(#[$doc])* pub $name: AtomicU64,)*
             /// Events that were taken in and could not be written; the store counts them.
             pub unwritten: AtomicU64,
-            /// Nanoseconds since 1970 from which its live blocks are known; 0 if all of them are. What was allocated before is in no
-            /// count of live blocks.
+            /// Nanoseconds since 1970 from which its live blocks are known; 0 if all of them are.
+            /// What was allocated before is in no count of live blocks.
             pub live_since_unix_ns: AtomicU64,
         }
 

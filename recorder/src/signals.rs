@@ -1,8 +1,10 @@
 //! Signals of the command: whatever reaches it reaches the program instead, once.
 //!
-//! The command blocks every signal and reads it from a descriptor. A signal to its process group (Ctrl-C, `kill 0`, `kill -- -PGID`) has reached the program
-//! too and is dropped; one to the command alone is sent on. The kernel does not say which of the two it was. So a third process of the same group, which
-//! blocks all signals and does nothing, is looked at: a signal that is pending there too was for the group.
+//! The command blocks every signal and reads it from a descriptor. A signal to its process group
+//! (Ctrl-C, `kill 0`, `kill -- -PGID`) has reached the program too and is dropped; one to the
+//! command alone is sent on. The kernel does not say which of the two it was. So a third process of
+//! the same group, which blocks all signals and does nothing, is looked at: a signal that is
+//! pending there too was for the group.
 
 use crate::crash;
 use crate::spawn::{self, Mask};
@@ -22,10 +24,12 @@ pub struct Signals {
     pub mask: Mask,
     /// Whether it was started with SIGCHLD ignored.
     pub ignores_child: bool,
-    /// Pids of the processes that show what was sent to the group, the newest last. An older one stays until the signals that came before its
-    /// successor are read. Without one a signal of the kernel counts as the group's, any other as our own.
+    /// Pids of the processes that show what was sent to the group, the newest last. An older one
+    /// stays until the signals that came before its successor are read. Without one a signal of the
+    /// kernel counts as the group's, any other as our own.
     witnesses: Vec<u32>,
-    /// Signals that are pending in the newest witness from before, because no successor could be started.
+    /// Signals that are pending in the newest witness from before, because no successor could be
+    /// started.
     stale: Mask,
 }
 
@@ -58,7 +62,8 @@ impl Received {
         self.signal == libc::SIGCHLD && self.code > 0
     }
 
-    /// Sends it on. What `sigqueue` sent keeps its sender and value; of other signals the kernel lets nobody say who sent them.
+    /// Sends it on. What `sigqueue` sent keeps its sender and value; of other signals the kernel
+    /// lets nobody say who sent them.
     fn send(&self, process: BorrowedFd<'_>) {
         if self.code != libc::SI_QUEUE {
             return spawn::send(process, self.signal, None);
@@ -74,10 +79,12 @@ impl Received {
 }
 
 impl Signals {
-    /// Blocks all signals. SIGCHLD is no longer ignored, since a parent that ignores it learns nothing of its children's ends.
+    /// Blocks all signals. SIGCHLD is no longer ignored, since a parent that ignores it learns
+    /// nothing of its children's ends.
     pub fn hold() -> io::Result<Signals> {
         let mask = spawn::swap_mask(spawn::ALL);
-        // Faults of this process must reach their handler, which leaves those that were sent pending.
+        // Faults of this process must reach their handler, which leaves those that were sent
+        // pending.
         crash::forward_faults(true);
         crash::unblock_faults();
         let ignores_child = spawn::is_ignored(libc::SIGCHLD);
@@ -97,11 +104,13 @@ impl Signals {
         (count == RECORD).then(|| Received::decode(&bytes))
     }
 
-    /// Sends on what was pending before the program's process was forked, and begins to tell the group's signals from those to this process. The
-    /// program's process blocks all signals so far: what it has got itself stays one signal.
+    /// Sends on what was pending before the program's process was forked, and begins to tell the
+    /// group's signals from those to this process. The program's process blocks all signals so far:
+    /// what it has got itself stays one signal.
     pub fn start(&mut self, process: BorrowedFd<'_>) {
         loop {
-            // A witness that has seen one of these signals would take the next one of its kind for the group's.
+            // A witness that has seen one of these signals would take the next one of its kind for
+            // the group's.
             self.witnesses.drain(..).for_each(end);
             self.witnesses.extend(spawn::idle_child());
             let mut is_clean = true;
@@ -117,11 +126,13 @@ impl Signals {
         }
     }
 
-    /// Sends on what has come for the program. `program` is its pid, `keeper` that of the process that may wake this one.
+    /// Sends on what has come for the program. `program` is its pid, `keeper` that of the process
+    /// that may wake this one.
     pub fn pass_on(&mut self, process: BorrowedFd<'_>, program: u32, keeper: Option<u32>) {
         while let Some(received) = self.read() {
             let Received { signal, code, pid, .. } = received;
-            // What the kernel says of our children, our own limit on file sizes, and what the keeper woke us with.
+            // What the kernel says of our children, our own limit on file sizes, and what the
+            // keeper woke us with.
             let is_own = received.is_of_children()
                 || (code <= 0 && pid == std::process::id())
                 || (signal == libc::SIGCONT && keeper == Some(pid));
@@ -192,7 +203,8 @@ impl Drop for Signals {
         crash::forward_faults(false);
         while self.read().is_some() {}
         self.witnesses.drain(..).for_each(end);
-        // The program's file size limit is not to end the command while it writes about the program.
+        // The program's file size limit is not to end the command while it writes about the
+        // program.
         spawn::swap_mask(self.mask | spawn::bit(libc::SIGXFSZ));
     }
 }

@@ -1,4 +1,5 @@
-//! The thread slots of one session as the drain sees them: who owns which, what waits in their rings, when an owner is gone.
+//! The thread slots of one session as the drain sees them: who owns which, what waits in their
+//! rings, when an owner is gone.
 
 use crate::batch::{Batch, Stamps};
 use crate::heart::Heart;
@@ -12,14 +13,17 @@ use wire::SlotControl;
 use wire::area::SLOT_FREE;
 use wire::ring::Reader;
 
-/// Most records that one look takes out of a ring: half a MiB, so that what the next stage reads is still in a cache.
+/// Most records that one look takes out of a ring: half a MiB, so that what the next stage reads is
+/// still in a cache.
 const MOST: u64 = 1 << 15;
-/// Rings that can be that full in one pass; with more of them each gives its share, but [`LEAST`] at least.
+/// Rings that can be that full in one pass; with more of them each gives its share, but [`LEAST`]
+/// at least.
 const FULL_RINGS: u64 = 4;
 const LEAST: u64 = 1 << 10;
 /// Records of a ring that many threads made small.
 const SMALL: u64 = 1 << 13;
-/// A writer that announced a record and does not publish it is stopped or was killed; so long it may hold the others up.
+/// A writer that announced a record and does not publish it is stopped or was killed; so long it
+/// may hold the others up.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// And only so long when this many records wait for it.
 const BACKLOG: usize = 1 << 20;
@@ -106,9 +110,10 @@ impl Slots {
         Slots { mapping, slots, owned, threads: 0, cut: start, frontier, backlog, most, news, resumed, homeless }
     }
 
-    /// The owner's counts of events that the last recorder has read or reported as dropped, and those reported alone. What waits in the ring,
-    /// and drops that no gap record has reported yet, are this recorder's. The owner runs meanwhile: it counts an event right before it
-    /// publishes it, so the words are read until they stand still for a moment.
+    /// The owner's counts of events that the last recorder has read or reported as dropped, and
+    /// those reported alone. What waits in the ring, and drops that no gap record has reported yet,
+    /// are this recorder's. The owner runs meanwhile: it counts an event right before it publishes
+    /// it, so the words are read until they stand still for a moment.
     fn counted_before(control: &SlotControl, ring: wire::ring::Ring) -> ((u64, u64, u64), u64) {
         let read = || {
             let producer = &control.producer.0;
@@ -116,7 +121,8 @@ impl Slots {
         };
         let mut words = read();
         for attempt in 0..1000 {
-            // A thread that drops all its events never stands still: for it two equal looks in a row will do.
+            // A thread that drops all its events never stands still: for it two equal looks in a
+            // row will do.
             for _ in 0..if attempt < 100 { 64 } else { 0 } {
                 std::hint::spin_loop();
             }
@@ -136,7 +142,8 @@ impl Slots {
                 gaps = marks.fold(gaps, |sum, record| sum.saturating_add(record.body));
             });
         }
-        // An area of a recorder that did not note it: all drops but those in the ring count as reported.
+        // An area of a recorder that did not note it: all drops but those in the ring count as
+        // reported.
         let reported = control.consumer.0.reported().unwrap_or_else(|| lost.saturating_sub(gaps)).min(lost);
         let sampled_out = control.producer.0.sampled_out.load(Relaxed);
         let own = waiting.saturating_add(lost - reported);
@@ -163,8 +170,8 @@ impl Slots {
         self.news.drain(..)
     }
 
-    /// Copies what the rings hold and passes on what is certain. `cut` was read from the clock before a grace, `now` after it. The heart
-    /// goes on beating: there may be many rings.
+    /// Copies what the rings hold and passes on what is certain. `cut` was read from the clock
+    /// before a grace, `now` after it. The heart goes on beating: there may be many rings.
     pub fn pass(&mut self, cut: u64, now: u64, batch: &mut Batch, heart: &Heart) -> Found {
         let mut found = Found::default();
         let mapping = Arc::clone(&self.mapping);
@@ -276,7 +283,8 @@ impl Slots {
 
     fn adopt(&mut self, index: usize, control: &SlotControl) {
         let tid = control.owner.0.tid.load(Acquire);
-        // A thread id that comes again: its former owner is gone, whatever the process table said when it was last read.
+        // A thread id that comes again: its former owner is gone, whatever the process table said
+        // when it was last read.
         if tid != 0
             && let Some(old) = self.owned.insert(tid, index)
             && self.slots[old].thread != 0
@@ -315,7 +323,8 @@ impl Slots {
         }
     }
 
-    /// The last pass: the process is gone, or is not listened to any more. Everything published is passed on.
+    /// The last pass: the process is gone, or is not listened to any more. Everything published is
+    /// passed on.
     pub fn finish(&mut self, cut: u64, now: u64, batch: &mut Batch, heart: &Heart) {
         while self.pass(cut, now, batch, heart).more {}
         self.merge(u64::MAX, now, batch, heart);
@@ -351,7 +360,8 @@ impl Slots {
         std::iter::once((0, (homeless, homeless, 0))).chain(counts).collect()
     }
 
-    /// Slots whose owner may be gone: nothing came from them since this was last asked. Gives their thread ids.
+    /// Slots whose owner may be gone: nothing came from them since this was last asked. Gives their
+    /// thread ids.
     pub fn quiet(&mut self) -> Vec<u32> {
         let mut quiet = Vec::new();
         for slot in &mut self.slots {
@@ -384,7 +394,8 @@ impl Slots {
         }
     }
 
-    /// Gives a slot whose owner is gone back to the process. Left alone while its ring holds anything.
+    /// Gives a slot whose owner is gone back to the process. Left alone while its ring holds
+    /// anything.
     fn give_back(&mut self, index: usize) {
         let mapping = Arc::clone(&self.mapping);
         let Some(control) = mapping.slot(index as u32) else { return };

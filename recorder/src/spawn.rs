@@ -1,8 +1,10 @@
 //! Starts the recorded program as `exec` would have started it.
 //!
-//! The program's process is forked first and held before its `exec`. Its pid is therefore known before the recording exists, and the recording has its final
-//! name from the beginning. What `exec` keeps and `fork` loses is restored before the `exec`: the signal mask, ignored signals, pending signals, closed
-//! standard streams, interval timers, the parent-death signal and the subreaper flag.
+//! The program's process is forked first and held before its `exec`. Its pid is therefore known
+//! before the recording exists, and the recording has its final name from the beginning. What
+//! `exec` keeps and `fork` loses is restored before the `exec`: the signal mask, ignored signals,
+//! pending signals, closed standard streams, interval timers, the parent-death signal and the
+//! subreaper flag.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -22,8 +24,8 @@ pub const ALL: Mask = Mask::MAX;
 /// Bits of [`STARTED`].
 const IGNORES_PIPE: u32 = 8;
 
-/// What Rust's runtime changes before `main`: bits 0 to 2 for standard streams that were closed (it opens `/dev/null` there), and
-/// [`IGNORES_PIPE`] if SIGPIPE was ignored (it always ignores it).
+/// What Rust's runtime changes before `main`: bits 0 to 2 for standard streams that were closed (it
+/// opens `/dev/null` there), and [`IGNORES_PIPE`] if SIGPIPE was ignored (it always ignores it).
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
 #[used]
@@ -75,7 +77,8 @@ pub fn reset_fatal_signals() {
     handled.for_each(|(signal, _)| set_ignored(*signal, false));
 }
 
-/// Replaces the calling thread's signal mask and returns the old one. All 64 signals take part, also those that libc keeps for itself.
+/// Replaces the calling thread's signal mask and returns the old one. All 64 signals take part,
+/// also those that libc keeps for itself.
 pub fn swap_mask(mask: Mask) -> Mask {
     let mut old: Mask = 0;
     let size = size_of::<Mask>();
@@ -97,7 +100,8 @@ pub fn signal_file(mask: Mask) -> io::Result<OwnedFd> {
 /// Sends a signal with the bytes of a `siginfo_t`; without them the kernel says that we sent it.
 pub fn send(process: BorrowedFd<'_>, signal: c_int, information: Option<&[u8; 128]>) {
     let information = information.map_or(ptr::null(), |bytes| bytes.as_ptr());
-    // SAFETY: the pointer is null or to the 128 bytes of a `siginfo_t`. A process that has ended gives ESRCH.
+    // SAFETY: the pointer is null or to the 128 bytes of a `siginfo_t`. A process that has ended
+    // gives ESRCH.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, information, 0) };
 }
 
@@ -109,14 +113,16 @@ pub fn send_to(pid: u32, signal: c_int) {
     }
 }
 
-/// Waits until every process of the group has received a signal that this one has received: the kernel holds the lock of the process table while it
-/// signals a group, and `setpgid` takes the same lock before it finds out that no process has this number.
+/// Waits until every process of the group has received a signal that this one has received: the
+/// kernel holds the lock of the process table while it signals a group, and `setpgid` takes the
+/// same lock before it finds out that no process has this number.
 pub fn wait_for_group_signals() {
     // SAFETY: plain numbers; the pid is above the kernel's limit.
     unsafe { libc::setpgid(libc::pid_t::MAX, 1) };
 }
 
-/// Stops this process as a signal of that kind would, until it is continued. All signals are blocked before and after.
+/// Stops this process as a signal of that kind would, until it is continued. All signals are
+/// blocked before and after.
 pub fn stop(signal: c_int) {
     let signal = if is_ignored(signal) { libc::SIGSTOP } else { signal };
     send_to(std::process::id(), signal);
@@ -146,13 +152,15 @@ pub fn reap(pid: u32) {
 /// Starts a process that blocks all signals, does nothing and ends with this one.
 pub fn idle_child() -> io::Result<u32> {
     let parent = std::process::id();
-    // SAFETY: the child calls only functions that may be called after a fork in a process with threads.
+    // SAFETY: the child calls only functions that may be called after a fork in a process with
+    // threads.
     match Errno::result(unsafe { libc::fork() })? {
         0 => {
             swap_mask(ALL);
             reset_fatal_signals();
             end_with_parent(parent);
-            // SAFETY: these calls change nothing but the child's own descriptors; they come before the wait, so that no pipe stays open.
+            // SAFETY: these calls change nothing but the child's own descriptors; they come before
+            // the wait, so that no pipe stays open.
             unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) };
             loop {
                 // SAFETY: waits for a signal; all are blocked.
@@ -174,11 +182,12 @@ fn end_with_parent(parent: u32) {
     }
 }
 
-/// Closes what this process inherited for the program alone: a reader must see the end of a pipe when the program closes it. Standard error stays;
-/// `stdout` says whether standard output does.
+/// Closes what this process inherited for the program alone: a reader must see the end of a pipe
+/// when the program closes it. Standard error stays; `stdout` says whether standard output does.
 pub fn close_inherited(inherited: &[c_int], stdout: bool) {
     for &number in inherited {
-        // SAFETY: these descriptors were open before anything of ours was, and nothing here owns them.
+        // SAFETY: these descriptors were open before anything of ours was, and nothing here owns
+        // them.
         unsafe { libc::close(number) };
     }
     if let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
@@ -219,8 +228,9 @@ impl Program {
         let words = std::iter::once(path).chain(arguments.iter().map(OsString::as_os_str));
         let arguments = words.map(text).collect::<io::Result<_>>()?;
         let mut environment = Vec::new();
-        // Entries that are no `NAME=VALUE` and their order are the program's business too, so that the list is read as it is.
-        // SAFETY: libc's list ends in a null pointer, its strings in 0; nobody changes the environment of this process.
+        // Entries that are no `NAME=VALUE` and their order are the program's business too, so that
+        // the list is read as it is. SAFETY: libc's list ends in a null pointer, its strings in 0;
+        // nobody changes the environment of this process.
         unsafe {
             let mut entry = environ;
             while !entry.is_null() && !(*entry).is_null() {
@@ -273,8 +283,8 @@ pub struct Kept {
 const TIMERS: [c_int; 3] = [libc::ITIMER_REAL, libc::ITIMER_VIRTUAL, libc::ITIMER_PROF];
 
 impl Kept {
-    /// Takes it from this process. Its interval timers stop: they are the program's. `mask` and `ignores_child` (SIGCHLD) are those that this process was
-    /// started with.
+    /// Takes it from this process. Its interval timers stop: they are the program's. `mask` and
+    /// `ignores_child` (SIGCHLD) are those that this process was started with.
     pub fn take(mask: Mask, ignores_child: bool) -> Kept {
         // SAFETY: all zeros is a valid value of these plain structures.
         let (mut timers, none): ([libc::itimerval; 3], libc::itimerval) = unsafe { std::mem::zeroed() };
@@ -321,7 +331,8 @@ impl Kept {
     }
 }
 
-/// A child that waits before its `exec` until [`Held::release`]. Dropped without it, the child is killed.
+/// A child that waits before its `exec` until [`Held::release`]. Dropped without it, the child is
+/// killed.
 #[derive(Debug)]
 pub struct Held {
     /// Its process id.
@@ -336,7 +347,8 @@ impl Held {
         let (channel, childs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
         let (arguments, environment) = (list(&program.arguments), list(&program.environment));
         let parent = std::process::id();
-        // SAFETY: the child calls only functions that may be called after a fork in a process with threads; `execvpe` works on its stack.
+        // SAFETY: the child calls only functions that may be called after a fork in a process with
+        // threads; `execvpe` works on its stack.
         let child = unsafe { libc::fork() };
         if child != 0 {
             return Ok(Held { pid: Errno::result(child)? as u32, channel: Some(channel) });
@@ -346,7 +358,8 @@ impl Held {
         end_with_parent(parent);
         kept.start_timers();
         let mut go = 0u8;
-        // SAFETY: one byte is read into one byte; all signals are blocked, so that nothing interrupts it.
+        // SAFETY: one byte is read into one byte; all signals are blocked, so that nothing
+        // interrupts it.
         if unsafe { libc::read(childs.as_raw_fd(), (&raw mut go).cast::<c_void>(), 1) } == 1 {
             kept.restore();
             // SAFETY: both lists end in a null pointer, and `program` keeps their strings.

@@ -1,7 +1,9 @@
-//! Stack nodes of the traced process -> site numbers of the recording: dense, callers first, in order of appearance.
+//! Stack nodes of the traced process -> site numbers of the recording: dense, callers first, in
+//! order of appearance.
 //!
-//! The process may hold several nodes for one (caller, address): threads race, full tables forget. They become one site, unless they
-//! lie in different generations of a module. Nodes are bytes of a stranger: each is judged when it is read, and read once.
+//! The process may hold several nodes for one (caller, address): threads race, full tables forget.
+//! They become one site, unless they lie in different generations of a module. Nodes are bytes of a
+//! stranger: each is judged when it is read, and read once.
 
 use crate::modules::Modules;
 use crate::sys::Mapping;
@@ -63,7 +65,8 @@ impl Stacks {
         }
     }
 
-    /// Everything that a new file must say about modules and sites, in the order in which it was said before; what is new is said too.
+    /// Everything that a new file must say about modules and sites, in the order in which it was
+    /// said before; what is new is said too.
     pub fn all(&mut self, out: &mut Vec<tape::Record>) {
         self.announce(&mut Vec::new());
         self.written = 0;
@@ -75,7 +78,8 @@ impl Stacks {
         self.flush(out);
     }
 
-    /// The stack of a site, innermost first: the number of each frame's module, 0 for none, and its site.
+    /// The stack of a site, innermost first: the number of each frame's module, 0 for none, and its
+    /// site.
     pub fn frames(&self, site: u32) -> Vec<(u32, &Site)> {
         let mut frames = Vec::new();
         let mut next = site;
@@ -86,7 +90,8 @@ impl Stacks {
         frames
     }
 
-    /// The module that a site lies in: the last one announced before it that holds its address and had not gone.
+    /// The module that a site lies in: the last one announced before it that holds its address and
+    /// had not gone.
     pub fn module(&self, site: u32, address: u64) -> u32 {
         let mut found = 0;
         for (before, record) in &self.announced {
@@ -117,7 +122,8 @@ impl Stacks {
         self.sites.len() as u32
     }
 
-    /// The modules that are files, each with the link-time addresses of the instructions that sites hold of it, in order.
+    /// The modules that are files, each with the link-time addresses of the instructions that sites
+    /// hold of it, in order.
     pub fn instructions(&self) -> Vec<(&tape::Module, Vec<u64>)> {
         let modules = self.announced.iter().filter_map(|(_, record)| match record {
             tape::Record::Module(module) if module.path.0.starts_with(b"/") => Some(module),
@@ -234,7 +240,8 @@ impl Stacks {
         }
     }
 
-    /// Appends what is new about modules. Before one goes, every node that lies in it gets its site: later ones mean something else.
+    /// Appends what is new about modules. Before one goes, every node that lies in it gets its
+    /// site: later ones mean something else.
     pub fn announce(&mut self, out: &mut Vec<tape::Record>) {
         while let Some((record, nodes)) = self.modules.next_news() {
             for node in self.looked_at..nodes.min(self.mapping.params().nodes) {

@@ -1,4 +1,5 @@
-//! The stages behind the door, started and stopped together: one drain, and a digest with its store for every four processors.
+//! The stages behind the door, started and stopped together: one drain, and a digest with its store
+//! for every four processors.
 
 use crate::batch::InFlight;
 use crate::cgroup;

@@ -1,8 +1,10 @@
-//! The last stage: hands what is to be written to the images' files ([`crate::files`]), and goes on when they cannot be written.
+//! The last stage: hands what is to be written to the images' files ([`crate::files`]), and goes on
+//! when they cannot be written.
 //!
-//! A disk that is full, a quota, an error: the piece at hand is given up, its events are counted as lost, thread by thread, and everything that
-//! later pieces need (sites, modules, names) is kept until it can be written. Nobody waits: the program runs on, each next piece is another
-//! try, and the recording says how long writing stood still, why, and what that cost.
+//! A disk that is full, a quota, an error: the piece at hand is given up, its events are counted as
+//! lost, thread by thread, and everything that later pieces need (sites, modules, names) is kept
+//! until it can be written. Nobody waits: the program runs on, each next piece is another try, and
+//! the recording says how long writing stood still, why, and what that cost.
 
 use crate::contribution::Contribution;
 use crate::files::{Failure, Files};

@@ -1,9 +1,10 @@
 //! Names that a recording keeps of its own (`symbols.tape`).
 //!
-//! Who knows how to read ELF and DWARF is given from outside ([`Work`]), and runs in processes of its own, below the recorder's
-//! priority: the files are the recorded programs' and may hold anything. A file that crashes it, or that takes more memory or
-//! processor time than is allowed, costs the names of its own process, and nothing else. The recorder sends what is to be
-//! looked up when a process has ended, and goes on.
+//! Who knows how to read ELF and DWARF is given from outside ([`Work`]), and runs in processes of
+//! its own, below the recorder's priority: the files are the recorded programs' and may hold
+//! anything. A file that crashes it, or that takes more memory or processor time than is allowed,
+//! costs the names of its own process, and nothing else. The recorder sends what is to be looked up
+//! when a process has ended, and goes on.
 
 use crate::crash;
 use crate::process::replace_file;
@@ -27,8 +28,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Looks up names: for each process its queries and the files that come along with them. Gives the bytes of each one's
-/// `symbols.tape`, as often as it knows more.
+/// Looks up names: for each process its queries and the files that come along with them. Gives the
+/// bytes of each one's `symbols.tape`, as often as it knows more.
 pub type Work = fn(&[(&[SymbolQuery], &[PathBuf])], &mut dyn FnMut(usize, &[u8]));
 
 /// A file, held open.
@@ -40,7 +41,8 @@ const MOST_OPENED: usize = 384;
 const MOST_FILES: usize = 240;
 /// Jobs that wait because the helper is busy; more are given up.
 const MOST_WAITING: usize = 64;
-/// While a recording goes on, jobs that come within this time are done together: their modules are read once.
+/// While a recording goes on, jobs that come within this time are done together: their modules are
+/// read once.
 const WINDOW: Duration = Duration::from_millis(200);
 /// Jobs, and files, that are done together.
 const BATCH: usize = 32;
@@ -50,8 +52,8 @@ const MEMORY: u64 = 4 << 30;
 const SECONDS: u64 = 30;
 
 tape_record! {
-    /// What is to be looked up for one process. The descriptors that come along: this record, then a folder and its lock for
-    /// each folder, then the files that the queries number.
+    /// What is to be looked up for one process. The descriptors that come along: this record, then
+    /// a folder and its lock for each folder, then the files that the queries number.
     Request {
         /// User who may read what is written.
         reader: Option<u32>,
@@ -148,7 +150,8 @@ impl Saver {
         Some(file)
     }
 
-    /// Hands a job to the helper. Whoever reads the folder waits for its names from here on, should it need them.
+    /// Hands a job to the helper. Whoever reads the folder waits for its names from here on, should
+    /// it need them.
     pub fn submit(&self, job: Job) {
         let what = job.folders.first().map(|folder| folder.display().to_string()).unwrap_or_default();
         match message(job) {
@@ -177,7 +180,8 @@ impl Saver {
         }
     }
 
-    /// Nothing more comes. Waits until the functions have their names, at most so long; the helper goes on alone.
+    /// Nothing more comes. Waits until the functions have their names, at most so long; the helper
+    /// goes on alone.
     pub fn finish(&self, most: Duration) {
         let asked = Instant::now();
         self.send(&mut locked(&self.waiting), true);
@@ -202,7 +206,8 @@ fn message(job: Job) -> io::Result<Message> {
     let mut sent: Vec<Opened> = vec![Arc::new(sys::bytes_file(&bytes)?)];
     for folder in &folders {
         let lock = File::options().write(true).create(true).truncate(false).open(folder.join(SYMBOLS_LOCK))?;
-        // Should it be locked, an earlier job for the folder is still under way, and readers wait for that one.
+        // Should it be locked, an earlier job for the folder is still under way, and readers wait
+        // for that one.
         if let Err(std::fs::TryLockError::Error(error)) = lock.try_lock() {
             return Err(error);
         }
@@ -236,7 +241,8 @@ impl Helper {
         spawn::close_inherited(&[], false);
         sys::be_silent();
         sys::keep_only(sys::fd(&self.channel));
-        // It ends when it is done; whoever ends the recorder does not mean the names of what was recorded.
+        // It ends when it is done; whoever ends the recorder does not mean the names of what was
+        // recorded.
         let _ = SigSet::all().thread_block();
         sys::be_nice(10);
         let mut is_over = false;
@@ -302,8 +308,8 @@ fn inside(folder: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()))
 }
 
-/// Does a batch in a process of its own; false when it did not come to its end. Of the last batch the recorder hears when
-/// each process has its functions' names; lines take longer.
+/// Does a batch in a process of its own; false when it did not come to its end. Of the last batch
+/// the recorder hears when each process has its functions' names; lines take longer.
 fn apart(batch: &[Received], work: Work, recorder: Option<BorrowedFd<'_>>) -> bool {
     if batch.is_empty() {
         return true;

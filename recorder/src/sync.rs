@@ -1,7 +1,9 @@
-//! Power loss: what is written is brought to the disk within 5 seconds or 16 MiB, by a thread of its own, so that a slow disk holds nobody up.
+//! Power loss: what is written is brought to the disk within 5 seconds or 16 MiB, by a thread of
+//! its own, so that a slow disk holds nobody up.
 //!
-//! The trace goes before the tape that names its chunks; a commit that got to the disk before its bytes did is known by its checksum. An
-//! error here means that what the kernel had taken may be gone: it is told once and never tried again, for the kernel forgets it.
+//! The trace goes before the tape that names its chunks; a commit that got to the disk before its
+//! bytes did is known by its checksum. An error here means that what the kernel had taken may be
+//! gone: it is told once and never tried again, for the kernel forgets it.
 
 use crate::crash;
 use std::fs::File;
@@ -69,7 +71,8 @@ impl Waiting {
         let Ok(files) = files.map(File::try_clone).collect::<Result<Vec<_>, _>>() else { return };
         *round = self.round;
         if self.files.len() + files.len() <= ONE_BY_ONE {
-            // To the front: a tape that was named before its trace began must not get there before it.
+            // To the front: a tape that was named before its trace began must not get there before
+            // it.
             self.files.splice(0..0, files);
         } else {
             self.more = files.into_iter().next().or(self.more.take());
@@ -83,8 +86,8 @@ impl Waiting {
     }
 }
 
-/// Says that so many bytes were written to these files, in whose order they go to the disk. `round` is the writer's, at first 0, and again when
-/// it has other files.
+/// Says that so many bytes were written to these files, in whose order they go to the disk. `round`
+/// is the writer's, at first 0, and again when it has other files.
 pub fn wrote<'a>(round: &mut u64, bytes: usize, files: impl Iterator<Item = &'a File>) {
     let mut waiting = waiting();
     let was_idle = waiting.since.is_none();

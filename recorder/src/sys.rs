@@ -1,5 +1,6 @@
-//! Every unsafe line of this crate, behind owned types and functions that cannot be misused: the area's memory, handing over its
-//! descriptor, who is at the other end, the processor's counter, waking a writer, prefetching.
+//! Every unsafe line of this crate, behind owned types and functions that cannot be misused: the
+//! area's memory, handing over its descriptor, who is at the other end, the processor's counter,
+//! waking a writer, prefetching.
 
 use nix::sys::{memfd, mman, socket};
 use nix::{errno::Errno, fcntl, libc, unistd};
@@ -14,20 +15,23 @@ use wire::modules::ModuleEntry;
 use wire::ring::Ring;
 use wire::{Area, Header, Layout, SlotControl, nodes};
 
-/// The memory of one session's area, mapped in the recorder; unmapped on drop. Everything made from it borrows it or is kept beside it.
+/// The memory of one session's area, mapped in the recorder; unmapped on drop. Everything made from
+/// it borrows it or is kept beside it.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<c_void>,
     area: Area,
 }
 
-// SAFETY: the mapping is shared memory that any thread may reach; `Area` states the sharing rules, and only `Drop` unmaps.
+// SAFETY: the mapping is shared memory that any thread may reach; `Area` states the sharing rules,
+// and only `Drop` unmaps.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Makes an area of zeros: a sealed, sparse file in memory. Gives the descriptor that the client is to map.
+    /// Makes an area of zeros: a sealed, sparse file in memory. Gives the descriptor that the
+    /// client is to map.
     pub fn create(params: Params) -> nix::Result<(Mapping, OwnedFd)> {
         let flags = memfd::MFdFlags::MFD_CLOEXEC | memfd::MFdFlags::MFD_ALLOW_SEALING;
         let file = memfd::memfd_create(c"heaptape", flags)?;
@@ -38,8 +42,8 @@ impl Mapping {
         Ok((Mapping::of(&file, params)?, file))
     }
 
-    /// Maps an area that another recorder made. Its sizes stand in its header, which its process may have written to: they must be sound and
-    /// fit the file.
+    /// Maps an area that another recorder made. Its sizes stand in its header, which its process
+    /// may have written to: they must be sound and fit the file.
     pub fn adopt(file: &OwnedFd) -> io::Result<Mapping> {
         let mut head = [0; 32];
         let read = nix::sys::uio::pread(file, &mut head, 0)?;
@@ -70,12 +74,14 @@ impl Mapping {
         }
         let access = mman::ProtFlags::PROT_READ | mman::ProtFlags::PROT_WRITE;
         let kind = mman::MapFlags::MAP_SHARED | mman::MapFlags::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours. The file is sealed against
-        // shrinking, so reading the mapping cannot fault.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
+        // The file is sealed against shrinking, so reading the mapping cannot fault.
         let base = unsafe { mman::mmap(None, length, access, kind, file, 0)? };
-        // SAFETY: exactly the bytes that were just mapped. A core dump of the recorder need not hold them; failing is no harm.
+        // SAFETY: exactly the bytes that were just mapped. A core dump of the recorder need not
+        // hold them; failing is no harm.
         let _ = unsafe { mman::madvise(base, length.get(), mman::MmapAdvise::MADV_DONTDUMP) };
-        // SAFETY: `total` bytes of the layout are mapped from `base` on, page-aligned, until `self` is dropped.
+        // SAFETY: `total` bytes of the layout are mapped from `base` on, page-aligned, until `self`
+        // is dropped.
         let area = unsafe { Area::new(base.as_ptr().cast(), params) };
         Ok(Mapping { base, area })
     }
@@ -130,7 +136,8 @@ impl Mapping {
 
     /// A node, judged as bytes of a stranger.
     pub fn node(&self, number: u32) -> Option<nodes::Value> {
-        // SAFETY: the table lies inside the mapping and has as many nodes as the layout was made with.
+        // SAFETY: the table lies inside the mapping and has as many nodes as the layout was made
+        // with.
         unsafe { nodes::read(self.area.first_node(), self.params().nodes, number) }
     }
 
@@ -139,14 +146,16 @@ impl Mapping {
         if number >= self.params().nodes {
             return None;
         }
-        // SAFETY: the number was checked, so the node lies inside the mapping, which the reference keeps alive; it is all atomics.
+        // SAFETY: the number was checked, so the node lies inside the mapping, which the reference
+        // keeps alive; it is all atomics.
         Some(unsafe { &*self.area.first_node().add(number as usize) })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the whole mapping and nothing else; whatever was made from it borrows `self` or is dropped before it.
+        // SAFETY: the whole mapping and nothing else; whatever was made from it borrows `self` or
+        // is dropped before it.
         let _ = unsafe { mman::munmap(self.base, self.bytes() as usize) };
     }
 }
@@ -228,7 +237,8 @@ pub fn inherited(number: i32) -> Option<OwnedFd> {
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return None;
     }
-    // SAFETY: it is open, and whoever started us gave it to us; the caller asks for each number once.
+    // SAFETY: it is open, and whoever started us gave it to us; the caller asks for each number
+    // once.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
@@ -245,7 +255,8 @@ pub fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// A descriptor that becomes readable when the process ends: the peer's own where the kernel knows it, else by number.
+/// A descriptor that becomes readable when the process ends: the peer's own where the kernel knows
+/// it, else by number.
 pub fn process_of_peer(socket: BorrowedFd<'_>, pid: u32) -> nix::Result<OwnedFd> {
     const SO_PEERPIDFD: i32 = 77;
     let mut found: i32 = -1;
@@ -262,7 +273,8 @@ pub fn process_of_peer(socket: BorrowedFd<'_>, pid: u32) -> nix::Result<OwnedFd>
     process(pid)
 }
 
-/// The same for any process of which the number is known to be still its own (a child not waited for).
+/// The same for any process of which the number is known to be still its own (a child not waited
+/// for).
 pub fn process(pid: u32) -> nix::Result<OwnedFd> {
     // SAFETY: plain numbers; the result is a new descriptor or an error.
     let found = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) })?;
@@ -270,7 +282,8 @@ pub fn process(pid: u32) -> nix::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(found as i32) })
 }
 
-/// How a process that is gone ended, as `wait` would say it; `None` on kernels before 6.15, or while nobody has waited for it.
+/// How a process that is gone ended, as `wait` would say it; `None` on kernels before 6.15, or
+/// while nobody has waited for it.
 pub fn exit_status(process: BorrowedFd<'_>) -> Option<i32> {
     /// The kernel's `struct pidfd_info` in its first form, 64 bytes.
     #[repr(C)]
@@ -291,7 +304,8 @@ pub fn exit_status(process: BorrowedFd<'_>) -> Option<i32> {
 
 /// Forks a caller that has one thread: `None` in the child.
 pub fn fork() -> nix::Result<Option<u32>> {
-    // SAFETY: the one caller has not started a thread, so that nothing that the child may need is held by one that it does not have.
+    // SAFETY: the one caller has not started a thread, so that nothing that the child may need is
+    // held by one that it does not have.
     match unsafe { unistd::fork()? } {
         unistd::ForkResult::Parent { child } => Ok(u32::try_from(child.as_raw()).ok()),
         unistd::ForkResult::Child => Ok(None),
@@ -305,7 +319,8 @@ pub fn be_silent() {
     }
 }
 
-/// Closes every descriptor but one and the standard ones: for a process that goes on with nothing else of its parent's.
+/// Closes every descriptor but one and the standard ones: for a process that goes on with nothing
+/// else of its parent's.
 pub fn keep_only(file: BorrowedFd<'_>) {
     let kept = file.as_raw_fd().cast_unsigned();
     for (first, last) in [(3, kept - 1), (kept + 1, u32::MAX)] {
@@ -336,10 +351,12 @@ pub fn wait_readable_for(file: BorrowedFd<'_>, most: std::time::Duration) -> boo
     }
 }
 
-/// Lets the calling thread run before others of the machine, where the system allows it: for a thread that others wait for and that does little.
+/// Lets the calling thread run before others of the machine, where the system allows it: for a
+/// thread that others wait for and that does little.
 pub fn prefer_thread() {
     const NICE: i32 = -10;
-    // SAFETY: plain numbers. Without the right to do it nothing changes. On Linux 0 names the calling thread alone.
+    // SAFETY: plain numbers. Without the right to do it nothing changes. On Linux 0 names the
+    // calling thread alone.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
@@ -357,7 +374,8 @@ pub fn is_readable(file: BorrowedFd<'_>) -> bool {
     poll(&mut polls, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// Wakes the thread of a traced process that waits for room: a futex on the low half of the tail's word.
+/// Wakes the thread of a traced process that waits for room: a futex on the low half of the tail's
+/// word.
 pub fn wake(tail: &AtomicU64) {
     // SAFETY: the word is mapped as long as the reference lives; waking reads nothing of ours.
     unsafe { libc::syscall(libc::SYS_futex, tail.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
@@ -405,8 +423,8 @@ pub fn fd(file: &impl AsFd) -> BorrowedFd<'_> {
 pub fn full_fence() {
     std::sync::atomic::fence(Ordering::SeqCst);
 }
-/// Lets a user read a file, or look into a folder, by its access list; whoever is not its owner, nor this user, may nothing. Fails with
-/// `EOPNOTSUPP` where the file system has none.
+/// Lets a user read a file, or look into a folder, by its access list; whoever is not its owner,
+/// nor this user, may nothing. Fails with `EOPNOTSUPP` where the file system has none.
 pub fn let_read(file: &std::fs::File, uid: u32) -> io::Result<()> {
     /// `posix_acl_xattr.h`: version, then tag, rights and id of each entry.
     const VERSION: u32 = 2;

@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Link-time addresses of a file's code: from the first executable segment's start to the last one's end. `None` where the file
-/// cannot be read, or has another build-id than this one.
+/// Link-time addresses of a file's code: from the first executable segment's start to the last
+/// one's end. `None` where the file cannot be read, or has another build-id than this one.
 pub fn extent(path: &Path, build_id: &[u8]) -> Option<Range<u64>> {
     if !path.is_absolute() {
         return None;

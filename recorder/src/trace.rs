@@ -118,8 +118,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Starts a trace; the header is part of the first chunk. Numbers are padded so that mpatrol's own reader can read the plain
-    /// file, whatever its size.
+    /// Starts a trace; the header is part of the first chunk. Numbers are padded so that mpatrol's
+    /// own reader can read the plain file, whatever its size.
     pub fn new(has_weights: bool, free_sites: bool) -> Trace {
         let mut writer = mtrc::Writer::new(padded());
         let mut header = Vec::new();

@@ -1,7 +1,9 @@
-//! The process tree beyond what attached: who made whom, and who went on with a program that nobody records.
+//! The process tree beyond what attached: who made whom, and who went on with a program that nobody
+//! records.
 //!
-//! Two sources. The library in a maker says so right before ([`wire::hello::Notice`]): that catches the shortest process. And programs of
-//! running sessions are looked at now and then: that catches an exec by a system call of the program's own.
+//! Two sources. The library in a maker says so right before ([`wire::hello::Notice`]): that catches
+//! the shortest process. And programs of running sessions are looked at now and then: that catches
+//! an exec by a system call of the program's own.
 
 use crate::process;
 use std::collections::HashMap;
@@ -13,7 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often programs are looked at. One that changed is looked at once more before it counts: its hello may be on the way.
+/// How often programs are looked at. One that changed is looked at once more before it counts: its
+/// hello may be on the way.
 const LOOK: Duration = Duration::from_millis(500);
 /// How soon after its maker said that a process goes on with another program.
 const SOON: Duration = Duration::from_millis(20);
@@ -37,7 +40,8 @@ pub fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
 pub enum Change {
     /// It runs another program, which did not attach.
     Left,
-    /// It was said to go on with another program, and goes on with its own: that could not be started.
+    /// It was said to go on with another program, and goes on with its own: that could not be
+    /// started.
     Stayed,
 }
 
@@ -55,7 +59,8 @@ impl Watch {
         self.leaving.insert(pid, (Instant::now(), true));
     }
 
-    /// The process has ended, or attached anew. Whether it had said that it goes on with another program.
+    /// The process has ended, or attached anew. Whether it had said that it goes on with another
+    /// program.
     pub fn forget(&mut self, pid: u32) -> bool {
         self.leaving.remove(&pid).is_some_and(|(_, said)| said)
     }
@@ -66,7 +71,8 @@ impl Watch {
         self.leaving.values().map(|(since, said)| wait(*said).saturating_sub(since.elapsed())).min()
     }
 
-    /// Looks at these processes, given with the program that they ran when they attached, if it is time.
+    /// Looks at these processes, given with the program that they ran when they attached, if it is
+    /// time.
     pub fn look(&mut self, running: impl Iterator<Item = (u32, Option<(u64, u64)>)>) -> Vec<(u32, Change)> {
         let all = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK);
         if all {

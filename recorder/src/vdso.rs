@@ -9,7 +9,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
-/// The functions of the vDSO: link-time address, bytes, name. The kernel maps the same one into every 64-bit program.
+/// The functions of the vDSO: link-time address, bytes, name. The kernel maps the same one into
+/// every 64-bit program.
 fn functions() -> &'static [(u64, u64, Vec<u8>)] {
     static FUNCTIONS: OnceLock<Vec<(u64, u64, Vec<u8>)>> = OnceLock::new();
     FUNCTIONS.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! `record` as a shell sees it: statuses, folders, refusals. What is preloaded here is a library that does nothing, so nothing attaches.
+//! `record` as a shell sees it: statuses, folders, refusals. What is preloaded here is a library
+//! that does nothing, so nothing attaches.
 
 #![allow(missing_docs)]
 

@@ -1,6 +1,7 @@
 //! What only real processes can show: killed writers, forks, execs, ends.
 //!
-//! The test binary runs itself again as the traced process: `plays_a_part` is that process's main function.
+//! The test binary runs itself again as the traced process: `plays_a_part` is that process's main
+//! function.
 
 mod common;
 
@@ -198,7 +199,8 @@ fn a_forked_child_inherits_what_lived_at_the_fork() {
     let tick = parent.hear();
     parent.hear();
     let mut child = Actor::start(&format!("{} {tick}", parent.child.id()), &rig.socket());
-    // A grandchild that goes on with another program before anybody has looked into the rings of either.
+    // A grandchild that goes on with another program before anybody has looked into the rings of
+    // either.
     let tick_of_child = child.hear();
     let mut grandchild = Actor::start(&format!("goes on at once {} {tick_of_child}", child.child.id()), &rig.socket());
     grandchild.hear();

@@ -1,4 +1,5 @@
-//! The recorder from hello to files, with a client that plays the traced process; what is read back must equal the client's own model.
+//! The recorder from hello to files, with a client that plays the traced process; what is read back
+//! must equal the client's own model.
 
 mod common;
 
@@ -188,7 +189,8 @@ fn threads_that_hand_blocks_over_make_a_legal_trace() {
     const BLOCKS: u64 = 60_000;
     let mut rig = Rig::new(Options { ring_bytes: 64 << 10, ..Options::default() });
     let process = Process::attach(&rig.socket(), hello());
-    // Each thread allocates addresses that it gets from the one before, and hands them on; all addresses are used again and again.
+    // Each thread allocates addresses that it gets from the one before, and hands them on; all
+    // addresses are used again and again.
     let (first, mut next) = std::sync::mpsc::sync_channel::<u64>(16);
     let mut threads = Vec::new();
     for _ in 0..4 {
@@ -199,7 +201,8 @@ fn threads_that_hand_blocks_over_make_a_legal_trace() {
             let mut thread = Thread::claim(&process);
             let node = process.node(0, 0x77, 0);
             for (count, address) in mine.into_iter().enumerate() {
-                // The block that the thread before allocated is freed here, and its address taken again.
+                // The block that the thread before allocated is freed here, and its address taken
+                // again.
                 thread.event(Op::FREE, 0, address, 0);
                 thread.event(Op::NEW, node, address, count as u64 % 100);
                 if count % 3 == 0 {
@@ -316,7 +319,8 @@ fn a_hostile_ring_is_closed_and_the_others_go_on() {
             thread.put(Record { head: u64::MAX, body: u64::MAX });
             thread.publish();
         },
-        // Stamps from the future, nodes that do not exist, frees of nothing: nonsense, but no broken ring.
+        // Stamps from the future, nodes that do not exist, frees of nothing: nonsense, but no
+        // broken ring.
         |thread| {
             thread.put(Record::stamp(u64::MAX));
             thread.publish();

@@ -1,4 +1,5 @@
-//! The accounting of real recordings: with gaps, left open by a daemon that was killed, taken over by the next one, and all of them damaged.
+//! The accounting of real recordings: with gaps, left open by a daemon that was killed, taken over
+//! by the next one, and all of them damaged.
 
 #[path = "../../analyzer/tests/law/mod.rs"]
 mod law;
@@ -66,7 +67,8 @@ fn tape_of(folder: &Path) -> Option<fs::Metadata> {
     entries.find_map(|path| if path.ends_with("events.tape") { path.metadata().ok() } else { tape_of(&path) })
 }
 
-/// A program that allocates without pause while its daemon is replaced; gives its epochs, and what it counted itself.
+/// A program that allocates without pause while its daemon is replaced; gives its epochs, and what
+/// it counted itself.
 fn replaced(signal: Signal) -> (Daemon, Vec<PathBuf>, u64) {
     let place = test_env::folder();
     let file = place.path().join("own");
@@ -119,7 +121,8 @@ fn the_epochs_of_a_daemon_that_left_in_good_order() {
     assert!((own..own + 100).contains(&emitted), "{emitted} events are accounted for, {own} happened");
 }
 
-/// A program that takes its own recording away: what could not be kept of it is lost, and everybody says so.
+/// A program that takes its own recording away: what could not be kept of it is lost, and everybody
+/// says so.
 #[test]
 fn a_folder_that_goes_away_while_it_is_written() {
     let folder = test_env::folder();

@@ -13,13 +13,15 @@ fn libraries() -> Vec<PathBuf> {
     found
 }
 
-/// Preloaded besides: the library stands before it, so that its calls are seen, and its own inner ones are not events.
+/// Preloaded besides: the library stands before it, so that its calls are seen, and its own inner
+/// ones are not events.
 #[test]
 fn allocators_preloaded_besides() {
     let libraries = libraries();
     assert!(!libraries.is_empty(), "no other allocator is installed: run scripts/install-tools");
     for library in &libraries {
-        // Threads that allocate nothing but by their own_ calls: the allocator's own libraries allocate on the main thread.
+        // Threads that allocate nothing but by their own_ calls: the allocator's own libraries
+        // allocate on the main thread.
         for (name, arguments) in [("pairs", ["50000", "4"]), ("threads", ["4", "5000"])] {
             let folder = test_env::folder();
             let file = folder.path().join("own");
@@ -102,7 +104,8 @@ fn a_program_of_another_libc() {
     torture::passed(29, "a program of musl, recorded", 1);
 }
 
-/// Another preload that passes everything on, before the library and behind it: each call is one event.
+/// Another preload that passes everything on, before the library and behind it: each call is one
+/// event.
 #[test]
 fn other_preloads_in_both_orders() {
     let other = Target::library("passes_on.c").build();

@@ -69,7 +69,8 @@ fn seqpacket(path: &std::path::Path, backlog: i32) -> std::os::fd::OwnedFd {
     socket
 }
 
-/// A recorder that lives and is late is waited for as long as HEAPTAPE_ATTACH_MS says; without it for 50 ms.
+/// A recorder that lives and is late is waited for as long as HEAPTAPE_ATTACH_MS says; without it
+/// for 50 ms.
 #[test]
 fn a_recorder_that_is_late() {
     use nix::sys::socket::{MsgFlags, accept, recv, send};
@@ -104,7 +105,8 @@ fn strangers_on_the_socket() {
     let program = Program::new(target::c("pairs")).args(["400000", "2"]);
     let plain = program.plain().success();
     let mut strangers = 0;
-    // The program tells where the socket is: a shell behind the command writes its environment down.
+    // The program tells where the socket is: a shell behind the command writes its environment
+    // down.
     let note = test_env::folder();
     let file = note.path().join("socket");
     let told = program

@@ -1,4 +1,5 @@
-//! Every report, gate and export blames the same frame, whatever the optimizer inlined and whatever interpreter runs.
+//! Every report, gate and export blames the same frame, whatever the optimizer inlined and whatever
+//! interpreter runs.
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
@@ -199,7 +200,8 @@ fn page_of(before: &Recording, after: &Recording) -> Value {
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
 
-/// On the axis of the longer run the curve of the shorter one ends with its process, whichever side it is.
+/// On the axis of the longer run the curve of the shorter one ends with its process, whichever side
+/// it is.
 #[test]
 fn a_curve_of_the_page_ends_with_its_process() {
     let run = |pause: &str| Program::new(Target::program("two_lives.c").build()).arg(pause).recorded().success();
@@ -287,7 +289,8 @@ fn the_page_leaves_out_what_leaks_leaves_out() {
     assert!(kept > 0 && html.contains(&format!("\"kept\":[{kept},")), "{kept}");
 }
 
-/// CPython hands out small objects itself: a reader is told how to see them, whether its functions have names or not.
+/// CPython hands out small objects itself: a reader is told how to see them, whether its functions
+/// have names or not.
 #[test]
 fn python_without_its_own_allocator_is_recommended() {
     let advice = "note: CPython's own allocator hides objects of up to 512 bytes: record with PYTHONMALLOC=malloc";
@@ -308,7 +311,8 @@ fn python_without_its_own_allocator_is_recommended() {
     assert_eq!(small("snake", "-DARENAS"), [0, 0]);
 }
 
-/// A program that is a link of another name goes by the name that it was called by, as with busybox or redis-server.
+/// A program that is a link of another name goes by the name that it was called by, as with busybox
+/// or redis-server.
 #[test]
 fn frames_of_a_linked_program_have_the_name_it_was_called_by() {
     let built = Target::program("leaks_deep.c").named("deep_tool").flag("-s").build();

@@ -18,14 +18,16 @@ fn before_main_and_after_it() {
     same(&plain, &recording.outcome);
     let recording = recording.whole();
     let report = recording.report();
-    // The counter waits for libc's environment; the two blocks of the preinit array, one freed, come before it.
+    // The counter waits for libc's environment; the two blocks of the preinit array, one freed,
+    // come before it.
     let counts = Counts::read_all(folder.path());
     let counts = counts.iter().find(|counts| counts.name() == "early_and_late").expect("its counts");
     let found = report.only("early_and_late");
     assert_eq!((found.allocs, found.frees, found.resizes), (counts.allocs + 2, counts.frees + 1, counts.resizes));
     assert_eq!(found.bytes_allocated, counts.bytes + 1451 + 1453, "{found:#?}");
     assert_eq!((found.live_blocks, found.live_bytes), (counts.live_blocks + 1, counts.live_bytes + 1451));
-    // By size: what the preinit array, the library's constructor, the exit handler, the destructors of program and library left behind.
+    // By size: what the preinit array, the library's constructor, the exit handler, the destructors
+    // of program and library left behind.
     let leaks = recording.leaks();
     for bytes in [1451, 1423, 1481, 1487, 1433] {
         assert!(leaks.iter().any(|leak| leak.bytes == bytes), "{bytes} bytes: {leaks:#?}");
@@ -34,7 +36,8 @@ fn before_main_and_after_it() {
     torture::passed(26, "places before main and after it", 9);
 }
 
-/// A resolver runs while relocations are still being made, perhaps before libc's own are: it may not crash.
+/// A resolver runs while relocations are still being made, perhaps before libc's own are: it may
+/// not crash.
 #[test]
 fn in_an_ifunc_resolver() {
     let program = program("-DIFUNC");

@@ -1,6 +1,7 @@
-//! The page of `export --to html` in a real browser: it opens from a file without a complaint, draws, searches, zooms, and a range
-//! drawn on its timeline changes what is below; names of the recording stay text. Where no Chromium is installed nothing is
-//! tested, unless `HEAPTAPE_BROWSER=1` demands it (`scripts/dev browser`).
+//! The page of `export --to html` in a real browser: it opens from a file without a complaint,
+//! draws, searches, zooms, and a range drawn on its timeline changes what is below; names of the
+//! recording stay text. Where no Chromium is installed nothing is tested, unless
+//! `HEAPTAPE_BROWSER=1` demands it (`scripts/dev browser`).
 
 use heaptape_tests::browser::{Browser, Screen};
 use heaptape_tests::{Program, Recording, target, test_env};
@@ -67,7 +68,8 @@ fn a_range_changes_what_is_below_it() {
     browser.key("Escape");
     assert_eq!(browser.text(DRAWN), whole, "Escape shows the whole run");
 
-    // Every measure and both directions draw something else than the one before, or say that there is nothing.
+    // Every measure and both directions draw something else than the one before, or say that there
+    // is nothing.
     browser.value("document.activeElement.blur()");
     for key in ["1", "2", "3", "4", "5", "6", "7", "i", "p", "i", "0"] {
         browser.key(key);

@@ -1,4 +1,5 @@
-//! A million events: what the questions answer is what a plain replay of the trace and the tape's columns gives, to the last byte.
+//! A million events: what the questions answer is what a plain replay of the trace and the tape's
+//! columns gives, to the last byte.
 
 use heaptape_formats::mtrc::layout::{ALLOC, FREE, RESIZE};
 use heaptape_formats::recording::TAPE;

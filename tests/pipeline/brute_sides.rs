@@ -1,4 +1,5 @@
-//! `diff` and `free-sites` of a million events: every row, its numbers, names and place are those of a plain replay.
+//! `diff` and `free-sites` of a million events: every row, its numbers, names and place are those
+//! of a plain replay.
 
 use heaptape_formats::mtrc::layout::{ALLOC, FREE, RESIZE};
 use heaptape_tests::plain::{self, Frame, Happened};
@@ -69,7 +70,8 @@ type Row = (String, u32, Numbers, Numbers);
 
 type Side = BTreeMap<String, BTreeMap<u32, Numbers>>;
 
-/// All rows, in order of the functions; a line that one side alone has is another's where both have one such.
+/// All rows, in order of the functions; a line that one side alone has is another's where both have
+/// one such.
 fn rows(a: &Side, b: &Side) -> Vec<Row> {
     let (mut rows, none) = (Vec::new(), BTreeMap::new());
     for function in a.keys().chain(b.keys()).collect::<BTreeSet<_>>() {

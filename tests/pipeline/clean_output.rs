@@ -1,5 +1,6 @@
-//! What a terminal is shown is clean: names of functions, files, threads, programs, arguments, labels and paths may hold anything, and
-//! no command lets through what could steer a terminal or turn text around.
+//! What a terminal is shown is clean: names of functions, files, threads, programs, arguments,
+//! labels and paths may hold anything, and no command lets through what could steer a terminal or
+//! turn text around.
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;

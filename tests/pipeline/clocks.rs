@@ -24,7 +24,8 @@ fn times_are_sane(recording: &Recording) {
     }
 }
 
-/// The wall clock, and then every clock that a library can step, goes back ten years and forward twenty, under recorder and program.
+/// The wall clock, and then every clock that a library can step, goes back ten years and forward
+/// twenty, under recorder and program.
 #[test]
 fn clocks_that_step() {
     if !Path::new(FAKETIME).exists() {
@@ -53,7 +54,8 @@ fn clocks_that_step() {
         let report = recording.report();
         let process = report.only("leaks_slowly");
         process.ledger();
-        // libfaketime allocates inside the clock that the attach reads: those calls found no session yet.
+        // libfaketime allocates inside the clock that the attach reads: those calls found no
+        // session yet.
         assert!(process.lost_events < 100 && process.allocs >= 5_600, "{process:#?}");
         times_are_sane(&recording);
     }

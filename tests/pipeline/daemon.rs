@@ -57,7 +57,8 @@ fn a_live_process_goes_through_all_modes() {
 /// A leak is found in the store while the program runs, among others that do not leak.
 #[test]
 fn a_slow_leak_is_named_from_the_store() {
-    // The long form: a block a second, one process of fifty, the daemon as it comes, and whatever is waited for comes within a minute.
+    // The long form: a block a second, one process of fifty, the daemon as it comes, and whatever
+    // is waited for comes within a minute.
     let (options, others, pause): (&[&str], _, _) =
         if is_full() { (&[], 49, "1000") } else { (&["--snapshot", "500ms"], 8, "100") };
     let daemon = Daemon::start(options);
@@ -72,7 +73,8 @@ fn a_slow_leak_is_named_from_the_store() {
     assert_eq!(named.len(), 1, "{found:#?}");
     assert!(named[0].functions().starts_with(&["keeps", "main"]), "{named:#?}");
     println!("named after {:?}", begun.elapsed());
-    // Sums that were looked at again and again tell growth from what merely lives, within a minute too.
+    // Sums that were looked at again and again tell growth from what merely lives, within a minute
+    // too.
     let is_growth = |leak: &Leak| ["growing", "slow"].contains(&leak.verdict.as_str());
     until("it is called a growth", || leaks().iter().any(is_growth));
     println!("judged after {:?}", begun.elapsed());
@@ -151,7 +153,8 @@ fn sampled_sums_are_unbiased() {
     daemon.stop();
 }
 
-/// The epoch's DCPI profiles count what its recording counts, and the processes of a program that are over are one image.
+/// The epoch's DCPI profiles count what its recording counts, and the processes of a program that
+/// are over are one image.
 #[test]
 fn epochs_add_up() {
     let mut daemon = Daemon::start(&[]);
@@ -174,7 +177,8 @@ fn epochs_add_up() {
     assert!(leaks.iter().all(|leak| leak.functions().starts_with(&["keeps", "main"])), "{leaks:#?}");
 }
 
-/// Growth is that of a minute: before there is one, `top` and `ctl list` show a dash instead of a number.
+/// Growth is that of a minute: before there is one, `top` and `ctl list` show a dash instead of a
+/// number.
 #[test]
 fn growth_is_shown_after_a_minute() {
     let daemon = Daemon::start(&[]);

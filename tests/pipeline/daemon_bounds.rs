@@ -47,7 +47,8 @@ fn processes_and_threads_are_bounded() {
     assert!(report.only("pairs").lost_events > 0, "threads beyond the bound are counted as lost: {report:#?}");
 }
 
-/// A daemon without descriptors refuses programs at once; each of them is counted, and the log says why.
+/// A daemon without descriptors refuses programs at once; each of them is counted, and the log says
+/// why.
 #[test]
 fn programs_refused_for_want_of_descriptors_are_counted_and_logged() {
     const PROGRAMS: u64 = 60;
@@ -91,7 +92,8 @@ fn a_silent_daemon_holds_up_nobody() {
     assert!(daemon.ctl(&["status"]).code() == 0);
 }
 
-/// Another user can neither control the daemon nor read what it keeps; its own programs are kept apart.
+/// Another user can neither control the daemon nor read what it keeps; its own programs are kept
+/// apart.
 #[test]
 fn another_user() {
     if !is_root() {
@@ -143,7 +145,8 @@ fn another_user() {
     assert_eq!(theirs.len(), 1);
     let image = theirs[0].to_str().expect("text");
     as_other(&[&command, "verify", image]).success();
-    // What is theirs to read is not theirs to replace: by a link a superuser's daemon would write anywhere.
+    // What is theirs to read is not theirs to replace: by a link a superuser's daemon would write
+    // anywhere.
     for place in [theirs[0].as_path(), theirs[0].parent().expect("an epoch"), &daemon.state().join("65534")] {
         let place = place.to_str().expect("text");
         as_other(&["ls", place]).success();
@@ -204,8 +207,8 @@ fn hostile_names() {
     assert!(!daemon.log().contains('\x1b'));
 }
 
-/// A week of epochs in seconds: short processes come and go, three stay; the disk stays below its bound, the newest epochs are there, and
-/// neither memory nor descriptors grow.
+/// A week of epochs in seconds: short processes come and go, three stay; the disk stays below its
+/// bound, the newest epochs are there, and neither memory nor descriptors grow.
 #[test]
 fn a_week_in_seconds() {
     let bound: u64 = 6 << 20;
@@ -227,7 +230,8 @@ fn a_week_in_seconds() {
         daemon.run(&program, &["3", "0"]).success();
         std::thread::sleep(Duration::from_millis(5));
         let now = (measure("VmRSS"), descriptors());
-        // The first half fills what is filled once: journals, buffers, the allocator's arenas; that takes 12 s here.
+        // The first half fills what is filled once: journals, buffers, the allocator's arenas; that
+        // takes 12 s here.
         if start.elapsed() < Duration::from_secs(seconds / 2) {
             continue;
         }

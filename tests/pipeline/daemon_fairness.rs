@@ -1,4 +1,5 @@
-//! One user of the daemon cannot take the service away from another: connections, starts and disk space have a share per user.
+//! One user of the daemon cannot take the service away from another: connections, starts and disk
+//! space have a share per user.
 
 use heaptape_tests::daemon::{Running, until};
 use heaptape_tests::{Daemon, is_full, is_root, target, test_env, torture};
@@ -41,7 +42,8 @@ struct Starts {
 /// Starts of each phase of a test.
 const STARTS: usize = 30;
 
-/// Starts a small program again and again, which waits for its answer for at most `wait`, or else for the library's own time limit.
+/// Starts a small program again and again, which waits for its answer for at most `wait`, or else
+/// for the library's own time limit.
 fn starts(daemon: &Daemon, wait: Option<Duration>) -> Starts {
     let before = recorded(daemon);
     let start = |_| {
@@ -87,14 +89,16 @@ fn shared_daemon() -> Option<Daemon> {
     Some(daemon)
 }
 
-/// While one process of a user connects in a loop, programs of another user are recorded, and the user's budget is hit, counted and logged.
+/// While one process of a user connects in a loop, programs of another user are recorded, and the
+/// user's budget is hit, counted and logged.
 #[test]
 fn flood_of_one_user_does_not_keep_others_out() {
     for (kind, budget) in FLOODS {
         let Some(daemon) = shared_daemon() else { return };
         let flooding = flood(&daemon, kind, 1);
         until("the flood uses up its budget", || hits(&daemon, budget) > 0);
-        // A machine with other work may be slow to answer: what is asked for is that the answer comes, not when.
+        // A machine with other work may be slow to answer: what is asked for is that the answer
+        // comes, not when.
         let flooded = starts(&daemon, Some(Duration::from_secs(2)));
         drop(flooding);
         println!("{kind}: {flooded:?}");
@@ -104,7 +108,8 @@ fn flood_of_one_user_does_not_keep_others_out() {
     torture::passed(64, "kinds of flood that keep nobody out", FLOODS.len() as u64);
 }
 
-/// The time that a flood of four processes adds to the median start, beside four processes that are as busy without the socket.
+/// The time that a flood of four processes adds to the median start, beside four processes that are
+/// as busy without the socket.
 #[test]
 fn flood_adds_little_to_the_median_start() {
     if !is_full() {
@@ -166,7 +171,8 @@ fn stored(daemon: &Daemon, user: &str) -> u64 {
     text.split_whitespace().next().and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
-/// A user who writes as much as he can keeps to his share while it is written, loses his own events, and takes nothing from others.
+/// A user who writes as much as he can keeps to his share while it is written, loses his own
+/// events, and takes nothing from others.
 #[test]
 fn disk_share_of_a_user_is_his_own() {
     if !is_root() {

@@ -5,7 +5,8 @@ use heaptape_tests::{Daemon, Program, target, test_env};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// An epoch's DCPI files say where the text lies, as an export of a recording does: the same in each epoch, whatever was counted.
+/// An epoch's DCPI files say where the text lies, as an export of a recording does: the same in
+/// each epoch, whatever was counted.
 #[test]
 fn dcpi_files_of_epochs_know_the_text() {
     /// Text, and counted addresses, of the files of one program and event.

@@ -1,4 +1,5 @@
-//! What a program does under the daemon when its rings are full: it drops events, or waits for a bounded time.
+//! What a program does under the daemon when its rings are full: it drops events, or waits for a
+//! bounded time.
 
 use heaptape_tests::daemon::{Running, until};
 use heaptape_tests::run::{Outcome, finish};
@@ -21,7 +22,8 @@ fn events(daemon: &Daemon, name: &str, key: &str) -> u64 {
     daemon.list(name).first().map_or(0, |one| one[key].as_u64().unwrap_or(0))
 }
 
-/// Waits until a program that never rests loses nothing for a second while it is recorded. What it lost before comes late.
+/// Waits until a program that never rests loses nothing for a second while it is recorded. What it
+/// lost before comes late.
 #[track_caller]
 fn loses_nothing_more(daemon: &Daemon, name: &str) {
     until("nothing is lost any more", || {
@@ -33,7 +35,8 @@ fn loses_nothing_more(daemon: &Daemon, name: &str) {
     });
 }
 
-/// A busy program loses most of its events where it drops, and none where it waits. Its output and status are those of the plain run.
+/// A busy program loses most of its events where it drops, and none where it waits. Its output and
+/// status are those of the plain run.
 #[test]
 fn busy_program_loses_nothing_when_it_waits() {
     let pairs = target::c("pairs");
@@ -63,8 +66,9 @@ fn busy_program_loses_nothing_when_it_waits() {
     }
 }
 
-/// A stopped daemon delays each thread of a program by at most the bound, once each time it stops. Between the end of that wait and the
-/// daemon's return the program drops and counts. Once the daemon is back the program loses nothing.
+/// A stopped daemon delays each thread of a program by at most the bound, once each time it stops.
+/// Between the end of that wait and the daemon's return the program drops and counts. Once the
+/// daemon is back the program loses nothing.
 #[test]
 fn stopped_daemon_delays_program_once_by_the_bound() {
     const BOUND_MS: u64 = 3_000;
@@ -124,7 +128,8 @@ fn stopped_daemon_delays_program_once_by_the_bound() {
     assert!((own..=own + 4).contains(&process.emitted_events), "{own} {process:#?}");
 }
 
-/// The configuration file, its rules, a program's environment and `ctl` choose; `ctl list` shows it, and it survives a restart.
+/// The configuration file, its rules, a program's environment and `ctl` choose; `ctl list` shows
+/// it, and it survives a restart.
 #[test]
 fn overflow_is_chosen_by_file_rule_program_and_ctl() {
     let folder = test_env::folder();

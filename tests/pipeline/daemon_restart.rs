@@ -1,4 +1,5 @@
-//! Daemons that are killed, restarted and replaced under load: programs go on, what is written is readable, and accounts balance.
+//! Daemons that are killed, restarted and replaced under load: programs go on, what is written is
+//! readable, and accounts balance.
 
 use heaptape_tests::daemon::{Running, until};
 use heaptape_tests::{Daemon, is_full, target, test_env, torture};
@@ -75,8 +76,9 @@ fn replaced_in_good_order() {
     assert!(kept.blocks >= before[0], "{kept:#?}");
 }
 
-/// A daemon that is killed takes its knowledge of live blocks along: the next one says from when its figures are, and does not show them as
-/// all that lives. That stays true through a restart in good order, whereas such a restart alone changes nothing.
+/// A daemon that is killed takes its knowledge of live blocks along: the next one says from when
+/// its figures are, and does not show them as all that lives. That stays true through a restart in
+/// good order, whereas such a restart alone changes nothing.
 #[test]
 fn live_bytes_after_a_killed_daemon_are_a_lower_bound() {
     let mut daemon = Daemon::start(&[]);

@@ -1,4 +1,5 @@
-//! Traces and profiles that are sent to the daemon: kept as far as they can be read, found by every question, and nobody else's trouble.
+//! Traces and profiles that are sent to the daemon: kept as far as they can be read, found by every
+//! question, and nobody else's trouble.
 
 use heaptape_formats::{Ending, mptl, mtrc};
 use heaptape_tests::daemon::until;
@@ -174,7 +175,8 @@ fn what_is_not_whole_is_kept_as_far_as_it_can_be_read() {
     sent(&daemon, &made("other", b"GIF89a")).exits(2);
 }
 
-/// A sender of one byte at a time, and one that says nothing more, beside a program that is recorded.
+/// A sender of one byte at a time, and one that says nothing more, beside a program that is
+/// recorded.
 #[test]
 fn a_slow_sender_holds_up_nobody() {
     let mut daemon = Daemon::start(&["--mode", "trace", "--stream-idle", "5s"]);
@@ -345,7 +347,8 @@ fn a_stream_outlives_its_daemon() {
     assert!(said.contains("the daemon was killed while it came") && said.contains("the daemon ended"), "{said}");
 }
 
-/// Connects to a stream socket, sends the file of its second argument in odd pieces and prints what comes back.
+/// Connects to a stream socket, sends the file of its second argument in odd pieces and prints what
+/// comes back.
 const CLIENT: &str = "
 import socket, sys
 client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -367,7 +370,8 @@ while part := client.recv(4096):
 sys.stdout.write(answer.decode())
 ";
 
-/// Sends a file by a Python client over the stream socket: `before` stands before it, `end` says whether its side is shut.
+/// Sends a file by a Python client over the stream socket: `before` stands before it, `end` says
+/// whether its side is shut.
 fn by_python(daemon: &Daemon, file: &Path, before: &str, end: &str) -> Value {
     let mut command = std::process::Command::new(test_env::need("python3"));
     command.args(["-c", CLIENT]).arg(daemon.stream_socket()).arg(file).args([before, end]);

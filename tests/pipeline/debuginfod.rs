@@ -1,4 +1,5 @@
-//! `--debuginfod`: a stripped program's names come from a server; one that has none, sends something else or keeps silent costs a note.
+//! `--debuginfod`: a stripped program's names come from a server; one that has none, sends
+//! something else or keeps silent costs a note.
 
 use heaptape_tests::{Outcome, Program, Recording, Target, test_env};
 use std::collections::BTreeSet;
@@ -9,7 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-/// What the server gives to whoever asks for the program's debug information; for all else it says 404.
+/// What the server gives to whoever asks for the program's debug information; for all else it says
+/// 404.
 #[derive(Clone)]
 enum Gives {
     Nothing,

@@ -1,5 +1,5 @@
-//! `heaptape diff`: the same program twice is no change, one line that allocates a tenth more is exactly one; and across formats, moments
-//! and processes.
+//! `heaptape diff`: the same program twice is no change, one line that allocates a tenth more is
+//! exactly one; and across formats, moments and processes.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Outcome, Program, Recording, Target};
@@ -48,7 +48,8 @@ fn one_line_that_allocates_a_tenth_more_is_the_only_change() {
     }
 }
 
-/// Where nobody can tell which line became which, a row is of the whole function, and says of how many lines.
+/// Where nobody can tell which line became which, a row is of the whole function, and says of how
+/// many lines.
 #[test]
 fn rows_that_join_lines_say_how_many() {
     let built = |flag: &str| Program::new(Target::program("lines_moved.c").flag(flag).build()).recorded().success();

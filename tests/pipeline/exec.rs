@@ -65,7 +65,8 @@ fn unseen(folder: &Path) -> std::path::PathBuf {
     path
 }
 
-/// Programs that cannot load the library are named, by whatever function they were started, with their processes.
+/// Programs that cannot load the library are named, by whatever function they were started, with
+/// their processes.
 #[test]
 fn static_children_are_named() {
     let folder = test_env::folder();
@@ -116,7 +117,8 @@ fn a_static_child_by_a_raw_exec() {
     assert_eq!(recording.not_traced("unseen"), ["it is statically linked"], "{:#?}", recording.about());
 }
 
-/// What the superuser records gives its rights up: its loader still finds the library, and nothing else is seen of it.
+/// What the superuser records gives its rights up: its loader still finds the library, and nothing
+/// else is seen of it.
 #[test]
 fn rights_given_up() {
     if !is_root() {
@@ -221,7 +223,8 @@ fn only_and_skip() {
     }
 }
 
-/// So are the programs that the launched one goes on with in its own process: wrappers between it and what was asked for are left out.
+/// So are the programs that the launched one goes on with in its own process: wrappers between it
+/// and what was asked for are left out.
 #[test]
 fn only_and_skip_of_an_exec_chain() {
     for (option, there) in [("--only=ls", &["ls"][..]), ("--skip=env", &["bash", "ls"]), ("--only=nobody", &[])] {
@@ -234,7 +237,8 @@ fn only_and_skip_of_an_exec_chain() {
     }
 }
 
-/// A program that starts while the recorder is stopped runs unrecorded after its 50 ms, and that is said.
+/// A program that starts while the recorder is stopped runs unrecorded after its 50 ms, and that is
+/// said.
 #[test]
 fn who_gave_up_waiting_is_named() {
     use nix::sys::signal::{Signal, kill};
@@ -282,7 +286,8 @@ fn bad_addresses_are_the_kernels_to_judge() {
     torture::passed(19, "kinds of bad addresses handed to exec", plain.text().lines().count() as u64);
 }
 
-/// The look at what is started, and the notice about it, open descriptors that no other thread can see.
+/// The look at what is started, and the notice about it, open descriptors that no other thread can
+/// see.
 #[test]
 fn starts_beside_threads_that_look_at_descriptors() {
     let count = if is_full() { 5_000 } else { 200 };

@@ -1,4 +1,5 @@
-//! Exit statuses, as `docs/exit-status.md` has them: a command that has nothing to answer from says so and never passes.
+//! Exit statuses, as `docs/exit-status.md` has them: a command that has nothing to answer from says
+//! so and never passes.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Outcome, Program, Recording, Target, lossy, test_env};

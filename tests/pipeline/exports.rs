@@ -1,5 +1,6 @@
-//! Every export of one real recording: opened by the tool that it is for, whose sums must be those of `heaptape report --json`; or, where
-//! the tool is a web page, by what that page's format demands. A new export gets a row in [`client`].
+//! Every export of one real recording: opened by the tool that it is for, whose sums must be those
+//! of `heaptape report --json`; or, where the tool is a web page, by what that page's format
+//! demands. A new export gets a row in [`client`].
 
 use heaptape_analyzer::export::{EXPORTERS, Shape};
 use heaptape_tests::recording::heaptape;
@@ -47,7 +48,8 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Each exporter writes, and what it wrote adds up to what was recorded, by its own way of reading back.
+/// Each exporter writes, and what it wrote adds up to what was recorded, by its own way of reading
+/// back.
 #[test]
 fn each_is_conserved() {
     for exporter in EXPORTERS.iter().filter(|exporter| !matches!(exporter.name(), "parquet")) {
@@ -193,7 +195,8 @@ fn speedscope(file: &Path, process: &Process) {
     }
 }
 
-/// The tables of a thread agree, and the profiler's way of finding what is retained gives what lives.
+/// The tables of a thread agree, and the profiler's way of finding what is retained gives what
+/// lives.
 fn firefox(file: &Path, process: &Process) {
     let file = json(file);
     let thread = &items(&file, &["threads"])[0];
@@ -388,7 +391,8 @@ fn two_recordings_make_a_difference() {
     assert!(titles.lines().any(|title| title.starts_with("own_realloc (") && title.contains('+')), "{titles}");
 }
 
-/// What the tools' own files say, read by `report`: the figures are those of the export, and of the tool.
+/// What the tools' own files say, read by `report`: the figures are those of the export, and of the
+/// tool.
 #[test]
 fn what_was_exported_is_imported() {
     let process = &recording().1;
@@ -459,7 +463,8 @@ fn files_of_the_tools_themselves_are_read() {
     let made =
         ["heaptrack.zst", "heaptrack.gz"].map(place).into_iter().find(|path| path.is_file()).expect("heaptrack's file");
     let said = figures(&made);
-    // heaptrack also sees what the C++ library that it needs allocates for itself: 72 KiB in one block.
+    // heaptrack also sees what the C++ library that it needs allocates for itself: 72 KiB in one
+    // block.
     assert_eq!(said["live_bytes"], truth.live_bytes, "{said}");
     assert!(said["allocs"].as_u64().unwrap() - truth.allocs <= 1, "{said}");
 }

@@ -62,7 +62,8 @@ fn name_spaces() {
     torture::passed(22, "kinds of name space", tried);
 }
 
-/// After the attach there is no system call of ours: in a sandbox that kills on any that an allocator does not need, recording goes on.
+/// After the attach there is no system call of ours: in a sandbox that kills on any that an
+/// allocator does not need, recording goes on.
 #[test]
 fn a_sandbox_that_kills_on_our_calls() {
     let program = Program::new(target::c("sandbox")).arg("15000");
@@ -77,7 +78,8 @@ fn a_sandbox_that_kills_on_our_calls() {
     torture::passed(23, "pairs in a sandbox without a system call", 15_000);
 }
 
-/// A program that shut itself in forks, starts others and fills its ring, and none of our calls kills it.
+/// A program that shut itself in forks, starts others and fills its ring, and none of our calls
+/// kills it.
 #[test]
 fn a_sandbox_with_children() {
     let sleeps = heaptape_tests::Target::program("sleeps.c").flag("-static").build();
@@ -134,7 +136,8 @@ fn system_calls_of_the_attach_and_no_more() {
     };
     let (few, many) = (recorded("pairs", "1000"), recorded("pairs", "200000"));
     assert!(many <= few + 3, "{few} system calls for 1,000 pairs, {many} for 200,000");
-    // One thread: the attach, the thread's own ring, the first stack; what the loader does for the library apart.
+    // One thread: the attach, the thread's own ring, the first stack; what the loader does for the
+    // library apart.
     let file = test_env::folder();
     let path = file.path().join("calls");
     let mut inert = Program::new("strace").args(["-f", "-o"]).arg(&path);

@@ -1,4 +1,5 @@
-//! Children of every kind attach by themselves; who forked whom is known; blocks of the parent are inherited.
+//! Children of every kind attach by themselves; who forked whom is known; blocks of the parent are
+//! inherited.
 
 use heaptape_tests::oracle::Depth;
 use heaptape_tests::{Program, is_full, same, target, torture};
@@ -26,7 +27,8 @@ fn each_kind_of_fork() {
     torture::passed(16, "children of each of 5 kinds of fork", count as u64);
 }
 
-/// Children that run in the parent's memory are the parent's events; those that exec are images of their own.
+/// Children that run in the parent's memory are the parent's events; those that exec are images of
+/// their own.
 #[test]
 fn each_kind_of_spawn() {
     let count = if is_full() { 300 } else { 3 };
@@ -76,7 +78,8 @@ fn forks_in_a_program_with_threads() {
     torture::passed(15, "forks while 7 threads allocated", forks);
 }
 
-/// A child whose `pthread_atfork` handler allocates has attached before `fork` returns: it is one thread nevertheless.
+/// A child whose `pthread_atfork` handler allocates has attached before `fork` returns: it is one
+/// thread nevertheless.
 #[test]
 fn child_that_allocates_in_atfork_handler_is_one_thread() {
     let program = Program::new(target::c("fork_atfork")).arg("3");

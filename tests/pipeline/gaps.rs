@@ -44,7 +44,8 @@ fn a_small_ring_loses_nothing_by_default() {
     own::equal(&own::read(&file), &own::recorded(&recording));
 }
 
-/// Whenever the recorder stands still, and for how long: what happened is what is recorded and what is counted as lost, to the event.
+/// Whenever the recorder stands still, and for how long: what happened is what is recorded and what
+/// is counted as lost, to the event.
 #[test]
 fn losses_are_exact_in_random_schedules() {
     use nix::sys::signal::{Signal, kill};

@@ -1,4 +1,5 @@
-//! Each function of the allocator family is seen once, with the bytes that were asked for, from the function that called it.
+//! Each function of the allocator family is seen once, with the bytes that were asked for, from the
+//! function that called it.
 
 use heaptape_tests::oracle::{Counts, Depth};
 use heaptape_tests::{Program, Recording, Target, same, target, test_env};
@@ -58,7 +59,8 @@ fn the_ways_back() {
     assert_eq!(counts[0].resizes, 0);
 }
 
-/// The operators for aligned types round the size up before they call the allocator; recorded is what the program asked for, once.
+/// The operators for aligned types round the size up before they call the allocator; recorded is
+/// what the program asked for, once.
 #[test]
 fn the_operators() {
     let program = Program::new(Target::program("each_operator.cpp").build());
@@ -86,7 +88,8 @@ fn the_operators() {
     assert_eq!(process.live_blocks, counted.live_blocks, "{process:#?}");
 }
 
-/// Guards against an operator's inner `malloc` being recorded instead of the operator: the innermost frame must be the program's.
+/// Guards against an operator's inner `malloc` being recorded instead of the operator: the
+/// innermost frame must be the program's.
 #[test]
 fn an_operator_is_recorded_as_itself() {
     let recording = Program::new(Target::program("each_operator.cpp").build()).recorded().whole();

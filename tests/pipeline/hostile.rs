@@ -10,7 +10,8 @@ fn resident(pid: i32) -> u64 {
     line.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// It rewrites its area at full speed; the recorder lives, its memory stays flat, and another program's recording is perfect.
+/// It rewrites its area at full speed; the recorder lives, its memory stays flat, and another
+/// program's recording is perfect.
 #[test]
 fn a_program_that_rewrites_its_area() {
     let seconds: u64 = if is_full() { 60 } else { 3 };

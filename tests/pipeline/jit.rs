@@ -1,5 +1,6 @@
-//! Code that no file describes: made at run time, with a perf map that tells its names, or the kernel's own. The recording keeps the names:
-//! here the maps are gone when the questions are asked.
+//! Code that no file describes: made at run time, with a perf map that tells its names, or the
+//! kernel's own. The recording keeps the names: here the maps are gone when the questions are
+//! asked.
 
 use heaptape_tests::daemon::{Running, until};
 use heaptape_tests::recording::Leak;
@@ -39,7 +40,8 @@ fn made_code_has_names_when_its_map_is_gone() {
     assert!(said.contains("load_orders shop.js:12"), "{said}");
 }
 
-/// A child runs what its parent made, though its own map is nowhere; and what its parent knew of modules it knows too.
+/// A child runs what its parent made, though its own map is nowhere; and what its parent knew of
+/// modules it knows too.
 #[test]
 fn a_fork_child_knows_its_parent_s_code_and_modules() {
     let recording = Program::new(target::c("makes_code")).arg("forks").recorded().success().whole();

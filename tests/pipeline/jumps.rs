@@ -32,7 +32,8 @@ fn asynchronous_cancellation() {
     torture::passed(14, "threads cancelled at any instruction", threads);
 }
 
-/// The same on a stack that is not the thread's own: a jump costs the event that it left, not the thread.
+/// The same on a stack that is not the thread's own: a jump costs the event that it left, not the
+/// thread.
 #[test]
 fn siglongjmp_out_of_hooks_on_a_coroutines_stack() {
     let jumps: u64 = if is_full() { 20_000 } else { 1_000 };

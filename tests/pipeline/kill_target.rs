@@ -28,7 +28,8 @@ fn wait_for(file: &Path, moment: Duration) {
     std::thread::sleep(moment);
 }
 
-/// What the program had counted when its calls had returned is in the recording; and at most one call a thread beyond it.
+/// What the program had counted when its calls had returned is in the recording; and at most one
+/// call a thread beyond it.
 #[track_caller]
 fn published(own: &own::Thread, process: &Process, threads: u64) {
     let beyond = |name: &str, recorded: u64, counted: u64, more: u64| {
@@ -73,7 +74,8 @@ fn killed_at_a_random_moment() {
     torture::passed(3, "SIGKILLs of the program, everything published recorded", rounds as u64);
 }
 
-/// The command is killed under load: the program goes on, its events are recorded to the last, none is lost and none doubled.
+/// The command is killed under load: the program goes on, its events are recorded to the last, none
+/// is lost and none doubled.
 #[test]
 fn the_command_is_killed() {
     let rounds = if is_full() { 100 } else { 2 };
@@ -95,7 +97,8 @@ fn the_command_is_killed() {
     torture::passed(4, "SIGKILLs of the command under load, nothing lost and nothing doubled", rounds as u64);
 }
 
-/// The process that holds the recording is killed: the program goes on unharmed, and what was written is read, and said to be cut.
+/// The process that holds the recording is killed: the program goes on unharmed, and what was
+/// written is read, and said to be cut.
 #[test]
 fn the_keeper_is_killed() {
     let rounds = if is_full() { 100 } else { 3 };
@@ -144,7 +147,8 @@ fn the_recorder_is_stopped() {
         wait_for(&file, Duration::from_millis(3));
         kill(id, Signal::SIGSTOP).expect("SIGSTOP");
         let start = Instant::now();
-        // The program ends although nobody takes its events: its descriptors close, its own figures stand still.
+        // The program ends although nobody takes its events: its descriptors close, its own figures
+        // stand still.
         let expected = 500_000;
         while own::sum(&own::read(&file)).allocs < expected {
             assert!(start.elapsed() < Duration::from_secs(40), "the program is held by a stopped recorder");
@@ -192,7 +196,8 @@ fn both_are_killed() {
     torture::passed(5, "SIGKILL of both", 1);
 }
 
-/// What a killed recorder leaves behind in the folder of sockets goes away at the next start, and nothing else does.
+/// What a killed recorder leaves behind in the folder of sockets goes away at the next start, and
+/// nothing else does.
 #[test]
 fn a_killed_recorders_socket() {
     let folder = test_env::folder();

@@ -1,5 +1,6 @@
-//! A part of a long run is told from a place in its middle, by what the recorder wrote there: the answers are those of a plain replay of every
-//! event, and those of the same recording without what makes it possible.
+//! A part of a long run is told from a place in its middle, by what the recorder wrote there: the
+//! answers are those of a plain replay of every event, and those of the same recording without what
+//! makes it possible.
 
 use heaptape_formats::mtrc::layout::FREE;
 use heaptape_formats::recording::TAPE;

@@ -1,5 +1,6 @@
-//! The labelled set: programs whose leaks are known, one a mode, and what `heaptape leaks` must say of each with its default settings; then
-//! the same recordings with one event in a hundred lost, where a verdict may be uncertain and never wrong.
+//! The labelled set: programs whose leaks are known, one a mode, and what `heaptape leaks` must say
+//! of each with its default settings; then the same recordings with one event in a hundred lost,
+//! where a verdict may be uncertain and never wrong.
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;
@@ -37,8 +38,8 @@ const CONTAINERS: &[(&str, &str, &str, u64)] = &[
     ("forget_order", "forget_order", "growing", 800), ("tie_cycle", "tie_cycle", "growing", 1200),
 ];
 
-/// How fast the programs run. Only a long run says that something grows; what a shorter one calls too little to tell must be what a long one
-/// would say.
+/// How fast the programs run. Only a long run says that something grows; what a shorter one calls
+/// too little to tell must be what a long one would say.
 #[derive(Clone, Copy, PartialEq)]
 enum Pace {
     Quick,
@@ -46,8 +47,8 @@ enum Pace {
     Long,
 }
 
-/// What `leaks --json` says: function, verdict, blocks, merged by function and verdict. Of what is too little to tell the verdict is that of
-/// a longer run.
+/// What `leaks --json` says: function, verdict, blocks, merged by function and verdict. Of what is
+/// too little to tell the verdict is that of a longer run.
 fn verdicts(folder: &Path, pace: Pace) -> Vec<(String, String, u64)> {
     let said = heaptape(["leaks".as_ref(), "--json".as_ref(), "--by=function".as_ref(), folder.as_os_str()]);
     assert!(said.code() < 2, "{said}");
@@ -130,7 +131,8 @@ fn growth_in_a_long_run_is_called_so() {
     judged(&Target::program("leaks/containers.cpp").build(), CONTAINERS, Pace::Long);
 }
 
-/// What every program keeps is no leak: the gate that README recommends passes on programs that are sound, and fails on those that leak.
+/// What every program keeps is no leak: the gate that README recommends passes on programs that are
+/// sound, and fails on those that leak.
 #[test]
 fn the_gate_of_the_readme() {
     let gate = ["leaks", "--fail-if", "leaked.growing > 0"];

@@ -65,7 +65,8 @@ fn a_limit_that_leaves_room() {
     assert_eq!(report.only("limits").allocs, 1_001);
 }
 
-/// What the recording in a folder says after its disk was full: readable, with a gap, and every event in its ledger.
+/// What the recording in a folder says after its disk was full: readable, with a gap, and every
+/// event in its ledger.
 #[track_caller]
 fn full_disk_told(place: &Path, outcome: &Outcome) -> Process {
     assert!(outcome.error().contains("heaptape:"), "the command says that the disk was full: {outcome}");
@@ -80,7 +81,8 @@ fn full_disk_told(place: &Path, outcome: &Outcome) -> Process {
     process
 }
 
-/// The disk is full to the end: the program goes on, what was written is read, the rest is counted, and the ending is there.
+/// The disk is full to the end: the program goes on, what was written is read, the rest is counted,
+/// and the ending is there.
 #[test]
 fn a_full_disk() {
     let Some(disk) = SmallDisk::mount("2m") else { return };
@@ -140,7 +142,8 @@ fn a_disk_that_is_full_for_a_while() {
     torture::passed(33, "a disk that was full for a while, written on", 1);
 }
 
-/// Errors of the disk at any write, once or from then on: the program is unharmed, the recorder ends, what it wrote can be read.
+/// Errors of the disk at any write, once or from then on: the program is unharmed, the recorder
+/// ends, what it wrote can be read.
 #[test]
 fn errors_at_each_write() {
     let program = Program::new(target::c("pairs")).args(["30000", "1"]);

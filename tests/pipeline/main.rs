@@ -1,4 +1,5 @@
-//! The whole way, from outside: a program, the library in it, the command, the recording, the reports.
+//! The whole way, from outside: a program, the library in it, the command, the recording, the
+//! reports.
 #![forbid(unsafe_code)]
 
 mod accounting;

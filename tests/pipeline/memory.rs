@@ -1,4 +1,5 @@
-//! Memory and address space: what the library takes of them, and limits that come while it is there.
+//! Memory and address space: what the library takes of them, and limits that come while it is
+//! there.
 
 use heaptape_tests::cgroup::Cgroup;
 use heaptape_tests::{Program, Recording, run, same, target, torture, workshop};

@@ -2,7 +2,8 @@
 
 use heaptape_tests::{Program, Target, is_full, same, target, test_env, torture};
 
-/// Guards the generation of rules, memos and nodes: what was learnt of a library must not be believed of another at its place.
+/// Guards the generation of rules, memos and nodes: what was learnt of a library must not be
+/// believed of another at its place.
 #[test]
 fn two_libraries_in_turn_at_one_address() {
     let library = |name: &str, frame: &str| {
@@ -82,7 +83,8 @@ fn libraries_with_operators_of_their_own() {
     torture::passed(66, "orders of libraries with operators of their own", 4);
 }
 
-/// Closing a library costs little beside many stacks, and nothing afterwards, however the close ends.
+/// Closing a library costs little beside many stacks, and nothing afterwards, however the close
+/// ends.
 #[test]
 fn closes_of_a_library_stay_fast() {
     let plugin = Target::library("plugin_closing.c").build();

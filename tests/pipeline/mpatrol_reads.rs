@@ -1,6 +1,7 @@
-//! What mpatrol's own mptrace makes of the plain trace of a recording. The tool is not there where tests run, so this models its
-//! buffer, which is where it fails: it sees 8192 bytes, reads on only when fewer than 5 are left before a number, and takes a number
-//! that is longer than what is left from beyond the end.
+//! What mpatrol's own mptrace makes of the plain trace of a recording. The tool is not there where
+//! tests run, so this models its buffer, which is where it fails: it sees 8192 bytes, reads on only
+//! when fewer than 5 are left before a number, and takes a number that is longer than what is left
+//! from beyond the end.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, target, test_env};
@@ -106,7 +107,8 @@ fn plain(trace: &Path) -> Vec<u8> {
 
 #[test]
 fn mptrace_reads_the_plain_trace_of_any_size() {
-    // A position-independent program: its addresses take 7 bytes, and a number crosses the edge about once in eight buffers.
+    // A position-independent program: its addresses take 7 bytes, and a number crosses the edge
+    // about once in eight buffers.
     let program = target::c("threads");
     for codec in ["zstd", "plain"] {
         let run = Program::new(&program).args(["4", "60000"]).option("--compress").option(codec);

@@ -1,5 +1,5 @@
-//! A recording keeps its names: whatever becomes of the program's file, every question says the same; and where names are
-//! missing, a line says which and what would help.
+//! A recording keeps its names: whatever becomes of the program's file, every question says the
+//! same; and where names are missing, a line says which and what would help.
 
 use heaptape_tests::daemon::until;
 use heaptape_tests::recording::heaptape;

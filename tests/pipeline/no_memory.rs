@@ -1,4 +1,5 @@
-//! The recorder, or a reader, has no memory from some allocation on: it may end, and the program and what was written stay unharmed.
+//! The recorder, or a reader, has no memory from some allocation on: it may end, and the program
+//! and what was written stay unharmed.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, Target, is_full, target, test_env, torture};

@@ -1,4 +1,5 @@
-//! Stacks that are not a thread's own: reading them cannot fault, and asks the kernel nothing once they are known.
+//! Stacks that are not a thread's own: reading them cannot fault, and asks the kernel nothing once
+//! they are known.
 
 use heaptape_tests::{Program, Target, is_full, same, target, test_env, torture};
 

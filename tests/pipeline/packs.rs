@@ -1,4 +1,5 @@
-//! `heaptape pack`, and where names come from: a stripped program, recorded here and packed, says the same elsewhere without the program.
+//! `heaptape pack`, and where names come from: a stripped program, recorded here and packed, says
+//! the same elsewhere without the program.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, Recording, Target, test_env};

@@ -1,4 +1,5 @@
-//! The power fails: whatever a disk may hold then is read, and nothing that was brought to it is missing.
+//! The power fails: whatever a disk may hold then is read, and nothing that was brought to it is
+//! missing.
 
 use heaptape_tests::crash::{Log, Random, only_committed};
 use heaptape_tests::recording::heaptape;
@@ -23,7 +24,8 @@ fn events(folder: &Path, what: &str) -> BTreeMap<u32, u64> {
     events
 }
 
-/// A recording that is brought to the disk several times while it goes on, and outgrows its plain trace meanwhile.
+/// A recording that is brought to the disk several times while it goes on, and outgrows its plain
+/// trace meanwhile.
 #[test]
 fn every_possible_disk() {
     let place = test_env::folder();

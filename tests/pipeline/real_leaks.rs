@@ -1,5 +1,6 @@
-//! Leaks built into real programs on purpose: the first line of `heaptape leaks` names the function that made the lost blocks. They run for
-//! more than a second: growth in a shorter run is too little to tell.
+//! Leaks built into real programs on purpose: the first line of `heaptape leaks` names the function
+//! that made the lost blocks. They run for more than a second: growth in a shorter run is too
+//! little to tell.
 
 use heaptape_tests::{Program, Recording, Target, run, test_env};
 use std::process::Command;

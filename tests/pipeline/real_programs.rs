@@ -1,5 +1,6 @@
-//! Real programs, event for event: allocations, resizes, frees and bytes of each process image are those of a counting preload in the same
-//! process; live blocks and the peak are those of its plain map.
+//! Real programs, event for event: allocations, resizes, frees and bytes of each process image are
+//! those of a counting preload in the same process; live blocks and the peak are those of its plain
+//! map.
 
 use heaptape_tests::oracle::{Counts, Depth};
 use heaptape_tests::{Program, Recording, Report, Target, is_full, same, target, test_env};
@@ -103,7 +104,8 @@ fn shells_with_their_children() {
     assert!(report.processes.len() > 10, "{report:#?}");
 }
 
-/// The library changes nothing in what the program itself does: a run that is counted alone makes the same events as one that is recorded.
+/// The library changes nothing in what the program itself does: a run that is counted alone makes
+/// the same events as one that is recorded.
 #[test]
 fn recorded_alone_like_counted_alone() {
     let program = Program::new("sqlite3")

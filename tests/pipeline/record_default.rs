@@ -6,7 +6,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Every run leaves a folder of its own with the program's pid in its name, complete and with nothing lost.
+/// Every run leaves a folder of its own with the program's pid in its name, complete and with
+/// nothing lost.
 #[test]
 fn recordings_without_a_name_are_all_there() {
     let (runs, at_once) = (if is_full() { 1_000 } else { 60 }, 8);

@@ -1,4 +1,5 @@
-//! Signals, dispositions and limits: the recorded program has them as if it had been started by exec, each signal once.
+//! Signals, dispositions and limits: the recorded program has them as if it had been started by
+//! exec, each signal once.
 
 use heaptape_tests::run::finish_while;
 use heaptape_tests::{Outcome, Program, is_root, same, target, test_env, torture};
@@ -18,7 +19,8 @@ fn recorder(place: &Path) -> Program {
     Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(place).arg("--")
 }
 
-/// The same program behind `line` of a shell or of Python, bare and recorded: as if the launcher had started it by exec.
+/// The same program behind `line` of a shell or of Python, bare and recorded: as if the launcher
+/// had started it by exec.
 fn both(launcher: &[&str], words: &[&str]) -> (Outcome, Outcome) {
     let folder = test_env::folder();
     let program = Program::new(target::c("signal_log")).args(words);
@@ -26,7 +28,8 @@ fn both(launcher: &[&str], words: &[&str]) -> (Outcome, Outcome) {
     (program.behind(launcher).plain(), recorded.behind(launcher).plain())
 }
 
-/// Starts `signal_log log` recorded and waits until it handles signals. Returns its lines and how it ended.
+/// Starts `signal_log log` recorded and waits until it handles signals. Returns its lines and how
+/// it ended.
 fn logged(meanwhile: impl FnOnce(Pid)) -> (Vec<String>, Outcome) {
     let folder = test_env::folder();
     let out = folder.path().join("out");
@@ -123,8 +126,8 @@ fn a_signal_to_the_parent_reaches_the_commands_parent() {
     same(&plain, &recorded);
 }
 
-/// Ignored signals, the mask, pending signals, timers, closed descriptors and what is set for the parent's death are the program's as they were the
-/// command's.
+/// Ignored signals, the mask, pending signals, timers, closed descriptors and what is set for the
+/// parent's death are the program's as they were the command's.
 #[test]
 fn the_program_starts_as_by_exec() {
     let shells = [
@@ -187,19 +190,22 @@ fn the_command_keeps_no_pipe_open() {
     assert_eq!(outcome.text(), "one\nclosed\nended\n", "{outcome}");
 }
 
-/// Job control: the command stops as the program does and with the same signal, and goes on with it.
+/// Job control: the command stops as the program does and with the same signal, and goes on with
+/// it.
 #[test]
 fn the_command_stops_with_the_program() {
     for (signal, number) in [(Signal::SIGSTOP, "19"), (Signal::SIGTSTP, "20"), (Signal::SIGTTIN, "21")] {
         let folder = test_env::folder();
         let mut command = Command::new(test_env::command());
         command.args(["record", "-q", "-o"]).arg(folder.path().join("r")).arg("--").arg(target::c("signal_log"));
-        // A group of its own below this process: the kernel stops no process of an orphaned group, and the group of the tests may be one.
+        // A group of its own below this process: the kernel stops no process of an orphaned group,
+        // and the group of the tests may be one.
         let mut child = command.args(["stop", number]).stdin(Stdio::null()).process_group(0).spawn().expect("starts");
         let pid = Pid::from_raw(child.id() as i32);
         let seen = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).expect("waits");
         assert_eq!(seen, WaitStatus::Stopped(pid, signal), "{number}");
-        // The program's child continues the program alone; nobody continues the command but its own keeper.
+        // The program's child continues the program alone; nobody continues the command but its own
+        // keeper.
         let status = child.wait().expect("waits");
         assert_eq!(status.code(), Some(6), "{number}");
     }
@@ -225,7 +231,8 @@ fn a_stopped_command_that_is_continued_continues_the_program() {
     assert_eq!(child.wait().expect("waits").code(), Some(7));
 }
 
-/// Where no further process may be started, the program takes the command's place, unrecorded, and that is said.
+/// Where no further process may be started, the program takes the command's place, unrecorded, and
+/// that is said.
 #[test]
 fn a_limit_on_processes() {
     if !is_root() {

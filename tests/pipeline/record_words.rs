@@ -1,4 +1,5 @@
-//! What `heaptape record` says: without color off a terminal, about what was not recorded, about slips, and about processes that outlive the program.
+//! What `heaptape record` says: without color off a terminal, about what was not recorded, about
+//! slips, and about processes that outlive the program.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Outcome, Program, Recording, Target, test_env, torture};
@@ -117,7 +118,8 @@ fn still_running(folder: &Path) -> Vec<String> {
     about.images.iter().filter(running).map(|image| image.pid.to_string()).collect()
 }
 
-/// A program that goes to the background: its child is recorded to its end with `--wait`, and named without.
+/// A program that goes to the background: its child is recorded to its end with `--wait`, and named
+/// without.
 #[test]
 fn processes_that_outlive_the_program() {
     // The child says its pid, and goes on for a second; the program does not wait for it.

@@ -80,7 +80,8 @@ fn a_setuid_program() {
     heaptape_tests::torture::passed(20, "a setuid program, unharmed and said", 1);
 }
 
-/// The library preloaded into a process with more rights than its caller is inert: it reads no environment and asks nobody.
+/// The library preloaded into a process with more rights than its caller is inert: it reads no
+/// environment and asks nobody.
 #[test]
 fn a_process_with_more_rights_than_its_caller() {
     if !is_root() {

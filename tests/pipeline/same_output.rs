@@ -4,8 +4,8 @@ use heaptape_tests::disk::SmallDisk;
 use heaptape_tests::{Program, conditions, is_full, same, test_env, torture};
 use std::time::Duration;
 
-/// Programs of a base system (and what `scripts/install-tools` installs), as lines of a shell whose output does not depend on time or
-/// process ids.
+/// Programs of a base system (and what `scripts/install-tools` installs), as lines of a shell whose
+/// output does not depend on time or process ids.
 const LINES: &[&str] = &[
     "true",
     "false",
@@ -48,7 +48,8 @@ fn thirty_programs() {
     torture::passed(1, "programs with the same output, bare, recorded and preloaded", tried);
 }
 
-/// The same programs while their recorder is killed under them, and with nowhere to write: what they say stays the same.
+/// The same programs while their recorder is killed under them, and with nowhere to write: what
+/// they say stays the same.
 #[test]
 fn programs_whose_recorder_fails() {
     let step = if is_full() { 1 } else { 8 };

@@ -1,4 +1,5 @@
-//! Programs that shut themselves in: none of our system calls and no look at a clock kills them, and they are recorded on.
+//! Programs that shut themselves in: none of our system calls and no look at a clock kills them,
+//! and they are recorded on.
 
 use heaptape_tests::{Program, same, target, torture};
 

@@ -1,4 +1,5 @@
-//! The allocator's interface as a program sees it: results, alignment, usable sizes and errno, the same to the byte.
+//! The allocator's interface as a program sees it: results, alignment, usable sizes and errno, the
+//! same to the byte.
 
 use heaptape_tests::{Program, same, target, torture};
 

@@ -1,5 +1,5 @@
-//! What speedscope itself, in a real browser, shows of an exported file. Where neither Chromium nor speedscope is there nothing is
-//! tested: `scripts/dev browser` brings both.
+//! What speedscope itself, in a real browser, shows of an exported file. Where neither Chromium nor
+//! speedscope is there nothing is tested: `scripts/dev browser` brings both.
 
 use heaptape_tests::browser::{Browser, Screen};
 use heaptape_tests::{Program, target, test_env};

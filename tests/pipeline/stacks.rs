@@ -2,8 +2,8 @@
 
 use heaptape_tests::{Program, Target, own, same, target, test_env, torture};
 
-/// Insists that the leak of `bytes` bytes has these functions in this order, innermost first, nothing between them; the rest of the
-/// stack reaches `outermost`.
+/// Insists that the leak of `bytes` bytes has these functions in this order, innermost first,
+/// nothing between them; the rest of the stack reaches `outermost`.
 #[track_caller]
 fn chain(leaks: &[heaptape_tests::recording::Leak], bytes: u64, functions: &[&str], outermost: &str) {
     let found: Vec<_> = leaks.iter().filter(|leak| leak.bytes == bytes).collect();

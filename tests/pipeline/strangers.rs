@@ -4,7 +4,8 @@ use heaptape_tests::{Program, is_root, target, test_env, torture};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// A program whose name tries to leave the folder, to write the terminal's title, and to turn the line round.
+/// A program whose name tries to leave the folder, to write the terminal's title, and to turn the
+/// line round.
 #[test]
 fn a_name_full_of_tricks() {
     let folder = test_env::folder();

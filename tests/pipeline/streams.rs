@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Allocations, resizes and frees of a plain MTRC file, read by the project's reader to its end mark.
+/// Allocations, resizes and frees of a plain MTRC file, read by the project's reader to its end
+/// mark.
 fn counts(bytes: &[u8]) -> [u64; 3] {
     let mut stream = Stream::new(bytes).expect("an MTRC header");
     let mut counts = [0; 3];
@@ -50,7 +51,8 @@ fn stream(words: &[&std::ffi::OsStr]) -> Outcome {
     finish(command, b"")
 }
 
-/// Small and large traces, of a recording that is over: byte for byte what `trace.mtrc` holds, packed or not.
+/// Small and large traces, of a recording that is over: byte for byte what `trace.mtrc` holds,
+/// packed or not.
 #[test]
 fn a_finished_recording() {
     for (rounds, threads) in [("10", "1"), ("300000", "2")] {
@@ -113,7 +115,8 @@ fn a_running_program() {
     torture::passed(4, "traces streamed while the program ran", 2);
 }
 
-/// A recorder that was killed leaves a trace without an end: what is there comes out, and the command says that it is cut.
+/// A recorder that was killed leaves a trace without an end: what is there comes out, and the
+/// command says that it is cut.
 #[test]
 fn a_trace_that_is_cut() {
     let program = Program::new(target::c("pairs")).args(["700000", "1"]);
@@ -156,7 +159,8 @@ fn a_trace_on_standard_output() {
     assert_eq!(outcome.error(), "said by the program\ncomplaint\n");
     assert!(counts(&outcome.stdout)[0] > 100, "bash allocates");
     assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "nothing stays");
-    // The project's own reader at the other end of a pipe, and a program that only starts another one.
+    // The project's own reader at the other end of a pipe, and a program that only starts another
+    // one.
     let line = "\"$0\" record -q -o - -- \"$@\" | \"$0\" mptrace -v -";
     let piped = |words: &[&str]| {
         let mut command = Command::new("bash");

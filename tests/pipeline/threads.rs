@@ -35,7 +35,8 @@ fn eight_threads_free_what_others_took() {
     assert!(counts[0].resizes >= 8 * 20_000 / 16);
 }
 
-/// Guards the stamp law: a block that is handed over and freed within a few nanoseconds is never freed before it was taken.
+/// Guards the stamp law: a block that is handed over and freed within a few nanoseconds is never
+/// freed before it was taken.
 #[test]
 fn a_block_is_handed_over_and_freed_at_once() {
     let handovers = if is_full() { "10000000" } else { "300000" };
@@ -50,7 +51,8 @@ fn threads_come_and_go() {
     torture::passed(10, "threads that came and went, each in the recording with its own figures", threads);
 }
 
-/// More threads come and go than there are slots while the recorder stands still: they wait for it, and nothing is lost.
+/// More threads come and go than there are slots while the recorder stands still: they wait for it,
+/// and nothing is lost.
 #[test]
 fn threads_wait_for_slots() {
     let folder = test_env::folder();

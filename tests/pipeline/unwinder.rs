@@ -1,5 +1,6 @@
-//! Correct before fast: a library built with `--cfg heaptape_verify` compares each stack that it captured with a full walk by the same rules,
-//! and each 101st with the libc's own `backtrace`; the recording holds the counts.
+//! Correct before fast: a library built with `--cfg heaptape_verify` compares each stack that it
+//! captured with a full walk by the same rules, and each 101st with the libc's own `backtrace`; the
+//! recording holds the counts.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, Recording, Target, is_full, target, test_env};
@@ -71,7 +72,8 @@ fn the_benchmark_at_both_depths() {
     let micro = Target::program("../bench/micro.c").flag("-pthread").build();
     let pairs = if is_full() { 2_000_000 } else { 100_000 };
     for (depth, threads) in [("8", "1"), ("40", "1"), ("24", "2")] {
-        // One thread at a time compares: what another captures while that one waits for a processor is passed over.
+        // One thread at a time compares: what another captures while that one waits for a processor
+        // is passed over.
         let least = if threads == "1" { pairs / 2 } else { pairs / 10 };
         agrees(Program::new(&micro).arg(pairs.to_string()).args([depth, threads]), least);
     }

@@ -1,4 +1,5 @@
-//! A leak whose function the optimizer inlines into a thread's start, so that no physical function is the program's own.
+//! A leak whose function the optimizer inlines into a thread's start, so that no physical function
+//! is the program's own.
 
 mod metrics {
     pub fn feed(store: &mut Vec<Vec<u8>>, count: usize) {

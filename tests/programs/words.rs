@@ -1,5 +1,5 @@
-//! A Rust program with collections, strings, threads, reference counts and boxed closures, deterministic to the byte: hash maps have a fixed
-//! hasher.
+//! A Rust program with collections, strings, threads, reference counts and boxed closures,
+//! deterministic to the byte: hash maps have a fixed hasher.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, DefaultHasher};

@@ -1,5 +1,6 @@
-//! A real browser, headless: Debian's Chromium, spoken to through two pipes (its DevTools protocol: JSON, a zero byte behind each).
-//! Whatever it complains about is kept: errors and warnings of the console, exceptions, requests to anywhere.
+//! A real browser, headless: Debian's Chromium, spoken to through two pipes (its DevTools protocol:
+//! JSON, a zero byte behind each). Whatever it complains about is kept: errors and warnings of the
+//! console, exceptions, requests to anywhere.
 
 use crate::test_env;
 use serde_json::{Value, json};
@@ -159,7 +160,8 @@ impl Browser {
         self.value(frames);
     }
 
-    /// A mouse that moves pressed from one place of an element to another, both as shares of its width and height.
+    /// A mouse that moves pressed from one place of an element to another, both as shares of its
+    /// width and height.
     pub fn drag(&mut self, element: &str, from: (f64, f64), to: (f64, f64)) {
         let place = format!(
             "(() => {{ const e = document.querySelector({element:?}); e.scrollIntoView({{ behavior: 'instant', block: 'center' }}); const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; }})()"

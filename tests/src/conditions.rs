@@ -1,4 +1,5 @@
-//! What a real program is tried in: bare, recorded, preloaded without a recorder, its recorder killed in the middle, the disk full.
+//! What a real program is tried in: bare, recorded, preloaded without a recorder, its recorder
+//! killed in the middle, the disk full.
 
 use crate::disk::SmallDisk;
 use crate::run::{keeper, started};
@@ -12,8 +13,8 @@ fn program(line: &str) -> Program {
     program.env("PYTHONHASHSEED", "0").env("PERL_HASH_SEED", "0")
 }
 
-/// The same output and status bare, with the library and no recorder, and recorded, where every event is accounted for. `false`: it is not
-/// installed.
+/// The same output and status bare, with the library and no recorder, and recorded, where every
+/// event is accounted for. `false`: it is not installed.
 #[track_caller]
 pub fn recorded_and_preloaded(line: &str) -> bool {
     let program = program(line);
@@ -51,7 +52,8 @@ fn own(outcome: &Outcome) -> (String, Vec<String>) {
     (outcome.text(), lines.map(str::to_owned).collect())
 }
 
-/// The same output when command and recorder are killed `moment` after the program has started. `false`: it is not installed.
+/// The same output when command and recorder are killed `moment` after the program has started.
+/// `false`: it is not installed.
 #[track_caller]
 pub fn recorder_killed(line: &str, moment: Duration) -> bool {
     let (program, Some(plain)) = with_status(line) else { return false };
@@ -70,7 +72,8 @@ pub fn recorder_killed(line: &str, moment: Duration) -> bool {
     true
 }
 
-/// The same output and status when the recording goes to a disk that has no room. `false`: it is not installed.
+/// The same output and status when the recording goes to a disk that has no room. `false`: it is
+/// not installed.
 #[track_caller]
 pub fn disk_full(line: &str, disk: &SmallDisk) -> bool {
     let (program, Some(plain)) = with_status(line) else { return false };

@@ -1,8 +1,10 @@
-//! What a disk may hold after the power failed: made from the log of everything that was written (`logs_writes.c`).
+//! What a disk may hold after the power failed: made from the log of everything that was written
+//! (`logs_writes.c`).
 //!
-//! The disk's law is that of journalling file systems. Bytes that were not brought to the disk may be there or not, sector by sector, in any
-//! order; what is missing inside a file reads as zeros. Names and lengths change in order, and a file that is brought to the disk brings
-//! every change of names before it. Whatever was brought stays.
+//! The disk's law is that of journalling file systems. Bytes that were not brought to the disk may
+//! be there or not, sector by sector, in any order; what is missing inside a file reads as zeros.
+//! Names and lengths change in order, and a file that is brought to the disk brings every change of
+//! names before it. Whatever was brought stays.
 
 use heaptape_formats::recording::{TAPE, TRACE};
 use heaptape_formats::tape::{self, Codec, Record, Step};
@@ -236,7 +238,8 @@ impl Log {
         self.put(certain, to, |inode| bodies.get(&inode).map(|body| body.kept.clone()).unwrap_or_default());
     }
 
-    /// What may be on the disk when the power fails at a moment: names up to some later point, and sectors by the dice.
+    /// What may be on the disk when the power fails at a moment: names up to some later point, and
+    /// sectors by the dice.
     pub fn possible(&self, moment: usize, random: &mut Random, to: &Path) {
         let (bodies, certain) = self.state(moment);
         let names = certain + random.below((moment - certain + 1) as u64) as usize;

@@ -132,7 +132,8 @@ impl Daemon {
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("LD_PRELOAD", test_env::library()).env("HEAPTAPE_SOCKET", self.socket());
-        // A machine that has other work too may be late with its answer; what 50 ms mean is tested where it is meant.
+        // A machine that has other work too may be late with its answer; what 50 ms mean is tested
+        // where it is meant.
         command.env("HEAPTAPE_ATTACH_MS", "10000");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command

@@ -1,8 +1,9 @@
-//! The harness: builds target programs, runs them plain, recorded, and with the library but without a recorder, and holds one side against
-//! the other. A failure prints both.
+//! The harness: builds target programs, runs them plain, recorded, and with the library but without
+//! a recorder, and holds one side against the other. A failure prints both.
 //!
-//! What is tested is used as a person would: the command, the library that it carries, the files. `HEAPTAPE` names the command and
-//! `HEAPTAPE_LIBRARY` another library; without them the harness builds the release, once a run.
+//! What is tested is used as a person would: the command, the library that it carries, the files.
+//! `HEAPTAPE` names the command and `HEAPTAPE_LIBRARY` another library; without them the harness
+//! builds the release, once a run.
 #![forbid(unsafe_code)]
 
 pub mod browser;

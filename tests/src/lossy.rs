@@ -1,5 +1,6 @@
-//! A recording as it would be, had so many of its events found no room: runs of events are taken out, what follows is numbered and
-//! matched anew as the recorder does it, and every gap stands in the tape as a loss.
+//! A recording as it would be, had so many of its events found no room: runs of events are taken
+//! out, what follows is numbered and matched anew as the recorder does it, and every gap stands in
+//! the tape as a loss.
 
 use heaptape_analyzer::Progress;
 use heaptape_analyzer::event::{Event, Kind, Span};
@@ -42,7 +43,8 @@ impl Random {
     }
 }
 
-/// Writes the recording `from` to `to` with one event in `one_in` lost, in runs of at most `longest`. Gives how many are lost.
+/// Writes the recording `from` to `to` with one event in `one_in` lost, in runs of at most
+/// `longest`. Gives how many are lost.
 pub fn write(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u64 {
     fs::create_dir_all(to).expect("a folder");
     let mut lost = 0;
@@ -101,7 +103,8 @@ fn image(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u64 {
     lost
 }
 
-/// What the program called: the recorder's own records taken out, addresses of what was given back put in.
+/// What the program called: the recorder's own records taken out, addresses of what was given back
+/// put in.
 fn calls(events: &[Event]) -> Vec<Call> {
     let mut live: HashMap<u64, u64> = HashMap::new();
     let mut calls = Vec::new();

@@ -1,5 +1,5 @@
-//! The counting preload of `programs/count.c`: figures that the recorder had no part in. It lies behind the library in the same process, so
-//! that both see the same calls of one run.
+//! The counting preload of `programs/count.c`: figures that the recorder had no part in. It lies
+//! behind the library in the same process, so that both see the same calls of one run.
 
 use crate::{Process, Program, Recording, Report, Target, test_env};
 use std::path::{Path, PathBuf};
@@ -105,21 +105,24 @@ impl Counts {
 /// How much must be equal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// Events, live blocks, inherited blocks; for programs with threads, whose order two observers may see differently.
+    /// Events, live blocks, inherited blocks; for programs with threads, whose order two observers
+    /// may see differently.
     Live,
     /// The peak as well.
     Peak,
 }
 
 impl Program {
-    /// The same program with the counting preload behind whatever is preloaded. Counts go to `folder`.
+    /// The same program with the counting preload behind whatever is preloaded. Counts go to
+    /// `folder`.
     pub fn counted(self, folder: &Path) -> Program {
         const LINE: &str =
             "export LD_PRELOAD=\"${LD_PRELOAD:+$LD_PRELOAD:}$COUNT_LIBRARY\"; unset COUNT_LIBRARY; exec \"$@\"";
         self.behind(&["sh", "-c", LINE, "sh"]).env("COUNT_DIR", folder).env("COUNT_LIBRARY", library())
     }
 
-    /// Runs it recorded and counted at once, and insists that each image's figures are the same on both sides.
+    /// Runs it recorded and counted at once, and insists that each image's figures are the same on
+    /// both sides.
     #[track_caller]
     pub fn recorded_like_counted(&self, depth: Depth) -> (Recording, Report, Vec<Counts>) {
         let folder = test_env::folder();
@@ -150,7 +153,8 @@ fn figures(process: &Process) -> Counts {
     }
 }
 
-/// Insists that each counted image is recorded with the same figures. Images of one pid and program are told apart by the figures alone.
+/// Insists that each counted image is recorded with the same figures. Images of one pid and program
+/// are told apart by the figures alone.
 #[track_caller]
 pub fn equal(report: &Report, counts: &[Counts], depth: Depth, recording: &Recording) {
     assert!(!counts.is_empty(), "nothing was counted: {}", recording.outcome);

@@ -1,4 +1,5 @@
-//! What a target counted of itself (`programs/own.h`), and the same figures from a recording's own bytes.
+//! What a target counted of itself (`programs/own.h`), and the same figures from a recording's own
+//! bytes.
 
 use crate::Recording;
 use heaptape_formats::mtrc::{Record, Stream};
@@ -77,8 +78,8 @@ pub fn sum(threads: &[Thread]) -> Thread {
     })
 }
 
-/// The same figures of each thread from `trace.mtrc`, for a recording of one process image. Insists that the history is possible: no block
-/// is handed out while it is live, none freed that is not.
+/// The same figures of each thread from `trace.mtrc`, for a recording of one process image. Insists
+/// that the history is possible: no block is handed out while it is live, none freed that is not.
 #[track_caller]
 pub fn recorded(recording: &Recording) -> Vec<Thread> {
     let traces = recording.files("trace.mtrc");
@@ -119,8 +120,8 @@ pub fn recorded(recording: &Recording) -> Vec<Thread> {
     threads.into_values().collect()
 }
 
-/// Insists that every thread that counted itself stands in the recording with the same events. Threads that counted nothing (a main thread
-/// that only starts others) may stand there besides.
+/// Insists that every thread that counted itself stands in the recording with the same events.
+/// Threads that counted nothing (a main thread that only starts others) may stand there besides.
 #[track_caller]
 pub fn equal(own: &[Thread], recorded: &[Thread]) {
     let mut left = recorded.to_vec();

@@ -1,5 +1,5 @@
-//! A recording read plainly: every event in one list, and the names of its stacks as binutils know them. What the questions answer is held
-//! against what can be counted from these.
+//! A recording read plainly: every event in one list, and the names of its stacks as binutils know
+//! them. What the questions answer is held against what can be counted from these.
 
 use crate::test_env;
 use heaptape_formats::leb128;

@@ -192,7 +192,8 @@ impl Recording {
             .leaks
     }
 
-    /// Insists that `heaptape verify` calls the recording whole, and that every ledger balances with nothing lost.
+    /// Insists that `heaptape verify` calls the recording whole, and that every ledger balances
+    /// with nothing lost.
     #[track_caller]
     pub fn whole(self) -> Recording {
         let said = self.heaptape(&["verify"]);

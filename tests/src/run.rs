@@ -210,7 +210,8 @@ impl Program {
         words
     }
 
-    /// Runs it recorded as a user does: without `-o`, in a new working folder. A program with a working folder of its own is recorded with `-o`.
+    /// Runs it recorded as a user does: without `-o`, in a new working folder. A program with a
+    /// working folder of its own is recorded with `-o`.
     pub fn recorded(&self) -> Recording {
         let place = test_env::folder();
         let mut folder = place.path().join("r");
@@ -233,7 +234,8 @@ impl Program {
         Recording { outcome, folder, place }
     }
 
-    /// Starts it recorded and lets `meanwhile` do something to it, given the command's process and the folder.
+    /// Starts it recorded and lets `meanwhile` do something to it, given the command's process and
+    /// the folder.
     pub fn recorded_while(&self, meanwhile: impl FnOnce(&mut Child, &Path)) -> Recording {
         let place = test_env::folder();
         let folder = place.path().join("r");
@@ -243,7 +245,8 @@ impl Program {
     }
 }
 
-/// The process of a command that holds its recording, once it is there: the one that is in a session of its own.
+/// The process of a command that holds its recording, once it is there: the one that is in a
+/// session of its own.
 #[track_caller]
 pub fn keeper(command: &Child) -> Pid {
     let id = command.id();
@@ -278,8 +281,8 @@ pub fn finish(command: Command, stdin: &[u8]) -> Outcome {
     finish_while(command, stdin, |_| {})
 }
 
-/// Runs a command to its end while something is done to it. A command that does not end is killed with all that it started, and the test
-/// fails.
+/// Runs a command to its end while something is done to it. A command that does not end is killed
+/// with all that it started, and the test fails.
 pub fn finish_while(mut command: Command, stdin: &[u8], meanwhile: impl FnOnce(&mut Child)) -> Outcome {
     let start = Instant::now();
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -327,7 +330,8 @@ pub fn finish_while(mut command: Command, stdin: &[u8], meanwhile: impl FnOnce(&
     Outcome { status, stdout, stderr, wall }
 }
 
-/// Insists that the two ended alike: exit status, standard output and standard error, byte for byte.
+/// Insists that the two ended alike: exit status, standard output and standard error, byte for
+/// byte.
 #[track_caller]
 pub fn same(plain: &Outcome, other: &Outcome) {
     let alike = plain.code() == other.code() && plain.stdout == other.stdout && plain.stderr == other.stderr;

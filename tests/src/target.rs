@@ -1,4 +1,5 @@
-//! Target programs: sources of `tests/programs`, built once and kept by the hash of everything that they are made of.
+//! Target programs: sources of `tests/programs`, built once and kept by the hash of everything that
+//! they are made of.
 
 use crate::test_env;
 use std::collections::hash_map::DefaultHasher;
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// How all targets are compiled: as a distribution does (no frame pointers), but nothing that the source allocates may be optimised away.
+/// How all targets are compiled: as a distribution does (no frame pointers), but nothing that the
+/// source allocates may be optimised away.
 const FLAGS: [&str; 10] = [
     "-O2",
     "-g",
@@ -142,8 +144,9 @@ pub fn c(name: &str) -> PathBuf {
 
 /// A built C program whose symbols are all bound before `main`.
 ///
-/// Lazy binding saves the vector registers of the processor on the caller's stack: 0.9 KiB with AVX, 2.7 KiB with AVX-512. A program that
-/// tests how little stack the hooks need must not depend on that.
+/// Lazy binding saves the vector registers of the processor on the caller's stack: 0.9 KiB with
+/// AVX, 2.7 KiB with AVX-512. A program that tests how little stack the hooks need must not depend
+/// on that.
 pub fn bound_at_start(name: &str) -> PathBuf {
     Target::program(&format!("{name}.c")).flag("-Wl,-z,now").build()
 }

@@ -1,4 +1,5 @@
-//! Places: the project's folders, the command and the library under test, a folder for what the tests build and keep.
+//! Places: the project's folders, the command and the library under test, a folder for what the
+//! tests build and keep.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

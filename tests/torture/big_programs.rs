@@ -4,7 +4,8 @@ use heaptape_tests::daemon::until;
 use heaptape_tests::{Daemon, Program, test_env, torture};
 use std::time::Duration;
 
-/// A server under its own benchmark, forking for snapshots meanwhile; the answers are checked by the client.
+/// A server under its own benchmark, forking for snapshots meanwhile; the answers are checked by
+/// the client.
 #[test]
 fn redis_under_its_benchmark() {
     let (Some(_), Some(_)) = (test_env::find("redis-server"), test_env::find("redis-benchmark")) else { return };

@@ -1,4 +1,5 @@
-//! Recordings that are cut or flipped: whatever is whole is read, the rest is named, and nothing panics or hangs.
+//! Recordings that are cut or flipped: whatever is whole is read, the rest is named, and nothing
+//! panics or hangs.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Program, Recording, target, torture};

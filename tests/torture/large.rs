@@ -1,5 +1,6 @@
-//! Programs that are not in a base system: runtimes with signals and threads of their own, servers, a browser, those that change rights or shut
-//! themselves in. Each in five conditions; `scripts/dev torture` installs them.
+//! Programs that are not in a base system: runtimes with signals and threads of their own, servers,
+//! a browser, those that change rights or shut themselves in. Each in five conditions; `scripts/dev
+//! torture` installs them.
 
 use heaptape_tests::disk::SmallDisk;
 use heaptape_tests::{conditions, torture};

@@ -1,20 +1,22 @@
-//! The shared memory of one session as a whole. The recorder creates, sizes and seals it (no shrinking, no growing); the preload maps it
-//! and keeps no descriptor.
+//! The shared memory of one session as a whole. The recorder creates, sizes and seals it (no
+//! shrinking, no growing); the preload maps it and keeps no descriptor.
 //!
 //! ```text
 //! page 0            | slots x 256 B   | modules x 1 KiB | nodes x 16 B        | slots x ring
 //! Header            | SlotControl     | ModuleEntry     | Node                | Record ring
 //! ```
-//! The file is sparse: what nobody touches costs nothing. The preload maps the header and the first segment of each table, and more
-//! segments as it needs them ([`Segments`]). So a program that limits its address space, or locks its memory, pays for what is used only.
-//! Rings get smaller as the number of threads grows ([`Layout::ring_bytes`]).
+//! The file is sparse: what nobody touches costs nothing. The preload maps the header and the first
+//! segment of each table, and more segments as it needs them ([`Segments`]). So a program that
+//! limits its address space, or locks its memory, pays for what is used only. Rings get smaller as
+//! the number of threads grows ([`Layout::ring_bytes`]).
 
 use crate::{board::Board, limits, modules::ModuleEntry, nodes::Node, ring::Ring, segments::Segments};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Starts the header: `HEAPAREA`, little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HEAPAREA");
-/// Bytes of a page that every layout here is rounded to. Larger real pages are refused by the recorder.
+/// Bytes of a page that every layout here is rounded to. Larger real pages are refused by the
+/// recorder.
 pub const PAGE: u64 = 4096;
 
 /// The sizes that decide the layout.
@@ -47,7 +49,8 @@ impl Params {
             && self.nodes <= 1 << 28
     }
 
-    /// Shrinks slots, nodes and rings until the layout takes at most `bytes`: for processes with a limit on address space.
+    /// Shrinks slots, nodes and rings until the layout takes at most `bytes`: for processes with a
+    /// limit on address space.
     pub const fn within(mut self, bytes: u64) -> Params {
         while Layout::new(self).total > bytes {
             if self.slots > 64 {
@@ -153,8 +156,9 @@ impl Layout {
         }
     }
 
-    /// Bytes of each ring of a segment. The first four threads have whole rings; each time that the number of threads doubles, the rings of
-    /// those that come are half as large, down to [`limits::LEAST_RING_BYTES`].
+    /// Bytes of each ring of a segment. The first four threads have whole rings; each time that the
+    /// number of threads doubles, the rings of those that come are half as large, down to
+    /// [`limits::LEAST_RING_BYTES`].
     pub const fn ring_bytes(&self, segment: usize) -> u64 {
         const WHOLE: usize = 2;
         let all = self.params.ring_bytes;
@@ -163,7 +167,8 @@ impl Layout {
         if bytes < least { least } else { bytes }
     }
 
-    /// Offset and bytes of a segment of a table; `None` if the table ends before it. Segments of a table follow each other in the file.
+    /// Offset and bytes of a segment of a table; `None` if the table ends before it. Segments of a
+    /// table follow each other in the file.
     pub const fn segment(&self, table: Table, segment: usize) -> Option<(u64, u64)> {
         let (segments, entries) = (table.segments(), self.entries(table));
         let Some(end) = segments.end(segment, entries) else { return None };
@@ -201,8 +206,9 @@ pub const LIVE: u32 = 1;
 
 /// `gate`: events are told.
 pub const GATE_OPEN: u64 = 0;
-/// `gate`: the process is dormant. The thread-local word of each of its threads points to the header's `gate`, so that this very load
-/// decides; it is the value that a thread's own gate has while its process is not traced.
+/// `gate`: the process is dormant. The thread-local word of each of its threads points to the
+/// header's `gate`, so that this very load decides; it is the value that a thread's own gate has
+/// while its process is not traced.
 pub const GATE_DORMANT: u64 = 128;
 
 /// Ticks are the processor's time stamp counter.
@@ -219,8 +225,8 @@ pub const STACKS_CALLER: u32 = 1;
 pub const OVERFLOW_WAIT: u32 = 0;
 /// `overflow`: count and carry on.
 pub const OVERFLOW_DROP: u32 = 1;
-/// `overflow`: wait for room for at most `wait_ms` at a time, whether or not the recorder shows life. After a wait without success the
-/// process drops until the recorder clears `breaker`.
+/// `overflow`: wait for room for at most `wait_ms` at a time, whether or not the recorder shows
+/// life. After a wait without success the process drops until the recorder clears `breaker`.
 pub const OVERFLOW_BOUNDED: u32 = 2;
 
 /// A value alone on its cache line.
@@ -228,7 +234,8 @@ pub const OVERFLOW_BOUNDED: u32 = 2;
 #[repr(C, align(64))]
 pub struct Line<T>(pub T);
 
-/// The first page. Who writes: R the recorder before the hand-over, r the recorder at any time, p the preload.
+/// The first page. Who writes: R the recorder before the hand-over, r the recorder at any time, p
+/// the preload.
 #[derive(Debug, Default)]
 #[repr(C, align(4096))]
 pub struct Header {
@@ -252,16 +259,16 @@ pub struct Header {
     pub free_stacks: AtomicU32,
     /// r: most frames of a stack, at most [`limits::MAX_FRAMES`].
     pub max_frames: AtomicU32,
-    /// r: mean bytes between samples; 0 records every event. Threads take a new value up at their next sample, or within
-    /// [`limits::STRIDE`] records, and tell so by [`crate::Op::INTERVAL`].
+    /// r: mean bytes between samples; 0 records every event. Threads take a new value up at their
+    /// next sample, or within [`limits::STRIDE`] records, and tell so by [`crate::Op::INTERVAL`].
     pub sample_bytes: AtomicU64,
-    /// r: milliseconds that a full ring may make the process wait: in all, while the recorder shows no life; with [`OVERFLOW_BOUNDED`] each
-    /// time, whatever the recorder does.
+    /// r: milliseconds that a full ring may make the process wait: in all, while the recorder shows
+    /// no life; with [`OVERFLOW_BOUNDED`] each time, whatever the recorder does.
     pub wait_ms: AtomicU64,
     /// r: [`LIVE`] or [`CLOSED`].
     pub state: AtomicU32,
-    /// r: the recorder's clock when its last pass began; stands still when it is stopped or gone. A program that may not read a clock takes
-    /// its timestamps from here.
+    /// r: the recorder's clock when its last pass began; stands still when it is stopped or gone. A
+    /// program that may not read a clock takes its timestamps from here.
     pub heartbeat: Line<AtomicU64>,
     /// p: slots ever claimed (an upper bound of the indexes in use); r lowers nothing.
     pub slots_used: Line<AtomicU32>,
@@ -275,21 +282,24 @@ pub struct Header {
     pub nodes_missing: AtomicU64,
     /// p: modules claimed.
     pub modules_used: Line<AtomicU32>,
-    /// p: 1 once the wait budget is spent: the process drops from now on. r: 0 when it may wait again ([`OVERFLOW_BOUNDED`]).
+    /// p: 1 once the wait budget is spent: the process drops from now on. r: 0 when it may wait
+    /// again ([`OVERFLOW_BOUNDED`]).
     pub breaker: AtomicU32,
     /// p: 1 once the area is mapped and in use; before that the process may have given up. Release.
     pub attached: AtomicU32,
     /// p: 1 when the program, or a library that was preloaded before, has a `malloc` of its own,
     /// which is called instead. Before `attached`.
     pub own_malloc: AtomicU32,
-    /// p, builds with `--cfg heaptape_verify` only: captures compared with a full walk, and how many differed.
+    /// p, builds with `--cfg heaptape_verify` only: captures compared with a full walk, and how
+    /// many differed.
     pub verified: [AtomicU64; 2],
     /// The same, compared with the libc's own `backtrace`.
     pub backtraced: [AtomicU64; 2],
     /// p: processes that cannot reach the recorder, forked children among them; r takes the entries
     /// away.
     pub board: Line<Board>,
-    /// r: [`GATE_OPEN`] or [`GATE_DORMANT`]. The page that holds it is the one that forked children keep.
+    /// r: [`GATE_OPEN`] or [`GATE_DORMANT`]. The page that holds it is the one that forked children
+    /// keep.
     pub gate: Line<AtomicU64>,
 }
 
@@ -318,7 +328,8 @@ pub struct SlotControl {
 pub struct ProducerWords {
     /// Records published since the area was made. Release.
     pub head: AtomicU64,
-    /// `head` after the record that is being stamped; equal to `head` when none is. Written before the stamp is taken.
+    /// `head` after the record that is being stamped; equal to `head` when none is. Written before
+    /// the stamp is taken.
     pub intent: AtomicU64,
     /// Events that happened on this slot, lost ones included.
     pub emitted: AtomicU64,
@@ -326,8 +337,8 @@ pub struct ProducerWords {
     pub lost: AtomicU64,
     /// Events passed over by sampling; not in `emitted`, which grows by them in the ledger.
     pub sampled_out: AtomicU64,
-    /// Events of signal handlers that found no room while they interrupted a hook: neither in `emitted` nor in `lost`, so both grow by
-    /// it in the ledger.
+    /// Events of signal handlers that found no room while they interrupted a hook: neither in
+    /// `emitted` nor in `lost`, so both grow by it in the ledger.
     pub nested_lost: AtomicU64,
 }
 
@@ -337,10 +348,11 @@ pub struct ProducerWords {
 pub struct ConsumerWords {
     /// Records that the recorder has taken over. Release.
     pub tail: AtomicU64,
-    /// What the next recorder must know of the records before a position: the mark whose position is `tail` holds, the other one is being
-    /// written.
+    /// What the next recorder must know of the records before a position: the mark whose position
+    /// is `tail` holds, the other one is being written.
     pub marks: [StampMark; 2],
-    /// For each mark one more than the dropped events that the gap records before it report; 0 if that is not known.
+    /// For each mark one more than the dropped events that the gap records before it report; 0 if
+    /// that is not known.
     pub reported: [AtomicU64; 2],
 }
 
@@ -355,7 +367,8 @@ pub struct StampMark {
 }
 
 impl ConsumerWords {
-    /// Notes the stamp, and the dropped events reported so far, at a position that is about to become the tail.
+    /// Notes the stamp, and the dropped events reported so far, at a position that is about to
+    /// become the tail.
     #[inline]
     pub fn mark(&self, tail: u64, stamp: u64, reported: u64) {
         let held = self.tail.load(Relaxed);
@@ -389,7 +402,8 @@ impl ConsumerWords {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct OwnerWords {
-    /// [`SLOT_FREE`] or [`SLOT_TAKEN`]; the thread takes by compare-and-swap, the recorder gives back.
+    /// [`SLOT_FREE`] or [`SLOT_TAKEN`]; the thread takes by compare-and-swap, the recorder gives
+    /// back.
     pub state: AtomicU32,
     /// Kernel's id of the owner.
     pub tid: AtomicU32,
@@ -399,24 +413,26 @@ pub struct OwnerWords {
 
 const _: () = assert!(size_of::<Header>() == 4096 && size_of::<SlotControl>() == 256);
 
-/// The area as mapped in this process. Copyable: it owns nothing; whoever mapped the bytes keeps them mapped.
+/// The area as mapped in this process. Copyable: it owns nothing; whoever mapped the bytes keeps
+/// them mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Area {
     base: *mut u8,
     layout: Layout,
 }
 
-// SAFETY: an `Area` is an address and sizes; all that lies behind it is atomic words or records reached through `Ring` and `Node`,
-// which state their own sharing rules.
+// SAFETY: an `Area` is an address and sizes; all that lies behind it is atomic words or records
+// reached through `Ring` and `Node`, which state their own sharing rules.
 unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
 
 impl Area {
     /// # Safety
-    /// `base` must be the start of `Layout::new(params).total` mapped bytes, page-aligned, that stay mapped (with or without access
-    /// rights) as long as this value or anything made from it is used. The caller that maps upholds it. Parts without access
-    /// rights must be opened before they are reached for.
+    /// `base` must be the start of `Layout::new(params).total` mapped bytes, page-aligned, that
+    /// stay mapped (with or without access rights) as long as this value or anything made from it
+    /// is used. The caller that maps upholds it. Parts without access rights must be opened before
+    /// they are reached for.
     pub const unsafe fn new(base: *mut u8, params: Params) -> Area {
         Area { base, layout: Layout::new(params) }
     }
@@ -433,14 +449,16 @@ impl Area {
 
     const fn at<T>(&self, offset: u64) -> *mut T {
         debug_assert!(offset + size_of::<T>() as u64 <= self.layout.total);
-        // SAFETY: every caller gives an offset inside the layout, whose bytes `new`'s caller keeps mapped.
+        // SAFETY: every caller gives an offset inside the layout, whose bytes `new`'s caller keeps
+        // mapped.
         unsafe { self.base.add(offset as usize).cast() }
     }
 
     /// The header.
     #[inline(always)]
     pub const fn header<'a>(&self) -> &'a Header {
-        // SAFETY: offset 0 holds the header; all its fields are atomics, so sharing with the other process is sound.
+        // SAFETY: offset 0 holds the header; all its fields are atomics, so sharing with the other
+        // process is sound.
         unsafe { &*self.at::<Header>(0) }
     }
 

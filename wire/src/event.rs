@@ -4,12 +4,13 @@
 //! word 0:  bits 0..6 op | 6..36 ticks since the thread's last stamp (0: the same stamp) | 36..64 stack node
 //! word 1:  bits 0..20 size | 20..64 address >> 3
 //! ```
-//! What does not fit goes into a prefix record: [`Op::STAMP`] (word 1: absolute ticks), [`Op::WIDE`] (word 0 bits 6..64: size,
-//! word 1: address; the event's own size and address are then 0).
-//! A record of zeros is invalid: a hole punched into the ring is noticed.
+//! What does not fit goes into a prefix record: [`Op::STAMP`] (word 1: absolute ticks),
+//! [`Op::WIDE`] (word 0 bits 6..64: size, word 1: address; the event's own size and address are
+//! then 0). A record of zeros is invalid: a hole punched into the ring is noticed.
 //!
-//! The stamp law: a give-back ([`Op::FREE`] family, [`Op::RESIZE_BEGIN`]) is stamped and published *before* the real call, a taking
-//! *after* it. So an address is never seen taken again before it was seen given back.
+//! The stamp law: a give-back ([`Op::FREE`] family, [`Op::RESIZE_BEGIN`]) is stamped and published
+//! *before* the real call, a taking *after* it. So an address is never seen taken again before it
+//! was seen given back.
 
 /// One record of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +22,8 @@ pub struct Record {
     pub body: u64,
 }
 
-/// What a record says. Numbers are written out, never reused; 1..=25 equal the tape's entry numbers.
+/// What a record says. Numbers are written out, never reused; 1..=25 equal the tape's entry
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Op(pub u8);
 
@@ -76,8 +78,9 @@ impl Op {
     pub const WIDE: Op = Op(41);
     /// Word 1 events of this thread found no room between the record before and the one behind.
     pub const LOST: Op = Op(42);
-    /// Word 1 is the mean bytes between this thread's samples from here on, 0 that every event is recorded. Bit 6 of word 0: it does not
-    /// hold for the next event yet, only for those behind it.
+    /// Word 1 is the mean bytes between this thread's samples from here on, 0 that every event is
+    /// recorded. Bit 6 of word 0: it does not hold for the next event yet, only for those behind
+    /// it.
     pub const INTERVAL: Op = Op(43);
 
     /// An allocation.
@@ -127,7 +130,8 @@ impl Event {
         self.size < SIZE_LIMIT && self.address & 7 == 0 && self.address >> 47 == 0
     }
 
-    /// The record of a narrow event; `delta` must be below [`DELTA_LIMIT`], `stack` below [`STACK_LIMIT`].
+    /// The record of a narrow event; `delta` must be below [`DELTA_LIMIT`], `stack` below
+    /// [`STACK_LIMIT`].
     #[inline(always)]
     pub const fn narrow(self, delta: u64) -> Record {
         Record {

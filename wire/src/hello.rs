@@ -1,5 +1,5 @@
-//! The handshake: one message each way over a `SOCK_SEQPACKET` Unix socket. The reply carries the area's descriptor; descriptors travel
-//! from recorder to preload only.
+//! The handshake: one message each way over a `SOCK_SEQPACKET` Unix socket. The reply carries the
+//! area's descriptor; descriptors travel from recorder to preload only.
 
 use crate::WIRE_VERSION;
 
@@ -15,7 +15,8 @@ pub const ORIGIN_START: u32 = 0;
 /// The process was forked from a traced one.
 pub const ORIGIN_FORK: u32 = 1;
 
-/// Not a hello: the process is about to go on with a program that cannot be traced. Its [`Notice`] follows; no answer is sent.
+/// Not a hello: the process is about to go on with a program that cannot be traced. Its [`Notice`]
+/// follows; no answer is sent.
 pub const ORIGIN_NOTICE: u32 = 2;
 
 /// The most bytes of a path behind a [`Notice`].
@@ -27,7 +28,8 @@ pub const NOTICE_PATH: usize = 1024;
 pub enum Why {
     /// It has no interpreter, so nothing loads the library.
     Static = 1,
-    /// It gets another user's or group's rights, or capabilities: the loader takes no library from its environment.
+    /// It gets another user's or group's rights, or capabilities: the loader takes no library from
+    /// its environment.
     Rights = 2,
     /// It is a 32-bit program.
     Narrow = 3,
@@ -78,7 +80,8 @@ impl Why {
     }
 }
 
-/// Says that `pid` (0: the sender) runs a program that is not traced. The program's path follows the message's [`HELLO_BYTES`] bytes.
+/// Says that `pid` (0: the sender) runs a program that is not traced. The program's path follows
+/// the message's [`HELLO_BYTES`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The process, as its maker knows it; 0 for the sender itself.
@@ -94,7 +97,8 @@ impl Notice {
         hello.encode()
     }
 
-    /// `None` for anything that is not a notice of this version. The path is what lies behind [`HELLO_BYTES`] bytes.
+    /// `None` for anything that is not a notice of this version. The path is what lies behind
+    /// [`HELLO_BYTES`] bytes.
     pub fn decode(bytes: &[u8]) -> Option<Notice> {
         let head = bytes.get(..HELLO_BYTES)?;
         let hello = Hello::decode_any(head).filter(|hello| hello.origin == ORIGIN_NOTICE)?;
@@ -102,7 +106,8 @@ impl Notice {
     }
 }
 
-/// Preload to recorder. Who is calling is never taken from here but from the socket's credentials; `pid` only helps a reader of logs.
+/// Preload to recorder. Who is calling is never taken from here but from the socket's credentials;
+/// `pid` only helps a reader of logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// The process as it sees itself (another number in another pid namespace).
@@ -158,8 +163,8 @@ fn head_is_ours(bytes: &[u8]) -> bool {
 }
 
 impl Hello {
-    /// Layout: magic u32, version u16, 0 u16, pid u32, origin u32, page u32, parent u32, address room u64, fork tick u64, fork age u64,
-    /// zeros.
+    /// Layout: magic u32, version u16, 0 u16, pid u32, origin u32, page u32, parent u32, address
+    /// room u64, fork tick u64, fork age u64, zeros.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut out = [0; HELLO_BYTES];
         put(&mut out, 0, &MAGIC.to_le_bytes());

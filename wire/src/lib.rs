@@ -1,11 +1,12 @@
 //! What crosses from the traced process to the recorder, as bytes in memory that both map.
 //!
-//! The preload writes events, stack nodes and modules; the recorder makes the memory, reads them, and writes only the words
-//! that are its own (`tail`, `state`, `heartbeat`, slots given back). Neither trusts the other: every number read from the other
-//! side is bounded before use. No dependency, no `std`, no `alloc`: this crate lives inside the traced process.
+//! The preload writes events, stack nodes and modules; the recorder makes the memory, reads them,
+//! and writes only the words that are its own (`tail`, `state`, `heartbeat`, slots given back).
+//! Neither trusts the other: every number read from the other side is bounded before use. No
+//! dependency, no `std`, no `alloc`: this crate lives inside the traced process.
 //!
-//! [`WIRE_VERSION`] rises whenever a layout, a number or a meaning changes. The hello carries it; a mismatch is refused and the
-//! program runs untraced.
+//! [`WIRE_VERSION`] rises whenever a layout, a number or a meaning changes. The hello carries it; a
+//! mismatch is refused and the program runs untraced.
 #![no_std]
 
 pub mod area;

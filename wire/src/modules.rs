@@ -1,5 +1,6 @@
-//! Modules (mapped ELF objects) as the preload meets them while unwinding: appended before the first node that lies in them, so that the
-//! recorder knows them even when the process ends before anybody can look at its maps.
+//! Modules (mapped ELF objects) as the preload meets them while unwinding: appended before the
+//! first node that lies in them, so that the recorder knows them even when the process ends before
+//! anybody can look at its maps.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 

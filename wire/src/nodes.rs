@@ -1,9 +1,11 @@
-//! The prefix tree of stacks: node = (caller's node, return address). Appended by the preload, dense from number 1, callers first; node 0 is
-//! the empty stack. A node is written before any index or event names it, so a reader that got the number from an event finds it whole.
+//! The prefix tree of stacks: node = (caller's node, return address). Appended by the preload,
+//! dense from number 1, callers first; node 0 is the empty stack. A node is written before any
+//! index or event names it, so a reader that got the number from an event finds it whole.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Mark of every written node, so that a hole (claimed but never written: its thread was killed) is seen.
+/// Mark of every written node, so that a hole (claimed but never written: its thread was killed) is
+/// seen.
 pub const WRITTEN: u32 = 0x80;
 /// The step to this node's caller was guessed.
 pub const GUESS: u32 = 1;
@@ -54,11 +56,12 @@ impl Node {
     }
 }
 
-/// Reads node `number` of a table, judged as bytes of a stranger: `None` for a hole, a number out of range, or a parent that is not
-/// smaller than its child (the tree would have a loop).
+/// Reads node `number` of a table, judged as bytes of a stranger: `None` for a hole, a number out
+/// of range, or a parent that is not smaller than its child (the tree would have a loop).
 ///
 /// # Safety
-/// `first` must be the start of `capacity` mapped, readable nodes. The recorder, which made the area, upholds it.
+/// `first` must be the start of `capacity` mapped, readable nodes. The recorder, which made the
+/// area, upholds it.
 pub unsafe fn read(first: *const Node, capacity: u32, number: u32) -> Option<Value> {
     if number == 0 || number >= capacity {
         return None;

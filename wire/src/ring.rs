@@ -1,11 +1,13 @@
-//! A ring of records in shared memory: one writer (a thread of the traced process), one reader (the recorder).
+//! A ring of records in shared memory: one writer (a thread of the traced process), one reader (the
+//! recorder).
 //!
-//! Positions count records since the area was made and never wrap (2^64 records are 1,800 years at 10^10 a year's second). A record's
-//! place is its position modulo the capacity, a power of two.
+//! Positions count records since the area was made and never wrap (2^64 records are 1,800 years at
+//! 10^10 a year's second). A record's place is its position modulo the capacity, a power of two.
 //!
-//! Orders: the writer's `head` store is Release, so the records (and the stack nodes that they name) are visible before it; the reader's
-//! load is Acquire. The reader's `tail` store is Release after its copy; the writer's load is Acquire, so it overwrites only what was
-//! copied. `intent` is stored before the stamp is taken and read after a grace period (see [`Reader::poll`]).
+//! Orders: the writer's `head` store is Release, so the records (and the stack nodes that they
+//! name) are visible before it; the reader's load is Acquire. The reader's `tail` store is Release
+//! after its copy; the writer's load is Acquire, so it overwrites only what was copied. `intent` is
+//! stored before the stamp is taken and read after a grace period (see [`Reader::poll`]).
 
 use crate::{Record, SlotControl};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -17,13 +19,15 @@ pub struct Ring {
     mask: u64,
 }
 
-// SAFETY: the pointer names shared memory; the single-writer single-reader rule is upheld by the slot's owner word (one thread claims a
-// slot at a time) and by the recorder (one reader for each slot).
+// SAFETY: the pointer names shared memory; the single-writer single-reader rule is upheld by the
+// slot's owner word (one thread claims a slot at a time) and by the recorder (one reader for each
+// slot).
 unsafe impl Send for Ring {}
 
 impl Ring {
     /// # Safety
-    /// `records` must be the start of `capacity` records that stay mapped while the ring is used; `capacity` a power of two.
+    /// `records` must be the start of `capacity` records that stay mapped while the ring is used;
+    /// `capacity` a power of two.
     pub const unsafe fn new(records: *mut Record, capacity: u64) -> Ring {
         Ring { records, mask: capacity - 1 }
     }
@@ -44,15 +48,18 @@ impl Ring {
         unsafe { self.records.add((position & self.mask) as usize) }
     }
 
-    /// Stores a record that is not yet published. Only the owner of the slot calls it, for positions in `tail + capacity > position >= head`.
+    /// Stores a record that is not yet published. Only the owner of the slot calls it, for
+    /// positions in `tail + capacity > position >= head`.
     #[inline(always)]
     pub fn put(&self, position: u64, record: Record) {
-        // SAFETY: the place is inside the ring; the reader does not touch it before `head` passes it, and has copied what was there.
+        // SAFETY: the place is inside the ring; the reader does not touch it before `head` passes
+        // it, and has copied what was there.
         unsafe { self.place(position).write(record) }
     }
 }
 
-/// Why a ring can no longer be read: its writer is broken or hostile. The ring is closed, others are unaffected.
+/// Why a ring can no longer be read: its writer is broken or hostile. The ring is closed, others
+/// are unaffected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// `head` went back.
@@ -61,7 +68,8 @@ pub enum Broken {
     HeadTooFar,
 }
 
-/// The recorder's end of one ring. Its own `tail` is private; the shared word is a copy for the writer.
+/// The recorder's end of one ring. Its own `tail` is private; the shared word is a copy for the
+/// writer.
 #[derive(Debug)]
 pub struct Reader {
     ring: Ring,
@@ -73,12 +81,14 @@ pub struct Reader {
 pub struct Poll {
     /// Records that can be copied.
     pub ready: u64,
-    /// The writer has announced a record that it has not published: its stamp may be any time after the last published one.
+    /// The writer has announced a record that it has not published: its stamp may be any time after
+    /// the last published one.
     pub pending: bool,
 }
 
 impl Reader {
-    /// Starts reading at position `tail` (0 for a new area; the shared word when a slot or a recorder is taken over).
+    /// Starts reading at position `tail` (0 for a new area; the shared word when a slot or a
+    /// recorder is taken over).
     pub const fn new(ring: Ring, tail: u64) -> Reader {
         Reader { ring, tail }
     }
@@ -93,9 +103,10 @@ impl Reader {
         self.tail
     }
 
-    /// Looks how much is published. To learn that *everything stamped before tick T is published* the caller reads T, lets the writers'
-    /// store buffers drain (any work of some microseconds), and polls: if nothing is pending, all stamps before T are in `ready`.
-    /// `head` is read before `intent`: both only grow, so equality means that no stamp was being taken in between.
+    /// Looks how much is published. To learn that *everything stamped before tick T is published*
+    /// the caller reads T, lets the writers' store buffers drain (any work of some microseconds),
+    /// and polls: if nothing is pending, all stamps before T are in `ready`. `head` is read before
+    /// `intent`: both only grow, so equality means that no stamp was being taken in between.
     pub fn poll(&self, control: &SlotControl) -> Result<Poll, Broken> {
         let head = control.producer.0.head.load(Acquire);
         let intent = control.producer.0.intent.load(Acquire);
@@ -109,8 +120,9 @@ impl Reader {
         Ok(Poll { ready, pending: intent > head })
     }
 
-    /// Hands `count` records (at most what `poll` found ready) to `sink` in one or two runs, copied from shared memory, and moves on.
-    /// The writer may reuse the room only after [`Reader::give_back`].
+    /// Hands `count` records (at most what `poll` found ready) to `sink` in one or two runs, copied
+    /// from shared memory, and moves on. The writer may reuse the room only after
+    /// [`Reader::give_back`].
     pub fn copy(&mut self, count: u64, mut sink: impl FnMut(&[Record])) {
         const RUN: usize = 256;
         let mut run = [Record::default(); RUN];
@@ -119,8 +131,9 @@ impl Reader {
             let start = self.tail & self.ring.mask;
             let size = left.min(RUN as u64).min(self.ring.capacity() - start) as usize;
             for (index, record) in run[..size].iter_mut().enumerate() {
-                // SAFETY: start + index is inside the ring. The writer is another process, perhaps a hostile one, that may change the
-                // bytes meanwhile: a volatile read of plain integers takes whatever is there, once, and the copy alone is judged.
+                // SAFETY: start + index is inside the ring. The writer is another process, perhaps
+                // a hostile one, that may change the bytes meanwhile: a volatile read of plain
+                // integers takes whatever is there, once, and the copy alone is judged.
                 *record = unsafe { self.ring.place(start + index as u64).read_volatile() };
             }
             sink(&run[..size]);
@@ -129,8 +142,8 @@ impl Reader {
         }
     }
 
-    /// Tells the writer that everything copied so far may be overwritten. True when the writer waits for it and must be woken
-    /// (futex on the low half of `tail`).
+    /// Tells the writer that everything copied so far may be overwritten. True when the writer
+    /// waits for it and must be woken (futex on the low half of `tail`).
     pub fn give_back(&self, control: &SlotControl) -> bool {
         control.consumer.0.tail.store(self.tail, Release);
         core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);

@@ -1,5 +1,6 @@
-//! Tables that a process maps as far as it uses them. A table lies in the area's file in one piece and is mapped in segments: the first one
-//! has a power of two of entries, each later one as many as all before it.
+//! Tables that a process maps as far as it uses them. A table lies in the area's file in one piece
+//! and is mapped in segments: the first one has a power of two of entries, each later one as many
+//! as all before it.
 
 /// How a table is split. The first segment has `1 << first_log2` entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +33,8 @@ impl Segments {
         if segment == 0 { 0 } else { 1 << (segment as u32 - 1 + self.first_log2) }
     }
 
-    /// The first entry after a segment of a table with `entries` entries; `None` if the table ends before the segment.
+    /// The first entry after a segment of a table with `entries` entries; `None` if the table ends
+    /// before the segment.
     pub const fn end(self, segment: usize, entries: u32) -> Option<u64> {
         if self.start(segment) >= entries as u64 {
             return None;

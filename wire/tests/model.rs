@@ -1,5 +1,6 @@
-//! The protocol between a traced thread and the recorder, in every order that the memory model allows (loom). These are models of what
-//! `ring.rs`, `area.rs` and the preload's attach do, with the same words and the same orders; a change of an order there is a change here.
+//! The protocol between a traced thread and the recorder, in every order that the memory model
+//! allows (loom). These are models of what `ring.rs`, `area.rs` and the preload's attach do, with
+//! the same words and the same orders; a change of an order there is a change here.
 
 #![allow(missing_docs)]
 
@@ -45,7 +46,8 @@ impl Ring {
     }
 }
 
-/// Whatever is published arrives whole and in order; a full ring loses the event and counts it; nothing is overwritten before it was copied.
+/// Whatever is published arrives whole and in order; a full ring loses the event and counts it;
+/// nothing is overwritten before it was copied.
 #[test]
 fn records_arrive_whole_and_in_order_or_are_counted() {
     check(|| {
@@ -86,8 +88,9 @@ fn records_arrive_whole_and_in_order_or_are_counted() {
     });
 }
 
-/// The law of the cut: a ring that announces nothing holds everything that was stamped before the cut. The clock is a counter here: whoever
-/// reads it after another's stamp sees what that one had stored before, which on a processor is what the grace waits for.
+/// The law of the cut: a ring that announces nothing holds everything that was stamped before the
+/// cut. The clock is a counter here: whoever reads it after another's stamp sees what that one had
+/// stored before, which on a processor is what the grace waits for.
 #[test]
 fn what_is_stamped_before_a_cut_is_published_or_announced() {
     check(|| {
@@ -142,7 +145,8 @@ fn a_slot_is_claimed_once_and_given_back_whole() {
     });
 }
 
-/// The attach: one thread makes the session, whoever sees it live sees all of it, others go on without.
+/// The attach: one thread makes the session, whoever sees it live sees all of it, others go on
+/// without.
 #[test]
 fn one_thread_attaches_and_the_others_see_all_or_nothing() {
     const NEW: u32 = 0;
@@ -184,7 +188,8 @@ fn who_leaves_has_said_whether_it_attached() {
             let words = Arc::clone(&words);
             thread::spawn(move || {
                 words.0.store(1, Release);
-                // The kernel's own order: what was stored before `close` is seen by whoever sees the end.
+                // The kernel's own order: what was stored before `close` is seen by whoever sees
+                // the end.
                 words.1.store(1, Release);
             })
         };

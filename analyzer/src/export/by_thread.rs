@@ -48,8 +48,9 @@ impl Model for Paired<'_> {
 }
 
 impl Source<'_> {
-    /// An image's sums by site and thread: pairs, and sums whose site is a place among them. Threads are 0 where none are known. A
-    /// recording of one thread needs no pass over its events for it.
+    /// An image's sums by site and thread: pairs, and sums whose site is a place among them.
+    /// Threads are 0 where none are known. A recording of one thread needs no pass over its events
+    /// for it.
     pub fn sums_by_thread(&mut self, image: &Image) -> (Vec<(u32, u32)>, Rc<Sums>) {
         let threads = &image.tape.threads;
         if threads.len() <= 1 || !image.has_events() {

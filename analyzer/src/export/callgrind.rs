@@ -1,7 +1,8 @@
-//! Callgrind's profile: sums by function and line, and by call, for `callgrind_annotate` and KCachegrind.
+//! Callgrind's profile: sums by function and line, and by call, for `callgrind_annotate` and
+//! KCachegrind.
 //!
-//! An amount counts once for each function on its stack: calls are counted from a function's outermost frame on the stack, so that
-//! recursion does not multiply them.
+//! An amount counts once for each function on its stack: calls are counted from a function's
+//! outermost frame on the stack, so that recursion does not multiply them.
 
 use super::collapsed::tree;
 use super::tree::{Identity, Tree};

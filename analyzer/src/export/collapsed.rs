@@ -1,4 +1,5 @@
-//! Stacks as lines of text, `outer;inner amount`, as Brendan Gregg's `stackcollapse` scripts write them: for every flame graph there is.
+//! Stacks as lines of text, `outer;inner amount`, as Brendan Gregg's `stackcollapse` scripts write
+//! them: for every flame graph there is.
 
 use super::tree::{Identity, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};

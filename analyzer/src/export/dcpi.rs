@@ -1,4 +1,5 @@
-//! DCPI profiles, a file for each ELF object and event: what was allocated, freed, alive at each call's address.
+//! DCPI profiles, a file for each ELF object and event: what was allocated, freed, alive at each
+//! call's address.
 
 use super::objects::{Object, Objects};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals};
@@ -8,7 +9,8 @@ use std::collections::BTreeMap;
 /// The exporter.
 pub struct Export;
 
-/// The events that are written when none is asked for. What is alive at a known end is a leak and is written as both.
+/// The events that are written when none is asked for. What is alive at a known end is a leak and
+/// is written as both.
 const USUAL: &[Measure] = &[
     Measure::AllocBytes,
     Measure::AllocCount,
@@ -131,7 +133,8 @@ pub fn profiles(source: &mut Source<'_>) -> Result<Profiles, Error> {
             if own().all(|(_, row)| row[column] == 0) {
                 continue;
             }
-            // Where the file is gone its code is not known, and neither is it for code outside every segment.
+            // Where the file is gone its code is not known, and neither is it for code outside
+            // every segment.
             let first = own().next().map_or(object.code.start, |((_, address), _)| *address);
             let last = own().next_back().map_or(first, |((_, address), _)| *address);
             let start = object.code.start.min(first);

@@ -1,8 +1,9 @@
-//! Firefox Profiler's processed profile: a thread for each process with its native allocations, and its live bytes as a memory track.
+//! Firefox Profiler's processed profile: a thread for each process with its native allocations, and
+//! its live bytes as a memory track.
 //!
-//! Blocks are added up by stack, time of birth and time of death in some slices of the run, so that the file's size follows the stacks. Each
-//! such sum stands as one block that is allocated and freed: the views of retained memory, allocations and deallocations
-//! then show true sums.
+//! Blocks are added up by stack, time of birth and time of death in some slices of the run, so that
+//! the file's size follows the stacks. Each such sum stands as one block that is allocated and
+//! freed: the views of retained memory, allocations and deallocations then show true sums.
 
 use super::tree::{Identity, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
@@ -224,7 +225,8 @@ const fn event_of(block: &Block) -> Event {
     }
 }
 
-/// Every allocation and free of the sums, in order of time: time, weight, site, and a number for the address.
+/// Every allocation and free of the sums, in order of time: time, weight, site, and a number for
+/// the address.
 fn steps(sums: &[Sum]) -> Vec<(f64, i64, u32, u64)> {
     let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     let mut steps = Vec::new();

@@ -1,13 +1,16 @@
-//! gprof's gmon.out, a file for each ELF object: what was allocated where as the histogram, and arcs in the same unit.
+//! gprof's gmon.out, a file for each ELF object: what was allocated where as the histogram, and
+//! arcs in the same unit.
 //!
-//! Samples fall where the allocator was called, so that the sum over all files is the sum over all stacks; with `through` each
-//! object also gets what others allocate on its behalf, at its own innermost frame. Of a stack the frames in the object
-//! count, each called by the next one in it, whatever lies between: gprof knows one object only.
+//! Samples fall where the allocator was called, so that the sum over all files is the sum over all
+//! stacks; with `through` each object also gets what others allocate on its behalf, at its own
+//! innermost frame. Of a stack the frames in the object count, each called by the next one in it,
+//! whatever lies between: gprof knows one object only.
 //!
-//! Inclusive sums. gprof gives a function's sum to its callers in proportion to their arcs. So an arc's count is the amount
-//! of the stacks that pass through it, counted once a stack however often a recursion passes; and a function that is also
-//! called from outside the object gets an arc for that from a function that no stack passes through (`_init`), or its inner
-//! callers would be given everything.
+//! Inclusive sums. gprof gives a function's sum to its callers in proportion to their arcs. So an
+//! arc's count is the amount of the stacks that pass through it, counted once a stack however often
+//! a recursion passes; and a function that is also called from outside the object gets an arc for
+//! that from a function that no stack passes through (`_init`), or its inner callers would be given
+//! everything.
 
 use super::objects::{Frame, Object, Objects};
 use super::stack_tree::{Gathering, Tree};
@@ -164,7 +167,8 @@ impl Table {
         *sum = sum.saturating_add(amount);
     }
 
-    /// Counts an amount of a function that was called from outside the object, or by nobody that is known.
+    /// Counts an amount of a function that was called from outside the object, or by nobody that is
+    /// known.
     pub fn entry(&mut self, frame: &Frame, amount: u64) {
         let sum = self.entries.entry(frame.start).or_default();
         *sum = sum.saturating_add(amount);
@@ -183,7 +187,8 @@ impl Table {
         }
     }
 
-    /// The file, and its unit where it is not the measure's own: sums too large for gprof are counted in larger ones.
+    /// The file, and its unit where it is not the measure's own: sums too large for gprof are
+    /// counted in larger ones.
     ///
     /// # Errors
     /// When even the largest unit is too small.
@@ -219,7 +224,8 @@ impl Table {
     }
 }
 
-/// The most records of a file: 45 MB. A bin holds 65,535, an arc 2^32 - 1; what is more is said by repeated records.
+/// The most records of a file: 45 MB. A bin holds 65,535, an arc 2^32 - 1; what is more is said by
+/// repeated records.
 const MOST_RECORDS: u64 = 1 << 20;
 
 /// Whether amounts can be said by a reasonable number of records.

@@ -1,10 +1,12 @@
-//! `--format html`: one page with everything in it: style, script and data. It asks no network for anything and can be mailed.
+//! `--format html`: one page with everything in it: style, script and data. It asks no network for
+//! anything and can be mailed.
 //!
 //! ```text
 //! images ──gather──> rows, cells, time lines, leaks, … ──pack──> JSON and packed columns ──page──> one file
 //! ```
-//! Whatever comes from a recording stands in the page as JSON or packed, never as markup, and the script shows it as text
-//! only. The page's own policy forbids all network, and every script but the one in it.
+//! Whatever comes from a recording stands in the page as JSON or packed, never as markup, and the
+//! script shows it as text only. The page's own policy forbids all network, and every script but
+//! the one in it.
 
 mod data;
 mod gather;
@@ -218,7 +220,8 @@ fn unwritten(error: serde_json::Error) -> Error {
 fn written(page: &Page, packed: &Packed) -> Result<Vec<u8>, Error> {
     let json = pack::json(page).map_err(unwritten)?;
     let title = page.recordings.iter().map(|about| about.path.as_str()).collect::<Vec<_>>().join(" → ");
-    // The policy lets only scripts and styles with this word in: it depends on all data, so that no data can hold it.
+    // The policy lets only scripts and styles with this word in: it depends on all data, so that no
+    // data can hold it.
     let word = |seed: u8| {
         let mut hasher = DefaultHasher::new();
         hasher.write_u8(seed);

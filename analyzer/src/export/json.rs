@@ -1,4 +1,5 @@
-//! JSON lines, for `jq` and data frames: an object a line, one for each process, then for each of its stacks or events.
+//! JSON lines, for `jq` and data frames: an object a line, one for each process, then for each of
+//! its stacks or events.
 
 use super::rows::{self, EventRow};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};

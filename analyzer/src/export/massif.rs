@@ -1,4 +1,5 @@
-//! Massif's output: live bytes at a hundred moments of the run, by stack at ten of these, at the peak and at the end; for `ms_print`.
+//! Massif's output: live bytes at a hundred moments of the run, by stack at ten of these, at the
+//! peak and at the end; for `ms_print`.
 
 use super::dhat::frame_text;
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, verify};

@@ -76,7 +76,8 @@ impl FromStr for Measure {
     }
 }
 
-/// The measure of a format that holds one number a stack: the one that was asked for, else the bytes allocated.
+/// The measure of a format that holds one number a stack: the one that was asked for, else the
+/// bytes allocated.
 ///
 /// # Errors
 /// When several were asked for, or one that is not known of what is exported.

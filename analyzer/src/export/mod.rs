@@ -1,8 +1,10 @@
 //! Recordings as files for other tools.
 //!
-//! An export is a file here with `pub struct Export` and a line in THE list below, which makes the values of `--format`, the
-//! help, the tables of the documents, and the rows of the tests. Exporters get the images that were asked for ([`Source`]) and a place for files ([`Out`]); what their format cannot
-//! hold they tell as notes, and [`verify`] compares what the written files add up to with what the recording does.
+//! An export is a file here with `pub struct Export` and a line in THE list below, which makes the
+//! values of `--format`, the help, the tables of the documents, and the rows of the tests.
+//! Exporters get the images that were asked for ([`Source`]) and a place for files ([`Out`]); what
+//! their format cannot hold they tell as notes, and [`verify`] compares what the written files add
+//! up to with what the recording does.
 
 mod by_thread;
 pub mod measure;
@@ -99,8 +101,8 @@ pub trait Exporter: Sync {
     /// # Errors
     /// When the images do not hold what it needs, or a file cannot be written.
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error>;
-    /// What the written files must add up to, from the images' events (or a profile's own sums). The names are those that
-    /// [`verify::read`] gives to the sums of a file.
+    /// What the written files must add up to, from the images' events (or a profile's own sums).
+    /// The names are those that [`verify::read`] gives to the sums of a file.
     ///
     /// # Errors
     /// When the images cannot be read.
@@ -146,7 +148,8 @@ pub struct Options {
     pub range: Option<Range>,
     /// Only these processes.
     pub processes: Processes,
-    /// What is counted, where the format holds one number a place; empty: what the exporter holds usual.
+    /// What is counted, where the format holds one number a place; empty: what the exporter holds
+    /// usual.
     pub what: Vec<Measure>,
     /// Numbers that the real 64-bit mptrace shows rightly.
     pub for_mptrace: bool,
@@ -270,7 +273,8 @@ impl Written {
 /// Exports recordings or images; `verify` reads the files back.
 ///
 /// # Errors
-/// When nothing can be read, the images do not hold what the format needs, or a file cannot be written.
+/// When nothing can be read, the images do not hold what the format needs, or a file cannot be
+/// written.
 pub fn run(
     exporter: &dyn Exporter,
     paths: &[PathBuf],

@@ -104,7 +104,8 @@ fn read(path: &Path) -> Result<Profile, Error> {
     Ok(Profile::read(&opened.bytes).map_err(|error| Error::Format(opened.name, error))?.0)
 }
 
-/// An image's profile: the recorded one where it counts everything, else made of the events; with names.
+/// An image's profile: the recorded one where it counts everything, else made of the events; with
+/// names.
 fn of(source: &mut Source<'_>, image: &Image) -> Result<Profile, Error> {
     let stored = || read(&load::profile_file(&image.path).unwrap_or_else(|| image.path.join(PROFILE)));
     match &image.events {

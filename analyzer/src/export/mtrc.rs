@@ -137,8 +137,8 @@ fn note(rebase: &Rebase) -> Option<&'static str> {
     }
 }
 
-/// Hands on the records of an image, as they lie in a bare trace, else made of its events; with the names of functions and
-/// lines where that is asked for.
+/// Hands on the records of an image, as they lie in a bare trace, else made of its events; with the
+/// names of functions and lines where that is asked for.
 pub fn each_record(source: &mut Source<'_>, image: &Image, names: bool, each: &mut dyn FnMut(&Record)) {
     if let Events::Trace(path) = &image.events {
         if let Some(missing) = bare_records(source, image, path, each) {

@@ -1,4 +1,5 @@
-//! ELF objects of a recording, over all its process images, and the frames of stacks at link-time addresses in them.
+//! ELF objects of a recording, over all its process images, and the frames of stacks at link-time
+//! addresses in them.
 
 use crate::load::Image;
 use crate::stacks::Module;
@@ -45,7 +46,8 @@ impl Object {
 pub struct Frame {
     /// Place of its object in [`Objects::list`].
     pub object: usize,
-    /// Link-time address of the call: the return address less one, so that it lies in the calling function.
+    /// Link-time address of the call: the return address less one, so that it lies in the calling
+    /// function.
     pub address: u64,
     /// Start of the function; the address itself where no function is known.
     pub start: u64,
@@ -63,7 +65,8 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// The frames of all sites of an image, by site number less one; none where an address lies in no object.
+    /// The frames of all sites of an image, by site number less one; none where an address lies in
+    /// no object.
     pub fn frames(&mut self, symbols: &mut Symbolizer, image: &Image) -> Vec<Option<Frame>> {
         let stacks = image.stacks();
         // By place in the image's own list of modules.
@@ -80,7 +83,8 @@ impl Objects {
         (1..=stacks.len() as u32).map(&mut frame).collect()
     }
 
-    /// A name for each object's files: the file's, with the beginning of the build-id where others have the same.
+    /// A name for each object's files: the file's, with the beginning of the build-id where others
+    /// have the same.
     pub fn labels(&self) -> Vec<String> {
         let label = |(place, object): (usize, &Object)| {
             let same = |other: &&Object| other.file_name() == object.file_name();
@@ -109,7 +113,8 @@ impl Objects {
         let key = if module.build_id.is_empty() { &module.path } else { &module.build_id };
         match self.known.get(key).copied() {
             Some(place) => {
-                // The same object may have been met under a path that is not its file's: a link, or before it had a name.
+                // The same object may have been met under a path that is not its file's: a link, or
+                // before it had a name.
                 if is_there && !self.list[place].is_there {
                     self.list[place] = object();
                 }

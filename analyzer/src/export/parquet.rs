@@ -1,5 +1,5 @@
-//! Parquet tables, written by a program of its own: the format's library is larger than heaptape. It is looked for beside this program, then
-//! in the search path.
+//! Parquet tables, written by a program of its own: the format's library is larger than heaptape.
+//! It is looked for beside this program, then in the search path.
 
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
 use std::path::PathBuf;

@@ -20,7 +20,8 @@ pub enum Target {
 }
 
 impl Target {
-    /// What was asked for; else standard output for one file, and for several a folder named for the input and the format.
+    /// What was asked for; else standard output for one file, and for several a folder named for
+    /// the input and the format.
     ///
     /// # Errors
     /// When several files cannot go where was asked.

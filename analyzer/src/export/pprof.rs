@@ -1,4 +1,5 @@
-//! pprof's profile, packed: what was allocated and what is in use, in blocks and bytes, by stack and thread.
+//! pprof's profile, packed: what was allocated and what is in use, in blocks and bytes, by stack
+//! and thread.
 
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
 use crate::load::Image;
@@ -239,7 +240,8 @@ impl Profile {
                 mapping
             }
         };
-        // Where it would lie if its object lay where it was met first, so that all processes share it.
+        // Where it would lie if its object lay where it was met first, so that all processes share
+        // it.
         let offset = link_address(module, &site).wrapping_add(module.bias).wrapping_sub(module.start);
         if let Some(&known) = self.places.get(&(mapping.id, offset)) {
             return known;

@@ -1,7 +1,8 @@
-//! Addresses below 2^31 that keep what the true ones tell: which blocks lie beside each other, and where in their page.
+//! Addresses below 2^31 that keep what the true ones tell: which blocks lie beside each other, and
+//! where in their page.
 //!
-//! mpatrol's own 64-bit mptrace shows numbers from 2^31 on wrongly. Pages that blocks touched are moved together, each run
-//! of touching pages in one piece, in the order of their addresses.
+//! mpatrol's own 64-bit mptrace shows numbers from 2^31 on wrongly. Pages that blocks touched are
+//! moved together, each run of touching pages in one piece, in the order of their addresses.
 
 use std::collections::BTreeMap;
 
@@ -54,8 +55,8 @@ impl Learner {
         self.starts.add(first, first + 1);
     }
 
-    /// The map. When all pages of all blocks do not fit, large blocks may overlap others; when not even the pages in which
-    /// blocks begin fit, addresses are used again.
+    /// The map. When all pages of all blocks do not fit, large blocks may overlap others; when not
+    /// even the pages in which blocks begin fit, addresses are used again.
     pub fn finish(self) -> Rebase {
         let room = PAGES - FIRST;
         let (runs, fit) = match (self.whole.pages() <= room, self.starts.pages() <= room) {

@@ -1,8 +1,9 @@
-//! From stacks to samples and arcs, in time linear in the stacks' tree: sites share their callers, and a hostile file could
-//! have a stack of all its sites at each of them.
+//! From stacks to samples and arcs, in time linear in the stacks' tree: sites share their callers,
+//! and a hostile file could have a stack of all its sites at each of them.
 //!
-//! The amount below a node counts for the arc into it, unless the same pair of functions stands further out on the path: the
-//! outer one has counted it already. So each pair counts a stack once, however often a recursion passes.
+//! The amount below a node counts for the arc into it, unless the same pair of functions stands
+//! further out on the path: the outer one has counted it already. So each pair counts a stack once,
+//! however often a recursion passes.
 
 use super::gmon::Table;
 use super::objects::Frame;

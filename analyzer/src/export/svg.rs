@@ -1,5 +1,5 @@
-//! A flame graph as one SVG file with its own search and zoom, drawn by inferno. Two recordings give a differential one: as wide as the
-//! second, coloured by what changed from the first.
+//! A flame graph as one SVG file with its own search and zoom, drawn by inferno. Two recordings
+//! give a differential one: as wide as the second, coloured by what changed from the first.
 
 use super::collapsed::{add, tree};
 use super::tree::{Identity, Tree};
@@ -11,7 +11,8 @@ use std::str::FromStr;
 /// The exporter.
 pub struct Export;
 
-/// What is narrower than this part of the picture is not drawn by itself: a tenth of a pixel of 1,200.
+/// What is narrower than this part of the picture is not drawn by itself: a tenth of a pixel of
+/// 1,200.
 const NARROWEST: u64 = 12_000;
 
 impl Exporter for Export {

@@ -1,13 +1,15 @@
-//! The stacks of all images as one tree of named frames, outermost first, with sums at its nodes. Made in time linear in the sites,
-//! so that stacks of any depth and number can be written by what is shared among them.
+//! The stacks of all images as one tree of named frames, outermost first, with sums at its nodes.
+//! Made in time linear in the sites, so that stacks of any depth and number can be written by what
+//! is shared among them.
 
 use crate::load::Image;
 use crate::symbols::{Frame, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// How deep a tree may be. Stacks have at most 1,024 frames, and more only where functions were inlined; a hostile file could ask for
-/// one of millions at each of as many sites. What is deeper is counted here.
+/// How deep a tree may be. Stacks have at most 1,024 frames, and more only where functions were
+/// inlined; a hostile file could ask for one of millions at each of as many sites. What is deeper
+/// is counted here.
 const DEEPEST: u16 = 4096;
 
 /// What a tree tells frames apart by.
@@ -90,8 +92,9 @@ impl Tree {
         }
     }
 
-    /// The nodes of an image's sites, by site number; the process's name stands outermost. Sites that stand on no stack that is
-    /// wanted have none (0); site 0 is the node of what has no stack, if that is wanted.
+    /// The nodes of an image's sites, by site number; the process's name stands outermost. Sites
+    /// that stand on no stack that is wanted have none (0); site 0 is the node of what has no
+    /// stack, if that is wanted.
     pub fn sites(&mut self, symbols: &mut Symbolizer, image: &Image, wanted: impl Iterator<Item = u32>) -> Vec<u32> {
         let stacks = image.stacks();
         let root = self.named(0, &image.name());
@@ -100,7 +103,8 @@ impl Tree {
             if site == 0 {
                 nodes[0] = u32::MAX;
             }
-            // A mark for each site that stands on a stack that is wanted; callers have smaller numbers.
+            // A mark for each site that stands on a stack that is wanted; callers have smaller
+            // numbers.
             for (number, _) in stacks.stack(site) {
                 match nodes.get_mut(number as usize) {
                     Some(mark) if *mark == 0 => *mark = u32::MAX,
@@ -178,8 +182,8 @@ impl Tree {
         sums
     }
 
-    /// Visits the nodes, callers before what they call and each caller's callees together: `enter` with the node, and
-    /// whether to go on below it; `leave` behind what it calls.
+    /// Visits the nodes, callers before what they call and each caller's callees together: `enter`
+    /// with the node, and whether to go on below it; `leave` behind what it calls.
     pub fn walk(&self, mut enter: impl FnMut(u32) -> bool, mut leave: impl FnMut(u32)) {
         let mut first = vec![0u32; self.nodes.len()];
         let mut next = vec![0u32; self.nodes.len()];
@@ -209,8 +213,9 @@ impl Tree {
         frame.function.as_deref().unwrap_or_default()
     }
 
-    /// A line for each node that has an amount of its own in some column: its stack's titles between semicolons, outermost first, and the
-    /// amounts. Nodes that hold less than `least` of every column, with all they call, are counted at their caller.
+    /// A line for each node that has an amount of its own in some column: its stack's titles
+    /// between semicolons, outermost first, and the amounts. Nodes that hold less than `least` of
+    /// every column, with all they call, are counted at their caller.
     pub fn folded(&self, least: &[u64], mut each: impl FnMut(&str)) {
         let inclusive: Vec<Vec<u64>> = (0..self.columns.len()).map(|column| self.inclusive(column)).collect();
         // Processes are told however little they hold.

@@ -1,4 +1,5 @@
-//! Proof that an export holds what the recording does: the written files are read again and added up.
+//! Proof that an export holds what the recording does: the written files are read again and added
+//! up.
 
 use super::Error;
 use crate::load::{Events, Image};

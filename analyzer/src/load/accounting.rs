@@ -1,5 +1,6 @@
-//! The accounting of an image: `emitted = recorded + lost + sampled out`, for each thread and for all. Every report that names lost events
-//! takes them from here, and [`super::tape::read`] makes the list of gaps from the same numbers.
+//! The accounting of an image: `emitted = recorded + lost + sampled out`, for each thread and for
+//! all. Every report that names lost events takes them from here, and [`super::tape::read`] makes
+//! the list of gaps from the same numbers.
 
 use super::Image;
 use super::tape::{Place, Tape};
@@ -65,7 +66,8 @@ pub struct Accounting {
 }
 
 impl Accounting {
-    /// The accounting of an image with these totals, of which this is missing. `recorded` is what a pass over all of it has read.
+    /// The accounting of an image with these totals, of which this is missing. `recorded` is what a
+    /// pass over all of it has read.
     pub fn of(image: &Image, totals: &Totals, missing: &[Missing], recorded: Option<&Recorded>) -> Accounting {
         let tape = &image.tape;
         // What was read counts where the ledger does not speak of all that is there.
@@ -113,7 +115,8 @@ impl Accounting {
         accounting
     }
 
-    /// Threads together; events that cannot be read are among those that the ledger calls recorded, and are not among those `read`.
+    /// Threads together; events that cannot be read are among those that the ledger calls recorded,
+    /// and are not among those `read`.
     fn sum(&self, read: bool) -> Sums {
         let mut all = Sums::default();
         for &Account { emitted, recorded, lost, sampled_out, .. } in &self.threads {

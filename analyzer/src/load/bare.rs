@@ -1,5 +1,5 @@
-//! Traces and profiles without a tape: from mpatrol itself, or what is left of an image. Everything that such a file holds is
-//! there; stacks in a trace and order in a profile are not.
+//! Traces and profiles without a tape: from mpatrol itself, or what is left of an image. Everything
+//! that such a file holds is there; stacks in a trace and order in a profile are not.
 
 use super::chunk::event_of;
 use crate::event::{Event, Span};
@@ -17,8 +17,8 @@ use std::path::Path;
 /// Events handed on at once.
 const BATCH: usize = 16 * 1024;
 
-/// Thread numbers as reports show them: the trace's own when they are small, else counted from 1 (mpatrol's library writes
-/// `pthread_self()`, an address).
+/// Thread numbers as reports show them: the trace's own when they are small, else counted from 1
+/// (mpatrol's library writes `pthread_self()`, an address).
 #[derive(Debug, Default)]
 struct Threads(FxHashMap<u64, u32>);
 
@@ -82,7 +82,8 @@ fn place_of<'a, 'b>(record: &'a Record<'b>) -> Option<(&'a mtrc::Location<'b>, b
     }
 }
 
-/// Steps over the records of a trace file, stored plainly or compressed, until `each` says no; gives what is wrong with it.
+/// Steps over the records of a trace file, stored plainly or compressed, until `each` says no;
+/// gives what is wrong with it.
 fn walk(path: &Path, mut each: impl FnMut(&Record) -> bool) -> Option<Missing> {
     let name = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let file = |why: String| Some(Missing::File { name: name(), why });
@@ -132,8 +133,9 @@ pub fn unpacking(mut from: impl Read + 'static) -> std::io::Result<Box<dyn Read>
     }
 }
 
-/// Hands on the events of a trace file in order, in batches; gives what is wrong with it. Without a tape the site of an
-/// event is the place that the trace names, numbered as [`named_sites`] numbers; with `named` unset it is 0.
+/// Hands on the events of a trace file in order, in batches; gives what is wrong with it. Without a
+/// tape the site of an event is the place that the trace names, numbered as [`named_sites`]
+/// numbers; with `named` unset it is 0.
 pub fn events(path: &Path, span: Span, named: bool, each: &mut dyn FnMut(&[Event])) -> Vec<Missing> {
     let (mut threads, mut names) = (Threads::default(), Names::default());
     let mut stacks = Stacks::default();
@@ -199,7 +201,8 @@ pub fn profile(bytes: &[u8]) -> Result<(Stacks, Totals, Vec<SiteSums>, Ending)> 
     Ok((stacks, totals(&profile), sums, ending))
 }
 
-/// Totals from the bins, which count also what has no stack; from the data records where a profile has no bins.
+/// Totals from the bins, which count also what has no stack; from the data records where a profile
+/// has no bins.
 fn totals(profile: &mptl::Profile) -> Totals {
     let bins = &profile.bins;
     let of = |counts: &[u64], big: u64| {

@@ -1,5 +1,6 @@
-//! One chunk of a trace -> events: the trace bytes, zipped with the columns that the tape holds for them. A chunk needs
-//! nothing from any other, so chunks can be decoded in any order and at the same time.
+//! One chunk of a trace -> events: the trace bytes, zipped with the columns that the tape holds for
+//! them. A chunk needs nothing from any other, so chunks can be decoded in any order and at the
+//! same time.
 
 use super::tape::Place;
 use crate::event::{Event, Kind};
@@ -46,8 +47,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Decodes what lies at a place. Never fails: what cannot be read is in [`Decoded::missing`]. `used` is memory that may be
-    /// used again: a chunk's events take 8 MiB and more.
+    /// Decodes what lies at a place. Never fails: what cannot be read is in [`Decoded::missing`].
+    /// `used` is memory that may be used again: a chunk's events take 8 MiB and more.
     pub fn decode<T: Source + ?Sized, M: Source + ?Sized>(
         &mut self,
         tape: &T,

@@ -67,7 +67,8 @@ mod tests {
                 place => String::from_utf8_lossy(&stacks.named[place as usize - 1].function).into_owned(),
             })
             .collect();
-        // The call that returns to 0x1010 ends before it, and so in the young code; the one that returns to 0x1020 in the old.
+        // The call that returns to 0x1010 ends before it, and so in the young code; the one that
+        // returns to 0x1020 in the old.
         assert_eq!(names, ["young", "", "young", "old", "", ""]);
     }
 }

@@ -97,8 +97,9 @@ pub struct Image {
     pub missing: Vec<Missing>,
 }
 
-/// The file name by which a program was called, where that is a link of another name. The kernel's short name, by which the
-/// folder is called (`PID.NAME`), confirms the first argument, which may be anything.
+/// The file name by which a program was called, where that is a link of another name. The kernel's
+/// short name, by which the folder is called (`PID.NAME`), confirms the first argument, which may
+/// be anything.
 fn called<'a>(folder: &str, about: &'a recording::ProcessInfo) -> Option<&'a str> {
     const SHORT: usize = 15;
     let file = |path: &'a str| path.rsplit('/').next().unwrap_or_default();
@@ -132,7 +133,8 @@ impl Image {
         let mut image = Image { about, path: folder.to_path_buf(), tape, ..Image::nothing() };
         image.missing.append(&mut image.tape.missing);
         let mut trace = None;
-        // Where two lie there, the recorder was on its way from one to the other: the chunks say which one they are in.
+        // Where two lie there, the recorder was on its way from one to the other: the chunks say
+        // which one they are in.
         let named = image.tape.codec().map(|codec| (folder.join(format!("{TRACE}{}", codec.suffix())), codec));
         match named.filter(|(path, _)| path.is_file()).or_else(|| trace_file(folder)) {
             Some((path, codec)) => match File::open(&path) {
@@ -210,7 +212,8 @@ impl Image {
         if matches!(image.events, Events::Trace(_))
             && let Some(Ok(sums)) = profile.as_deref().map(Image::profile)
         {
-            // The trace has the events and the profile the stacks; the profile's sums answer questions about sites.
+            // The trace has the events and the profile the stacks; the profile's sums answer
+            // questions about sites.
             image.sums = sums.sums;
             image.tape.stacks = sums.tape.stacks;
         }
@@ -332,8 +335,8 @@ impl Image {
         &self.tape.stacks
     }
 
-    /// Totals and sums that need no pass over the events: the tape's own when they count every chunk and nothing is torn,
-    /// or those of a profile.
+    /// Totals and sums that need no pass over the events: the tape's own when they count every
+    /// chunk and nothing is torn, or those of a profile.
     pub fn ready_sums(&self) -> Option<Summary> {
         let salvage = self.tape.places.iter().any(|place| matches!(place, Place::Salvage { .. }));
         let torn = self.missing.iter().any(|missing| matches!(missing, Missing::TornTape { .. }));
@@ -348,7 +351,8 @@ impl Image {
         }
     }
 
-    /// The sums by site that the files hold, which may be older than the last event; empty where they hold none.
+    /// The sums by site that the files hold, which may be older than the last event; empty where
+    /// they hold none.
     pub fn known_sites(&self) -> &[SiteSums] {
         match (&self.tape.summary, &self.sums) {
             (Some(summary), _) => &summary.sites,
@@ -357,7 +361,8 @@ impl Image {
         }
     }
 
-    /// The chunks whose bytes in the trace are not what was written. A pass over the events finds them too.
+    /// The chunks whose bytes in the trace are not what was written. A pass over the events finds
+    /// them too.
     pub fn unusable_chunks(&self) -> Vec<Missing> {
         let Events::Taped { trace: Some(trace), .. } = &self.events else { return Vec::new() };
         let mut decoder = Decoder::default();
@@ -413,13 +418,15 @@ impl Image {
         span
     }
 
-    /// Hands the events of a span on, in order, in batches; chunks outside it are not even read. Gives what could not be
-    /// read. Chunks are decoded on threads of their own, a few ahead of the one that is being used.
+    /// Hands the events of a span on, in order, in batches; chunks outside it are not even read.
+    /// Gives what could not be read. Chunks are decoded on threads of their own, a few ahead of the
+    /// one that is being used.
     pub fn for_each(&self, span: Span, progress: &Progress, each: &mut dyn FnMut(&[Event])) -> Vec<Missing> {
         self.for_each_from(None, span, progress, each)
     }
 
-    /// The same from a place of the tape on, with what blocks of earlier chunks were ([`crate::event::Kind::Known`]).
+    /// The same from a place of the tape on, with what blocks of earlier chunks were
+    /// ([`crate::event::Kind::Known`]).
     pub fn for_each_from(
         &self,
         from: Option<usize>,
@@ -457,7 +464,8 @@ impl Image {
             return missing;
         }
         std::thread::scope(|scope| {
-            // Worker k decodes chunks k, k + n, …; taking from them in turn gives the chunks in order.
+            // Worker k decodes chunks k, k + n, …; taking from them in turn gives the chunks in
+            // order.
             let lanes: Vec<(Receiver<Decoded>, Sender<Vec<Event>>)> = (0..workers)
                 .map(|first| {
                     let (sender, receiver) = sync_channel(1);

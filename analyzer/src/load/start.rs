@@ -1,5 +1,6 @@
-//! Where a pass may begin that needs what lived at a moment: at a chunk, whose record says how much lived before it, or, where the sums of each
-//! site are asked for, behind the last summary before it. What came before is not read.
+//! Where a pass may begin that needs what lived at a moment: at a chunk, whose record says how much
+//! lived before it, or, where the sums of each site are asked for, behind the last summary before
+//! it. What came before is not read.
 
 use super::tape::Place;
 use super::{Events, Image};
@@ -18,8 +19,9 @@ pub struct Start {
 }
 
 impl Image {
-    /// The latest place before a span from which it can be told. None where a pass over everything is needed: there is no such place, the
-    /// recording is torn, or a recorder wrote it that did not say what events give back.
+    /// The latest place before a span from which it can be told. None where a pass over everything
+    /// is needed: there is no such place, the recording is torn, or a recorder wrote it that did
+    /// not say what events give back.
     pub fn start_before(&self, span: Span, by_site: bool) -> Option<Start> {
         let is_before = |before: u64, chunk: &Chunk| {
             before.saturating_add(chunk.events) < span.first || chunk.last_tick < span.first_tick

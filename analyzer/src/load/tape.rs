@@ -1,5 +1,5 @@
-//! A tape read once from front to end: everything but the columns of its chunks, of which only the places are kept
-//! (about 100 bytes a chunk), so that memory does not grow with the events.
+//! A tape read once from front to end: everything but the columns of its chunks, of which only the
+//! places are kept (about 100 bytes a chunk), so that memory does not grow with the events.
 
 use super::code;
 use crate::missing::Missing;
@@ -85,7 +85,8 @@ pub struct Tape {
 /// Reads a tape.
 ///
 /// # Errors
-/// When the file cannot be read, or does not start as a tape does. Damage behind the start is part of the answer.
+/// When the file cannot be read, or does not start as a tape does. Damage behind the start is part
+/// of the answer.
 pub fn read<S: Source + ?Sized>(source: &S) -> Result<Tape> {
     let mut stream = Stream::new(source)?;
     let mut tape = Tape::default();

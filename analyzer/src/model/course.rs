@@ -1,4 +1,5 @@
-//! Evidence from sums that were looked at again and again: what lived of a site at some moments of the run. How long blocks live is not known.
+//! Evidence from sums that were looked at again and again: what lived of a site at some moments of
+//! the run. How long blocks live is not known.
 
 use super::leaks::{Axis, History, SLICES, Survivors};
 use super::verdict::Run;
@@ -9,7 +10,8 @@ const MOST: u64 = 1 << 56;
 /// A shorter course says nothing, in seconds: a program's start grows too.
 const SHORT: f64 = 8.0;
 
-/// The run that a course tells of: up to `end`, at `rate` ticks a second. `None` when it tells nothing.
+/// The run that a course tells of: up to `end`, at `rate` ticks a second. `None` when it tells
+/// nothing.
 pub fn run(course: &tape::History, totals: &Totals, end: u64, rate: u64, hidden: u64) -> Option<Run> {
     let [first, second, ..] = course.ticks[..] else { return None };
     // The moments are as far from each other as the first is from the start.
@@ -22,7 +24,8 @@ pub fn run(course: &tape::History, totals: &Totals, end: u64, rate: u64, hidden:
     is_told.then_some(Run { axis, end, seconds, active_seconds: seconds, allocs, peak_bytes, hidden, hidden_until })
 }
 
-/// A value at `tick`, on the line between the moments around it: nothing at the start, `now` at the end.
+/// A value at `tick`, on the line between the moments around it: nothing at the start, `now` at the
+/// end.
 fn between(ticks: &[u64], values: &[u64], tick: u64, start: u64, (end, now): (u64, u64)) -> u64 {
     let next = ticks.partition_point(|&moment| moment <= tick);
     let point = |place: usize| match (ticks.get(place), values.get(place)) {
@@ -35,7 +38,8 @@ fn between(ticks: &[u64], values: &[u64], tick: u64, start: u64, (end, now): (u6
     ((before as f64 + (after as f64 - before as f64) * share.min(1.0)) as u64).min(MOST)
 }
 
-/// A site over that run, as far as moments tell: between two of them it went straight on; a block is born where more live than before.
+/// A site over that run, as far as moments tell: between two of them it went straight on; a block
+/// is born where more live than before.
 pub fn history(run: &Run, course: &tape::History, site: &SiteHistory, now: &SiteSums) -> (History, Survivors) {
     let (allocs, frees) = (now.allocs.min(MOST), now.frees.min(MOST));
     let (live_blocks, live_bytes) = (allocs.saturating_sub(frees), now.bytes.saturating_sub(now.freed_bytes).min(MOST));
@@ -85,7 +89,8 @@ mod tests {
     use super::*;
     use crate::model::verdict::{Verdict, judge_course};
 
-    /// Judges a site that holds so many blocks of 100 bytes after each of 100 seconds, of which so many were freed; with so many events lost.
+    /// Judges a site that holds so many blocks of 100 bytes after each of 100 seconds, of which so
+    /// many were freed; with so many events lost.
     fn verdict(held: impl Fn(u64) -> u64, frees: u64, lost: u64) -> Verdict {
         let moments = (8..=96).step_by(8);
         let blocks: Vec<u64> = moments.clone().map(&held).collect();

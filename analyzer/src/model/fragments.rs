@@ -1,4 +1,5 @@
-//! How live blocks lie in memory: which pages they touch, how full these are, and who keeps nearly empty ones alive.
+//! How live blocks lie in memory: which pages they touch, how full these are, and who keeps nearly
+//! empty ones alive.
 
 use super::live_set::LiveSet;
 use super::row;
@@ -12,7 +13,8 @@ const EMPTY: u64 = 4;
 /// What a site holds in nearly empty pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pinned {
-    /// Bytes of the pages that it keeps from being given back; a page of several sites is divided by their live bytes.
+    /// Bytes of the pages that it keeps from being given back; a page of several sites is divided
+    /// by their live bytes.
     pub bytes: u64,
     /// Its blocks there.
     pub blocks: u64,

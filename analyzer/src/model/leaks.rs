@@ -1,5 +1,6 @@
-//! What is alive at the end, by site, with the evidence that a verdict needs: how the site's live bytes went over the run,
-//! when the survivors were born, how long their freed siblings lived and where those were freed.
+//! What is alive at the end, by site, with the evidence that a verdict needs: how the site's live
+//! bytes went over the run, when the survivors were born, how long their freed siblings lived and
+//! where those were freed.
 
 use super::live_set::{Block, LiveSet};
 use super::row;
@@ -13,7 +14,8 @@ pub const SLICES: usize = 16;
 /// Example blocks and threads kept of each site.
 pub const EXAMPLES: usize = 4;
 
-/// Classes of lifetimes: class n holds what lived less than 2^(9 + 3n) units and is in no class before; the last the rest.
+/// Classes of lifetimes: class n holds what lived less than 2^(9 + 3n) units and is in no class
+/// before; the last the rest.
 pub const LIVES: usize = 16;
 
 /// Upper bound of a class of lifetimes, in the run's unit.
@@ -28,7 +30,8 @@ pub struct Axis {
     pub by_tick: bool,
     /// The run's start.
     pub start: u64,
-    /// Where the last slice ends. What comes later (taking down what was built up) counts to the last slice.
+    /// Where the last slice ends. What comes later (taking down what was built up) counts to the
+    /// last slice.
     pub end: u64,
 }
 
@@ -57,7 +60,8 @@ pub struct History {
     pub lived: u64,
     /// The longest of these.
     pub longest_life: u64,
-    /// Of the freed ones, those freed right after a larger one was allocated here: a container that took a larger place.
+    /// Of the freed ones, those freed right after a larger one was allocated here: a container that
+    /// took a larger place.
     pub replaced: u64,
     /// Of the allocations, those that were resized away.
     pub resized: u64,
@@ -96,8 +100,8 @@ pub struct Survivors {
     pub inherited: bool,
 }
 
-/// What changes of a site with its events: an allocation touches the first of two lines of the processor's cache, a free both.
-/// Where sites are many each is a miss.
+/// What changes of a site with its events: an allocation touches the first of two lines of the
+/// processor's cache, a free both. Where sites are many each is a miss.
 #[derive(Clone, Debug, Default)]
 #[repr(C, align(128))]
 struct Row {
@@ -281,7 +285,8 @@ impl Leaks {
         (0..self.rows.len() as u32).map(|site| (site, self.history(site)))
     }
 
-    /// The survivors born in a span, by site, own ones and inherited ones apart; completes the series.
+    /// The survivors born in a span, by site, own ones and inherited ones apart; completes the
+    /// series.
     pub fn survivors(&mut self, live: &LiveSet, born: Span) -> FxHashMap<(u32, bool), Survivors> {
         self.series.resize(self.rows.len(), Series::default());
         self.rows.iter_mut().zip(&mut self.series).for_each(|(row, series)| row.fill(SLICES, series));

@@ -1,11 +1,13 @@
-//! How long blocks live, from birth to death through any resizes: a histogram by powers of ten, in all and by site.
+//! How long blocks live, from birth to death through any resizes: a histogram by powers of ten, in
+//! all and by site.
 
 use super::live_set::Block;
 use super::row;
 use crate::event::Event;
 use crate::replay::Model;
 
-/// Classes of a histogram: class n holds lifetimes below 10^n units that are in no class before; the last holds the rest.
+/// Classes of a histogram: class n holds lifetimes below 10^n units that are in no class before;
+/// the last holds the rest.
 pub const CLASSES: usize = 16;
 
 /// Lifetimes of blocks that died, and how many live on.

@@ -1,9 +1,10 @@
 //! The allocations that are alive, by allocation index.
 //!
-//! Indexes are given in order of birth, so blocks that are born together lie together: in pages of 64 places, which come and
-//! go with their blocks. A page that is no longer among the youngest keeps only room for what still lives in it, a quarter
-//! full at least, so that memory follows what lives whatever the indexes are: 60 to 230 bytes a block. What is more than
-//! memory is meant for lies in a temporary file.
+//! Indexes are given in order of birth, so blocks that are born together lie together: in pages of
+//! 64 places, which come and go with their blocks. A page that is no longer among the youngest
+//! keeps only room for what still lives in it, a quarter full at least, so that memory follows what
+//! lives whatever the indexes are: 60 to 230 bytes a block. What is more than memory is meant for
+//! lies in a temporary file.
 
 mod frames;
 mod spill;
@@ -18,9 +19,11 @@ const PLACES: usize = 64;
 const WHOLE: u8 = KINDS as u8 - 1;
 /// Pages that are young: 128 of 3 KiB stay in the processor's second-level cache.
 const YOUNG: usize = 128;
-/// Frames in memory, 3 KiB each; the others lie in a file: 192 MiB, 4 million blocks where they lie densely.
+/// Frames in memory, 3 KiB each; the others lie in a file: 192 MiB, 4 million blocks where they lie
+/// densely.
 const RESIDENT: usize = 64 << 10;
-/// Page numbers, from the first on, that are looked up in a table; those beyond in a map. 64 MiB, a thousand million births.
+/// Page numbers, from the first on, that are looked up in a table; those beyond in a map. 64 MiB, a
+/// thousand million births.
 const NEAR: usize = 16 << 20;
 /// The table may be so much longer than four times the pages that there ever were.
 const SLACK: u64 = 1 << 16;
@@ -180,8 +183,9 @@ impl LiveSet {
         (page.held & 1 << place != 0).then(|| self.frames.block(page.place(place)))
     }
 
-    /// The sites of allocations, where they are in memory; else 0. Step by step for all of them, so that the processor waits
-    /// for many places of its memory at the same time, and has the blocks at hand afterwards.
+    /// The sites of allocations, where they are in memory; else 0. Step by step for all of them, so
+    /// that the processor waits for many places of its memory at the same time, and has the blocks
+    /// at hand afterwards.
     #[inline]
     pub fn glance<const N: usize>(&self, indexes: &[u64; N]) -> [u32; N] {
         let pages = indexes.map(|index| self.page(index / PLACES as u64).unwrap_or(u32::MAX));

@@ -1,4 +1,5 @@
-//! A question about some of the blocks: what the chosen blocks did is handed on, as if there were no others.
+//! A question about some of the blocks: what the chosen blocks did is handed on, as if there were
+//! no others.
 
 use super::live_set::Block;
 use crate::event::{Event, Kind};

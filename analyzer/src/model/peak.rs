@@ -1,8 +1,9 @@
 //! Who holds how much at the moment of the greatest live bytes, in constant time an event.
 //!
-//! The peak is found only afterwards, so each site remembers what it held at the latest peak lazily: the moment of a new
-//! peak only advances an epoch. Before a site changes for the first time in an epoch, what it holds is what it held at the
-//! peak that began the epoch. Sites that never change again hold it still.
+//! The peak is found only afterwards, so each site remembers what it held at the latest peak
+//! lazily: the moment of a new peak only advances an epoch. Before a site changes for the first
+//! time in an epoch, what it holds is what it held at the peak that began the epoch. Sites that
+//! never change again hold it still.
 
 use super::live_set::Block;
 use super::row;
@@ -59,7 +60,8 @@ impl Peak {
         Peak { sites: Vec::new(), live: zero, peak: zero, most_blocks: 0, at, epoch: 0, span, inside: false }
     }
 
-    /// Begins behind what a summary tells of. The number of the event that made the peak is not known from it.
+    /// Begins behind what a summary tells of. The number of the event that made the peak is not
+    /// known from it.
     pub fn begin(&mut self, summary: &Summary) {
         self.epoch += 1;
         for sums in &summary.sites {

@@ -1,4 +1,5 @@
-//! What resizes cost: how often blocks move, how much is copied, and how long the chains of resizes of one block get.
+//! What resizes cost: how often blocks move, how much is copied, and how long the chains of resizes
+//! of one block get.
 
 use super::live_set::{Block, LiveSet};
 use super::row;

@@ -1,4 +1,5 @@
-//! How large blocks are: a histogram by powers of two, the commonest exact sizes, and what the allocator's rounding wastes.
+//! How large blocks are: a histogram by powers of two, the commonest exact sizes, and what the
+//! allocator's rounding wastes.
 
 use super::live_set::Block;
 use crate::event::Event;
@@ -20,7 +21,8 @@ pub struct Row {
     pub live_blocks: u64,
     /// Their bytes.
     pub live_bytes: u64,
-    /// Bytes that glibc's malloc adds to them by rounding (its chunks are multiples of 16, of 24 usable bytes at least).
+    /// Bytes that glibc's malloc adds to them by rounding (its chunks are multiples of 16, of 24
+    /// usable bytes at least).
     pub waste: u64,
 }
 

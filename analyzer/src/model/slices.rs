@@ -1,9 +1,10 @@
-//! What each site did in each slice of the run, so that a reader can add up any range of slices without the events, and how
-//! the live bytes went meanwhile.
+//! What each site did in each slice of the run, so that a reader can add up any range of slices
+//! without the events, and how the live bytes went meanwhile.
 //!
-//! Sparse: a cell is a site in a slot (a power of two of slices) in which it did something. When there are too many cells, slots
-//! become twice as wide, again and again: memory is bounded by the sites, whatever the number of events. Sites that did one thing
-//! have a cell however wide slots are, so widening stops early unless there are very many.
+//! Sparse: a cell is a site in a slot (a power of two of slices) in which it did something. When
+//! there are too many cells, slots become twice as wide, again and again: memory is bounded by the
+//! sites, whatever the number of events. Sites that did one thing have a cell however wide slots
+//! are, so widening stops early unless there are very many.
 
 use super::live_set::{Block, LiveSet};
 use super::row;
@@ -168,7 +169,8 @@ impl Slices {
     pub fn finish(&mut self, live: &LiveSet) {
         self.advance(self.line.len() - 1);
         self.flush();
-        // The latest slice of births of each site; blocks of a site lie together in time more often than not.
+        // The latest slice of births of each site; blocks of a site lie together in time more often
+        // than not.
         let mut births: Vec<(usize, Sums)> = Vec::new();
         for (_, block) in live.iter().filter(|(_, block)| !block.inherited) {
             let slice = self.axis.slice(if self.axis.by_tick { block.tick } else { block.number });
@@ -203,7 +205,8 @@ impl Slices {
     }
 
     fn bound(&mut self) {
-        // Putting in order costs more than keeping: so it happens when cells may have doubled since the last time.
+        // Putting in order costs more than keeping: so it happens when cells may have doubled since
+        // the last time.
         if self.cells.len() > self.patience {
             merge(&mut self.cells);
             while self.cells.len() > self.limit && self.widen() {}

@@ -1,4 +1,5 @@
-//! Live bytes and blocks over a run, in so many equal slices of its time (of its events where there are no times).
+//! Live bytes and blocks over a run, in so many equal slices of its time (of its events where there
+//! are no times).
 
 use super::live_set::Block;
 use crate::event::{Event, Kind, Moment};
@@ -35,7 +36,8 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Slices from one moment to another. Events before are the history that says what is live at the start.
+    /// Slices from one moment to another. Events before are the history that says what is live at
+    /// the start.
     pub fn new(from: Moment, to: Moment, by_tick: bool, slices: usize) -> Self {
         let (start, end) = if by_tick { (from.tick, to.tick) } else { (from.number, to.number) };
         let slices = slices.max(1);

@@ -30,7 +30,8 @@ impl Totals {
         totals
     }
 
-    /// The end: what a fork child inherited and never touched is known from the tape's record alone.
+    /// The end: what a fork child inherited and never touched is known from the tape's record
+    /// alone.
     pub fn finish(mut self, inherited: Option<&Inherited>) -> heaptape_formats::tape::Totals {
         let (blocks, bytes) = inherited.map_or((0, 0), |record| (record.blocks, record.bytes));
         self.sums.inherited_blocks = self.seen.0.max(blocks).saturating_sub(self.gone.0);

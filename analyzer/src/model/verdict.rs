@@ -1,6 +1,7 @@
-//! What a site's survivors are, judged from their evidence. The rules stand in [`shape`], in the order in which they apply; a
-//! share is a share of the run. Where events are missing, a verdict is given only when it would be the same without as many
-//! survivors as events are missing: a free of any of them may be among those.
+//! What a site's survivors are, judged from their evidence. The rules stand in [`shape`], in the
+//! order in which they apply; a share is a share of the run. Where events are missing, a verdict is
+//! given only when it would be the same without as many survivors as events are missing: a free of
+//! any of them may be among those.
 
 use super::leaks::{Axis, History, SLICES, Survivors};
 use rustc_hash::FxHashMap;
@@ -50,7 +51,8 @@ impl Verdict {
         }
     }
 
-    /// How much a byte of it weighs when leaks are put in order: what grows comes before what is merely large.
+    /// How much a byte of it weighs when leaks are put in order: what grows comes before what is
+    /// merely large.
     pub const fn weight(self) -> u64 {
         match self {
             Verdict::Growing => 128,
@@ -71,7 +73,8 @@ pub struct Run {
     pub end: u64,
     /// Its length in seconds; 0 when not known.
     pub seconds: f64,
-    /// Seconds from its start to its last allocation; 0 when not known. An end that is seen late, or a wait before it, shows no growth.
+    /// Seconds from its start to its last allocation; 0 when not known. An end that is seen late,
+    /// or a wait before it, shows no growth.
     pub active_seconds: f64,
     /// Allocations and resizes of all sites.
     pub allocs: u64,
@@ -96,15 +99,16 @@ const POOL: u64 = 4;
 /// Slices of a quarter.
 const QUARTER: usize = SLICES / 4;
 
-/// Growth in a run shorter than this many seconds is too little to tell: every program allocates what it keeps while it starts.
+/// Growth in a run shorter than this many seconds is too little to tell: every program allocates
+/// what it keeps while it starts.
 pub const FLOOR_SECONDS: f64 = 1.0;
 /// So is growth by fewer bytes than this, if it is also less than [`FLOOR_SHARE`].
 pub const FLOOR_BYTES: u64 = 64 << 10;
 /// Growth by at least this share of the run's most live bytes counts, however few bytes it is.
 pub const FLOOR_SHARE: f64 = 0.01;
 
-/// The growth of a run, summed by what people would call one leak (the function that allocates): a leak that comes from many stacks is
-/// judged by all of them together.
+/// The growth of a run, summed by what people would call one leak (the function that allocates): a
+/// leak that comes from many stacks is judged by all of them together.
 #[derive(Clone, Debug)]
 pub struct Growth<K> {
     bytes: FxHashMap<K, u64>,
@@ -132,7 +136,8 @@ impl<K: Hash + Eq> Growth<K> {
         let is_small = bytes < FLOOR_BYTES && (bytes as f64) < FLOOR_SHARE * run.peak_bytes as f64;
         match verdict {
             Verdict::Growing if is_short || is_small => Verdict::TooLittle,
-            // Slow growth is little by its nature: only a run that shows no growth at all says nothing of it.
+            // Slow growth is little by its nature: only a run that shows no growth at all says
+            // nothing of it.
             Verdict::Slow if is_short => Verdict::TooLittle,
             verdict => verdict,
         }
@@ -147,7 +152,8 @@ pub fn judge(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     judge_by(shape, run, history, survivors)
 }
 
-/// Judges a site of which only sums are known, at some moments: growth is told where nothing else could look so, and what stays.
+/// Judges a site of which only sums are known, at some moments: growth is told where nothing else
+/// could look so, and what stays.
 pub fn judge_course(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     judge_by(course_shape, run, history, survivors)
 }
@@ -171,8 +177,8 @@ fn judge_by(
     if stands { verdict } else { Verdict::Uncertain }
 }
 
-/// The evidence without as many of the youngest or oldest survivors as events are missing. What was born behind the last gap
-/// cannot have been freed in it.
+/// The evidence without as many of the youngest or oldest survivors as events are missing. What was
+/// born behind the last gap cannot have been freed in it.
 fn without(run: &Run, history: &History, survivors: &Survivors, youngest: bool) -> (History, Survivors) {
     let (mut history, mut left) = (history.clone(), survivors.clone());
     let size = survivors.bytes / survivors.blocks.max(1);
@@ -245,7 +251,8 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     Verdict::OneTime
 }
 
-/// The same without ages: what frees anything must rise from quarter to quarter and be born in three slices of four.
+/// The same without ages: what frees anything must rise from quarter to quarter and be born in
+/// three slices of four.
 fn course_shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     if history.died == 0 {
         return shape(run, history, survivors);
@@ -258,7 +265,8 @@ fn course_shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict 
     if is_slow(run, history, survivors, survivors.blocks) { Verdict::Slow } else { Verdict::Growing }
 }
 
-/// Whether growth by so many blocks is slow: in number, as a part of what was allocated, or in time.
+/// Whether growth by so many blocks is slow: in number, as a part of what was allocated, or in
+/// time.
 fn is_slow(run: &Run, history: &History, survivors: &Survivors, blocks: u64) -> bool {
     let grown = blocks as f64;
     let light = (survivors.bytes as f64) < LIGHT * run.peak_bytes as f64;
@@ -269,8 +277,9 @@ fn is_slow(run: &Run, history: &History, survivors: &Survivors, blocks: u64) -> 
     blocks < FEW || (rare && light)
 }
 
-/// Survivors that are older than any freed sibling ever got, a slice's width apart; and whether they come from all over the
-/// run, and not from its start alone, as the entries of a cache do that are too popular to be replaced.
+/// Survivors that are older than any freed sibling ever got, a slice's width apart; and whether
+/// they come from all over the run, and not from its start alone, as the entries of a cache do that
+/// are too popular to be replaced.
 fn strays(run: &Run, history: &History, survivors: &Survivors) -> (u64, bool) {
     let width = (run.axis.end.saturating_sub(run.axis.start) / SLICES as u64).saturating_add(1);
     let old_enough = run.axis.end.saturating_sub(run.axis.start).saturating_sub(history.longest_life) / width;
@@ -281,8 +290,8 @@ fn strays(run: &Run, history: &History, survivors: &Survivors) -> (u64, bool) {
     (births.iter().sum(), held > 2 && held * 3 >= eligible && late)
 }
 
-/// Live bytes stay within a tenth of their most through the second half of the run, while blocks come and go: at least as
-/// many were freed as live.
+/// Live bytes stay within a tenth of their most through the second half of the run, while blocks
+/// come and go: at least as many were freed as live.
 fn is_plateau(history: &History, survivors: &Survivors) -> bool {
     let half = &history.series[SLICES / 2 - 1..];
     let (least, most) = (half.iter().min().copied().unwrap_or(0), half.iter().max().copied().unwrap_or(0));
@@ -290,14 +299,15 @@ fn is_plateau(history: &History, survivors: &Survivors) -> bool {
     flat && survivors.blocks >= POOL && survivors.births[SLICES / 2..].iter().any(|&births| births > 0)
 }
 
-/// Live bytes rise by more than a tenth from each quarter of the run to the next, from the second on.
+/// Live bytes rise by more than a tenth from each quarter of the run to the next, from the second
+/// on.
 fn rises(history: &History) -> bool {
     let quarter = |number: usize| history.series[number * QUARTER..][..QUARTER].iter().map(|&b| b as f64).sum::<f64>();
     quarter(2) > 1.1 * quarter(1) && quarter(3) > 1.1 * quarter(2)
 }
 
-/// Blocks that were resized, or replaced by larger ones, again and again, while their number stayed the same; and the largest
-/// of all lives.
+/// Blocks that were resized, or replaced by larger ones, again and again, while their number stayed
+/// the same; and the largest of all lives.
 fn is_container(history: &History, survivors: &Survivors) -> bool {
     let resized = survivors.resized * 2 > survivors.blocks && history.resized >= survivors.blocks;
     let replaced = history.died >= 3 && history.replaced * 10 >= history.died * 9;
@@ -305,14 +315,15 @@ fn is_container(history: &History, survivors: &Survivors) -> bool {
     (resized || replaced) && same_number && survivors.largest == history.largest
 }
 
-/// Whether a site without survivors was emptied only at the run's end: all that was ever allocated lived together, in the last
-/// quarter.
+/// Whether a site without survivors was emptied only at the run's end: all that was ever allocated
+/// lived together, in the last quarter.
 pub fn is_kept_to_exit(history: &History) -> bool {
     let kept = history.bytes - history.bytes / 10;
     history.live_blocks == 0 && history.died > 0 && history.most_bytes >= kept && fullest(history).1 >= SLICES - QUARTER
 }
 
-/// Whether sites that were kept to the exit grew through the run: more lived at the end than in the middle.
+/// Whether sites that were kept to the exit grew through the run: more lived at the end than in the
+/// middle.
 pub fn is_freed_at_exit(history: &History) -> bool {
     let (most, at) = fullest(history);
     history.died >= FEW && at >= SLICES - QUARTER && history.series[at / 2] <= most - most / 4
@@ -323,7 +334,8 @@ fn fullest(history: &History) -> (u64, usize) {
     history.series.iter().zip(0..).fold((0, 0), |most, (&live, at)| most.max((live, at)))
 }
 
-/// Bytes a unit of the run (a tick or an event) by which the site grows: least squares over the ends of the slices.
+/// Bytes a unit of the run (a tick or an event) by which the site grows: least squares over the
+/// ends of the slices.
 pub fn slope(run: &Run, history: &History) -> f64 {
     let width = run.axis.end.saturating_sub(run.axis.start) as f64 / SLICES as f64;
     if width <= 0.0 {
@@ -344,7 +356,8 @@ pub fn slope(run: &Run, history: &History) -> f64 {
 mod tests {
     use super::*;
 
-    /// The verdict on growth of so many bytes, spread over so many stacks of one function, in a run of so many seconds.
+    /// The verdict on growth of so many bytes, spread over so many stacks of one function, in a run
+    /// of so many seconds.
     fn settled(verdict: Verdict, bytes: u64, stacks: u64, active_seconds: f64) -> Verdict {
         let axis = Axis { by_tick: true, start: 0, end: 100 };
         let run = Run {

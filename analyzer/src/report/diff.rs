@@ -1,7 +1,9 @@
-//! `heaptape diff`: what changed between two runs, builds, processes or moments, whatever files hold them.
+//! `heaptape diff`: what changed between two runs, builds, processes or moments, whatever files
+//! hold them.
 //!
-//! Sites are matched by the names of their innermost frames of the program, and among those by line, so that neither moved
-//! addresses nor lines that were added above them make two of one. What stays within the noise is summed up and not listed.
+//! Sites are matched by the names of their innermost frames of the program, and among those by
+//! line, so that neither moved addresses nor lines that were added above them make two of one. What
+//! stays within the noise is summed up and not listed.
 
 mod matching;
 mod side;
@@ -240,8 +242,9 @@ fn peaks(a: &[Measured], b: &[Measured]) -> Option<(f64, f64)> {
     Some((mean(a)?, mean(b)?))
 }
 
-/// A change is noise when it is small beside the site itself or beside the whole side, or lies within what runs of one side
-/// differ by among themselves. Blocks count as well as bytes: each in its own measure.
+/// A change is noise when it is small beside the site itself or beside the whole side, or lies
+/// within what runs of one side differ by among themselves. Blocks count as well as bytes: each in
+/// its own measure.
 fn is_noise(pair: &Pair, whole: &Values, options: &Options) -> bool {
     let (a, b, spread, whole) = (pair.a.all(), pair.b.all(), pair.spread.all(), whole.all());
     (0..4).all(|at| {

@@ -90,7 +90,8 @@ impl Filter {
     /// Whether each name matches something of these processes.
     ///
     /// # Errors
-    /// When one matches nothing, or a range of sizes or ages is empty: an answer about nothing would look like a good one.
+    /// When one matches nothing, or a range of sizes or ages is empty: an answer about nothing
+    /// would look like a good one.
     pub fn check(&self, images: &[&Image], symbols: &mut Symbolizer) -> Result<(), String> {
         if self.min_size > self.max_size && self.max_size.is_some() {
             return Err("--min-size is greater than --max-size".into());
@@ -230,7 +231,8 @@ impl Query {
         self.replay_from(image, None, span, symbols, progress, model)
     }
 
-    /// Where the pass may begin that needs what was live at the start of a span: of chosen blocks alone that is not known.
+    /// Where the pass may begin that needs what was live at the start of a span: of chosen blocks
+    /// alone that is not known.
     pub(super) fn start(&self, image: &Image, span: Span, by_site: bool) -> Option<Start> {
         if self.filter.is_all() { image.start_before(span, by_site) } else { None }
     }

@@ -1,4 +1,5 @@
-//! `heaptape fragmentation`: how live blocks lie in memory at a moment (`--until`, or the end), and who keeps nearly empty pages.
+//! `heaptape fragmentation`: how live blocks lie in memory at a moment (`--until`, or the end), and
+//! who keeps nearly empty pages.
 
 use super::questions::{Answer, Query, Shown, ask, group};
 use super::{Error, Outcome};

@@ -26,8 +26,8 @@ pub struct FrameJson {
     pub offset: String,
     /// Whether it was inlined into the next one.
     pub inlined: bool,
-    /// Whether it belongs to the program, and not to an allocator wrapper or a container; nor to an interpreter, if the stack
-    /// has frames of what that runs.
+    /// Whether it belongs to the program, and not to an allocator wrapper or a container; nor to an
+    /// interpreter, if the stack has frames of what that runs.
     pub program: bool,
     /// Whether it is the frame of its stack that reports blame.
     pub blamed: bool,
@@ -74,14 +74,16 @@ pub fn stack_json(symbols: &mut Symbolizer, stacks: &Stacks, site: u32) -> Vec<F
 /// What is blamed for the allocations of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The names of the innermost frames that are blamed, innermost first; one name for a function that calls itself.
+    /// The names of the innermost frames that are blamed, innermost first; one name for a function
+    /// that calls itself.
     pub names: Vec<String>,
     /// The innermost of these frames.
     pub frame: Frame,
 }
 
-/// The innermost `count` frames of a stack that are blamed, inlined ones among them, with the numbers of their sites; by the
-/// roles that `role` gives. Reads no more of the stack than it needs.
+/// The innermost `count` frames of a stack that are blamed, inlined ones among them, with the
+/// numbers of their sites; by the roles that `role` gives. Reads no more of the stack than it
+/// needs.
 pub fn blamed_frames(
     symbols: &mut Symbolizer,
     stacks: &Stacks,
@@ -154,8 +156,8 @@ impl Lines {
     }
 }
 
-/// One line for a place: the innermost frame that is blamed with its line, or with how many lines a row sums up; then its
-/// callers.
+/// One line for a place: the innermost frame that is blamed with its line, or with how many lines a
+/// row sums up; then its callers.
 pub fn place_line(place: &Place, lines_of: &Lines) -> String {
     let first = match lines_of.count() {
         0 | 1 => frame_line(&Frame { inlined: false, ..place.frame.clone() }),

@@ -1,4 +1,5 @@
-//! Advice that a recording's own stacks give a reader: what hides allocations, and how to record them.
+//! Advice that a recording's own stacks give a reader: what hides allocations, and how to record
+//! them.
 
 use crate::load::Image;
 use crate::program_frames::is_cpython;
@@ -24,14 +25,15 @@ const FUNCTIONS: &[&str] = &[
     "arena_map_get",
 ];
 
-/// Bytes of a middle and of a bottom node of the tree in which pymalloc finds its arenas: 2^15 pointers, and 2^14 pairs of
-/// `int` (CPython 3.10 and later, 64 bits).
+/// Bytes of a middle and of a bottom node of the tree in which pymalloc finds its arenas: 2^15
+/// pointers, and 2^14 pairs of `int` (CPython 3.10 and later, 64 bits).
 const NODES: [u64; 2] = [262_144, 131_072];
 
 /// `arena_map_get` allocates both kinds of node: its two calls are not further apart than this.
 const FARTHEST: u64 = 4096;
 
-/// What a reader of this image should do differently, if anything. `rows`: what is known of its sites' sums.
+/// What a reader of this image should do differently, if anything. `rows`: what is known of its
+/// sites' sums.
 pub(super) fn of(image: &Image, rows: &[SiteSums], symbols: &mut Symbolizer) -> Option<String> {
     let stacks = image.stacks();
     let is_used = has_function(stacks, symbols) || has_nodes(stacks, rows);
@@ -59,7 +61,8 @@ fn has_function(stacks: &Stacks, symbols: &mut Symbolizer) -> bool {
     })
 }
 
-/// Whether one function of CPython, which may have no name, allocates both kinds of node and nothing else.
+/// Whether one function of CPython, which may have no name, allocates both kinds of node and
+/// nothing else.
 fn has_nodes(stacks: &Stacks, rows: &[SiteSums]) -> bool {
     let mut calls: FxHashMap<u32, [Option<u64>; 2]> = FxHashMap::default();
     for row in rows.iter().filter(|row| row.allocs > 0) {

@@ -1,4 +1,5 @@
-//! JSON for scripts, on terminals too: what could steer a terminal is escaped, which JSON allows for any character.
+//! JSON for scripts, on terminals too: what could steer a terminal is escaped, which JSON allows
+//! for any character.
 
 use crate::text;
 use serde::Serialize;

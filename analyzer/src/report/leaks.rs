@@ -42,7 +42,8 @@ pub struct Leak<'a> {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// The most bytes that lived at once of what grew through the run and was freed only at its end; else 0.
+    /// The most bytes that lived at once of what grew through the run and was freed only at its
+    /// end; else 0.
     pub grown: u64,
     evidence: Option<Evidence>,
     /// What the run-time keeps here on purpose.
@@ -90,7 +91,8 @@ pub struct Total {
     pub blocks: u64,
     /// Stacks that they come from.
     pub stacks: u64,
-    /// The most bytes that lived at once of what grew through the run and was freed only at its end, summed over processes.
+    /// The most bytes that lived at once of what grew through the run and was freed only at its
+    /// end, summed over processes.
     pub grown_bytes: u64,
 }
 
@@ -117,7 +119,8 @@ pub struct Found<'a> {
     pub rules: Rules,
 }
 
-/// Leaks one by one: stacks are named as they are written, so that there is never more than one in memory.
+/// Leaks one by one: stacks are named as they are written, so that there is never more than one in
+/// memory.
 struct Each<'a>(&'a [Leak<'a>], &'a RefCell<Symbolizer>);
 
 impl Serialize for Each<'_> {
@@ -145,16 +148,18 @@ impl Serialize for Each<'_> {
 /// How leaks are shown.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Stacks are merged when so many innermost frames of the program are the same; 0: only when they are the same
-    /// throughout.
+    /// Stacks are merged when so many innermost frames of the program are the same; 0: only when
+    /// they are the same throughout.
     pub depth: usize,
-    /// Frames of each stack in text, `usize::MAX`: all; none: a few, or as many as stacks are merged by.
+    /// Frames of each stack in text, `usize::MAX`: all; none: a few, or as many as stacks are
+    /// merged by.
     pub frames: Option<usize>,
     /// How many are listed; JSON lists all unless this was asked for.
     pub top: Option<usize>,
     /// Files of suppressions.
     pub suppressions: Vec<PathBuf>,
-    /// Whether what the run-time keeps on purpose is told apart, and the program's own suppressions hold.
+    /// Whether what the run-time keeps on purpose is told apart, and the program's own suppressions
+    /// hold.
     pub built_in: bool,
     /// Print suppressions of what is found, instead.
     pub generate: Option<Dialect>,
@@ -355,7 +360,8 @@ fn settle(run: &Run, leaks: &mut [Leak], symbols: &mut Symbolizer) {
     }
 }
 
-/// Functions whose sites were emptied only at the end. While events are missing nothing is said: what looks empty may not be.
+/// Functions whose sites were emptied only at the end. While events are missing nothing is said:
+/// what looks empty may not be.
 fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, by: By, symbols: &mut Symbolizer, found: &mut Found<'a>) {
     let mut groups: FxHashMap<Vec<String>, Group> = FxHashMap::default();
     for (site, history) in model.histories().filter(|(_, history)| run.hidden == 0 && is_kept_to_exit(history)) {
@@ -385,7 +391,8 @@ fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, by: By, symbols: &mut
     found.total.grown_bytes = found.total.grown_bytes.saturating_add(together(&all));
 }
 
-/// Leaks of sums: what was allocated and not freed, with evidence where the sums were looked at through the run.
+/// Leaks of sums: what was allocated and not freed, with evidence where the sums were looked at
+/// through the run.
 fn of_sums<'a>(
     image: &'a Image,
     query: &Query,

@@ -26,7 +26,8 @@ struct PeakAnswer {
     holders: Vec<Row>,
 }
 
-/// `heaptape peak`. Own peaks need a pass over the events; without them the recorder's sums answer the rest.
+/// `heaptape peak`. Own peaks need a pass over the events; without them the recorder's sums answer
+/// the rest.
 ///
 /// # Errors
 /// When nothing can be read, or `out` fails.

@@ -1,5 +1,6 @@
-//! Writes function names into the profiles of a recording, so that mpatrol's own mprof shows them: symbol tables only. A profile of very
-//! many stacks is compressed, as the recorder compresses a long trace.
+//! Writes function names into the profiles of a recording, so that mpatrol's own mprof shows them:
+//! symbol tables only. A profile of very many stacks is compressed, as the recorder compresses a
+//! long trace.
 
 use super::Error;
 use crate::load::{self, Image, Recording};
@@ -16,8 +17,8 @@ use std::path::Path;
 /// Bytes up to which a profile stays as mpatrol's own mprof reads it: 200,000 call sites.
 pub const PLAIN_LIMIT: u64 = 16 << 20;
 
-/// Names the functions in each image's profile. One of more than `plain` bytes is compressed, where its trace is. A profile that has names,
-/// or is another machine's, stays as it is.
+/// Names the functions in each image's profile. One of more than `plain` bytes is compressed, where
+/// its trace is. A profile that has names, or is another machine's, stays as it is.
 ///
 /// # Errors
 /// When a profile cannot be written.
@@ -113,8 +114,8 @@ pub(crate) fn named(profile: &Profile, image: &Image, symbols: &mut Symbolizer) 
     builder.build()
 }
 
-/// Writes beside the file and renames: a reader sees the old one or the new one. A new one whose name has a suffix is read only when the
-/// old one is gone.
+/// Writes beside the file and renames: a reader sees the old one or the new one. A new one whose
+/// name has a suffix is read only when the old one is gone.
 fn replace(path: &Path, suffix: &str, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let beside = path.with_extension("mptl.tmp");
     let new = path.with_extension(format!("mptl{suffix}"));

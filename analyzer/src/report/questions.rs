@@ -1,4 +1,5 @@
-//! What the one-question reports have in common: what was asked, of which images, and how sites are grouped and shown.
+//! What the one-question reports have in common: what was asked, of which images, and how sites are
+//! grouped and shown.
 
 use super::filter::Filter;
 use super::frames::{FrameJson, Lines, Place, place, place_line, stack_json};
@@ -59,8 +60,8 @@ impl Query {
     /// The processes that were asked for.
     ///
     /// # Errors
-    /// When the answer would be about nothing: nothing was recorded, or no process, thread, module or function has a name that was given,
-    /// or the time range holds nothing.
+    /// When the answer would be about nothing: nothing was recorded, or no process, thread, module
+    /// or function has a name that was given, or the time range holds nothing.
     pub fn images<'a>(&self, recordings: &'a [Recording], symbols: &mut Symbolizer) -> Result<Vec<&'a Image>, Error> {
         let chosen = self.processes.choose(recordings).map_err(Error::Unanswerable)?;
         self.range.check(&chosen).map_err(Error::Unanswerable)?;
@@ -78,7 +79,8 @@ pub struct Head {
     pub exe: String,
     /// Folder in the recording.
     pub folder: String,
-    /// Mean bytes between samples; 0 when every event was recorded. Of a sample bytes are estimates, and blocks are those of the sample.
+    /// Mean bytes between samples; 0 when every event was recorded. Of a sample bytes are
+    /// estimates, and blocks are those of the sample.
     pub sample_bytes: u64,
     /// Whether nothing is missing.
     pub complete: bool,
@@ -284,7 +286,8 @@ impl<const N: usize> Group<N> {
     }
 }
 
-/// A moment of an image: nanoseconds after the start where times are known, and the events before it.
+/// A moment of an image: nanoseconds after the start where times are known, and the events before
+/// it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct When {
     /// Nanoseconds after the start.

@@ -1,4 +1,5 @@
-//! A stack as lines of text: from the frame that is blamed outwards, with an interpreter's own frames folded.
+//! A stack as lines of text: from the frame that is blamed outwards, with an interpreter's own
+//! frames folded.
 
 use super::frames::{frame_line, frames_of};
 use crate::program_frames::{Role, blamed};
@@ -18,11 +19,11 @@ struct Line {
     script: bool,
 }
 
-/// A stack for text reports: at most `count` frames from the one that is blamed on, and how many outer ones follow.
-/// `usize::MAX`: every frame, wrappers and the interpreter's own among them.
+/// A stack for text reports: at most `count` frames from the one that is blamed on, and how many
+/// outer ones follow. `usize::MAX`: every frame, wrappers and the interpreter's own among them.
 ///
-/// Runs of an interpreter's own frames are one line. Functions of scripts are kept where others are left out. A line that
-/// would hide a single frame shows it.
+/// Runs of an interpreter's own frames are one line. Functions of scripts are kept where others are
+/// left out. A line that would hide a single frame shows it.
 pub fn text_stack(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, count: usize) -> (Vec<String>, usize) {
     let frames = frames_of(symbols, stacks, site);
     if count == usize::MAX && !frames.is_empty() {
@@ -65,7 +66,8 @@ fn folded(frames: &[Frame]) -> Vec<Line> {
     lines
 }
 
-/// At most `count` frames and the functions of scripts among the others; how many frames at the end are left out.
+/// At most `count` frames and the functions of scripts among the others; how many frames at the end
+/// are left out.
 fn shortened(lines: Vec<Line>, count: usize) -> (Vec<String>, usize) {
     let (mut frames, mut scripts) = (0, 0);
     let kept: Vec<bool> = lines

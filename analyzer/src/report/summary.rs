@@ -1,4 +1,5 @@
-//! The summary: what a run did with its heap, on one screen. `heaptape record` prints it, and `heaptape report`.
+//! The summary: what a run did with its heap, on one screen. `heaptape record` prints it, and
+//! `heaptape report`.
 
 use super::frames::{Lines, Place, place, place_line};
 use super::questions::Query;
@@ -18,7 +19,8 @@ use std::io::{self, Write};
 
 /// Rows of each ranking.
 const ROWS: usize = 5;
-/// Sites of a ranking that are named and grouped when nobody may be kept waiting: 20,000 take 30 ms.
+/// Sites of a ranking that are named and grouped when nobody may be kept waiting: 20,000 take 30
+/// ms.
 const QUICK: usize = 20_000;
 /// Processes listed one by one.
 const PROCESSES: usize = 8;
@@ -48,7 +50,8 @@ pub struct Process {
     pub exit: Option<Exit>,
     /// Nanoseconds from attach to the last thing known.
     pub duration_ns: u64,
-    /// Nanoseconds that the process had run before: its earlier part is in another recording, or in none.
+    /// Nanoseconds that the process had run before: its earlier part is in another recording, or in
+    /// none.
     pub earlier_ns: u64,
     /// Whether the program has a `malloc` of its own, so that only what that passes on is recorded.
     pub own_malloc: bool,
@@ -57,7 +60,8 @@ pub struct Process {
     pub numbers: Numbers,
     /// What is missing, in words.
     pub missing: Vec<String>,
-    /// Whether `lost_events` are all that are lost: nothing is missing of which it is not known how many events are in it.
+    /// Whether `lost_events` are all that are lost: nothing is missing of which it is not known how
+    /// many events are in it.
     pub lost_is_exact: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Totals and sums by site of an image, the cheapest way that gives them: the tape's own summary, a profile's, or a replay.
+//! Totals and sums by site of an image, the cheapest way that gives them: the tape's own summary, a
+//! profile's, or a replay.
 
 use super::Error;
 use super::questions::Query;
@@ -32,7 +33,8 @@ impl Sums {
     /// Whether they say what was freed.
     ///
     /// # Errors
-    /// When they hold only bytes that were alive at the peak and at some other moment, as Massif's do.
+    /// When they hold only bytes that were alive at the peak and at some other moment, as Massif's
+    /// do.
     pub(super) fn needs_frees(&self, image: &Image) -> Result<(), Error> {
         if self.totals.allocs > 0 || self.sites.iter().all(|row| row.peak_bytes == 0) {
             return Ok(());
@@ -50,7 +52,8 @@ pub fn sums(image: &Image, progress: &Progress) -> Sums {
     }
 }
 
-/// The same for an image that was written a moment ago: its trace is not read to see whether it is whole.
+/// The same for an image that was written a moment ago: its trace is not read to see whether it is
+/// whole.
 pub fn sums_of_new(image: &Image, progress: &Progress) -> Sums {
     match image.ready_sums() {
         Some(ready) => of_ready(image, ready, Vec::new()),

@@ -1,4 +1,5 @@
-//! Gates for CI: `--fail-if 'leaked > 0'`. What is measured, whether it passes, and why not in at most 20 lines.
+//! Gates for CI: `--fail-if 'leaked > 0'`. What is measured, whether it passes, and why not in at
+//! most 20 lines.
 
 mod expression;
 mod files;
@@ -75,7 +76,8 @@ pub struct Verdicts {
     pub thresholds: Vec<Judged>,
     /// What is missing of the recordings, in words: a gate that passed may not have seen all.
     pub missing: Vec<String>,
-    /// What else a reader should know: processes that were not recorded, or several that were named as one.
+    /// What else a reader should know: processes that were not recorded, or several that were named
+    /// as one.
     pub notes: Vec<String>,
 }
 
@@ -106,7 +108,8 @@ pub fn judge(
     let mut symbols = query.symbolizer();
     let recordings = query.open()?;
     let needs = |of: fn(&Expression) -> bool| thresholds.iter().any(of);
-    // Whatever is measured, a recording of nothing passes no gate. A comparison looks at both sides by itself.
+    // Whatever is measured, a recording of nothing passes no gate. A comparison looks at both sides
+    // by itself.
     if needs(|threshold| !threshold.is_of_diff()) {
         let images = query.images(&recordings, &mut symbols)?;
         verdicts.notes.extend(query.processes.note(&images));

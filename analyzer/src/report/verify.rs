@@ -1,4 +1,5 @@
-//! `heaptape verify`: is a recording whole, and do its parts agree? Everything is read; the ledger is printed.
+//! `heaptape verify`: is a recording whole, and do its parts agree? Everything is read; the ledger
+//! is printed.
 
 use super::{Error, Outcome};
 use crate::event::{Event, Kind, Span};
@@ -129,7 +130,8 @@ fn verify(image: &Image, progress: &Progress, screen: &mut Screen) -> io::Result
         return Ok(wrong);
     }
     if let Events::Taped { .. } = image.events {
-        // The real free came after its address was used again: it is counted, and the trace has it as one that nobody saw.
+        // The real free came after its address was used again: it is counted, and the trace has it
+        // as one that nobody saw.
         let stated =
             image.tape.summary.as_ref().filter(|_| image.tape.summary_is_last && image.tape.inherited.is_none());
         let late = stated.map_or(0, |stated| totals.implied_frees.saturating_sub(stated.totals.implied_frees));
@@ -161,8 +163,9 @@ fn verify(image: &Image, progress: &Progress, screen: &mut Screen) -> io::Result
     Ok(wrong)
 }
 
-/// Prints the accounting, and checks the recorder's own ledger: each thread's `emitted = recorded + lost + sampled out`, and its `recorded`
-/// against the events that were read. Of those, `late` may be missing in all: the trace has them as frees that nobody saw.
+/// Prints the accounting, and checks the recorder's own ledger: each thread's `emitted = recorded +
+/// lost + sampled out`, and its `recorded` against the events that were read. Of those, `late` may
+/// be missing in all: the trace has them as frees that nobody saw.
 fn ledger(
     image: &Image,
     accounting: &Accounting,

@@ -2,13 +2,14 @@
 
 use crate::stacks::Named;
 
-/// What a perf map's name says. V8 and CPython tell file and line in it; V8 also how far it has compiled the function, which changes while
-/// the program runs and would make two functions of one.
+/// What a perf map's name says. V8 and CPython tell file and line in it; V8 also how far it has
+/// compiled the function, which changes while the program runs and would make two functions of one.
 pub fn code_name(name: &[u8]) -> Named {
     v8(name).or_else(|| python(name)).unwrap_or_else(|| Named { function: name.to_vec(), ..Named::default() })
 }
 
-/// `JS:*function file:line:column`; the function may have no name, and other words than `JS` stand for pieces of source too.
+/// `JS:*function file:line:column`; the function may have no name, and other words than `JS` stand
+/// for pieces of source too.
 fn v8(name: &[u8]) -> Option<Named> {
     const KINDS: [&[u8]; 6] = [b"JS:", b"LazyCompile:", b"Function:", b"Script:", b"Eval:", b"Module:"];
     let rest = KINDS.iter().find_map(|kind| name.strip_prefix(*kind))?;

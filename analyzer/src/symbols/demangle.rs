@@ -6,7 +6,8 @@ use std::fmt::{self, Write};
 const LONGEST_SYMBOL: usize = 4096;
 /// A demangled name ends here.
 const LONGEST_NAME: usize = 16 * 1024;
-/// Depth of nesting that is followed; deeper names are shown as they are. 96 frames of the demangler stay below 100 KB of stack.
+/// Depth of nesting that is followed; deeper names are shown as they are. 96 frames of the
+/// demangler stay below 100 KB of stack.
 const DEEPEST: u32 = 96;
 /// What compilers append to the name of a part or copy of a function.
 const CLONES: &[&str] = &[".cold", ".part", ".constprop", ".isra", ".lto_priv", ".localalias", ".llvm"];
@@ -24,7 +25,8 @@ impl Write for Bounded {
     }
 }
 
-/// The function's name. C++ names come without parameters and return type, Rust names without their hash.
+/// The function's name. C++ names come without parameters and return type, Rust names without their
+/// hash.
 pub fn demangle(symbol: &[u8]) -> String {
     let text = String::from_utf8_lossy(symbol);
     let symbol = whole_function(&text);

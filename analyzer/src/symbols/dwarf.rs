@@ -1,4 +1,5 @@
-//! Source lines and inlined functions from DWARF, by addr2line. Made only for modules of which a frame is printed.
+//! Source lines and inlined functions from DWARF, by addr2line. Made only for modules of which a
+//! frame is printed.
 
 use super::elf::Elf;
 use super::files::package;
@@ -72,7 +73,8 @@ impl Debug {
         Some(Arc::new(unit))
     }
 
-    /// The name of a C++ function with its scopes, by the offset of its entry in the unit of an address.
+    /// The name of a C++ function with its scopes, by the offset of its entry in the unit of an
+    /// address.
     fn whole_name(&self, address: u64, offset: gimli::UnitOffset<usize>) -> Option<String> {
         let mut lookup = self.context.find_dwarf_and_unit(address);
         let unit = loop {

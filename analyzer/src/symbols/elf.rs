@@ -1,5 +1,6 @@
-//! An ELF file on disk: build-id, function symbols and sections, each read only when asked for. Whatever is wrong with a
-//! file, the answer is "nothing found": names are a help, never a condition.
+//! An ELF file on disk: build-id, function symbols and sections, each read only when asked for.
+//! Whatever is wrong with a file, the answer is "nothing found": names are a help, never a
+//! condition.
 
 use flate2::read::ZlibDecoder;
 use heaptape_formats::tape::Codec;
@@ -102,7 +103,8 @@ impl Elf {
         Some((endian, header.sections(endian, &self.cache).ok()?))
     }
 
-    /// Link-time addresses of what is mapped as code: from the first executable segment's start to the last one's end.
+    /// Link-time addresses of what is mapped as code: from the first executable segment's start to
+    /// the last one's end.
     pub fn code(&self) -> Option<Range<u64>> {
         let header = Header::parse(&self.cache).ok()?;
         let endian = header.endian().ok()?;
@@ -131,8 +133,8 @@ impl Elf {
         Some(Vec::new())
     }
 
-    /// Bytes of the file, and the CRC-32 of its headers and symbol tables: what addresses are named by. Tells builds apart
-    /// that have no build-id.
+    /// Bytes of the file, and the CRC-32 of its headers and symbol tables: what addresses are named
+    /// by. Tells builds apart that have no build-id.
     pub fn fingerprint(&self) -> Option<(u64, u32)> {
         let header = Header::parse(&self.cache).ok()?;
         let endian = header.endian().ok()?;
@@ -172,7 +174,8 @@ impl Elf {
         let symbols: &[Sym64<Endianness>] = section.data_as_array(endian, &self.cache).ok()?;
         let names = strings.data(endian, &self.cache).ok()?.to_vec();
         let mut rows: Vec<(Function, u8)> = symbols.iter().filter_map(|symbol| function(endian, symbol)).collect();
-        // Of several names of one address: global before weak before local, then the one without leading underscores.
+        // Of several names of one address: global before weak before local, then the one without
+        // leading underscores.
         rows.sort_by(|(a, rank), (b, other)| {
             let plain = |row: &Function| names.get(row.name as usize).is_some_and(|&byte| byte == b'_');
             (a.start, rank, plain(a), a.name).cmp(&(b.start, other, plain(b), b.name))
@@ -188,7 +191,8 @@ impl Elf {
         Some(Functions { rows, names })
     }
 
-    /// Bytes at a link-time address, as the file has them: at most so many, and none behind the end of their segment.
+    /// Bytes at a link-time address, as the file has them: at most so many, and none behind the end
+    /// of their segment.
     pub fn bytes_at(&self, address: u64, most: u64) -> Option<Vec<u8>> {
         let header = Header::parse(&self.cache).ok()?;
         let endian = header.endian().ok()?;

@@ -1,4 +1,5 @@
-//! Where the files lie that name a module's functions and lines. Each must have the build-id that was recorded.
+//! Where the files lie that name a module's functions and lines. Each must have the build-id that
+//! was recorded.
 
 use super::elf::Elf;
 use crate::stacks::Module;
@@ -11,15 +12,17 @@ use std::time::{Duration, Instant};
 /// Where distributions put separate debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
 
-/// What a user says about names: where files are looked for besides their own paths, and which functions are wrappers.
+/// What a user says about names: where files are looked for besides their own paths, and which
+/// functions are wrappers.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
-    /// Functions and modules that only pass memory on, besides those that are known: names, with `*` and `?`.
+    /// Functions and modules that only pass memory on, besides those that are known: names, with
+    /// `*` and `?`.
     pub wrappers: Vec<String>,
     /// A folder that stands for `/`, searched first.
     pub sysroot: Option<Arc<Path>>,
-    /// Whether servers named by `DEBUGINFOD_URLS` are asked: by elfutils' `debuginfod-find`, which keeps what it gets in its
-    /// cache and gives up after `DEBUGINFOD_TIMEOUT`.
+    /// Whether servers named by `DEBUGINFOD_URLS` are asked: by elfutils' `debuginfod-find`, which
+    /// keeps what it gets in its cache and gives up after `DEBUGINFOD_TIMEOUT`.
     pub debuginfod: bool,
     /// Whether a server kept somebody waiting until that: then none is asked again.
     pub silent: Arc<AtomicBool>,
@@ -65,13 +68,14 @@ fn is_younger(path: &Path, than_unix_ns: u64) -> bool {
     than_unix_ns > 0 && changed.is_some_and(|changed| changed.as_nanos() > u128::from(than_unix_ns))
 }
 
-/// Looks for a module's files. `fingerprint`: what [`Elf::fingerprint`] said of the file that was recorded.
+/// Looks for a module's files. `fingerprint`: what [`Elf::fingerprint`] said of the file that was
+/// recorded.
 pub fn search(path: &str, module: &Module, origin: &Origin, fingerprint: Option<(u64, u32)>) -> Search {
     search_in(path, module, origin, fingerprint, None, None)
 }
 
-/// The same with files that the recorder has opened, which are looked at first: the module's own, and its separate debug
-/// information.
+/// The same with files that the recorder has opened, which are looked at first: the module's own,
+/// and its separate debug information.
 pub fn search_in(
     path: &str,
     module: &Module,
@@ -92,7 +96,8 @@ pub fn search_in(
     if path.starts_with('/') {
         let given = file.map(Path::to_path_buf).into_iter();
         let given = given.chain(roots().map(|root| below(root, Path::new(path)))).map(|place| (place, false));
-        // Without a build-id a file that the recorder had open is the only one that is known to be the right one.
+        // Without a build-id a file that the recorder had open is the only one that is known to be
+        // the right one.
         let is_known = file.is_none() || !build_id.is_empty();
         let live = is_known.then(|| (PathBuf::from(path), build_id.is_empty() && fingerprint.is_none()));
         for (place, must_be_old) in given.chain(live) {
@@ -173,7 +178,8 @@ fn debuginfod(build_id: &[u8], silent: &AtomicBool) -> Result<PathBuf, String> {
     Err("the debuginfod servers have no debug information of it".into())
 }
 
-/// Files that a file points to and lines come from: shared debug information, packages and files of split units.
+/// Files that a file points to and lines come from: shared debug information, packages and files of
+/// split units.
 pub fn beside(path: &Path, elf: &Elf) -> Vec<PathBuf> {
     let mut all = Vec::new();
     let folder = path.parent().unwrap_or(Path::new("/"));

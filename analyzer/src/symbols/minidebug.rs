@@ -1,5 +1,5 @@
-//! Symbols that a distribution packs into a stripped binary: `.gnu_debugdata`, an xz stream of an ELF file that has the symbols
-//! which `.dynsym` lacks.
+//! Symbols that a distribution packs into a stripped binary: `.gnu_debugdata`, an xz stream of an
+//! ELF file that has the symbols which `.dynsym` lacks.
 
 use super::elf::{Elf, Functions};
 use std::io::{self, BufReader, Write};
@@ -24,7 +24,8 @@ impl<W: Write> Write for Bounded<W> {
     }
 }
 
-/// The functions of a file without a full symbol table: those of `.dynsym`, and those that are packed into it.
+/// The functions of a file without a full symbol table: those of `.dynsym`, and those that are
+/// packed into it.
 pub fn functions(elf: &Elf) -> Functions {
     let dynamic = elf.functions(true);
     match packed(elf) {

@@ -1,4 +1,5 @@
-//! The text that a C function returns, when all that it does is to return a constant: read from its code, without running it.
+//! The text that a C function returns, when all that it does is to return a constant: read from its
+//! code, without running it.
 
 use super::elf::Elf;
 
@@ -17,7 +18,8 @@ pub fn returned_text(elf: &Elf, address: u64) -> Result<String, &'static str> {
     Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
-/// `endbr64`, `push rbp`, `mov rbp, rsp` may come first; then the address in rax, by `lea` or `mov`; `pop rbp` and `ret`.
+/// `endbr64`, `push rbp`, `mov rbp, rsp` may come first; then the address in rax, by `lea` or
+/// `mov`; `pop rbp` and `ret`.
 fn x86_64(code: &[u8], address: u64) -> Option<u64> {
     let mut at = 0;
     let mut value = None;

@@ -1,8 +1,9 @@
-//! Looks up the names that a recording is to keep ([`super::saved`] reads them): those of the addresses that its call sites
-//! hold, and no others, so that they take little room.
+//! Looks up the names that a recording is to keep ([`super::saved`] reads them): those of the
+//! addresses that its call sites hold, and no others, so that they take little room.
 //!
-//! Symbol tables come first, since they are quick; lines and inlined functions follow. Whoever calls this bounds its time and
-//! memory: the files are those of the recorded programs, and may hold anything.
+//! Symbol tables come first, since they are quick; lines and inlined functions follow. Whoever
+//! calls this bounds its time and memory: the files are those of the recorded programs, and may
+//! hold anything.
 
 use super::dwarf::{Debug, Source};
 use super::elf::{Elf, Functions};
@@ -33,8 +34,9 @@ struct Known {
     debug: Option<Debug>,
 }
 
-/// Looks up what each process asks for: its modules, and the files that come along with them. Gives the bytes of each
-/// process's `symbols.tape`: at first without lines, then whole, unless no module has lines.
+/// Looks up what each process asks for: its modules, and the files that come along with them. Gives
+/// the bytes of each process's `symbols.tape`: at first without lines, then whole, unless no module
+/// has lines.
 pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], give: &mut dyn FnMut(usize, &[u8])) {
     let mut known: FxHashMap<Key, Known> = FxHashMap::default();
     let mut key_of = FxHashMap::default();

@@ -1,4 +1,5 @@
-//! The names that a recording keeps of its modules (`symbols.tape`), for when their files are gone or were built anew.
+//! The names that a recording keeps of its modules (`symbols.tape`), for when their files are gone
+//! or were built anew.
 
 use super::dwarf::{MOST_INLINED, Source};
 use heaptape_formats::recording::{SYMBOLS, SYMBOLS_LOCK};
@@ -121,8 +122,8 @@ fn read(folder: &Path) -> Contents {
     }
 }
 
-/// The names of one module, of all processes that kept some. Texts are kept once: a small file may name many addresses by a
-/// long one.
+/// The names of one module, of all processes that kept some. Texts are kept once: a small file may
+/// name many addresses by a long one.
 #[derive(Debug, Default)]
 pub struct Table {
     texts: Vec<Text>,

@@ -1,5 +1,6 @@
-//! Whole names of C++ functions to which the compiler gave no symbol: lambdas, and templates of local types. DWARF has their
-//! bare name; the namespaces, classes and functions around their entry make the rest.
+//! Whole names of C++ functions to which the compiler gave no symbol: lambdas, and templates of
+//! local types. DWARF has their bare name; the namespaces, classes and functions around their entry
+//! make the rest.
 
 use gimli::{AttributeValue, Reader, UnitOffset, UnitRef};
 use rustc_hash::FxHashMap;
@@ -30,7 +31,8 @@ pub struct Scopes {
 }
 
 impl Scopes {
-    /// The whole name of the function whose entry is at `offset`: `shop::Cache<int>::get`. None where the file does not say it.
+    /// The whole name of the function whose entry is at `offset`: `shop::Cache<int>::get`. None
+    /// where the file does not say it.
     pub fn name<R: Reader<Offset = usize>>(&self, unit: UnitRef<'_, R>, offset: UnitOffset<usize>) -> Option<String> {
         let name = self.scoped(unit, offset, DEEPEST)?;
         (name.len() <= LONGEST).then_some(name)

@@ -1,5 +1,6 @@
-//! The law of the accounting: whatever is wrong with a recording, no command says that nothing is lost while another one names a loss, and
-//! `emitted = recorded + lost + sampled out` holds wherever the four numbers are printed.
+//! The law of the accounting: whatever is wrong with a recording, no command says that nothing is
+//! lost while another one names a loss, and `emitted = recorded + lost + sampled out` holds
+//! wherever the four numbers are printed.
 
 use heaptape_analyzer::export::{self, html};
 use heaptape_analyzer::report::{Query, leaks, summary, threads, timeline, verify};

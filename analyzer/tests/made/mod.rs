@@ -1,4 +1,5 @@
-//! Recordings made in code: a list of steps becomes the files that the recorder would write, chunk by chunk.
+//! Recordings made in code: a list of steps becomes the files that the recorder would write, chunk
+//! by chunk.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use heaptape_formats::mptl::{self, Bins, Builder};
@@ -84,7 +85,8 @@ impl Default for Options {
     }
 }
 
-/// Sites 1..=count: site 1 is the outermost frame, each other one is called from the site of half its number.
+/// Sites 1..=count: site 1 is the outermost frame, each other one is called from the site of half
+/// its number.
 pub fn plain_sites(count: u32) -> Vec<tape::Site> {
     (1..=count).map(|number| tape::Site { parent: number / 2, address: 0x1000 * u64::from(number), flags: 0 }).collect()
 }

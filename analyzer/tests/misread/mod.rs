@@ -2,8 +2,9 @@
 
 use heaptape_formats::mtrc::{Location, Record};
 
-/// What the real 64-bit tool decodes: each 7-bit group is shifted as a 32-bit int, by its position modulo 32, and extended
-/// with its sign. (A 32-bit tool reading 32-bit numbers has no such trouble.)
+/// What the real 64-bit tool decodes: each 7-bit group is shifted as a 32-bit int, by its position
+/// modulo 32, and extended with its sign. (A 32-bit tool reading 32-bit numbers has no such
+/// trouble.)
 pub fn number(value: u64) -> u64 {
     (0..10u32).fold(0, |sum, group| {
         let bits = (value >> (7 * group).min(63)) as u32 & 0x7f;

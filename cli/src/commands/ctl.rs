@@ -42,8 +42,8 @@ enum Request {
         sites: u64,
     },
     /// Change the mode of running processes: off, profile, trace or flight, with :512KiB or :2% to
-    /// sample, and with ,overflow=wait:2s or ,overflow=drop for full rings. Without an overflow, the
-    /// daemon's configuration decides
+    /// sample, and with ,overflow=wait:2s or ,overflow=drop for full rings. Without an overflow,
+    /// the daemon's configuration decides
     Mode {
         /// Pid, pattern of names, or all
         which: String,

@@ -7,7 +7,8 @@ use super::time::Epoch;
 use super::writer::{Body, write_header};
 use crate::{Error, Format, Kind, Result};
 
-/// Zeros between two counts up to which one chunk is smaller than two: a chunk's head is as long as two counts.
+/// Zeros between two counts up to which one chunk is smaller than two: a chunk's head is as long as
+/// two counts.
 const JOINED_ZEROS: u64 = 2;
 
 /// What the header of a new file says.
@@ -92,8 +93,8 @@ impl Builder {
         Ok(Builder { lines, tstart: head.tstart, stride: 1, keeps_period: false, counts: Vec::new() })
     }
 
-    /// Begins a file with the lines of another, unknown ones included, and its period: what [`Builder::add`] is given
-    /// are samples then.
+    /// Begins a file with the lines of another, unknown ones included, and its period: what
+    /// [`Builder::add`] is given are samples then.
     pub fn like(header: &Header<'_>) -> Builder {
         Builder {
             lines: Lines::of(header.lines()),
@@ -191,8 +192,8 @@ impl Built {
     }
 }
 
-/// The least period with which each count and their sum, rounded, fit in 32 bits; the sum, too, so that readers need not
-/// know that the footer wraps around.
+/// The least period with which each count and their sum, rounded, fit in 32 bits; the sum, too, so
+/// that readers need not know that the footer wraps around.
 fn fitting_period(counts: &[(u32, u64)], exact: u128) -> u64 {
     let limit = u128::from(u32::MAX);
     // Rounding to the nearest adds at most half a sample for each count.

@@ -5,8 +5,9 @@ use super::lines::LineIter;
 use super::reader::{Profile, Remarks, read_at};
 use std::io::{Result, Write};
 
-/// Prints header lines, chunks and samples, then what is wrong, as `error` lines; gives the same back. Totals are counted,
-/// not taken from the footer. Bytes that cannot be printed appear as `\xNN`.
+/// Prints header lines, chunks and samples, then what is wrong, as `error` lines; gives the same
+/// back. Totals are counted, not taken from the footer. Bytes that cannot be printed appear as
+/// `\xNN`.
 pub fn dump(bytes: &[u8], stride: Option<u32>, out: &mut impl Write) -> Result<Remarks> {
     let faults = match read_at(bytes, stride) {
         Ok(profile) => {
@@ -27,7 +28,8 @@ pub fn dump(bytes: &[u8], stride: Option<u32>, out: &mut impl Write) -> Result<R
     Ok(faults)
 }
 
-/// Lines up to the terminator, or to the first that is no text: a file without terminator runs on into its body.
+/// Lines up to the terminator, or to the first that is no text: a file without terminator runs on
+/// into its body.
 fn dump_lines(lines: LineIter<'_>, out: &mut impl Write) -> Result<()> {
     for line in lines.take_while(|line| !line.is_terminator()) {
         let word = line.word();

@@ -1,7 +1,8 @@
 //! The text half: from its lines to the values that the document lists.
 //!
-//! A required line that is missing, doubled or malformed makes the header unreadable. What only breaks the grammar is a fault
-//! that is remarked and passed over; what the document leaves open is a warning.
+//! A required line that is missing, doubled or malformed makes the header unreadable. What only
+//! breaks the grammar is a fault that is remarked and passed over; what the document leaves open is
+//! a warning.
 
 use super::layout::{ALIGNMENT, Class, HEADER_LINES, STRIDE_KEY, Syntax, VERSION_PREFIX, index_of, is_space};
 use super::lines::{Line, LineIter};
@@ -175,8 +176,8 @@ fn check_grammar(line: Line<'_>, faults: &mut Remarks, warnings: &mut Remarks) {
     }
 }
 
-/// The first line of a kind counts; a second one is an error for what must stand exactly once. `period` is listed as
-/// required and as optional, so two of them are no error.
+/// The first line of a kind counts; a second one is an error for what must stand exactly once.
+/// `period` is listed as required and as optional, so two of them are no error.
 fn keep_first<'a>(slot: &mut Option<Line<'a>>, line: Line<'a>, index: usize, warnings: &mut Remarks) -> Result<()> {
     let word = HEADER_LINES[index];
     if slot.is_none() {

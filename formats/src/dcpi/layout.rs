@@ -9,8 +9,9 @@
 //! total_offsets total_samples        the footer: the last 8 bytes of the file
 //! ```
 //!
-//! The count at index `i` of a chunk belongs to the address `tstart + offset + stride * i`. The document counts in
-//! instruction addresses, which are 4 bytes apart on the Alpha; see [`STRIDE_KEY`].
+//! The count at index `i` of a chunk belongs to the address `tstart + offset + stride * i`. The
+//! document counts in instruction addresses, which are 4 bytes apart on the Alpha; see
+//! [`STRIDE_KEY`].
 
 /// The word that ends the header.
 pub const TERMINATOR: &[u8] = b"samples";
@@ -20,8 +21,9 @@ pub const VERSION_PREFIX: &[u8] = b"pdb-";
 pub const VERSION: &str = "pdb-0.07";
 /// The bytes between two successive counts when the file does not say: an Alpha instruction.
 pub const DEFAULT_STRIDE: u32 = 4;
-/// A header line of our own: the bytes between the addresses of successive counts. Heap profiles count return addresses,
-/// which have no alignment, so ours say 1. The format lets every reader pass over a line that it does not know.
+/// A header line of our own: the bytes between the addresses of successive counts. Heap profiles
+/// count return addresses, which have no alignment, so ours say 1. The format lets every reader
+/// pass over a line that it does not know.
 pub const STRIDE_KEY: &str = "heaptape-stride";
 /// The greatest stride that is believed.
 pub const MAX_STRIDE: u32 = 4096;

@@ -1,4 +1,5 @@
-//! The lines of the header as they lie in the file, and a list of them that can be changed and written again.
+//! The lines of the header as they lie in the file, and a list of them that can be changed and
+//! written again.
 
 use super::layout::{self, Class, TERMINATOR, is_space};
 
@@ -97,8 +98,9 @@ impl Lines {
         self.find(word).map(|index| self.line(index).value())
     }
 
-    /// Gives the first line that begins with `word` this value, leaving all else as it is. A new line goes behind the
-    /// listed lines that come before it in the document; an unlisted one to the end.
+    /// Gives the first line that begins with `word` this value, leaving all else as it is. A new
+    /// line goes behind the listed lines that come before it in the document; an unlisted one to
+    /// the end.
     pub fn set(&mut self, word: &str, value: &[u8]) {
         if let Some(index) = self.find(word) {
             let line = self.line(index);

@@ -1,13 +1,16 @@
-//! The binary half. One pass checks the chunks against the rules and adds up the counts; nothing is copied.
+//! The binary half. One pass checks the chunks against the rules and adds up the counts; nothing is
+//! copied.
 //!
-//! A file states neither how many chunks it has nor where the footer begins: it is the last eight bytes. So a cut file is
-//! told by a chunk that reaches into the index of the footer, and a footer that is wrong may be the head of a cut chunk.
+//! A file states neither how many chunks it has nor where the footer begins: it is the last eight
+//! bytes. So a cut file is told by a chunk that reaches into the index of the footer, and a footer
+//! that is wrong may be the head of a cut chunk.
 
 use super::header::Header;
 use super::layout::{CHUNK_HEADER, DEFAULT_STRIDE, FIELD, FOOTER};
 use crate::{Ending, Error, Format, Kind, Result};
 
-/// What a reader found wrong or odd: the first 100 in the file's order, so that no file makes this long.
+/// What a reader found wrong or odd: the first 100 in the file's order, so that no file makes this
+/// long.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remarks {
     list: Vec<Error>,
@@ -229,7 +232,8 @@ impl<'a> Profile<'a> {
         self.total_samples += samples;
     }
 
-    /// Chunks that only overlap because of the stride break no rule: the document's own words count one byte a count.
+    /// Chunks that only overlap because of the stride break no rule: the document's own words count
+    /// one byte a count.
     fn remark_overlap(&mut self, at: usize, start: u64) {
         let breaks_rule = start <= self.reach.start || start < self.reach.end_of_bytes;
         let kind = Kind::Bad(start, "no chunk may begin before the end of an earlier one");
@@ -251,8 +255,8 @@ impl<'a> Profile<'a> {
         u64::from(total_offsets) == self.total_offsets && total_samples == low(self.total_samples)
     }
 
-    /// For a chunk whose number is wrong: the bytes of its counts, when the file's last eight bytes are a footer that
-    /// confirms them.
+    /// For a chunk whose number is wrong: the bytes of its counts, when the file's last eight bytes
+    /// are a footer that confirms them.
     fn counts_before_footer(&self, at: usize) -> Option<usize> {
         let footer = self.body.len() - FOOTER;
         let size = footer.checked_sub(at + CHUNK_HEADER).filter(|size| size.is_multiple_of(FIELD))?;
@@ -334,7 +338,8 @@ impl<'a> Counts<'a> {
         self.0.as_chunks::<FIELD>().0.iter().map(|bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// Not zero, and sum. A plain loop over fixed-size pieces, which the compiler turns into vector instructions.
+    /// Not zero, and sum. A plain loop over fixed-size pieces, which the compiler turns into vector
+    /// instructions.
     #[inline]
     fn totals(self) -> (u64, u64) {
         self.iter()

@@ -9,7 +9,8 @@ const MAX_HEADER_LEN: usize = 64 << 10;
 /// Required lines that tell the format when the version line is missing.
 const MIN_REQUIRED_LINES: usize = 4;
 
-/// Says whether a file that begins with `prefix` is a DCPI profile; any prefix will do, a longer one tells more.
+/// Says whether a file that begins with `prefix` is a DCPI profile; any prefix will do, a longer
+/// one tells more.
 pub fn sniff(prefix: &[u8]) -> Match {
     let mut lines = LineIter::new(prefix);
     let mut required = 0;
@@ -45,7 +46,8 @@ fn is_header_line(line: Line<'_>) -> bool {
     is_word(line.word()) && !line.value().is_empty()
 }
 
-/// Words begin with a letter or digit and are printable; the grammar has anything but blanks, which would be any file.
+/// Words begin with a letter or digit and are printable; the grammar has anything but blanks, which
+/// would be any file.
 fn is_word(word: &[u8]) -> bool {
     word.first().is_some_and(u8::is_ascii_alphanumeric) && word.iter().all(u8::is_ascii_graphic)
 }

@@ -20,8 +20,8 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// Reads `YYMMDDHHMM` (70..99 is 19xx, 00..69 is 20xx), `YYYYMMDDHHMM` or `YYYYMMDDHHMMSS`; `None` for a date that
-    /// cannot be.
+    /// Reads `YYMMDDHHMM` (70..99 is 19xx, 00..69 is 20xx), `YYYYMMDDHHMM` or `YYYYMMDDHHMMSS`;
+    /// `None` for a date that cannot be.
     pub fn parse(digits: &[u8]) -> Option<Epoch> {
         if !digits.iter().all(u8::is_ascii_digit) {
             return None;

@@ -4,8 +4,9 @@ use super::layout::{ALIGNMENT, FOOTER, TERMINATOR};
 use super::lines::Lines;
 use super::reader::{Profile, low};
 
-/// Writes a profile that was read. Header lines, their blanks and their order, and the chunks stay as they were; the
-/// footer is counted anew. So a file without faults comes back byte for byte, and one with a wrong number or footer is mended.
+/// Writes a profile that was read. Header lines, their blanks and their order, and the chunks stay
+/// as they were; the footer is counted anew. So a file without faults comes back byte for byte, and
+/// one with a wrong number or footer is mended.
 pub fn write(profile: &Profile<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(profile.header.len() + profile.body().len() + FOOTER);
     for line in profile.header.lines() {

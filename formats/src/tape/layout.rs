@@ -1,8 +1,10 @@
-//! The records of a tape: the only description of their bytes. Fields are only ever added at the end of a record; a
-//! reader ignores bytes behind the fields that it knows, and passes over records whose kind it does not know.
+//! The records of a tape: the only description of their bytes. Fields are only ever added at the
+//! end of a record; a reader ignores bytes behind the fields that it knows, and passes over records
+//! whose kind it does not know.
 //!
-//! Times are *ticks* of the clock that the record [`Process`] names (the processor's time stamp counter, or nanoseconds);
-//! [`Clock`] records tie ticks to wall time. Sites, threads, modules and allocation indexes are numbered from 1; 0 is none.
+//! Times are *ticks* of the clock that the record [`Process`] names (the processor's time stamp
+//! counter, or nanoseconds); [`Clock`] records tie ticks to wall time. Sites, threads, modules and
+//! allocation indexes are numbered from 1; 0 is none.
 
 use super::field::{Field, Text};
 use super::symbols::Symbols;
@@ -89,23 +91,28 @@ tape_record! {
 
 /// Flag of [`Site`]: the step to the caller was guessed (code without unwind data).
 pub const SITE_GUESSED: u8 = 1;
-/// Flag of [`Site`]: the stack goes on outwards but was cut here (depth limit, foreign or unreadable stack).
+/// Flag of [`Site`]: the stack goes on outwards but was cut here (depth limit, foreign or
+/// unreadable stack).
 pub const SITE_TRUNCATED: u8 = 2;
-/// Flag of [`Site`]: the address was interrupted by a signal, so it is the address of an instruction, not of a return.
+/// Flag of [`Site`]: the address was interrupted by a signal, so it is the address of an
+/// instruction, not of a return.
 pub const SITE_SIGNAL: u8 = 4;
 
-/// The instruction that a site's address and flags stand for: the call, not what follows it, which may be another line, function or module.
+/// The instruction that a site's address and flags stand for: the call, not what follows it, which
+/// may be another line, function or module.
 pub const fn instruction(address: u64, flags: u8) -> u64 {
     address.wrapping_sub((flags & SITE_SIGNAL == 0) as u64)
 }
 
-/// Whether a module of this path is no file: the loader knows the kernel's own, the vDSO, by a bare name. One without a name is not known.
+/// Whether a module of this path is no file: the loader knows the kernel's own, the vDSO, by a bare
+/// name. One without a name is not known.
 pub fn is_virtual(path: &[u8]) -> bool {
     !path.is_empty() && !path.contains(&b'/')
 }
 
 tape_record! {
-    /// Kind 4: call sites in order of their numbers, callers first. The same numbers are the call-site indexes of `profile.mptl`.
+    /// Kind 4: call sites in order of their numbers, callers first. The same numbers are the
+    /// call-site indexes of `profile.mptl`.
     Sites {
         /// Number of the first.
         first: u32,
@@ -152,13 +159,15 @@ pub const COLUMN_SITES: u8 = 3;
 pub const COLUMN_WEIGHTS: u8 = 4;
 /// Events that MTRC cannot hold: [`Unmatched`] after [`Unmatched`].
 pub const COLUMN_UNMATCHED: u8 = 5;
-/// For each `R` and `F` of a block that an earlier chunk allocated (its index is below `first_index`) what the block was: its site
-/// number + 1 and the bytes that it counted for, LEB128; 0 alone for one that was not the image's own. With it the live bytes can be
-/// followed from the start of any chunk. A chunk that has it has it also when it is empty.
+/// For each `R` and `F` of a block that an earlier chunk allocated (its index is below
+/// `first_index`) what the block was: its site number + 1 and the bytes that it counted for,
+/// LEB128; 0 alone for one that was not the image's own. With it the live bytes can be followed
+/// from the start of any chunk. A chunk that has it has it also when it is empty.
 pub const COLUMN_PREVIOUS: u8 = 6;
 
 tape_record! {
-    /// An item of [`COLUMN_UNMATCHED`]: a free or resize of an address that was not known to be allocated.
+    /// An item of [`COLUMN_UNMATCHED`]: a free or resize of an address that was not known to be
+    /// allocated.
     Unmatched {
         /// Events of this chunk before it.
         position: u32,
@@ -174,9 +183,9 @@ tape_record! {
 }
 
 tape_record! {
-    /// Kind 6, the commit: the bytes of `trace.mtrc` named here exist. Each chunk of the trace starts with empty name caches
-    /// and can be decoded alone. The first chunk starts at plain offset 0 and includes the file's header; the end magic
-    /// belongs to no chunk.
+    /// Kind 6, the commit: the bytes of `trace.mtrc` named here exist. Each chunk of the trace
+    /// starts with empty name caches and can be decoded alone. The first chunk starts at plain
+    /// offset 0 and includes the file's header; the end magic belongs to no chunk.
     Chunk {
         /// Chunk number from 1.
         number: u32,
@@ -316,8 +325,8 @@ tape_record! {
 }
 
 tape_record! {
-    /// Kind 10: totals and sums after the chunks before it, so that a report needs no pass over the events, and one about a part of the run
-    /// none over what came before it.
+    /// Kind 10: totals and sums after the chunks before it, so that a report needs no pass over the
+    /// events, and one about a part of the run none over what came before it.
     Summary {
         /// Totals of the image.
         totals: Totals,
@@ -352,7 +361,8 @@ pub const END_GONE: u8 = 4;
 pub const END_RUNNING: u8 = 5;
 
 tape_record! {
-    /// Kind 12: something that a reader of reports should know (disk full for a while, clock jump, …).
+    /// Kind 12: something that a reader of reports should know (disk full for a while, clock jump,
+    /// …).
     Note {
         /// Tick of it.
         tick: u64,
@@ -410,8 +420,9 @@ tape_record! {
 }
 
 tape_record! {
-    /// Kind 15: code that no file describes: made at run time (from the process's perf map) or mapped by the kernel (the vDSO). Only
-    /// ranges that sites lie in; of two that overlap the later one holds ([`crate::perf_map::Unnamed`]).
+    /// Kind 15: code that no file describes: made at run time (from the process's perf map) or
+    /// mapped by the kernel (the vDSO). Only ranges that sites lie in; of two that overlap the
+    /// later one holds ([`crate::perf_map::Unnamed`]).
     Code {
         /// The ranges.
         ranges: Vec<CodeRange>,
@@ -453,7 +464,8 @@ records! {
 
 macro_rules! entries {
     ($($number:literal $name:ident $text:literal)*) => {
-        /// The C or C++ function that the program called. The numbers stand in files and never change.
+        /// The C or C++ function that the program called. The numbers stand in files and never
+        /// change.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(missing_docs)]
         #[repr(u8)]

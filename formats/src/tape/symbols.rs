@@ -1,8 +1,9 @@
-//! The names that a recording keeps of its own: for each module the functions, source lines and inlined functions of the
-//! addresses that its call sites hold, so that a rebuilt or deleted binary takes no name away.
+//! The names that a recording keeps of its own: for each module the functions, source lines and
+//! inlined functions of the addresses that its call sites hold, so that a rebuilt or deleted binary
+//! takes no name away.
 //!
-//! They are records of a tape of their own, `symbols.tape`, beside `events.tape`: it is written once a process has ended, and
-//! a reader that does not know it passes over it.
+//! They are records of a tape of their own, `symbols.tape`, beside `events.tape`: it is written
+//! once a process has ended, and a reader that does not know it passes over it.
 
 use super::Codec;
 use super::field::{Field, Text};
@@ -20,7 +21,8 @@ tape_record! {
         build_id: Text,
         /// Bytes of the file that the names were read from.
         file_bytes: u64,
-        /// CRC-32 of its headers and symbol table: tells whether a file without build-id is still that one.
+        /// CRC-32 of its headers and symbol table: tells whether a file without build-id is still
+        /// that one.
         checksum: u32,
         /// First link-time address of its code; both are 0 when not known.
         code_start: u64,
@@ -73,7 +75,8 @@ tape_record! {
 tape_record! {
     /// An address of a call site.
     SymbolAddress {
-        /// Link-time address of the instruction, as the difference from the address before it in the table.
+        /// Link-time address of the instruction, as the difference from the address before it in
+        /// the table.
         address: u64,
         /// Its frames, the most deeply inlined first; none without debug information.
         frames: Vec<SymbolFrame>,
@@ -98,7 +101,8 @@ impl SymbolTable {
     /// # Errors
     /// When it is longer than [`MAX_TABLE`].
     pub fn pack(&self, of: Symbols) -> std::io::Result<Symbols> {
-        /// Tables are small and written once: 9 packs a tenth better than 3, in the same milliseconds.
+        /// Tables are small and written once: 9 packs a tenth better than 3, in the same
+        /// milliseconds.
         const LEVEL: i32 = 9;
         let mut plain = Vec::new();
         self.put(&mut plain);
@@ -128,7 +132,8 @@ impl SymbolTable {
 }
 
 tape_record! {
-    /// What is to be looked up in a module. Descriptors are numbered from 1 in the order in which they come along; 0 is none.
+    /// What is to be looked up in a module. Descriptors are numbered from 1 in the order in which
+    /// they come along; 0 is none.
     SymbolQuery {
         /// Path of the module.
         path: Text,

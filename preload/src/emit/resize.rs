@@ -1,5 +1,5 @@
-//! A resize: two events around one call. Its first half gives the old block back before another thread can get its address, its second half
-//! takes the new one.
+//! A resize: two events around one call. Its first half gives the old block back before another
+//! thread can get its address, its second half takes the new one.
 
 use super::{Way, nest, nested_stack, odd_block, push, tell_nested, way};
 use crate::guard::{self, Verdict};
@@ -18,7 +18,8 @@ const MOST_RESERVED: u64 = 8 * SECOND_HALF;
 pub struct Resize {
     block: *mut Block,
     nested: bool,
-    /// With sampling: the old block was sampled, the new one is to be. Both hold for a resize that is recorded whole.
+    /// With sampling: the old block was sampled, the new one is to be. Both hold for a resize that
+    /// is recorded whole.
     old: bool,
     new: bool,
 }
@@ -97,8 +98,9 @@ pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usi
     }
 }
 
-/// What a resize is recorded as when blocks are sampled; `None`: not at all, and counted. The new block's chance is its own: sampled to
-/// not sampled is a free, not sampled to sampled an allocation.
+/// What a resize is recorded as when blocks are sampled; `None`: not at all, and counted. The new
+/// block's chance is its own: sampled to not sampled is a free, not sampled to sampled an
+/// allocation.
 ///
 /// # Safety
 /// The block is the calling thread's.

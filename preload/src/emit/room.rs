@@ -1,4 +1,5 @@
-//! What a thread does when its ring looks full: takes up what the recorder wants changed, and waits for it, or not.
+//! What a thread does when its ring looks full: takes up what the recorder wants changed, and waits
+//! for it, or not.
 
 use super::ROOM;
 use crate::entry::{self, Lane};
@@ -30,7 +31,8 @@ pub unsafe fn obey(block: *mut Block) {
     }
 }
 
-/// The ring looks full, or was not looked at for long: reads the recorder's position again; waits, when that is wanted and the recorder lives. True when there is room.
+/// The ring looks full, or was not looked at for long: reads the recorder's position again; waits,
+/// when that is wanted and the recorder lives. True when there is room.
 #[cold]
 #[inline(never)]
 pub fn room(block: &mut Block) -> bool {
@@ -93,8 +95,9 @@ impl Patience {
         stamp::monotonic_ns().unwrap_or(self.looks * LOOK_NS)
     }
 
-    /// Whether to wait no longer: the session is closed, the process drops by now (by choice, or since another of its threads waited
-    /// without success), the recorder's heart has not beaten for `wait_ms`, or too much time has passed in all.
+    /// Whether to wait no longer: the session is closed, the process drops by now (by choice, or
+    /// since another of its threads waited without success), the recorder's heart has not beaten
+    /// for `wait_ms`, or too much time has passed in all.
     pub fn is_over(&mut self, header: &heaptape_wire::Header) -> bool {
         /// A recorder that lives but takes nothing from a ring for so long is as good as dead.
         const LONGEST_MS: u64 = 30_000;

@@ -1,5 +1,6 @@
-//! Work that opens descriptors, in a process with other threads: these must not see them, as a number that `dup` does not give them, or one
-//! that they close. So the work is done by a thread of our own that has a table of descriptors of its own, while its maker stands still.
+//! Work that opens descriptors, in a process with other threads: these must not see them, as a
+//! number that `dup` does not give them, or one that they close. So the work is done by a thread of
+//! our own that has a table of descriptors of its own, while its maker stands still.
 
 use crate::{attach, stamp, sys};
 use core::arch::asm;
@@ -10,7 +11,8 @@ const STACK: usize = 64 << 10;
 
 /// Runs `body` where no other thread sees its descriptors; not at all when that is not possible.
 pub fn run(body: impl FnOnce()) {
-    // A forked child that has not attached has one thread, and so has the child of a `vfork`, whose table is its own.
+    // A forked child that has not attached has one thread, and so has the child of a `vfork`, whose
+    // table is its own.
     if stamp::is_single_threaded() || sys::pid() != attach::pid() {
         return body();
     }
@@ -37,8 +39,8 @@ fn call<F: FnOnce()>(_: &Option<F>) -> Body {
     call::<F>
 }
 
-/// Runs `body` in a thread that shares all but the descriptors, and waits for its end. The calling thread stands still meanwhile, so that
-/// both can have one thread-local storage.
+/// Runs `body` in a thread that shares all but the descriptors, and waits for its end. The calling
+/// thread stands still meanwhile, so that both can have one thread-local storage.
 ///
 /// # Safety
 /// `top` is the end of a stack that nobody else uses, a multiple of 16.
@@ -49,7 +51,8 @@ unsafe fn start(top: *mut u8, body: Body, argument: *mut c_void) {
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM
         | libc::CLONE_VFORK;
-    // SAFETY: the child has a stack of its own and never leaves the block; the parent goes on when it has ended.
+    // SAFETY: the child has a stack of its own and never leaves the block; the parent goes on when
+    // it has ended.
     unsafe {
         asm!(
             "syscall",

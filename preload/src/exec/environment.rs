@@ -15,7 +15,8 @@ pub fn text(address: usize, room: &mut [u8]) -> Option<&CStr> {
     CStr::from_bytes_until_nul(room.get(..copied)?).ok()
 }
 
-/// Calls `each` with the address and the first bytes of each string of a list; false when the list cannot be read.
+/// Calls `each` with the address and the first bytes of each string of a list; false when the list
+/// cannot be read.
 fn each(list: Strings, mut each: impl FnMut(usize, &[u8])) -> bool {
     /// Addresses that are copied at once.
     const WINDOW: usize = 32;
@@ -58,7 +59,8 @@ fn names_library(address: usize) -> bool {
     has(OURS) || link::own_name().is_some_and(|name| has(name.to_bytes()))
 }
 
-/// Whether an environment will not bring the library along. One that cannot be read starts no program at all.
+/// Whether an environment will not bring the library along. One that cannot be read starts no
+/// program at all.
 pub fn in_vain(environment: Option<Strings>) -> Option<Why> {
     let (mut library, mut socket) = (false, false);
     let has_value = |start: &[u8], name: &[u8]| {
@@ -72,8 +74,8 @@ pub fn in_vain(environment: Option<Strings>) -> Option<Why> {
     (is_list && !(library && socket)).then_some(Why::Environment)
 }
 
-/// Makes an environment that does not name this library, of the same strings otherwise. `None` when it
-/// cannot be read, or has more entries than there is space for.
+/// Makes an environment that does not name this library, of the same strings otherwise. `None` when
+/// it cannot be read, or has more entries than there is space for.
 pub fn without_library<'a>(list: Strings, entries: &'a mut [*const c_char], value: &'a mut [u8]) -> Option<Strings> {
     const VARIABLE: &[u8] = b"LD_PRELOAD=";
     const LIBRARY: &[u8] = b"libheaptape";

@@ -1,5 +1,5 @@
-//! The scope of a library that was opened by `dlopen`: the library and what it needs, in the order in which the loader searches them. What was
-//! loaded with another library has that one's scope.
+//! The scope of a library that was opened by `dlopen`: the library and what it needs, in the order
+//! in which the loader searches them. What was loaded with another library has that one's scope.
 
 use super::{AT_START, Object, Wanted};
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -23,7 +23,8 @@ struct Search {
     count: usize,
 }
 
-/// Looks a name up for a caller in a library that was opened after the start; null when its scope has none. May take the loader's lock.
+/// Looks a name up for a caller in a library that was opened after the start; null when its scope
+/// has none. May take the loader's lock.
 pub fn find(caller: usize, name: &'static CStr) -> *mut c_void {
     const NONE: Loaded = Loaded { base: 0, dynamic: core::ptr::null(), name: core::ptr::null(), holds_caller: false };
     let mut search = Search { caller, wanted: Wanted::new(name), loaded: [NONE; MOST], count: 0 };
@@ -32,7 +33,8 @@ pub fn find(caller: usize, name: &'static CStr) -> *mut c_void {
     search.wanted.found
 }
 
-/// Called for the first object: does all there, because the loader keeps its lock, which one thread may take twice, and no object goes.
+/// Called for the first object: does all there, because the loader keeps its lock, which one thread
+/// may take twice, and no object goes.
 unsafe extern "C" fn under_lock(_: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
     // SAFETY: `find` passes its own structure.
     unsafe {
@@ -43,7 +45,8 @@ unsafe extern "C" fn under_lock(_: *mut libc::dl_phdr_info, _: usize, search: *m
 }
 
 unsafe extern "C" fn collect(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    // SAFETY: `under_lock` passes on the structure of `find`; the loader describes an object that stays mapped while it holds its lock.
+    // SAFETY: `under_lock` passes on the structure of `find`; the loader describes an object that
+    // stays mapped while it holds its lock.
     unsafe {
         let (info, search) = (&*info, &mut *search.cast::<Search>());
         let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
@@ -70,7 +73,8 @@ impl Search {
         &self.loaded[..self.count]
     }
 
-    /// Finds the first library, opened after the start, whose scope holds the caller, and looks the name up there.
+    /// Finds the first library, opened after the start, whose scope holds the caller, and looks the
+    /// name up there.
     ///
     /// # Safety
     /// The objects are mapped.
@@ -108,7 +112,8 @@ impl Search {
         while next < count {
             let Loaded { base, dynamic, .. } = self.loaded[usize::from(order[next])];
             next += 1;
-            // SAFETY: the caller's promise: the section ends with a zero tag, and its strings lie in the object's table.
+            // SAFETY: the caller's promise: the section ends with a zero tag, and its strings lie
+            // in the object's table.
             unsafe {
                 let strings = Object::read(base, dynamic).strings;
                 let mut entry = dynamic;

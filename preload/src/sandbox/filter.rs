@@ -1,7 +1,8 @@
 //! Evaluates a seccomp filter as the kernel would, to learn which system calls it lets through.
 //!
-//! A filter is a program of classic BPF over `struct seccomp_data` (`<linux/seccomp.h>`). Words that are not known in advance, such as
-//! addresses, make the result unknown wherever it depends on them; unknown means not allowed. Jumps only go forward, so that each run ends.
+//! A filter is a program of classic BPF over `struct seccomp_data` (`<linux/seccomp.h>`). Words
+//! that are not known in advance, such as addresses, make the result unknown wherever it depends on
+//! them; unknown means not allowed. Jumps only go forward, so that each run ends.
 
 use crate::sys;
 

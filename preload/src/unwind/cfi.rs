@@ -1,6 +1,7 @@
-//! The miss: finds the frame description of one address in `.eh_frame_hdr`'s sorted table, runs its call-frame instructions up to the
-//! address, and leaves a rule. Only rsp, rbp and the return address are followed: a caller needs no more.
-//! Source of the format: the System V ABI for x86-64, chapters on `.eh_frame`, and DWARF 4, section 6.4.
+//! The miss: finds the frame description of one address in `.eh_frame_hdr`'s sorted table, runs its
+//! call-frame instructions up to the address, and leaves a rule. Only rsp, rbp and the return
+//! address are followed: a caller needs no more. Source of the format: the System V ABI for x86-64,
+//! chapters on `.eh_frame`, and DWARF 4, section 6.4.
 
 use super::machine::{BP, RA, SP};
 use super::objects::Object;

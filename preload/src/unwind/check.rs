@@ -1,5 +1,6 @@
-//! Builds with `--cfg heaptape_verify`: every captured stack is compared with a full walk by the same rules, each 101st with the libc's own
-//! `backtrace`. The counts stand in the area's header; nothing here is in the library that users get.
+//! Builds with `--cfg heaptape_verify`: every captured stack is compared with a full walk by the
+//! same rules, each 101st with the libc's own `backtrace`. The counts stand in the area's header;
+//! nothing here is in the library that users get.
 
 use super::other::{OtherStack, Pages};
 use super::walk::{self, OwnStack};
@@ -31,7 +32,8 @@ static TURN: AtomicU64 = AtomicU64::new(0);
 /// # Safety
 /// As [`super::memo::capture`].
 pub unsafe fn compare(block: *mut Block, sp: usize, bp: usize, node: u32) {
-    // Found as one's own: a handler jumped out of a comparison. Handlers' captures are nested ones and do not come here.
+    // Found as one's own: a handler jumped out of a comparison. Handlers' captures are nested ones
+    // and do not come here.
     if TAKEN.compare_exchange(0, block as usize, Acquire, Relaxed).is_err_and(|other| other != block as usize) {
         return;
     }
@@ -90,7 +92,8 @@ unsafe fn by_backtrace(node: u32, addresses: &mut [*mut c_void; MAX_FRAMES]) {
     if function.is_null() {
         return;
     }
-    // SAFETY: libc's function of this type. Its first call may load a library and allocate; the gate is busy, so that is not recorded.
+    // SAFETY: libc's function of this type. Its first call may load a library and allocate; the
+    // gate is busy, so that is not recorded.
     let count = unsafe {
         let backtrace: unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int = core::mem::transmute(function);
         backtrace(addresses.as_mut_ptr(), MAX_FRAMES as c_int)

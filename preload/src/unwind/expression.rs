@@ -1,4 +1,5 @@
-//! DWARF expressions of the few functions whose rule fits no compact form: interpreted at every step. Source: DWARF 4, section 2.5.
+//! DWARF expressions of the few functions whose rule fits no compact form: interpreted at every
+//! step. Source: DWARF 4, section 2.5.
 
 use super::cfi::{self, Cfa, Saved, Span};
 use super::machine::{BP, RA, Registers, SP};
@@ -17,7 +18,8 @@ pub struct Stepped {
     pub cfa: u64,
 }
 
-/// Steps by interpreting the tables; `None` when something is needed that is not followed, or lies outside the stack.
+/// Steps by interpreting the tables; `None` when something is needed that is not followed, or lies
+/// outside the stack.
 pub fn step(registers: Registers, memory: &mut impl Memory) -> Option<Stepped> {
     let object = objects::find(registers.lookup as usize)?;
     let row = cfi::row(&object, registers.lookup)?;

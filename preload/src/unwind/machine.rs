@@ -18,7 +18,8 @@ pub struct Registers {
     pub bp: u64,
 }
 
-/// Where the kernel's signal frame keeps registers, in bytes from the stack pointer at `__restore_rt` (the `ucontext`).
+/// Where the kernel's signal frame keeps registers, in bytes from the stack pointer at
+/// `__restore_rt` (the `ucontext`).
 pub mod signal_frame {
     /// Frame pointer: `uc_mcontext` at 40, 11th register.
     pub const BP: u64 = 40 + 10 * 8;

@@ -1,12 +1,14 @@
-//! The objects of a process as `/proc/self/maps` tells them, for libcs without `_dl_find_object`: read with plain system calls when an
-//! unknown address comes up; no lock is taken. An object is the run of mappings of one file around the address; its program headers,
-//! in its first page, name the unwind tables.
+//! The objects of a process as `/proc/self/maps` tells them, for libcs without `_dl_find_object`:
+//! read with plain system calls when an unknown address comes up; no lock is taken. An object is
+//! the run of mappings of one file around the address; its program headers, in its first page, name
+//! the unwind tables.
 
 use super::objects::Object;
 use super::tables::Tables;
 use crate::sys;
 
-/// The object of an address. Apart: its buffer must not lie on the small stacks of those who do not need it.
+/// The object of an address. Apart: its buffer must not lie on the small stacks of those who do not
+/// need it.
 #[cold]
 #[inline(never)]
 pub fn find(address: usize) -> Option<Object> {

@@ -1,19 +1,23 @@
 //! The verified memo: what the last capture of this thread read, frame by frame, outermost first.
 //!
-//! A capture steps outwards from the hook until it meets a remembered frame in the same state: same slot, same return address, same frame
-//! pointer. From there on the old walk is a pure function of the words that it read, so it is repeated by reading every one of those words
-//! again: the return address and, where the step loaded one, the saved frame pointer of each outer frame. All equal: the rest of the stack
-//! is the remembered one, and so is its node. Unequal at a frame, or a frame that was reached by a rule that reads more ([`SPECIAL`]): stepping
-//! goes on from the last frame that was confirmed. One equal slot alone proves nothing: two callers with frames of equal size share
-//! slot and return address of everything inside them.
+//! A capture steps outwards from the hook until it meets a remembered frame in the same state: same
+//! slot, same return address, same frame pointer. From there on the old walk is a pure function of
+//! the words that it read, so it is repeated by reading every one of those words again: the return
+//! address and, where the step loaded one, the saved frame pointer of each outer frame. All equal:
+//! the rest of the stack is the remembered one, and so is its node. Unequal at a frame, or a frame
+//! that was reached by a rule that reads more ([`SPECIAL`]): stepping goes on from the last frame
+//! that was confirmed. One equal slot alone proves nothing: two callers with frames of equal size
+//! share slot and return address of everything inside them.
 //!
-//! Nothing is assumed about *activations* being the same ones, so longjmp, exceptions and coroutines need no care.
+//! Nothing is assumed about *activations* being the same ones, so longjmp, exceptions and
+//! coroutines need no care.
 //!
-//! Before stepping, [`paths`](super::paths) is asked for the inner part; what it gives stands on the memo's outer frames, which are read again
-//! as above.
+//! Before stepping, [`paths`](super::paths) is asked for the inner part; what it gives stands on
+//! the memo's outer frames, which are read again as above.
 //!
-//! Other stacks than the thread's own ([`super::other`]) are remembered too, without paths. There the remembered words are read one after the
-//! other, from the innermost outwards, and only while all before were equal: each is then the word of a frame that is live.
+//! Other stacks than the thread's own ([`super::other`]) are remembered too, without paths. There
+//! the remembered words are read one after the other, from the innermost outwards, and only while
+//! all before were equal: each is then the word of a frame that is live.
 
 use super::machine::Registers;
 use super::other::{OtherStack, Pages};
@@ -38,9 +42,11 @@ pub struct Memo {
     fresh: Frames,
     /// Saved frame pointers and other words that are read again with `frames`, outermost first.
     saved: [Saved; MAX_FRAMES],
-    /// Of `saved`, those that belong to the frames up to each; [`STEPPED`] when one of these must be stepped to.
+    /// Of `saved`, those that belong to the frames up to each; [`STEPPED`] when one of these must
+    /// be stepped to.
     saved_upto: [u32; MAX_FRAMES],
-    /// Place of the path that lies inside `frames`, plus 1: the frames of the last capture that are not in `frames` yet.
+    /// Place of the path that lies inside `frames`, plus 1: the frames of the last capture that are
+    /// not in `frames` yet.
     top: u32,
     top_bp: u64,
     paths: Paths,
@@ -56,7 +62,8 @@ struct Saved {
 /// Flags of a frame that tell of the step from it outwards; the others tell how it was reached.
 const ONWARD: u32 = USES_BP | LIVE_BP | GUESS | CUT;
 
-/// In [`Memo::generation`]: what is remembered is another stack than the thread's own. Generations are multiples of more.
+/// In [`Memo::generation`]: what is remembered is another stack than the thread's own. Generations
+/// are multiples of more.
 const OTHER: u32 = 1;
 
 /// In [`Memo::saved_upto`].
@@ -70,12 +77,14 @@ impl Memo {
         self.paths.forget();
     }
 
-    /// Begins a generation of rules, or with a stack of another kind than the last one; `kind` is 0 for the thread's own, or [`OTHER`].
+    /// Begins a generation of rules, or with a stack of another kind than the last one; `kind` is 0
+    /// for the thread's own, or [`OTHER`].
     #[cold]
     #[inline(never)]
     fn begin(&mut self, generation: Option<u32>, kind: u32) {
         match generation {
-            // The frames of the own stack are outer ones of a signal handler's; those of another are never read in any order.
+            // The frames of the own stack are outer ones of a signal handler's; those of another
+            // are never read in any order.
             Some(generation) if self.generation | OTHER == generation | OTHER => {
                 if kind == 0 {
                     (self.count, self.top) = (0, 0);
@@ -104,13 +113,15 @@ impl Memo {
         self.note_saved(base.saturating_sub(1));
     }
 
-    /// Whether every word that the walk outwards from `frames[count - 1]` read is as it was, and none of its frames must be stepped to.
+    /// Whether every word that the walk outwards from `frames[count - 1]` read is as it was, and
+    /// none of its frames must be stepped to.
     #[inline(always)]
     fn holds(&self, count: usize) -> bool {
         let Some(outer) = self.frames.get(..count - 1) else { return false };
         let upto = if outer.is_empty() { 0 } else { self.saved_upto[outer.len() - 1] };
         let Some(saved) = self.saved.get(..upto as usize) else { return false };
-        // SAFETY: remembered places lie on the thread's own stack above the frame just matched, which is mapped from there to its end.
+        // SAFETY: remembered places lie on the thread's own stack above the frame just matched,
+        // which is mapped from there to its end.
         let differs = |place: u64, value: u64| unsafe { (place as *const u64).read_volatile() } ^ value;
         // Four at a time: one branch for four words.
         let (fours, rest) = outer.as_chunks::<4>();
@@ -149,7 +160,8 @@ impl Memo {
 /// The stack node of the call whose return address lies at `sp`.
 ///
 /// # Safety
-/// `block` is the calling thread's, its gate busy, and `sp` and `bp` are the hook's as its entry stub gave them.
+/// `block` is the calling thread's, its gate busy, and `sp` and `bp` are the hook's as its entry
+/// stub gave them.
 #[inline(always)]
 pub unsafe fn capture(block: *mut Block, sp: usize, bp: usize) -> u32 {
     // SAFETY: the caller's promise.
@@ -256,10 +268,11 @@ struct Walked {
     is_sure: bool,
 }
 
-/// Finds how many of the outermost remembered frames still hold, and puts the frames inside them into `fresh`, innermost first.
+/// Finds how many of the outermost remembered frames still hold, and puts the frames inside them
+/// into `fresh`, innermost first.
 ///
-/// The walk's state is kept in scalars, and the two usual kinds of rule are followed here: a frame costs one chain of rule, slot and return
-/// address. Everything else goes through [`walk::step`].
+/// The walk's state is kept in scalars, and the two usual kinds of rule are followed here: a frame
+/// costs one chain of rule, slot and return address. Everything else goes through [`walk::step`].
 #[inline(always)]
 fn collect<M: Memory>(memo: &mut Memo, first: Frame, memory: &mut M, most: usize) -> Walked {
     let mut is_sure = true;
@@ -343,8 +356,9 @@ fn collect<M: Memory>(memo: &mut Memo, first: Frame, memory: &mut M, most: usize
     }
 }
 
-/// Reads again, from the last of `frames` outwards, every word that the remembered walk read. Gives the index of the outermost frame that is
-/// confirmed, 0 when all are; their frame pointers are then those of this walk.
+/// Reads again, from the last of `frames` outwards, every word that the remembered walk read. Gives
+/// the index of the outermost frame that is confirmed, 0 when all are; their frame pointers are
+/// then those of this walk.
 #[cold]
 #[inline(never)]
 fn confirm(frames: &mut [Frame]) -> usize {
@@ -352,9 +366,10 @@ fn confirm(frames: &mut [Frame]) -> usize {
     let mut bp = frames[index].bp;
     while let Some(frame) = index.checked_sub(1).map(|outer| &mut frames[outer]) {
         let words = frame.bp_words();
-        // SAFETY: a remembered slot lies on the thread's own stack above the frame just matched, which is mapped from there to its end; a
-        // frame pointer's place is below its slot and above that frame, also of a `SPECIAL` one. On another stack all inside this frame
-        // was equal, so that its slot holds the return address of a frame that is live.
+        // SAFETY: a remembered slot lies on the thread's own stack above the frame just matched,
+        // which is mapped from there to its end; a frame pointer's place is below its slot and
+        // above that frame, also of a `SPECIAL` one. On another stack all inside this frame was
+        // equal, so that its slot holds the return address of a frame that is live.
         let (address, saved) = unsafe {
             let slot = frame.slot as *const u64;
             (slot.read_volatile(), slot.sub(words as usize).read_volatile())
@@ -390,8 +405,9 @@ fn store(memo: &mut Memo, base: usize, fresh: usize) -> u32 {
     node
 }
 
-/// Stacks beyond the depth limit. Too many frames: the innermost half of the limit is kept, cut there, so that a recursion pays for its
-/// frames' new nodes once in half a limit. A cut stack that has become short again: walked anew.
+/// Stacks beyond the depth limit. Too many frames: the innermost half of the limit is kept, cut
+/// there, so that a recursion pays for its frames' new nodes once in half a limit. A cut stack that
+/// has become short again: walked anew.
 ///
 /// Gives the node, and whether the walk was sure.
 #[cold]
@@ -470,8 +486,9 @@ fn other(block: &mut Block, sp: usize, bp: usize, most: usize) -> u32 {
 #[cold]
 pub unsafe fn nested(block: *mut Block, sp: usize, bp: usize) -> u32 {
     let settings = intern::settings();
-    // SAFETY: `nested_busy` gives these frames to this call alone; the bounds of the thread's own stack are words that the interrupted hook
-    // changes one at a time, each to a value that is right with the other.
+    // SAFETY: `nested_busy` gives these frames to this call alone; the bounds of the thread's own
+    // stack are words that the interrupted hook changes one at a time, each to a value that is
+    // right with the other.
     let (frames, low, end) =
         unsafe { (&mut (&mut (*block).nested_frames)[..settings.max_frames], (*block).stack_low, (*block).stack_end) };
     let mut pages = Pages::new();
@@ -480,8 +497,9 @@ pub unsafe fn nested(block: *mut Block, sp: usize, bp: usize) -> u32 {
     intern_all(&frames[..count])
 }
 
-/// Whether the stack of the hook at `sp` holds the return address at `slot`; `None` when that cannot be said. Stores no frames, so that a
-/// nested capture that a jump has left does not stand in its way.
+/// Whether the stack of the hook at `sp` holds the return address at `slot`; `None` when that
+/// cannot be said. Stores no frames, so that a nested capture that a jump has left does not stand
+/// in its way.
 ///
 /// # Safety
 /// `block` is the calling thread's, and `sp` and `bp` are the hook's.

@@ -1,10 +1,12 @@
 //! Return address -> frames. Laws:
 //! * a capture is a pure function of (rip, rsp, rbp, the words read, the rules);
 //! * every word that is read lies where the stack is known to be mapped;
-//! * [`memo`] trusts what it remembers only after every word that the old walk read has been read again;
+//! * [`memo`] trusts what it remembers only after every word that the old walk read has been read
+//!   again;
 //! * a module that is unmapped takes its rules and all memos with it ([`rules::generation`]).
 //!
-//! What is particular to x86-64 stands in [`machine`]; another processor is another file of that shape and another `entry.rs`.
+//! What is particular to x86-64 stands in [`machine`]; another processor is another file of that
+//! shape and another `entry.rs`.
 
 pub mod cfi;
 #[cfg(heaptape_verify)]
@@ -31,18 +33,20 @@ use heaptape_wire::limits::MAX_FRAMES;
 pub struct Frame {
     /// Address of the word that held the return address.
     pub slot: u64,
-    /// Return address (or the interrupted instruction, with [`SIGNAL`](heaptape_wire::nodes::SIGNAL)).
+    /// Return address (or the interrupted instruction, with
+    /// [`SIGNAL`](heaptape_wire::nodes::SIGNAL)).
     pub address: u64,
-    /// Frame pointer in the caller's frame. In a remembered frame it holds only where the walk depends on it ([`LIVE_BP`]).
+    /// Frame pointer in the caller's frame. In a remembered frame it holds only where the walk
+    /// depends on it ([`LIVE_BP`]).
     pub bp: u64,
-    /// Low half: where the step to this frame read the frame pointer, in words below `slot` (0: it left it as it was). High half: sum of
-    /// the flags below.
+    /// Low half: where the step to this frame read the frame pointer, in words below `slot` (0: it
+    /// left it as it was). High half: sum of the flags below.
     pub how: u64,
 }
 
 impl Frame {
-    /// Stores the frame in two halves, as it is copied later: a load of a half that was just stored as two words waits for both to reach
-    /// the cache (measured: 24 % of a capture).
+    /// Stores the frame in two halves, as it is copied later: a load of a half that was just stored
+    /// as two words waits for both to reach the cache (measured: 24 % of a capture).
     #[inline(always)]
     pub fn put(place: &mut Frame, slot: u64, address: u64, bp: u64, how: u64) {
         let halves = (place as *mut Frame).cast::<__m128i>();
@@ -63,7 +67,8 @@ impl Frame {
     pub const fn flags(&self) -> u32 {
         (self.how >> 32) as u32
     }
-    /// Whether the walk outwards from the frame inside this one depends on its frame pointer because it does from here.
+    /// Whether the walk outwards from the frame inside this one depends on its frame pointer
+    /// because it does from here.
     #[inline(always)]
     pub const fn passes_live_bp(&self) -> bool {
         self.flags() & LIVE_BP != 0 && self.bp_words() == 0
@@ -77,13 +82,15 @@ impl Frame {
 
 /// The node's flags ([`heaptape_wire::nodes`]) stand in the low bits.
 pub const NODE_FLAGS: u32 = 0x0f;
-/// The step to this frame read more than the two words that a `Frame` names: never trusted from memory, always stepped again.
+/// The step to this frame read more than the two words that a `Frame` names: never trusted from
+/// memory, always stepped again.
 pub const SPECIAL: u32 = 0x100;
 
 /// The step from this frame depends on its frame pointer.
 pub const USES_BP: u32 = 0x200;
-/// The walk from this frame outwards depends on its frame pointer: this step does, or one further out before a saved one takes its place.
-/// Optimised code keeps other things in that register, so that elsewhere its value changes all the time and means nothing.
+/// The walk from this frame outwards depends on its frame pointer: this step does, or one further
+/// out before a saved one takes its place. Optimised code keeps other things in that register, so
+/// that elsewhere its value changes all the time and means nothing.
 pub const LIVE_BP: u32 = 0x400;
 
 /// Room for the frames of one capture.

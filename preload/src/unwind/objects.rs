@@ -1,6 +1,7 @@
-//! Which ELF object an address lies in, and where its unwind tables are: `_dl_find_object` (glibc 2.35 and later), which takes no lock
-//! and may be called from a signal handler. Older libcs: the process's map as the kernel tells it, read when an unknown address comes up;
-//! that takes no lock either.
+//! Which ELF object an address lies in, and where its unwind tables are: `_dl_find_object` (glibc
+//! 2.35 and later), which takes no lock and may be called from a signal handler. Older libcs: the
+//! process's map as the kernel tells it, read when an unknown address comes up; that takes no lock
+//! either.
 
 use super::tables::{PAGE, Tables};
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -92,8 +93,8 @@ pub unsafe fn bias_and_name(object: &Object) -> (u64, &'static [u8]) {
 /// A build-id, and its length.
 pub type BuildId = ([u8; heaptape_wire::modules::BUILD_ID], usize);
 
-/// The build-id note of an object, found through its program headers; of length 0 when it has none, or when they cannot be read: a program
-/// may hide them.
+/// The build-id note of an object, found through its program headers; of length 0 when it has none,
+/// or when they cannot be read: a program may hide them.
 pub fn build_id(object: &Object, bias: u64) -> BuildId {
     find_build_id(object, bias).unwrap_or_default()
 }

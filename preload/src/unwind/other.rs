@@ -1,14 +1,16 @@
-//! Stacks that are not the thread's own: of coroutines, split stacks, signal handlers. They come and go with the program's memory, and nothing
-//! says where they end.
+//! Stacks that are not the thread's own: of coroutines, split stacks, signal handlers. They come
+//! and go with the program's memory, and nothing says where they end.
 //!
 //! What is read without a question to the kernel, and why it cannot fault:
 //! * the thread's own stack, as far as it is known to be mapped;
-//! * where the unwind tables of a live frame say that its return address or a saved register lies, in a page that an earlier walk read too.
-//!   A page is kept ([`Pages`]) when a walk that read it came to the stack's end: what lies beyond the end of a stack, or where a frame
-//!   without tables points, never is.
+//! * where the unwind tables of a live frame say that its return address or a saved register lies,
+//!   in a page that an earlier walk read too. A page is kept ([`Pages`]) when a walk that read it
+//!   came to the stack's end: what lies beyond the end of a stack, or where a frame without tables
+//!   points, never is.
 //!
-//! All else is asked of the kernel: a page that a live frame is in, before its first word is read; a word that a mere guess names, each time and
-//! copied by the kernel, since another thread may unmap it at any moment.
+//! All else is asked of the kernel: a page that a live frame is in, before its first word is read;
+//! a word that a mere guess names, each time and copied by the kernel, since another thread may
+//! unmap it at any moment.
 
 use super::walk::Memory;
 use crate::sys;
@@ -84,7 +86,8 @@ pub struct OtherStack<'a> {
 }
 
 impl OtherStack<'_> {
-    /// For a walk from `sp`, where a hook's return address lies; the thread's own stack is known from `low` to `end`.
+    /// For a walk from `sp`, where a hook's return address lies; the thread's own stack is known
+    /// from `low` to `end`.
     pub fn new(sp: u64, low: u64, end: u64, pages: &mut Pages) -> OtherStack<'_> {
         let page = Stretch { low: sp & !(PAGE - 1), end: (sp & !(PAGE - 1)) + PAGE };
         OtherStack { own: Stretch { low, end }, last: pages.around(sp).unwrap_or(page), pages }

@@ -1,12 +1,15 @@
-//! A small cache a thread of the inner parts of stacks: what the walk from a hook read, for its innermost [`LENGTH`] frames, and their nodes.
+//! A small cache a thread of the inner parts of stacks: what the walk from a hook read, for its
+//! innermost [`LENGTH`] frames, and their nodes.
 //!
-//! Stepping is a chain: each frame's place is known only when the frame inside it has been read and its rule looked up (6 to 8 ns a frame). A
-//! remembered path names all places at once, so they are read again side by side (under 1 ns a frame). What was read being equal, the
-//! walk is the remembered one; nothing rests on how the path was found.
+//! Stepping is a chain: each frame's place is known only when the frame inside it has been read and
+//! its rule looked up (6 to 8 ns a frame). A remembered path names all places at once, so they are
+//! read again side by side (under 1 ns a frame). What was read being equal, the walk is the
+//! remembered one; nothing rests on how the path was found.
 //!
-//! Many paths lead to one call at one depth, so a few words of the stack are hashed to choose among them: those where another walk from the same
-//! call found return addresses (the *shape*). Frames of other sizes make that hash meaningless, which costs a miss. A path is stored when its
-//! hash comes a second time, so that a stack seen once costs one word.
+//! Many paths lead to one call at one depth, so a few words of the stack are hashed to choose among
+//! them: those where another walk from the same call found return addresses (the *shape*). Frames
+//! of other sizes make that hash meaningless, which costs a miss. A path is stored when its hash
+//! comes a second time, so that a stack seen once costs one word.
 
 use super::{Frame, LIVE_BP, NODE_FLAGS, SPECIAL, USES_BP};
 
@@ -54,13 +57,16 @@ pub struct Path {
     bp_mask: u64,
     /// The hash that came here last.
     seen: u64,
-    /// Frames of the memo that the path stands on; the last of them is also the path's outermost. 0: the path is the whole stack.
+    /// Frames of the memo that the path stands on; the last of them is also the path's outermost.
+    /// 0: the path is the whole stack.
     pub base: u32,
     /// Frames, innermost first. The places behind them repeat the first.
     count: u32,
-    /// Saved frame pointers that the walk depended on. The places behind them, up to the next multiple of four, repeat the first frame.
+    /// Saved frame pointers that the walk depended on. The places behind them, up to the next
+    /// multiple of four, repeat the first frame.
     saved: u32,
-    /// How each frame was reached: [`Frame::bp_words`], and [`DEPENDS`] where that word is among the saved ones.
+    /// How each frame was reached: [`Frame::bp_words`], and [`DEPENDS`] where that word is among
+    /// the saved ones.
     words: [u8; LENGTH],
     /// Bits of the frames whose outward step uses the frame pointer.
     uses_bp: u32,
@@ -75,7 +81,8 @@ pub struct Path {
 /// The cache.
 #[repr(C)]
 pub struct Paths {
-    /// Something is stored: what was never used is not touched, which would cost a new thread its pages.
+    /// Something is stored: what was never used is not touched, which would cost a new thread its
+    /// pages.
     used: bool,
     shapes: [Shape; SHAPES],
     paths: [Path; PATHS],
@@ -91,7 +98,8 @@ unsafe fn word(sp: u64, offset: u32) -> u64 {
 
 impl Shape {
     /// # Safety
-    /// `first` is a frame of a hook on the thread's own stack, and the shape's key is its slot and address.
+    /// `first` is a frame of a hook on the thread's own stack, and the shape's key is its slot and
+    /// address.
     #[inline(always)]
     unsafe fn hash(&self, first: &Frame) -> u64 {
         let key = first.address.wrapping_mul(MIX[WORDS]).wrapping_add(first.slot.wrapping_mul(MIX[WORDS + 1]));
@@ -113,8 +121,8 @@ impl Path {
             return false;
         }
         let mut difference = (self.bp ^ first.bp) & self.bp_mask;
-        // SAFETY: the path was found by a walk from the same stack pointer, which read these words of the same stack; everything from
-        // the hook to the stack's end is mapped.
+        // SAFETY: the path was found by a walk from the same stack pointer, which read these words
+        // of the same stack; everything from the hook to the stack's end is mapped.
         unsafe {
             for (offset, address) in self.offsets.iter().zip(&self.addresses) {
                 difference |= word(self.sp, *offset) ^ address;

@@ -1,12 +1,14 @@
-//! Address -> rule: how to step from a frame to its caller, in one 64-bit word of a process-wide table. Compiled from the object's unwind
-//! tables on the first miss ([`super::cfi`]); a hit is one or two loads of one cache line.
+//! Address -> rule: how to step from a frame to its caller, in one 64-bit word of a process-wide
+//! table. Compiled from the object's unwind tables on the first miss ([`super::cfi`]); a hit is one
+//! or two loads of one cache line.
 //!
 //! ```text
 //! bits 0..4 kind | 4..20 offset / 8, signed | 20..27 where rbp was saved, in words below the return address, 0 not | 32..64 tag
 //! ```
-//! The key is the return address itself (the rule is that of the byte before it, inside the call). Set = its low 15 bits, tag = the rest:
-//! together they give it back, so a hit is exact. Two ways a set: with one, the 30,000 addresses of a compiler displace each other for ever.
-//! Interrupted instructions, whose own rule is wanted, are compiled each time.
+//! The key is the return address itself (the rule is that of the byte before it, inside the call).
+//! Set = its low 15 bits, tag = the rest: together they give it back, so a hit is exact. Two ways a
+//! set: with one, the 30,000 addresses of a compiler displace each other for ever. Interrupted
+//! instructions, whose own rule is wanted, are compiled each time.
 
 use super::{cfi, objects};
 use crate::tls;
@@ -84,8 +86,9 @@ const SETS: usize = 1 << 15;
 struct Table([AtomicU64; 2 * SETS]);
 static TABLE: Table = Table([const { AtomicU64::new(0) }; 2 * SETS]);
 
-/// Counts the times that rules were dropped, in steps of [`STEP`]; below it the number of `dlclose` calls under way: code may vanish and other
-/// code take its place, so that nothing is kept meanwhile.
+/// Counts the times that rules were dropped, in steps of [`STEP`]; below it the number of `dlclose`
+/// calls under way: code may vanish and other code take its place, so that nothing is kept
+/// meanwhile.
 static GENERATION: AtomicU32 = AtomicU32::new(STEP);
 const STEP: u32 = 1 << 12;
 
@@ -129,8 +132,8 @@ pub fn at_instruction(lookup: u64) -> Rule {
     })
 }
 
-/// Whether an address, before which no function is described, is the first of one that is. No call returns there: the frame was laid down by
-/// hand and is the outermost (`makecontext`).
+/// Whether an address, before which no function is described, is the first of one that is. No call
+/// returns there: the frame was laid down by hand and is the outermost (`makecontext`).
 fn begins_a_function(address: u64) -> bool {
     crate::sys::aligned(|| {
         objects::find(address as usize).is_some_and(|object| cfi::compile(&object, address).is_some())
@@ -151,8 +154,8 @@ fn compile(address: u64) -> Rule {
         let word = rule.0 | tag << 32;
         TABLE.0[set + 1].store(TABLE.0[set].load(Relaxed), Relaxed);
         TABLE.0[set].store(word, Release);
-        // A module may have gone while its tables were read: then the word must not stay. Either this look sees the new generation,
-        // or the sweep, which comes after it, sees the word.
+        // A module may have gone while its tables were read: then the word must not stay. Either
+        // this look sees the new generation, or the sweep, which comes after it, sees the word.
         fence(SeqCst);
         if generation() != before {
             let _ = TABLE.0[set].compare_exchange(word, 0, Relaxed, Relaxed);
@@ -223,7 +226,8 @@ pub fn forget_closers() {
     GENERATION.store((generation & !(STEP - 1)).wrapping_add(STEP), SeqCst);
 }
 
-/// Whether this thread, at `sp` on its own stack, which is known from `low` to `end`, has left a `dlclose` by a jump: then that is over.
+/// Whether this thread, at `sp` on its own stack, which is known from `low` to `end`, has left a
+/// `dlclose` by a jump: then that is over.
 ///
 /// # Safety
 /// The stack can be read from `low` to `end`.

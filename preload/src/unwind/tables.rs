@@ -1,5 +1,6 @@
-//! Bounded reading of an object's unwind tables in memory: every read lies inside the object that the loader named, in a page that can be
-//! read. An object has holes, and a program may hide parts of it.
+//! Bounded reading of an object's unwind tables in memory: every read lies inside the object that
+//! the loader named, in a page that can be read. An object has holes, and a program may hide parts
+//! of it.
 
 use super::objects::Object;
 use crate::{sandbox, sys};
@@ -11,17 +12,20 @@ pub const PAGE: u64 = 4096;
 /// Pages whose bits share a word of [`READABLE`].
 const GROUP: u64 = 32;
 
-/// Pages that could be read: a bit for each page of a group, and the number of the group above them. Neighboring groups have neighboring words,
-/// so that the pages of one object, or of libraries that were loaded together, do not take each other's place.
+/// Pages that could be read: a bit for each page of a group, and the number of the group above
+/// them. Neighboring groups have neighboring words, so that the pages of one object, or of
+/// libraries that were loaded together, do not take each other's place.
 static READABLE: [AtomicU64; 512] = [const { AtomicU64::new(0) }; 512];
 
-/// The word that a page belongs to, what the word holds when it is about the page's group alone, and the page's bit.
+/// The word that a page belongs to, what the word holds when it is about the page's group alone,
+/// and the page's bit.
 const fn group_of(page: u64) -> (&'static AtomicU64, u64, u64) {
     let group = page / GROUP;
     (&READABLE[group as usize % READABLE.len()], group << GROUP, 1 << (page % GROUP))
 }
 
-/// Notes that a page can be read, or must be asked about again. Where two threads do so at once, one of them may be in vain.
+/// Notes that a page can be read, or must be asked about again. Where two threads do so at once,
+/// one of them may be in vain.
 fn note(page: u64, is_readable: bool) {
     let (word, group, bit) = group_of(page);
     let old = word.load(Relaxed);
@@ -30,7 +34,8 @@ fn note(page: u64, is_readable: bool) {
     let _ = word.compare_exchange(old, new, Relaxed, Relaxed);
 }
 
-/// Whether a page of an object can be read. Where that may not be asked, the loader's word counts, which mapped it.
+/// Whether a page of an object can be read. Where that may not be asked, the loader's word counts,
+/// which mapped it.
 fn can_be_read(page: u64) -> bool {
     let (word, group, bit) = group_of(page);
     let known = word.load(Relaxed);
@@ -65,7 +70,8 @@ impl Tables {
         Tables { start: object.start, end: object.end, at, page: 0 }
     }
 
-    /// The same, asking anew whether the page at `at` can be read: a program may hide parts of an object at any time.
+    /// The same, asking anew whether the page at `at` can be read: a program may hide parts of an
+    /// object at any time.
     pub fn anew(self) -> Tables {
         note(self.at / PAGE, false);
         self
@@ -95,7 +101,8 @@ impl Tables {
         }
         let mut value = 0;
         for place in (0..size).rev() {
-            // SAFETY: inside the object between its first and last address, in a page that could be read; the loader keeps it.
+            // SAFETY: inside the object between its first and last address, in a page that could be
+            // read; the loader keeps it.
             let byte = unsafe { ((self.at + place) as *const u8).read() };
             value = value << 8 | u64::from(byte);
         }
@@ -143,7 +150,8 @@ impl Tables {
         }
     }
 
-    /// A pointer in one of the encodings of `.eh_frame` (`DW_EH_PE_…`); `data` is the base of data-relative ones.
+    /// A pointer in one of the encodings of `.eh_frame` (`DW_EH_PE_…`); `data` is the base of
+    /// data-relative ones.
     pub fn pointer(&mut self, encoding: u8, data: u64) -> Option<u64> {
         let place = self.at;
         if encoding == 0xff {

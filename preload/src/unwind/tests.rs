@@ -1,4 +1,5 @@
-//! The unwinder against the `backtrace` crate (libgcc's unwinder), on the stacks of this test program.
+//! The unwinder against the `backtrace` crate (libgcc's unwinder), on the stacks of this test
+//! program.
 
 use super::other::{OtherStack, Pages};
 use super::walk::{self, OwnStack};

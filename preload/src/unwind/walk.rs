@@ -1,5 +1,5 @@
-//! One step from a frame to its caller, and plain walks. Never faults: every word is asked of a [`Memory`] that knows what is mapped, and on
-//! one stack each frame lies above the one before.
+//! One step from a frame to its caller, and plain walks. Never faults: every word is asked of a
+//! [`Memory`] that knows what is mapped, and on one stack each frame lies above the one before.
 
 use super::expression;
 use super::machine::{Registers, signal_frame};
@@ -11,11 +11,13 @@ use heaptape_wire::nodes::{CUT, GUESS, SIGNAL};
 pub trait Memory {
     /// The thread's own stack, all of which may be read in any order.
     const IS_OWN: bool;
-    /// The word at an address that unwind tables name; `None` when it may not be read or is not aligned.
+    /// The word at an address that unwind tables name; `None` when it may not be read or is not
+    /// aligned.
     fn word(&mut self, address: u64) -> Option<u64>;
     /// The word at an address that a register happens to hold.
     fn guessed(&mut self, address: u64) -> Option<u64>;
-    /// The word at a slot of a frame that was called from `sp` or above, and the one where it saved the frame pointer.
+    /// The word at a slot of a frame that was called from `sp` or above, and the one where it saved
+    /// the frame pointer.
     #[inline(always)]
     fn pair(&mut self, slot: u64, saved: u64, sp: u64) -> Option<(u64, u64)> {
         if slot < sp {
@@ -41,8 +43,9 @@ impl Memory for OwnStack {
         if address < self.low || address >= self.end || address & 7 != 0 {
             return None;
         }
-        // SAFETY: [low, end) is the thread's own stack from the hook's frame up, known to be mapped ([`crate::thread::Block`]), and a
-        // multiple of 8 below `end`, itself one, leaves eight bytes.
+        // SAFETY: [low, end) is the thread's own stack from the hook's frame up, known to be mapped
+        // ([`crate::thread::Block`]), and a multiple of 8 below `end`, itself one, leaves eight
+        // bytes.
         Some(unsafe { (address as *const u64).read_volatile() })
     }
 
@@ -55,7 +58,8 @@ impl Memory for OwnStack {
         if slot < sp || slot >= self.end || slot & 7 != 0 || saved < self.low {
             return None;
         }
-        // SAFETY: low <= saved <= slot < end, multiples of 8: words of the thread's own stack, all of it mapped.
+        // SAFETY: low <= saved <= slot < end, multiples of 8: words of the thread's own stack, all
+        // of it mapped.
         unsafe { Some(((slot as *const u64).read_volatile(), (saved as *const u64).read_volatile())) }
     }
 }
@@ -78,7 +82,8 @@ pub const fn registers_of(frame: &Frame) -> Registers {
     Registers { lookup: frame.address.wrapping_sub(1), sp: frame.slot + 8, bp: frame.bp }
 }
 
-/// The first frame of a hook: its return address at `sp`, the caller's frame pointer as it was handed on.
+/// The first frame of a hook: its return address at `sp`, the caller's frame pointer as it was
+/// handed on.
 #[inline(always)]
 pub fn first(sp: usize, bp: usize) -> Frame {
     // SAFETY: `sp` is the address of the hook's own return address.
@@ -96,7 +101,8 @@ pub fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next 
     let base = if kind == Kind::FromSp as u64 { registers.sp } else { registers.bp };
     let slot = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
     let words = rule.bp_words();
-    // Without a saved frame pointer the slot itself is read a second time: cheaper than a branch that nobody can predict.
+    // Without a saved frame pointer the slot itself is read a second time: cheaper than a branch
+    // that nobody can predict.
     let (Some(address), Some(saved)) = (memory.word(slot), memory.word(slot.wrapping_sub(8 * words))) else {
         return Next::Cut;
     };
@@ -159,7 +165,8 @@ fn signal_step(registers: Registers, memory: &mut impl Memory) -> Option<Next> {
     Some(if address == 0 { Next::End } else { Next::Caller(frame, Registers { lookup: address, sp, bp }) })
 }
 
-/// Code without unwind data (made at run time, or by hand): if it keeps a frame pointer, the caller is behind it.
+/// Code without unwind data (made at run time, or by hand): if it keeps a frame pointer, the caller
+/// is behind it.
 fn guess(registers: Registers, memory: &mut impl Memory) -> Next {
     if registers.bp < registers.sp {
         return Next::Cut;
@@ -180,8 +187,8 @@ pub fn rule_of(frame: &Frame) -> Rule {
     if frame.flags() & SIGNAL != 0 { rules::at_instruction(frame.address) } else { rules::of(frame.address) }
 }
 
-/// Whether one of the frames from the first to the outermost has its return address at `slot`; `None` when the walk does not get so far, or
-/// not surely.
+/// Whether one of the frames from the first to the outermost has its return address at `slot`;
+/// `None` when the walk does not get so far, or not surely.
 pub fn meets(first: Frame, slot: u64, most: usize, memory: &mut impl Memory) -> Option<bool> {
     let (mut frame, mut registers) = (first, registers_of(&first));
     for _ in 0..most {
@@ -197,8 +204,8 @@ pub fn meets(first: Frame, slot: u64, most: usize, memory: &mut impl Memory) -> 
     None
 }
 
-/// Walks from the first frame to the outermost, innermost first, without memory of earlier walks. Gives the number of frames; the last one is
-/// marked when the stack goes on beyond `frames`.
+/// Walks from the first frame to the outermost, innermost first, without memory of earlier walks.
+/// Gives the number of frames; the last one is marked when the stack goes on beyond `frames`.
 pub fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> usize {
     let mut frame = first;
     let mut registers = registers_of(&first);

@@ -175,7 +175,8 @@ impl Service {
     /// The daemon's own figures.
     fn own(&self) -> Vec<metrics::Own> {
         let sum = |value: fn(&crate::session::Now) -> u64| {
-            // A process that has ended counts here until it is written, and from then on among the counters.
+            // A process that has ended counts here until it is written, and from then on among the
+            // counters.
             let ending = self.ending.values().map(|ending| ending.stats.now());
             self.clients.iter().map(Client::now).chain(ending).map(|now| value(&now)).sum::<u64>() as f64
         };

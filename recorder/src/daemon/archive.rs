@@ -1,9 +1,10 @@
-//! The epochs on disk, and the thread that owns them: what belongs to one, when it is sealed, how long it is kept.
+//! The epochs on disk, and the thread that owns them: what belongs to one, when it is sealed, how
+//! long it is kept.
 //!
 //! Where things lie says [`formats::recording`].
 //!
-//! Sealing is a rename of `recording.json`, so an epoch is sealed or it is not. One that a killed daemon left open is sealed, as it lies
-//! there, by the next.
+//! Sealing is a rename of `recording.json`, so an epoch is sealed or it is not. One that a killed
+//! daemon left open is sealed, as it lies there, by the next.
 
 use super::epoch::{Epoch, begun};
 use super::flows::{Flows, Host};
@@ -316,7 +317,8 @@ impl Open {
         }
     }
 
-    /// Moves folders here, gives where they are now, and lists them beside the process that they are of.
+    /// Moves folders here, gives where they are now, and lists them beside the process that they
+    /// are of.
     fn adopt(&mut self, id: SessionId, folders: &[PathBuf]) -> Vec<PathBuf> {
         let mut adopted = Vec::new();
         let Some(of) = self.images.iter().find(|(known, _)| *known == id).map(|(_, image)| image.clone()) else {
@@ -346,7 +348,8 @@ impl Open {
         adopted
     }
 
-    /// Has the names looked up that programs' sums are to keep; at the end of the epoch all that are new.
+    /// Has the names looked up that programs' sums are to keep; at the end of the epoch all that
+    /// are new.
     fn save_names(&mut self, saver: Option<&Saver>, is_last: bool) {
         let Some(saver) = saver else { return };
         for (name, program) in self.programs.values_mut() {

@@ -1,5 +1,6 @@
-//! Bounds that hold: what the daemon may use of memory, processor and disk, and what one user's processes may send. Whatever is hit is
-//! logged, counted, and shown with the process that it was taken from.
+//! Bounds that hold: what the daemon may use of memory, processor and disk, and what one user's
+//! processes may send. Whatever is hit is logged, counted, and shown with the process that it was
+//! taken from.
 
 use super::clients::Client;
 use super::config::{Choice, Sampling};
@@ -160,7 +161,8 @@ impl Service {
         }
         let mut limited = Vec::new();
         for (uid, places) in users {
-            // A process that sends little keeps room to send more; what is left is shared by the others.
+            // A process that sends little keeps room to send more; what is left is shared by the
+            // others.
             let mut rates: Vec<(u64, usize)> =
                 places.iter().map(|place| (self.clients[*place].rates().events, *place)).collect();
             rates.sort_unstable();

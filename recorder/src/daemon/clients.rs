@@ -15,8 +15,9 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 use wire::area::{GATE_DORMANT, GATE_OPEN};
 
-/// What an event costs the program, nanoseconds: one that is recorded with its stack, and one that sampling passes over. Measured by
-/// `scripts/bench --only micro` and the reference prototypes; the budget is kept by this model.
+/// What an event costs the program, nanoseconds: one that is recorded with its stack, and one that
+/// sampling passes over. Measured by `scripts/bench --only micro` and the reference prototypes; the
+/// budget is kept by this model.
 const RECORDED_NS: u64 = 120;
 const PASSED_NS: u64 = 3;
 /// More sampled blocks than this alive at once would find no room in the library's table.
@@ -138,14 +139,16 @@ impl Client {
         header.gate.0.store(gate, Release);
     }
 
-    /// Moves the sampling interval so that what it costs stays below the budget. A step at most doubles or halves it; sums stay unbiased
-    /// since each sample carries the interval that it was taken by.
+    /// Moves the sampling interval so that what it costs stays below the budget. A step at most
+    /// doubles or halves it; sums stay unbiased since each sample carries the interval that it was
+    /// taken by.
     pub fn adapt(&mut self) {
         let Sampling::Budget(percent) = self.choice.sampling else { return };
         let mut last = self.past.iter().rev();
         let (Some((to, now)), Some((from, then))) = (last.next(), last.next()) else { return };
         let ticks = process::processor_ticks(self.pid()).unwrap_or(self.ticks);
-        // A program that does nothing is measured by a hundredth of the time, so that the first burst is not taken for an overload.
+        // A program that does nothing is measured by a hundredth of the time, so that the first
+        // burst is not taken for an overload.
         let used = ticks.saturating_sub(self.ticks) * 10_000_000;
         let used = used.max(to.duration_since(*from).as_nanos() as u64 / 100);
         self.ticks = ticks;

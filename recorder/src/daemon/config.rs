@@ -1,4 +1,5 @@
-//! What an operator chooses, as typed values: words for modes, sizes, times and shares, patterns of names, and where things lie by default.
+//! What an operator chooses, as typed values: words for modes, sizes, times and shares, patterns of
+//! names, and where things lie by default.
 
 use super::retention::Keep;
 use crate::options::{Mode, Options, Overflow, Window};
@@ -120,8 +121,8 @@ impl Default for Budget {
     }
 }
 
-/// What is kept of a program, of how many of its blocks, and what its threads do when their rings are full:
-/// `MODE[:SAMPLING][,overflow=OVERFLOW]`.
+/// What is kept of a program, of how many of its blocks, and what its threads do when their rings
+/// are full: `MODE[:SAMPLING][,overflow=OVERFLOW]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Choice {
     /// What is kept.
@@ -384,7 +385,8 @@ impl Config {
         Keep { age: self.keep_age, bytes: self.keep_bytes, user_bytes }
     }
 
-    /// What is kept of a program: what it asks for itself, else the first rule that fits its name, else the usual.
+    /// What is kept of a program: what it asks for itself, else the first rule that fits its name,
+    /// else the usual.
     pub fn choose(&self, name: &[u8], asked: Option<&str>) -> Choice {
         let asked = asked.filter(|_| self.asks_programs).and_then(|text| text.parse().ok());
         let rule = || self.programs.iter().find(|(pattern, _)| pattern.fits(name)).map(|(_, choice)| *choice);

@@ -1,8 +1,10 @@
-//! The thread that accepts connections, and the queue between it and the service. Each user has a budget of connections and of starts a
-//! second and a queue of its own, and the service takes from these queues in turn: a user who floods waits behind nobody but himself.
+//! The thread that accepts connections, and the queue between it and the service. Each user has a
+//! budget of connections and of starts a second and a queue of its own, and the service takes from
+//! these queues in turn: a user who floods waits behind nobody but himself.
 //!
-//! All users share the kernel's queue of one listening socket. So this thread does nothing that takes longer than a few microseconds a
-//! connection, and drops what is beyond a budget before anything is read from it.
+//! All users share the kernel's queue of one listening socket. So this thread does nothing that
+//! takes longer than a few microseconds a connection, and drops what is beyond a budget before
+//! anything is read from it.
 
 use super::config::Budget;
 use super::control::Wake;
@@ -70,10 +72,12 @@ impl Waiting {
     }
 }
 
-/// Starts that a user may save up, in seconds: a build starts many programs at once, and not for long.
+/// Starts that a user may save up, in seconds: a build starts many programs at once, and not for
+/// long.
 const BURST: u64 = 5;
 
-/// How many a user may still have: as many a second as the budget says, and a number of seconds at once.
+/// How many a user may still have: as many a second as the budget says, and a number of seconds at
+/// once.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
     left: f64,

@@ -1,4 +1,5 @@
-//! An epoch: a stretch of time and the folder with what was recorded in it. Folders of a user sort in the order in which they began.
+//! An epoch: a stretch of time and the folder with what was recorded in it. Folders of a user sort
+//! in the order in which they began.
 
 use crate::clock;
 use crate::process::make_folder;
@@ -45,8 +46,8 @@ fn minute(unix_ns: u64) -> String {
     format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}")
 }
 
-/// The minute, or its next number. After the clock was set back it is the last epoch's minute: a name that sorts before older epochs would be
-/// removed before them.
+/// The minute, or its next number. After the clock was set back it is the last epoch's minute: a
+/// name that sorts before older epochs would be removed before them.
 fn name_after(last: Option<&str>, minute: &str) -> Option<String> {
     let Some(last) = last.filter(|last| last.get(..MINUTE).is_some_and(|last| last >= minute)) else {
         return Some(minute.to_owned());

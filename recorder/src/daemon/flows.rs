@@ -1,5 +1,6 @@
-//! DCPI's idea for heaps: in each epoch a profile file for each image (by build-id) and event, the counts of all processes that ran it added
-//! up. What was allocated and freed counts for the epoch in which it was; what lives, as it stood at the epoch's end.
+//! DCPI's idea for heaps: in each epoch a profile file for each image (by build-id) and event, the
+//! counts of all processes that ran it added up. What was allocated and freed counts for the epoch
+//! in which it was; what lives, as it stood at the epoch's end.
 
 use crate::contribution::Contribution;
 use crate::process::{make_folder, replace_file, sanitised};

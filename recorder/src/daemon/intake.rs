@@ -35,7 +35,8 @@ impl Service {
             self.counters.refused += 1;
             return caller.refuse(REFUSED_FILTER);
         }
-        // The same process again: it went on with another program, and its old area has all that it published.
+        // The same process again: it went on with another program, and its old area has all that it
+        // published.
         while let Some(place) = self.clients.iter().position(|client| client.pid() == caller.pid) {
             self.end(place, End::EXEC);
         }
@@ -183,7 +184,8 @@ impl Service {
         }
     }
 
-    /// Goes on with a process that another daemon had. What lived before is not known any more: its frees are of unknown blocks.
+    /// Goes on with a process that another daemon had. What lived before is not known any more: its
+    /// frees are of unknown blocks.
     pub(super) fn take_over(&mut self, held: Held) {
         let Held { name, area, process: end } = held;
         let known = name.clone();

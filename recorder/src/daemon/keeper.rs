@@ -1,8 +1,10 @@
-//! Who holds the areas of live processes while no daemon runs, so that the next one goes on where the last one stopped or was killed:
-//! systemd's descriptor store where there is one, else a small process of our own that does nothing else.
+//! Who holds the areas of live processes while no daemon runs, so that the next one goes on where
+//! the last one stopped or was killed: systemd's descriptor store where there is one, else a small
+//! process of our own that does nothing else.
 //!
-//! The keeper speaks in messages: `+NAME` with two descriptors (area, process) holds, `-NAME` lets go, `?` asks for all (each comes as
-//! `NAME` with its two, then `.`), `!` ends it. A name says all that the next daemon must know and cannot ask the kernel.
+//! The keeper speaks in messages: `+NAME` with two descriptors (area, process) holds, `-NAME` lets
+//! go, `?` asks for all (each comes as `NAME` with its two, then `.`), `!` ends it. A name says all
+//! that the next daemon must know and cannot ask the kernel.
 
 use super::config::Choice;
 use super::notify::Notify;

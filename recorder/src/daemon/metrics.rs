@@ -1,4 +1,5 @@
-//! Prometheus text: what each program holds and does, and what the daemon itself costs. Served on a loopback port, and by `ctl metrics`.
+//! Prometheus text: what each program holds and does, and what the daemon itself costs. Served on a
+//! loopback port, and by `ctl metrics`.
 
 use super::control::{Ask, Wake, ask};
 use crate::session::Now;
@@ -14,13 +15,15 @@ use std::time::Duration;
 /// A request has at most so many bytes, and this time to come.
 const REQUEST: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Programs that are told apart; further ones are summed under one name, whatever names clients take.
+/// Programs that are told apart; further ones are summed under one name, whatever names clients
+/// take.
 const MOST_PROGRAMS: usize = 500;
 
 /// The daemon's own figures: name, kind, help, value.
 pub type Own = (&'static str, &'static str, &'static str, f64);
 
-/// A label's value: backslash, quote and newline escaped, other control characters and what is no UTF-8 replaced.
+/// A label's value: backslash, quote and newline escaped, other control characters and what is no
+/// UTF-8 replaced.
 pub fn escaped(text: &str) -> String {
     let mut out = String::new();
     for letter in text.chars().take(200) {

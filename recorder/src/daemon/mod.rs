@@ -1,4 +1,5 @@
-//! `heaptape daemon`: every process of a machine that has the library preloaded, for months, within fixed bounds.
+//! `heaptape daemon`: every process of a machine that has the library preloaded, for months, within
+//! fixed bounds.
 //!
 //! ```text
 //! programs ──> entrance ─> service ──> stages ──> image folders ─┐
@@ -6,8 +7,8 @@
 //! metrics  ──>  budgets         └── contributions ──>┘     archive: programs, flows, retention
 //! senders  ──>  streams ──> receive (a thread each) ──>┘
 //! ```
-//! The service's thread takes processes in and answers questions; nothing that it does waits for a disk. The archive's thread owns what
-//! is in the epochs. Both speak in messages.
+//! The service's thread takes processes in and answers questions; nothing that it does waits for a
+//! disk. The archive's thread owns what is in the epochs. Both speak in messages.
 
 mod answers;
 mod archive;

@@ -1,4 +1,5 @@
-//! What systemd is told and tells, where it is there: readiness, watchdog, sockets that it holds open. A few lines of a stable protocol.
+//! What systemd is told and tells, where it is there: readiness, watchdog, sockets that it holds
+//! open. A few lines of a stable protocol.
 
 use crate::sys;
 use nix::sys::socket::{SockType, getsockopt, sockopt};
@@ -70,7 +71,8 @@ pub fn watchdog() -> Option<Duration> {
     number("WATCHDOG_USEC").filter(|usec| *usec > 0).map(|usec| Duration::from_micros(usec / 2))
 }
 
-/// Whether a descriptor is a listening socket of this kind; what the descriptor store holds is none.
+/// Whether a descriptor is a listening socket of this kind; what the descriptor store holds is
+/// none.
 pub fn listens(socket: &OwnedFd, kind: SockType) -> bool {
     let is_kind = getsockopt(socket, sockopt::SockType).is_ok_and(|found| found == kind);
     is_kind && getsockopt(socket, sockopt::AcceptConn).is_ok_and(|accepts| accepts)

@@ -1,5 +1,6 @@
-//! The sums of processes that are over, by program: a shell script's thousand children are one row. Call sites of processes that were
-//! loaded at different addresses become one tree; each module gets a range of addresses of its own in it.
+//! The sums of processes that are over, by program: a shell script's thousand children are one row.
+//! Call sites of processes that were loaded at different addresses become one tree; each module
+//! gets a range of addresses of its own in it.
 
 use crate::contribution::{Contribution, Frame, Row};
 use crate::profile::{BINS, BOUNDS, Sums as ClassSums};
@@ -16,7 +17,8 @@ use std::path::PathBuf;
 
 /// Link-time addresses are below this; a module's range begins at a multiple of it.
 const RANGE: u64 = 1 << 36;
-/// Code that has a name and no module is given addresses where no process has any, so many bytes each.
+/// Code that has a name and no module is given addresses where no process has any, so many bytes
+/// each.
 const NAMES: u64 = 1 << 47;
 const NAME_BYTES: u64 = 16;
 /// Such names of one program, of at most 1 KiB; code that has another one counts for its caller.
@@ -25,7 +27,8 @@ const MOST_NAMES: usize = 1 << 15;
 const NAMES_A_RECORD: usize = 1 << 12;
 /// Modules of one program; more are kept as unknown addresses.
 const MOST_MODULES: usize = 1 << 10;
-/// Frames of one program's tree; what comes behind counts for its outermost known caller, in the end for none.
+/// Frames of one program's tree; what comes behind counts for its outermost known caller, in the
+/// end for none.
 const MOST_FRAMES: usize = 1 << 20;
 /// Sites of one tape record.
 const SITES_A_RECORD: usize = 1 << 16;
@@ -41,7 +44,8 @@ pub struct Program {
     files: Vec<[Option<Opened>; 2]>,
     /// Frames whose names were looked up.
     named: usize,
-    /// Names of code that no module describes, and the place of each in the order in which they came.
+    /// Names of code that no module describes, and the place of each in the order in which they
+    /// came.
     names: FxHashMap<Text, u64>,
     frames: Vec<Frame>,
     known: FxHashMap<(u32, u32, u64, bool, u8), u32>,
@@ -190,7 +194,8 @@ impl Program {
         place
     }
 
-    /// What is to be looked up for its names; nothing when frames became no more by an eighth, or, at the last, no more at all.
+    /// What is to be looked up for its names; nothing when frames became no more by an eighth, or,
+    /// at the last, no more at all.
     pub fn symbols(&mut self, folder: PathBuf, reader: Option<u32>, is_last: bool) -> Option<Job> {
         let least = if is_last { self.named } else { self.named + self.named / 8 };
         if self.frames.len() <= least {

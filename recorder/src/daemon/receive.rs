@@ -1,8 +1,10 @@
-//! A trace or a profile that a client sends is taken in, checked and stored: by a thread of its own, piece by piece, in memory that does not
-//! grow with it. Whatever ends it, what came before can be read.
+//! A trace or a profile that a client sends is taken in, checked and stored: by a thread of its
+//! own, piece by piece, in memory that does not grow with it. Whatever ends it, what came before
+//! can be read.
 //!
-//! A client sends messages, or bytes over a stream socket; borders of messages mean nothing. A message of no byte, and closing, end it. A line
-//! of JSON may stand before the file and say what the file is of ([`About`]).
+//! A client sends messages, or bytes over a stream socket; borders of messages mean nothing. A
+//! message of no byte, and closing, end it. A line of JSON may stand before the file and say what
+//! the file is of ([`About`]).
 
 use crate::process::{let_read, make_folder};
 use crate::quota::Quota;
@@ -24,7 +26,8 @@ use std::time::Duration;
 
 /// A message has at most so many bytes.
 pub const MESSAGE: usize = 256 << 10;
-/// A profile of at most so many bytes is looked at as a whole, one at a time: callers that form a loop are only seen so.
+/// A profile of at most so many bytes is looked at as a whole, one at a time: callers that form a
+/// loop are only seen so.
 const WHOLE: u64 = 16 << 20;
 /// The file's name while it comes.
 const COMING: &str = "coming";
@@ -194,7 +197,8 @@ impl Pieces<'_> {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return self.stop(error.to_string()),
             }
-            // With MSG_TRUNC the length is the message's, also where that is more than there is room for.
+            // With MSG_TRUNC the length is the message's, also where that is more than there is
+            // room for.
             let whole = if job.is_stream { MsgFlags::empty() } else { MsgFlags::MSG_TRUNC };
             let flags = MsgFlags::MSG_DONTWAIT | whole;
             match socket::recv(job.socket.as_raw_fd(), &mut self.message, flags) {

@@ -1,5 +1,6 @@
-//! Which epochs are kept: none that is too old, not more bytes than allowed, and in any case the newest three of each user and those that are
-//! still written. Each user has a share of the bytes. Who holds more than that loses his own oldest epochs, never another user's.
+//! Which epochs are kept: none that is too old, not more bytes than allowed, and in any case the
+//! newest three of each user and those that are still written. Each user has a share of the bytes.
+//! Who holds more than that loses his own oldest epochs, never another user's.
 
 use super::epoch::begun;
 use super::service::FLIGHTS;
@@ -23,8 +24,8 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// What each user may have, of whom so many bytes are stored: what is free is everybody's, and nobody has to give up anything for others
-    /// as long as he holds no more than an equal share.
+    /// What each user may have, of whom so many bytes are stored: what is free is everybody's, and
+    /// nobody has to give up anything for others as long as he holds no more than an equal share.
     fn limits(&self, used: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
         let mut wanted: Vec<u64> = used.values().map(|bytes| (*bytes).min(self.user_bytes)).collect();
         wanted.sort_unstable();
@@ -37,7 +38,8 @@ impl Keep {
             }
             free -= bytes;
         }
-        // An equal share is a user's own also where others have borrowed of it: they lose that when he wants it.
+        // An equal share is a user's own also where others have borrowed of it: they lose that when
+        // he wants it.
         let equal = self.bytes / wanted.len().max(1) as u64;
         let limit = |bytes: u64| level.unwrap_or_else(|| bytes.saturating_add(free)).max(equal).min(self.user_bytes);
         used.iter().map(|(uid, bytes)| (*uid, limit(*bytes))).collect()
@@ -109,8 +111,8 @@ pub fn bytes(folder: &Path) -> u64 {
     sum
 }
 
-/// Removes what need not be kept and is not `open`: first what is too old, then the oldest of each user who has too much. A sixteenth of what
-/// he may have stays free for the epoch that is written.
+/// Removes what need not be kept and is not `open`: first what is too old, then the oldest of each
+/// user who has too much. A sixteenth of what he may have stays free for the epoch that is written.
 pub fn sweep(state: &Path, keep: Keep, open: &[&Path], now: u64, sizes: &mut Sizes) -> Swept {
     let all = epochs(state);
     let mut rest: Vec<(Found, u64, bool)> = Vec::new();

@@ -1,4 +1,5 @@
-//! The sender's side of a stream: a trace or a profile goes to the daemon in messages, and its answer says what became of it.
+//! The sender's side of a stream: a trace or a profile goes to the daemon in messages, and its
+//! answer says what became of it.
 
 use super::receive::{About, MESSAGE};
 use nix::errno::Errno;
@@ -27,7 +28,8 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends all that there is to read, filed under the program `name` unless that is empty. Returns the answer.
+/// Sends all that there is to read, filed under the program `name` unless that is empty. Returns
+/// the answer.
 ///
 /// # Errors
 /// When reading fails, or no answer comes.

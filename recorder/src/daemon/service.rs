@@ -1,5 +1,5 @@
-//! The service's thread: takes processes in, follows them to their end, begins and ends epochs. Nothing here waits for a disk: a program
-//! that starts waits for its answer.
+//! The service's thread: takes processes in, follows them to their end, begins and ends epochs.
+//! Nothing here waits for a disk: a program that starts waits for its answer.
 
 use super::archive::{Archive, Disk, Told};
 use super::budget::Guard;
@@ -72,7 +72,8 @@ pub(super) struct Current {
 #[derive(Debug)]
 pub(super) struct Closing {
     pub(super) epoch: Arc<Epoch>,
-    /// Processes, and the part of each that is to come: one that is over may have gone on in further segments.
+    /// Processes, and the part of each that is to come: one that is over may have gone on in
+    /// further segments.
     pub(super) pending: HashMap<SessionId, PathBuf>,
     pub(super) then: Vec<Then>,
 }
@@ -147,7 +148,8 @@ pub struct Service {
     pub(super) saver: Option<Arc<Saver>>,
 }
 
-/// Runs the daemon until it is told to stop. `work` looks up the names that its epochs keep. The caller has one thread.
+/// Runs the daemon until it is told to stop. `work` looks up the names that its epochs keep. The
+/// caller has one thread.
 ///
 /// # Errors
 /// When a socket or a folder cannot be made.
@@ -166,7 +168,8 @@ pub fn run(config: Config, work: Work) -> io::Result<()> {
         }
     };
     let mut service = Service::start(config, saver)?;
-    // Programs that start wait for this thread; those that do the work were started before, and are not preferred.
+    // Programs that start wait for this thread; those that do the work were started before, and are
+    // not preferred.
     sys::prefer_thread();
     service.notify.tell("READY=1");
     let watchdog = notify::watchdog();

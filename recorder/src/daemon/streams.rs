@@ -1,5 +1,6 @@
-//! Traces and profiles that clients send through the programs' socket: who may, how many at once, and what becomes of them. A thread takes
-//! each in ([`receive`]); once it is over its folder moves to the epoch of that moment, and is an image like any other.
+//! Traces and profiles that clients send through the programs' socket: who may, how many at once,
+//! and what becomes of them. A thread takes each in ([`receive`]); once it is over its folder moves
+//! to the epoch of that moment, and is an image like any other.
 
 use super::archive::Told;
 use super::config::Budget;
@@ -47,7 +48,8 @@ struct Coming {
 }
 
 impl Coming {
-    /// The name and the image that it is filed under: those of the program that its sender names, else the sender's own.
+    /// The name and the image that it is filed under: those of the program that its sender names,
+    /// else the sender's own.
     fn filed(&self) -> (String, ProcessInfo) {
         let (mut name, mut image) = (self.name.clone(), self.image.clone());
         if let Some(about) = self.seen.about.get() {

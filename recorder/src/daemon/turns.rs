@@ -1,4 +1,5 @@
-//! Epochs begin and end, processes go on in other folders and modes, flights are kept: whatever turns from one part to the next.
+//! Epochs begin and end, processes go on in other folders and modes, flights are kept: whatever
+//! turns from one part to the next.
 
 use super::archive::Told;
 use super::config::Choice;

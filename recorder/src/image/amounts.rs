@@ -1,5 +1,6 @@
-//! Sampling as the digest sees it: what a sampled block stands for, which interval each thread samples by, and which records are left out
-//! while a thread has not yet noticed that the process is to be dormant or sampled.
+//! Sampling as the digest sees it: what a sampled block stands for, which interval each thread
+//! samples by, and which records are left out while a thread has not yet noticed that the process
+//! is to be dormant or sampled.
 
 use super::{Image, Thread};
 use crate::index::Block;
@@ -8,11 +9,13 @@ use crate::profile::Amount;
 use rustc_hash::FxHashMap;
 use wire::{Op, Record};
 
-/// What the live sampled blocks stand for, by allocation index: an interval may change while they live.
+/// What the live sampled blocks stand for, by allocation index: an interval may change while they
+/// live.
 #[derive(Debug, Default)]
 pub struct Standing {
     blocks: FxHashMap<u64, Amount>,
-    /// Whether the number of blocks is estimated too; a trace has one record for each and counts it once.
+    /// Whether the number of blocks is estimated too; a trace has one record for each and counts it
+    /// once.
     estimates: bool,
     /// What rounding left, in 65,536ths of a block.
     rest: u64,
@@ -115,8 +118,8 @@ impl Image {
         }
     }
 
-    /// A record of a thread that is behind. What is not used of it is counted; behind the event that the thread began under the old rule the
-    /// new one holds.
+    /// A record of a thread that is behind. What is not used of it is counted; behind the event
+    /// that the thread began under the old rule the new one holds.
     #[cold]
     pub(super) fn stray(&mut self, follow: Follow, thread: u32, op: Op, address: u64, tick: u64) -> (u64, Follow) {
         let known = &mut self.threads[thread as usize];

@@ -1,5 +1,6 @@
-//! The live blocks of a process on their way from one daemon to the next: written when a daemon leaves the process in good order, read and
-//! removed by the one that takes it over. Stacks go by their nodes, which stay in the area.
+//! The live blocks of a process on their way from one daemon to the next: written when a daemon
+//! leaves the process in good order, read and removed by the one that takes it over. Stacks go by
+//! their nodes, which stay in the area.
 
 use super::Image;
 use crate::live::Call;
@@ -12,7 +13,8 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use wire::Op;
 
-/// Begins the file. Eight bytes follow, [`Stats::live_since_unix_ns`](crate::session::Stats), and then the blocks.
+/// Begins the file. Eight bytes follow, [`Stats::live_since_unix_ns`](crate::session::Stats), and
+/// then the blocks.
 const MAGIC: &[u8; 8] = b"HTLIVE2\0";
 /// A block: address, size, bytes that it stands for, node.
 const BLOCK: usize = 28;

@@ -57,7 +57,8 @@ impl Image {
         ranges.chunks(RANGES_A_RECORD).map(|ranges| TapeRecord::Code(Code { ranges: ranges.to_vec() })).collect()
     }
 
-    /// What is worth telling before the end, should that never come: each time that such sites are an eighth more.
+    /// What is worth telling before the end, should that never come: each time that such sites are
+    /// an eighth more.
     pub(super) fn code_so_far(&mut self) -> Vec<TapeRecord> {
         let is_due = self.stacks.unplaced().len() > self.names.told + self.names.told / 8;
         if is_due { self.code() } else { Vec::new() }

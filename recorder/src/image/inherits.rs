@@ -4,7 +4,8 @@ use super::Image;
 use crate::live::Inheritance;
 use formats::tape::{self, Record as TapeRecord};
 
-/// Children that may be on their way at once; what is kept for one that never comes goes with the next ones.
+/// Children that may be on their way at once; what is kept for one that never comes goes with the
+/// next ones.
 const LEGACIES: usize = 16;
 
 impl Image {
@@ -16,8 +17,9 @@ impl Image {
         }
     }
 
-    /// Keeps what a child forked at `tick` has, as far as that is known now: with one thread not every event has a stamp of its own, and
-    /// what the parent goes on to do could look older than the fork.
+    /// Keeps what a child forked at `tick` has, as far as that is known now: with one thread not
+    /// every event has a stamp of its own, and what the parent goes on to do could look older than
+    /// the fork.
     pub fn keep_legacy(&mut self, tick: u64) {
         let legacy = self.live.bequeath(tick);
         if self.legacies.len() >= LEGACIES {

@@ -1,5 +1,6 @@
-//! The parts that a long-lived process is written in: snapshots of a profile, segments of a flight, and whatever comes before and behind
-//! a change of folder or mode. A part is a whole image folder: read alone it says everything about the blocks that live in it.
+//! The parts that a long-lived process is written in: snapshots of a profile, segments of a flight,
+//! and whatever comes before and behind a change of folder or mode. A part is a whole image folder:
+//! read alone it says everything about the blocks that live in it.
 
 use super::code::Names;
 use super::{Image, Standing, trace_of};
@@ -31,11 +32,13 @@ const GROWTH: Duration = Duration::from_secs(60);
 /// What a digest is told of one process.
 #[derive(Debug)]
 pub enum Tell {
-    /// Its part ends; it goes on in another folder, or in another mode. `then` once the old part is written.
+    /// Its part ends; it goes on in another folder, or in another mode. `then` once the old part is
+    /// written.
     Turn(Arc<Session>, Then),
     /// Its files are to say how it stands now.
     Snapshot(Then),
-    /// Its flight is to be kept: gives the folders of its segments, oldest first, once they are written, and the names that they are to keep.
+    /// Its flight is to be kept: gives the folders of its segments, oldest first, once they are
+    /// written, and the names that they are to keep.
     Keep(Sender<(Vec<PathBuf>, Option<Box<Job>>)>),
     /// What it is made of, at most so many sites.
     Look(usize, Sender<View>),
@@ -167,7 +170,8 @@ impl Image {
             sites: self.stacks.last().into(),
             growing: self.parts.growing,
             threads: self.threads.seen as u64,
-            // 43 bytes a live block and about 200 a site or thread, measured where they are defined; the rest is tables that grow once.
+            // 43 bytes a live block and about 200 a site or thread, measured where they are
+            // defined; the rest is tables that grow once.
             memory: live * 43
                 + (u64::from(self.stacks.last()) + self.threads.len() as u64) * 200
                 + (2 << 20)
@@ -220,7 +224,8 @@ impl Image {
         Some(Arc::new(self.session.part(next, Arc::clone(&self.session.options), Some(starts))))
     }
 
-    /// The ledger of a process that goes on: what lies in its rings is still to come, or belongs to the next part.
+    /// The ledger of a process that goes on: what lies in its rings is still to come, or belongs to
+    /// the next part.
     pub(super) fn ledger_so_far(&self) -> TapeRecord {
         let settle =
             |account: Account| Account { emitted: account.recorded + account.lost + account.sampled_out, ..account };
@@ -404,13 +409,15 @@ impl Image {
         self.since = Some(Instant::now());
     }
 
-    /// What this part adds to the sums of its program and of the images that it ran; `how`: the process is over, and has no files.
+    /// What this part adds to the sums of its program and of the images that it ran; `how`: the
+    /// process is over, and has no files.
     fn contribution(&mut self, how: (bool, bool)) -> Box<Contribution> {
         self.stacks.announce(&mut Vec::new());
         let sums = self.profile.site_sums();
         let told = std::mem::replace(&mut self.parts.told, sums.clone());
         let account = self.sums();
-        // What it made at run time has names that hold for the next process of the program too; its addresses do not.
+        // What it made at run time has names that hold for the next process of the program too; its
+        // addresses do not.
         if how.1 {
             self.named_code();
         }

@@ -17,7 +17,8 @@ impl Image {
         self.opened = self.stacks.announced().len();
     }
 
-    /// What is to be looked up for these folders; nothing where nobody does that, or no file names anything.
+    /// What is to be looked up for these folders; nothing where nobody does that, or no file names
+    /// anything.
     pub(super) fn symbols(&mut self, folders: Vec<PathBuf>) -> Option<Box<Job>> {
         let files = &self.session.files;
         if files.saver().is_none() || folders.is_empty() || self.session.options.mode == Mode::Off {

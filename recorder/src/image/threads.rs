@@ -1,12 +1,13 @@
-//! The threads of an image by their numbers. Those that are over go at the next part: a server that makes one for each request would have
-//! millions after months.
+//! The threads of an image by their numbers. Those that are over go at the next part: a server that
+//! makes one for each request would have millions after months.
 
 use super::Thread;
 use formats::tape::Account;
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
-/// Threads of an image; 0 stands for events without a slot, and for threads that went with earlier parts.
+/// Threads of an image; 0 stands for events without a slot, and for threads that went with earlier
+/// parts.
 #[derive(Debug)]
 pub struct Threads {
     of: BTreeMap<usize, Thread>,
@@ -64,7 +65,8 @@ impl Threads {
         })
     }
 
-    /// A part begins: lets those go that are over. Their accounts stay when the next part goes on counting.
+    /// A part begins: lets those go that are over. Their accounts stay when the next part goes on
+    /// counting.
     pub fn turn(&mut self, keeps_ledger: bool) {
         if !keeps_ledger {
             self.over = Account::default();

@@ -220,12 +220,14 @@ impl Back {
         &self.summary.as_ref().expect("a summary").totals
     }
 
-    /// The laws of every whole recording: the trace is legal, ticks never go back, ledger, summary, chunks and profile say the same.
+    /// The laws of every whole recording: the trace is legal, ticks never go back, ledger, summary,
+    /// chunks and profile say the same.
     pub fn check_laws(&self) {
         let (mut live, mut at, mut tick) = (HashMap::new(), HashMap::new(), 0);
         let mut totals = tape::Totals::default();
         let mut own = HashMap::new();
-        // A resize gives its old address back before it is recorded: others may take the address meanwhile, and the resize must follow.
+        // A resize gives its old address back before it is recorded: others may take the address
+        // meanwhile, and the resize must follow.
         let mut moving = HashSet::new();
         for event in &self.events {
             assert!(event.tick >= tick || event.letter == 'U', "ticks go back");

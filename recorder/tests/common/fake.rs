@@ -46,7 +46,8 @@ impl Process {
         let reply = reply.expect("a reply");
         assert_eq!(reply.status, 0);
         let file = file.expect("an area");
-        // The sizes stand in the first page; a first mapping of the smallest kind cannot be made, so they are taken from the defaults.
+        // The sizes stand in the first page; a first mapping of the smallest kind cannot be made,
+        // so they are taken from the defaults.
         let header = nix::sys::stat::fstat(&file).expect("stat");
         assert_eq!(header.st_size as u64, reply.area_bytes);
         let params = params_of(&file);

@@ -1,4 +1,5 @@
-//! A recorder in a folder of its own, a client that plays the traced process, and a reader of what was recorded.
+//! A recorder in a folder of its own, a client that plays the traced process, and a reader of what
+//! was recorded.
 
 #![allow(dead_code, missing_docs)]
 

@@ -1,6 +1,6 @@
-//! Feeds mutated golden files to the readers: `fuzz SECONDS [SEED]` to each for its share of the seconds,
-//! `fuzz READER COUNT [SEED]` so many inputs to one of them. A panic aborts the process; the note in the kept folder names the
-//! seed and the round, which make the same bytes again.
+//! Feeds mutated golden files to the readers: `fuzz SECONDS [SEED]` to each for its share of the
+//! seconds, `fuzz READER COUNT [SEED]` so many inputs to one of them. A panic aborts the process;
+//! the note in the kept folder names the seed and the round, which make the same bytes again.
 #![forbid(unsafe_code)]
 
 use heaptape_analyzer::compat::{mleak, mprof, mptrace};
@@ -15,7 +15,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A sink that takes no more than so many bytes: a small file may ask for a long dump, but not for ever.
+/// A sink that takes no more than so many bytes: a small file may ask for a long dump, but not for
+/// ever.
 struct Sink(u64);
 
 impl Write for Sink {
@@ -57,7 +58,8 @@ fn seeds(folder: &Path, found: &mut Vec<(PathBuf, Vec<u8>)>) {
     }
 }
 
-/// A few changes of the kinds that break parsers: cuts, flips, numbers at the edge, repeats, splices.
+/// A few changes of the kinds that break parsers: cuts, flips, numbers at the edge, repeats,
+/// splices.
 fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
     const EDGES: [u64; 8] = [0, 1, 0x7f, 0x80, 0xffff_ffff, 0x7fff_ffff_ffff_ffff, 0x8000_0000_0000_0000, u64::MAX];
     for _ in 0..=random.below(6) {
@@ -262,7 +264,8 @@ fn seeds_of(name: &str, folders: &[&str]) -> Vec<(PathBuf, Vec<u8>)> {
     files
 }
 
-/// Feeds one reader. Errors are what most of these bytes deserve; only a panic or a hang is a failure.
+/// Feeds one reader. Errors are what most of these bytes deserve; only a panic or a hang is a
+/// failure.
 fn feed((name, folders, reader): &(&str, &[&str], Reader), until: Until, seed: u64) {
     let files = seeds_of(name, folders);
     let note = test_env::kept().join(format!("fuzz-last-round-{name}"));

@@ -1,5 +1,6 @@
-//! Makes the pictures of docs/gallery.md: records its program twice, exports the pages, and photographs them. Names are as good as
-//! the `python3` that is found: one with symbols shows functions, one without shows offsets.
+//! Makes the pictures of docs/gallery.md: records its program twice, exports the pages, and
+//! photographs them. Names are as good as the `python3` that is found: one with symbols shows
+//! functions, one without shows offsets.
 #![forbid(unsafe_code)]
 
 use heaptape_tests::browser::{Browser, Screen};
@@ -10,8 +11,8 @@ use std::process::Command;
 /// A picture of at most so many bytes.
 const MOST: usize = 150_000;
 
-/// A picture: its name, the page (of one recording, or the comparison), what the address chooses, what is done before, and which
-/// element is shown (none: the window).
+/// A picture: its name, the page (of one recording, or the comparison), what the address chooses,
+/// what is done before, and which element is shown (none: the window).
 struct Picture {
     name: &'static str,
     compared: bool,

@@ -1,5 +1,6 @@
-//! A Rust program for the benchmark: `json-program make N FILE` writes N objects as JSON, `json-program read FILE` parses them into a tree, walks
-//! it and drops it, with the system's allocator.
+//! A Rust program for the benchmark: `json-program make N FILE` writes N objects as JSON,
+//! `json-program read FILE` parses them into a tree, walks it and drops it, with the system's
+//! allocator.
 #![forbid(unsafe_code)]
 
 use serde_json::Value;

@@ -1,6 +1,7 @@
-//! Makes a recording of any size by the project's own writers, in constant memory: `make-recording EVENTS FOLDER [LIVE]`. A program of
-//! 100,000 stacks keeps LIVE blocks (100,000 by default) in use: each round frees a random one and allocates another, now and then a block
-//! is resized, and one round in a thousand leaks. The same numbers make the same bytes.
+//! Makes a recording of any size by the project's own writers, in constant memory: `make-recording
+//! EVENTS FOLDER [LIVE]`. A program of 100,000 stacks keeps LIVE blocks (100,000 by default) in
+//! use: each round frees a random one and allocates another, now and then a block is resized, and
+//! one round in a thousand leaks. The same numbers make the same bytes.
 
 #![forbid(unsafe_code)]
 

@@ -4,8 +4,8 @@ fn frame(object: usize, function: u64) -> Option<Frame> {
     Some(Frame { object, address: function + 5, start: function, end: function + 16 })
 }
 
-/// Inclusive sums by gprof's rule, for graphs without cycles: a function's own and its children's amount, handed to its
-/// callers in proportion to their arcs.
+/// Inclusive sums by gprof's rule, for graphs without cycles: a function's own and its children's
+/// amount, handed to its callers in proportion to their arcs.
 fn inclusive(table: &Table, function: u64) -> f64 {
     let own: u64 = table.samples.iter().filter(|(address, _)| **address - 5 == function).map(|(_, (_, sum))| sum).sum();
     let calls = |of: u64| {

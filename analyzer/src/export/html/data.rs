@@ -1,5 +1,5 @@
-//! What stands in a page as JSON, beside the packed columns. `html/*.js` reads it; names are those of `--json` reports
-//! where the thing is the same.
+//! What stands in a page as JSON, beside the packed columns. `html/*.js` reads it; names are those
+//! of `--json` reports where the thing is the same.
 
 use crate::report::leaks::Evidence;
 use crate::report::summary::{Numbers, Process};

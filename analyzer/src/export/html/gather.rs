@@ -1,5 +1,5 @@
-//! Images -> what a page shows, each in one pass over its events. Memory is that of the models of one image, and of the rows
-//! and cells that a page can hold.
+//! Images -> what a page shows, each in one pass over its events. Memory is that of the models of
+//! one image, and of the rows and cells that a page can hold.
 
 use super::data::{self, Leak};
 use super::rows::{CELLS, Part, Row, STACKS, bound};
@@ -303,7 +303,8 @@ impl Gathered {
     }
 }
 
-/// What `heaptape leaks` leaves out of itself: what the run-time keeps on purpose, and what the program suppresses.
+/// What `heaptape leaks` leaves out of itself: what the run-time keeps on purpose, and what the
+/// program suppresses.
 fn own_rules(image: &Image, symbols: &mut Symbolizer) -> Rules {
     let mut rules = Rules::built_in();
     rules.add_own(image, symbols);

@@ -1,4 +1,5 @@
-//! The frames and stacks of all images in one table each: images that run the same program share them.
+//! The frames and stacks of all images in one table each: images that run the same program share
+//! them.
 
 use super::pack::{Columns, packed, safe};
 use crate::program_frames::{Role, is_outermost};
@@ -117,8 +118,8 @@ impl Names {
         self.made_up(callers, "(smaller stacks)")
     }
 
-    /// The node of a stack; none when the page is full. `known`: the nodes of the image's sites that were met before (0: not
-    /// yet), since stacks share their callers.
+    /// The node of a stack; none when the page is full. `known`: the nodes of the image's sites
+    /// that were met before (0: not yet), since stacks share their callers.
     pub fn stack(
         &mut self,
         symbols: &mut Symbolizer,

@@ -1,4 +1,5 @@
-//! How numbers and names travel in a page: columns of LEB128, deflated, in base64; and JSON that nothing can break out of.
+//! How numbers and names travel in a page: columns of LEB128, deflated, in base64; and JSON that
+//! nothing can break out of.
 
 use crate::text::clean;
 use flate2::Compression;
@@ -6,7 +7,8 @@ use flate2::write::ZlibEncoder;
 use serde::Serialize;
 use std::io::Write;
 
-/// Columns of numbers, one behind the other. The page reads them by the names and lengths that stand beside them.
+/// Columns of numbers, one behind the other. The page reads them by the names and lengths that
+/// stand beside them.
 #[derive(Debug, Default)]
 pub struct Columns {
     bytes: Vec<u8>,
@@ -64,7 +66,8 @@ pub fn safe(text: &str) -> String {
     clean(text).into_owned()
 }
 
-/// JSON for a script element of type `application/json`: no character of it begins a tag or a comment, or steers text.
+/// JSON for a script element of type `application/json`: no character of it begins a tag or a
+/// comment, or steers text.
 ///
 /// # Errors
 /// When the value cannot be JSON.

@@ -1,6 +1,6 @@
-//! The stacks of all images with what they did, all in all and by slot: so many as a page can hold. The least of them are
-//! folded into their callers, and these into theirs, until the rest is few enough: sums stay what they are, and outer frames
-//! stay where they were.
+//! The stacks of all images with what they did, all in all and by slot: so many as a page can hold.
+//! The least of them are folded into their callers, and these into theirs, until the rest is few
+//! enough: sums stay what they are, and outer frames stay where they were.
 
 use super::names::Names;
 use super::pack::Columns;
@@ -10,7 +10,8 @@ use crate::model::slices::{Cell, FEW_SLOTS, Sums, merge, widen};
 pub const STACKS: usize = 100_000;
 /// Cells of a page.
 pub const CELLS: usize = 400_000;
-/// A row with this bit in its site stands for small stacks below the site that the other bits are (0: of any caller).
+/// A row with this bit in its site stands for small stacks below the site that the other bits are
+/// (0: of any caller).
 pub const FOLDED: u32 = 1 << 31;
 
 /// A stack of an image over the whole run.
@@ -41,7 +42,8 @@ impl Row {
         self.lived = self.lived.saturating_add(other.lived);
     }
 
-    /// What it is ranked by. Live bytes and blocks are those of a profile, too, which has no births.
+    /// What it is ranked by. Live bytes and blocks are those of a profile, too, which has no
+    /// births.
     fn counts(&self) -> [u64; 6] {
         let Sums { allocs, bytes, frees, freed_bytes, temporary, .. } = self.sums;
         [allocs, bytes, allocs.saturating_sub(frees), bytes.saturating_sub(freed_bytes), temporary, self.peak_bytes]
@@ -116,7 +118,8 @@ fn rank(parts: &mut [Part]) {
     }
 }
 
-/// Of the rows that are folded already, or of the others, folds all but the greatest outwards, when there are more than `most`.
+/// Of the rows that are folded already, or of the others, folds all but the greatest outwards, when
+/// there are more than `most`.
 fn fold(parts: &mut [Part], most: usize, folded: bool, frames: usize, parent: &impl Fn(usize, u32) -> u32) {
     rank(parts);
     let meant = |row: &Row| (row.site & FOLDED != 0) == folded;
@@ -136,8 +139,9 @@ fn fold(parts: &mut [Part], most: usize, folded: bool, frames: usize, parent: &i
     }
 }
 
-/// Folds the least rows of all parts until so many are left, and makes slots wider until the cells are few enough; where that would
-/// leave few slots, more rows are folded instead. `parent` gives the caller of a part's site.
+/// Folds the least rows of all parts until so many are left, and makes slots wider until the cells
+/// are few enough; where that would leave few slots, more rows are folded instead. `parent` gives
+/// the caller of a part's site.
 pub fn bound(parts: &mut [Part], stacks: usize, cells: usize, parent: impl Fn(usize, u32) -> u32) {
     let mut stacks = stacks;
     loop {
@@ -158,14 +162,16 @@ fn fold_to(parts: &mut [Part], stacks: usize, parent: &impl Fn(usize, u32) -> u3
     if parts.iter().map(|part| part.rows.len()).sum::<usize>() > stacks {
         // The greatest stacks stay themselves, whatever is made of the others.
         fold(parts, many, false, 1, parent);
-        // One frame outwards, then twice as many each time: what does not meet its like near by meets it further out.
+        // One frame outwards, then twice as many each time: what does not meet its like near by
+        // meets it further out.
         for round in 0..16 {
             fold(parts, few, true, 1 << round, parent);
         }
     }
 }
 
-/// Gives all parts slots of one width, wide enough for so many cells, but no fewer than `least` of them; whether that went.
+/// Gives all parts slots of one width, wide enough for so many cells, but no fewer than `least` of
+/// them; whether that went.
 fn align(parts: &mut [Part], cells: usize, least: usize) -> bool {
     loop {
         let widest = parts.iter().map(|part| part.shift).max().unwrap_or(0);
@@ -190,7 +196,8 @@ fn align(parts: &mut [Part], cells: usize, least: usize) -> bool {
     }
 }
 
-/// Names every row by `node_of` (of an image and site), folding those for whose names the page has no room, and writes rows and cells.
+/// Names every row by `node_of` (of an image and site), folding those for whose names the page has
+/// no room, and writes rows and cells.
 pub fn put(
     parts: &mut [Part],
     names: &mut Names,

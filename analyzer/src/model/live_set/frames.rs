@@ -1,5 +1,5 @@
-//! Memory of the live set: frames of 64 blocks, divided into groups of 64, 16, 4 or 1. When more frames are in use than memory
-//! is meant for, those that nobody touched lie in a temporary file.
+//! Memory of the live set: frames of 64 blocks, divided into groups of 64, 16, 4 or 1. When more
+//! frames are in use than memory is meant for, those that nobody touched lie in a temporary file.
 
 use super::spill::Spill;
 use super::{Block, PLACES};

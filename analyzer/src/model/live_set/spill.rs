@@ -1,5 +1,5 @@
-//! Frames of the live set that do not fit into memory: a file without a name in the folder for temporary files, in slots of one
-//! frame. When it cannot be written, frames stay in memory.
+//! Frames of the live set that do not fit into memory: a file without a name in the folder for
+//! temporary files, in slots of one frame. When it cannot be written, frames stay in memory.
 
 use super::{Block, PLACES};
 use std::fs::File;

@@ -15,7 +15,8 @@ pub struct Pair {
     pub file: Option<String>,
     /// The line there.
     pub line: Option<u32>,
-    /// Number of source lines that were put together, of the side that has more; 0 where none is known.
+    /// Number of source lines that were put together, of the side that has more; 0 where none is
+    /// known.
     pub lines: usize,
     /// Mean of A's runs.
     pub a: Values,
@@ -70,8 +71,8 @@ fn union(runs: &[BTreeSet<Line>]) -> Vec<Line> {
     all.into_iter().cloned().collect()
 }
 
-/// Lines of A beside lines of B: the same ones; where both have equally many but others (code moved), in order; else all of the
-/// function together.
+/// Lines of A beside lines of B: the same ones; where both have equally many but others (code
+/// moved), in order; else all of the function together.
 fn lines(a: &[Line], b: &[Line]) -> Vec<(Vec<Line>, Vec<Line>)> {
     let one = |line: &Line| vec![line.clone()];
     let only_a: Vec<&Line> = a.iter().filter(|line| !b.contains(line)).collect();

@@ -54,7 +54,8 @@ impl Sums {
     }
 }
 
-/// Where a site is in its source: file name without folders, and line; none where no debug information says it.
+/// Where a site is in its source: file name without folders, and line; none where no debug
+/// information says it.
 pub type Line = Option<(String, u32)>;
 
 /// One line of a function that allocates.
@@ -103,7 +104,8 @@ impl Known {
     pub fn of(a: &[Side], b: &[Side], within_one: bool, symbols: &mut Symbolizer) -> Result<Known, Error> {
         let mut known = Known { names_alone: false, builds: FxHashSet::default() };
         let is_filtered = a.iter().chain(b).any(|side| !side.filter.is_all());
-        // Recordings whose names are compared with those of the filter: what only one side has is a change.
+        // Recordings whose names are compared with those of the filter: what only one side has is a
+        // change.
         let mut kept: Vec<(Recording, &Side)> = Vec::new();
         for (number, side) in a.iter().chain(b).enumerate() {
             let recording = load::open(&side.path)?;

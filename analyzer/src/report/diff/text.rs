@@ -65,7 +65,8 @@ pub fn change_line(change: &Change) -> String {
     format!("{live} live in {blocks} blocks, {allocated} allocated in {allocs} allocations: {}", site(change))
 }
 
-/// Where it is: the innermost function with its line, or with how many lines it sums up, and its callers.
+/// Where it is: the innermost function with its line, or with how many lines it sums up, and its
+/// callers.
 fn site(change: &Change) -> String {
     let place = match (&change.file, change.line) {
         (Some(file), Some(line)) => {

@@ -1,4 +1,5 @@
-//! Why a verdict is what it is: the evidence of a site as `--json` holds it, and what the run as a whole says.
+//! Why a verdict is what it is: the evidence of a site as `--json` holds it, and what the run as a
+//! whole says.
 
 use crate::event::Span;
 use crate::load::Image;
@@ -79,17 +80,19 @@ pub struct FreedAt {
     pub functions: Vec<String>,
 }
 
-/// A run shorter than this is measured in events: its time is mostly the start's and the scheduler's.
+/// A run shorter than this is measured in events: its time is mostly the start's and the
+/// scheduler's.
 const SHORT_NS: u64 = 100_000_000;
-/// A shorter one than this, too, when its births do not fill a quarter of its time: a single stall may be the rest.
+/// A shorter one than this, too, when its births do not fill a quarter of its time: a single stall
+/// may be the rest.
 const STALLED_NS: u64 = 400_000_000;
 
 /// How an image's run is measured, up to the end of a span.
 pub fn axis(image: &Image, span: Span) -> Axis {
     let (mut start, mut end) = (image.clock.start_tick, image.tape.last_tick.min(span.end_tick));
     if is_told_by_time(image, end) && span.end == u64::MAX {
-        // Waiting before the first birth and behind the last is no time in which nothing grew, unless it is most of the run.
-        // Nor is a long time of taking down what was built up.
+        // Waiting before the first birth and behind the last is no time in which nothing grew,
+        // unless it is most of the run. Nor is a long time of taking down what was built up.
         let half = start + end.saturating_sub(start) / 2;
         if let Some(last) = image.birth_at(100).filter(|last| last.tick < end) {
             let frees = image.tape.events.saturating_sub(last.number + 1);

@@ -58,8 +58,9 @@ pub fn junit(verdicts: &Verdicts) -> String {
     out + "</testsuite>\n</testsuites>\n"
 }
 
-/// SARIF 2.1.0: a result for each culprit of a threshold that failed; for the threshold itself where nobody in particular is to blame.
-/// Files below `root` are named relative to it, as services that show them in a repository need it.
+/// SARIF 2.1.0: a result for each culprit of a threshold that failed; for the threshold itself
+/// where nobody in particular is to blame. Files below `root` are named relative to it, as services
+/// that show them in a repository need it.
 pub fn sarif(verdicts: &Verdicts, root: Option<&Path>) -> String {
     let mut results = Vec::new();
     for threshold in verdicts.thresholds.iter().filter(|threshold| threshold.failed) {
