@@ -27,7 +27,8 @@ wanted=$({
 } | sort -u)
 [ "$exports" = "$wanted" ] || { fail 'the exports differ from the hook table'; diff <(echo "$wanted") <(echo "$exports") >&2; }
 
-# Versions: nothing newer than the oldest libc that is promised (2.28), with room to spare; 2.17 is the newest that is used.
+# Versions: nothing newer than the oldest libc that is promised (2.28), with room to spare; 2.17 is
+# the newest that is used.
 newest=$(objdump -T "$library" | grep -oE 'GLIBC_[0-9.]+' | sed 's/GLIBC_//' | sort -V | tail -1)
 [ "$(printf '%s\n2.17\n' "$newest" | sort -V | tail -1)" = 2.17 ] || fail "it needs glibc $newest; 2.17 is the most"
 

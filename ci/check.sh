@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Format, lints, documentation. Formats what git knows: modules declared by macros are not seen by `cargo fmt`.
+# Format, lints, documentation. Formats what git knows: modules declared by macros are not seen by
+# `cargo fmt`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

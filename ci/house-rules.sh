@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Rules of the house that no compiler checks: length of files, where unsafe code may stand, what the preload library is made of, no
-# notes to self, no path of anybody's machine, scripts that something calls.
+# Rules of the house that no compiler checks: length of files, where unsafe code may stand, what the
+# preload library is made of, no notes to self, no path of anybody's machine, scripts that something
+# calls.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bad=0
@@ -15,7 +16,8 @@ while IFS= read -r -d '' file; do
   fi
 done < <(git ls-files -z '*.rs' '*.sh' 'scripts/*')
 
-# Unsafe code: blocks, functions, implementations and foreign interfaces, in the listed files and their tests only.
+# Unsafe code: blocks, functions, implementations and foreign interfaces, in the listed files and
+# their tests only.
 allowed=$(sed 's/#.*//; s/[[:space:]].*//; /^$/d' ci/unsafe-files.txt)
 while IFS= read -r file; do
   case $file in */tests.rs | */tests/*) continue ;; esac

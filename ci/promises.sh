@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Each promise of the README names the tests that keep it, as `module::test`, and each of these exists.
+# Each promise of the README names the tests that keep it, as `module::test`, and each of these
+# exists.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bad=0

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the command (which carries the library), then runs unit tests, format tests and the pipeline. Arguments go to the pipeline.
+# Builds the command (which carries the library), then runs unit tests, format tests and the
+# pipeline. Arguments go to the pipeline.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,12 +10,14 @@ HEAPTAPE=$(cd "$folder/release" && pwd)/heaptape
 export HEAPTAPE
 # Backtraces of a failing test's own process say nothing about the program that it ran.
 unset RUST_BACKTRACE
-# The same packages each time: another choice has other features of their dependencies, and builds all of them again.
+# The same packages each time: another choice has other features of their dependencies, and builds
+# all of them again.
 all=(--workspace --exclude heaptape-parquet)
 cargo test "${all[@]}"
 # The long forms read back a hundred million events: optimised.
 profile=()
 [ "${HEAPTAPE_FULL:-0}" = 0 ] || profile=(--release)
 cargo test "${profile[@]}" "${all[@]}" --test pipeline -- --test-threads="${HEAPTAPE_TEST_THREADS:-$(nproc)}" "$@"
-# A minute of damaged files for all readers, with overflow checks; the tests' build has made the program.
+# A minute of damaged files for all readers, with overflow checks; the tests' build has made the
+# program.
 "$folder/debug/fuzz" 60

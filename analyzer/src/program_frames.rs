@@ -1,7 +1,7 @@
 //! Which frames belong to the program, which only pass a request for memory on (allocator wrappers,
 //! containers, the language's run-time), and which are internals of an interpreter. The table, and
-//! the rule that picks the frames that a report blames: every report, gate and export that names a
-//! place asks [`blamed`].
+//! the rule that picks the frames that a report blames: every report, threshold and export that
+//! names a place asks [`blamed`].
 
 use crate::pattern::Pattern;
 use crate::symbols::Frame;

@@ -2,7 +2,7 @@
 //! there.
 
 use heaptape_tests::cgroup::Cgroup;
-use heaptape_tests::{Program, Recording, run, same, target, torture, workshop};
+use heaptape_tests::{Program, Recording, run, same, target, torture, test_env};
 
 fn memory(arguments: &[&str]) -> Program {
     Program::new(target::c("memory")).args(arguments)
@@ -21,7 +21,7 @@ fn alike(program: &Program) -> Recording {
 /// The program's own figure, bare and recorded, in KiB.
 #[track_caller]
 fn figures(arguments: &[&str]) -> (u64, u64, Recording) {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("figure");
     let program = memory(arguments).env("MEMORY_FILE", &file);
     let figure = || std::fs::read_to_string(&file).expect("a figure").parse().expect("a number");
@@ -56,7 +56,7 @@ fn a_program_limits_its_address_space() {
 
 #[test]
 fn a_limit_on_address_space_from_outside() {
-    let folder = workshop::folder();
+    let folder = test_env::folder();
     let file = folder.path().join("wait");
     let limited = |pid: u32| {
         let line = format!("--as={0}:{0}", 192 << 20);
@@ -113,8 +113,8 @@ fn two_hundred_threads_in_a_small_control_group() {
 #[test]
 fn two_hundred_threads_beside_their_recorder_in_a_small_control_group() {
     let Some(group) = Cgroup::limited(100_000_000) else { return };
-    let folder = workshop::folder();
-    let command = Program::new(workshop::command()).args(["record", "-q", "-o"]).arg(folder.path().join("r"));
+    let folder = test_env::folder();
+    let command = Program::new(test_env::command()).args(["record", "-q", "-o"]).arg(folder.path().join("r"));
     let program = command.arg("--").arg(target::c("memory")).args(["threads", "200", "20000"]);
     let outcome = group.holds(program).plain().success();
     assert_eq!(outcome.text(), "200 threads\n");

@@ -1,5 +1,5 @@
-//! Gates for CI: `--fail-if 'leaked > 0'`. What is measured, whether it passes, and why not in at
-//! most 20 lines.
+//! Thresholds for CI: `--fail-if 'leaked > 0'`. What is measured, whether it passes, and why not in
+//! at most 20 lines.
 
 mod expression;
 mod files;
@@ -22,7 +22,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-/// A comparison that gates may be about.
+/// A comparison that thresholds may be about.
 #[derive(Clone, Debug)]
 pub struct Against {
     /// The old side's runs.
@@ -33,56 +33,57 @@ pub struct Against {
     pub options: diff::Options,
 }
 
-/// What a gate points at.
+/// A call site that made a condition hold.
 #[derive(Clone, Debug, Serialize)]
 pub struct Culprit {
-    /// What it did.
+    /// Sentence that says what the call site did.
     pub text: String,
-    /// The verdict on a leak, or what changed.
+    /// Verdict on a leak, or the kind of change.
     pub kind: String,
-    /// Source file.
+    /// Source file, if debug information names it.
     pub file: Option<String>,
-    /// Line.
+    /// Line in the source file.
     pub line: Option<u32>,
-    /// The stack, innermost frame of the program first.
+    /// Call stack, the innermost program frame first.
     pub stack: Vec<String>,
 }
 
-/// One gate, judged.
+/// Result of one condition.
 #[derive(Clone, Debug, Serialize)]
 pub struct Judged {
-    /// As it was written.
+    /// The condition as it was written.
+    #[serde(rename = "gate")]
     pub threshold: String,
-    /// What is measured.
+    /// Name of the metric.
     #[serde(skip)]
     pub metric: &'static str,
-    /// The condition that fails it, such as `> 0`.
+    /// Operator and value of the condition, such as `> 0`.
     #[serde(skip)]
     pub limit: String,
-    /// Whether it failed.
+    /// Whether the condition holds, which makes the command fail.
     pub failed: bool,
-    /// What was measured.
+    /// Measured value.
     pub value: f64,
-    /// The same for people.
+    /// Measured value with its unit, for people.
     pub shown: String,
-    /// Whom it points at, worst first.
+    /// Call sites that made the condition hold, worst first.
     pub culprits: Vec<Culprit>,
 }
 
-/// All gates.
+/// Results of all conditions.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdicts {
-    /// One by one.
+    /// Result of each condition, in the order of the command line.
+    #[serde(rename = "gates")]
     pub thresholds: Vec<Judged>,
-    /// What is missing of the recordings, in words: a gate that passed may not have seen all.
+    /// What is missing from the recordings, as sentences: a condition may hold for what is missing.
     pub missing: Vec<String>,
-    /// What else a reader should know: processes that were not recorded, or several that were named
-    /// as one.
+    /// Notes on the processes: some were not recorded, or several have one name.
     pub notes: Vec<String>,
 }
 
 impl Verdicts {
-    /// Whether one failed.
+    /// Returns whether any condition holds.
     pub fn failed(&self) -> bool {
         self.thresholds.iter().any(|threshold| threshold.failed)
     }
@@ -93,10 +94,10 @@ const CULPRITS: usize = 5;
 /// Lines of text on failure.
 const LINES: usize = 20;
 
-/// Judges gates.
+/// Judges thresholds.
 ///
 /// # Errors
-/// When nothing can be read, or a gate asks for what is not there.
+/// When nothing can be read, or a threshold asks for what is not there.
 pub fn judge(
     thresholds: &[Expression],
     query: &Query,
@@ -108,8 +109,8 @@ pub fn judge(
     let mut symbols = query.symbolizer();
     let recordings = query.open()?;
     let needs = |of: fn(&Expression) -> bool| thresholds.iter().any(of);
-    // Whatever is measured, a recording of nothing passes no gate. A comparison looks at both sides
-    // by itself.
+    // Whatever is measured, a recording of nothing passes no threshold. A comparison looks at both
+    // sides by itself.
     if needs(|threshold| !threshold.is_of_diff()) {
         let images = query.images(&recordings, &mut symbols)?;
         verdicts.notes.extend(query.processes.note(&images));
@@ -139,7 +140,7 @@ pub fn judge(
         (true, Some(against)) => Some(diff::find(&against.a, &against.b, &against.options)?),
         (true, None) => {
             return Err(Error::Unanswerable(
-                "a gate about diff.… needs two sides: heaptape diff A B --fail-if …".into(),
+                "a condition on diff.… needs two sides: heaptape diff A B --fail-if …".into(),
             ));
         }
     };
@@ -251,7 +252,7 @@ fn of_leaks(found: &Found, values: &mut BTreeMap<&'static str, f64>) {
     values.insert(FREED_AT_EXIT, found.total.grown_bytes as f64);
 }
 
-/// The change that a gate is about, or its share of the old value.
+/// The change that a threshold is about, or its share of the old value.
 fn of_diff(found: &diff::Found, threshold: &Expression) -> Option<f64> {
     let (a, b) = match threshold.metric {
         "diff.live" => (found.a.live_bytes, found.b.live_bytes),

@@ -1,4 +1,4 @@
-//! `METRIC OPERATOR VALUE`: what a gate says.
+//! `METRIC OPERATOR VALUE`: what a threshold says.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ pub enum Unit {
     Bytes,
     /// Things.
     Count,
-    /// Per cent of the old side; of what a gate says, never of a metric by itself.
+    /// Per cent of the old side; of what a threshold says, never of a metric by itself.
     Percent,
 }
 
@@ -68,7 +68,7 @@ const OPERATORS: &[(&str, Operator)] = &[
     ("=", Operator::Equal),
 ];
 
-/// A gate.
+/// A threshold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expression {
     /// As it was written.
@@ -82,7 +82,7 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Whether the gate fails on a value.
+    /// Whether the threshold fails on a value.
     pub fn holds(&self, value: f64) -> bool {
         match self.operator {
             Operator::Greater => value > self.value,
@@ -119,7 +119,8 @@ impl FromStr for Expression {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let form = || format!("'{text}' is no gate: METRIC > VALUE, such as 'leaked > 0' or 'peak > 200MiB'");
+        let form =
+            || format!("'{text}' is not a condition: use METRIC > VALUE, such as 'leaked > 0' or 'peak > 200MiB'");
         let at = text.find(['<', '>', '=', '!']).ok_or_else(form)?;
         let (name, rest) = (text[..at].trim(), &text[at..]);
         let (spelling, operator) =
