@@ -363,6 +363,10 @@ impl Block {
             return false;
         }
         if self.stack_end == 0 {
+            // A sandbox may not let the thread ask who it is.
+            if !sandbox::allows(sandbox::THREAD) {
+                return false;
+            }
             self.stack_end = own_stack_end(sp, sys::tid());
             self.stack_low = sp & !4095;
             return self.stack_end != 0;

@@ -2,7 +2,7 @@
 //! there.
 
 use heaptape_tests::cgroup::Cgroup;
-use heaptape_tests::{Program, Recording, run, same, target, torture, test_env};
+use heaptape_tests::{Program, Recording, run, same, target, test_env, torture};
 
 fn memory(arguments: &[&str]) -> Program {
     Program::new(target::c("memory")).args(arguments)

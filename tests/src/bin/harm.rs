@@ -27,7 +27,7 @@ fn main() -> ExitCode {
             let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
             let (seconds, seed) = (number(0).unwrap_or(60), number(1).unwrap_or(clock));
             println!("{seconds} s from seed {seed}");
-            Hunt::new().most(100).run(seed, Duration::from_secs(seconds), &mut summary);
+            Hunt::new().most(100).run(seed, u64::MAX, Duration::from_secs(seconds), &mut summary);
         }
     }
     if std::env::var_os("HARM_UNSTEADY").is_some() {

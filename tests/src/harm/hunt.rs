@@ -92,10 +92,11 @@ impl Hunt {
         Hunt { most, ..self }
     }
 
-    /// Runs cases from `seed` on for this long, or until there are enough differences.
-    pub fn run(&self, seed: u64, longest: Duration, summary: &mut Summary) {
+    /// Runs at most `cases` cases from `seed` on, for this long at most, or until there are enough
+    /// differences.
+    pub fn run(&self, seed: u64, cases: u64, longest: Duration, summary: &mut Summary) {
         let start = Instant::now();
-        for seed in seed.. {
+        for seed in seed..seed.saturating_add(cases) {
             if start.elapsed() >= longest || summary.found.len() >= self.most {
                 return;
             }
