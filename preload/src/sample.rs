@@ -62,7 +62,8 @@ impl Countdown {
         if mean == 0 {
             return Countdown { mean, left: 0, random: 1 };
         }
-        // In a sandbox the thread may not ask for its number; the time alone tells threads apart then.
+        // In a sandbox the thread may not ask for its number; the time alone tells threads apart
+        // then.
         let thread = if sandbox::allows(sandbox::THREAD) { sys::tid() } else { 0 };
         let mut countdown = Countdown { mean, left: 0, random: (stamp::now() ^ u64::from(thread) << 32) | 1 };
         countdown.left = countdown.gap();

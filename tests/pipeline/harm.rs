@@ -16,8 +16,8 @@ const ONCE_DIFFERENT: &[&str] = &[
     "coroutines:1{ plugin:3:0:1 } sandbox:1 memalign:0:8:256",
 ];
 
-/// The cases of the first seeds, for a minute at most. The full form goes on for an hour, most of it
-/// with seeds from the clock, which are printed.
+/// The cases of the first seeds, for a minute at most. The full form goes on for an hour, most of
+/// it with seeds from the clock, which are printed.
 #[test]
 fn a_minute_of_generated_programs() {
     let (cases, fixed, clock) = if is_full() { (u64::MAX, 600, 3_000) } else { (60, 60, 0) };
