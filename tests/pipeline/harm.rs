@@ -12,7 +12,7 @@ const ONCE_DIFFERENT: &[&str] = &[
     "plugin:2:0:5 plugin:3:0:5",
     // An ignored signal had its default disposition in the program.
     "ignoring:13 look",
-    // A thread that had begun on a coroutine's stack asked for its number inside a sandbox.
+    // A thread that had begun on a coroutine's stack called gettid inside a sandbox.
     "coroutines:1{ plugin:3:0:1 } sandbox:1 memalign:0:8:256",
 ];
 
