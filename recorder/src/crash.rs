@@ -35,10 +35,10 @@ pub enum Role {
     /// The daemon, which serves all programs.
     Daemon,
     /// The process that holds descriptors from one daemon to the next.
-    Holder,
+    FdStore,
 }
 
-const ROLES: [Role; 4] = [Role::Command, Role::Survivor, Role::Daemon, Role::Holder];
+const ROLES: [Role; 4] = [Role::Command, Role::Survivor, Role::Daemon, Role::FdStore];
 static ROLE: AtomicUsize = AtomicUsize::new(0);
 
 impl Role {
@@ -52,7 +52,7 @@ impl Role {
             Role::Command => "the command",
             Role::Survivor => "the recorder of `heaptape record`",
             Role::Daemon => "the daemon",
-            Role::Holder => "the daemon's holder of descriptors",
+            Role::FdStore => "the daemon's holder of descriptors",
         }
     }
 }

@@ -2,7 +2,6 @@
 //! input, output, terminal, signals and exit status are the program's own.
 
 use crate::crash::{self, Destination};
-use crate::keeper::Keeper;
 use crate::options::Options;
 use crate::process::sanitised;
 use crate::recorder::Outcome;
@@ -12,6 +11,7 @@ use crate::signals::Signals;
 use crate::socket_dir::SocketDir;
 use crate::spawn::{self, Held, Kept, Program};
 use crate::store::Sums;
+use crate::survivor::Survivor;
 use crate::symbols::Work;
 use crate::sys;
 use crate::tree;
@@ -60,7 +60,7 @@ pub struct Finished {
     /// Why the program itself is not in the recording.
     pub unrecorded: Option<String>,
     /// The recorder, which may still be waiting for names: dropping this waits for it.
-    pub recorder: Option<Keeper>,
+    pub recorder: Option<Survivor>,
 }
 
 /// The program was not run.
@@ -177,7 +177,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         .chain(&launch.arguments)
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
-    let keeper = Keeper::start(
+    let survivor = Survivor::start(
         &dir,
         sockets.socket(),
         launch.options.clone(),
@@ -185,7 +185,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         (launch.apart, launch.symbols),
         &inherited,
     );
-    let keeper = keeper.map_err(|error| {
+    let survivor = survivor.map_err(|error| {
         let _ = std::fs::remove_dir_all(&dir);
         bare(refuse(&dir, &error), &error)
     })?;
@@ -193,7 +193,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         spawn::close_inherited(&inherited, false);
     }
     if let Err(error) = held.release() {
-        keeper.never_mind();
+        survivor.never_mind();
         let _ = std::fs::remove_dir_all(&dir);
         return Err(refuse_program(&error));
     }
@@ -201,16 +201,16 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let status = loop {
         crash::panic_if_requested();
         sys::wait_readable(&[signals.descriptor(), sys::fd(&process)]);
-        signals.pass_on(sys::fd(&process), pid, keeper.pid());
+        signals.pass_on(sys::fd(&process), pid, survivor.pid());
         match spawn::child_status(pid) {
             Ok(None) => {}
             Ok(Some(status)) if WIFSTOPPED(status) => {
-                // Whoever waits for the command sees it stopped as the program is; the keeper wakes
-                // it when the program goes on.
+                // Whoever waits for the command sees it stopped as the program is; the survivor
+                // process wakes it when the program goes on.
                 if launch.apart {
-                    keeper.stopped(pid);
+                    survivor.stopped(pid);
                     spawn::stop(WSTOPSIG(status));
-                    keeper.resumed();
+                    survivor.resumed();
                 }
             }
             Ok(Some(status)) => break status,
@@ -221,15 +221,15 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let end = End::of_status(status);
     let why = sanitized
         .then(|| "it was built with a sanitizer, which must be loaded first; build it without one to record it".into());
-    keeper.ended(pid, status, &find(&launch.program), why, launch.wait);
+    survivor.ended(pid, status, &find(&launch.program), why, launch.wait);
     let said = loop {
-        sys::wait_readable(&[signals.descriptor(), keeper.descriptor()]);
-        if sys::is_readable(keeper.descriptor()) {
-            break keeper.finish();
+        sys::wait_readable(&[signals.descriptor(), survivor.descriptor()]);
+        if sys::is_readable(survivor.descriptor()) {
+            break survivor.finish();
         }
         // The program is gone; what remains to be stopped is the waiting.
         if signals.asks_for_end() && launch.wait {
-            keeper.enough();
+            survivor.enough();
         }
     };
     let mut outcome = Outcome {
@@ -258,7 +258,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         }
     };
     let status = if end.reason == END_SIGNALLED { 128 + end.status } else { end.status };
-    Ok(Finished { dir, outcome, status: status as u8, unrecorded, recorder: Some(keeper) })
+    Ok(Finished { dir, outcome, status: status as u8, unrecorded, recorder: Some(survivor) })
 }
 
 /// What `recording.json` says; nothing when it could not be written.
@@ -269,7 +269,7 @@ fn read_recording(dir: &Path) -> Recording {
 /// What came of a recording whose command was killed: waits for its recorder, if that is still at
 /// work.
 pub fn resume(dir: &Path) -> io::Result<Finished> {
-    crate::keeper::wait_for_end(dir)?;
+    crate::survivor::wait_for_end(dir)?;
     let recording = read_recording(dir);
     let exit = recording.images.first().and_then(|image| image.exit);
     let status = match exit {

@@ -37,7 +37,6 @@ pub mod heart;
 pub mod image;
 pub mod index;
 pub mod journal;
-pub mod keeper;
 pub mod launch;
 pub mod live;
 pub mod merge;
@@ -58,6 +57,7 @@ pub mod spawn;
 pub mod stacks;
 pub mod stages;
 pub mod store;
+pub mod survivor;
 pub mod symbols;
 pub mod sync;
 #[allow(unsafe_code)]

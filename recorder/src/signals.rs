@@ -126,16 +126,16 @@ impl Signals {
         }
     }
 
-    /// Sends on what has come for the program. `program` is its pid, `keeper` that of the process
-    /// that may wake this one.
-    pub fn pass_on(&mut self, process: BorrowedFd<'_>, program: u32, keeper: Option<u32>) {
+    /// Sends on what has come for the program. `program` is its pid, `survivor process` that of the
+    /// process that may wake this one.
+    pub fn pass_on(&mut self, process: BorrowedFd<'_>, program: u32, survivor: Option<u32>) {
         while let Some(received) = self.read() {
             let Received { signal, code, pid, .. } = received;
             // What the kernel says of our children, our own limit on file sizes, and what the
-            // keeper woke us with.
+            // survivor process woke us with.
             let is_own = received.is_of_children()
                 || (code <= 0 && pid == std::process::id())
-                || (signal == libc::SIGCONT && keeper == Some(pid));
+                || (signal == libc::SIGCONT && survivor == Some(pid));
             if is_own || self.was_for_group(&received) {
                 continue;
             }

@@ -1,6 +1,6 @@
 //! Clocks that step and programs that stand still: the recording is whole and its times are sane.
 
-use heaptape_tests::run::keeper;
+use heaptape_tests::run::survivor;
 use heaptape_tests::{Program, Recording, same, target, torture};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -71,7 +71,7 @@ fn all_stand_still() {
         let children = format!("/proc/{0}/task/{0}/children", command.id());
         let children = std::fs::read_to_string(children).expect("its children");
         let all = children.split_whitespace().filter_map(|word| word.parse().ok()).map(Pid::from_raw);
-        let all: Vec<Pid> = all.chain([keeper(command)]).collect();
+        let all: Vec<Pid> = all.chain([survivor(command)]).collect();
         all.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).expect("it is there"));
         std::thread::sleep(Duration::from_secs(3));
         all.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).expect("it is there"));

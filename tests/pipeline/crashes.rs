@@ -2,7 +2,7 @@
 //! recording is readable, and the program notices nothing.
 
 use heaptape_tests::daemon::until;
-use heaptape_tests::run::{finish_while, keeper, started};
+use heaptape_tests::run::{finish_while, started, survivor};
 use heaptape_tests::{Daemon, Program, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -35,7 +35,7 @@ fn the_recorder_crashes() {
         let program = Program::shell(line);
         let plain = program.plain();
         let recording = program.recorded_while(|command, _| {
-            let recorder = keeper(command);
+            let recorder = survivor(command);
             std::thread::sleep(Duration::from_millis(150));
             kill(recorder, signal).expect("the recorder is there");
         });
@@ -86,7 +86,7 @@ fn a_command_crashes() {
 fn faults_sent_to_the_command_are_the_programs() {
     for signal in FATAL {
         let recording = Program::new("sleep").arg("30").recorded_while(|command, _| {
-            keeper(command);
+            survivor(command);
             let start = Instant::now();
             while started(command.id()).is_none() {
                 assert!(start.elapsed() < Duration::from_secs(20), "the program does not start");

@@ -259,7 +259,7 @@ fn who_gave_up_waiting_is_named() {
     };
     let recording = Program::shell(&line).recorded_while(|command, _| {
         assert!(until(&go.with_extension("ready")), "the shell runs");
-        let id = heaptape_tests::run::keeper(command);
+        let id = heaptape_tests::run::survivor(command);
         std::thread::sleep(Duration::from_millis(100));
         kill(id, Signal::SIGSTOP).expect("SIGSTOP");
         std::fs::write(&go, "").expect("the word to go");

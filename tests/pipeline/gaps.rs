@@ -58,13 +58,13 @@ fn losses_are_exact_in_random_schedules() {
         let program = Program::new(target::c("pairs")).args(["60000", "1"]).env("OWN_FILE", &file);
         let mut dice = 0x9e37_79b9_u64 + round as u64;
         let recording = program.option("--overflow=drop").option(ring).recorded_while(|command, _| {
-            let keeper = run::keeper(command);
+            let survivor = run::survivor(command);
             while command.try_wait().expect("waits").is_none() {
                 dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let nap = |bits: u64| std::thread::sleep(Duration::from_micros(bits % 4_000));
-                kill(keeper, Signal::SIGSTOP).ok();
+                kill(survivor, Signal::SIGSTOP).ok();
                 nap(dice >> 40);
-                kill(keeper, Signal::SIGCONT).ok();
+                kill(survivor, Signal::SIGCONT).ok();
                 nap(dice >> 20);
             }
         });

@@ -29,9 +29,9 @@ fn a_program_that_rewrites_its_area() {
     );
     let mut most = 0;
     let recording = Program::new("bash").args(["-c", &line]).recorded_while(|command, _| {
-        let keeper = run::keeper(command).as_raw();
-        while command.try_wait().expect("waits").is_none() && resident(keeper) > 0 {
-            most = most.max(resident(keeper));
+        let survivor = run::survivor(command).as_raw();
+        while command.try_wait().expect("waits").is_none() && resident(survivor) > 0 {
+            most = most.max(resident(survivor));
             std::thread::sleep(Duration::from_millis(20));
         }
     });

@@ -1,7 +1,7 @@
 //! SIGKILL at random moments, of the program and of the recorder.
 
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::run::keeper;
+use heaptape_tests::run::survivor;
 use heaptape_tests::{Process, Program, is_full, own, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -100,7 +100,7 @@ fn the_command_is_killed() {
 /// The process that holds the recording is killed: the program goes on unharmed, and what was
 /// written is read, and said to be cut.
 #[test]
-fn the_keeper_is_killed() {
+fn the_survivor_is_killed() {
     let rounds = if is_full() { 100 } else { 3 };
     for round in 0..rounds {
         let folder = test_env::folder();
@@ -108,9 +108,9 @@ fn the_keeper_is_killed() {
         let program = Program::new(target::c("pairs")).args(["700000", "2"]).env("OWN_FILE", &file);
         let moment = Duration::from_micros((round as u64 * 104_729) % 200_000);
         let recording = program.recorded_while(|command, _| {
-            let keeper = keeper(command);
+            let survivor = survivor(command);
             wait_for(&file, moment);
-            kill(keeper, Signal::SIGKILL).expect("SIGKILL");
+            kill(survivor, Signal::SIGKILL).expect("SIGKILL");
         });
         assert_eq!(recording.outcome.code(), 0, "the status is the program's: {}", recording.outcome);
         assert!(recording.outcome.error().contains("the recorder was killed"), "{}", recording.outcome);
@@ -143,7 +143,7 @@ fn the_recorder_is_stopped() {
     let program = Program::new(target::c("pairs")).args(["500000", "1"]).env("OWN_FILE", &file);
     let mut waited = Duration::ZERO;
     let recording = program.recorded_while(|command, _| {
-        let id = keeper(command);
+        let id = survivor(command);
         wait_for(&file, Duration::from_millis(3));
         kill(id, Signal::SIGSTOP).expect("SIGSTOP");
         let start = Instant::now();
@@ -185,7 +185,7 @@ fn both_are_killed() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let pid = traced(command).expect("the traced process");
-        kill(keeper(command), Signal::SIGKILL).expect("SIGKILL");
+        kill(survivor(command), Signal::SIGKILL).expect("SIGKILL");
         command.kill().expect("SIGKILL");
         kill(Pid::from_raw(pid), Signal::SIGKILL).expect("SIGKILL");
     });
@@ -212,7 +212,7 @@ fn a_killed_recorders_socket() {
             assert!(start.elapsed() < Duration::from_secs(20), "the recorder makes its folder");
         }
         std::thread::sleep(Duration::from_millis(200));
-        kill(keeper(command), Signal::SIGKILL).expect("SIGKILL");
+        kill(survivor(command), Signal::SIGKILL).expect("SIGKILL");
         command.kill().expect("SIGKILL");
     });
     assert_eq!(nests(), 1, "a killed recorder cannot clear up");

@@ -104,7 +104,7 @@ fn a_program_that_signals_its_group_is_signalled_once() {
 fn what_would_kill_the_command_kills_the_program() {
     for number in [1, 2, 3, 6, 10, 11, 12, 13, 14, 15, 24, 26, 27, 31, 40] {
         let recording = Program::new("sleep").arg("30").recorded_while(|command, _| {
-            heaptape_tests::run::keeper(command);
+            heaptape_tests::run::survivor(command);
             let start = Instant::now();
             while heaptape_tests::run::started(command.id()).is_none() {
                 assert!(start.elapsed() < Duration::from_secs(20), "the program does not start");
@@ -205,7 +205,7 @@ fn the_command_stops_with_the_program() {
         let seen = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).expect("waits");
         assert_eq!(seen, WaitStatus::Stopped(pid, signal), "{number}");
         // The program's child continues the program alone; nobody continues the command but its own
-        // keeper.
+        // survivor process.
         let status = child.wait().expect("waits");
         assert_eq!(status.code(), Some(6), "{number}");
     }

@@ -158,7 +158,7 @@ fn waiting_ends() {
     assert!(quick.outcome.wall.as_secs_f64() < 20.0, "{}", quick.outcome);
     let recording =
         Program::shell("sleep 30 >/dev/null 2>&1 & echo $!").option("--wait").recorded_while(|command, _| {
-            heaptape_tests::run::keeper(command);
+            heaptape_tests::run::survivor(command);
             std::thread::sleep(std::time::Duration::from_millis(1_500));
             nix::sys::signal::kill(nix::unistd::Pid::from_raw(command.id() as i32), nix::sys::signal::Signal::SIGTERM)
                 .expect("SIGTERM");

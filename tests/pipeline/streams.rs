@@ -121,7 +121,7 @@ fn a_running_program() {
 fn a_trace_that_is_cut() {
     let program = Program::new(target::c("pairs")).args(["700000", "1"]);
     let recording = program.recorded_while(|command, place| {
-        let keeper = heaptape_tests::run::keeper(command);
+        let survivor = heaptape_tests::run::survivor(command);
         let start = Instant::now();
         // Several chunks, so that the first ones are committed.
         let is_long = |path: PathBuf| std::fs::metadata(path).is_ok_and(|about| about.len() > 3 << 20);
@@ -133,7 +133,7 @@ fn a_trace_that_is_cut() {
         while !has_chunk() && start.elapsed() < Duration::from_secs(20) {
             std::thread::sleep(Duration::from_millis(2));
         }
-        nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGKILL).expect("SIGKILL");
+        nix::sys::signal::kill(survivor, nix::sys::signal::Signal::SIGKILL).expect("SIGKILL");
     });
     let outcome = stream(&[recording.folder.as_os_str()]);
     assert!(outcome.code() == 1 && outcome.error().contains("the trace is truncated"), "{outcome}");

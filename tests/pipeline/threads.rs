@@ -59,13 +59,13 @@ fn threads_wait_for_slots() {
     let file = folder.path().join("own");
     let program = Program::new(target::c("thread_churn")).args(["25000", "50"]).env("OWN_FILE", &file);
     let recording = program.recorded_while(|command, _| {
-        let keeper = run::keeper(command);
+        let survivor = run::survivor(command);
         while !own::has_begun(&file) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        kill(keeper, Signal::SIGSTOP).expect("it is there");
+        kill(survivor, Signal::SIGSTOP).expect("it is there");
         std::thread::sleep(Duration::from_millis(1_200));
-        kill(keeper, Signal::SIGCONT).expect("it is there");
+        kill(survivor, Signal::SIGCONT).expect("it is there");
     });
     let recording = recording.success().whole();
     own::equal(&own::read(&file), &own::recorded(&recording));

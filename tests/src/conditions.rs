@@ -2,7 +2,7 @@
 //! killed in the middle, the disk full.
 
 use crate::disk::SmallDisk;
-use crate::run::{keeper, started};
+use crate::run::{started, survivor};
 use crate::{Outcome, Program, same, test_env};
 use nix::sys::signal::{Signal, kill};
 use std::time::Duration;
@@ -58,14 +58,14 @@ fn own(outcome: &Outcome) -> (String, Vec<String>) {
 pub fn recorder_killed(line: &str, moment: Duration) -> bool {
     let (program, Some(plain)) = with_status(line) else { return false };
     let recording = program.recorded_while(|command, _| {
-        let keeper = keeper(command);
+        let survivor = survivor(command);
         let id = command.id();
         let has_started = || started(id).is_some();
         while !has_started() && command.try_wait().expect("waits").is_none() {
             std::thread::sleep(Duration::from_micros(100));
         }
         std::thread::sleep(moment);
-        kill(keeper, Signal::SIGKILL).ok();
+        kill(survivor, Signal::SIGKILL).ok();
         command.kill().ok();
     });
     assert_eq!(own(&plain), own(&recording.outcome), "{}", recording.outcome);

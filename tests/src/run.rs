@@ -248,18 +248,18 @@ impl Program {
 /// The process of a command that holds its recording, once it is there: the one that is in a
 /// session of its own.
 #[track_caller]
-pub fn keeper(command: &Child) -> Pid {
+pub fn survivor(command: &Child) -> Pid {
     let id = command.id();
     let own = std::fs::canonicalize(test_env::command()).expect("the command's path");
     let start = Instant::now();
     loop {
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
         let mut children = children.split_whitespace().filter_map(|word| word.parse::<i32>().ok());
-        let is_keeper = |pid: &i32| {
+        let is_survivor = |pid: &i32| {
             let leads = nix::unistd::getsid(Some(Pid::from_raw(*pid))).is_ok_and(|session| session.as_raw() == *pid);
             leads && std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == own)
         };
-        if let Some(pid) = children.find(is_keeper) {
+        if let Some(pid) = children.find(is_survivor) {
             return Pid::from_raw(pid);
         }
         assert!(start.elapsed() < Duration::from_secs(20), "the command has no keeper");

@@ -3,7 +3,7 @@
 //!
 //! [`Profile::read`] checks every reference, so that a [`Profile`] can be used without further
 //! checks of indexes and parents. [`Profile::write`] returns a file that was read to the same
-//! bytes. [`Builder`] makes a new profile and numbers it as the real library does. [`validate`]
+//! bytes. [`Builder`] makes a new profile and numbers it as the real library does. [`validate()`]
 //! checks a profile that arrives in several reads, in constant memory.
 
 mod builder;

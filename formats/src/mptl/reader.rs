@@ -15,7 +15,7 @@ const LOOP: &str = "the callers form a loop";
 const TWICE: &str = "an earlier record has this index";
 
 /// Returns whether an error can be seen only with the whole file in memory, so that
-/// [`super::validate`] does not report it.
+/// [`super::validate()`] does not report it.
 pub fn needs_whole_file(error: &Error) -> bool {
     matches!(error.kind, Kind::Bad(_, LOOP | TWICE))
 }

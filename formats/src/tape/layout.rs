@@ -422,7 +422,7 @@ tape_record! {
 tape_record! {
     /// Kind 15: code that no file describes: made at run time (from the process's perf map) or
     /// mapped by the kernel (the vDSO). Only ranges that sites lie in; of two that overlap the
-    /// later one holds ([`crate::perf_map::Unnamed`]).
+    /// later one holds ([`crate::perf_map::UnnamedAddresses`]).
     Code {
         /// The ranges.
         ranges: Vec<CodeRange>,

@@ -2,7 +2,7 @@
 
 use super::config::{Choice, GREATEST_INTERVAL, LEAST_INTERVAL, Sampling};
 use super::epoch::Epoch;
-use super::keeper::Name;
+use super::fd_store::Name;
 use crate::options::Mode;
 use crate::process;
 use crate::session::{Now, Session};

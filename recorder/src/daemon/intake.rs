@@ -3,7 +3,7 @@
 use super::archive::Told;
 use super::clients::{Client, is_bad};
 use super::config::{Death, GREATEST_INTERVAL, Sampling};
-use super::keeper::{Held, Name};
+use super::fd_store::{Held, Name};
 use super::service::{CARRIED, Ending, Service};
 use crate::attach::Client as Caller;
 use crate::clock;

@@ -8,7 +8,7 @@ use super::config::Config;
 use super::control::{self, Ask, Wake};
 use super::entrance::{Entrance, Request};
 use super::epoch::Epoch;
-use super::keeper::Holder;
+use super::fd_store::FdStore;
 use super::metrics;
 use super::notify::{self, Notify};
 use super::streams::Streams;
@@ -136,7 +136,7 @@ pub struct Service {
     pub(super) wake: Wake,
     pub(super) streams: Streams,
     pub(super) notify: Notify,
-    pub(super) holder: Holder,
+    pub(super) holder: FdStore,
     /// Whether processes are left to the next daemon at the end.
     pub(super) leaves: bool,
     /// Connections of `ctl`.
@@ -255,7 +255,7 @@ impl Service {
             }
         };
         let door = door(&config, &mut passed)?;
-        let (holder, held) = Holder::find(&config.socket.with_file_name("keeper"), passed, notify::has_store());
+        let (holder, held) = FdStore::find(&config.socket.with_file_name("keeper"), passed, notify::has_store());
         let clock = Clock::choose();
         let stages = Stages::start(clock)?;
         let disk = Arc::new(Disk::default());
@@ -389,7 +389,7 @@ impl Service {
             match Signal::try_from(signal.ssi_signo as i32) {
                 Ok(Signal::SIGTERM | Signal::SIGINT) => {
                     // Whoever is started next goes on; `ctl stop` is for good.
-                    self.leaves = !matches!(self.holder, Holder::Nobody);
+                    self.leaves = !matches!(self.holder, FdStore::Nobody);
                     self.stopping.get_or_insert_default();
                 }
                 Ok(Signal::SIGUSR1) => {

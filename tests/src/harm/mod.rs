@@ -2,8 +2,9 @@
 //! recorded, and must see no difference.
 //!
 //! A [`Case`] is data, a list of steps. `tests/programs/harm_steps.c` executes it, so no case needs
-//! a compiler. [`generate`] makes cases, [`run`] runs one in one of several ways and reads what it
-//! saw, [`shrink`] makes a case that differs small, [`hunt`] does all of it until a time is over.
+//! a compiler. [`mod@generate`] makes cases, [`mod@run`] runs one in one of several ways and reads
+//! what it saw, [`mod@shrink`] makes a case that differs small, [`mod@hunt`] does all of it until a
+//! time is over.
 
 mod case;
 mod generate;

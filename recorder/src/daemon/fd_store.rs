@@ -2,9 +2,9 @@
 //! the last one stopped or was killed: systemd's descriptor store where there is one, else a small
 //! process of our own that does nothing else.
 //!
-//! The keeper speaks in messages: `+NAME` with two descriptors (area, process) holds, `-NAME` lets
-//! go, `?` asks for all (each comes as `NAME` with its two, then `.`), `!` ends it. A name says all
-//! that the next daemon must know and cannot ask the kernel.
+//! The fd store speaks in messages: `+NAME` with two descriptors (area, process) holds, `-NAME`
+//! lets go, `?` asks for all (each comes as `NAME` with its two, then `.`), `!` ends it. A name
+//! says all that the next daemon must know and cannot ask the kernel.
 
 use super::config::Choice;
 use super::notify::Notify;
@@ -20,11 +20,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
-/// So long the keeper waits for the next daemon; then the programs run on untraced.
+/// So long the fd store waits for the next daemon; then the programs run on untraced.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// And so long with those whose process has ended.
 const PATIENCE_ENDED: Duration = Duration::from_secs(60);
-/// Time for the keeper to start, and to answer.
+/// Time for the fd store to start, and to answer.
 const SOON: Duration = Duration::from_secs(5);
 /// Most processes that are held.
 const MOST: usize = 16_384;
@@ -76,31 +76,31 @@ pub struct Held {
 
 /// The way to whoever holds.
 #[derive(Debug)]
-pub enum Holder {
+pub enum FdStore {
     /// systemd.
     Store(Notify),
-    /// Our own keeper.
-    Keeper(OwnedFd),
+    /// Our own fd store.
+    Process(OwnedFd),
     /// Nobody.
     Nobody,
 }
 
-impl Holder {
+impl FdStore {
     /// Finds who holds, and gets what is held. `passed` are descriptors that systemd gave back.
-    pub fn find(path: &Path, passed: Vec<(String, OwnedFd)>, has_store: bool) -> (Holder, Vec<Held>) {
+    pub fn find(path: &Path, passed: Vec<(String, OwnedFd)>, has_store: bool) -> (FdStore, Vec<Held>) {
         if has_store {
             let mut pairs: BTreeMap<String, Vec<OwnedFd>> = BTreeMap::new();
             passed.into_iter().for_each(|(name, file)| pairs.entry(name).or_default().push(file));
             return (
-                Holder::Store(Notify::find()),
+                FdStore::Store(Notify::find()),
                 pairs.into_iter().filter_map(|(name, files)| held(&name, files)).collect(),
             );
         }
-        match connect(path).or_else(|_| start(path)).and_then(|keeper| Ok((ask(&keeper)?, keeper))) {
-            Ok((held, keeper)) => (Holder::Keeper(keeper), held),
+        match connect(path).or_else(|_| start(path)).and_then(|fd_store| Ok((ask(&fd_store)?, fd_store))) {
+            Ok((held, fd_store)) => (FdStore::Process(fd_store), held),
             Err(error) => {
                 tracing::warn!("nobody holds what is recorded while the daemon is away: {error}");
-                (Holder::Nobody, Vec::new())
+                (FdStore::Nobody, Vec::new())
             }
         }
     }
@@ -109,9 +109,11 @@ impl Holder {
     pub fn hold(&self, name: &Name, area: &OwnedFd, process: &OwnedFd) {
         let files = [sys::fd(area), sys::fd(process)];
         let result = match self {
-            Holder::Store(notify) => notify.store(&name.text(), &files),
-            Holder::Keeper(keeper) => sys::send_files(sys::fd(keeper), format!("+{}", name.text()).as_bytes(), &files),
-            Holder::Nobody => Ok(()),
+            FdStore::Store(notify) => notify.store(&name.text(), &files),
+            FdStore::Process(fd_store) => {
+                sys::send_files(sys::fd(fd_store), format!("+{}", name.text()).as_bytes(), &files)
+            }
+            FdStore::Nobody => Ok(()),
         };
         if let Err(error) = result {
             tracing::warn!("process {} is not held for the next daemon: {error}", name.pid);
@@ -121,18 +123,18 @@ impl Holder {
     /// Lets go of it.
     pub fn release(&self, name: &Name) {
         match self {
-            Holder::Store(notify) => notify.tell(&format!("FDSTOREREMOVE=1\nFDNAME={}", name.text())),
-            Holder::Keeper(keeper) => {
-                let _ = sys::send_files(sys::fd(keeper), format!("-{}", name.text()).as_bytes(), &[]);
+            FdStore::Store(notify) => notify.tell(&format!("FDSTOREREMOVE=1\nFDNAME={}", name.text())),
+            FdStore::Process(fd_store) => {
+                let _ = sys::send_files(sys::fd(fd_store), format!("-{}", name.text()).as_bytes(), &[]);
             }
-            Holder::Nobody => {}
+            FdStore::Nobody => {}
         }
     }
 
     /// Nothing is to be held any more.
     pub fn end(&self) {
-        if let Holder::Keeper(keeper) = self {
-            let _ = sys::send_files(sys::fd(keeper), b"!", &[]);
+        if let FdStore::Process(fd_store) = self {
+            let _ = sys::send_files(sys::fd(fd_store), b"!", &[]);
         }
     }
 }
@@ -160,7 +162,7 @@ fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Starts a keeper: this program again, in a session of its own.
+/// Starts a fd store: this program again, in a session of its own.
 fn start(path: &Path) -> io::Result<OwnedFd> {
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
@@ -180,16 +182,16 @@ fn start(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-fn ask(keeper: &OwnedFd) -> io::Result<Vec<Held>> {
-    sys::send_files(sys::fd(keeper), b"?", &[])?;
+fn ask(fd_store: &OwnedFd) -> io::Result<Vec<Held>> {
+    sys::send_files(sys::fd(fd_store), b"?", &[])?;
     let mut all = Vec::new();
     loop {
-        let mut wait = [PollFd::new(sys::fd(keeper), PollFlags::POLLIN)];
+        let mut wait = [PollFd::new(sys::fd(fd_store), PollFlags::POLLIN)];
         if nix::poll::poll(&mut wait, PollTimeout::from(SOON.as_millis() as u16))? == 0 {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let mut bytes = [0; MESSAGE];
-        let (count, files) = sys::receive_files(sys::fd(keeper), &mut bytes)?;
+        let (count, files) = sys::receive_files(sys::fd(fd_store), &mut bytes)?;
         let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
         if count == 0 || text == "." {
             return Ok(all);
@@ -198,12 +200,12 @@ fn ask(keeper: &OwnedFd) -> io::Result<Vec<Held>> {
     }
 }
 
-/// The keeper's process: holds until it is told to end, or until no daemon has come for long.
+/// The fd store's process: holds until it is told to end, or until no daemon has come for long.
 ///
 /// # Errors
 /// When it cannot listen.
 pub fn keep(path: &PathBuf) -> io::Result<()> {
-    crash::set_role(Role::Holder);
+    crash::set_role(Role::FdStore);
     let listener = stream()?;
     socket::bind(listener.as_raw_fd(), &socket::UnixAddr::new(path)?)?;
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;

@@ -1,7 +1,8 @@
 //! The recorder of a command in a process of its own. The command itself starts the program, passes
 //! signals on and waits; what holds the events is this one, which no terminal's signal reaches.
 //! Whoever kills the command (a time limit, a person, a script that cleans up) takes nothing away:
-//! the keeper goes on until the last recorded process has ended, and ends the recording as ever.
+//! the survivor process goes on until the last recorded process has ended, and ends the recording
+//! as ever.
 
 use crate::crash::{self, Destination, Role};
 use crate::options::Options;
@@ -34,12 +35,13 @@ const MOST_ERRORS: usize = 50;
 const MOST_NAMED: usize = 100;
 /// How long the command waits for the names that the recording keeps.
 const NAMES: Duration = Duration::from_millis(100);
-/// How long nothing must run before a keeper without its command ends: a process may be on its way.
+/// How long nothing must run before a survivor process without its command ends: a process may be
+/// on its way.
 const QUIET: Duration = Duration::from_secs(1);
 /// How often a program that has stopped, or processes that may be on their way, are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What command and keeper say to each other.
+/// What command and survivor process say to each other.
 #[derive(Debug, Serialize, Deserialize)]
 enum Word {
     /// Keeper: it records, or why it cannot, with the system's number of the error.
@@ -60,7 +62,7 @@ enum Word {
     Done(Said),
 }
 
-/// What the keeper says at the end.
+/// What the survivor process says at the end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Said {
     /// What could not be written.
@@ -83,9 +85,9 @@ impl Said {
 
 /// The command's end.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Survivor {
     channel: OwnedFd,
-    /// The keeper's process; `None` when it is a thread.
+    /// The survivor process's process; `None` when it is a thread.
     process: Option<u32>,
 }
 
@@ -107,7 +109,7 @@ fn hear(channel: &OwnedFd) -> Option<Word> {
     }
 }
 
-impl Keeper {
+impl Survivor {
     /// Starts recording. `apart`: in a process of its own, for a caller that has one thread; else
     /// in a thread. Such a process closes the `inherited` descriptors, which are the program's.
     /// Then names are kept, if `work` says how they are looked up.
@@ -118,42 +120,42 @@ impl Keeper {
         command: Vec<String>,
         (apart, work): (bool, Option<Work>),
         inherited: &[i32],
-    ) -> io::Result<Keeper> {
+    ) -> io::Result<Survivor> {
         let flags = socket::SockFlag::SOCK_CLOEXEC;
         let pair = socket::socketpair(socket::AddressFamily::Unix, socket::SockType::SeqPacket, None, flags);
-        let (channel, keepers) = pair.map_err(sys::io)?;
+        let (channel, survivors) = pair.map_err(sys::io)?;
         let (dir, socket) = (dir.to_owned(), socket.to_owned());
-        let mut keeper = Keeper { channel, process: None };
+        let mut survivor = Survivor { channel, process: None };
         if apart {
             let pid = std::process::id();
-            keeper.process = sys::fork().map_err(sys::io)?;
-            if keeper.process.is_none() {
+            survivor.process = sys::fork().map_err(sys::io)?;
+            if survivor.process.is_none() {
                 crash::set_role(Role::Survivor);
                 crash::forward_faults(false);
                 crash::unblock_faults();
                 let _ = nix::unistd::setsid();
                 spawn::close_inherited(inherited, false);
-                drop(keeper);
+                drop(survivor);
                 let saver = match work.map(|work| (work, symbols::split())) {
                     Some((work, Ok(Side::Helper(helper)))) => {
-                        drop(keepers);
+                        drop(survivors);
                         helper.run(work);
                         std::process::exit(0);
                     }
                     Some((_, Ok(Side::Recorder(saver)))) => Some(Arc::new(saver)),
                     Some((_, Err(_))) | None => None,
                 };
-                keep(&keepers, &dir, &socket, options, command, (Some(pid), saver));
+                keep(&survivors, &dir, &socket, options, command, (Some(pid), saver));
                 std::process::exit(0);
             }
             // Its end is heard of only when nobody else holds its side.
-            drop(keepers);
+            drop(survivors);
         } else {
-            let body = move || keep(&keepers, &dir, &socket, options, command, (None, None));
+            let body = move || keep(&survivors, &dir, &socket, options, command, (None, None));
             crash::spawn("keeper", body)?;
         }
-        match hear(&keeper.channel) {
-            Some(Word::Ready(None)) => Ok(keeper),
+        match hear(&survivor.channel) {
+            Some(Word::Ready(None)) => Ok(survivor),
             Some(Word::Ready(Some((Some(number), _)))) => Err(io::Error::from_raw_os_error(number)),
             Some(Word::Ready(Some((None, error)))) => Err(io::Error::other(error)),
             _ => Err(io::Error::other("the recorder ended before it began")),
@@ -165,7 +167,8 @@ impl Keeper {
         self.process
     }
 
-    /// The command stops, since the program has; the keeper continues it when the program goes on.
+    /// The command stops, since the program has; the survivor process continues it when the program
+    /// goes on.
     pub fn stopped(&self, program: u32) {
         say(&self.channel, &Word::Stopped(program));
     }
@@ -191,12 +194,12 @@ impl Keeper {
         say(&self.channel, &Word::Enough);
     }
 
-    /// Becomes readable when the recording is at its end, or the keeper was killed.
+    /// Becomes readable when the recording is at its end, or the survivor process was killed.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         sys::fd(&self.channel)
     }
 
-    /// Waits for the end of the recording; `None`: the keeper was killed.
+    /// Waits for the end of the recording; `None`: the survivor process was killed.
     pub fn finish(&self) -> Option<Said> {
         loop {
             match hear(&self.channel)? {
@@ -207,7 +210,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Survivor {
     fn drop(&mut self) {
         if let Some(process) = self.process.and_then(|process| i32::try_from(process).ok()) {
             let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(process), None);
@@ -215,7 +218,7 @@ impl Drop for Keeper {
     }
 }
 
-/// The keeper's life. `command_pid` is the command's process, if that is another one.
+/// The survivor process's life. `command_pid` is the command's process, if that is another one.
 fn keep(
     channel: &OwnedFd,
     dir: &Path,
