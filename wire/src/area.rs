@@ -169,6 +169,7 @@ impl Layout {
 
     /// Offset and bytes of a segment of a table; `None` if the table ends before it. Segments of a
     /// table follow each other in the file.
+    #[inline(never)]
     pub const fn segment(&self, table: Table, segment: usize) -> Option<(u64, u64)> {
         let (segments, entries) = (table.segments(), self.entries(table));
         let Some(end) = segments.end(segment, entries) else { return None };
@@ -178,10 +179,15 @@ impl Layout {
             Table::Nodes => self.nodes,
             Table::Rings => self.rings,
         };
-        let mut before = 0;
-        while before < segment {
-            offset += (segments.start(before + 1) - segments.start(before)) * self.entry_bytes(table, before);
-            before += 1;
+        if let Table::Rings = table {
+            // Rings of later segments are smaller.
+            let mut before = 0;
+            while before < segment {
+                offset += (segments.start(before + 1) - segments.start(before)) * self.ring_bytes(before);
+                before += 1;
+            }
+        } else {
+            offset += segments.start(segment) * self.entry_bytes(table, segment);
         }
         Some((offset, up((end - segments.start(segment)) * self.entry_bytes(table, segment))))
     }

@@ -2,8 +2,9 @@
 //! order.
 //!
 //! [`Reader`] reads bytes in memory, a whole file or one chunk of it. [`Stream`] reads from any
-//! source in constant memory, and [`validate()`] checks such a source without returning its records.
-//! [`Writer`] appends to a `Vec`. [`Shape`] describes what a record does not say of its encoding.
+//! source in constant memory, and [`validate()`] checks such a source without returning its
+//! records. [`Writer`] appends to a `Vec`. [`Shape`] describes what a record does not say of its
+//! encoding.
 
 mod dump;
 pub mod layout;
