@@ -13,11 +13,14 @@ unset RUST_BACKTRACE
 # The same packages each time: another choice has other features of their dependencies, and builds
 # all of them again.
 all=(--workspace --exclude heaptape-parquet)
-cargo test "${all[@]}"
+# A failure of one test hides no other one.
+status=0
+cargo test --no-fail-fast "${all[@]}" || status=$?
 # The long forms read back a hundred million events: optimised.
 profile=()
 [ "${HEAPTAPE_FULL:-0}" = 0 ] || profile=(--release)
-cargo test "${profile[@]}" "${all[@]}" --test pipeline -- --test-threads="${HEAPTAPE_TEST_THREADS:-$(nproc)}" "$@"
+cargo test "${profile[@]}" "${all[@]}" --test pipeline -- --test-threads="${HEAPTAPE_TEST_THREADS:-$(nproc)}" "$@" || status=$?
 # A minute of damaged files for all readers, with overflow checks; the tests' build has made the
 # program.
-"$folder/debug/fuzz" 60
+"$folder/debug/fuzz" 60 || status=$?
+exit "$status"
