@@ -159,7 +159,7 @@ fn overflow_is_chosen_by_file_rule_program_and_ctl() {
     assert_eq!(overflow(&daemon, &usual), "trace drop");
     until("it drops", || events(&daemon, "turns_over", "lost") > 0);
     let said = mode(&daemon, "trace,overflow=wait:20s").success();
-    assert!(said.text().contains("trace,overflow=wait:20s from now on"), "{said}");
+    assert!(said.text().contains("mode is now trace,overflow=wait:20s"), "{said}");
     loses_nothing_more(&daemon, "turns_over");
     daemon.replace(Signal::SIGTERM);
     until("they are served again", || daemon.list("turns_over").len() == 1 && daemon.list("leaks_slowly").len() == 2);
