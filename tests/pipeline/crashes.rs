@@ -31,7 +31,8 @@ fn report_in(folder: &Path) -> String {
 #[test]
 fn the_recorder_crashes() {
     for signal in FATAL {
-        let line = "i=0; while [ $i -lt 60 ]; do i=$((i + 1)); /bin/true; echo $i; done; echo err >&2; exit 7";
+        let line =
+            "i=0; while [ $i -lt 60 ]; do i=$((i + 1)); /bin/true; echo $i; done; sleep 0.5; echo err >&2; exit 7";
         let program = Program::shell(line);
         let plain = program.plain();
         let recording = program.recorded_while(|command, _| {

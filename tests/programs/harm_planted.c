@@ -46,5 +46,5 @@ void *aligned_alloc(size_t align, size_t size) {
     static void *(*other)(size_t, size_t);
     if (!other) other = dlsym(RTLD_NEXT, "aligned_alloc");
     void *block = other(align, size + 16);
-    return is_planted("alignment") && block ? (char *)block : block;
+    return is_planted("alignment") && block ? (char *)block + 8 : block;
 }

@@ -167,12 +167,4 @@ impl Hunt {
         });
         found.what = what;
     }
-
-    /// Insists that the daemon's recordings are whole, too.
-    ///
-    /// # Panics
-    /// If they are not.
-    pub fn daemon_is_whole(&self) {
-        self.bench.daemon().whole();
-    }
 }
