@@ -4,7 +4,7 @@ use crate::ids;
 use crate::table::{Cell, Field, Table};
 use heaptape_analyzer::event::{Event, Kind, Range};
 use heaptape_analyzer::model::live_set::Block;
-use heaptape_analyzer::program_frames::is_program;
+use heaptape_analyzer::program_frames::{Roles, blamed};
 use heaptape_analyzer::replay::{Model, replay};
 use heaptape_analyzer::symbols::{Detail, Frame, Symbolizer, module_of};
 use heaptape_analyzer::{Image, Missing, Progress, Recording};
@@ -251,6 +251,7 @@ impl Model for Rows<'_> {
 fn stacks(image: &Image, ids: &[(i64, i64)], used: &HashSet<u32>, to: &Path, frames_to: &Path) -> anyhow::Result<()> {
     let all = image.stacks();
     let mut symbols = Symbolizer::new(Detail::Full);
+    let roles = Roles::new(&[]);
     let mut table = Table::create(to, STACKS, None)?;
     let mut frames = Table::create(frames_to, FRAMES, None)?;
     let (mut stacks_done, mut frames_done) = (HashSet::new(), HashSet::new());
@@ -263,12 +264,12 @@ fn stacks(image: &Image, ids: &[(i64, i64)], used: &HashSet<u32>, to: &Path, fra
         }
         let mut list = Vec::new();
         let mut titles = Vec::new();
-        let mut place: Option<Frame> = None;
+        let mut named_frames: Vec<Frame> = Vec::new();
         for (number, site) in all.stack(number).take(DEEPEST) {
             let (frame, _) = ids.get(number as usize).copied().unwrap_or_default();
             list.push(frame);
             let named = symbols.frames(all, &site);
-            place = place.or_else(|| named.iter().find(|frame| is_program(frame)).cloned());
+            named_frames.extend(named.iter().cloned());
             titles.extend(named.iter().map(|frame| frame.title().replace(';', ":")));
             if !frames_done.insert(frame) {
                 continue;
@@ -289,7 +290,9 @@ fn stacks(image: &Image, ids: &[(i64, i64)], used: &HashSet<u32>, to: &Path, fra
                 ])?;
             }
         }
-        let place = place.unwrap_or_default();
+        // The same frame that reports blame.
+        let blamed = blamed(named_frames.iter().map(|frame| roles.of(frame)), 1);
+        let place = blamed.first().map(|&position| named_frames[position].clone()).unwrap_or_default();
         titles.reverse();
         let parent = all.site(number).parent;
         table.row([
