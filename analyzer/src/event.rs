@@ -14,9 +14,9 @@ pub enum Kind {
     Free,
     /// A free or resize of an address that was not known to be allocated. It has no index.
     Unmatched,
-    /// No event of the program: what a block was before the next one, its site and bytes. Told only
-    /// to a pass that begins in the middle of the run, of blocks that were allocated in earlier
-    /// chunks.
+    /// No event of the program: what a block was before the next one, its site and bytes. Reported
+    /// only to a pass that begins in the middle of the run, of blocks that were allocated in
+    /// earlier chunks.
     Known,
 }
 

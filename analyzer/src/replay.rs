@@ -35,8 +35,8 @@ pub trait Model {
     fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
         let _ = (block, gone);
     }
-    /// A block of this site will be allocated soon, or one will be `freed`. Whoever keeps much of a
-    /// site may read it, so that the processor has it at hand then.
+    /// A block of this site will be allocated soon, or one will be `freed`. A model that keeps much
+    /// of a site may read it, so that the processor has it at hand then.
     fn soon(&self, site: u32, freed: bool) {
         let _ = (site, freed);
     }

@@ -62,7 +62,7 @@ fn tables_add_up_to_the_summary() {
     assert!(done > 3, "{done} traces");
 }
 
-/// LAW: what was written once joins for ever. Whoever must change these numbers breaks everybody's
+/// These numbers are stored in tables and must not change: a change breaks everybody's
 /// tables.
 #[test]
 fn numbers_of_stacks_never_change() {

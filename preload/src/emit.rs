@@ -298,7 +298,7 @@ fn nested_stack(block: *mut Block, sp: usize, bp: usize) -> u32 {
 #[inline(never)]
 fn tell_nested(block: *mut Block, sp: usize) {
     // SAFETY: the thread's own block; handlers add behind `nested_count` only, and an index is
-    // passed before its event is told, so that a jump out of here tells none twice.
+    // passed before its event is emitted, so that a jump out of here emits none twice.
     unsafe {
         loop {
             let told = (&raw const (*block).nested_told).read_volatile();

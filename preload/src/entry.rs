@@ -39,7 +39,7 @@ pub fn choose(lane: Lane) {
     }
 }
 
-/// Exports `name` with so many arguments of its own, with its bodies for the full and the sampled
+/// Exports `name` with its number of arguments, with its bodies for the full and the sampled
 /// lane; they take two more.
 macro_rules! exports {
     ($($name:ident $count:tt $full:ident $sampled:ident;)*) => {
@@ -96,8 +96,8 @@ macro_rules! stub {
 }
 
 /// The instructions of the untraced lane: on to `next` when the thread's gate says that nothing is
-/// told, unless the first argument is a block of the cradle; else to `full`. Further arguments that
-/// a stub has set are not the next function's.
+/// recorded, unless the first argument is a block of the cradle; else to `full`. Further arguments
+/// that a stub has set are not the next function's.
 macro_rules! untraced {
     ($next:literal, ($($operand:tt)*)) => {
         core::arch::naked_asm!(
@@ -230,8 +230,8 @@ macro_rules! operator_exports {
 
 pub(crate) use {exports, operator_exports, operator_full, operator_stub, stub, untraced};
 
-/// `operator new` where nobody defines one (never seen: whoever calls it links it): the allocator's
-/// plain block.
+/// `operator new` where nobody defines one (never seen: a program that calls it links it): the
+/// allocator's plain block.
 pub unsafe extern "C" fn new_without_next(size: usize) -> *mut u8 {
     // SAFETY: the program's own call, in C's words.
     unsafe { crate::real::malloc(size.max(1)) }

@@ -1,6 +1,6 @@
-//! Programs that will not be recorded, told to the recorder right before they start: no interpreter
-//! to load this library, other rights, 32 bits, or an environment that names no library. A
-//! statically linked child that lives a millisecond is seen in no other way.
+//! Reports programs that will not be recorded to the recorder right before they start: no
+//! interpreter to load this library, other rights, 32 bits, or an environment that names no
+//! library. A statically linked child that lives a millisecond is seen in no other way.
 //!
 //! The exec functions are entered by stubs that save all argument registers, look, and jump to the
 //! next definition: their arguments, also those of no fixed number, are never touched. What is done

@@ -231,49 +231,50 @@ fn forget_known() {
 ///
 /// An entry that is not in use is all zeros, so that the table takes no space in the library's
 /// file.
-struct Told {
+struct AnnouncedModule {
     start: AtomicU64,
     /// One more than the index in the module table; 0 if this process has not announced the object.
     after_module: AtomicU32,
 }
 
-impl Told {
+impl AnnouncedModule {
     /// The object's index in the module table; past its end if this process has not announced it.
     fn module(&self) -> u32 {
         self.after_module.load(Relaxed).wrapping_sub(1)
     }
 }
 
-static TOLD: [Told; 1024] = [const { Told { start: AtomicU64::new(0), after_module: AtomicU32::new(0) } }; 1024];
+static ANNOUNCED: [AnnouncedModule; 1024] =
+    [const { AnnouncedModule { start: AtomicU64::new(0), after_module: AtomicU32::new(0) } }; 1024];
 /// Places behind this one were never used: a start does not look at them.
 static TOLD_END: AtomicU32 = AtomicU32::new(0);
 /// Some found no place: the whole module table is looked through.
 static TOLD_IS_FULL: AtomicBool = AtomicBool::new(false);
 
-fn told() -> &'static [Told] {
-    &TOLD[..(TOLD_END.load(Relaxed) as usize).min(TOLD.len())]
+fn announced() -> &'static [AnnouncedModule] {
+    &ANNOUNCED[..(TOLD_END.load(Relaxed) as usize).min(ANNOUNCED.len())]
 }
 
-fn told_at(start: u64) -> Option<&'static Told> {
-    told().iter().find(|told| told.start.load(Relaxed) == start)
+fn announced_at(start: u64) -> Option<&'static AnnouncedModule> {
+    announced().iter().find(|entry| entry.start.load(Relaxed) == start)
 }
 
 fn remember_told(start: u64, module: u32) {
-    let is_taken = |told: &Told| told.start.compare_exchange(0, start, Relaxed, Relaxed).is_ok();
-    let place = told_at(start).or_else(|| {
-        let place = TOLD.iter().position(is_taken)?;
+    let is_taken = |entry: &AnnouncedModule| entry.start.compare_exchange(0, start, Relaxed, Relaxed).is_ok();
+    let place = announced_at(start).or_else(|| {
+        let place = ANNOUNCED.iter().position(is_taken)?;
         TOLD_END.fetch_max(place as u32 + 1, Relaxed);
-        TOLD.get(place)
+        ANNOUNCED.get(place)
     });
     match place {
-        Some(told) => told.after_module.store(module.wrapping_add(1), Relaxed),
+        Some(entry) => entry.after_module.store(module.wrapping_add(1), Relaxed),
         None => TOLD_IS_FULL.store(true, Relaxed),
     }
 }
 
 fn announce_again(area: &Area) {
-    told().iter().for_each(|told| told.after_module.store(0, Relaxed));
-    for start in told().iter().map(|told| told.start.load(Relaxed)).filter(|start| *start != 0) {
+    announced().iter().for_each(|entry| entry.after_module.store(0, Relaxed));
+    for start in announced().iter().map(|entry| entry.start.load(Relaxed)).filter(|start| *start != 0) {
         if let Some(object) = objects::find(start as usize).filter(|object| object.start == start) {
             announce(area, &object);
         }
@@ -302,8 +303,8 @@ fn announce(area: &Area, object: &Object) -> bool {
                 && entry.gone_node.load(Relaxed) == 0
         })
     };
-    let is_known = match told_at(object.start) {
-        Some(told) => is_it(told.module()),
+    let is_known = match announced_at(object.start) {
+        Some(entry) => is_it(entry.module()),
         None if TOLD_IS_FULL.load(Relaxed) => (0..header.modules_used.0.load(Acquire).min(MODULES)).any(is_it),
         None => false,
     };
@@ -339,14 +340,14 @@ pub fn retire_gone_modules() -> bool {
             return;
         }
         entry.gone_node.store(nodes.max(1), Release);
-        told_at(start).inspect(|told| told.start.store(0, Relaxed));
+        announced_at(start).inspect(|entry| entry.start.store(0, Relaxed));
         retire_range(start, end, entry.first_node.load(Relaxed).max(1), nodes);
         any = true;
     };
     if TOLD_IS_FULL.load(Relaxed) {
         (0..header.modules_used.0.load(Acquire).min(MODULES)).for_each(look);
     } else {
-        told().iter().filter(|told| told.start.load(Relaxed) != 0).for_each(|told| look(told.module()));
+        announced().iter().filter(|entry| entry.start.load(Relaxed) != 0).for_each(|entry| look(entry.module()));
     }
     if any {
         forget_known();

@@ -22,7 +22,7 @@ static BLOCK_ORIGINS: [AtomicUsize; Segments::MOST] = [const { AtomicUsize::new(
 
 /// The first index of nodes: log2 of its places.
 pub const FIRST_INDEX_LOG2: u32 = 13;
-/// Log2 of the places of the largest index: twice as many as nodes that can be told apart.
+/// Log2 of the places of the largest index: twice as many as nodes that can be distinguished.
 const LAST_INDEX_LOG2: usize = 29;
 /// The indexes by log2 of their places; null: not mapped.
 static INDEXES: [AtomicPtr<AtomicU64>; LAST_INDEX_LOG2 + 1] =
@@ -99,7 +99,7 @@ pub fn block(slot: u32) -> Option<*mut Block> {
     Some(origin.wrapping_add(slot as usize * BLOCK_BYTES) as *mut Block)
 }
 
-/// The index with so many places, mapped when it has not been yet; `None` when there is no memory
+/// The index of this size, mapped when it has not been yet; `None` when there is no memory
 /// for it. It is all zeros before its first use in this process.
 pub fn index(log2: u32) -> Option<*mut AtomicU64> {
     let place = INDEXES.get(log2 as usize)?;

@@ -70,7 +70,7 @@ impl Countdown {
         countdown
     }
 
-    /// Whether an allocation of so many bytes holds a sampling point.
+    /// Whether an allocation of this size holds a sampling point.
     #[inline(always)]
     pub fn hits(&mut self, size: u64) -> bool {
         self.left -= size.min(i64::MAX as u64) as i64;
@@ -168,7 +168,7 @@ fn remove_noted(address: u64) -> bool {
     found
 }
 
-/// Whether an allocation of so many bytes holds a sampling point. Where it does, the recorder's
+/// Whether an allocation of this size holds a sampling point. Where it does, the recorder's
 /// wishes are looked up.
 ///
 /// # Safety

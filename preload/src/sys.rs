@@ -132,7 +132,7 @@ static QUESTION: Question = Question {
     pages: UnsafeCell::new([libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 1 }; PAGES]),
 };
 
-/// How many pages from this one on can be read, of so many: some of them are asked about in one
+/// How many of `wanted` pages from this one on can be read: some of them are asked about in one
 /// call where that is possible.
 pub fn readable_pages(page: usize, wanted: usize) -> usize {
     if wanted == 1 || !sandbox::allows(sandbox::PEEK) || QUESTION.is_taken.swap(true, Ordering::Acquire) {

@@ -28,7 +28,7 @@ use wire::hello::{HELLO_BYTES, Hello, NOTICE_PATH, Notice, Reply, Why};
 use wire::{Layout, WIRE_VERSION, limits};
 
 /// Connections that the kernel holds until they are accepted. They are accepted in microseconds,
-/// and whoever comes next waits for all of them, so a longer queue only helps a user who floods.
+/// and the next program waits for all of them, so a longer queue only helps a user who floods.
 const BACKLOG: i32 = 512;
 /// Connections accepted before other work is done.
 const BATCH: usize = 256;

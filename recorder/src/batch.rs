@@ -1,8 +1,8 @@
 //! What travels from the drain to the digest: records in their final order, as they lay in the
 //! rings, cut into runs of one thread.
 //!
-//! Whoever copies records steps over them with [`Stamps`]; drain and digest use the same steps, so
-//! both see the same stamps.
+//! Code that copies records steps over them with [`Stamps`]; drain and digest use the same steps,
+//! so both see the same stamps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -67,12 +67,12 @@ impl InFlight {
         self.records.load(Relaxed) >= self.most
     }
 
-    /// A batch of so many records is sent.
+    /// Counts a batch of records that is sent.
     pub fn sent(&self, records: usize) {
         self.records.fetch_add(records, Relaxed);
     }
 
-    /// A batch of so many records was taken.
+    /// Counts a batch of records that was received.
     pub fn taken(&self, records: usize) {
         self.records.fetch_sub(records, Relaxed);
     }

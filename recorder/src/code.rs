@@ -2,7 +2,7 @@
 //! into the tape, since the map is gone when it is asked for: with the process, its container, the
 //! next one of its number.
 //!
-//! A map is a stranger's file: it must be a plain file, the process's user's (whoever else could
+//! A map is an untrusted file: it must be a plain file, the process's user's (another user could
 //! have put it there might name what he likes), and no older than the process. It is read from its
 //! end, since later lines hold over earlier ones, in blocks, up to a bound.
 

@@ -77,8 +77,8 @@ pub struct Contribution {
 }
 
 impl Contribution {
-    /// What an image adds: all that it counted, and what came since `told`. Sites, and the names of
-    /// code that no module describes.
+    /// What a process adds: all that it counted, and what came since `told`. Sites, and the names
+    /// of code that no module describes.
     pub fn new(
         (stacks, named, files): (&Stacks, &[Named], &ModuleFiles),
         profile: &Profile,

@@ -26,7 +26,7 @@ const BUSY: Duration = Duration::from_micros(200);
 /// The longest while rings are filled slowly; even at 20 M events a second they cannot be full by
 /// then.
 const UNHURRIED: Duration = Duration::from_millis(2);
-/// The same while events come from a program with so many threads that some have small rings.
+/// The same while events come from a program with enough threads that some have small rings.
 const UNHURRIED_SMALL: Duration = Duration::from_micros(500);
 /// The longest time between looks when programs wait for room, and when they do not.
 const IDLE: Duration = Duration::from_millis(10);
@@ -84,7 +84,7 @@ struct Drain {
     in_flight: InFlight,
 }
 
-/// The stage's thread: runs until whoever commands is gone; what was not ended then ends as
+/// The stage's thread: runs until the sender of commands is gone; what was not ended then ends as
 /// running.
 pub fn run(
     clock: Clock,

@@ -37,8 +37,8 @@ const CHUNK_EVENTS: u64 = 1 << 17;
 const CHUNK_TIME: Duration = Duration::from_secs(1);
 /// Time between ledgers and summaries in the tape.
 const SUMMARY_TIME: Duration = Duration::from_secs(10);
-/// The most events between summaries, and so many for each site: a row of a summary takes some 12
-/// bytes, so all of them a fifth of a byte an event at most.
+/// The maximum number of events between summaries, and the number for each site: a row of a summary
+/// takes some 12 bytes, so all of them a fifth of a byte an event at most.
 const SUMMARY_EVENTS: u64 = 1 << 20;
 const SITE_EVENTS: u64 = 64;
 /// Notes of a file that is written as a whole.

@@ -5,7 +5,7 @@
 //! tags at once and reads, nearly always, one place. A group serves 256 neighbouring bytes, so
 //! blocks that lie together are found together. What finds its group full goes to the next one, and
 //! every group counts who passed it by, so that nothing but a taken place ever marks a deletion. A
-//! snapshot (for a forked child) shares the segments; whoever changes a shared one copies it first.
+//! snapshot (for a forked child) shares the segments; a change of a shared one copies it first.
 //!
 //! 25 bytes a place, 43 bytes a live block on average while it grows. An insertion and a removal
 //! take 14 ns together with everything that `live` does around them (10,000 live blocks;
@@ -105,8 +105,8 @@ impl Key {
 #[derive(Clone, Debug)]
 struct Groups {
     tags: [u64; GROUPS],
-    /// Blocks that belong to this group or to one before it, and lie behind it. 255: so many that
-    /// nobody counts any more.
+    /// Blocks that belong to this group or to one before it, and are stored after it. 255: so many
+    /// that nobody counts any more.
     passed: [u8; GROUPS],
     places: [[Place; WIDTH]; GROUPS],
 }
@@ -321,7 +321,7 @@ impl Index {
         Some(found)
     }
 
-    /// Splits the segment of an address until it has room. A segment that cannot be told apart any
+    /// Splits the segment of an address until it has room. A segment that cannot be divided any
     /// further gives the block up.
     #[cold]
     #[inline(never)]

@@ -1,4 +1,4 @@
-//! `heaptape record -- PROG`: runs a program recorded. To whoever started it nothing changes: its
+//! `heaptape record -- PROG`: runs a program and records it. For its parent nothing changes: its
 //! input, output, terminal, signals and exit status are the program's own.
 
 use crate::crash::{self, Destination};
@@ -205,7 +205,7 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         match spawn::child_status(pid) {
             Ok(None) => {}
             Ok(Some(status)) if WIFSTOPPED(status) => {
-                // Whoever waits for the command sees it stopped as the program is; the survivor
+                // The parent of the command sees it stopped as the program is; the survivor
                 // process wakes it when the program goes on.
                 if launch.apart {
                     survivor.stopped(pid);

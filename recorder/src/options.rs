@@ -114,7 +114,7 @@ impl Mode {
     }
 }
 
-/// The past that a flight keeps: at least so long or so many bytes, whichever is less, and a
+/// The past that a flight keeps: at least this time or this many bytes, whichever is less, and a
 /// quarter more at times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {

@@ -153,7 +153,7 @@ pub fn make_folder(path: &std::path::Path, reader: Option<u32>) -> std::io::Resu
 
 /// Lets somebody read a file, or look into a folder, besides its owner. Nothing is given away: who
 /// owned a folder could put a link in the place of what is written there next, and would have a
-/// superuser's daemon write wherever it points.
+/// root's daemon write to any target of the link.
 pub fn let_read(file: &File, reader: Option<u32>) -> std::io::Result<()> {
     static TOLD: AtomicBool = AtomicBool::new(false);
     let Some(reader) = reader else { return Ok(()) };

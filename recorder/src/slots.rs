@@ -160,7 +160,7 @@ impl Slots {
         self.threads
     }
 
-    /// Whether the threads are so many that some have small rings.
+    /// Whether there are enough threads that some have small rings.
     pub fn has_small_rings(&self) -> bool {
         self.slots.last().is_some_and(|slot| slot.reader.capacity() < SMALL)
     }

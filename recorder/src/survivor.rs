@@ -1,6 +1,6 @@
 //! The recorder of a command in a process of its own. The command itself starts the program, passes
 //! signals on and waits; what holds the events is this one, which no terminal's signal reaches.
-//! Whoever kills the command (a time limit, a person, a script that cleans up) takes nothing away:
+//! A killed command (by a time limit, a person, a script that cleans up) loses nothing:
 //! the survivor process goes on until the last recorded process has ended, and ends the recording
 //! as ever.
 

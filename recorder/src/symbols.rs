@@ -150,7 +150,7 @@ impl Saver {
         Some(file)
     }
 
-    /// Hands a job to the helper. Whoever reads the folder waits for its names from here on, should
+    /// Hands a job to the helper. A reader of the folder waits for its names from here on, should
     /// it need them.
     pub fn submit(&self, job: Job) {
         let what = job.folders.first().map(|folder| folder.display().to_string()).unwrap_or_default();
@@ -241,8 +241,8 @@ impl Helper {
         spawn::close_inherited(&[], false);
         sys::be_silent();
         sys::keep_only(sys::fd(&self.channel));
-        // It ends when it is done; whoever ends the recorder does not mean the names of what was
-        // recorded.
+        // It ends when it is done; a signal that ends the recorder does not mean the names of what
+        // was recorded.
         let _ = SigSet::all().thread_block();
         sys::be_nice(10);
         let mut is_over = false;

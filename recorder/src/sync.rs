@@ -3,7 +3,7 @@
 //!
 //! The trace goes before the tape that names its chunks; a commit that got to the disk before its
 //! bytes did is known by its checksum. An error here means that what the kernel had taken may be
-//! gone: it is told once and never tried again, for the kernel forgets it.
+//! gone: it is reported once and never tried again, for the kernel forgets it.
 
 use crate::crash;
 use std::fs::File;
@@ -86,8 +86,8 @@ impl Waiting {
     }
 }
 
-/// Says that so many bytes were written to these files, in whose order they go to the disk. `round`
-/// is the writer's, at first 0, and again when it has other files.
+/// Notes the number of bytes that were written to these files, in whose order they go to the disk.
+/// `round` is the writer's, at first 0, and again when it has other files.
 pub fn wrote<'a>(round: &mut u64, bytes: usize, files: impl Iterator<Item = &'a File>) {
     let mut waiting = waiting();
     let was_idle = waiting.since.is_none();

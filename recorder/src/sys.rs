@@ -237,7 +237,7 @@ pub fn inherited(number: i32) -> Option<OwnedFd> {
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return None;
     }
-    // SAFETY: it is open, and whoever started us gave it to us; the caller asks for each number
+    // SAFETY: it is open, and our parent passed it to us; the caller asks for each number
     // once.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
@@ -423,7 +423,7 @@ pub fn fd(file: &impl AsFd) -> BorrowedFd<'_> {
 pub fn full_fence() {
     std::sync::atomic::fence(Ordering::SeqCst);
 }
-/// Lets a user read a file, or look into a folder, by its access list; whoever is not its owner,
+/// Lets a user read a file, or look into a folder, by its access list; a user who is not its owner,
 /// nor this user, may nothing. Fails with `EOPNOTSUPP` where the file system has none.
 pub fn let_read(file: &std::fs::File, uid: u32) -> io::Result<()> {
     /// `posix_acl_xattr.h`: version, then tag, rights and id of each entry.

@@ -289,7 +289,7 @@ fn the_page_leaves_out_what_leaks_leaves_out() {
     assert!(kept > 0 && html.contains(&format!("\"kept\":[{kept},")), "{kept}");
 }
 
-/// CPython hands out small objects itself: a reader is told how to see them, whether its functions
+/// CPython hands out small objects itself: the report says how to see them, whether its functions
 /// have names or not.
 #[test]
 fn python_without_its_own_allocator_is_recommended() {

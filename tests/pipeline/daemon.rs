@@ -206,7 +206,7 @@ fn growth_is_shown_after_a_minute() {
     }
 }
 
-/// Whoever asks a daemon that is not there learns which socket was tried and what to do.
+/// A client of a daemon that is not there learns which socket was tried and what to do.
 #[test]
 fn errors_name_the_socket_and_say_what_to_do() {
     let place = test_env::folder();

@@ -1,6 +1,6 @@
 //! The daemon as systemd starts it: the programs' socket is handed over (made to wait, as systemd
-//! makes it), readiness and the watchdog are told, and descriptors are left with it. `scripts/dev
-//! systemd` does the same with the real one.
+//! makes it), readiness and the watchdog are reported, and descriptors are left with it.
+//! `scripts/dev systemd` does the same with the real one.
 
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::run::finish;

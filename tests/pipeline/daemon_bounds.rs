@@ -145,7 +145,7 @@ fn another_user() {
     assert_eq!(theirs.len(), 1);
     let image = theirs[0].to_str().expect("text");
     as_other(&[&command, "verify", image]).success();
-    // What is theirs to read is not theirs to replace: by a link a superuser's daemon would write
+    // What is theirs to read is not theirs to replace: by a link root's daemon would write
     // anywhere.
     for place in [theirs[0].as_path(), theirs[0].parent().expect("an epoch"), &daemon.state().join("65534")] {
         let place = place.to_str().expect("text");

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-/// What the server gives to whoever asks for the program's debug information; for all else it says
-/// 404.
+/// What the server returns to a client that asks for the program's debug information; for all else
+/// it says 404.
 #[derive(Clone)]
 enum Gives {
     Nothing,

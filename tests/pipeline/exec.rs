@@ -117,8 +117,8 @@ fn a_static_child_by_a_raw_exec() {
     assert_eq!(recording.not_traced("unseen"), ["it is statically linked"], "{:#?}", recording.about());
 }
 
-/// What the superuser records gives its rights up: its loader still finds the library, and nothing
-/// else is seen of it.
+/// A program that root records drops its privileges: its loader still finds the library, and
+/// nothing else is seen of it.
 #[test]
 fn rights_given_up() {
     if !is_root() {

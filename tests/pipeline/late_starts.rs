@@ -1,4 +1,4 @@
-//! A part of a long run is told from a place in its middle, by what the recorder wrote there: the
+//! A report on a part of a long run starts in its middle, by what the recorder wrote there: the
 //! answers are those of a plain replay of every event, and those of the same recording without what
 //! makes it possible.
 

@@ -1,4 +1,4 @@
-/* Loses the way to whoever made it, and goes on. `setuid`: gives up root's rights and forks three children, which allocate ten blocks each.
+/* Loses access to the files of its parent, and goes on. `setuid`: gives up root's rights and forks three children, which allocate ten blocks each.
  * `chroot FOLDER`: changes its root and does the same. `exec FOLDER`: changes its root, forks a child that allocates nothing and executes
  * `/small`. `descriptors`: has no descriptor left, and forks. Prints the children's process ids. Needs root. */
 #include "own.h"

@@ -1,5 +1,5 @@
 /* The log of harm_steps: text in a file that the program and its runner map, so that it outlives any end of the program and costs no system
- * call inside a sandbox. Each thread writes to a lane of its own; whoever joins it copies the lane. */
+ * call inside a sandbox. Each thread writes to a part of its own; the thread that joins it copies that part. */
 #ifndef HARM_LOG_H
 #define HARM_LOG_H
 #include "own.h"

@@ -10,7 +10,7 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// A group whose processes may have so many bytes together; `None`, with a word on standard
+    /// A group whose processes may have this many bytes together; `None`, with a word on standard
     /// error, where none can be made.
     pub fn limited(bytes: u64) -> Option<Cgroup> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);

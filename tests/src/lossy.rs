@@ -1,4 +1,4 @@
-//! A recording as it would be, had so many of its events found no room: runs of events are taken
+//! A recording as it would be, had some of its events been dropped: runs of events are taken
 //! out, what follows is numbered and matched anew as the recorder does it, and every gap stands in
 //! the tape as a loss.
 

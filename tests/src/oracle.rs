@@ -154,7 +154,7 @@ fn figures(process: &Process) -> Counts {
 }
 
 /// Insists that each counted image is recorded with the same figures. Images of one pid and program
-/// are told apart by the figures alone.
+/// are distinguished by the figures alone.
 #[track_caller]
 pub fn equal(report: &Report, counts: &[Counts], depth: Depth, recording: &Recording) {
     assert!(!counts.is_empty(), "nothing was counted: {}", recording.outcome);

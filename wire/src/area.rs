@@ -419,8 +419,8 @@ pub struct OwnerWords {
 
 const _: () = assert!(size_of::<Header>() == 4096 && size_of::<SlotControl>() == 256);
 
-/// The area as mapped in this process. Copyable: it owns nothing; whoever mapped the bytes keeps
-/// them mapped.
+/// The area as mapped in this process. Copyable: it owns nothing; the code that mapped the bytes
+/// keeps them mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Area {
     base: *mut u8,

@@ -89,8 +89,8 @@ fn records_arrive_whole_and_in_order_or_are_counted() {
 }
 
 /// The law of the cut: a ring that announces nothing holds everything that was stamped before the
-/// cut. The clock is a counter here: whoever reads it after another's stamp sees what that one had
-/// stored before, which on a processor is what the grace waits for.
+/// cut. The clock is a counter here: a thread that reads it after another's timestamp sees what
+/// that one had stored before, which on a processor is what the grace waits for.
 #[test]
 fn what_is_stamped_before_a_cut_is_published_or_announced() {
     check(|| {
@@ -145,8 +145,8 @@ fn a_slot_is_claimed_once_and_given_back_whole() {
     });
 }
 
-/// The attach: one thread makes the session, whoever sees it live sees all of it, others go on
-/// without.
+/// The attach: one thread makes the session, a thread that sees it live sees all of it, others go
+/// on without.
 #[test]
 fn one_thread_attaches_and_the_others_see_all_or_nothing() {
     const NEW: u32 = 0;
@@ -188,8 +188,8 @@ fn who_leaves_has_said_whether_it_attached() {
             let words = Arc::clone(&words);
             thread::spawn(move || {
                 words.0.store(1, Release);
-                // The kernel's own order: what was stored before `close` is seen by whoever sees
-                // the end.
+                // The kernel's own order: what was stored before `close` is seen by a thread that
+                // sees the end.
                 words.1.store(1, Release);
             })
         };

@@ -1,7 +1,7 @@
 //! heaptrack's data file: every allocation and free, for `heaptrack_print` and `heaptrack_gui`.
 //! Packed when the name says so (`.gz`, `.zst`), as heaptrack itself tells.
 //!
-//! A resize is a free and an allocation there. Blocks are told apart by size and stack only, so
+//! A resize is a free and an allocation there. Blocks are distinguished by size and stack only, so
 //! that lifetimes of single blocks are not in such a file.
 
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, places::Stream, verify};

@@ -6,8 +6,8 @@ use super::{Events, Image};
 use crate::event::{Kind, Moment};
 
 impl Image {
-    /// The moment of the birth that so many per cent of all births come before or are; none without
-    /// a tape or births.
+    /// Returns the time of the allocation at a percentage of all allocations; none without
+    /// a tape or allocations.
     pub fn birth_at(&self, per_cent: u64) -> Option<Moment> {
         let Events::Taped { tape, trace: Some(trace) } = &self.events else { return None };
         let committed = |place: &&Place| match place {

@@ -19,9 +19,9 @@ pub struct Start {
 }
 
 impl Image {
-    /// The latest place before a span from which it can be told. None where a pass over everything
-    /// is needed: there is no such place, the recording is torn, or a recorder wrote it that did
-    /// not say what events give back.
+    /// The latest place before a span from which it can be computed. None where a pass over
+    /// everything is needed: there is no such place, the recording is torn, or a recorder wrote it
+    /// that did not say what events give back.
     pub fn start_before(&self, span: Span, by_site: bool) -> Option<Start> {
         let is_before = |before: u64, chunk: &Chunk| {
             before.saturating_add(chunk.events) < span.first || chunk.last_tick < span.first_tick

@@ -89,8 +89,8 @@ mod tests {
     use super::*;
     use crate::model::verdict::{Verdict, judge_course};
 
-    /// Judges a site that holds so many blocks of 100 bytes after each of 100 seconds, of which so
-    /// many were freed; with so many events lost.
+    /// Judges a site with the given numbers of live blocks of 100 bytes after each of 100 seconds,
+    /// of freed blocks, and of lost events.
     fn verdict(held: impl Fn(u64) -> u64, frees: u64, lost: u64) -> Verdict {
         let moments = (8..=96).step_by(8);
         let blocks: Vec<u64> = moments.clone().map(&held).collect();

@@ -23,7 +23,7 @@ const YOUNG: usize = 128;
 /// densely.
 const RESIDENT: usize = 64 << 10;
 /// Page numbers, from the first on, that are looked up in a table; those beyond in a map. 64 MiB, a
-/// thousand million births.
+/// thousand million allocations.
 const NEAR: usize = 16 << 20;
 /// The table may be so much longer than four times the pages that there ever were.
 const SLACK: u64 = 1 << 16;

@@ -169,8 +169,8 @@ impl Slices {
     pub fn finish(&mut self, live: &LiveSet) {
         self.advance(self.line.len() - 1);
         self.flush();
-        // The latest slice of births of each site; blocks of a site lie together in time more often
-        // than not.
+        // The latest slice with allocations of each site; blocks of a site lie together in time
+        // more often than not.
         let mut births: Vec<(usize, Sums)> = Vec::new();
         for (_, block) in live.iter().filter(|(_, block)| !block.inherited) {
             let slice = self.axis.slice(if self.axis.by_tick { block.tick } else { block.number });

@@ -1,5 +1,5 @@
-//! Temporary allocations: freed with nothing between, or with at most so many events of the same
-//! thread. Such blocks could live on the stack, or be reused.
+//! Temporary allocations: freed with nothing between, or with at most a given number of events of
+//! the same thread. Such blocks could live on the stack, or be reused.
 
 use super::live_set::Block;
 use super::row;

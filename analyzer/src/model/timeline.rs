@@ -1,4 +1,4 @@
-//! Live bytes and blocks over a run, in so many equal slices of its time (of its events where there
+//! Live bytes and blocks over a run, in equal slices of its time (of its events where there
 //! are no times).
 
 use super::live_set::Block;

@@ -152,8 +152,8 @@ pub fn judge(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     judge_by(shape, run, history, survivors)
 }
 
-/// Judges a site of which only sums are known, at some moments: growth is told where nothing else
-/// could look so, and what stays.
+/// Judges a site of which only sums are known, at some moments: growth is reported where nothing
+/// else could look so, and what stays.
 pub fn judge_course(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     judge_by(course_shape, run, history, survivors)
 }
@@ -265,7 +265,7 @@ fn course_shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict 
     if is_slow(run, history, survivors, survivors.blocks) { Verdict::Slow } else { Verdict::Growing }
 }
 
-/// Whether growth by so many blocks is slow: in number, as a part of what was allocated, or in
+/// Whether growth by a number of blocks is slow: in number, as a part of what was allocated, or in
 /// time.
 fn is_slow(run: &Run, history: &History, survivors: &Survivors, blocks: u64) -> bool {
     let grown = blocks as f64;
@@ -356,8 +356,8 @@ pub fn slope(run: &Run, history: &History) -> f64 {
 mod tests {
     use super::*;
 
-    /// The verdict on growth of so many bytes, spread over so many stacks of one function, in a run
-    /// of so many seconds.
+    /// Returns the verdict on growth by `bytes` over a number of stacks of one function, in a run
+    /// of a number of seconds.
     fn settled(verdict: Verdict, bytes: u64, stacks: u64, active_seconds: f64) -> Verdict {
         let axis = Axis { by_tick: true, start: 0, end: 100 };
         let run = Run {

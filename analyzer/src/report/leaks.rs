@@ -148,7 +148,7 @@ impl Serialize for Each<'_> {
 /// How leaks are shown.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Stacks are merged when so many innermost frames of the program are the same; 0: only when
+    /// Stacks are merged when this number of innermost program frames is the same; 0: only when
     /// they are the same throughout.
     pub depth: usize,
     /// Frames of each stack in text, `usize::MAX`: all; none: a few, or as many as stacks are
@@ -158,7 +158,7 @@ pub struct Options {
     pub top: Option<usize>,
     /// Files of suppressions.
     pub suppressions: Vec<PathBuf>,
-    /// Whether what the run-time keeps on purpose is told apart, and the program's own suppressions
+    /// Whether what the run-time keeps on purpose is separated, and the program's own suppressions
     /// hold.
     pub built_in: bool,
     /// Print suppressions of what is found, instead.

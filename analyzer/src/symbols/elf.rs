@@ -191,7 +191,7 @@ impl Elf {
         Some(Functions { rows, names })
     }
 
-    /// Bytes at a link-time address, as the file has them: at most so many, and none behind the end
+    /// Bytes at a link-time address, as the file has them: at most `count`, and none after the end
     /// of their segment.
     pub fn bytes_at(&self, address: u64, most: u64) -> Option<Vec<u8>> {
         let header = Header::parse(&self.cache).ok()?;

@@ -1,9 +1,9 @@
 //! Looks up the names that a recording is to keep ([`super::saved`] reads them): those of the
 //! addresses that its call sites hold, and no others, so that they take little room.
 //!
-//! Symbol tables come first, since they are quick; lines and inlined functions follow. Whoever
-//! calls this bounds its time and memory: the files are those of the recorded programs, and may
-//! hold anything.
+//! Symbol tables come first, since they are quick; lines and inlined functions follow. A reader
+//! that calls this bounds its time and memory: the files are those of the recorded programs, and
+//! may hold anything.
 
 use super::dwarf::{Debug, Source};
 use super::elf::{Elf, Functions};

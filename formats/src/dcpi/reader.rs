@@ -2,8 +2,8 @@
 //! copied.
 //!
 //! A file states neither how many chunks it has nor where the footer begins: it is the last eight
-//! bytes. So a cut file is told by a chunk that reaches into the index of the footer, and a footer
-//! that is wrong may be the head of a cut chunk.
+//! bytes. So a truncated file is recognized by a chunk that reaches into the index of the footer,
+//! and a footer that is wrong may be the head of a cut chunk.
 
 use super::header::Header;
 use super::layout::{CHUNK_HEADER, DEFAULT_STRIDE, FIELD, FOOTER};

@@ -81,7 +81,7 @@ impl File {
         (self.segments().count() == count).then_some(Why::Static)
     }
 
-    /// A number in the head of the file, of so many bytes.
+    /// Reads a number of the given size from the head of the file.
     fn number(&self, offset: usize, size: usize) -> Option<u64> {
         let bytes = self.head().get(offset..offset.checked_add(size)?)?;
         Some(bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte)))

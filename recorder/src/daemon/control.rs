@@ -1,7 +1,7 @@
-//! The control socket: a line of JSON each way. Only the superuser and the daemon's own user are
+//! The control socket: a line of JSON each way. Only root and the daemon's own user are
 //! answered.
 //!
-//! Whoever asks is served by a thread of its own, so that waiting for a disk holds up nobody else;
+//! Each client is served by a thread of its own, so that waiting for a disk holds up nobody else;
 //! the service's thread itself only begins what was asked.
 
 use crate::crash;

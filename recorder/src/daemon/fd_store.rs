@@ -200,7 +200,8 @@ fn ask(fd_store: &OwnedFd) -> io::Result<Vec<Held>> {
     }
 }
 
-/// The fd store's process: holds until it is told to end, or until no daemon has come for long.
+/// The fd store's process: holds descriptors until it is asked to end, or until no daemon has come
+/// for long.
 ///
 /// # Errors
 /// When it cannot listen.

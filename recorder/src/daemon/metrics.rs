@@ -15,8 +15,8 @@ use std::time::Duration;
 /// A request has at most so many bytes, and this time to come.
 const REQUEST: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Programs that are told apart; further ones are summed under one name, whatever names clients
-/// take.
+/// Programs that have metrics of their own; further ones are summed under one name, for any names
+/// clients take.
 const MOST_PROGRAMS: usize = 500;
 
 /// The daemon's own figures: name, kind, help, value.

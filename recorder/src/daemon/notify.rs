@@ -1,4 +1,4 @@
-//! What systemd is told and tells, where it is there: readiness, watchdog, sockets that it holds
+//! Messages to and from systemd, where it runs: readiness, watchdog, sockets that it holds
 //! open. A few lines of a stable protocol.
 
 use crate::sys;

@@ -17,8 +17,8 @@ use std::path::PathBuf;
 
 /// Link-time addresses are below this; a module's range begins at a multiple of it.
 const RANGE: u64 = 1 << 36;
-/// Code that has a name and no module is given addresses where no process has any, so many bytes
-/// each.
+/// Code that has a name and no module is given addresses where no process has any, a fixed number
+/// of bytes each.
 const NAMES: u64 = 1 << 47;
 const NAME_BYTES: u64 = 16;
 /// Such names of one program, of at most 1 KiB; code that has another one counts for its caller.

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 /// A message has at most so many bytes.
 pub const MESSAGE: usize = 256 << 10;
-/// A profile of at most so many bytes is looked at as a whole, one at a time: callers that form a
+/// A profile of at most this size is checked as a whole, one at a time: callers that form a
 /// loop are only seen so.
 const WHOLE: u64 = 16 << 20;
 /// The file's name while it comes.

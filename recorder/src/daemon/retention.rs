@@ -24,8 +24,9 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// What each user may have, of whom so many bytes are stored: what is free is everybody's, and
-    /// nobody has to give up anything for others as long as he holds no more than an equal share.
+    /// The share of each user, given the bytes that are stored for each: what is free is
+    /// everybody's, and nobody has to give up anything for others as long as he holds no more than
+    /// an equal share.
     fn limits(&self, used: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
         let mut wanted: Vec<u64> = used.values().map(|bytes| (*bytes).min(self.user_bytes)).collect();
         wanted.sort_unstable();

@@ -148,7 +148,7 @@ pub struct Service {
     pub(super) saver: Option<Arc<Saver>>,
 }
 
-/// Runs the daemon until it is told to stop. `work` looks up the names that its epochs keep. The
+/// Runs the daemon until a stop is requested. `work` looks up the names that its epochs keep. The
 /// caller has one thread.
 ///
 /// # Errors

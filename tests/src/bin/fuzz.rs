@@ -1,6 +1,7 @@
 //! Feeds mutated golden files to the readers: `fuzz SECONDS [SEED]` to each for its share of the
-//! seconds, `fuzz READER COUNT [SEED]` so many inputs to one of them. A panic aborts the process;
-//! the note in the kept folder names the seed and the round, which make the same bytes again.
+//! seconds, `fuzz READER COUNT [SEED]` that number of inputs to one of them. A panic aborts the
+//! process; the note in the kept folder names the seed and the round, which make the same bytes
+//! again.
 #![forbid(unsafe_code)]
 
 use heaptape_analyzer::compat::{mleak, mprof, mptrace};
@@ -15,7 +16,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A sink that takes no more than so many bytes: a small file may ask for a long dump, but not for
+/// A sink that takes a limited number of bytes: a small file may ask for a long dump, but not for
 /// ever.
 struct Sink(u64);
 

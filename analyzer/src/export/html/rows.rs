@@ -1,4 +1,4 @@
-//! The stacks of all images with what they did, all in all and by slot: so many as a page can hold.
+//! The stacks of all images with what they did, all in all and by slot: as many as a page can hold.
 //! The least of them are folded into their callers, and these into theirs, until the rest is few
 //! enough: sums stay what they are, and outer frames stay where they were.
 
@@ -43,7 +43,7 @@ impl Row {
     }
 
     /// What it is ranked by. Live bytes and blocks are those of a profile, too, which has no
-    /// births.
+    /// allocations.
     fn counts(&self) -> [u64; 6] {
         let Sums { allocs, bytes, frees, freed_bytes, temporary, .. } = self.sums;
         [allocs, bytes, allocs.saturating_sub(frees), bytes.saturating_sub(freed_bytes), temporary, self.peak_bytes]
@@ -139,9 +139,9 @@ fn fold(parts: &mut [Part], most: usize, folded: bool, frames: usize, parent: &i
     }
 }
 
-/// Folds the least rows of all parts until so many are left, and makes slots wider until the cells
-/// are few enough; where that would leave few slots, more rows are folded instead. `parent` gives
-/// the caller of a part's site.
+/// Folds the least rows of all parts until the given number is left, and makes slots wider until
+/// the cells are few enough; where that would leave few slots, more rows are folded instead.
+/// `parent` gives the caller of a part's site.
 pub fn bound(parts: &mut [Part], stacks: usize, cells: usize, parent: impl Fn(usize, u32) -> u32) {
     let mut stacks = stacks;
     loop {
@@ -170,8 +170,8 @@ fn fold_to(parts: &mut [Part], stacks: usize, parent: &impl Fn(usize, u32) -> u3
     }
 }
 
-/// Gives all parts slots of one width, wide enough for so many cells, but no fewer than `least` of
-/// them; whether that went.
+/// Gives all parts slots of one width, wide enough for the given number of cells, but no fewer than
+/// `least` of them; whether that went.
 fn align(parts: &mut [Part], cells: usize, least: usize) -> bool {
     loop {
         let widest = parts.iter().map(|part| part.shift).max().unwrap_or(0);

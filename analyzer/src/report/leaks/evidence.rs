@@ -83,8 +83,8 @@ pub struct FreedAt {
 /// A run shorter than this is measured in events: its time is mostly the start's and the
 /// scheduler's.
 const SHORT_NS: u64 = 100_000_000;
-/// A shorter one than this, too, when its births do not fill a quarter of its time: a single stall
-/// may be the rest.
+/// A shorter one than this, too, when its allocations do not fill a quarter of its time: a single
+/// stall may be the rest.
 const STALLED_NS: u64 = 400_000_000;
 
 /// How an image's run is measured, up to the end of a span.

@@ -20,7 +20,7 @@ pub struct Rules {
     /// Rules of files and programs.
     pub rules: Vec<Rule>,
     /// Bytes and blocks of stacks that the run-time keeps on purpose; none when they are not to be
-    /// told apart.
+    /// kept apart.
     pub kept: Option<(u64, u64)>,
     /// What could not be read.
     pub notes: Vec<String>,

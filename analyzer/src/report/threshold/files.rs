@@ -24,7 +24,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-fn told(threshold: &Judged) -> String {
+fn sentence(threshold: &Judged) -> String {
     let mut text = String::new();
     for culprit in &threshold.culprits {
         let _ = writeln!(text, "{}", culprit.text);
@@ -45,8 +45,8 @@ pub fn junit(verdicts: &Verdicts) -> String {
         let name = escaped(&threshold.threshold);
         let _ = write!(out, "<testcase classname=\"heaptape\" name=\"{name}\"");
         if threshold.failed {
-            let (shown, told) = (escaped(&threshold.shown), escaped(&told(threshold)));
-            let _ = write!(out, ">\n<failure message=\"{name}: it is {shown}\">{told}</failure>\n</testcase>\n");
+            let (shown, sentence) = (escaped(&threshold.shown), escaped(&sentence(threshold)));
+            let _ = write!(out, ">\n<failure message=\"{name}: it is {shown}\">{sentence}</failure>\n</testcase>\n");
         } else {
             out += "/>\n";
         }
