@@ -24,7 +24,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -336,6 +337,14 @@ fn apart(batch: &[Received], work: Work, recorder: Option<BorrowedFd<'_>>) -> bo
     }
 }
 
+/// Writes a file anew where it is, and creates none: whoever removes the folder at this moment must
+/// find no new file in it. Readers wait for the folder's lock.
+fn rewrite_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let file = File::options().write(true).open(path)?;
+    file.write_all_at(bytes, 0)?;
+    file.set_len(bytes.len() as u64)
+}
+
 fn done(batch: &[Received], work: Work, mut recorder: Option<BorrowedFd<'_>>) {
     let read = |job: &Received| -> Option<Request> {
         let bytes = std::fs::read(inside(&job.request)).ok()?;
@@ -348,10 +357,11 @@ fn done(batch: &[Received], work: Work, mut recorder: Option<BorrowedFd<'_>>) {
     let mut unnamed: HashSet<usize> = (0..batch.len()).collect();
     work(&processes, &mut |number, bytes| {
         let (Some(job), Some((request, _))) = (batch.get(number), requests.get(number)) else { return };
+        let is_first = unnamed.remove(&number);
         for (folder, _lock) in &job.folders {
-            let _ = replace_file(&inside(folder).join(SYMBOLS), bytes, request.reader);
+            let path = inside(folder).join(SYMBOLS);
+            let _ = if is_first { replace_file(&path, bytes, request.reader) } else { rewrite_file(&path, bytes) };
         }
-        unnamed.remove(&number);
         if let Some(recorder) = recorder.take_if(|_| unnamed.is_empty()) {
             let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
             let _ = socket::send(recorder.as_raw_fd(), b".", flags);

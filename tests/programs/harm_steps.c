@@ -96,7 +96,7 @@ NOINLINE static void branch(long left) {
 }
 
 /* Handlers. */
-static volatile sig_atomic_t alarms, wanted_alarms, is_storm_child, storm_forks;
+static volatile sig_atomic_t alarms, is_storm_child, storm_forks, wanted_forks;
 static volatile int alarm_kind;
 static volatile pid_t storm_child;
 static void on_signal(int signal, siginfo_t *info, void *context) {
@@ -116,7 +116,7 @@ static void on_alarm(int signal) {
     alarms = alarms + 1;
     if (alarm_kind == 1) free(malloc(100));
     if (alarm_kind == 2) siglongjmp(*me->jump, 1);
-    if (alarm_kind == 3 && !storm_child && !is_storm_child) {
+    if (alarm_kind == 3 && storm_forks < wanted_forks && !storm_child && !is_storm_child) {
         pid_t pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
         if (!pid) is_storm_child = 1; else storm_child = pid;
     }
@@ -155,8 +155,10 @@ static void disturbed(long jumps) {
 static long forks_in_handler(long forks) {
     long bad = 0;
     handle_alarms(3);
+    storm_forks = 0;
+    wanted_forks = forks;
     set_alarm(300);
-    for (storm_forks = 0; storm_forks < forks;) {
+    while (storm_forks < forks) {
         pairs(3, 30);
         if (is_storm_child) { pairs(50, 90); _exit(11); }
         if (!storm_child) continue;

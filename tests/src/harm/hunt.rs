@@ -157,6 +157,10 @@ impl Hunt {
         let mut what = found.what.clone();
         found.case = shrink(&found.case, SHRINK_TIME, |case| {
             let bare = self.bench.run(case, &Way::Bare);
+            // A program that does not end is killed with its recorder.
+            if bare.is_stuck() {
+                return false;
+            }
             let differs = (0..tries).find_map(|_| self.difference(case, &found.way, &bare));
             // A smaller case that is not deterministic shows nothing.
             let Some(differs) = differs.filter(|_| bare.difference(&self.bench.run(case, &Way::Bare)).is_none()) else {

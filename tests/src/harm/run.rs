@@ -5,7 +5,7 @@ use crate::{Daemon, Target, test_env};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -190,7 +190,7 @@ impl Bench {
     /// Runs a case.
     pub fn run(&self, case: &Case, way: &Way) -> Observation {
         let path = |name: &str| self.folder.path().join(name);
-        fs::remove_dir_all(self.recording()).ok();
+        remove_recording(&self.recording());
         // New files, and not old ones of length 0: what an earlier case left running writes
         // elsewhere.
         for name in ["log", "stdout", "stderr"] {
@@ -213,6 +213,18 @@ impl Bench {
 impl Default for Bench {
     fn default() -> Bench {
         Bench::new()
+    }
+}
+
+/// Removes a recording. The names of its functions may still be on their way into it.
+fn remove_recording(folder: &Path) {
+    let start = Instant::now();
+    while let Err(error) = fs::remove_dir_all(folder) {
+        if error.kind() == ErrorKind::NotFound {
+            return;
+        }
+        assert!(start.elapsed() < LONGEST, "{}: {error}", folder.display());
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
