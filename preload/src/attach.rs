@@ -8,9 +8,9 @@ use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use heaptape_wire::Header;
-use heaptape_wire::area::{CLOCK_TSC, GATE_DORMANT};
-use heaptape_wire::hello::{ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REPLY_BYTES, Reply, Why};
-use heaptape_wire::limits::{ATTACH_MS, ENV_ATTACH, ENV_SOCKET, MOST_ATTACH_MS};
+use heaptape_wire::area::{ACTIVATION_DORMANT, CLOCK_TSC};
+use heaptape_wire::hello::{ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REPLY_BYTES, Reply, UntracedReason};
+use heaptape_wire::limits::{ATTACH_MS, ENV_ATTACH_MS, ENV_SOCKET, MAX_ATTACH_MS};
 
 const NEW: u32 = 0;
 const ATTACHING: u32 = 1;
@@ -45,8 +45,8 @@ static SESSION: Shared = Shared(UnsafeCell::new(None));
 impl Session {
     /// What a thread's word points to while the process is dormant; `None` while it is not.
     pub fn dormant(&self) -> Option<*mut Block> {
-        let gate = &self.area.header().gate.0;
-        (gate.load(Acquire) == GATE_DORMANT).then(|| (&raw const *gate).cast_mut().cast())
+        let gate = &self.area.header().activation.0;
+        (gate.load(Acquire) == ACTIVATION_DORMANT).then(|| (&raw const *gate).cast_mut().cast())
     }
 }
 
@@ -107,7 +107,7 @@ pub fn session() -> Option<Session> {
         unsafe { *SESSION.0.get() = session };
         STATE.store(if session.is_some() { LIVE } else { OFF }, Release);
         session.inspect(|session| {
-            session.area.header().lost_without_slot.fetch_add(MISSED.swap(0, Relaxed), Relaxed);
+            session.area.header().dropped_without_slot.fetch_add(MISSED.swap(0, Relaxed), Relaxed);
         });
         return session;
     }
@@ -134,7 +134,7 @@ static MISSED: AtomicU64 = AtomicU64::new(0);
 #[cold]
 pub fn missed() {
     match area() {
-        Some(area) => area.header().lost_without_slot.fetch_add(1, Relaxed),
+        Some(area) => area.header().dropped_without_slot.fetch_add(1, Relaxed),
         None if STATE.load(Acquire) == ATTACHING => MISSED.fetch_add(1, Relaxed),
         None => 0,
     };
@@ -165,7 +165,7 @@ pub fn socket_path() -> Option<&'static CStr> {
 }
 
 /// This process runs unrecorded, because it cannot reach the recorder.
-fn cut_off(pid: u32, why: Why) {
+fn cut_off(pid: u32, why: UntracedReason) {
     board::post(pid, why, b"");
     IS_CUT_OFF.store(true, Release);
 }
@@ -178,7 +178,7 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
         return None;
     }
     if !sandbox::allows(sandbox::ATTACH) {
-        board::post(pid, Why::Sandbox, b"");
+        board::post(pid, UntracedReason::Sandbox, b"");
         return None;
     }
     // SAFETY: this thread alone is ATTACHING.
@@ -188,11 +188,11 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
         // A zero follows.
         path.get_mut(..value.len()).filter(|_| value.len() < 109)?.copy_from_slice(value);
         *length = value.len();
-        if let Some(wanted) = sys::environment(ENV_ATTACH) {
+        if let Some(wanted) = sys::environment(ENV_ATTACH_MS) {
             let wanted = wanted.to_bytes().iter().take(6).fold(0, |value, digit| {
                 if digit.is_ascii_digit() { value * 10 + u64::from(digit - b'0') } else { value }
             });
-            PATIENCE_MS.store(wanted.min(MOST_ATTACH_MS), Relaxed);
+            PATIENCE_MS.store(wanted.min(MAX_ATTACH_MS), Relaxed);
         }
     }
     let path = path.get(..*length).filter(|path| !path.is_empty())?;
@@ -202,7 +202,7 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
         pid,
         origin: if is_child { ORIGIN_FORK } else { ORIGIN_START },
         page_size: sys::auxiliary(libc::AT_PAGESZ) as u32,
-        address_room: sys::address_room(),
+        address_space: sys::address_space(),
         fork_age: if unseen { sys::age_ns() } else { 0 },
         fork_tick: match is_child {
             true if unseen => stamp::now(),
@@ -212,7 +212,7 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
         parent_pid: if is_child { SESSION_PID.load(Relaxed) } else { 0 },
     };
     let Some(socket) = sys::socket() else {
-        cut_off(pid, Why::Descriptors);
+        cut_off(pid, UntracedReason::Descriptors);
         return None;
     };
     // The recorder sees the socket close: by then the session is in use, or never will be.
@@ -233,18 +233,18 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
 }
 
 /// Connects, or says why that is not possible.
-fn connect(socket: i32, path: &[u8], deadline: u64) -> Result<(), Why> {
+fn connect(socket: i32, path: &[u8], deadline: u64) -> Result<(), UntracedReason> {
     loop {
         match sys::connect(socket, path) {
             0 => return Ok(()),
             // The recorder's queue is full; it may have room a moment later.
             error if error == -libc::EAGAIN as isize => {
                 if sys::monotonic_ns() >= deadline {
-                    return Err(Why::Busy);
+                    return Err(UntracedReason::Busy);
                 }
                 sys::sleep_ms(1);
             }
-            _ => return Err(Why::Unreachable),
+            _ => return Err(UntracedReason::Unreachable),
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::shared::Area;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use heaptape_wire::board::Board;
-use heaptape_wire::hello::Why;
+use heaptape_wire::hello::UntracedReason;
 
 /// The board of the session of this process, or of the one that it was forked from; null while
 /// there is none.
@@ -28,7 +28,7 @@ pub fn forked(area: *mut u8, is_private: bool) {
 }
 
 /// Names a process that is not recorded, and the program that it goes on with, if any.
-pub fn post(pid: u32, why: Why, path: &[u8]) {
+pub fn post(pid: u32, why: UntracedReason, path: &[u8]) {
     let board = BOARD.load(Relaxed);
     if !board.is_null() {
         // SAFETY: the page that holds the board stays mapped for ever, and all of it is atomics.

@@ -207,24 +207,24 @@ unsafe fn push(block: &mut Block, event: Event) -> bool {
         block.until_stamp -= 1;
     } else {
         block.until_stamp = if stamp::is_single_threaded() { STAMP_EVERY } else { 0 };
-        producer.intent.store(block.head + 1, Relaxed);
+        producer.reservation.store(block.head + 1, Relaxed);
         let now = stamp::now();
         delta = now.wrapping_sub(block.stamp);
         // Not before the last stamp of this thread, whatever the clock does.
         if (delta as i64) < 0 {
             delta = 0;
         } else if delta >= DELTA_LIMIT {
-            block.put(Record::stamp(now));
+            block.put(Record::timestamp(now));
             block.stamp = now;
             delta = 0;
         } else {
             block.stamp = now;
         }
     }
-    if event.is_narrow() {
-        block.put(event.narrow(delta));
+    if event.is_compact() {
+        block.put(event.compact(delta));
     } else {
-        event.wide(delta).into_iter().for_each(|record| block.put(record));
+        event.extended(delta).into_iter().for_each(|record| block.put(record));
     }
     // Right before the event is published: a thread killed between the two leaves the least doubt.
     producer.emitted.store(block.gate / BEGUN, Relaxed);
@@ -240,10 +240,10 @@ fn tell_marks(block: &mut Block) {
     let marks = core::mem::take(&mut block.lost_untold);
     let events = marks & !(INTERVAL | BEHIND_NEXT);
     if events != 0 {
-        block.put(Record::lost(events));
+        block.put(Record::dropped(events));
     }
     if marks & INTERVAL != 0 {
-        block.put(Record::interval(block.countdown.mean, marks & BEHIND_NEXT != 0));
+        block.put(Record::sample_interval(block.countdown.mean, marks & BEHIND_NEXT != 0));
     }
 }
 
@@ -253,7 +253,7 @@ fn count_lost(block: &mut Block) {
     let producer = unsafe { &(*block.control).producer.0 };
     block.lost += 1;
     block.lost_untold += 1;
-    producer.lost.store(block.lost, Release);
+    producer.dropped.store(block.lost, Release);
 }
 
 /// An event of a signal handler that interrupted a hook of this thread: kept until that hook is
@@ -268,7 +268,7 @@ fn nest(block: *mut Block, event: Event) -> bool {
         if count >= NESTED {
             // The interrupted hook may hold the other counters in registers: this one is the
             // handlers' own.
-            (*(*block).control).producer.0.nested_lost.fetch_add(1, Relaxed);
+            (*(*block).control).producer.0.deferred_dropped.fetch_add(1, Relaxed);
             return false;
         }
         let waiting = Waiting { stamp: stamp::now(), event };
@@ -331,14 +331,14 @@ unsafe fn push_waiting(block: &mut Block, waiting: Waiting) {
     if block.lost_untold != 0 {
         tell_marks(block);
     }
-    producer.intent.store(block.head + 1, Relaxed);
+    producer.reservation.store(block.head + 1, Relaxed);
     block.stamp = block.stamp.max(waiting.stamp);
     block.until_stamp = 0;
-    block.put(Record::stamp(block.stamp));
-    if waiting.event.is_narrow() {
-        block.put(waiting.event.narrow(0));
+    block.put(Record::timestamp(block.stamp));
+    if waiting.event.is_compact() {
+        block.put(waiting.event.compact(0));
     } else {
-        waiting.event.wide(0).into_iter().for_each(|record| block.put(record));
+        waiting.event.extended(0).into_iter().for_each(|record| block.put(record));
     }
     // SAFETY: as above.
     unsafe { block.publish() };

@@ -17,7 +17,7 @@ use crate::{attach, board, real, sys};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use environment::{Strings, in_vain, text, without_library};
-use heaptape_wire::hello::{HELLO_BYTES, NOTICE_PATH, Notice, Why};
+use heaptape_wire::hello::{HELLO_BYTES, NOTICE_PATH, Notice, UntracedReason};
 use program::File;
 
 /// How a function names its program.
@@ -121,7 +121,7 @@ unsafe extern "C" fn look(arguments: *const usize, which: usize) -> *mut c_void 
             }
             judged.tell(0);
         });
-        if judged.why == Some(Why::Sanitizer) {
+        if judged.why == Some(UntracedReason::Sanitizer) {
             // SAFETY: the arguments that the stub saved.
             unsafe { start_without_library(arguments, which, &judged) };
         }
@@ -138,7 +138,7 @@ unsafe extern "C" fn look(arguments: *const usize, which: usize) -> *mut c_void 
 /// What was found out about a program.
 struct Judged {
     /// Why it will not be recorded, if so.
-    why: Option<Why>,
+    why: Option<UntracedReason>,
     /// Its path, with a 0 at its end.
     path: [u8; NOTICE_PATH],
     socket: &'static CStr,
@@ -260,16 +260,16 @@ unsafe fn start_without_library(arguments: *const usize, which: usize, judged: &
 
 /// Whether a program that starts here will not find the recorder's socket, or not the library. The
 /// names are those of this process's root and mount namespace, which the program gets too.
-fn unreachable(socket: &CStr) -> Option<Why> {
+fn unreachable(socket: &CStr) -> Option<UntracedReason> {
     let is_socket = |file: &libc::stat| file.st_mode & libc::S_IFMT == libc::S_IFSOCK;
     let library = link::own_name().filter(|name| name.to_bytes().first() == Some(&b'/'));
     let is_there = sys::status(socket).as_ref().is_some_and(is_socket)
         && library.is_none_or(|library| sys::status(library).is_some());
-    (!is_there).then_some(Why::Unreachable)
+    (!is_there).then_some(UntracedReason::Unreachable)
 }
 
 /// Tells the recorder, by the board if the socket cannot be reached; nobody waits for an answer.
-fn tell(why: Option<Why>, path: &[u8], socket_path: &CStr, pid: u32) {
+fn tell(why: Option<UntracedReason>, path: &[u8], socket_path: &CStr, pid: u32) {
     let Some(why) = why else { return };
     let mut message = [0; HELLO_BYTES + NOTICE_PATH];
     message[..HELLO_BYTES].copy_from_slice(&Notice { pid, why }.encode());
@@ -321,7 +321,7 @@ unsafe fn spawning(
         let number = if pid.is_null() { &raw mut child } else { pid };
         let start = |environment| real(number, path, options[0], options[1], lists[0], environment);
         let result = match judged.as_ref().and_then(|judged| judged.why) {
-            Some(Why::Sanitizer) => with_other_environment(lists[1], start),
+            Some(UntracedReason::Sanitizer) => with_other_environment(lists[1], start),
             _ => start(lists[1]),
         };
         // The child runs already: its number is known, and told.

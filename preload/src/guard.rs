@@ -122,11 +122,11 @@ pub unsafe fn abandon(block: *mut Block) {
             if published == (*block).event_head {
                 (*block).lost += 1;
                 (*block).lost_untold += 1;
-                producer.lost.store((*block).lost, Release);
+                producer.dropped.store((*block).lost, Release);
             }
         }
         (*block).head = published;
-        producer.intent.store(published, Release);
+        producer.reservation.store(published, Release);
         gate!("and", block, !(BUSY | COUNTED));
         (*block).memo.forget();
         (*block).nested_busy = 0;

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Or
 use heaptape_wire::area::STACKS_CALLER;
 use heaptape_wire::event;
 use heaptape_wire::limits::{MAX_FRAMES, MODULES};
-use heaptape_wire::nodes::{RETIRED, Value, WRITTEN};
+use heaptape_wire::nodes::{NodeValue, RETIRED, WRITTEN};
 
 /// Nodes that are mapped before the program shuts itself in: 1 MiB.
 const AHEAD: u32 = 65_536;
@@ -67,7 +67,7 @@ fn places() -> (*const AtomicU64, u32) {
 }
 
 #[inline(always)]
-const fn hash(value: &Value) -> u64 {
+const fn hash(value: &NodeValue) -> u64 {
     let key = value.address.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (value.parent as u64 | (value.flags as u64) << 32);
     let mixed = (key ^ key >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed ^ mixed >> 32
@@ -75,8 +75,8 @@ const fn hash(value: &Value) -> u64 {
 
 /// The values of a node that was given out.
 #[cfg(heaptape_verify)]
-pub fn value(number: u32) -> Value {
-    shared::node(number).map_or(Value { parent: 0, address: 0, flags: 0 }, heaptape_wire::Node::read)
+pub fn value(number: u32) -> NodeValue {
+    shared::node(number).map_or(NodeValue { parent: 0, address: 0, flags: 0 }, heaptape_wire::Node::read)
 }
 
 const NODE_BITS: u32 = 28;
@@ -85,7 +85,7 @@ const NODE_BITS: u32 = 28;
 /// caller's node is given, and counted.
 #[inline(always)]
 pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
-    let value = Value { parent, address, flags: flags | WRITTEN };
+    let value = NodeValue { parent, address, flags: flags | WRITTEN };
     let hash = hash(&value);
     let (index, log2) = places();
     let (start, mask) = ((hash >> (64 - log2)) as usize, (1usize << log2) - 1);
@@ -110,12 +110,12 @@ pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
 
 #[cold]
 #[inline(never)]
-fn append(value: &Value, hash: u64, probe: usize) -> u32 {
+fn append(value: &NodeValue, hash: u64, probe: usize) -> u32 {
     sys::aligned(|| append_aligned(value, hash, probe))
 }
 
 #[inline(always)]
-fn append_aligned(value: &Value, hash: u64, probe: usize) -> u32 {
+fn append_aligned(value: &NodeValue, hash: u64, probe: usize) -> u32 {
     let Some(area) = attach::area() else { return 0 };
     if settings().caller_only {
         // No walk asks for the rules of its object.
@@ -300,7 +300,7 @@ fn announce(area: &Area, object: &Object) -> bool {
         area.module(index).is_some_and(|entry| {
             entry.start.load(Relaxed) == object.start
                 && entry.end.load(Relaxed) == object.end
-                && entry.gone_node.load(Relaxed) == 0
+                && entry.unmapped_node.load(Relaxed) == 0
         })
     };
     let is_known = match announced_at(object.start) {
@@ -336,10 +336,10 @@ pub fn retire_gone_modules() -> bool {
         let Some(entry) = area.module(index).filter(|entry| entry.is_ready()) else { return };
         let (start, end) = (entry.start.load(Relaxed), entry.end.load(Relaxed));
         let is_there = || objects::find(start as usize).is_some_and(|found| found.start == start && found.end == end);
-        if entry.gone_node.load(Relaxed) != 0 || is_there() {
+        if entry.unmapped_node.load(Relaxed) != 0 || is_there() {
             return;
         }
-        entry.gone_node.store(nodes.max(1), Release);
+        entry.unmapped_node.store(nodes.max(1), Release);
         announced_at(start).inspect(|entry| entry.start.store(0, Relaxed));
         retire_range(start, end, entry.first_node.load(Relaxed).max(1), nodes);
         any = true;

@@ -18,7 +18,7 @@ static ALIVE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 const BLOCKS: Segments = Segments::new(1);
 /// For each segment the address that block 0 would have if the segment began with it; 0 if the
 /// segment is not mapped.
-static BLOCK_ORIGINS: [AtomicUsize; Segments::MOST] = [const { AtomicUsize::new(0) }; Segments::MOST];
+static BLOCK_ORIGINS: [AtomicUsize; Segments::MAX] = [const { AtomicUsize::new(0) }; Segments::MAX];
 
 /// The first index of nodes: log2 of its places.
 pub const FIRST_INDEX_LOG2: u32 = 13;

@@ -18,7 +18,7 @@ use heaptape_wire::{Header, Layout, Node, Params, Record, SlotControl, WIRE_VERS
 /// For each table and segment the address that entry 0 would have if all entries were as large as
 /// those of the segment; 0 if the segment is not mapped. What is mapped stays mapped as long as the
 /// process lives.
-static ORIGINS: [[AtomicUsize; Segments::MOST]; 4] = [const { [const { AtomicUsize::new(0) }; Segments::MOST] }; 4];
+static ORIGINS: [[AtomicUsize; Segments::MAX]; 4] = [const { [const { AtomicUsize::new(0) }; Segments::MAX] }; 4];
 
 /// The area of the session. Copyable: it owns nothing.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ pub fn map(descriptor: i32, bytes: u64) -> Option<Area> {
             nodes: header.nodes.load(Relaxed),
         };
         let same = header.magic.load(Relaxed) == MAGIC && header.version.load(Relaxed) == u32::from(WIRE_VERSION);
-        (same && params.is_sound()).then_some(())?;
+        (same && params.is_valid()).then_some(())?;
         let layout = Layout::new(params);
         (layout.total == bytes).then_some(())?;
         front = sys::grow(front, mapped, front_bytes(&layout))?;
@@ -217,7 +217,7 @@ impl Area {
             return;
         }
         for table in Table::ALL {
-            (1..Segments::MOST).map_while(|segment| self.place(table, segment)).for_each(|(at, bytes)| {
+            (1..Segments::MAX).map_while(|segment| self.place(table, segment)).for_each(|(at, bytes)| {
                 lay(at, bytes);
             });
         }

@@ -318,7 +318,7 @@ pub fn monotonic_ns() -> u64 {
 }
 
 /// Bytes of address space that the process may still take; `u64::MAX` without a limit.
-pub fn address_room() -> u64 {
+pub fn address_space() -> u64 {
     let mut limit = [0u64; 2];
     if call!(SYS_prlimit64, 0, libc::RLIMIT_AS, 0, limit.as_mut_ptr()) != 0 || limit[0] == u64::MAX {
         return u64::MAX;

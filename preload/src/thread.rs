@@ -8,8 +8,8 @@ use crate::entry::{self, Lane};
 use crate::unwind::memo::Memo;
 use crate::{attach, emit, private, sandbox, sys, tls};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use heaptape_wire::area::{OVERFLOW_DROP, SLOT_FREE, SLOT_TAKEN};
-use heaptape_wire::limits::STRIDE;
+use heaptape_wire::area::{OVERFLOW_DROP, SLOT_CLAIMED, SLOT_FREE};
+use heaptape_wire::limits::HEADER_CHECK_RECORDS;
 use heaptape_wire::{Record, SlotControl, ring::Ring};
 
 /// `gate`, low byte: events take the fast path.
@@ -22,7 +22,7 @@ pub const FORWARDING: u64 = 4;
 /// `gate` bit, with [`BUSY`]: the hook's event is in the count.
 pub const COUNTED: u64 = 8;
 /// `gate`, low byte: the process is not traced: for good, or as long as the header's gate says so.
-pub const UNTRACED: u64 = heaptape_wire::area::GATE_DORMANT;
+pub const UNTRACED: u64 = heaptape_wire::area::ACTIVATION_DORMANT;
 /// `gate`, low byte: the thread is being given its block.
 pub const ENTERING: u64 = 64;
 /// `gate`: events begun on this thread, above the bits. One store marks the hook busy and counts
@@ -217,7 +217,8 @@ unsafe fn prepare(block: *mut Block, control: &SlotControl, ring: Ring, sp: usiz
         (*block).control = control;
         (*block).ring = ring;
         (*block).head = head;
-        (*block).limit = control.consumer.0.tail.load(Acquire).wrapping_add(ring.capacity()).min(head + STRIDE);
+        (*block).limit =
+            control.consumer.0.tail.load(Acquire).wrapping_add(ring.capacity()).min(head + HEADER_CHECK_RECORDS);
         (*block).stamp = 0;
         (*block).until_stamp = 0;
         (*block).event_head = head;
@@ -303,7 +304,7 @@ fn claim(session: &attach::Session) -> Option<u32> {
         let Some(slot) = session.area.slot(index) else { break };
         let owner = &slot.owner.0;
         if owner.state.load(Relaxed) == SLOT_FREE
-            && owner.state.compare_exchange(SLOT_FREE, SLOT_TAKEN, AcqRel, Relaxed).is_ok()
+            && owner.state.compare_exchange(SLOT_FREE, SLOT_CLAIMED, AcqRel, Relaxed).is_ok()
         {
             owner.tid.store(sys::tid(), Release);
             header.slots_used.0.fetch_max(index + 1, AcqRel);

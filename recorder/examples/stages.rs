@@ -17,7 +17,7 @@ use heaptape_recorder::session::Session;
 use heaptape_recorder::store::Piece;
 use heaptape_recorder::sys::Mapping;
 use heaptape_recorder::trace::Chunk;
-use heaptape_wire::nodes::Value;
+use heaptape_wire::nodes::NodeValue;
 use heaptape_wire::{Event, Op, Params, Record};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl Heap {
 }
 
 fn record(dice: &mut Dice, op: Op, stack: u32, address: u64, size: u64) -> Record {
-    Event { op, stack, address, size }.narrow(90 + dice.roll(120))
+    Event { op, stack, address, size }.compact(90 + dice.roll(120))
 }
 
 fn random(live: usize, stacks: u64) -> Vec<Record> {
@@ -125,7 +125,7 @@ fn session(options: Options) -> Arc<Session> {
     let (mapping, _file) = Mapping::create(params).expect("an area");
     for node in 1..300_000 {
         // Depth 8 or so, as a prefix tree.
-        let value = Value { parent: node / 3, address: 0x5555_5555_4000 + u64::from(node) * 37, flags: 0 };
+        let value = NodeValue { parent: node / 3, address: 0x5555_5555_4000 + u64::from(node) * 37, flags: 0 };
         mapping.node_cell(node).expect("room").write(value);
     }
     Arc::new(Session {

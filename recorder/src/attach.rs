@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 use std::time::{Duration, Instant};
 use wire::area::{LIVE, MAGIC, Params};
-use wire::hello::{HELLO_BYTES, Hello, NOTICE_PATH, Notice, Reply, Why};
+use wire::hello::{HELLO_BYTES, Hello, NOTICE_PATH, Notice, Reply, UntracedReason};
 use wire::{Layout, WIRE_VERSION, limits};
 
 /// Connections that the kernel holds until they are accepted. They are accepted in microseconds,
@@ -134,7 +134,7 @@ pub enum Visit {
         /// Whom it means; 0 for itself.
         pid: u32,
         /// Why.
-        why: Why,
+        why: UntracedReason,
         /// The program's path.
         path: Vec<u8>,
     },
@@ -414,12 +414,12 @@ impl Client {
 
     /// Makes its area. Smaller ones are tried when there is no room for the one that was asked for.
     pub fn area(&self, options: &Options, clock: Clock) -> io::Result<(Mapping, OwnedFd)> {
-        let Some(wanted) = options.params(self.hello.address_room, cgroup::memory_limit(self.pid)) else {
+        let Some(wanted) = options.params(self.hello.address_space, cgroup::memory_limit(self.pid)) else {
             return Err(io::Error::other("its limit on address space leaves none"));
         };
         let mut result = Err(io::Error::from(io::ErrorKind::OutOfMemory));
-        for params in [wanted, wanted.within(1 << 30), wanted.within(1 << 27)] {
-            if !params.is_sound() || self.hello.page_size != wire::area::PAGE as u32 {
+        for params in [wanted, wanted.fit_into(1 << 30), wanted.fit_into(1 << 27)] {
+            if !params.is_valid() || self.hello.page_size != wire::area::PAGE as u32 {
                 return Err(io::Error::from(io::ErrorKind::Unsupported));
             }
             match Mapping::create(params) {

@@ -108,9 +108,9 @@ const KINDS: [u8; 64] = {
         let op = Op(number as u8);
         kinds[number] = if op.is_event() || op.0 == Op::RESIZE_BEGIN.0 || op.0 == Op::RESIZE_FAILED.0 {
             EVENT
-        } else if op.0 == Op::STAMP.0 || op.0 == Op::WIDE.0 {
+        } else if op.0 == Op::TIMESTAMP.0 || op.0 == Op::EXTENDED.0 {
             PREFIX
-        } else if op.0 == Op::LOST.0 || op.0 == Op::INTERVAL.0 {
+        } else if op.0 == Op::DROPPED.0 || op.0 == Op::SAMPLE_INTERVAL.0 {
             MARK
         } else {
             0
@@ -130,7 +130,7 @@ impl Stamps {
                 Step::Whole
             }
             PREFIX => {
-                if record.op() == Op::STAMP {
+                if record.op() == Op::TIMESTAMP {
                     self.stamp = record.body;
                 }
                 Step::Prefix

@@ -18,7 +18,7 @@ use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
-use wire::area::{CLOSED, GATE_DORMANT, OVERFLOW_BOUNDED, OVERFLOW_DROP};
+use wire::area::{ACTIVATION_DORMANT, CLOSED, OVERFLOW_BOUNDED, OVERFLOW_DROP};
 
 /// Time between looks while events come; a ring of 65,536 records lasts 6 ms at 10 M events a
 /// second.
@@ -129,7 +129,7 @@ impl Source {
     fn is_left_alone(&mut self) -> bool {
         let Session { limit, mapping, .. } = &*self.session;
         let (most, since) = (limit.records.load(Relaxed), self.tokens.1.elapsed());
-        if mapping.header().gate.0.load(Relaxed) == GATE_DORMANT && since < DORMANT {
+        if mapping.header().activation.0.load(Relaxed) == ACTIVATION_DORMANT && since < DORMANT {
             return true;
         }
         if most == 0 {

@@ -252,17 +252,17 @@ impl Image {
         {
             let op = record.op();
             if stamps.step(*record) == Step::Prefix {
-                if op == Op::WIDE {
-                    wide = Some((record.body, record.wide_size().min(MAX_SIZE)));
+                if op == Op::EXTENDED {
+                    wide = Some((record.body, record.extended_size().min(MAX_SIZE)));
                 }
                 continue;
             }
-            if op == Op::LOST {
+            if op == Op::DROPPED {
                 self.lost(thread, record.body, own_tick);
                 has_gap = true;
                 continue;
             }
-            if op == Op::INTERVAL {
+            if op == Op::SAMPLE_INTERVAL {
                 self.interval(thread, *record);
                 (mean, follow) = self.follow(thread);
                 continue;

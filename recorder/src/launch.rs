@@ -24,7 +24,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use wire::limits::{ENV_ATTACH, ENV_SOCKET, RECORD_ATTACH_MS};
+use wire::limits::{ENV_ATTACH_MS, ENV_SOCKET, RECORD_ATTACH_MS};
 
 /// What to run, and how.
 #[derive(Debug)]
@@ -149,11 +149,11 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let sanitized = sanitizer::is_in(&find(&launch.program));
     let mut program = plain.clone();
     if !sanitized {
-        let attach_ms = std::env::var_os(ENV_ATTACH).unwrap_or_else(|| RECORD_ATTACH_MS.to_string().into());
+        let attach_ms = std::env::var_os(ENV_ATTACH_MS).unwrap_or_else(|| RECORD_ATTACH_MS.to_string().into());
         let variables = [
             ("LD_PRELOAD", preload(&launch.library)),
             (ENV_SOCKET, sockets.socket().as_os_str().to_owned()),
-            (ENV_ATTACH, attach_ms),
+            (ENV_ATTACH_MS, attach_ms),
         ];
         for (name, value) in variables {
             program.set(name, &value).map_err(|error| refuse_program(&error))?;

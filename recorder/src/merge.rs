@@ -184,7 +184,7 @@ mod tests {
     use wire::{Event, Op};
 
     fn event(address: u64, delta: u64) -> Record {
-        Event { op: Op::MALLOC, stack: 0, address, size: 1 }.narrow(delta)
+        Event { op: Op::MALLOC, stack: 0, address, size: 1 }.compact(delta)
     }
 
     /// Ordered (stamp, thread, address), as the digest would see them.
@@ -221,7 +221,7 @@ mod tests {
                     let address = u64::from(thread) << 32 | (number + 1) << 4;
                     stamp += delta;
                     let records = if roll(4) == 0 {
-                        vec![Record::stamp(stamp), event(address, 0)]
+                        vec![Record::timestamp(stamp), event(address, 0)]
                     } else {
                         vec![event(address, delta)]
                     };
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_torn_event_waits_and_nonsense_breaks_the_lane() {
         let (mut lane, mut batch) = (Lane::default(), Batch::default());
-        lane.records().extend([event(16, 5), Record::stamp(9)]);
+        lane.records().extend([event(16, 5), Record::timestamp(9)]);
         merge(&mut [(1, &mut lane)], 100, 100, &mut batch, &|| ());
         assert_eq!((batch.records.len(), lane.waiting()), (1, 1));
         lane.records().extend([event(32, 0), Record::default(), event(48, 0)]);
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn a_stamp_from_the_future_holds_nothing_up() {
         let (mut lane, mut batch) = (Lane::default(), Batch::default());
-        lane.records().extend([Record::stamp(u64::MAX), event(16, 0), event(32, 1)]);
+        lane.records().extend([Record::timestamp(u64::MAX), event(16, 0), event(32, 1)]);
         merge(&mut [(1, &mut lane)], 1000, 1000, &mut batch, &|| ());
         assert_eq!(batch.records.len(), 3);
     }
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn prefixes_without_end_break_the_lane() {
         let mut lane = Lane::default();
-        lane.records().extend([Record::stamp(1); 9]);
+        lane.records().extend([Record::timestamp(1); 9]);
         lane.look(1);
         assert!(lane.is_broken());
     }

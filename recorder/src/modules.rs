@@ -5,7 +5,7 @@ use formats::tape::{self, Module, ModuleGone};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use wire::limits;
-use wire::modules::{BUILD_ID, ModuleEntry, PATH};
+use wire::modules::{MAX_BUILD_ID, MAX_PATH, ModuleEntry};
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
@@ -49,7 +49,7 @@ impl Modules {
         let holds = |place: usize| {
             let inside = |module: &Known| (module.start..module.end).contains(&address) && module.first_node <= node;
             self.known.get(place).is_some_and(inside)
-                && self.entry(place).is_some_and(|entry| match entry.gone_node.load(Acquire) {
+                && self.entry(place).is_some_and(|entry| match entry.unmapped_node.load(Acquire) {
                     0 => true,
                     gone => node < gone,
                 })
@@ -76,7 +76,7 @@ impl Modules {
             if self.known[place].gone_told {
                 continue;
             }
-            let gone = self.entry(place).map_or(0, |entry| entry.gone_node.load(Acquire));
+            let gone = self.entry(place).map_or(0, |entry| entry.unmapped_node.load(Acquire));
             if gone != 0 {
                 self.known[place].gone_told = true;
                 return Some((tape::Record::ModuleGone(ModuleGone { number: place as u32 + 1 }), gone));
@@ -94,7 +94,7 @@ impl Modules {
 
     fn read(&self, place: usize) -> Option<(Module, u32)> {
         let entry = self.entry(place)?;
-        let (mut path, mut build_id) = ([0; PATH], [0; BUILD_ID]);
+        let (mut path, mut build_id) = ([0; MAX_PATH], [0; MAX_BUILD_ID]);
         let (length, id_length) = (entry.path(&mut path), entry.build_id(&mut build_id));
         let module = Module {
             number: place as u32 + 1,

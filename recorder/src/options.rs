@@ -167,7 +167,7 @@ impl Options {
     /// control group has such a limit on memory; `None` when what it would need for a recording
     /// could be missed by the program. What is private to the library comes to about a fifth of the
     /// smallest area.
-    pub fn params(&self, address_room: u64, memory_limit: Option<u64>) -> Option<Params> {
+    pub fn params(&self, address_space: u64, memory_limit: Option<u64>) -> Option<Params> {
         /// The rings of 200 threads take 8 % of a limit of 100 MB then, and all of 1 MiB are left
         /// alone from 256 MiB on.
         const RING_SHARE: u64 = 256;
@@ -175,11 +175,11 @@ impl Options {
         let most = memory_limit.map_or(u64::MAX, |limit| (limit / RING_SHARE).max(LEAST));
         let ring_bytes = if self.ring_bytes > most { 1 << most.ilog2() } else { self.ring_bytes };
         let params = Params { ring_bytes, slots: self.slots, ..Params::default() };
-        if address_room == u64::MAX {
+        if address_space == u64::MAX {
             return Some(params);
         }
-        let params = params.within(address_room / 8);
-        (Layout::new(params).total <= address_room / 2).then_some(params)
+        let params = params.fit_into(address_space / 8);
+        (Layout::new(params).total <= address_space / 2).then_some(params)
     }
 }
 

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
-use wire::hello::{Hello, ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL, Why};
+use wire::hello::{Hello, ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL, UntracedReason};
 
 /// Sessions at once.
 const MOST_SESSIONS: usize = 4096;
@@ -263,12 +263,12 @@ impl Recorder {
     }
 
     fn gave_up(&mut self, client: &Client, process: &Process, folder: &str) {
-        self.not_traced(client.pid, text(&process.exe), Why::Busy.text().into());
+        self.not_traced(client.pid, text(&process.exe), UntracedReason::Busy.text().into());
         let _ = std::fs::remove_dir(self.dir.join(folder));
     }
 
     /// The library in a process saw that another program will not be recorded.
-    fn noticed(&mut self, from: u32, pid: u32, why: Why, path: &[u8]) {
+    fn noticed(&mut self, from: u32, pid: u32, why: UntracedReason, path: &[u8]) {
         if pid == 0 && self.running.iter().any(|running| running.session.process.pid == from) {
             self.watch.leaves(from);
         }

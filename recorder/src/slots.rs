@@ -104,7 +104,7 @@ pub struct Found {
 impl Slots {
     /// The slots of a new area, or of one that another recorder had before.
     pub fn new(mapping: Arc<Mapping>, start: u64, resumed: bool) -> Slots {
-        let homeless = if resumed { mapping.header().lost_without_slot.load(Relaxed) } else { 0 };
+        let homeless = if resumed { mapping.header().dropped_without_slot.load(Relaxed) } else { 0 };
         let (slots, owned, news) = Default::default();
         let (frontier, backlog, most) = (0, 0, MOST);
         Slots { mapping, slots, owned, threads: 0, cut: start, frontier, backlog, most, news, resumed, homeless }
@@ -117,7 +117,7 @@ impl Slots {
     fn counted_before(control: &SlotControl, ring: wire::ring::Ring) -> ((u64, u64, u64), u64) {
         let read = || {
             let producer = &control.producer.0;
-            (producer.head.load(Acquire), producer.emitted.load(Acquire), producer.lost.load(Acquire))
+            (producer.head.load(Acquire), producer.emitted.load(Acquire), producer.dropped.load(Acquire))
         };
         let mut words = read();
         for attempt in 0..1000 {
@@ -138,7 +138,7 @@ impl Slots {
         if head >= tail && head - tail <= ring.capacity() {
             Reader::new(ring, tail).copy(head - tail, |run| {
                 waiting += run.iter().filter(|record| record.op().is_event()).count() as u64;
-                let marks = run.iter().filter(|record| record.op() == wire::Op::LOST);
+                let marks = run.iter().filter(|record| record.op() == wire::Op::DROPPED);
                 gaps = marks.fold(gaps, |sum, record| sum.saturating_add(record.body));
             });
         }
@@ -181,7 +181,7 @@ impl Slots {
             heart.keep_beating();
             let (before, reported) =
                 if self.resumed { Slots::counted_before(control, ring) } else { Default::default() };
-            let stamps = Stamps { stamp: if self.resumed { control.consumer.0.stamp() } else { 0 } };
+            let stamps = Stamps { stamp: if self.resumed { control.consumer.0.timestamp() } else { 0 } };
             let reader = Reader::new(ring, control.consumer.0.tail.load(Relaxed));
             self.slots.push(Slot {
                 stamps,
@@ -227,8 +227,8 @@ impl Slots {
             Ok(poll) => poll,
             Err(broken) => {
                 let why = match broken {
-                    wire::ring::Broken::HeadWentBack => "its position went back",
-                    wire::ring::Broken::HeadTooFar => "its position is out of reach",
+                    wire::ring::RingError::HeadDecreased => "its position went back",
+                    wire::ring::RingError::HeadTooFar => "its position is out of reach",
                 };
                 self.close(index, why);
                 return u64::MAX;
@@ -245,13 +245,13 @@ impl Slots {
                 records.extend_from_slice(run);
                 for record in run {
                     stamps.step(*record);
-                    if record.op() == wire::Op::LOST {
+                    if record.op() == wire::Op::DROPPED {
                         *reported = reported.saturating_add(record.body);
                     }
                 }
             });
             control.consumer.0.mark(slot.reader.tail(), slot.stamps.stamp, slot.reported);
-            if slot.reader.give_back(control) {
+            if slot.reader.release(control) {
                 sys::wake(&control.consumer.0.tail);
             }
             slot.news = true;
@@ -343,8 +343,8 @@ impl Slots {
     fn words(&self, index: usize) -> (u64, u64, u64) {
         let words = |control: &SlotControl| {
             let producer = &control.producer.0;
-            let (emitted, lost) = (producer.emitted.load(Acquire), producer.lost.load(Relaxed));
-            let (sampled_out, nested) = (producer.sampled_out.load(Relaxed), producer.nested_lost.load(Relaxed));
+            let (emitted, lost) = (producer.emitted.load(Acquire), producer.dropped.load(Relaxed));
+            let (sampled_out, nested) = (producer.sampled_out.load(Relaxed), producer.deferred_dropped.load(Relaxed));
             (emitted.saturating_add(sampled_out).saturating_add(nested), lost.saturating_add(nested), sampled_out)
         };
         let (emitted, lost, sampled_out) = self.mapping.slot(index as u32).map_or((0, 0, 0), words);
@@ -354,7 +354,7 @@ impl Slots {
 
     /// The counts of all owners by thread number; number 0 stands for events that found no slot.
     pub fn counts(&self) -> Vec<(u32, (u64, u64, u64))> {
-        let homeless = self.mapping.header().lost_without_slot.load(Relaxed).saturating_sub(self.homeless);
+        let homeless = self.mapping.header().dropped_without_slot.load(Relaxed).saturating_sub(self.homeless);
         let owned = self.slots.iter().enumerate().filter(|(_, slot)| slot.thread != 0);
         let counts = owned.map(|(index, slot)| (slot.thread, self.words(index)));
         std::iter::once((0, (homeless, homeless, 0))).chain(counts).collect()
@@ -418,10 +418,10 @@ impl Slots {
         control.consumer.0.mark(head, 0, 0);
         control.consumer.0.tail.store(head, Release);
         let producer = &control.producer.0;
-        [&producer.emitted, &producer.lost, &producer.sampled_out, &producer.nested_lost]
+        [&producer.emitted, &producer.dropped, &producer.sampled_out, &producer.deferred_dropped]
             .iter()
             .for_each(|word| word.store(0, Relaxed));
-        producer.intent.store(head, Relaxed);
+        producer.reservation.store(head, Relaxed);
         control.owner.0.tid.store(0, Relaxed);
         control.owner.0.epoch.fetch_add(1, Relaxed);
         control.owner.0.state.store(SLOT_FREE, Release);

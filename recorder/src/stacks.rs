@@ -41,7 +41,7 @@ pub struct Stacks {
 }
 
 fn site_flags(flags: u32) -> u8 {
-    let bits = [(nodes::GUESS, SITE_GUESSED), (nodes::CUT, SITE_TRUNCATED), (nodes::SIGNAL, SITE_SIGNAL)];
+    let bits = [(nodes::GUESSED, SITE_GUESSED), (nodes::TRUNCATED, SITE_TRUNCATED), (nodes::SIGNAL, SITE_SIGNAL)];
     bits.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, site)| site).sum()
 }
 
@@ -200,7 +200,7 @@ impl Stacks {
                 None if next == node => return 0,
                 // A hole: its thread was killed, and the outer frames with it.
                 None => {
-                    cut = nodes::CUT;
+                    cut = nodes::TRUNCATED;
                     break 0;
                 }
             }
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::Ordering::{Relaxed, Release};
     use wire::area::Params;
-    use wire::nodes::Value;
+    use wire::nodes::NodeValue;
 
     fn stacks() -> (Arc<Mapping>, Stacks) {
         let params = Params { ring_bytes: 4096, slots: 1, nodes: 1024 };
@@ -271,7 +271,7 @@ mod tests {
         (Arc::clone(&mapping), Stacks::new(mapping, b"/bin/prog", b"/opt"))
     }
 
-    fn write(mapping: &Mapping, number: u32, value: Value) {
+    fn write(mapping: &Mapping, number: u32, value: NodeValue) {
         mapping.node_cell(number).unwrap_or_else(|| panic!("no node {number}")).write(value);
     }
 
@@ -282,12 +282,12 @@ mod tests {
     #[test]
     fn callers_come_first_and_equal_nodes_merge() {
         let (mapping, mut stacks) = stacks();
-        let node = |parent, address| Value { parent, address, flags: 0 };
+        let node = |parent, address| NodeValue { parent, address, flags: 0 };
         write(&mapping, 1, node(0, 100));
         write(&mapping, 2, node(1, 200));
         write(&mapping, 3, node(2, 300));
         write(&mapping, 4, node(1, 200));
-        write(&mapping, 5, Value { flags: nodes::GUESS | nodes::SIGNAL, ..node(4, 300) });
+        write(&mapping, 5, NodeValue { flags: nodes::GUESSED | nodes::SIGNAL, ..node(4, 300) });
         let mut out = Vec::new();
         assert_eq!(stacks.site(3, &mut out), 3);
         assert_eq!(stacks.site(4, &mut out), 2);
@@ -303,8 +303,8 @@ mod tests {
     #[test]
     fn hostile_nodes_end_the_stack() {
         let (mapping, mut stacks) = stacks();
-        write(&mapping, 7, Value { parent: 9, address: 1, flags: 0 });
-        write(&mapping, 8, Value { parent: 6, address: 800, flags: 0 });
+        write(&mapping, 7, NodeValue { parent: 9, address: 1, flags: 0 });
+        write(&mapping, 8, NodeValue { parent: 6, address: 800, flags: 0 });
         let mut out = Vec::new();
         for bad in [7, 6, 1023, 1024, u32::MAX] {
             assert_eq!(stacks.site(bad, &mut out), 0);
@@ -320,15 +320,15 @@ mod tests {
         let module = |number: u32| mapping.module(number).unwrap_or_else(|| panic!("no module {number}"));
         module(0).publish(1000, 2000, 1000, 1, b"lib/one.so", b"\x01");
         header.modules_used.0.store(1, Release);
-        write(&mapping, 1, Value { parent: 0, address: 1500, flags: 0 });
-        write(&mapping, 2, Value { parent: 1, address: 1600, flags: 0 });
+        write(&mapping, 1, NodeValue { parent: 0, address: 1500, flags: 0 });
+        write(&mapping, 2, NodeValue { parent: 1, address: 1600, flags: 0 });
         header.nodes_used.0.store(3, Relaxed);
         let mut out = Vec::new();
         assert_eq!(stacks.site(1, &mut out), 1);
-        module(0).gone_node.store(3, Release);
+        module(0).unmapped_node.store(3, Release);
         module(1).publish(1000, 2000, 1000, 3, b"", b"");
         header.modules_used.0.store(2, Release);
-        write(&mapping, 3, Value { parent: 0, address: 1500, flags: 0 });
+        write(&mapping, 3, NodeValue { parent: 0, address: 1500, flags: 0 });
         assert_eq!(stacks.site(3, &mut out), 3);
         stacks.flush(&mut out);
         let names: Vec<_> = out

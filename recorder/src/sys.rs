@@ -54,7 +54,7 @@ impl Mapping {
         let params = Params { ring_bytes: number(16, 8), slots: small(24), nodes: small(28) };
         let is_ours =
             read == head.len() && number(0, 8) == wire::area::MAGIC && small(8) == u32::from(wire::WIRE_VERSION);
-        if !is_ours || !params.is_sound() {
+        if !is_ours || !params.is_valid() {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
         }
         let seals = fcntl::SealFlag::from_bits_retain(fcntl::fcntl(file, fcntl::FcntlArg::F_GET_SEALS)?);
@@ -135,7 +135,7 @@ impl Mapping {
     }
 
     /// A node, judged as bytes of a stranger.
-    pub fn node(&self, number: u32) -> Option<nodes::Value> {
+    pub fn node(&self, number: u32) -> Option<nodes::NodeValue> {
         // SAFETY: the table lies inside the mapping and has as many nodes as the layout was made
         // with.
         unsafe { nodes::read(self.area.first_node(), self.params().nodes, number) }

@@ -312,7 +312,7 @@ fn a_hostile_ring_is_closed_and_the_others_go_on() {
             thread.publish();
         },
         |thread| {
-            (0..9).for_each(|_| thread.put(Record::stamp(1)));
+            (0..9).for_each(|_| thread.put(Record::timestamp(1)));
             thread.publish();
         },
         |thread| {
@@ -322,7 +322,7 @@ fn a_hostile_ring_is_closed_and_the_others_go_on() {
         // Stamps from the future, nodes that do not exist, frees of nothing: nonsense, but no
         // broken ring.
         |thread| {
-            thread.put(Record::stamp(u64::MAX));
+            thread.put(Record::timestamp(u64::MAX));
             thread.publish();
             for _ in 0..100 {
                 thread.event(Op::FREE, 0, 0, 0);
@@ -374,7 +374,7 @@ fn whoever_says_no_hello_is_sent_away_and_holds_nobody_up() {
     let odd = hello();
     for odd in [
         heaptape_wire::hello::Hello { page_size: 65536, ..odd },
-        heaptape_wire::hello::Hello { address_room: 0, ..odd },
+        heaptape_wire::hello::Hello { address_space: 0, ..odd },
     ] {
         let (reply, _) = say(&connect(&rig.socket()), &odd.encode());
         assert!(reply.is_some());
@@ -400,17 +400,17 @@ fn an_announced_record_holds_the_others_up_until_it_comes() {
     fast.event(Op::MALLOC, 0, 16, 1);
     slow.event(Op::MALLOC, 0, 32, 1);
     // The slow thread stamps a free of the fast one's block, and is kept from publishing it.
-    slow.control().producer.0.intent.store(slow.head + 1, Relaxed);
+    slow.control().producer.0.reservation.store(slow.head + 1, Relaxed);
     let stamp = process.now();
     fast.event(Op::MALLOC, 0, 48, 1);
     std::thread::sleep(Duration::from_millis(50));
     fast.event(Op::MALLOC, 0, 64, 1);
-    slow.put(Record::stamp(stamp));
-    slow.put(heaptape_wire::Event { op: Op::FREE, stack: 0, address: 16, size: 0 }.narrow(0));
+    slow.put(Record::timestamp(stamp));
+    slow.put(heaptape_wire::Event { op: Op::FREE, stack: 0, address: 16, size: 0 }.compact(0));
     slow.publish();
     slow.control().producer.0.emitted.store(2, Relaxed);
     // And one that never comes: after a second the others go on without it.
-    slow.control().producer.0.intent.store(slow.head + 1, Relaxed);
+    slow.control().producer.0.reservation.store(slow.head + 1, Relaxed);
     fast.event(Op::MALLOC, 0, 80, 1);
     std::thread::sleep(Duration::from_millis(1500));
     let (_, images) = rig.finish();

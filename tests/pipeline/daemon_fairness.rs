@@ -21,7 +21,7 @@ fn open_to_all(daemon: &Daemon) {
 
 /// Starts processes of another user that flood the socket.
 fn flood(daemon: &Daemon, kind: &str, processes: usize) -> Vec<Running> {
-    let hello = Hello { pid: 1, page_size: 4096, address_room: u64::MAX, ..Hello::default() };
+    let hello = Hello { pid: 1, page_size: 4096, address_space: u64::MAX, ..Hello::default() };
     let hello: String = hello.encode().iter().map(|byte| format!("{byte:02x}")).collect();
     let start = || {
         let mut command = Command::new(target::c("floods"));

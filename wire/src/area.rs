@@ -39,7 +39,7 @@ impl Default for Params {
 
 impl Params {
     /// Whether both sides can work with them.
-    pub const fn is_sound(self) -> bool {
+    pub const fn is_valid(self) -> bool {
         self.ring_bytes.is_power_of_two()
             && self.ring_bytes >= PAGE
             && self.ring_bytes <= 1 << 30
@@ -51,7 +51,7 @@ impl Params {
 
     /// Shrinks slots, nodes and rings until the layout takes at most `bytes`: for processes with a
     /// limit on address space.
-    pub const fn within(mut self, bytes: u64) -> Params {
+    pub const fn fit_into(mut self, bytes: u64) -> Params {
         while Layout::new(self).total > bytes {
             if self.slots > 64 {
                 self.slots /= 2;
@@ -158,11 +158,11 @@ impl Layout {
 
     /// Bytes of each ring of a segment. The first four threads have whole rings; each time that the
     /// number of threads doubles, the rings of those that come are half as large, down to
-    /// [`limits::LEAST_RING_BYTES`].
+    /// [`limits::MIN_RING_BYTES`].
     pub const fn ring_bytes(&self, segment: usize) -> u64 {
         const WHOLE: usize = 2;
         let all = self.params.ring_bytes;
-        let least = if all < limits::LEAST_RING_BYTES { all } else { limits::LEAST_RING_BYTES };
+        let least = if all < limits::MIN_RING_BYTES { all } else { limits::MIN_RING_BYTES };
         let bytes = all >> segment.saturating_sub(WHOLE);
         if bytes < least { least } else { bytes }
     }
@@ -211,11 +211,11 @@ pub const CLOSED: u32 = 2;
 pub const LIVE: u32 = 1;
 
 /// `gate`: events are told.
-pub const GATE_OPEN: u64 = 0;
+pub const ACTIVATION_ENABLED: u64 = 0;
 /// `gate`: the process is dormant. The thread-local word of each of its threads points to the
 /// header's `gate`, so that this very load decides; it is the value that a thread's own gate has
 /// while its process is not traced.
-pub const GATE_DORMANT: u64 = 128;
+pub const ACTIVATION_DORMANT: u64 = 128;
 
 /// Ticks are the processor's time stamp counter.
 pub const CLOCK_TSC: u32 = 1;
@@ -266,7 +266,7 @@ pub struct Header {
     /// r: most frames of a stack, at most [`limits::MAX_FRAMES`].
     pub max_frames: AtomicU32,
     /// r: mean bytes between samples; 0 records every event. Threads take a new value up at their
-    /// next sample, or within [`limits::STRIDE`] records, and tell so by [`crate::Op::INTERVAL`].
+    /// next sample, or within [`limits::HEADER_CHECK_RECORDS`] records, and tell so by [`crate::Op::SAMPLE_INTERVAL`].
     pub sample_bytes: AtomicU64,
     /// r: milliseconds that a full ring may make the process wait: in all, while the recorder shows
     /// no life; with [`OVERFLOW_BOUNDED`] each time, whatever the recorder does.
@@ -281,7 +281,7 @@ pub struct Header {
     /// p, r: no slot below this index is free, as a hint.
     pub slot_hint: AtomicU32,
     /// p: events that found no slot.
-    pub lost_without_slot: AtomicU64,
+    pub dropped_without_slot: AtomicU64,
     /// p: nodes claimed, node 0 among them; may pass `nodes` when the table is full.
     pub nodes_used: Line<AtomicU32>,
     /// p: captures whose stack found no node.
@@ -304,59 +304,59 @@ pub struct Header {
     /// p: processes that cannot reach the recorder, forked children among them; r takes the entries
     /// away.
     pub board: Line<Board>,
-    /// r: [`GATE_OPEN`] or [`GATE_DORMANT`]. The page that holds it is the one that forked children
+    /// r: [`ACTIVATION_ENABLED`] or [`ACTIVATION_DORMANT`]. The page that holds it is the one that forked children
     /// keep.
-    pub gate: Line<AtomicU64>,
+    pub activation: Line<AtomicU64>,
 }
 
 /// A slot that nobody owns.
 pub const SLOT_FREE: u32 = 0;
 /// A slot that a thread owns.
-pub const SLOT_TAKEN: u32 = 1;
+pub const SLOT_CLAIMED: u32 = 1;
 
 /// The control block of one thread's ring: four cache lines.
 #[derive(Debug, Default)]
 #[repr(C, align(256))]
 pub struct SlotControl {
     /// Written by the thread.
-    pub producer: Line<ProducerWords>,
+    pub producer: Line<ProducerState>,
     /// Written by the recorder.
-    pub consumer: Line<ConsumerWords>,
+    pub consumer: Line<ConsumerState>,
     /// Written by the thread when it must wait.
     pub waiting: Line<AtomicU32>,
     /// Written at claim and give-back.
-    pub owner: Line<OwnerWords>,
+    pub owner: Line<OwnerState>,
 }
 
 /// What the thread tells on every event.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub struct ProducerWords {
+pub struct ProducerState {
     /// Records published since the area was made. Release.
     pub head: AtomicU64,
-    /// `head` after the record that is being stamped; equal to `head` when none is. Written before
-    /// the stamp is taken.
-    pub intent: AtomicU64,
-    /// Events that happened on this slot, lost ones included.
+    /// `head` after the record that is being timestamped, or `head` if there is none. Written
+    /// before the timestamp is taken.
+    pub reservation: AtomicU64,
+    /// Number of events that happened on this slot, dropped ones included.
     pub emitted: AtomicU64,
-    /// Events that found no room.
-    pub lost: AtomicU64,
-    /// Events passed over by sampling; not in `emitted`, which grows by them in the ledger.
+    /// Number of events that were dropped for want of space in the ring.
+    pub dropped: AtomicU64,
+    /// Number of events that sampling skipped. They are not in `emitted`; the accounting adds them.
     pub sampled_out: AtomicU64,
-    /// Events of signal handlers that found no room while they interrupted a hook: neither in
-    /// `emitted` nor in `lost`, so both grow by it in the ledger.
-    pub nested_lost: AtomicU64,
+    /// Number of deferred events (of signal handlers that interrupted a hook) that were dropped.
+    /// They are in neither `emitted` nor `dropped`; the accounting adds them to both.
+    pub deferred_dropped: AtomicU64,
 }
 
 /// What the recorder tells.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub struct ConsumerWords {
+pub struct ConsumerState {
     /// Records that the recorder has taken over. Release.
     pub tail: AtomicU64,
     /// What the next recorder must know of the records before a position: the mark whose position
     /// is `tail` holds, the other one is being written.
-    pub marks: [StampMark; 2],
+    pub marks: [TimestampMark; 2],
     /// For each mark one more than the dropped events that the gap records before it report; 0 if
     /// that is not known.
     pub reported: [AtomicU64; 2],
@@ -365,21 +365,21 @@ pub struct ConsumerWords {
 /// Where a thread's stamps stood.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub struct StampMark {
+pub struct TimestampMark {
     /// Position in the ring.
     pub tail: AtomicU64,
-    /// The stamp that the next delta counts from.
-    pub stamp: AtomicU64,
+    /// The timestamp that the next tick difference counts from.
+    pub timestamp: AtomicU64,
 }
 
-impl ConsumerWords {
+impl ConsumerState {
     /// Notes the stamp, and the dropped events reported so far, at a position that is about to
     /// become the tail.
     #[inline]
-    pub fn mark(&self, tail: u64, stamp: u64, reported: u64) {
+    pub fn mark(&self, tail: u64, timestamp: u64, reported: u64) {
         let held = self.tail.load(Relaxed);
         let free = usize::from(self.marks[0].tail.load(Relaxed) == held);
-        self.marks[free].stamp.store(stamp, Relaxed);
+        self.marks[free].timestamp.store(timestamp, Relaxed);
         self.reported[free].store(reported.wrapping_add(1), Relaxed);
         self.marks[free].tail.store(tail, Relaxed);
     }
@@ -390,9 +390,9 @@ impl ConsumerWords {
         self.marks.iter().position(|mark| mark.tail.load(Relaxed) == tail)
     }
 
-    /// The stamp at the tail; 0 when it is not known.
-    pub fn stamp(&self) -> u64 {
-        self.held().map_or(0, |held| self.marks[held].stamp.load(Relaxed))
+    /// Returns the timestamp at the tail, or 0 if it is not known.
+    pub fn timestamp(&self) -> u64 {
+        self.held().map_or(0, |held| self.marks[held].timestamp.load(Relaxed))
     }
 
     /// The dropped events that the gap records before the tail report, if known.
@@ -407,8 +407,8 @@ impl ConsumerWords {
 /// Who owns the slot.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub struct OwnerWords {
-    /// [`SLOT_FREE`] or [`SLOT_TAKEN`]; the thread takes by compare-and-swap, the recorder gives
+pub struct OwnerState {
+    /// [`SLOT_FREE`] or [`SLOT_CLAIMED`]; the thread takes by compare-and-swap, the recorder gives
     /// back.
     pub state: AtomicU32,
     /// Kernel's id of the owner.
@@ -515,7 +515,7 @@ mod tests {
             let layout = Layout::new(Params { ring_bytes, slots, nodes });
             let mut next = layout.slots;
             for table in Table::ALL {
-                for (offset, bytes) in (0..Segments::MOST).map_while(|segment| layout.segment(table, segment)) {
+                for (offset, bytes) in (0..Segments::MAX).map_while(|segment| layout.segment(table, segment)) {
                     assert_eq!((offset, bytes % PAGE), (next, 0), "{table:?} of {:?}", layout.params);
                     next += bytes;
                 }

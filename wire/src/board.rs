@@ -3,7 +3,7 @@
 //! which forked children share with their parent until they have an area of their own. The recorder
 //! reads it from time to time.
 
-use crate::hello::Why;
+use crate::hello::UntracedReason;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Longest path that an entry holds. Of longer ones the end is kept, which has the name.
@@ -38,16 +38,16 @@ struct Entry {
 
 /// One entry: a process that runs without being recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Posted {
+pub struct UntracedProcess {
     /// The process, as it sees itself.
     pub pid: u32,
     /// Why it is not recorded.
-    pub why: Why,
+    pub why: UntracedReason,
     path: [u8; PATH],
     length: usize,
 }
 
-impl Posted {
+impl UntracedProcess {
     /// Path of the program that the process goes on with; empty for the program that it was forked
     /// from.
     pub fn path(&self) -> &[u8] {
@@ -58,7 +58,7 @@ impl Posted {
 impl Board {
     /// Writes an entry, or counts it where there is no room. Takes no lock and makes no system
     /// call.
-    pub fn post(&self, pid: u32, why: Why, path: &[u8]) {
+    pub fn post(&self, pid: u32, why: UntracedReason, path: &[u8]) {
         let is_taken = |entry: &&Entry| entry.state.compare_exchange(FREE, TAKEN, Acquire, Relaxed).is_ok();
         let Some(entry) = self.entries.iter().find(is_taken) else {
             self.missed.fetch_add(1, Relaxed);
@@ -77,12 +77,16 @@ impl Board {
     }
 
     /// Takes all entries away. Returns how many found no room since the last time.
-    pub fn take(&self, mut each: impl FnMut(Posted)) -> u32 {
+    pub fn take(&self, mut each: impl FnMut(UntracedProcess)) -> u32 {
         for entry in self.entries.iter().filter(|entry| entry.state.load(Acquire) == READY) {
-            let why = Why::of(entry.why.load(Relaxed));
+            let why = UntracedReason::of(entry.why.load(Relaxed));
             let length = (entry.length.load(Relaxed) as usize).min(PATH);
-            let mut posted =
-                Posted { pid: entry.pid.load(Relaxed), why: why.unwrap_or(Why::Unreachable), path: [0; PATH], length };
+            let mut posted = UntracedProcess {
+                pid: entry.pid.load(Relaxed),
+                why: why.unwrap_or(UntracedReason::Unreachable),
+                path: [0; PATH],
+                length,
+            };
             for (word, bytes) in entry.path.iter().zip(posted.path.chunks_mut(size_of::<u64>())) {
                 bytes.copy_from_slice(&word.load(Relaxed).to_le_bytes());
             }
@@ -111,12 +115,12 @@ mod tests {
         };
         assert_eq!(taken(), (Vec::new(), 0));
         let long = [&[b'x'; 2 * PATH][..], b"/name"].concat();
-        board.post(7, Why::Unreachable, b"/bin/sh");
-        board.post(8, Why::Static, &long);
+        board.post(7, UntracedReason::Unreachable, b"/bin/sh");
+        board.post(8, UntracedReason::Static, &long);
         let (found, missed) = taken();
-        assert_eq!((&found[0], missed), (&(7, Why::Unreachable, b"/bin/sh".to_vec()), 0));
+        assert_eq!((&found[0], missed), (&(7, UntracedReason::Unreachable, b"/bin/sh".to_vec()), 0));
         assert!(found[1].2.len() == PATH && found[1].2.ends_with(b"x/name"));
-        (0..ENTRIES as u32 + 3).for_each(|pid| board.post(pid, Why::Rights, b""));
+        (0..ENTRIES as u32 + 3).for_each(|pid| board.post(pid, UntracedReason::Rights, b""));
         let (found, missed) = taken();
         assert_eq!((found.len(), missed), (ENTRIES, 3));
         assert_eq!(taken(), (Vec::new(), 0));
@@ -125,9 +129,9 @@ mod tests {
     #[test]
     fn hostile_entries_are_bounded() {
         let board = Board::default();
-        board.post(1, Why::Static, b"x");
+        board.post(1, UntracedReason::Static, b"x");
         board.entries[0].length.store(u32::MAX, Relaxed);
-        board.post(2, Why::Static, b"x");
+        board.post(2, UntracedReason::Static, b"x");
         board.entries[1].why.store(u32::MAX, Relaxed);
         let mut found = Vec::new();
         board.take(|posted| found.push((posted.pid, posted.path().len())));

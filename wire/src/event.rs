@@ -1,29 +1,32 @@
-//! Events as 16-byte records: the only description of their bits. Encoder and decoder side by side.
+//! The encoding of events as 16-byte records. This file alone describes their bits, encoder and
+//! decoder side by side.
 //!
 //! ```text
-//! word 0:  bits 0..6 op | 6..36 ticks since the thread's last stamp (0: the same stamp) | 36..64 stack node
+//! word 0:  bits 0..6 op | 6..36 ticks since the thread's last timestamp | 36..64 stack node
 //! word 1:  bits 0..20 size | 20..64 address >> 3
 //! ```
-//! What does not fit goes into a prefix record: [`Op::STAMP`] (word 1: absolute ticks),
-//! [`Op::WIDE`] (word 0 bits 6..64: size, word 1: address; the event's own size and address are
-//! then 0). A record of zeros is invalid: a hole punched into the ring is noticed.
+//! With a difference of 0 ticks the event has the timestamp of the event before it. A value that
+//! does not fit is stored in a prefix record: [`Op::TIMESTAMP`] (word 1: absolute ticks), or
+//! [`Op::EXTENDED`] (word 0 bits 6..64: size, word 1: address; the size and address fields of the
+//! event itself are then 0). A record of zeros is invalid, so that a hole punched into the ring is
+//! noticed.
 //!
-//! The stamp law: a give-back ([`Op::FREE`] family, [`Op::RESIZE_BEGIN`]) is stamped and published
-//! *before* the real call, a taking *after* it. So an address is never seen taken again before it
-//! was seen given back.
+//! The order of timestamps: a deallocation (the [`Op::FREE`] family, [`Op::RESIZE_BEGIN`]) is
+//! timestamped and published *before* the allocator is called, an allocation *after* it. So no
+//! address is seen allocated again before it was seen freed.
 
 /// One record of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(16))]
 pub struct Record {
-    /// Op, ticks and stack.
+    /// Op, tick difference and stack node.
     pub head: u64,
-    /// Address and size, or what the op says.
+    /// Address and size, or the value that the op defines.
     pub body: u64,
 }
 
-/// What a record says. Numbers are written out, never reused; 1..=25 equal the tape's entry
-/// numbers.
+/// The kind of a record. Each number is written out and never reused. The numbers from 1 to 25
+/// equal the entry numbers of the tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Op(pub u8);
 
@@ -50,7 +53,7 @@ impl Op {
     pub const NEW: Op = Op(10);
     /// Allocation by C++ `operator new[]` in any form.
     pub const NEW_ARRAY: Op = Op(11);
-    /// The second half of a resize by `realloc`: new address and size, stack.
+    /// The second half of a resize by `realloc`, with the new address, the new size and the stack.
     pub const RESIZE: Op = Op(12);
     /// The second half of a resize by `reallocarray`.
     pub const RESIZE_ARRAY: Op = Op(13);
@@ -66,129 +69,137 @@ impl Op {
     pub const DELETE: Op = Op(24);
     /// Free by C++ `operator delete[]` in any form.
     pub const DELETE_ARRAY: Op = Op(25);
-    /// The first half of a resize: the old address is given back. Not an event of its own.
+    /// The first half of a resize, which frees the old address. It is not an event of its own.
     pub const RESIZE_BEGIN: Op = Op(30);
-    /// In place of the second half: the resize failed, the old block lives on. Not an event.
+    /// Replaces the second half of a resize that failed: the old block stays live. It is not an
+    /// event.
     pub const RESIZE_FAILED: Op = Op(31);
-    /// In place of the second half: `realloc(p, 0)` freed the block. An event, a free.
+    /// Replaces the second half when `realloc(p, 0)` freed the block. It counts as a free.
     pub const RESIZE_FREED: Op = Op(32);
-    /// Prefix: word 1 is the stamp, absolute.
-    pub const STAMP: Op = Op(40);
-    /// Prefix: address and size in full.
-    pub const WIDE: Op = Op(41);
-    /// Word 1 events of this thread found no room between the record before and the one behind.
-    pub const LOST: Op = Op(42);
-    /// Word 1 is the mean bytes between this thread's samples from here on, 0 that every event is
-    /// recorded. Bit 6 of word 0: it does not hold for the next event yet, only for those behind
-    /// it.
-    pub const INTERVAL: Op = Op(43);
+    /// Prefix whose word 1 is the absolute timestamp.
+    pub const TIMESTAMP: Op = Op(40);
+    /// Prefix with the full address and size of the event that follows.
+    pub const EXTENDED: Op = Op(41);
+    /// Reports a gap: word 1 is the number of events of this thread that were dropped between the
+    /// record before it and the record after it.
+    pub const DROPPED: Op = Op(42);
+    /// Reports a change of the sampling interval: word 1 is the mean number of bytes between this
+    /// thread's samples from here on, or 0 if every event is recorded. If bit 6 of word 0 is set,
+    /// the interval holds only after the next event.
+    pub const SAMPLE_INTERVAL: Op = Op(43);
 
-    /// An allocation.
+    const FIRST_ALLOC: u8 = Op::MALLOC.0;
+    const LAST_ALLOC: u8 = Op::NEW_ARRAY.0;
+    const FIRST_FREE: u8 = Op::FREE.0;
+    const LAST_FREE: u8 = Op::DELETE_ARRAY.0;
+
+    /// Returns whether the record is an allocation.
     pub const fn is_alloc(self) -> bool {
-        matches!(self.0, 1..=11)
+        matches!(self.0, Op::FIRST_ALLOC..=Op::LAST_ALLOC)
     }
-    /// A whole free.
+    /// Returns whether the record is a free that is not part of a resize.
     pub const fn is_free(self) -> bool {
-        matches!(self.0, 20..=25)
+        matches!(self.0, Op::FIRST_FREE..=Op::LAST_FREE)
     }
-    /// The second half of a successful resize.
+    /// Returns whether the record is the second half of a successful resize.
     pub const fn is_resize(self) -> bool {
-        matches!(self.0, 12 | 13)
+        matches!(self, Op::RESIZE | Op::RESIZE_ARRAY)
     }
-    /// Counts as one event in the ledger.
+    /// Returns whether the record counts as one event in the accounting.
     pub const fn is_event(self) -> bool {
-        self.is_alloc() || self.is_free() || self.is_resize() || self.0 == 32
+        self.is_alloc() || self.is_free() || self.is_resize() || matches!(self, Op::RESIZE_FREED)
     }
 }
 
-/// Bits of the tick difference.
+/// Number of bits of the tick difference.
 pub const DELTA_BITS: u32 = 30;
-/// Differences from here on need an [`Op::STAMP`].
+/// The first tick difference that needs an [`Op::TIMESTAMP`] prefix.
 pub const DELTA_LIMIT: u64 = 1 << DELTA_BITS;
-/// Stack nodes from here on cannot be named.
+/// The first stack node number that a record cannot hold.
 pub const STACK_LIMIT: u32 = 1 << 28;
 const SIZE_BITS: u32 = 20;
 const SIZE_LIMIT: u64 = 1 << SIZE_BITS;
 
-/// One finished call, or half of a resize, before it is encoded.
+/// One finished call of an allocator function, or half of a resize, before it is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// The kind of the record.
     pub op: Op,
-    /// Stack node; 0 for none.
+    /// The node of the call stack; 0 for none.
     pub stack: u32,
-    /// The block.
+    /// The address of the block.
     pub address: u64,
-    /// Requested bytes; 0 for a give-back.
+    /// The requested bytes; 0 for a deallocation.
     pub size: u64,
 }
 
 impl Event {
-    /// Whether address and size fit into one record.
+    /// Returns whether address and size fit into one record.
     #[inline(always)]
-    pub const fn is_narrow(self) -> bool {
+    pub const fn is_compact(self) -> bool {
         self.size < SIZE_LIMIT && self.address & 7 == 0 && self.address >> 47 == 0
     }
 
-    /// The record of a narrow event; `delta` must be below [`DELTA_LIMIT`], `stack` below
-    /// [`STACK_LIMIT`].
+    /// Returns the record of a compact event. `delta` must be below [`DELTA_LIMIT`], and `stack`
+    /// below [`STACK_LIMIT`].
     #[inline(always)]
-    pub const fn narrow(self, delta: u64) -> Record {
+    pub const fn compact(self, delta: u64) -> Record {
         Record {
             head: self.op.0 as u64 | delta << 6 | (self.stack as u64) << 36,
             body: (self.address >> 3) << SIZE_BITS | self.size,
         }
     }
 
-    /// The two records of any event: prefix and event.
-    pub const fn wide(self, delta: u64) -> [Record; 2] {
-        let prefix = Record { head: Op::WIDE.0 as u64 | self.size << 6, body: self.address };
-        [prefix, Event { address: 0, size: 0, ..self }.narrow(delta)]
+    /// Returns the two records, prefix and event, of an event of any address and size.
+    pub const fn extended(self, delta: u64) -> [Record; 2] {
+        let prefix = Record { head: Op::EXTENDED.0 as u64 | self.size << 6, body: self.address };
+        [prefix, Event { address: 0, size: 0, ..self }.compact(delta)]
     }
 }
 
 impl Record {
-    /// The prefix that sets the stamp.
+    /// Returns the prefix that sets the timestamp.
     #[inline(always)]
-    pub const fn stamp(ticks: u64) -> Record {
-        Record { head: Op::STAMP.0 as u64, body: ticks }
+    pub const fn timestamp(ticks: u64) -> Record {
+        Record { head: Op::TIMESTAMP.0 as u64, body: ticks }
     }
-    /// The mark of a gap.
-    pub const fn lost(events: u64) -> Record {
-        Record { head: Op::LOST.0 as u64, body: events }
+    /// Returns the record that reports a gap of `events` dropped events.
+    pub const fn dropped(events: u64) -> Record {
+        Record { head: Op::DROPPED.0 as u64, body: events }
     }
-    /// The change of the sampling interval.
-    pub const fn interval(mean: u64, behind_next: bool) -> Record {
-        Record { head: Op::INTERVAL.0 as u64 | (behind_next as u64) << 6, body: mean }
+    /// Returns the record of a change of the sampling interval to `mean` bytes. With `after_next`
+    /// the change holds only after the next event.
+    pub const fn sample_interval(mean: u64, after_next: bool) -> Record {
+        Record { head: Op::SAMPLE_INTERVAL.0 as u64 | (after_next as u64) << 6, body: mean }
     }
-    /// What the record says.
+    /// Returns the kind of the record.
     #[inline(always)]
     pub const fn op(self) -> Op {
         Op((self.head & 63) as u8)
     }
-    /// Ticks since the thread's last stamp.
+    /// Returns the ticks since the thread's last timestamp.
     #[inline(always)]
     pub const fn delta(self) -> u64 {
         self.head >> 6 & (DELTA_LIMIT - 1)
     }
-    /// Stack node.
+    /// Returns the stack node of the event.
     #[inline(always)]
     pub const fn stack(self) -> u32 {
         (self.head >> 36) as u32
     }
-    /// Address of a narrow event.
+    /// Returns the address of a compact event.
     #[inline(always)]
     pub const fn address(self) -> u64 {
         self.body >> SIZE_BITS << 3
     }
-    /// Size of a narrow event.
+    /// Returns the size of a compact event.
     #[inline(always)]
     pub const fn size(self) -> u64 {
         self.body & (SIZE_LIMIT - 1)
     }
-    /// Size in a [`Op::WIDE`] prefix; the address is `body`.
+    /// Returns the size in an [`Op::EXTENDED`] prefix, whose address is `body`.
     #[inline(always)]
-    pub const fn wide_size(self) -> u64 {
+    pub const fn extended_size(self) -> u64 {
         self.head >> 6
     }
 }
@@ -198,19 +209,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn narrow_and_wide_come_back() {
+    fn compact_and_extended_events_round_trip() {
         for address in [0x8u64, 0x7fff_ffff_fff8, 0x5555_5555_6010, 0x1001, 1 << 50] {
             for size in [0u64, 1, 0xf_ffff, 0x10_0000, 1 << 40] {
                 let event = Event { op: Op::NEW, stack: STACK_LIMIT - 1, address, size };
-                let narrow = address & 7 == 0 && address < 1 << 47 && size < 1 << 20;
-                assert_eq!(event.is_narrow(), narrow);
-                let (found_address, found_size, last) = if narrow {
-                    let record = event.narrow(DELTA_LIMIT - 1);
+                let compact = address & 7 == 0 && address < 1 << 47 && size < 1 << 20;
+                assert_eq!(event.is_compact(), compact);
+                let (found_address, found_size, last) = if compact {
+                    let record = event.compact(DELTA_LIMIT - 1);
                     (record.address(), record.size(), record)
                 } else {
-                    let [prefix, last] = event.wide(DELTA_LIMIT - 1);
-                    assert_eq!(prefix.op(), Op::WIDE);
-                    (prefix.body, prefix.wide_size(), last)
+                    let [prefix, last] = event.extended(DELTA_LIMIT - 1);
+                    assert_eq!(prefix.op(), Op::EXTENDED);
+                    (prefix.body, prefix.extended_size(), last)
                 };
                 assert_eq!((found_address, found_size), (address, size));
                 assert_eq!((last.op(), last.delta(), last.stack()), (Op::NEW, DELTA_LIMIT - 1, STACK_LIMIT - 1));

@@ -25,7 +25,7 @@ pub const NOTICE_PATH: usize = 1024;
 /// Why a program cannot be traced, as the library in its maker saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Why {
+pub enum UntracedReason {
     /// It has no interpreter, so nothing loads the library.
     Static = 1,
     /// It gets another user's or group's rights, or capabilities: the loader takes no library from
@@ -47,19 +47,19 @@ pub enum Why {
     Sanitizer = 9,
 }
 
-impl Why {
+impl UntracedReason {
     /// From its number.
-    pub const fn of(number: u32) -> Option<Why> {
+    pub const fn of(number: u32) -> Option<UntracedReason> {
         match number {
-            1 => Some(Why::Static),
-            2 => Some(Why::Rights),
-            3 => Some(Why::Narrow),
-            4 => Some(Why::Environment),
-            5 => Some(Why::Unreachable),
-            6 => Some(Why::Descriptors),
-            7 => Some(Why::Sandbox),
-            8 => Some(Why::Busy),
-            9 => Some(Why::Sanitizer),
+            1 => Some(UntracedReason::Static),
+            2 => Some(UntracedReason::Rights),
+            3 => Some(UntracedReason::Narrow),
+            4 => Some(UntracedReason::Environment),
+            5 => Some(UntracedReason::Unreachable),
+            6 => Some(UntracedReason::Descriptors),
+            7 => Some(UntracedReason::Sandbox),
+            8 => Some(UntracedReason::Busy),
+            9 => Some(UntracedReason::Sanitizer),
             _ => None,
         }
     }
@@ -67,15 +67,15 @@ impl Why {
     /// For a person.
     pub const fn text(self) -> &'static str {
         match self {
-            Why::Static => "it is statically linked",
-            Why::Rights => "it runs with other rights (setuid), and then no library is preloaded",
-            Why::Narrow => "it is a 32-bit program",
-            Why::Environment => "its environment names no library to preload",
-            Why::Unreachable => "it cannot reach the recorder from its root or mount namespace",
-            Why::Descriptors => "it has no descriptor left with which to reach the recorder",
-            Why::Sandbox => "its sandbox does not let it reach the recorder",
-            Why::Busy => "it no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS)",
-            Why::Sanitizer => "it was built with a sanitizer, which must be loaded first",
+            UntracedReason::Static => "it is statically linked",
+            UntracedReason::Rights => "it runs with other rights (setuid), and then no library is preloaded",
+            UntracedReason::Narrow => "it is a 32-bit program",
+            UntracedReason::Environment => "its environment names no library to preload",
+            UntracedReason::Unreachable => "it cannot reach the recorder from its root or mount namespace",
+            UntracedReason::Descriptors => "it has no descriptor left with which to reach the recorder",
+            UntracedReason::Sandbox => "its sandbox does not let it reach the recorder",
+            UntracedReason::Busy => "it no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS)",
+            UntracedReason::Sanitizer => "it was built with a sanitizer, which must be loaded first",
         }
     }
 }
@@ -87,7 +87,7 @@ pub struct Notice {
     /// The process, as its maker knows it; 0 for the sender itself.
     pub pid: u32,
     /// Why.
-    pub why: Why,
+    pub why: UntracedReason,
 }
 
 impl Notice {
@@ -102,7 +102,7 @@ impl Notice {
     pub fn decode(bytes: &[u8]) -> Option<Notice> {
         let head = bytes.get(..HELLO_BYTES)?;
         let hello = Hello::decode_any(head).filter(|hello| hello.origin == ORIGIN_NOTICE)?;
-        Some(Notice { pid: hello.pid, why: Why::of(hello.page_size)? })
+        Some(Notice { pid: hello.pid, why: UntracedReason::of(hello.page_size)? })
     }
 }
 
@@ -117,7 +117,7 @@ pub struct Hello {
     /// Bytes of a page.
     pub page_size: u32,
     /// Bytes of address space that its limit leaves it; `u64::MAX` without a limit.
-    pub address_room: u64,
+    pub address_space: u64,
     /// For a fork child: ticks just before the fork, or `fork_age` after it; 0 when not known.
     pub fork_tick: u64,
     /// For a child of a fork that was not seen: nanoseconds from the fork to `fork_tick`.
@@ -173,7 +173,7 @@ impl Hello {
         put(&mut out, 12, &self.origin.to_le_bytes());
         put(&mut out, 16, &self.page_size.to_le_bytes());
         put(&mut out, 20, &self.parent_pid.to_le_bytes());
-        put(&mut out, 24, &self.address_room.to_le_bytes());
+        put(&mut out, 24, &self.address_space.to_le_bytes());
         put(&mut out, 32, &self.fork_tick.to_le_bytes());
         put(&mut out, 40, &self.fork_age.to_le_bytes());
         out
@@ -190,7 +190,7 @@ impl Hello {
             origin: u32::from_le_bytes(get(bytes, 12)),
             page_size: u32::from_le_bytes(get(bytes, 16)),
             parent_pid: u32::from_le_bytes(get(bytes, 20)),
-            address_room: u64::from_le_bytes(get(bytes, 24)),
+            address_space: u64::from_le_bytes(get(bytes, 24)),
             fork_tick: u64::from_le_bytes(get(bytes, 32)),
             fork_age: u64::from_le_bytes(get(bytes, 40)),
         })
@@ -223,11 +223,11 @@ mod tests {
 
     #[test]
     fn both_ways() {
-        let (address_room, fork_tick, fork_age) = (u64::MAX, 9, 8);
-        let hello = Hello { pid: 7, origin: 1, page_size: 4096, address_room, fork_tick, fork_age, parent_pid: 6 };
+        let (address_space, fork_tick, fork_age) = (u64::MAX, 9, 8);
+        let hello = Hello { pid: 7, origin: 1, page_size: 4096, address_space, fork_tick, fork_age, parent_pid: 6 };
         assert_eq!((Hello::decode(&hello.encode()), Notice::decode(&hello.encode())), (Some(hello), None));
         for number in 0..10 {
-            let Some(why) = Why::of(number) else { continue };
+            let Some(why) = UntracedReason::of(number) else { continue };
             let notice = Notice { pid: 5, why };
             let message = [&notice.encode()[..], b"/bin/x"].concat();
             assert_eq!((why as u32, Notice::decode(&message)), (number, Some(notice)));

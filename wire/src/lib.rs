@@ -1,12 +1,13 @@
-//! What crosses from the traced process to the recorder, as bytes in memory that both map.
+//! The protocol between a traced process and the recorder: the layout of the memory that both map,
+//! and the messages of the handshake.
 //!
-//! The preload writes events, stack nodes and modules; the recorder makes the memory, reads them,
-//! and writes only the words that are its own (`tail`, `state`, `heartbeat`, slots given back).
-//! Neither trusts the other: every number read from the other side is bounded before use. No
-//! dependency, no `std`, no `alloc`: this crate lives inside the traced process.
+//! The preload writes events, stack nodes and modules. The recorder creates the memory, reads them,
+//! and writes only its own fields (`tail`, `state`, `heartbeat`, the state of freed slots). Neither
+//! side trusts the other: every number from the other side is bounded before use. The crate has no
+//! dependencies and uses neither `std` nor `alloc`, since it is linked into the traced process.
 //!
-//! [`WIRE_VERSION`] rises whenever a layout, a number or a meaning changes. The hello carries it; a
-//! mismatch is refused and the program runs untraced.
+//! [`WIRE_VERSION`] rises whenever a layout, a number or a meaning changes. The hello message
+//! carries it. The recorder refuses another version, and the program then runs untraced.
 #![no_std]
 
 pub mod area;
@@ -23,6 +24,6 @@ pub use area::{Area, Header, Layout, Params, SlotControl};
 pub use event::{Event, Op, Record};
 pub use nodes::Node;
 
-/// Version of everything in this crate. 1: the first. 2: gate, [`Op::INTERVAL`]. 3: timestamps at
-/// the tail. 4: bounded waits. 5: the board, `own_malloc`. 6: rings of different sizes.
+/// Version of the protocol. 1: the first. 2: `activation`, [`Op::SAMPLE_INTERVAL`]. 3: timestamps
+/// at the tail. 4: bounded waits. 5: the board, `own_malloc`. 6: rings of different sizes.
 pub const WIRE_VERSION: u16 = 6;

@@ -1,33 +1,38 @@
-//! Limits and names that both sides must agree on.
+//! Limits and names that the preload and the recorder share.
 
-/// Environment variable: path of the recorder's socket. Without it the library is inert.
+/// Environment variable with the path of the recorder's socket. Without it the library does
+/// nothing.
 pub const ENV_SOCKET: &str = "HEAPTAPE_SOCKET";
-/// Most frames of one stack; outer frames beyond it are cut and the node is marked
-/// [`crate::nodes::CUT`].
+/// The most frames of one stack. Outer frames beyond it are left out, and the node has the flag
+/// [`crate::nodes::TRUNCATED`].
 pub const MAX_FRAMES: usize = 1024;
-/// Longest time that an attach may take, milliseconds.
+/// The longest time that an attach may take by default, in milliseconds.
 pub const ATTACH_MS: u64 = 50;
-/// Environment variable: another longest time. It lengthens the wait for a recorder that is busy;
-/// one that is stopped or gone is waited for no longer than [`ATTACH_MS`].
-pub const ENV_ATTACH: &str = "HEAPTAPE_ATTACH_MS";
-/// What `heaptape record` allows: on a machine at full load its turn may come late, and the
-/// program's start is the one chance.
+/// Environment variable that replaces [`ATTACH_MS`]. It lengthens the wait for a recorder that is
+/// busy; the wait for one that is stopped or gone stays [`ATTACH_MS`].
+pub const ENV_ATTACH_MS: &str = "HEAPTAPE_ATTACH_MS";
+/// The longest time that `heaptape record` allows for an attach, in milliseconds. On a machine at
+/// full load the recorder may be scheduled late, and a program has one chance to attach, at its
+/// start.
 pub const RECORD_ATTACH_MS: u64 = 2_000;
-/// The most that [`ENV_ATTACH`] can ask for.
-pub const MOST_ATTACH_MS: u64 = 10_000;
-/// Default bytes of the ring of each of the first threads: 65,536 records. Measured: 64 KiB stalls,
-/// 1 to 16 MiB are alike.
+/// The largest value of [`ENV_ATTACH_MS`].
+pub const MAX_ATTACH_MS: u64 = 10_000;
+/// Default size of the ring of each of the first threads, in bytes: 65,536 records. Measured: with
+/// 64 KiB threads stall; 1 to 16 MiB perform alike.
 pub const RING_BYTES: u64 = 1 << 20;
-/// Bytes of a ring at least, unless all are smaller: those of programs with many threads.
-pub const LEAST_RING_BYTES: u64 = 32 << 10;
-/// Records after which a thread looks at the header again, whether there is room or not: 0.1 ns a
-/// record.
-pub const STRIDE: u64 = 128;
-/// Default number of thread slots. Address space is all that an unused slot costs.
+/// The smallest size of a ring in a program with many threads, in bytes, unless all rings are
+/// smaller.
+pub const MIN_RING_BYTES: u64 = 32 << 10;
+/// Number of records after which a thread reads the header again, even if its ring has space. This
+/// costs 0.1 ns per record.
+pub const HEADER_CHECK_RECORDS: u64 = 128;
+/// Default number of thread slots. An unused slot costs only address space.
 pub const SLOTS: u32 = 16_384;
-/// Default capacity of the stack-node table (16 bytes each, touched as they are used).
+/// Default capacity of the stack table. Each node has 16 bytes, which are touched when it is used.
 pub const NODES: u32 = 1 << 24;
-/// Most modules of one process image, each load of a plugin counted; a KiB of sparse memory each.
+/// The most modules of one process, where each load of a plugin counts. Each entry is a KiB of
+/// sparse memory.
 pub const MODULES: u32 = 16_384;
-/// Longest wait for room in a ring while the recorder shows no sign of life, milliseconds, in all.
+/// The longest total wait for space in a ring while the recorder shows no sign of life, in
+/// milliseconds.
 pub const WAIT_MS: u64 = 2_000;

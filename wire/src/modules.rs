@@ -1,69 +1,70 @@
-//! Modules (mapped ELF objects) as the preload meets them while unwinding: appended before the
-//! first node that lies in them, so that the recorder knows them even when the process ends before
-//! anybody can look at its maps.
+//! The table of modules (mapped ELF objects) that the preload finds while it unwinds. A module is
+//! appended before the first node with an address in it, so that the recorder knows it even if the
+//! process ends before its maps can be read.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Longest path that an entry holds; longer ones are cut.
-pub const PATH: usize = 928;
-/// Longest build-id that an entry holds.
-pub const BUILD_ID: usize = 32;
+/// The longest path that an entry holds, in bytes. Longer paths are truncated.
+pub const MAX_PATH: usize = 928;
+/// The longest build-id that an entry holds, in bytes.
+pub const MAX_BUILD_ID: usize = 32;
 
-/// One module.
+/// One entry of the module table.
 #[derive(Debug)]
 #[repr(C, align(1024))]
 pub struct ModuleEntry {
-    /// First address of the mapping.
+    /// The first address of the mapping.
     pub start: AtomicU64,
-    /// First address behind it.
+    /// The first address after the mapping.
     pub end: AtomicU64,
-    /// Load bias.
+    /// The load bias of the object.
     pub bias: AtomicU64,
-    /// Nodes claimed when the module was met: it names addresses of nodes from here on.
+    /// Number of nodes that had been claimed when the module was found. The entry applies to nodes
+    /// from this number on.
     pub first_node: AtomicU32,
-    /// Nodes claimed when it was unmapped; 0 while it is mapped.
-    pub gone_node: AtomicU32,
-    /// Written last, Release: 1 when the entry is whole.
+    /// Number of nodes that had been claimed when the module was unmapped; 0 while it is mapped.
+    pub unmapped_node: AtomicU32,
+    /// 1 when the entry is complete. Written last, with Release.
     pub ready: AtomicU32,
-    /// Bytes of the path.
+    /// Length of the path in bytes.
     pub path_length: AtomicU32,
-    /// Bytes of the build-id.
+    /// Length of the build-id in bytes.
     pub build_id_length: AtomicU32,
     reserved: AtomicU32,
-    path: [AtomicU8; PATH],
-    build_id: [AtomicU8; BUILD_ID],
+    path: [AtomicU8; MAX_PATH],
+    build_id: [AtomicU8; MAX_BUILD_ID],
 }
 
 const _: () = assert!(size_of::<ModuleEntry>() == 1024);
 
 impl ModuleEntry {
-    /// Fills the entry and makes it visible; only the thread that claimed its number does.
+    /// Fills the entry and makes it visible. Only the thread that claimed its number may call this.
     pub fn publish(&self, start: u64, end: u64, bias: u64, first_node: u32, path: &[u8], build_id: &[u8]) {
         self.start.store(start, Relaxed);
         self.end.store(end, Relaxed);
         self.bias.store(bias, Relaxed);
         self.first_node.store(first_node, Relaxed);
-        path.iter().zip(&self.path).for_each(|(byte, place)| place.store(*byte, Relaxed));
-        self.path_length.store(path.len().min(PATH) as u32, Relaxed);
-        build_id.iter().zip(&self.build_id).for_each(|(byte, place)| place.store(*byte, Relaxed));
-        self.build_id_length.store(build_id.len().min(BUILD_ID) as u32, Relaxed);
+        path.iter().zip(&self.path).for_each(|(byte, target)| target.store(*byte, Relaxed));
+        self.path_length.store(path.len().min(MAX_PATH) as u32, Relaxed);
+        build_id.iter().zip(&self.build_id).for_each(|(byte, target)| target.store(*byte, Relaxed));
+        self.build_id_length.store(build_id.len().min(MAX_BUILD_ID) as u32, Relaxed);
         self.ready.store(1, Release);
     }
 
-    /// Whether the entry is whole.
+    /// Returns whether the entry is complete.
     pub fn is_ready(&self) -> bool {
         self.ready.load(Acquire) != 0
     }
 
-    /// Copies the path into `out`; gives its length.
-    pub fn path(&self, out: &mut [u8; PATH]) -> usize {
-        self.path.iter().zip(out.iter_mut()).for_each(|(byte, place)| *place = byte.load(Relaxed));
-        (self.path_length.load(Relaxed) as usize).min(PATH)
+    /// Copies the path into `out` and returns its length.
+    pub fn path(&self, out: &mut [u8; MAX_PATH]) -> usize {
+        self.path.iter().zip(out.iter_mut()).for_each(|(byte, target)| *target = byte.load(Relaxed));
+        (self.path_length.load(Relaxed) as usize).min(MAX_PATH)
     }
 
-    /// Copies the build-id into `out`; gives its length.
-    pub fn build_id(&self, out: &mut [u8; BUILD_ID]) -> usize {
-        self.build_id.iter().zip(out.iter_mut()).for_each(|(byte, place)| *place = byte.load(Relaxed));
-        (self.build_id_length.load(Relaxed) as usize).min(BUILD_ID)
+    /// Copies the build-id into `out` and returns its length.
+    pub fn build_id(&self, out: &mut [u8; MAX_BUILD_ID]) -> usize {
+        self.build_id.iter().zip(out.iter_mut()).for_each(|(byte, target)| *target = byte.load(Relaxed));
+        (self.build_id_length.load(Relaxed) as usize).min(MAX_BUILD_ID)
     }
 }

@@ -1,72 +1,77 @@
-//! The prefix tree of stacks: node = (caller's node, return address). Appended by the preload,
-//! dense from number 1, callers first; node 0 is the empty stack. A node is written before any
-//! index or event names it, so a reader that got the number from an event finds it whole.
+//! The stack table: a prefix tree of call stacks, whose nodes are pairs of the caller's node and a
+//! return address. The preload appends nodes, numbered from 1 without gaps, callers first. Node 0
+//! is the empty stack. A node is written before any index or event refers to it, so a reader that
+//! has its number from an event finds it complete.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Mark of every written node, so that a hole (claimed but never written: its thread was killed) is
-/// seen.
+/// Flag of every written node. A node without it is a hole: it was claimed and never written,
+/// because its thread was killed.
 pub const WRITTEN: u32 = 0x80;
-/// The step to this node's caller was guessed.
-pub const GUESS: u32 = 1;
-/// The stack goes on outwards but was cut here.
-pub const CUT: u32 = 2;
-/// The address was interrupted by a signal: the address of an instruction, not of a return.
+/// Flag: the step to this node's caller was guessed.
+pub const GUESSED: u32 = 1;
+/// Flag: the stack has more outer frames, which were left out.
+pub const TRUNCATED: u32 = 2;
+/// Flag: the frame was interrupted by a signal, so its address is that of the next instruction, not
+/// a return address.
 pub const SIGNAL: u32 = 4;
-/// The address lies in a module that has been unmapped since: not to be shared with later stacks.
+/// Flag: the address belongs to a module that has been unmapped since. Later stacks do not share
+/// the node.
 pub const RETIRED: u32 = 8;
 
-/// One node: `address`, then `parent | flags << 32`.
+/// One node as stored in shared memory.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
 pub struct Node {
     address: AtomicU64,
-    rest: AtomicU64,
+    /// `parent | flags << 32`.
+    parent_and_flags: AtomicU64,
 }
 
-/// A node's values.
+/// The decoded content of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Value {
-    /// The caller's node.
+pub struct NodeValue {
+    /// The number of the caller's node.
     pub parent: u32,
-    /// Return address.
+    /// The return address of the frame.
     pub address: u64,
-    /// Sum of the flags of this module.
+    /// The union of the flags that this module defines.
     pub flags: u32,
 }
 
 impl Node {
-    /// Writes the node; only the thread that claimed its number does.
+    /// Writes the node. Only the thread that claimed its number may call this.
     #[inline(always)]
-    pub fn write(&self, value: Value) {
+    pub fn write(&self, value: NodeValue) {
         self.address.store(value.address, Relaxed);
-        self.rest.store(u64::from(value.parent) | u64::from(value.flags | WRITTEN) << 32, Relaxed);
+        self.parent_and_flags.store(u64::from(value.parent) | u64::from(value.flags | WRITTEN) << 32, Relaxed);
     }
 
-    /// The values as they stand; a hole has no [`WRITTEN`] flag.
+    /// Returns the current content. A hole has no [`WRITTEN`] flag.
     #[inline(always)]
-    pub fn read(&self) -> Value {
-        let rest = self.rest.load(Relaxed);
-        Value { parent: rest as u32, address: self.address.load(Relaxed), flags: (rest >> 32) as u32 }
+    pub fn read(&self) -> NodeValue {
+        let packed = self.parent_and_flags.load(Relaxed);
+        NodeValue { parent: packed as u32, address: self.address.load(Relaxed), flags: (packed >> 32) as u32 }
     }
 
-    /// Adds [`RETIRED`].
+    /// Adds the flag [`RETIRED`].
     pub fn retire(&self) {
-        self.rest.fetch_or(u64::from(RETIRED) << 32, Relaxed);
+        self.parent_and_flags.fetch_or(u64::from(RETIRED) << 32, Relaxed);
     }
 }
 
-/// Reads node `number` of a table, judged as bytes of a stranger: `None` for a hole, a number out
-/// of range, or a parent that is not smaller than its child (the tree would have a loop).
+/// Reads node `number` of a table that an untrusted process writes. Returns `None` for a hole, for
+/// a number out of range, and for a parent that is not smaller than its child, which would make a
+/// loop in the tree.
 ///
 /// # Safety
-/// `first` must be the start of `capacity` mapped, readable nodes. The recorder, which made the
-/// area, upholds it.
-pub unsafe fn read(first: *const Node, capacity: u32, number: u32) -> Option<Value> {
+/// `first` must point to the first of `capacity` mapped, readable nodes. The recorder, which
+/// created the area, ensures it.
+pub unsafe fn read(first: *const Node, capacity: u32, number: u32) -> Option<NodeValue> {
     if number == 0 || number >= capacity {
         return None;
     }
-    // SAFETY: number < capacity, and the caller vouches for the table.
+    // SAFETY: `number` is below `capacity`, and all nodes of the table are mapped.
     let value = unsafe { &*first.add(number as usize) }.read();
     (value.flags & WRITTEN != 0 && value.parent < number).then_some(value)
 }

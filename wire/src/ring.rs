@@ -43,7 +43,7 @@ impl Ring {
     }
 
     #[inline(always)]
-    const fn place(&self, position: u64) -> *mut Record {
+    const fn record_at(&self, position: u64) -> *mut Record {
         // SAFETY: masked, so inside the ring.
         unsafe { self.records.add((position & self.mask) as usize) }
     }
@@ -54,16 +54,16 @@ impl Ring {
     pub fn put(&self, position: u64, record: Record) {
         // SAFETY: the place is inside the ring; the reader does not touch it before `head` passes
         // it, and has copied what was there.
-        unsafe { self.place(position).write(record) }
+        unsafe { self.record_at(position).write(record) }
     }
 }
 
 /// Why a ring can no longer be read: its writer is broken or hostile. The ring is closed, others
 /// are unaffected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
-    /// `head` went back.
-    HeadWentBack,
+pub enum RingError {
+    /// `head` is lower than before.
+    HeadDecreased,
     /// `head` is more than the capacity ahead of `tail`.
     HeadTooFar,
 }
@@ -107,22 +107,22 @@ impl Reader {
     /// the caller reads T, lets the writers' store buffers drain (any work of some microseconds),
     /// and polls: if nothing is pending, all stamps before T are in `ready`. `head` is read before
     /// `intent`: both only grow, so equality means that no stamp was being taken in between.
-    pub fn poll(&self, control: &SlotControl) -> Result<Poll, Broken> {
+    pub fn poll(&self, control: &SlotControl) -> Result<Poll, RingError> {
         let head = control.producer.0.head.load(Acquire);
-        let intent = control.producer.0.intent.load(Acquire);
+        let reservation = control.producer.0.reservation.load(Acquire);
         if head < self.tail {
-            return Err(Broken::HeadWentBack);
+            return Err(RingError::HeadDecreased);
         }
         let ready = head - self.tail;
         if ready > self.ring.capacity() {
-            return Err(Broken::HeadTooFar);
+            return Err(RingError::HeadTooFar);
         }
-        Ok(Poll { ready, pending: intent > head })
+        Ok(Poll { ready, pending: reservation > head })
     }
 
     /// Hands `count` records (at most what `poll` found ready) to `sink` in one or two runs, copied
     /// from shared memory, and moves on. The writer may reuse the room only after
-    /// [`Reader::give_back`].
+    /// [`Reader::release`].
     pub fn copy(&mut self, count: u64, mut sink: impl FnMut(&[Record])) {
         const RUN: usize = 256;
         let mut run = [Record::default(); RUN];
@@ -134,7 +134,7 @@ impl Reader {
                 // SAFETY: start + index is inside the ring. The writer is another process, perhaps
                 // a hostile one, that may change the bytes meanwhile: a volatile read of plain
                 // integers takes whatever is there, once, and the copy alone is judged.
-                *record = unsafe { self.ring.place(start + index as u64).read_volatile() };
+                *record = unsafe { self.ring.record_at(start + index as u64).read_volatile() };
             }
             sink(&run[..size]);
             self.tail += size as u64;
@@ -144,7 +144,7 @@ impl Reader {
 
     /// Tells the writer that everything copied so far may be overwritten. True when the writer
     /// waits for it and must be woken (futex on the low half of `tail`).
-    pub fn give_back(&self, control: &SlotControl) -> bool {
+    pub fn release(&self, control: &SlotControl) -> bool {
         control.consumer.0.tail.store(self.tail, Release);
         core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
         control.waiting.0.load(Relaxed) != 0

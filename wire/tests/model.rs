@@ -99,7 +99,7 @@ fn what_is_stamped_before_a_cut_is_published_or_announced() {
             let (ring, clock) = (Arc::clone(&ring), Arc::clone(&clock));
             thread::spawn(move || {
                 for head in 0..CAPACITY {
-                    ring.intent.store(head + 1, Relaxed);
+                    ring.reservation.store(head + 1, Relaxed);
                     let stamp = clock.fetch_add(1, AcqRel);
                     ring.put(head, stamp);
                     ring.head.store(head + 1, Release);
@@ -109,7 +109,7 @@ fn what_is_stamped_before_a_cut_is_published_or_announced() {
         let cut = clock.fetch_add(0, AcqRel);
         // `poll`: head before intent.
         let head = ring.head.load(Acquire);
-        let pending = ring.intent.load(Acquire) > head;
+        let pending = ring.reservation.load(Acquire) > head;
         let published: Vec<u64> = (0..head).map(|position| ring.get(position)).collect();
         writer.join().expect("the writer");
         if !pending {

@@ -6,8 +6,8 @@ use crate::entry::{self, Lane};
 use crate::thread::{self, BEHIND_NEXT, Block, INTERVAL};
 use crate::{attach, sandbox, stamp, sys, tls};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use heaptape_wire::area::{CLOSED, GATE_DORMANT, OVERFLOW_DROP, OVERFLOW_WAIT};
-use heaptape_wire::limits::STRIDE;
+use heaptape_wire::area::{ACTIVATION_DORMANT, CLOSED, OVERFLOW_DROP, OVERFLOW_WAIT};
+use heaptape_wire::limits::HEADER_CHECK_RECORDS;
 
 /// What the recorder wants changed. The event at hand is told as it was begun.
 ///
@@ -24,9 +24,9 @@ pub unsafe fn obey(block: *mut Block) {
         entry::choose(Lane::of_interval(sample_bytes));
         block.lost_untold |= INTERVAL | BEHIND_NEXT;
     }
-    if header.gate.0.load(Relaxed) == GATE_DORMANT {
+    if header.activation.0.load(Relaxed) == ACTIVATION_DORMANT {
         // The block stays as it is until the recorder sees the thread in another slot, or gone.
-        tls::set((&raw const header.gate.0).cast_mut().cast());
+        tls::set((&raw const header.activation.0).cast_mut().cast());
         entry::choose(Lane::Untraced);
     }
 }
@@ -47,7 +47,7 @@ fn find_room(block: &mut Block) -> bool {
     let control = unsafe { &*block.control };
     let mut refresh = |block: &mut Block| {
         let end = control.consumer.0.tail.load(Acquire).wrapping_add(capacity);
-        block.limit = end.min(wanted + STRIDE);
+        block.limit = end.min(wanted + HEADER_CHECK_RECORDS);
         wanted <= end
     };
     // SAFETY: the caller's own block.

@@ -3,7 +3,7 @@
 use super::ENTRIES;
 use crate::{link, sys};
 use core::ffi::{CStr, c_char};
-use heaptape_wire::hello::Why;
+use heaptape_wire::hello::UntracedReason;
 use heaptape_wire::limits::ENV_SOCKET;
 
 /// A list of strings that ends with null.
@@ -61,7 +61,7 @@ fn names_library(address: usize) -> bool {
 
 /// Whether an environment will not bring the library along. One that cannot be read starts no
 /// program at all.
-pub fn in_vain(environment: Option<Strings>) -> Option<Why> {
+pub fn in_vain(environment: Option<Strings>) -> Option<UntracedReason> {
     let (mut library, mut socket) = (false, false);
     let has_value = |start: &[u8], name: &[u8]| {
         let value = start.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"="));
@@ -71,7 +71,7 @@ pub fn in_vain(environment: Option<Strings>) -> Option<Why> {
         library |= start.starts_with(b"LD_PRELOAD=") && names_library(address);
         socket |= has_value(start, ENV_SOCKET.as_bytes());
     });
-    (is_list && !(library && socket)).then_some(Why::Environment)
+    (is_list && !(library && socket)).then_some(UntracedReason::Environment)
 }
 
 /// Makes an environment that does not name this library, of the same strings otherwise. `None` when

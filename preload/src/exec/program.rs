@@ -3,7 +3,7 @@
 use super::sanitizer;
 use crate::sys;
 use core::ffi::CStr;
-use heaptape_wire::hello::Why;
+use heaptape_wire::hello::UntracedReason;
 
 /// A program's file: its head, and whether it gives other rights.
 pub struct File {
@@ -51,7 +51,7 @@ impl File {
     }
 
     /// Why the program will not be recorded, if so.
-    pub fn why(&self) -> Option<Why> {
+    pub fn why(&self) -> Option<UntracedReason> {
         let Some(line) = self.head().strip_prefix(b"#!") else { return self.why_binary() };
         let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii_start();
         let name = line.split(|byte| *byte == b' ' || *byte == b'\t').next()?;
@@ -60,25 +60,25 @@ impl File {
         File::of(CStr::from_bytes_until_nul(&path).ok()?)?.why_binary()
     }
 
-    fn why_binary(&self) -> Option<Why> {
+    fn why_binary(&self) -> Option<UntracedReason> {
         const PT_INTERP: u64 = 3;
         if self.is_privileged {
-            return Some(Why::Rights);
+            return Some(UntracedReason::Rights);
         }
         let head = self.head();
         if !head.starts_with(b"\x7fELF") {
             return None;
         }
         if head.get(4) != Some(&2) {
-            return Some(Why::Narrow);
+            return Some(UntracedReason::Narrow);
         }
         // A table that is further back in the file is not judged.
         let mut segments = self.segments();
         let count = self.number(56, 2)? as usize;
         if segments.any(|segment| segment.kind == PT_INTERP) {
-            return self.has_sanitizer.then_some(Why::Sanitizer);
+            return self.has_sanitizer.then_some(UntracedReason::Sanitizer);
         }
-        (self.segments().count() == count).then_some(Why::Static)
+        (self.segments().count() == count).then_some(UntracedReason::Static)
     }
 
     /// Reads a number of the given size from the head of the file.

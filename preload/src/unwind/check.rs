@@ -11,7 +11,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use heaptape_wire::limits::MAX_FRAMES;
-use heaptape_wire::nodes::{CUT, GUESS, SIGNAL};
+use heaptape_wire::nodes::{GUESSED, SIGNAL, TRUNCATED};
 
 const BACKTRACE_EACH: u64 = 101;
 
@@ -66,11 +66,11 @@ unsafe fn by_walk(block: *mut Block, sp: usize, bp: usize, node: u32, frames: &m
     for frame in &frames[..count] {
         let value = intern::value(number);
         let flags = frame.flags() & NODE_FLAGS;
-        same &= value.address == frame.address && (value.flags & (GUESS | SIGNAL)) == flags & (GUESS | SIGNAL);
+        same &= value.address == frame.address && (value.flags & (GUESSED | SIGNAL)) == flags & (GUESSED | SIGNAL);
         number = value.parent;
-        if value.flags & CUT != 0 || flags & CUT != 0 {
+        if value.flags & TRUNCATED != 0 || flags & TRUNCATED != 0 {
             // Where the depth limit cut is not part of the law; that there was one is.
-            same &= count == intern::settings().max_frames || (flags & CUT != 0 && number == 0);
+            same &= count == intern::settings().max_frames || (flags & TRUNCATED != 0 && number == 0);
             number = 0;
             break;
         }
@@ -106,7 +106,7 @@ unsafe fn by_backtrace(node: u32, addresses: &mut [*mut c_void; MAX_FRAMES]) {
     let mut guessed = false;
     for address in &found[start..] {
         let value = intern::value(number);
-        guessed |= value.flags & (GUESS | CUT) != 0;
+        guessed |= value.flags & (GUESSED | TRUNCATED) != 0;
         same &= value.address == *address as u64 || guessed;
         number = value.parent;
     }

@@ -27,7 +27,7 @@ use super::{Frame, Frames, LIVE_BP, NODE_FLAGS, SPECIAL, USES_BP, rules};
 use crate::intern;
 use crate::thread::Block;
 use heaptape_wire::limits::MAX_FRAMES;
-use heaptape_wire::nodes::{CUT, GUESS, SIGNAL};
+use heaptape_wire::nodes::{GUESSED, SIGNAL, TRUNCATED};
 
 /// The memo and the room for a capture in progress.
 #[repr(C)]
@@ -60,7 +60,7 @@ struct Saved {
 }
 
 /// Flags of a frame that tell of the step from it outwards; the others tell how it was reached.
-const ONWARD: u32 = USES_BP | LIVE_BP | GUESS | CUT;
+const ONWARD: u32 = USES_BP | LIVE_BP | GUESSED | TRUNCATED;
 
 /// In [`Memo::generation`]: what is remembered is another stack than the thread's own. Generations
 /// are multiples of more.
@@ -182,7 +182,7 @@ unsafe fn captured(block: *mut Block, sp: usize, bp: usize) -> u32 {
     let block = unsafe { &mut *block };
     let settings = intern::settings();
     if settings.caller_only {
-        return intern::node(0, walk::first(sp, bp).address, CUT);
+        return intern::node(0, walk::first(sp, bp).address, TRUNCATED);
     }
     if !block.is_on_own_stack(sp) {
         return other(block, sp, bp, settings.max_frames);
@@ -204,7 +204,7 @@ unsafe fn captured(block: *mut Block, sp: usize, bp: usize) -> u32 {
         return deep(memo, first, &mut memory, base, fresh, settings.max_frames).0;
     }
     if base == 0 {
-        memo.is_deep = fresh == settings.max_frames && memo.fresh[fresh - 1].flags() & CUT != 0;
+        memo.is_deep = fresh == settings.max_frames && memo.fresh[fresh - 1].flags() & TRUNCATED != 0;
     }
     let node = store(memo, base, fresh);
     let count = memo.count as usize;
@@ -317,7 +317,7 @@ fn collect<M: Memory>(memo: &mut Memo, first: Frame, memory: &mut M, most: usize
             fresh += 1;
         }
         if fresh >= most {
-            memo.fresh[fresh - 1].mark(CUT);
+            memo.fresh[fresh - 1].mark(TRUNCATED);
             return Walked { base: 0, fresh, is_sure };
         }
         if rule.is_usual() {
@@ -325,7 +325,7 @@ fn collect<M: Memory>(memo: &mut Memo, first: Frame, memory: &mut M, most: usize
             let next = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
             let words = rule.bp_words();
             let Some((found, saved)) = memory.pair(next, next.wrapping_sub(8 * words), sp) else {
-                memo.fresh[fresh - 1].mark(CUT);
+                memo.fresh[fresh - 1].mark(TRUNCATED);
                 return Walked { base: 0, fresh, is_sure: false };
             };
             if found == 0 {
@@ -343,13 +343,13 @@ fn collect<M: Memory>(memo: &mut Memo, first: Frame, memory: &mut M, most: usize
             }
             Next::Guessed(frame, there) => {
                 is_sure = false;
-                memo.fresh[fresh - 1].mark(GUESS);
+                memo.fresh[fresh - 1].mark(GUESSED);
                 Frame { slot, address, bp, how } = frame;
                 sp = there.sp;
             }
             Next::End => return Walked { base: 0, fresh, is_sure },
             Next::Cut => {
-                memo.fresh[fresh - 1].mark(CUT);
+                memo.fresh[fresh - 1].mark(TRUNCATED);
                 return Walked { base: 0, fresh, is_sure: false };
             }
         }
@@ -423,7 +423,7 @@ fn deep<M: Memory>(
     if base + fresh <= most {
         memo.count = 0;
         let Walked { fresh, is_sure, .. } = collect(memo, first, memory, most);
-        memo.is_deep = fresh == most && memo.fresh[fresh - 1].flags() & CUT != 0;
+        memo.is_deep = fresh == most && memo.fresh[fresh - 1].flags() & TRUNCATED != 0;
         return (store(memo, 0, fresh), is_sure);
     }
     let keep = most / 2;
@@ -433,13 +433,13 @@ fn deep<M: Memory>(
     let mut node = 0;
     for index in 0..outer {
         if index == 0 {
-            memo.frames[0].mark(CUT);
+            memo.frames[0].mark(TRUNCATED);
         }
         node = intern::node(node, memo.frames[index].address, memo.frames[index].flags() & NODE_FLAGS);
         memo.nodes[index] = node;
     }
     if outer == 0 {
-        memo.fresh[inner - 1].mark(CUT);
+        memo.fresh[inner - 1].mark(TRUNCATED);
     }
     memo.is_deep = true;
     memo.count = outer as u32;
@@ -467,7 +467,7 @@ fn other(block: &mut Block, sp: usize, bp: usize, most: usize) -> u32 {
         node
     } else {
         if base == 0 {
-            memo.is_deep = fresh == most && memo.fresh[fresh - 1].flags() & CUT != 0;
+            memo.is_deep = fresh == most && memo.fresh[fresh - 1].flags() & TRUNCATED != 0;
         }
         store(memo, base, fresh)
     };

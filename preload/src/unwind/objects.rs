@@ -91,7 +91,7 @@ pub unsafe fn bias_and_name(object: &Object) -> (u64, &'static [u8]) {
 }
 
 /// A build-id, and its length.
-pub type BuildId = ([u8; heaptape_wire::modules::BUILD_ID], usize);
+pub type BuildId = ([u8; heaptape_wire::modules::MAX_BUILD_ID], usize);
 
 /// The build-id note of an object, found through its program headers; of length 0 when it has none,
 /// or when they cannot be read: a program may hide them.

@@ -5,7 +5,7 @@ use super::other::{OtherStack, Pages};
 use super::walk::{self, OwnStack};
 use super::{Frame, rules};
 use core::cell::RefCell;
-use heaptape_wire::nodes::{CUT, SIGNAL};
+use heaptape_wire::nodes::{SIGNAL, TRUNCATED};
 
 const EMPTY: Frame = Frame { slot: 0, address: 0, bp: 0, how: 0 };
 
@@ -49,7 +49,7 @@ fn compare() -> Vec<Frame> {
     let start = theirs.iter().position(|address| *address == ours[0].address).expect("the caller is in both");
     let addresses: Vec<u64> = ours.iter().map(|frame| frame.address).collect();
     assert_eq!(addresses, theirs[start..]);
-    assert!(ours.iter().all(|frame| frame.flags() & CUT == 0));
+    assert!(ours.iter().all(|frame| frame.flags() & TRUNCATED == 0));
     ours
 }
 

@@ -5,7 +5,7 @@ use super::expression;
 use super::machine::{Registers, signal_frame};
 use super::rules::{self, Kind, Rule};
 use super::{Frame, SPECIAL};
-use heaptape_wire::nodes::{CUT, GUESS, SIGNAL};
+use heaptape_wire::nodes::{GUESSED, SIGNAL, TRUNCATED};
 
 /// What may be read of a stack.
 pub trait Memory {
@@ -216,7 +216,7 @@ pub fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> us
         match step(registers, rule_of(&frame), memory) {
             Next::Caller(next, there) => (frame, registers) = (next, there),
             Next::Guessed(next, there) => {
-                frames[count - 1].mark(GUESS);
+                frames[count - 1].mark(GUESSED);
                 (frame, registers) = (next, there);
             }
             Next::End => return count,
@@ -224,7 +224,7 @@ pub fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> us
         }
     }
     if let Some(last) = frames[..count].last_mut() {
-        last.mark(CUT);
+        last.mark(TRUNCATED);
     }
     count
 }

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
-use wire::area::{GATE_DORMANT, GATE_OPEN};
+use wire::area::{ACTIVATION_DORMANT, ACTIVATION_ENABLED};
 
 /// What an event costs the program, nanoseconds: one that is recorded with its stack, and one that
 /// sampling passes over. Measured by `scripts/bench --only micro` and the reference prototypes; the
@@ -135,8 +135,8 @@ impl Client {
     pub fn command(&self) {
         let header = self.session.mapping.header();
         header.sample_bytes.store(self.interval, Relaxed);
-        let gate = if self.choice.mode == Mode::Off { GATE_DORMANT } else { GATE_OPEN };
-        header.gate.0.store(gate, Release);
+        let activation = if self.choice.mode == Mode::Off { ACTIVATION_DORMANT } else { ACTIVATION_ENABLED };
+        header.activation.0.store(activation, Release);
     }
 
     /// Moves the sampling interval so that what it costs stays below the budget. A step at most

@@ -147,7 +147,7 @@ impl Service {
         session.limit.records.store(self.config.budget.events.saturating_mul(2), Relaxed);
         // The gate stands before the area is handed over.
         if choice.mode == Mode::Off {
-            session.mapping.header().gate.0.store(wire::area::GATE_DORMANT, Relaxed);
+            session.mapping.header().activation.0.store(wire::area::ACTIVATION_DORMANT, Relaxed);
         }
         if !caller.accept(&session.mapping, &area) {
             return Ok(());
@@ -313,7 +313,7 @@ impl Service {
         }
         let Client { epoch, label, session, name, .. } = client;
         // Children that share the gate's page attach for themselves.
-        session.mapping.header().gate.0.store(wire::area::GATE_OPEN, Relaxed);
+        session.mapping.header().activation.0.store(wire::area::ACTIVATION_ENABLED, Relaxed);
         let (part, stats) = (session.folder.clone(), Arc::clone(&session.stats));
         self.ending.insert(session.id, Ending { epoch, label, exit, keeps, part, stats, name });
         let _ = self.stages.commands.send(Command::End(session.id, end));

@@ -1,10 +1,10 @@
 //! Plays the traced process: hello, area, rings, as the wire's comments say.
 
 use heaptape_recorder::sys::{self, Mapping};
-use heaptape_wire::area::{CLOCK_TSC, SLOT_FREE, SLOT_TAKEN};
+use heaptape_wire::area::{CLOCK_TSC, SLOT_CLAIMED, SLOT_FREE};
 use heaptape_wire::event::DELTA_LIMIT;
 use heaptape_wire::hello::{HELLO_BYTES, Hello, REPLY_BYTES, Reply};
-use heaptape_wire::nodes::Value;
+use heaptape_wire::nodes::NodeValue;
 use heaptape_wire::ring::Ring;
 use heaptape_wire::{Event, Layout, Op, Params, Record, SlotControl};
 use nix::sys::socket;
@@ -35,7 +35,7 @@ pub struct Process {
 }
 
 pub fn hello() -> Hello {
-    Hello { pid: std::process::id(), page_size: 4096, address_room: u64::MAX, ..Hello::default() }
+    Hello { pid: std::process::id(), page_size: 4096, address_space: u64::MAX, ..Hello::default() }
 }
 
 impl Process {
@@ -65,7 +65,7 @@ impl Process {
     /// Appends a node.
     pub fn node(&self, parent: u32, address: u64, flags: u32) -> u32 {
         let number = self.mapping.header().nodes_used.0.fetch_add(1, Relaxed);
-        self.mapping.node_cell(number).expect("room").write(Value { parent, address, flags });
+        self.mapping.node_cell(number).expect("room").write(NodeValue { parent, address, flags });
         number
     }
 
@@ -108,7 +108,7 @@ impl Thread {
         let slot = (0..mapping.params().slots)
             .find(|slot| {
                 let owner = &mapping.slot(*slot).expect("a slot").owner.0;
-                owner.state.compare_exchange(SLOT_FREE, SLOT_TAKEN, AcqRel, Relaxed).is_ok()
+                owner.state.compare_exchange(SLOT_FREE, SLOT_CLAIMED, AcqRel, Relaxed).is_ok()
             })
             .expect("a free slot");
         let control = mapping.slot(slot).expect("a slot");
@@ -155,30 +155,30 @@ impl Thread {
             if self.drops {
                 self.lost += 1;
                 self.lost_untold += 1;
-                self.control().producer.0.lost.store(self.lost, Release);
+                self.control().producer.0.dropped.store(self.lost, Release);
                 return false;
             }
             std::thread::yield_now();
         }
         if self.lost_untold > 0 {
             let lost = std::mem::take(&mut self.lost_untold);
-            self.put(Record::lost(lost));
+            self.put(Record::dropped(lost));
         }
-        self.control().producer.0.intent.store(self.head + 1, Relaxed);
+        self.control().producer.0.reservation.store(self.head + 1, Relaxed);
         let now = if self.tsc { sys::tsc() } else { self.process.now() };
         let mut delta = now.saturating_sub(self.stamp);
         if delta >= DELTA_LIMIT {
-            self.put(Record::stamp(now));
+            self.put(Record::timestamp(now));
             delta = 0;
         }
         self.stamp = self.stamp.max(now);
         let event = Event { op, stack, address, size };
-        if event.is_narrow() {
-            self.put(event.narrow(delta));
+        if event.is_compact() {
+            self.put(event.compact(delta));
         } else {
-            event.wide(delta).into_iter().for_each(|record| self.put(record));
+            event.extended(delta).into_iter().for_each(|record| self.put(record));
         }
-        self.control().producer.0.intent.store(self.head, Relaxed);
+        self.control().producer.0.reservation.store(self.head, Relaxed);
         self.publish();
         true
     }
