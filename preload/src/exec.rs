@@ -17,7 +17,7 @@ use crate::{attach, board, real, sys};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use environment::{Strings, in_vain, text, without_library};
-use heaptape_wire::hello::{HELLO_BYTES, NOTICE_PATH, Notice, UntracedReason};
+use heaptape_wire::hello::{HELLO_BYTES, MAX_NOTICE_PATH, Notice, UntracedReason};
 use program::File;
 
 /// How a function names its program.
@@ -121,7 +121,7 @@ unsafe extern "C" fn look(arguments: *const usize, which: usize) -> *mut c_void 
             }
             judged.tell(0);
         });
-        if judged.why == Some(UntracedReason::Sanitizer) {
+        if judged.reason == Some(UntracedReason::Sanitizer) {
             // SAFETY: the arguments that the stub saved.
             unsafe { start_without_library(arguments, which, &judged) };
         }
@@ -138,20 +138,20 @@ unsafe extern "C" fn look(arguments: *const usize, which: usize) -> *mut c_void 
 /// What was found out about a program.
 struct Judged {
     /// Why it will not be recorded, if so.
-    why: Option<UntracedReason>,
+    reason: Option<UntracedReason>,
     /// Its path, with a 0 at its end.
-    path: [u8; NOTICE_PATH],
+    path: [u8; MAX_NOTICE_PATH],
     socket: &'static CStr,
 }
 
 impl Judged {
     fn new(socket: &'static CStr) -> Judged {
-        Judged { why: None, path: [0; NOTICE_PATH], socket }
+        Judged { reason: None, path: [0; MAX_NOTICE_PATH], socket }
     }
 
     /// Judges the program at a path, whose address is the program's own argument.
     fn path(&mut self, path: usize, environment: Option<Strings>) {
-        let mut copy = [0; NOTICE_PATH];
+        let mut copy = [0; MAX_NOTICE_PATH];
         let Some(path) = text(path, &mut copy) else { return };
         self.file(path, path, environment);
     }
@@ -159,15 +159,15 @@ impl Judged {
     /// Judges a file that is called `path`. Returns whether there is such a program.
     fn file(&mut self, file: &CStr, path: &CStr, environment: Option<Strings>) -> bool {
         let Some(file) = File::of(file) else { return false };
-        self.why = file.why().or_else(|| in_vain(environment)).or_else(|| unreachable(self.socket));
-        let length = path.count_bytes().min(NOTICE_PATH - 1);
+        self.reason = file.untraced_reason().or_else(|| in_vain(environment)).or_else(|| unreachable(self.socket));
+        let length = path.count_bytes().min(MAX_NOTICE_PATH - 1);
         self.path[..length].copy_from_slice(&path.to_bytes()[..length]);
         true
     }
 
     /// The same for a name that is looked for in `PATH`.
     fn name(&mut self, name: usize, environment: Option<Strings>) {
-        let mut copy = [0; NOTICE_PATH];
+        let mut copy = [0; MAX_NOTICE_PATH];
         let Some(name) = text(name, &mut copy) else { return };
         if name.to_bytes().contains(&b'/') {
             self.file(name, name, environment);
@@ -175,7 +175,7 @@ impl Judged {
         }
         let name = name.to_bytes_with_nul();
         let folders = sys::environment("PATH").map_or(&b"/bin:/usr/bin"[..], CStr::to_bytes);
-        let mut path = [0; NOTICE_PATH];
+        let mut path = [0; MAX_NOTICE_PATH];
         for folder in folders.split(|byte| *byte == b':') {
             let end = folder.len() + usize::from(!folder.is_empty());
             let Some(room) = path.get_mut(..end + name.len()) else { continue };
@@ -194,8 +194,8 @@ impl Judged {
         let mut link = [0; 32];
         sys::decimal(b"/proc/self/fd/", descriptor as u32, b"", &mut link);
         let Ok(link) = CStr::from_bytes_until_nul(&link) else { return };
-        let mut path = [0; NOTICE_PATH];
-        sys::link(link, &mut path[..NOTICE_PATH - 1]);
+        let mut path = [0; MAX_NOTICE_PATH];
+        sys::link(link, &mut path[..MAX_NOTICE_PATH - 1]);
         if let Ok(path) = CStr::from_bytes_until_nul(&path) {
             self.file(link, path, environment);
         }
@@ -203,8 +203,8 @@ impl Judged {
 
     /// Tells the recorder that the process `pid` (0: this one) runs it unrecorded, if so.
     fn tell(&self, pid: u32) {
-        let length = self.path.iter().position(|byte| *byte == 0).unwrap_or(NOTICE_PATH);
-        tell(self.why, &self.path[..length], self.socket, pid);
+        let length = self.path.iter().position(|byte| *byte == 0).unwrap_or(MAX_NOTICE_PATH);
+        tell(self.reason, &self.path[..length], self.socket, pid);
     }
 }
 
@@ -269,11 +269,11 @@ fn unreachable(socket: &CStr) -> Option<UntracedReason> {
 }
 
 /// Tells the recorder, by the board if the socket cannot be reached; nobody waits for an answer.
-fn tell(why: Option<UntracedReason>, path: &[u8], socket_path: &CStr, pid: u32) {
-    let Some(why) = why else { return };
-    let mut message = [0; HELLO_BYTES + NOTICE_PATH];
-    message[..HELLO_BYTES].copy_from_slice(&Notice { pid, why }.encode());
-    let length = path.len().min(NOTICE_PATH);
+fn tell(reason: Option<UntracedReason>, path: &[u8], socket_path: &CStr, pid: u32) {
+    let Some(reason) = reason else { return };
+    let mut message = [0; HELLO_BYTES + MAX_NOTICE_PATH];
+    message[..HELLO_BYTES].copy_from_slice(&Notice { pid, reason }.encode());
+    let length = path.len().min(MAX_NOTICE_PATH);
     message[HELLO_BYTES..HELLO_BYTES + length].copy_from_slice(&path[..length]);
     let is_sent = sys::socket().is_some_and(|socket| {
         let is_connected = sys::connect(socket, socket_path.to_bytes()) == 0;
@@ -284,7 +284,7 @@ fn tell(why: Option<UntracedReason>, path: &[u8], socket_path: &CStr, pid: u32) 
         is_connected
     });
     if !is_sent {
-        board::post(if pid == 0 { sys::pid() } else { pid }, why, path);
+        board::post(if pid == 0 { sys::pid() } else { pid }, reason, path);
     }
 }
 
@@ -320,13 +320,13 @@ unsafe fn spawning(
     unsafe {
         let number = if pid.is_null() { &raw mut child } else { pid };
         let start = |environment| real(number, path, options[0], options[1], lists[0], environment);
-        let result = match judged.as_ref().and_then(|judged| judged.why) {
+        let result = match judged.as_ref().and_then(|judged| judged.reason) {
             Some(UntracedReason::Sanitizer) => with_other_environment(lists[1], start),
             _ => start(lists[1]),
         };
         // The child runs already: its number is known, and told.
         if result == 0
-            && let Some(judged) = judged.filter(|judged| judged.why.is_some())
+            && let Some(judged) = judged.filter(|judged| judged.reason.is_some())
         {
             let child = *number as u32;
             apart::run(|| judged.tell(child));

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 use std::time::{Duration, Instant};
 use wire::area::{LIVE, MAGIC, Params};
-use wire::hello::{HELLO_BYTES, Hello, NOTICE_PATH, Notice, Reply, UntracedReason};
+use wire::hello::{HELLO_BYTES, Hello, MAX_NOTICE_PATH, Notice, Reply, UntracedReason};
 use wire::{Layout, WIRE_VERSION, limits};
 
 /// Connections that the kernel holds until they are accepted. They are accepted in microseconds,
@@ -284,7 +284,7 @@ impl Door {
     fn hear(&mut self, caller: Caller, visits: &mut Vec<Visit>) {
         // One byte more than the longest message has, so that a longer one is seen to be longer. A
         // plain receive takes no descriptors.
-        let mut bytes = [0; HELLO_BYTES + NOTICE_PATH + 1];
+        let mut bytes = [0; HELLO_BYTES + MAX_NOTICE_PATH + 1];
         let (socket, wait) = (caller.socket.as_raw_fd(), socket::MsgFlags::MSG_DONTWAIT);
         match socket::recv(socket, &mut bytes, wait | socket::MsgFlags::MSG_PEEK) {
             Err(Errno::EAGAIN | Errno::EINTR) => self.keep(caller, visits),
@@ -382,9 +382,9 @@ impl Caller {
 
     fn introduce(self, bytes: &[u8]) -> Option<Visit> {
         let (pid, uid) = (self.pid, self.uid);
-        if let Some(notice) = Notice::decode(bytes).filter(|_| bytes.len() <= HELLO_BYTES + NOTICE_PATH) {
+        if let Some(notice) = Notice::decode(bytes).filter(|_| bytes.len() <= HELLO_BYTES + MAX_NOTICE_PATH) {
             let path = bytes.get(HELLO_BYTES..).unwrap_or_default().to_vec();
-            return Some(Visit::Notice { from: pid, pid: notice.pid, why: notice.why, path });
+            return Some(Visit::Notice { from: pid, pid: notice.pid, why: notice.reason, path });
         }
         let Some(hello) = Hello::decode(bytes) else {
             // Not the program's doing, and nothing that its standard error should show.

@@ -58,7 +58,7 @@ impl Boards {
         for (session, own_pid) in running.chain(self.ended.iter().cloned()) {
             let process = &session.process;
             let exe = || process.exe.lossy().into_owned();
-            let missed = session.mapping.header().board.0.take(|posted| {
+            let missed = session.mapping.header().board.0.drain(|posted| {
                 let is_owner = posted.pid == own_pid;
                 all.push(Found {
                     pid: if is_owner { process.pid } else { posted.pid },
@@ -67,7 +67,7 @@ impl Boards {
                         b"" => exe(),
                         path => String::from_utf8_lossy(path).into_owned(),
                     },
-                    why: posted.why.text().into(),
+                    why: posted.reason.text().into(),
                 });
             });
             if missed > 0 {

@@ -1,59 +1,59 @@
-//! The handshake: one message each way over a `SOCK_SEQPACKET` Unix socket. The reply carries the
-//! area's descriptor; descriptors travel from recorder to preload only.
+//! The handshake: one message in each direction over a `SOCK_SEQPACKET` Unix socket. The reply
+//! carries the area's descriptor. Descriptors are passed from the recorder to the preload only.
 
 use crate::WIRE_VERSION;
 
-/// Starts both messages.
+/// The first four bytes of both messages.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"HTPE");
-/// Bytes of a [`Hello`].
+/// Size of an encoded [`Hello`] in bytes.
 pub const HELLO_BYTES: usize = 64;
-/// Bytes of a [`Reply`].
+/// Size of an encoded [`Reply`] in bytes.
 pub const REPLY_BYTES: usize = 32;
 
-/// The image started (or was exec'd: the recorder knows the pid).
+/// The process started its program. After an exec the recorder already knows the pid.
 pub const ORIGIN_START: u32 = 0;
 /// The process was forked from a traced one.
 pub const ORIGIN_FORK: u32 = 1;
 
-/// Not a hello: the process is about to go on with a program that cannot be traced. Its [`Notice`]
-/// follows; no answer is sent.
+/// The message is not a hello but a [`Notice`]: a program that cannot be traced is about to run.
+/// The recorder sends no reply.
 pub const ORIGIN_NOTICE: u32 = 2;
 
-/// The most bytes of a path behind a [`Notice`].
-pub const NOTICE_PATH: usize = 1024;
+/// The longest path after a [`Notice`], in bytes.
+pub const MAX_NOTICE_PATH: usize = 1024;
 
-/// Why a program cannot be traced, as the library in its maker saw it.
+/// Why a program cannot be traced, as found by the library in the process that starts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum UntracedReason {
-    /// It has no interpreter, so nothing loads the library.
+    /// It has no interpreter (dynamic linker), so nothing loads the library.
     Static = 1,
-    /// It gets another user's or group's rights, or capabilities: the loader takes no library from
-    /// its environment.
+    /// It gets another user's or group's rights, or capabilities, so the loader ignores
+    /// `LD_PRELOAD`.
     Rights = 2,
     /// It is a 32-bit program.
-    Narrow = 3,
-    /// The environment that it is given names no library or no socket.
+    ThirtyTwoBit = 3,
+    /// Its environment names no library or no socket.
     Environment = 4,
-    /// The program's root or mount namespace does not show the recorder's socket, or the library.
+    /// Its root or mount namespace does not contain the recorder's socket or the library.
     Unreachable = 5,
     /// It could not open a socket.
     Descriptors = 6,
-    /// The sandbox of the process may kill it for the system calls of an attach.
+    /// Its sandbox may kill it for the system calls of an attach.
     Sandbox = 7,
-    /// The recorder's queue was full for as long as the process waits.
+    /// The queue of the recorder's socket was full until the process stopped waiting.
     Busy = 8,
-    /// It was built with a sanitizer, whose run-time must come before all other libraries.
+    /// It was built with a sanitizer, whose run-time library must come before all others.
     Sanitizer = 9,
 }
 
 impl UntracedReason {
-    /// From its number.
-    pub const fn of(number: u32) -> Option<UntracedReason> {
+    /// Returns the reason with this number, or `None` for an unknown number.
+    pub const fn from_number(number: u32) -> Option<UntracedReason> {
         match number {
             1 => Some(UntracedReason::Static),
             2 => Some(UntracedReason::Rights),
-            3 => Some(UntracedReason::Narrow),
+            3 => Some(UntracedReason::ThirtyTwoBit),
             4 => Some(UntracedReason::Environment),
             5 => Some(UntracedReason::Unreachable),
             6 => Some(UntracedReason::Descriptors),
@@ -64,12 +64,12 @@ impl UntracedReason {
         }
     }
 
-    /// For a person.
+    /// Returns the reason as a clause for messages and reports.
     pub const fn text(self) -> &'static str {
         match self {
             UntracedReason::Static => "it is statically linked",
             UntracedReason::Rights => "it runs with other rights (setuid), and then no library is preloaded",
-            UntracedReason::Narrow => "it is a 32-bit program",
+            UntracedReason::ThirtyTwoBit => "it is a 32-bit program",
             UntracedReason::Environment => "its environment names no library to preload",
             UntracedReason::Unreachable => "it cannot reach the recorder from its root or mount namespace",
             UntracedReason::Descriptors => "it has no descriptor left with which to reach the recorder",
@@ -80,91 +80,94 @@ impl UntracedReason {
     }
 }
 
-/// Says that `pid` (0: the sender) runs a program that is not traced. The program's path follows
-/// the message's [`HELLO_BYTES`] bytes.
+/// Names a process that is about to run a program that cannot be traced. The program's path follows
+/// the [`HELLO_BYTES`] bytes of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The process, as its maker knows it; 0 for the sender itself.
+    /// The pid of the process, as its parent sees it; 0 for the sender itself.
     pub pid: u32,
-    /// Why.
-    pub why: UntracedReason,
+    /// Why it cannot be traced.
+    pub reason: UntracedReason,
 }
 
 impl Notice {
-    /// Layout: as a [`Hello`] up to `origin`; then why u32 in the place of the page size.
+    /// Encodes the notice. Its layout is that of a [`Hello`], with the reason (u32) where that has
+    /// the page size.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
-        let hello = Hello { pid: self.pid, origin: ORIGIN_NOTICE, page_size: self.why as u32, ..Hello::default() };
+        let hello = Hello { pid: self.pid, origin: ORIGIN_NOTICE, page_size: self.reason as u32, ..Hello::default() };
         hello.encode()
     }
 
-    /// `None` for anything that is not a notice of this version. The path is what lies behind
-    /// [`HELLO_BYTES`] bytes.
+    /// Decodes a notice. Returns `None` for anything that is not a notice of this version. The path
+    /// follows the first [`HELLO_BYTES`] bytes.
     pub fn decode(bytes: &[u8]) -> Option<Notice> {
-        let head = bytes.get(..HELLO_BYTES)?;
-        let hello = Hello::decode_any(head).filter(|hello| hello.origin == ORIGIN_NOTICE)?;
-        Some(Notice { pid: hello.pid, why: UntracedReason::of(hello.page_size)? })
+        let message = bytes.get(..HELLO_BYTES)?;
+        let hello = Hello::decode_any(message).filter(|hello| hello.origin == ORIGIN_NOTICE)?;
+        Some(Notice { pid: hello.pid, reason: UntracedReason::from_number(hello.page_size)? })
     }
 }
 
-/// Preload to recorder. Who is calling is never taken from here but from the socket's credentials;
-/// `pid` only helps a reader of logs.
+/// The message from the preload to the recorder. The recorder identifies the process by the
+/// socket's credentials, never by this message; `pid` only helps a reader of logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
-    /// The process as it sees itself (another number in another pid namespace).
+    /// The pid as the process sees itself. In another pid namespace it is another number.
     pub pid: u32,
     /// One of the `ORIGIN_` values.
     pub origin: u32,
-    /// Bytes of a page.
+    /// Size of a memory page in bytes.
     pub page_size: u32,
-    /// Bytes of address space that its limit leaves it; `u64::MAX` without a limit.
+    /// Bytes of address space that are left under the limit of the process; `u64::MAX` if it has no
+    /// limit.
     pub address_space: u64,
-    /// For a fork child: ticks just before the fork, or `fork_age` after it; 0 when not known.
+    /// In a forked child: the ticks just before the fork, or those `fork_age` nanoseconds after it;
+    /// 0 if they are not known.
     pub fork_tick: u64,
-    /// For a child of a fork that was not seen: nanoseconds from the fork to `fork_tick`.
+    /// In a child of a fork that was not intercepted: nanoseconds from the fork to `fork_tick`.
     pub fork_age: u64,
-    /// For a fork child: the parent as the parent saw itself.
+    /// In a forked child: the parent's pid as the parent sees itself.
     pub parent_pid: u32,
 }
 
-/// The recorder takes part; the area's descriptor comes along.
+/// The recorder accepts the process. The area's descriptor comes with the reply.
 pub const ACCEPTED: u32 = 0;
-/// Another wire version.
+/// The recorder speaks another version of the protocol.
 pub const REFUSED_VERSION: u32 = 1;
-/// No more room for sessions, or no memory for the area.
+/// The recorder can hold no more sessions, or there is no memory for the area.
 pub const REFUSED_FULL: u32 = 2;
-/// Not wanted by the configuration.
+/// The configuration excludes the process.
 pub const REFUSED_FILTER: u32 = 3;
 
-/// Recorder to preload.
+/// The message from the recorder to the preload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// [`ACCEPTED`] or one of the `REFUSED_` values.
     pub status: u32,
-    /// Bytes of the area.
+    /// Size of the area in bytes.
     pub area_bytes: u64,
 }
 
-fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
-    if let Some(place) = out.get_mut(at..at + bytes.len()) {
-        place.copy_from_slice(bytes);
+fn put(out: &mut [u8], offset: usize, bytes: &[u8]) {
+    if let Some(target) = out.get_mut(offset..offset + bytes.len()) {
+        target.copy_from_slice(bytes);
     }
 }
 
-fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+fn get<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     let mut out = [0; N];
-    if let Some(found) = bytes.get(at..at + N) {
-        out.copy_from_slice(found);
+    if let Some(source) = bytes.get(offset..offset + N) {
+        out.copy_from_slice(source);
     }
     out
 }
 
-fn head_is_ours(bytes: &[u8]) -> bool {
+fn has_our_header(bytes: &[u8]) -> bool {
     get(bytes, 0) == MAGIC.to_le_bytes() && get(bytes, 4) == WIRE_VERSION.to_le_bytes()
 }
 
 impl Hello {
-    /// Layout: magic u32, version u16, 0 u16, pid u32, origin u32, page u32, parent u32, address
-    /// room u64, fork tick u64, fork age u64, zeros.
+    /// Encodes the message: magic u32, version u16, 0 u16, pid u32, origin u32, page size u32,
+    /// parent u32, address space u64, fork tick u64, fork age u64, zeros.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut out = [0; HELLO_BYTES];
         put(&mut out, 0, &MAGIC.to_le_bytes());
@@ -179,13 +182,13 @@ impl Hello {
         out
     }
 
-    /// `None` for anything that is not a hello of this version.
+    /// Decodes a hello. Returns `None` for anything that is not a hello of this version.
     pub fn decode(bytes: &[u8]) -> Option<Hello> {
         Hello::decode_any(bytes).filter(|hello| hello.origin != ORIGIN_NOTICE)
     }
 
     fn decode_any(bytes: &[u8]) -> Option<Hello> {
-        (bytes.len() == HELLO_BYTES && head_is_ours(bytes)).then(|| Hello {
+        (bytes.len() == HELLO_BYTES && has_our_header(bytes)).then(|| Hello {
             pid: u32::from_le_bytes(get(bytes, 8)),
             origin: u32::from_le_bytes(get(bytes, 12)),
             page_size: u32::from_le_bytes(get(bytes, 16)),
@@ -198,7 +201,8 @@ impl Hello {
 }
 
 impl Reply {
-    /// Layout: magic u32, version u16, 0 u16, status u32, 0 u32, area bytes u64, zeros.
+    /// Encodes the message: magic u32, version u16, 0 u16, status u32, 0 u32, area bytes u64,
+    /// zeros.
     pub fn encode(&self) -> [u8; REPLY_BYTES] {
         let mut out = [0; REPLY_BYTES];
         put(&mut out, 0, &MAGIC.to_le_bytes());
@@ -208,9 +212,9 @@ impl Reply {
         out
     }
 
-    /// `None` for anything that is not a reply of this version.
+    /// Decodes a reply. Returns `None` for anything that is not a reply of this version.
     pub fn decode(bytes: &[u8]) -> Option<Reply> {
-        (bytes.len() == REPLY_BYTES && head_is_ours(bytes)).then(|| Reply {
+        (bytes.len() == REPLY_BYTES && has_our_header(bytes)).then(|| Reply {
             status: u32::from_le_bytes(get(bytes, 8)),
             area_bytes: u64::from_le_bytes(get(bytes, 16)),
         })
@@ -222,15 +226,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways() {
+    fn messages_round_trip() {
         let (address_space, fork_tick, fork_age) = (u64::MAX, 9, 8);
         let hello = Hello { pid: 7, origin: 1, page_size: 4096, address_space, fork_tick, fork_age, parent_pid: 6 };
         assert_eq!((Hello::decode(&hello.encode()), Notice::decode(&hello.encode())), (Some(hello), None));
         for number in 0..10 {
-            let Some(why) = UntracedReason::of(number) else { continue };
-            let notice = Notice { pid: 5, why };
+            let Some(reason) = UntracedReason::from_number(number) else { continue };
+            let notice = Notice { pid: 5, reason };
             let message = [&notice.encode()[..], b"/bin/x"].concat();
-            assert_eq!((why as u32, Notice::decode(&message)), (number, Some(notice)));
+            assert_eq!((reason as u32, Notice::decode(&message)), (number, Some(notice)));
             assert_eq!((Hello::decode(&notice.encode()), Notice::decode(&message[..63])), (None, None));
         }
         let reply = Reply { status: 2, area_bytes: 1 << 33 };

@@ -1,6 +1,6 @@
-//! The protocol between a traced thread and the recorder, in every order that the memory model
-//! allows (loom). These are models of what `ring.rs`, `area.rs` and the preload's attach do, with
-//! the same words and the same orders; a change of an order there is a change here.
+//! Checks the protocol between a traced thread and the recorder in every order that the memory
+//! model allows (loom). These are models of `ring.rs`, `area.rs` and the preload's attach, with the
+//! same atomics and the same memory orders. A change of an order there needs the same change here.
 
 #![allow(missing_docs)]
 
@@ -10,7 +10,8 @@ use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::thread;
 
-/// As deep as a small machine looks in some seconds: preemptions of one run.
+/// Checks `body` with at most three preemptions in one run, which takes a small machine some
+/// seconds.
 fn check(body: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -23,16 +24,21 @@ struct Ring {
     records: [UnsafeCell<u64>; CAPACITY as usize],
     head: AtomicU64,
     tail: AtomicU64,
-    intent: AtomicU64,
+    reservation: AtomicU64,
     emitted: AtomicU64,
-    lost: AtomicU64,
+    dropped: AtomicU64,
 }
 
 impl Ring {
     fn new() -> Ring {
-        let word = || AtomicU64::new(0);
-        let (head, tail, intent, emitted, lost) = (word(), word(), word(), word(), word());
-        Ring { records: [UnsafeCell::new(0), UnsafeCell::new(0)], head, tail, intent, emitted, lost }
+        Ring {
+            records: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            head: AtomicU64::new(0),
+            tail: AtomicU64::new(0),
+            reservation: AtomicU64::new(0),
+            emitted: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        }
     }
 
     fn put(&self, position: u64, record: u64) {
@@ -41,26 +47,26 @@ impl Ring {
     }
 
     fn get(&self, position: u64) -> u64 {
-        // SAFETY: as above.
+        // SAFETY: loom checks that nobody writes the cell at the same time.
         self.records[(position % CAPACITY) as usize].with(|cell| unsafe { *cell })
     }
 }
 
-/// Whatever is published arrives whole and in order; a full ring loses the event and counts it;
-/// nothing is overwritten before it was copied.
+/// Published records arrive complete and in order. With a full ring the event is dropped and
+/// counted, and nothing is overwritten before it was copied.
 #[test]
-fn records_arrive_whole_and_in_order_or_are_counted() {
+fn records_arrive_in_order_or_are_counted_as_dropped() {
     check(|| {
         let ring = Arc::new(Ring::new());
         let writer = {
             let ring = Arc::clone(&ring);
             thread::spawn(move || {
-                let (mut head, mut lost) = (0, 0);
+                let (mut head, mut dropped) = (0, 0);
                 for event in 1..=3u64 {
                     ring.emitted.store(event, Relaxed);
                     if head - ring.tail.load(Acquire) >= CAPACITY {
-                        lost += 1;
-                        ring.lost.store(lost, Release);
+                        dropped += 1;
+                        ring.dropped.store(dropped, Release);
                         continue;
                     }
                     ring.put(head, event);
@@ -84,15 +90,15 @@ fn records_arrive_whole_and_in_order_or_are_counted() {
         writer.join().expect("the writer");
         drain(&ring);
         assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "{seen:?}");
-        assert_eq!(seen.len() as u64 + ring.lost.load(Relaxed), ring.emitted.load(Relaxed));
+        assert_eq!(seen.len() as u64 + ring.dropped.load(Relaxed), ring.emitted.load(Relaxed));
     });
 }
 
-/// The law of the cut: a ring that announces nothing holds everything that was stamped before the
-/// cut. The clock is a counter here: a thread that reads it after another's timestamp sees what
-/// that one had stored before, which on a processor is what the grace waits for.
+/// The rule of the barrier: a ring without a reservation holds every event with a timestamp before
+/// the barrier. The clock is a counter here. A thread that reads it after another thread's
+/// timestamp sees what that thread had stored before; on a CPU the barrier's delay ensures that.
 #[test]
-fn what_is_stamped_before_a_cut_is_published_or_announced() {
+fn events_before_a_barrier_are_published_or_reserved() {
     check(|| {
         let (ring, clock) = (Arc::new(Ring::new()), Arc::new(AtomicU64::new(1)));
         let writer = {
@@ -100,28 +106,28 @@ fn what_is_stamped_before_a_cut_is_published_or_announced() {
             thread::spawn(move || {
                 for head in 0..CAPACITY {
                     ring.reservation.store(head + 1, Relaxed);
-                    let stamp = clock.fetch_add(1, AcqRel);
-                    ring.put(head, stamp);
+                    let timestamp = clock.fetch_add(1, AcqRel);
+                    ring.put(head, timestamp);
                     ring.head.store(head + 1, Release);
                 }
             })
         };
-        let cut = clock.fetch_add(0, AcqRel);
-        // `poll`: head before intent.
+        let barrier = clock.fetch_add(0, AcqRel);
+        // `poll`: head before reservation.
         let head = ring.head.load(Acquire);
         let pending = ring.reservation.load(Acquire) > head;
         let published: Vec<u64> = (0..head).map(|position| ring.get(position)).collect();
         writer.join().expect("the writer");
         if !pending {
-            let mut before = (0..CAPACITY).map(|position| ring.get(position)).filter(|stamp| *stamp < cut);
-            assert!(before.all(|stamp| published.contains(&stamp)));
+            let mut before = (0..CAPACITY).map(|position| ring.get(position)).filter(|timestamp| *timestamp < barrier);
+            assert!(before.all(|timestamp| published.contains(&timestamp)));
         }
     });
 }
 
-/// A slot has one owner at a time, and a new one finds the ring as the recorder left it.
+/// A slot has one owner at a time, and a new owner finds the ring as the recorder left it.
 #[test]
-fn a_slot_is_claimed_once_and_given_back_whole() {
+fn a_slot_is_claimed_by_one_thread_and_freed_empty() {
     check(|| {
         let (state, tail, owners) = (AtomicU32::new(1), AtomicU64::new(0), UnsafeCell::new(0));
         let slot = Arc::new((state, tail, owners));
@@ -140,25 +146,25 @@ fn a_slot_is_claimed_once_and_given_back_whole() {
         slot.1.store(7, Release);
         slot.0.store(0, Release);
         claimers.into_iter().for_each(|claimer| claimer.join().expect("a claimer"));
-        // SAFETY: as above.
+        // SAFETY: all claiming threads have been joined.
         slot.2.with(|count| assert!(unsafe { *count } <= 1));
     });
 }
 
-/// The attach: one thread makes the session, a thread that sees it live sees all of it, others go
-/// on without.
+/// The attach: one thread creates the session, and a thread that sees it live sees all of it. Other
+/// threads continue without it.
 #[test]
 fn one_thread_attaches_and_the_others_see_all_or_nothing() {
     const NEW: u32 = 0;
     const ATTACHING: u32 = 1;
     const LIVE: u32 = 2;
-    fn ask(state: &AtomicU32, session: &UnsafeCell<u64>) -> Option<u64> {
+    fn attach(state: &AtomicU32, session: &UnsafeCell<u64>) -> Option<u64> {
         match state.load(Acquire) {
             // SAFETY: loom checks that nobody writes it meanwhile.
             LIVE => Some(session.with(|session| unsafe { *session })),
             ATTACHING => None,
             _ if state.compare_exchange(NEW, ATTACHING, Acquire, Relaxed).is_ok() => {
-                // SAFETY: as above.
+                // SAFETY: loom checks that nobody reads or writes it meanwhile.
                 session.with_mut(|session| unsafe { *session = 42 });
                 state.store(LIVE, Release);
                 Some(42)
@@ -170,31 +176,35 @@ fn one_thread_attaches_and_the_others_see_all_or_nothing() {
         let shared = Arc::new((AtomicU32::new(NEW), UnsafeCell::new(0u64)));
         let other = {
             let shared = Arc::clone(&shared);
-            thread::spawn(move || ask(&shared.0, &shared.1))
+            thread::spawn(move || attach(&shared.0, &shared.1))
         };
-        let mine = ask(&shared.0, &shared.1);
+        let mine = attach(&shared.0, &shared.1);
         let others = other.join().expect("the other");
         assert!([mine, others].into_iter().all(|seen| seen.is_none_or(|seen| seen == 42)));
         assert!(mine.is_some() || others.is_some());
     });
 }
 
-/// A client that has closed its socket has said before whether it uses its area.
+/// A client stores whether it uses its area before it closes its socket.
 #[test]
-fn who_leaves_has_said_whether_it_attached() {
+fn attached_is_visible_before_the_socket_closes() {
+    struct Client {
+        attached: AtomicU32,
+        closed: AtomicU32,
+    }
     check(|| {
-        let words = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+        let shared = Arc::new(Client { attached: AtomicU32::new(0), closed: AtomicU32::new(0) });
         let client = {
-            let words = Arc::clone(&words);
+            let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                words.0.store(1, Release);
-                // The kernel's own order: what was stored before `close` is seen by a thread that
-                // sees the end.
-                words.1.store(1, Release);
+                shared.attached.store(1, Release);
+                // The kernel's own order: a thread that sees the end of the connection sees all
+                // stores before `close`.
+                shared.closed.store(1, Release);
             })
         };
-        if words.1.load(Acquire) == 1 {
-            assert_eq!(words.0.load(Acquire), 1, "a process that is recorded is not taken for one that gave up");
+        if shared.closed.load(Acquire) == 1 {
+            assert_eq!(shared.attached.load(Acquire), 1, "a recorded process is not taken for one that gave up");
         }
         client.join().expect("the client");
     });

@@ -51,7 +51,7 @@ impl File {
     }
 
     /// Why the program will not be recorded, if so.
-    pub fn why(&self) -> Option<UntracedReason> {
+    pub fn untraced_reason(&self) -> Option<UntracedReason> {
         let Some(line) = self.head().strip_prefix(b"#!") else { return self.why_binary() };
         let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii_start();
         let name = line.split(|byte| *byte == b' ' || *byte == b'\t').next()?;
@@ -70,7 +70,7 @@ impl File {
             return None;
         }
         if head.get(4) != Some(&2) {
-            return Some(UntracedReason::Narrow);
+            return Some(UntracedReason::ThirtyTwoBit);
         }
         // A table that is further back in the file is not judged.
         let mut segments = self.segments();
