@@ -219,7 +219,9 @@ fn exports_are_word_for_word() {
         });
         assert!(expected == *text, "{name} differs from its golden dump:\n{text}");
     }
-    assert_eq!(std::fs::read_dir(golden()).unwrap().count(), seen.len(), "a golden dump is of no export");
+    let dumps = std::fs::read_dir(golden()).unwrap().filter_map(Result::ok);
+    let dumps = dumps.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "txt"));
+    assert_eq!(dumps.count(), seen.len(), "a golden dump is of no export");
 }
 
 fn dump(file: &Path) -> String {

@@ -9,7 +9,7 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/mpatrol")
 }
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 13] = [
     "basic",
     "basic32",
     "basic32-be",
@@ -23,7 +23,6 @@ const NAMES: [&str; 14] = [
     "recursion-be64",
     "sizes",
     "threads",
-    "usedebug",
 ];
 
 fn profile(name: &str) -> Profile {

@@ -1,0 +1,158 @@
+//! Recordings that earlier releases wrote must be read for ever: `tests/golden/tape`. Two readers
+//! count their events, this crate and `tests/tape/read_tape.py`, which was written from
+//! docs/tape.md alone. Both must count what the frozen expectation says.
+
+use heaptape_analyzer::event::Span;
+use heaptape_analyzer::load::{Accounting, Image};
+use heaptape_analyzer::model::totals::Totals;
+use heaptape_analyzer::{Missing, Progress, open, replay};
+use heaptape_formats::recording::TAPE;
+use heaptape_formats::tape::{Record, Step, Stream};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tape")
+}
+
+/// Returns the folders of all recordings and their expectations.
+fn recordings() -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    for version in std::fs::read_dir(golden()).unwrap() {
+        for entry in std::fs::read_dir(version.unwrap().path()).into_iter().flatten() {
+            let folder = entry.unwrap().path();
+            if folder.is_dir() {
+                let expected = std::fs::read_to_string(folder.with_extension("expected.txt")).unwrap();
+                found.push((folder, expected));
+            }
+        }
+    }
+    found.sort();
+    assert!(found.len() >= 7, "recordings are missing");
+    found
+}
+
+/// Returns the number of records of each kind in a tape.
+fn kinds(tape: &Path) -> BTreeMap<&'static str, u64> {
+    let file = File::open(tape).unwrap();
+    let mut stream = Stream::new(&file).unwrap();
+    let mut kinds = BTreeMap::new();
+    loop {
+        let kind = match stream.step().unwrap() {
+            Step::End(_) => return kinds,
+            Step::Unknown(..) | Step::Damage(..) => panic!("{}: damaged or unknown", tape.display()),
+            Step::Record(_, record) => match record {
+                Record::Process(_) => "process",
+                Record::Module(_) => "module",
+                Record::ModuleGone(_) => "module gone",
+                Record::Sites(_) => "sites",
+                Record::Thread(_) => "thread",
+                Record::Chunk(_) => "chunk",
+                Record::Accounts(_) => "accounts",
+                Record::Loss(_) => "loss",
+                Record::Clock(_) => "clock",
+                Record::Summary(_) => "summary",
+                Record::End(_) => "end",
+                Record::Note(_) => "note",
+                Record::Inherited(_) => "inherited",
+                Record::History(_) => "history",
+                Record::Code(_) => "code",
+                Record::Symbols(_) => "symbols",
+            },
+        };
+        *kinds.entry(kind).or_insert(0) += 1;
+    }
+}
+
+/// Returns the counts of a process in the form of the expectations.
+fn counts(image: &Image) -> String {
+    let mut totals = Totals::default();
+    let outcome = replay(image, Span::ALL, &Progress::new("counting"), &mut totals);
+    let totals = match image.ready_sums() {
+        Some(summary) if !image.has_events() => summary.totals,
+        _ => totals.finish(image.tape.inherited.as_ref()),
+    };
+    let missing = [&image.missing[..], &outcome.missing[..]].concat();
+    let all = Accounting::of(image, &totals, &missing, Some(&outcome.recorded)).all();
+    let mut text = format!("process {}\n", image.about.folder);
+    for (kind, count) in kinds(&image.path.join(TAPE)) {
+        writeln!(text, "  records {kind} {count}").unwrap();
+    }
+    for (name, value) in [
+        ("allocs", totals.allocs),
+        ("resizes", totals.resizes),
+        ("frees", totals.frees),
+        ("bytes_allocated", totals.bytes_allocated),
+        ("live_blocks", totals.live_blocks),
+        ("live_bytes", totals.live_bytes),
+        ("peak_bytes", totals.peak_bytes),
+        ("peak_blocks", totals.peak_blocks),
+        ("peak_tick", totals.peak_tick),
+        ("unknown_frees", totals.unknown_frees),
+        ("inherited_blocks", totals.inherited_blocks),
+        ("inherited_bytes", totals.inherited_bytes),
+        ("implied_frees", totals.implied_frees),
+        ("emitted", all.emitted),
+        ("recorded", all.recorded),
+        ("lost", all.lost),
+        ("sampled_out", all.sampled_out),
+    ] {
+        writeln!(text, "  {name} {value}").unwrap();
+    }
+    text
+}
+
+#[test]
+fn frozen_recordings_are_read_with_the_expected_counts() {
+    for (folder, expected) in recordings() {
+        let mut recording = open(&folder).unwrap();
+        recording.images.sort_by_key(|image| image.about.folder.clone());
+        let found: String = recording.images.iter().map(counts).collect();
+        assert_eq!(found, expected, "{}", folder.display());
+        let is_killed = folder.ends_with("killed");
+        let hides = recording.images.iter().flat_map(|image| &image.missing).any(|one| *one == Missing::NoEnd);
+        assert_eq!(hides, is_killed, "{}", folder.display());
+    }
+}
+
+#[test]
+fn independent_reader_counts_the_same() {
+    let script = golden().join("../../tape/read_tape.py");
+    for (folder, expected) in recordings() {
+        let mut processes: Vec<PathBuf> = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.join(TAPE).is_file())
+            .collect();
+        processes.sort();
+        let output = Command::new("python3").arg(&script).args(processes).output().expect("python3");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let found: String =
+            text.lines().filter(|line| !line.starts_with("  !")).map(|line| format!("{line}\n")).collect();
+        assert_eq!(found, expected, "{}: {}", folder.display(), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.success(), !folder.ends_with("killed"), "{}: {text}", folder.display());
+    }
+}
+
+/// The program is not there any more: names come from `symbols.tape`.
+#[test]
+fn frozen_recordings_name_their_functions() {
+    for (folder, _) in recordings().into_iter().filter(|(folder, _)| !folder.ends_with("killed")) {
+        let recording = open(&folder).unwrap();
+        let mut text = Vec::new();
+        for image in &recording.images {
+            let stream = std::fs::read(image.path.join("symbols.tape")).unwrap();
+            let mut reader = heaptape_formats::tape::Reader::new(&stream).unwrap();
+            while let Step::Record(_, record) = reader.step() {
+                if let Record::Symbols(symbols) = record {
+                    let table = heaptape_formats::tape::SymbolTable::unpack(&symbols).unwrap();
+                    text.extend(table.texts.iter().map(|text| text.lossy().into_owned()));
+                }
+            }
+        }
+        assert!(text.iter().any(|name| name == "child" || name == "keep_two"), "{}: {text:?}", folder.display());
+    }
+}
