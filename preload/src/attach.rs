@@ -2,8 +2,8 @@
 //! silently and for good when anything is amiss.
 
 use crate::shared::{self, Area};
-use crate::thread::Block;
-use crate::{board, intern, link, private, sandbox, stamp, sys};
+use crate::thread::ThreadState;
+use crate::{board, dynsym, private, sandbox, stack_table, sys, timestamp};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -44,9 +44,9 @@ static SESSION: Shared = Shared(UnsafeCell::new(None));
 
 impl Session {
     /// What a thread's word points to while the process is dormant; `None` while it is not.
-    pub fn dormant(&self) -> Option<*mut Block> {
-        let gate = &self.area.header().activation.0;
-        (gate.load(Acquire) == ACTIVATION_DORMANT).then(|| (&raw const *gate).cast_mut().cast())
+    pub fn dormant(&self) -> Option<*mut ThreadState> {
+        let activation = &self.area.header().activation.0;
+        (activation.load(Acquire) == ACTIVATION_DORMANT).then(|| (&raw const *activation).cast_mut().cast())
     }
 }
 
@@ -57,7 +57,7 @@ unsafe impl Sync for Path {}
 static PATH: Path = Path(UnsafeCell::new(([0; 109], 0)));
 
 /// Longest time of an attach; as the environment says, read with the path.
-static PATIENCE_MS: AtomicU64 = AtomicU64::new(ATTACH_MS);
+static TIMEOUT_MS: AtomicU64 = AtomicU64::new(ATTACH_MS);
 
 /// Whether frees carry stacks.
 #[inline(always)]
@@ -192,7 +192,7 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
             let wanted = wanted.to_bytes().iter().take(6).fold(0, |value, digit| {
                 if digit.is_ascii_digit() { value * 10 + u64::from(digit - b'0') } else { value }
             });
-            PATIENCE_MS.store(wanted.min(MAX_ATTACH_MS), Relaxed);
+            TIMEOUT_MS.store(wanted.min(MAX_ATTACH_MS), Relaxed);
         }
     }
     let path = path.get(..*length).filter(|path| !path.is_empty())?;
@@ -205,7 +205,7 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
         address_space: sys::address_space(),
         fork_age: if unseen { sys::age_ns() } else { 0 },
         fork_tick: match is_child {
-            true if unseen => stamp::now(),
+            true if unseen => timestamp::now(),
             true => FORK_TICK.load(Relaxed),
             false => 0,
         },
@@ -216,7 +216,7 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
         return None;
     };
     // The recorder sees the socket close: by then the session is in use, or never will be.
-    let deadline = sys::monotonic_ns() + PATIENCE_MS.load(Relaxed) * 1_000_000;
+    let deadline = sys::monotonic_ns() + TIMEOUT_MS.load(Relaxed) * 1_000_000;
     let session = match connect(socket, path, deadline) {
         Ok(()) => ask(socket, &hello, deadline).and_then(|(reply, descriptor)| {
             let area = shared::map(descriptor, reply.area_bytes);
@@ -263,7 +263,7 @@ fn settle(area: Area, pid: u32, is_child: bool) -> Option<Session> {
         // Replaced, not unmapped: another thread may use it.
         sys::map_private(parents, size_of::<Header>(), libc::MAP_FIXED);
     }
-    area.header().own_malloc.store(link::has_other_malloc().into(), Relaxed);
+    area.header().own_malloc.store(dynsym::has_other_malloc().into(), Relaxed);
     if is_child {
         crate::unwind::rules::forget_closers();
     }
@@ -301,7 +301,7 @@ fn ask(socket: i32, hello: &Hello, deadline: u64) -> Option<(Reply, i32)> {
 /// Takes up what the recorder has chosen.
 fn start(area: &Area) -> bool {
     let header = area.header();
-    stamp::choose(header.clock.load(Relaxed) == CLOCK_TSC);
+    timestamp::choose(header.clock.load(Relaxed) == CLOCK_TSC);
     FREE_STACKS.store(header.free_stacks.load(Relaxed) != 0, Relaxed);
-    intern::start(area)
+    stack_table::start(area)
 }

@@ -5,29 +5,32 @@
 //! yet; it is not needed while the process has one thread.
 
 mod resize;
-mod room;
+mod ring_space;
 
 pub use resize::{resize_begins, resize_ends};
-pub use room::{Patience, obey};
+pub use ring_space::{Deadline, apply_control};
 
-use crate::guard::{self, Verdict};
-use crate::thread::{self, BEGUN, BEHIND_NEXT, Block, COUNTED, INTERVAL, NESTED, READY, UNTRACED, Waiting};
-use crate::unwind::memo;
-use crate::{attach, sample, stamp, tls};
+use crate::guard::{self, CallKind};
+use crate::thread::{
+    self, COUNTED, DeferredEvent, INTERVAL_AFTER_NEXT, INTERVAL_PENDING, MAX_DEFERRED, ONE_EVENT, READY, ThreadState,
+    UNTRACED,
+};
+use crate::unwind::stack_cache;
+use crate::{attach, sample, timestamp, tls};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use heaptape_wire::event::DELTA_LIMIT;
 use heaptape_wire::{Event, Op, Record};
-use room::room;
+use ring_space::ensure_capacity;
 
 /// Most records of one event: gap mark, interval, stamp, prefix, event.
-const ROOM: u64 = 5;
+const MAX_EVENT_RECORDS: u64 = 5;
 /// With one thread each 16th event is stamped.
-const STAMP_EVERY: u32 = 15;
+const TIMESTAMP_INTERVAL: u32 = 15;
 
 /// How a call goes on.
-enum Way {
+enum HookPath {
     /// The thread's block, its gate ready.
-    Fast(*mut Block),
+    Fast(*mut ThreadState),
     /// The process is not traced.
     Untraced,
     /// Everything else.
@@ -35,47 +38,47 @@ enum Way {
 }
 
 #[inline(always)]
-fn way() -> Way {
-    let block = tls::get();
-    if block.is_null() {
-        return Way::Slow;
+fn hook_path() -> HookPath {
+    let state = tls::get();
+    if state.is_null() {
+        return HookPath::Slow;
     }
     // SAFETY: a block's memory stays mapped for ever once its address was stored in the slot; in a
     // forked child it reads as zeros.
-    match unsafe { (&raw const (*block).gate).read_volatile() } & 0xff {
-        READY => Way::Fast(block),
-        UNTRACED => Way::Untraced,
-        _ => Way::Slow,
+    match unsafe { (&raw const (*state).activation).read_volatile() } & 0xff {
+        READY => HookPath::Fast(state),
+        UNTRACED => HookPath::Untraced,
+        _ => HookPath::Slow,
     }
 }
 
 /// The same for the slow way: attaches, judges. `None`: not traced, or not an event of its own.
 #[cold]
 #[inline(never)]
-fn odd_block(sp: usize, bp: usize, size: usize, address: usize) -> Option<(*mut Block, Verdict)> {
-    let mut block = tls::get();
+fn slow_path_state(sp: usize, bp: usize, size: usize, address: usize) -> Option<(*mut ThreadState, CallKind)> {
+    let mut state = tls::get();
     // SAFETY: as above.
-    if block.is_null() || unsafe { (*block).gate } == 0 {
-        block = thread::enter(sp);
-        return (!block.is_null()).then_some((block, Verdict::Event));
+    if state.is_null() || unsafe { (*state).activation } == 0 {
+        state = thread::enter(sp);
+        return (!state.is_null()).then_some((state, CallKind::Event));
     }
     // SAFETY: as above.
-    if unsafe { (*block).gate } == thread::ENTERING {
+    if unsafe { (*state).activation } == thread::ENTERING {
         attach::missed();
         return None;
     }
     // SAFETY: the thread's own block with a gate that is not 0.
     unsafe {
-        let mut verdict = guard::judge(block, sp, size, address);
-        if verdict == Verdict::Nested && hook_is_gone(block, sp, bp) {
-            guard::abandon(block);
-            verdict = Verdict::Event;
+        let mut verdict = guard::classify(state, sp, size, address);
+        if verdict == CallKind::Deferred && hook_is_gone(state, sp, bp) {
+            guard::abandon(state);
+            verdict = CallKind::Event;
         }
         // What waited for a hook that is gone came before this call.
-        if verdict == Verdict::Event && (&raw const (*block).nested_count).read_volatile() != 0 {
-            tell_nested(block, sp);
+        if verdict == CallKind::Event && (&raw const (*state).deferred_count).read_volatile() != 0 {
+            emit_deferred(state, sp);
         }
-        (verdict != Verdict::Inner).then_some((block, verdict))
+        (verdict != CallKind::Inner).then_some((state, verdict))
     }
 }
 
@@ -86,11 +89,11 @@ fn odd_block(sp: usize, bp: usize, size: usize, address: usize) -> Option<(*mut 
 /// # Safety
 /// As [`guard::judge`].
 #[cold]
-unsafe fn hook_is_gone(block: *mut Block, sp: usize, bp: usize) -> bool {
+unsafe fn hook_is_gone(state: *mut ThreadState, sp: usize, bp: usize) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
-        let is_full = (&raw const (*block).nested_count).read_volatile() as usize >= NESTED;
-        is_full && memo::meets(block, sp, bp, (*block).busy_sp) == Some(false)
+        let is_full = (&raw const (*state).deferred_count).read_volatile() as usize >= MAX_DEFERRED;
+        is_full && stack_cache::meets(state, sp, bp, (*state).busy_sp) == Some(false)
     }
 }
 
@@ -98,20 +101,20 @@ unsafe fn hook_is_gone(block: *mut Block, sp: usize, bp: usize) -> bool {
 /// call, so that a jump to the allocator is all that follows; one that fails has been counted
 /// nevertheless.
 #[inline(always)]
-pub fn passes_over(size: usize) -> bool {
-    match way() {
+pub fn is_sampled_out(size: usize) -> bool {
+    match hook_path() {
         // SAFETY: the thread's own block, its gate ready.
-        Way::Fast(block) => unsafe { sample::passes_over(block, size as u64) },
+        HookPath::Fast(state) => unsafe { sample::is_sampled_out(state, size as u64) },
         _ => false,
     }
 }
 
 /// The same for a free. Null is not an event, and goes the long way.
 #[inline(always)]
-pub fn passes_over_free(address: *mut u8) -> bool {
-    match way() {
+pub fn is_free_sampled_out(address: *mut u8) -> bool {
+    match hook_path() {
         // SAFETY: as above.
-        Way::Fast(block) => !address.is_null() && unsafe { sample::passes_over_free(block, address as u64) },
+        HookPath::Fast(state) => !address.is_null() && unsafe { sample::is_free_sampled_out(state, address as u64) },
         _ => false,
     }
 }
@@ -119,64 +122,64 @@ pub fn passes_over_free(address: *mut u8) -> bool {
 /// An allocation: after the real call.
 #[inline(always)]
 pub fn allocated(op: Op, address: *mut u8, size: usize, sp: usize, bp: usize) {
-    match way() {
+    match hook_path() {
         // SAFETY: the thread's own block, its gate ready.
-        Way::Fast(block) if unsafe { sample::wants(block, false, address as u64, size as u64) } => {
-            record_with_stack(block, op, address as u64, size as u64, sp, bp);
+        HookPath::Fast(state) if unsafe { sample::selects(state, false, address as u64, size as u64) } => {
+            record_with_stack(state, op, address as u64, size as u64, sp, bp);
         }
-        Way::Fast(_) | Way::Untraced => {}
-        Way::Slow => odd(op, address as u64, size as u64, sp, bp, true),
+        HookPath::Fast(_) | HookPath::Untraced => {}
+        HookPath::Slow => record_slowly(op, address as u64, size as u64, sp, bp, true),
     }
 }
 
 /// A free: before the real call.
 #[inline(always)]
 pub fn freed(op: Op, address: *mut u8, sp: usize, bp: usize) {
-    match way() {
-        Way::Untraced => {}
+    match hook_path() {
+        HookPath::Untraced => {}
         // SAFETY: as above.
-        Way::Fast(block) if !unsafe { sample::wants(block, true, address as u64, 0) } => {}
-        Way::Fast(block) if !attach::frees_have_stacks() => record(block, op, address as u64, 0, sp, || 0),
-        Way::Fast(block) => record_with_stack(block, op, address as u64, 0, sp, bp),
-        Way::Slow => odd(op, address as u64, 0, sp, bp, attach::frees_have_stacks()),
+        HookPath::Fast(state) if !unsafe { sample::selects(state, true, address as u64, 0) } => {}
+        HookPath::Fast(state) if !attach::frees_have_stacks() => record(state, op, address as u64, 0, sp, || 0),
+        HookPath::Fast(state) => record_with_stack(state, op, address as u64, 0, sp, bp),
+        HookPath::Slow => record_slowly(op, address as u64, 0, sp, bp, attach::frees_have_stacks()),
     }
 }
 
 /// One copy for all hooks: the capture is what fills the instruction cache.
 #[inline(never)]
-fn record_with_stack(block: *mut Block, op: Op, address: u64, size: u64, sp: usize, bp: usize) {
+fn record_with_stack(state: *mut ThreadState, op: Op, address: u64, size: u64, sp: usize, bp: usize) {
     // SAFETY: the gate is busy when `record` calls this, and `sp` and `bp` are the hook's.
-    record(block, op, address, size, sp, || unsafe { memo::capture(block, sp, bp) });
+    record(state, op, address, size, sp, || unsafe { stack_cache::capture(state, sp, bp) });
 }
 
 #[inline(always)]
-fn record(block: *mut Block, op: Op, address: u64, size: u64, sp: usize, stack: impl FnOnce() -> u32) {
+fn record(state: *mut ThreadState, op: Op, address: u64, size: u64, sp: usize, stack: impl FnOnce() -> u32) {
     // SAFETY: the thread's own block, not busy; `sp` is the hook's.
     unsafe {
-        guard::begin(block, sp, COUNTED);
+        guard::begin(state, sp, COUNTED);
         let stack = stack();
-        push(&mut *block, Event { op, stack, address, size });
-        guard::end(block);
-        if (&raw const (*block).nested_count).read_volatile() != 0 {
-            tell_nested(block, sp);
+        push(&mut *state, Event { op, stack, address, size });
+        guard::end(state);
+        if (&raw const (*state).deferred_count).read_volatile() != 0 {
+            emit_deferred(state, sp);
         }
     }
 }
 
 #[cold]
 #[inline(never)]
-fn odd(op: Op, address: u64, size: u64, sp: usize, bp: usize, with_stack: bool) {
+fn record_slowly(op: Op, address: u64, size: u64, sp: usize, bp: usize, with_stack: bool) {
     let named = if op.is_free() { address as usize } else { 0 };
-    match odd_block(sp, bp, size as usize, named) {
+    match slow_path_state(sp, bp, size as usize, named) {
         None => {}
         // SAFETY: the thread's own block with a gate that is not 0.
-        Some((block, _)) if !unsafe { sample::wants(block, op.is_free(), address, size) } => {}
-        Some((block, Verdict::Nested)) => {
-            let stack = if with_stack { nested_stack(block, sp, bp) } else { 0 };
-            nest(block, Event { op, stack, address, size });
+        Some((state, _)) if !unsafe { sample::selects(state, op.is_free(), address, size) } => {}
+        Some((state, CallKind::Deferred)) => {
+            let stack = if with_stack { deferred_stack(state, sp, bp) } else { 0 };
+            defer(state, Event { op, stack, address, size });
         }
-        Some((block, _)) if with_stack => record_with_stack(block, op, address, size, sp, bp),
-        Some((block, _)) => record(block, op, address, size, sp, || 0),
+        Some((state, _)) if with_stack => record_with_stack(state, op, address, size, sp, bp),
+        Some((state, _)) => record(state, op, address, size, sp, || 0),
     }
 }
 
@@ -185,110 +188,110 @@ fn odd(op: Op, address: u64, size: u64, sp: usize, bp: usize, with_stack: bool) 
 /// # Safety
 /// The block is the calling thread's and its gate is busy.
 #[inline(always)]
-unsafe fn push(block: &mut Block, event: Event) -> bool {
+unsafe fn push(state: &mut ThreadState, event: Event) -> bool {
     // SAFETY: the slot's control words stay mapped as long as the session.
-    let producer = unsafe { &(*block.control).producer.0 };
-    if block.head + ROOM + block.reserved > block.limit && !room(block) {
-        producer.emitted.store(block.gate / BEGUN, Relaxed);
+    let producer = unsafe { &(*state.control).producer.0 };
+    if state.head + MAX_EVENT_RECORDS + state.reserved > state.limit && !ensure_capacity(state) {
+        producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
         if event.op == Op::RESIZE_BEGIN {
-            block.gate += BEGUN;
-            producer.emitted.store(block.gate / BEGUN, Relaxed);
+            state.activation += ONE_EVENT;
+            producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
         }
         if event.op.is_event() || event.op == Op::RESIZE_BEGIN {
-            count_lost(block);
+            count_dropped(state);
         }
         return false;
     }
-    if block.lost_untold != 0 {
-        tell_marks(block);
+    if state.pending_reports != 0 {
+        put_pending_reports(state);
     }
     let mut delta = 0;
-    if stamp::is_single_threaded() && block.until_stamp != 0 {
-        block.until_stamp -= 1;
+    if timestamp::is_single_threaded() && state.until_timestamp != 0 {
+        state.until_timestamp -= 1;
     } else {
-        block.until_stamp = if stamp::is_single_threaded() { STAMP_EVERY } else { 0 };
-        producer.reservation.store(block.head + 1, Relaxed);
-        let now = stamp::now();
-        delta = now.wrapping_sub(block.stamp);
+        state.until_timestamp = if timestamp::is_single_threaded() { TIMESTAMP_INTERVAL } else { 0 };
+        producer.reservation.store(state.head + 1, Relaxed);
+        let now = timestamp::now();
+        delta = now.wrapping_sub(state.timestamp);
         // Not before the last stamp of this thread, whatever the clock does.
         if (delta as i64) < 0 {
             delta = 0;
         } else if delta >= DELTA_LIMIT {
-            block.put(Record::timestamp(now));
-            block.stamp = now;
+            state.put(Record::timestamp(now));
+            state.timestamp = now;
             delta = 0;
         } else {
-            block.stamp = now;
+            state.timestamp = now;
         }
     }
     if event.is_compact() {
-        block.put(event.compact(delta));
+        state.put(event.compact(delta));
     } else {
-        event.extended(delta).into_iter().for_each(|record| block.put(record));
+        event.extended(delta).into_iter().for_each(|record| state.put(record));
     }
     // Right before the event is published: a thread killed between the two leaves the least doubt.
-    producer.emitted.store(block.gate / BEGUN, Relaxed);
+    producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
     // SAFETY: as above.
-    unsafe { block.publish() };
+    unsafe { state.publish() };
     true
 }
 
 /// What is to be told before the next event: a gap, another sampling interval.
 #[cold]
 #[inline(never)]
-fn tell_marks(block: &mut Block) {
-    let marks = core::mem::take(&mut block.lost_untold);
-    let events = marks & !(INTERVAL | BEHIND_NEXT);
+fn put_pending_reports(state: &mut ThreadState) {
+    let marks = core::mem::take(&mut state.pending_reports);
+    let events = marks & !(INTERVAL_PENDING | INTERVAL_AFTER_NEXT);
     if events != 0 {
-        block.put(Record::dropped(events));
+        state.put(Record::dropped(events));
     }
-    if marks & INTERVAL != 0 {
-        block.put(Record::sample_interval(block.countdown.mean, marks & BEHIND_NEXT != 0));
+    if marks & INTERVAL_PENDING != 0 {
+        state.put(Record::sample_interval(state.countdown.mean, marks & INTERVAL_AFTER_NEXT != 0));
     }
 }
 
 #[cold]
-fn count_lost(block: &mut Block) {
+fn count_dropped(state: &mut ThreadState) {
     // SAFETY: as in `push`.
-    let producer = unsafe { &(*block.control).producer.0 };
-    block.lost += 1;
-    block.lost_untold += 1;
-    producer.dropped.store(block.lost, Release);
+    let producer = unsafe { &(*state.control).producer.0 };
+    state.dropped += 1;
+    state.pending_reports += 1;
+    producer.dropped.store(state.dropped, Release);
 }
 
 /// An event of a signal handler that interrupted a hook of this thread: kept until that hook is
 /// done. False when it was lost.
 #[cold]
 #[inline(never)]
-fn nest(block: *mut Block, event: Event) -> bool {
+fn defer(state: *mut ThreadState, event: Event) -> bool {
     // SAFETY: the thread's own block. The interrupted hook reads `nested_count` only when it is
     // done, and never the rest.
     unsafe {
-        let count = (&raw const (*block).nested_count).read_volatile() as usize;
-        if count >= NESTED {
+        let count = (&raw const (*state).deferred_count).read_volatile() as usize;
+        if count >= MAX_DEFERRED {
             // The interrupted hook may hold the other counters in registers: this one is the
             // handlers' own.
-            (*(*block).control).producer.0.deferred_dropped.fetch_add(1, Relaxed);
+            (*(*state).control).producer.0.deferred_dropped.fetch_add(1, Relaxed);
             return false;
         }
-        let waiting = Waiting { stamp: stamp::now(), event };
-        (&raw mut (*block).nested[count]).write_volatile(waiting);
-        (&raw mut (*block).nested_count).write_volatile(count as u32 + 1);
+        let deferred = DeferredEvent { timestamp: timestamp::now(), event };
+        (&raw mut (*state).deferred[count]).write_volatile(deferred);
+        (&raw mut (*state).deferred_count).write_volatile(count as u32 + 1);
         true
     }
 }
 
 /// The stack of a nested event; 0 when a handler interrupted another one's capture.
 #[cold]
-fn nested_stack(block: *mut Block, sp: usize, bp: usize) -> u32 {
+fn deferred_stack(state: *mut ThreadState, sp: usize, bp: usize) -> u32 {
     // SAFETY: `nested_busy` gives the nested frames to this call alone.
     unsafe {
-        if (&raw const (*block).nested_busy).read_volatile() != 0 {
+        if (&raw const (*state).is_capturing_deferred).read_volatile() != 0 {
             return 0;
         }
-        (&raw mut (*block).nested_busy).write_volatile(1);
-        let node = memo::nested(block, sp, bp);
-        (&raw mut (*block).nested_busy).write_volatile(0);
+        (&raw mut (*state).is_capturing_deferred).write_volatile(1);
+        let node = stack_cache::deferred(state, sp, bp);
+        (&raw mut (*state).is_capturing_deferred).write_volatile(0);
         node
     }
 }
@@ -296,50 +299,50 @@ fn nested_stack(block: *mut Block, sp: usize, bp: usize) -> u32 {
 /// Puts the events that waited into the ring. `sp` is the hook's that has just finished.
 #[cold]
 #[inline(never)]
-fn tell_nested(block: *mut Block, sp: usize) {
+fn emit_deferred(state: *mut ThreadState, sp: usize) {
     // SAFETY: the thread's own block; handlers add behind `nested_count` only, and an index is
     // passed before its event is emitted, so that a jump out of here emits none twice.
     unsafe {
         loop {
-            let told = (&raw const (*block).nested_told).read_volatile();
-            if told >= (&raw const (*block).nested_count).read_volatile() {
+            let record_alloc = (&raw const (*state).deferred_emitted).read_volatile();
+            if record_alloc >= (&raw const (*state).deferred_count).read_volatile() {
                 break;
             }
-            let waiting = (&raw const (*block).nested[told as usize]).read_volatile();
-            (&raw mut (*block).nested_told).write_volatile(told + 1);
-            guard::begin(block, sp, if waiting.event.op.is_event() { COUNTED } else { 0 });
-            push_waiting(&mut *block, waiting);
-            guard::end(block);
+            let deferred = (&raw const (*state).deferred[record_alloc as usize]).read_volatile();
+            (&raw mut (*state).deferred_emitted).write_volatile(record_alloc + 1);
+            guard::begin(state, sp, if deferred.event.op.is_event() { COUNTED } else { 0 });
+            push_deferred(&mut *state, deferred);
+            guard::end(state);
         }
-        (&raw mut (*block).nested_count).write_volatile(0);
-        (&raw mut (*block).nested_told).write_volatile(0);
+        (&raw mut (*state).deferred_count).write_volatile(0);
+        (&raw mut (*state).deferred_emitted).write_volatile(0);
     }
 }
 
 /// # Safety
 /// As [`push`].
-unsafe fn push_waiting(block: &mut Block, waiting: Waiting) {
+unsafe fn push_deferred(state: &mut ThreadState, deferred: DeferredEvent) {
     // SAFETY: as in `push`.
-    let producer = unsafe { &(*block.control).producer.0 };
-    producer.emitted.store(block.gate / BEGUN, Relaxed);
-    if block.head + ROOM + block.reserved > block.limit && !room(block) {
-        if waiting.event.op.is_event() {
-            count_lost(block);
+    let producer = unsafe { &(*state.control).producer.0 };
+    producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
+    if state.head + MAX_EVENT_RECORDS + state.reserved > state.limit && !ensure_capacity(state) {
+        if deferred.event.op.is_event() {
+            count_dropped(state);
         }
         return;
     }
-    if block.lost_untold != 0 {
-        tell_marks(block);
+    if state.pending_reports != 0 {
+        put_pending_reports(state);
     }
-    producer.reservation.store(block.head + 1, Relaxed);
-    block.stamp = block.stamp.max(waiting.stamp);
-    block.until_stamp = 0;
-    block.put(Record::timestamp(block.stamp));
-    if waiting.event.is_compact() {
-        block.put(waiting.event.compact(0));
+    producer.reservation.store(state.head + 1, Relaxed);
+    state.timestamp = state.timestamp.max(deferred.timestamp);
+    state.until_timestamp = 0;
+    state.put(Record::timestamp(state.timestamp));
+    if deferred.event.is_compact() {
+        state.put(deferred.event.compact(0));
     } else {
-        waiting.event.extended(0).into_iter().for_each(|record| block.put(record));
+        deferred.event.extended(0).into_iter().for_each(|record| state.put(record));
     }
     // SAFETY: as above.
-    unsafe { block.publish() };
+    unsafe { state.publish() };
 }

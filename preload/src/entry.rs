@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// What the exports jump to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Lane {
+pub enum EntryMode {
     /// The bodies.
     Full,
     /// Bodies that first ask whether the call is passed over, where that is asked before it.
@@ -21,21 +21,21 @@ pub enum Lane {
     Untraced,
 }
 
-impl Lane {
+impl EntryMode {
     /// For threads that record one block in so many bytes, or all.
-    pub fn of_interval(sample_bytes: u64) -> Lane {
-        if sample_bytes == 0 { Lane::Full } else { Lane::Sampled }
+    pub fn of_interval(sample_bytes: u64) -> EntryMode {
+        if sample_bytes == 0 { EntryMode::Full } else { EntryMode::Sampled }
     }
 }
 
 /// Chooses what all exports jump to.
-pub fn choose(lane: Lane) {
-    static NOW: AtomicU8 = AtomicU8::new(Lane::Full as u8);
+pub fn choose(mode: EntryMode) {
+    static NOW: AtomicU8 = AtomicU8::new(EntryMode::Full as u8);
     // Asked at each thread's start: a line that all share is written only when there is something
     // to write.
-    if NOW.load(Relaxed) != lane as u8 && NOW.swap(lane as u8, Relaxed) != lane as u8 {
-        crate::hooks::choose_exports(lane);
-        crate::hooks::choose_operators(lane);
+    if NOW.load(Relaxed) != mode as u8 && NOW.swap(mode as u8, Relaxed) != mode as u8 {
+        crate::hooks::choose_exports(mode);
+        crate::hooks::choose_operators(mode);
     }
 }
 
@@ -51,12 +51,12 @@ macro_rules! exports {
                 #[unsafe(no_mangle)]
                 #[unsafe(naked)]
                 pub unsafe extern "C" fn $name() {
-                    crate::entry::stub!($count, super::lanes::$name);
+                    crate::entry::stub!($count, super::targets::$name);
                 }
             )*
         }
         #[allow(non_upper_case_globals)]
-        mod lanes {
+        mod targets {
             use core::{ffi::c_void, sync::atomic::AtomicPtr};
             $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(crate::hooks::$full as *mut c_void);)*
         }
@@ -64,18 +64,18 @@ macro_rules! exports {
             $(
                 #[unsafe(naked)]
                 pub unsafe extern "C" fn $name() {
-                    crate::entry::untraced!("{next}", (next = sym crate::real::pointers::$name, full = sym crate::hooks::$full))
+                    crate::entry::untraced!("{next}", (next = sym crate::next::pointers::$name, full = sym crate::hooks::$full))
                 }
             )*
         }
         /// Chooses what the exported names jump to.
-        pub fn choose_exports(lane: crate::entry::Lane) {
+        pub fn choose_exports(mode: crate::entry::EntryMode) {
             use core::{ffi::c_void, sync::atomic::Ordering::Relaxed};
             $(
-                lanes::$name.store(match lane {
-                    crate::entry::Lane::Full => $full as *mut c_void,
-                    crate::entry::Lane::Sampled => $sampled as *mut c_void,
-                    crate::entry::Lane::Untraced => untraced::$name as *mut c_void,
+                targets::$name.store(match mode {
+                    crate::entry::EntryMode::Full => $full as *mut c_void,
+                    crate::entry::EntryMode::Sampled => $sampled as *mut c_void,
+                    crate::entry::EntryMode::Untraced => untraced::$name as *mut c_void,
                 }, Relaxed);
             )*
         }
@@ -84,14 +84,14 @@ macro_rules! exports {
 
 /// The instructions of a stub for a body with so many arguments before the two.
 macro_rules! stub {
-    (1, $lane:path) => {
-        core::arch::naked_asm!("endbr64", "mov rsi, rsp", "mov rdx, rbp", "jmp qword ptr [rip + {lane}]", lane = sym $lane)
+    (1, $mode:path) => {
+        core::arch::naked_asm!("endbr64", "mov rsi, rsp", "mov rdx, rbp", "jmp qword ptr [rip + {target}]", target = sym $mode)
     };
-    (2, $lane:path) => {
-        core::arch::naked_asm!("endbr64", "mov rdx, rsp", "mov rcx, rbp", "jmp qword ptr [rip + {lane}]", lane = sym $lane)
+    (2, $mode:path) => {
+        core::arch::naked_asm!("endbr64", "mov rdx, rsp", "mov rcx, rbp", "jmp qword ptr [rip + {target}]", target = sym $mode)
     };
-    (3, $lane:path) => {
-        core::arch::naked_asm!("endbr64", "mov rcx, rsp", "mov r8, rbp", "jmp qword ptr [rip + {lane}]", lane = sym $lane)
+    (3, $mode:path) => {
+        core::arch::naked_asm!("endbr64", "mov rcx, rsp", "mov r8, rbp", "jmp qword ptr [rip + {target}]", target = sym $mode)
     };
 }
 
@@ -102,16 +102,16 @@ macro_rules! untraced {
     ($next:literal, ($($operand:tt)*)) => {
         core::arch::naked_asm!(
             "endbr64",
-            "mov rax, qword ptr [rip + heaptape_block@GOTTPOFF]",
+            "mov rax, qword ptr [rip + heaptape_thread_state@GOTTPOFF]",
             "mov rax, qword ptr fs:[rax]",
             "test rax, rax",
             "jz 2f",
             "cmp byte ptr [rax], {untraced}",
             "jne 2f",
-            "lea r10, [rip + {cradle}]",
+            "lea r10, [rip + {arena}]",
             "mov r11, rdi",
             "sub r11, r10",
-            "cmp r11, {cradle_bytes}",
+            "cmp r11, {arena_bytes}",
             "jb 2f",
             concat!("mov rax, qword ptr [rip + ", $next, "]"),
             "test rax, rax",
@@ -120,8 +120,8 @@ macro_rules! untraced {
             "2:",
             "jmp {full}",
             untraced = const crate::thread::UNTRACED,
-            cradle = sym crate::cradle::ARENA,
-            cradle_bytes = const crate::cradle::BYTES,
+            arena = sym crate::bootstrap_arena::ARENA,
+            arena_bytes = const crate::bootstrap_arena::BYTES,
             $($operand)*
         )
     };
@@ -174,15 +174,15 @@ macro_rules! operator_stub {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $symbol() {
-            core::arch::naked_asm!("endbr64", "mov ecx, {which}", "mov r8, rsp", "mov r9, rbp", "jmp qword ptr [rip + {lane}]",
-                which = const $index, lane = sym super::operator_lanes::$symbol)
+            core::arch::naked_asm!("endbr64", "mov ecx, {which}", "mov r8, rsp", "mov r9, rbp", "jmp qword ptr [rip + {target}]",
+                which = const $index, target = sym super::operator_targets::$symbol)
         }
     };
     ($symbol:ident, $index:literal, new) => {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $symbol() {
-            core::arch::naked_asm!("endbr64", "jmp qword ptr [rip + {lane}]", lane = sym super::operator_lanes::$symbol)
+            core::arch::naked_asm!("endbr64", "jmp qword ptr [rip + {target}]", target = sym super::operator_targets::$symbol)
         }
     };
 }
@@ -197,7 +197,7 @@ macro_rules! operator_exports {
             $(crate::entry::operator_stub!($symbol, $index, $shape);)*
         }
         #[allow(non_upper_case_globals)]
-        mod operator_lanes {
+        mod operator_targets {
             use core::{ffi::c_void, sync::atomic::AtomicPtr};
             $(pub static $symbol: AtomicPtr<c_void> = AtomicPtr::new(super::operator_full::$symbol as *mut c_void);)*
         }
@@ -216,12 +216,12 @@ macro_rules! operator_exports {
             )*
         }
         /// Chooses what the operators jump to.
-        pub fn choose_operators(lane: crate::entry::Lane) {
+        pub fn choose_operators(mode: crate::entry::EntryMode) {
             use core::sync::atomic::Ordering::Relaxed;
             $(
-                operator_lanes::$symbol.store(match lane {
-                    crate::entry::Lane::Full | crate::entry::Lane::Sampled => operator_full::$symbol as *mut c_void,
-                    crate::entry::Lane::Untraced => untraced_operators::$symbol as *mut c_void,
+                operator_targets::$symbol.store(match mode {
+                    crate::entry::EntryMode::Full | crate::entry::EntryMode::Sampled => operator_full::$symbol as *mut c_void,
+                    crate::entry::EntryMode::Untraced => untraced_operators::$symbol as *mut c_void,
                 }, Relaxed);
             )*
         }
@@ -234,7 +234,7 @@ pub(crate) use {exports, operator_exports, operator_full, operator_stub, stub, u
 /// allocator's plain block.
 pub unsafe extern "C" fn new_without_next(size: usize) -> *mut u8 {
     // SAFETY: the program's own call, in C's words.
-    unsafe { crate::real::malloc(size.max(1)) }
+    unsafe { crate::next::malloc(size.max(1)) }
 }
 
 /// Functions that need nothing of their caller's state.

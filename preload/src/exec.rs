@@ -12,8 +12,8 @@ mod environment;
 mod program;
 mod sanitizer;
 
-use crate::link::{self, Scope, Wanted};
-use crate::{attach, board, real, sys};
+use crate::dynsym::{self, Scope, Wanted};
+use crate::{attach, board, next, sys};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use environment::{Strings, in_vain, text, without_library};
@@ -76,7 +76,7 @@ static NEXT: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::pt
 /// Finds the next definitions; once, with the allocator's.
 pub fn find_next() {
     let mut wanted = NAMES.map(Wanted::new);
-    link::find(Scope::Next, false, &mut wanted);
+    dynsym::find(Scope::Next, false, &mut wanted);
     for (place, wanted) in NEXT.iter().zip(&wanted) {
         let missing = no_exec as *mut c_void;
         place.store(if wanted.found.is_null() { missing } else { wanted.found }, Relaxed);
@@ -128,7 +128,7 @@ unsafe extern "C" fn look(arguments: *const usize, which: usize) -> *mut c_void 
     }
     let next = NEXT[which].load(Relaxed);
     if next.is_null() {
-        real::resolve();
+        next::resolve();
         let next = NEXT[which].load(Relaxed);
         return if next.is_null() { no_exec as *mut c_void } else { next };
     }
@@ -195,7 +195,7 @@ impl Judged {
         sys::decimal(b"/proc/self/fd/", descriptor as u32, b"", &mut link);
         let Ok(link) = CStr::from_bytes_until_nul(&link) else { return };
         let mut path = [0; MAX_NOTICE_PATH];
-        sys::link(link, &mut path[..MAX_NOTICE_PATH - 1]);
+        sys::read_link(link, &mut path[..MAX_NOTICE_PATH - 1]);
         if let Ok(path) = CStr::from_bytes_until_nul(&path) {
             self.file(link, path, environment);
         }
@@ -262,7 +262,7 @@ unsafe fn start_without_library(arguments: *const usize, which: usize, judged: &
 /// names are those of this process's root and mount namespace, which the program gets too.
 fn unreachable(socket: &CStr) -> Option<UntracedReason> {
     let is_socket = |file: &libc::stat| file.st_mode & libc::S_IFMT == libc::S_IFSOCK;
-    let library = link::own_name().filter(|name| name.to_bytes().first() == Some(&b'/'));
+    let library = dynsym::own_name().filter(|name| name.to_bytes().first() == Some(&b'/'));
     let is_there = sys::status(socket).as_ref().is_some_and(is_socket)
         && library.is_none_or(|library| sys::status(library).is_some());
     (!is_there).then_some(UntracedReason::Unreachable)
@@ -345,7 +345,7 @@ pub unsafe extern "C" fn posix_spawn(
     environment: Strings,
 ) -> c_int {
     // SAFETY: the program's own call.
-    unsafe { spawning(false, real::posix_spawn, pid, path, [actions, attributes], [argv, environment]) }
+    unsafe { spawning(false, next::posix_spawn, pid, path, [actions, attributes], [argv, environment]) }
 }
 
 /// `posix_spawnp`.
@@ -358,5 +358,5 @@ pub unsafe extern "C" fn posix_spawnp(
     environment: Strings,
 ) -> c_int {
     // SAFETY: the program's own call.
-    unsafe { spawning(true, real::posix_spawnp, pid, name, [actions, attributes], [argv, environment]) }
+    unsafe { spawning(true, next::posix_spawnp, pid, name, [actions, attributes], [argv, environment]) }
 }

@@ -7,15 +7,15 @@
 //! * `operator new` is under way and calls `malloc` for the same bytes: one event, recorded by the
 //!   outer hook.
 
-use crate::thread::{BEGUN, BUSY, Block, COUNTED, FORWARDING, READY};
+use crate::thread::{BUSY, COUNTED, FORWARDING, ONE_EVENT, READY, ThreadState};
 use crate::{sandbox, sys};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
 
 /// Changes the gate in one instruction: a handler that comes between a load and a store of it would
 /// have its own count undone.
-macro_rules! gate {
-    ($op:literal, $block:expr, $value:expr) => {
-        core::arch::asm!(concat!($op, " qword ptr [{0}], {1}"), in(reg) &raw mut (*$block).gate, in(reg) $value, options(nostack))
+macro_rules! activation {
+    ($op:literal, $state:expr, $value:expr) => {
+        core::arch::asm!(concat!($op, " qword ptr [{0}], {1}"), in(reg) &raw mut (*$state).activation, in(reg) $value, options(nostack))
     };
 }
 
@@ -29,27 +29,27 @@ pub struct Forward {
     /// or so many more: an alignment that the size may be rounded up to.
     pub slack: usize,
     /// Block that an inner free of the same call names; null for an allocation.
-    pub block: usize,
+    pub address: usize,
     /// What the word at `sp` holds while the outer call lasts: its return address.
-    pub word: u64,
+    pub return_address: u64,
 }
 
 /// What a call is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CallKind {
     /// An event of its own, on the usual way.
     Event,
     /// Came while a hook of this thread was at work.
-    Nested,
+    Deferred,
     /// The inner part of a forwarded call.
     Inner,
 }
 
 /// Whether a thread's block is one that events go to.
 #[inline(always)]
-pub fn is_traced(block: *mut Block) -> bool {
+pub fn is_traced(state: *mut ThreadState) -> bool {
     // SAFETY: blocks stay mapped for ever; a forked child reads zeros.
-    !block.is_null() && unsafe { (&raw const (*block).gate).read_volatile() } & READY != 0
+    !state.is_null() && unsafe { (&raw const (*state).activation).read_volatile() } & READY != 0
 }
 
 /// Judges a call that found more than the plain gate. `size` and `block` are the call's own (0 when
@@ -57,28 +57,28 @@ pub fn is_traced(block: *mut Block) -> bool {
 ///
 /// # Safety
 /// `block` is the calling thread's, with a gate that is not 0.
-pub unsafe fn judge(block: *mut Block, sp: usize, size: usize, address: usize) -> Verdict {
+pub unsafe fn classify(state: *mut ThreadState, sp: usize, size: usize, address: usize) -> CallKind {
     // SAFETY: the caller's promise; plain accesses by the only thread that has the block.
     unsafe {
-        if (*block).gate & BUSY != 0 {
-            if is_alive(block, sp, (*block).busy_sp, (*block).busy_word) {
-                return Verdict::Nested;
+        if (*state).activation & BUSY != 0 {
+            if is_alive(state, sp, (*state).busy_sp, (*state).busy_return_address) {
+                return CallKind::Deferred;
             }
-            abandon(block);
+            abandon(state);
         }
-        if (*block).gate & FORWARDING != 0 {
-            let forward = (*block).forward;
-            if !is_alive(block, sp, forward.sp, forward.word) {
-                gate!("and", block, !FORWARDING);
-            } else if (address != 0 && address == forward.block)
+        if (*state).activation & FORWARDING != 0 {
+            let forward = (*state).forward;
+            if !is_alive(state, sp, forward.sp, forward.return_address) {
+                activation!("and", state, !FORWARDING);
+            } else if (address != 0 && address == forward.address)
                 || (address == 0
-                    && forward.block == 0
+                    && forward.address == 0
                     && size.max(1).wrapping_sub(forward.size.max(1)) <= forward.slack)
             {
-                return Verdict::Inner;
+                return CallKind::Inner;
             }
         }
-        Verdict::Event
+        CallKind::Event
     }
 }
 
@@ -89,11 +89,11 @@ pub unsafe fn judge(block: *mut Block, sp: usize, size: usize, address: usize) -
 ///
 /// # Safety
 /// As [`judge`].
-unsafe fn is_alive(block: *mut Block, sp: usize, frame: usize, word: u64) -> bool {
+unsafe fn is_alive(state: *mut ThreadState, sp: usize, frame: usize, word: u64) -> bool {
     // SAFETY: the caller's promise; the frame's word is read only where the stack is known to be
     // mapped.
     unsafe {
-        let own = |address: usize| address >= (*block).stack_low && address < (*block).stack_end;
+        let own = |address: usize| address >= (*state).stack_low && address < (*state).stack_end;
         if !own(frame) {
             let mut now = [0; 8];
             let is_same = !sandbox::allows(sandbox::PEEK)
@@ -112,30 +112,30 @@ unsafe fn is_alive(block: *mut Block, sp: usize, frame: usize, word: u64) -> boo
 ///
 /// # Safety
 /// As [`judge`].
-pub unsafe fn abandon(block: *mut Block) {
+pub unsafe fn abandon(state: *mut ThreadState) {
     // SAFETY: the caller's promise; the block's control words are mapped while its gate is not 0.
     unsafe {
-        let producer = &(*(*block).control).producer.0;
+        let producer = &(*(*state).control).producer.0;
         let published = producer.head.load(Acquire);
-        if (*block).gate & COUNTED != 0 {
-            producer.emitted.store((*block).gate / BEGUN, Release);
-            if published == (*block).event_head {
-                (*block).lost += 1;
-                (*block).lost_untold += 1;
-                producer.dropped.store((*block).lost, Release);
+        if (*state).activation & COUNTED != 0 {
+            producer.emitted.store((*state).activation / ONE_EVENT, Release);
+            if published == (*state).event_head {
+                (*state).dropped += 1;
+                (*state).pending_reports += 1;
+                producer.dropped.store((*state).dropped, Release);
             }
         }
-        (*block).head = published;
+        (*state).head = published;
         producer.reservation.store(published, Release);
-        gate!("and", block, !(BUSY | COUNTED));
-        (*block).memo.forget();
-        (*block).nested_busy = 0;
-        (*block).until_stamp = 0;
+        activation!("and", state, !(BUSY | COUNTED));
+        (*state).stack_cache.forget();
+        (*state).is_capturing_deferred = 0;
+        (*state).until_timestamp = 0;
         // A stamp may have been stored with the records that were taken back, and so may the
         // interval.
-        (*block).stamp = 0;
-        if (*block).countdown.mean != 0 {
-            (*block).lost_untold |= crate::thread::INTERVAL;
+        (*state).timestamp = 0;
+        if (*state).countdown.mean != 0 {
+            (*state).pending_reports |= crate::thread::INTERVAL_PENDING;
         }
     }
 }
@@ -146,21 +146,21 @@ pub unsafe fn abandon(block: *mut Block) {
 /// # Safety
 /// `block` is the calling thread's, not busy, and `sp` the address of the hook's return address.
 #[inline(always)]
-pub unsafe fn begin(block: *mut Block, sp: usize, counted: u64) {
-    let count = if counted != 0 { BEGUN } else { 0 };
+pub unsafe fn begin(state: *mut ThreadState, sp: usize, counted: u64) {
+    let count = if counted != 0 { ONE_EVENT } else { 0 };
     // SAFETY: the caller's promise.
     unsafe {
         let word = (sp as *const u64).read();
-        let mark = |block: *mut Block| {
-            (&raw mut (*block).busy_sp).write_volatile(sp);
-            (&raw mut (*block).busy_word).write_volatile(word);
-            (&raw mut (*block).event_head).write_volatile((*block).head);
+        let mark = |state: *mut ThreadState| {
+            (&raw mut (*state).busy_sp).write_volatile(sp);
+            (&raw mut (*state).busy_return_address).write_volatile(word);
+            (&raw mut (*state).event_head).write_volatile((*state).head);
         };
         // Before the gate, so that a handler that finds it busy finds these; behind it once more,
         // for one that came just before it and left its own.
-        mark(block);
-        gate!("add", block, count | BUSY | counted);
-        mark(block);
+        mark(state);
+        activation!("add", state, count | BUSY | counted);
+        mark(state);
     }
     compiler_fence(SeqCst);
 }
@@ -170,28 +170,28 @@ pub unsafe fn begin(block: *mut Block, sp: usize, counted: u64) {
 /// # Safety
 /// As [`begin`].
 #[inline(always)]
-pub unsafe fn end(block: *mut Block) {
+pub unsafe fn end(state: *mut ThreadState) {
     compiler_fence(SeqCst);
     // SAFETY: the caller's promise.
-    unsafe { gate!("and", block, !(BUSY | COUNTED)) };
+    unsafe { activation!("and", state, !(BUSY | COUNTED)) };
 }
 
 /// Marks a forwarded call under way; false when it is itself inner to another.
 ///
 /// # Safety
 /// As [`begin`].
-pub unsafe fn forward(block: *mut Block, sp: usize, size: usize, slack: usize, address: usize) -> bool {
+pub unsafe fn forward(state: *mut ThreadState, sp: usize, size: usize, slack: usize, address: usize) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
-        if judge(block, sp, size, address) != Verdict::Event {
+        if classify(state, sp, size, address) != CallKind::Event {
             return false;
         }
-        if (*block).gate & FORWARDING != 0 {
+        if (*state).activation & FORWARDING != 0 {
             return true;
         }
-        (*block).forward = Forward { sp, size, slack, block: address, word: (sp as *const u64).read() };
+        (*state).forward = Forward { sp, size, slack, address, return_address: (sp as *const u64).read() };
         compiler_fence(SeqCst);
-        gate!("or", block, FORWARDING);
+        activation!("or", state, FORWARDING);
         true
     }
 }
@@ -200,11 +200,11 @@ pub unsafe fn forward(block: *mut Block, sp: usize, size: usize, slack: usize, a
 ///
 /// # Safety
 /// As [`begin`].
-pub unsafe fn forwarded(block: *mut Block, sp: usize) {
+pub unsafe fn forwarded(state: *mut ThreadState, sp: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        if (*block).gate & FORWARDING != 0 && (*block).forward.sp == sp {
-            gate!("and", block, !FORWARDING);
+        if (*state).activation & FORWARDING != 0 && (*state).forward.sp == sp {
+            activation!("and", state, !FORWARDING);
         }
     }
 }

@@ -5,21 +5,21 @@
 //! pointer of its caller to the body: the exact state at the call, whatever the compiler does with
 //! our own frames.
 
-use crate::emit::{allocated, freed, passes_over, passes_over_free, resize_begins, resize_ends};
-use crate::{cradle, guard, operators, real, tls};
+use crate::emit::{allocated, freed, is_free_sampled_out, is_sampled_out, resize_begins, resize_ends};
+use crate::{bootstrap_arena, guard, next, operators, tls};
 use core::ffi::{CStr, c_int, c_void};
 use heaptape_wire::Op;
 
 /// Runs a call of an allocator whose functions may call each other by their public names, so that
 /// the inner ones are not events.
 #[inline(always)]
-fn outer<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
-    if real::is_glibc() { call() } else { always_outer(sp, size, block, call) }
+fn forward_call<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
+    if next::is_glibc() { call() } else { mark_forwarded(sp, size, block, call) }
 }
 
 /// The same for a call that does so in glibc too: `reallocarray` is a product and a `realloc`.
-fn always_outer<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
-    let state = crate::thread::block(sp);
+fn mark_forwarded<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
+    let state = crate::thread::state(sp);
     // SAFETY: the thread's own block, or null.
     let marked = guard::is_traced(state) && unsafe { guard::forward(state, sp, size, 0, block as usize) };
     let result = call();
@@ -31,8 +31,8 @@ fn always_outer<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -
 }
 
 #[inline(always)]
-fn told(op: Op, block: *mut u8, size: usize, sp: usize, bp: usize) -> *mut u8 {
-    if !block.is_null() && !cradle::owns(block) {
+fn record_alloc(op: Op, block: *mut u8, size: usize, sp: usize, bp: usize) -> *mut u8 {
+    if !block.is_null() && !bootstrap_arena::owns(block) {
         allocated(op, block, size, sp, bp);
     }
     block
@@ -41,30 +41,36 @@ fn told(op: Op, block: *mut u8, size: usize, sp: usize, bp: usize) -> *mut u8 {
 /// The body of `malloc`.
 pub unsafe extern "C" fn malloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
     // SAFETY: the program's own call.
-    told(Op::MALLOC, unsafe { real::malloc(size) }, size, sp, bp)
+    record_alloc(Op::MALLOC, unsafe { next::malloc(size) }, size, sp, bp)
 }
 
 /// The body of `malloc` for the sampled lane.
 pub unsafe extern "C" fn malloc_sampled(size: usize, sp: usize, bp: usize) -> *mut u8 {
     // SAFETY: the program's own call.
-    unsafe { if passes_over(size) { real::malloc(size) } else { malloc(size, sp, bp) } }
+    unsafe { if is_sampled_out(size) { next::malloc(size) } else { malloc(size, sp, bp) } }
 }
 
 /// The body of `calloc`.
 pub unsafe extern "C" fn calloc(count: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
     let bytes = count.wrapping_mul(size);
     // SAFETY: the program's own call. An overflow makes it fail, so that `bytes` is not used.
-    told(Op::CALLOC, outer(sp, bytes, core::ptr::null_mut(), || unsafe { real::calloc(count, size) }), bytes, sp, bp)
+    record_alloc(
+        Op::CALLOC,
+        forward_call(sp, bytes, core::ptr::null_mut(), || unsafe { next::calloc(count, size) }),
+        bytes,
+        sp,
+        bp,
+    )
 }
 
 #[inline(always)]
 fn resize(block: *mut u8, size: usize, sp: usize, bp: usize, ops: [Op; 2], call: impl FnOnce() -> *mut u8) -> *mut u8 {
     let [first, again] = ops;
     if block.is_null() {
-        return told(first, call(), size, sp, bp);
+        return record_alloc(first, call(), size, sp, bp);
     }
-    if cradle::owns(block) {
-        return leave_cradle(block, size, first, sp, bp);
+    if bootstrap_arena::owns(block) {
+        return leave_arena(block, size, first, sp, bp);
     }
     let begun = resize_begins(block, size, sp, bp);
     let new = call();
@@ -75,34 +81,34 @@ fn resize(block: *mut u8, size: usize, sp: usize, bp: usize, ops: [Op; 2], call:
 }
 
 #[cold]
-fn leave_cradle(block: *mut u8, size: usize, op: Op, sp: usize, bp: usize) -> *mut u8 {
+fn leave_arena(block: *mut u8, size: usize, op: Op, sp: usize, bp: usize) -> *mut u8 {
     // SAFETY: a new block of `size` bytes; the old one holds its own size and stays where it is for
     // ever.
     unsafe {
-        let new = real::malloc(size);
+        let new = next::malloc(size);
         if !new.is_null() {
-            core::ptr::copy_nonoverlapping(block, new, cradle::size(block).min(size));
+            core::ptr::copy_nonoverlapping(block, new, bootstrap_arena::size(block).min(size));
         }
-        told(op, new, size, sp, bp)
+        record_alloc(op, new, size, sp, bp)
     }
 }
 
 /// The body of `realloc`.
 pub unsafe extern "C" fn realloc(block: *mut u8, size: usize, sp: usize, bp: usize) -> *mut u8 {
     // SAFETY: the program's own call.
-    let call = || unsafe { real::realloc(block, size) };
-    resize(block, size, sp, bp, [Op::REALLOC, Op::RESIZE], || outer(sp, size, block, call))
+    let call = || unsafe { next::realloc(block, size) };
+    resize(block, size, sp, bp, [Op::REALLOC, Op::RESIZE], || forward_call(sp, size, block, call))
 }
 
 /// The body of `reallocarray`.
 pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
     // SAFETY: the program's own call; when the product overflows it fails and leaves the block as
     // it is.
-    let call = || unsafe { real::reallocarray(block, count, size) };
+    let call = || unsafe { next::reallocarray(block, count, size) };
     match count.checked_mul(size) {
         Some(bytes) => {
             let ops = [Op::REALLOCARRAY, Op::RESIZE_ARRAY];
-            resize(block, bytes, sp, bp, ops, || always_outer(sp, bytes, block, call))
+            resize(block, bytes, sp, bp, ops, || mark_forwarded(sp, bytes, block, call))
         }
         None => call(),
     }
@@ -112,9 +118,9 @@ pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize,
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, size: usize, sp: usize, bp: usize) -> c_int {
     // SAFETY: the program's own call; on success `*out` is the block.
     unsafe {
-        let result = outer(sp, size, core::ptr::null_mut(), || real::posix_memalign(out, align, size));
+        let result = forward_call(sp, size, core::ptr::null_mut(), || next::posix_memalign(out, align, size));
         if result == 0 {
-            told(Op::POSIX_MEMALIGN, *out, size, sp, bp);
+            record_alloc(Op::POSIX_MEMALIGN, *out, size, sp, bp);
         }
         result
     }
@@ -123,9 +129,9 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, size: u
 /// The body of `aligned_alloc`.
 pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
     // SAFETY: the program's own call.
-    told(
+    record_alloc(
         Op::ALIGNED_ALLOC,
-        outer(sp, size, core::ptr::null_mut(), || unsafe { real::aligned_alloc(align, size) }),
+        forward_call(sp, size, core::ptr::null_mut(), || unsafe { next::aligned_alloc(align, size) }),
         size,
         sp,
         bp,
@@ -135,19 +141,37 @@ pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize, sp: usize, bp:
 /// The body of `memalign`.
 pub unsafe extern "C" fn memalign(align: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
     // SAFETY: the program's own call.
-    told(Op::MEMALIGN, outer(sp, size, core::ptr::null_mut(), || unsafe { real::memalign(align, size) }), size, sp, bp)
+    record_alloc(
+        Op::MEMALIGN,
+        forward_call(sp, size, core::ptr::null_mut(), || unsafe { next::memalign(align, size) }),
+        size,
+        sp,
+        bp,
+    )
 }
 
 /// The body of `valloc`.
 pub unsafe extern "C" fn valloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
     // SAFETY: the program's own call.
-    told(Op::VALLOC, outer(sp, size, core::ptr::null_mut(), || unsafe { real::valloc(size) }), size, sp, bp)
+    record_alloc(
+        Op::VALLOC,
+        forward_call(sp, size, core::ptr::null_mut(), || unsafe { next::valloc(size) }),
+        size,
+        sp,
+        bp,
+    )
 }
 
 /// The body of `pvalloc`.
 pub unsafe extern "C" fn pvalloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
     // SAFETY: the program's own call.
-    told(Op::PVALLOC, outer(sp, size, core::ptr::null_mut(), || unsafe { real::pvalloc(size) }), size, sp, bp)
+    record_alloc(
+        Op::PVALLOC,
+        forward_call(sp, size, core::ptr::null_mut(), || unsafe { next::pvalloc(size) }),
+        size,
+        sp,
+        bp,
+    )
 }
 
 #[inline(always)]
@@ -155,7 +179,7 @@ fn free_by(op: Op, block: *mut u8, sp: usize, bp: usize, call: impl FnOnce()) {
     if block.is_null() {
         return call();
     }
-    if cradle::owns(block) {
+    if bootstrap_arena::owns(block) {
         return;
     }
     freed(op, block, sp, bp);
@@ -165,42 +189,48 @@ fn free_by(op: Op, block: *mut u8, sp: usize, bp: usize, call: impl FnOnce()) {
 /// The body of `free`.
 pub unsafe extern "C" fn free(block: *mut u8, sp: usize, bp: usize) {
     // SAFETY: the program's own call.
-    free_by(Op::FREE, block, sp, bp, || unsafe { real::free(block) });
+    free_by(Op::FREE, block, sp, bp, || unsafe { next::free(block) });
 }
 
 /// The body of `free` for the sampled lane.
 pub unsafe extern "C" fn free_sampled(block: *mut u8, sp: usize, bp: usize) {
     // SAFETY: the program's own call.
-    unsafe { if !cradle::owns(block) && passes_over_free(block) { real::free(block) } else { free(block, sp, bp) } }
+    unsafe {
+        if !bootstrap_arena::owns(block) && is_free_sampled_out(block) {
+            next::free(block)
+        } else {
+            free(block, sp, bp)
+        }
+    }
 }
 
 /// The body of `cfree`.
 pub unsafe extern "C" fn cfree(block: *mut u8, sp: usize, bp: usize) {
     // SAFETY: the program's own call.
-    free_by(Op::CFREE, block, sp, bp, || outer(sp, 0, block, || unsafe { real::cfree(block) }));
+    free_by(Op::CFREE, block, sp, bp, || forward_call(sp, 0, block, || unsafe { next::cfree(block) }));
 }
 
 /// The body of `free_sized`.
 pub unsafe extern "C" fn free_sized(block: *mut u8, size: usize, sp: usize, bp: usize) {
     // SAFETY: the program's own call.
-    free_by(Op::FREE_SIZED, block, sp, bp, || outer(sp, 0, block, || unsafe { real::free_sized(block, size) }));
+    free_by(Op::FREE_SIZED, block, sp, bp, || forward_call(sp, 0, block, || unsafe { next::free_sized(block, size) }));
 }
 
 /// The body of `free_aligned_sized`.
 pub unsafe extern "C" fn free_aligned_sized(block: *mut u8, align: usize, size: usize, sp: usize, bp: usize) {
     // SAFETY: the program's own call.
-    let call = || unsafe { real::free_aligned_sized(block, align, size) };
-    free_by(Op::FREE_ALIGNED_SIZED, block, sp, bp, || outer(sp, 0, block, call));
+    let call = || unsafe { next::free_aligned_sized(block, align, size) };
+    free_by(Op::FREE_ALIGNED_SIZED, block, sp, bp, || forward_call(sp, 0, block, call));
 }
 
 /// The body of `malloc_usable_size`: passed through.
 pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
-    if cradle::owns(block) {
+    if bootstrap_arena::owns(block) {
         // SAFETY: the cradle's own block.
-        return unsafe { cradle::size(block) };
+        return unsafe { bootstrap_arena::size(block) };
     }
     // SAFETY: the program's own call.
-    unsafe { real::malloc_usable_size(block) }
+    unsafe { next::malloc_usable_size(block) }
 }
 
 macro_rules! operators {
@@ -244,7 +274,7 @@ const ALIGNED_NEW: core::ops::RangeInclusive<usize> = 4..=7;
 ///
 /// The aligned forms may ask for their size rounded up to the alignment, their second argument.
 pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second: usize) -> *mut c_void {
-    let state = crate::thread::block(sp);
+    let state = crate::thread::state(sp);
     // SAFETY: the thread's own block, or null; `sp` is the stub's.
     unsafe {
         if guard::is_traced(state) {
@@ -262,11 +292,11 @@ pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, sp:
     // SAFETY: as above.
     let is_outer = !guard::is_traced(state)
         || unsafe {
-            let is_outer = (*state).gate & crate::thread::FORWARDING == 0 || (*state).forward.sp == sp;
+            let is_outer = (*state).activation & crate::thread::FORWARDING == 0 || (*state).forward.sp == sp;
             guard::forwarded(state, sp);
             is_outer
         };
-    if is_outer { told(OPERATOR_OPS[which], block, size, sp, bp) } else { block }
+    if is_outer { record_alloc(OPERATOR_OPS[which], block, size, sp, bp) } else { block }
 }
 
 /// The body of `operator delete`. The two further arguments are whatever the form has.
@@ -275,12 +305,12 @@ pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, whi
     unsafe {
         let next = operators::next(which, (sp as *const usize).read());
         if next.is_null() {
-            return free_by(OPERATOR_OPS[which], block, sp, bp, || real::free(block));
+            return free_by(OPERATOR_OPS[which], block, sp, bp, || next::free(block));
         }
         // SAFETY of the type: every form takes at most three register arguments and gives nothing.
         let next: unsafe extern "C" fn(*mut u8, usize, usize) = core::mem::transmute(next);
         free_by(OPERATOR_OPS[which], block, sp, bp, || {
-            let state = crate::thread::block(sp);
+            let state = crate::thread::state(sp);
             let marked = guard::is_traced(state) && guard::forward(state, sp, 0, 0, block as usize);
             next(block, second, third);
             if marked {

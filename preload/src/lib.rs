@@ -21,24 +21,24 @@
 
 mod attach;
 mod board;
-mod cradle;
+mod bootstrap_arena;
+mod dynsym;
 mod emit;
 mod entry;
 mod exec;
 mod fork;
 mod guard;
 mod hooks;
-mod intern;
-mod link;
+mod next;
 mod operators;
 mod private;
-mod real;
 mod sample;
 mod sandbox;
 mod shared;
-mod stamp;
+mod stack_table;
 mod sys;
 mod thread;
+mod timestamp;
 mod tls;
 mod unwind;
 
@@ -59,6 +59,6 @@ extern "C" fn rust_eh_personality() {}
 #[cfg(not(test))]
 #[ctor::ctor(unsafe)]
 fn start() {
-    real::resolve();
+    next::resolve();
     attach::at_start();
 }

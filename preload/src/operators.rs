@@ -6,8 +6,8 @@
 //! object had this library not been there. (The loader also looks into libraries opened with
 //! `RTLD_GLOBAL`; which ones these are it does not tell, so they come last here.)
 
+use crate::dynsym::{self, Scope};
 use crate::hooks::OPERATORS as NAMES;
-use crate::link::{self, Scope};
 use crate::unwind::objects::{self, Object};
 use crate::{sys, tls};
 use core::ffi::c_void;
@@ -25,7 +25,7 @@ pub fn next(which: usize, caller: usize) -> *mut c_void {
 }
 
 /// First address of a row that is being filled: no object lies there.
-const TAKEN: u64 = u64::MAX;
+const CLAIMED: u64 = u64::MAX;
 
 /// What was found for the callers in one object.
 struct Scoped {
@@ -83,14 +83,14 @@ fn find_aligned(which: usize, caller: usize) -> *mut c_void {
         object = objects::find(caller);
     }
     let name = NAMES[which];
-    let found = link::one(Scope::Next, true, name);
+    let found = dynsym::one(Scope::Next, true, name);
     if !found.is_null() {
         NEXT[which].store(found, Relaxed);
         return found;
     }
     tls::set_operator_caller(caller);
-    let found = link::scope::find(caller, name);
-    let found = if found.is_null() { link::one(Scope::Next, false, name) } else { found };
+    let found = dynsym::scope::find(caller, name);
+    let found = if found.is_null() { dynsym::one(Scope::Next, false, name) } else { found };
     if let Some(object) = object.filter(|_| !found.is_null()) {
         keep(&object, which, found);
     }
@@ -101,7 +101,8 @@ fn find_aligned(which: usize, caller: usize) -> *mut c_void {
 /// threads take at once is no one's.
 fn keep(object: &Object, which: usize, found: *mut c_void) {
     let Some(row) = SCOPED.iter().find(|row| row.start.load(Acquire) == object.start) else {
-        let Some(row) = SCOPED.iter().find(|row| row.start.compare_exchange(0, TAKEN, Acquire, Relaxed).is_ok()) else {
+        let Some(row) = SCOPED.iter().find(|row| row.start.compare_exchange(0, CLAIMED, Acquire, Relaxed).is_ok())
+        else {
             return;
         };
         row.end.store(object.end, Relaxed);
@@ -116,5 +117,5 @@ fn keep(object: &Object, which: usize, found: *mut c_void) {
 /// After a library went: nothing is known of the scopes of those that were opened.
 pub fn forget() {
     NEXT.iter().for_each(|place| place.store(core::ptr::null_mut(), Relaxed));
-    SCOPED.iter().filter(|row| row.start.load(Relaxed) != TAKEN).for_each(|row| row.start.store(0, Release));
+    SCOPED.iter().filter(|row| row.start.load(Relaxed) != CLAIMED).for_each(|row| row.start.store(0, Release));
 }

@@ -4,7 +4,7 @@
 //! recording. It is mapped as it is needed, like the segments of the shared area.
 
 use crate::sys;
-use crate::thread::{BLOCK_BYTES, Block};
+use crate::thread::{STATE_BYTES, ThreadState};
 use core::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
@@ -15,10 +15,10 @@ use heaptape_wire::segments::Segments;
 static ALIVE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
 /// How the blocks are split into segments.
-const BLOCKS: Segments = Segments::new(1);
+const STATES: Segments = Segments::new(1);
 /// For each segment the address that block 0 would have if the segment began with it; 0 if the
 /// segment is not mapped.
-static BLOCK_ORIGINS: [AtomicUsize; Segments::MAX] = [const { AtomicUsize::new(0) }; Segments::MAX];
+static STATE_ORIGINS: [AtomicUsize; Segments::MAX] = [const { AtomicUsize::new(0) }; Segments::MAX];
 
 /// The first index of nodes: log2 of its places.
 pub const FIRST_INDEX_LOG2: u32 = 13;
@@ -57,11 +57,11 @@ pub fn start(is_inherited: bool) -> bool {
     }
     // What a start needs in one mapping, and few system calls.
     let (page, index) = (PAGE as usize, index_bytes(FIRST_INDEX_LOG2));
-    let Some(base) = wiped(page + index + BLOCK_BYTES) else { return false };
+    let Some(base) = wiped(page + index + STATE_BYTES) else { return false };
     INDEXES.iter().for_each(|place| place.store(core::ptr::null_mut(), Relaxed));
-    BLOCK_ORIGINS.iter().for_each(|origin| origin.store(0, Relaxed));
+    STATE_ORIGINS.iter().for_each(|origin| origin.store(0, Relaxed));
     INDEXES[FIRST_INDEX_LOG2 as usize].store(base.wrapping_add(page).cast(), Relaxed);
-    BLOCK_ORIGINS[0].store(base as usize + page + index, Relaxed);
+    STATE_ORIGINS[0].store(base as usize + page + index, Relaxed);
     ALIVE.store(base.cast(), Relaxed);
     true
 }
@@ -80,12 +80,12 @@ pub fn attached() {
 }
 
 /// The block of a slot, mapped when it has not been yet; `None` when there is no memory for it.
-pub fn block(slot: u32) -> Option<*mut Block> {
-    let segment = BLOCKS.of(slot);
-    let start = BLOCKS.start(segment) as usize * BLOCK_BYTES;
-    let place = BLOCK_ORIGINS.get(segment)?;
+pub fn thread_state(slot: u32) -> Option<*mut ThreadState> {
+    let segment = STATES.of(slot);
+    let start = STATES.start(segment) as usize * STATE_BYTES;
+    let place = STATE_ORIGINS.get(segment)?;
     if place.load(Acquire) == 0 {
-        let bytes = (BLOCKS.start(segment + 1) - BLOCKS.start(segment)) as usize * BLOCK_BYTES;
+        let bytes = (STATES.start(segment + 1) - STATES.start(segment)) as usize * STATE_BYTES;
         let base = wiped_later(bytes)?;
         // A thread uses little of its block: huge pages would make it pay for all.
         sys::advise(base, bytes, libc::MADV_NOHUGEPAGE);
@@ -96,7 +96,7 @@ pub fn block(slot: u32) -> Option<*mut Block> {
         }
     }
     let origin = Some(place.load(Acquire)).filter(|origin| *origin != 0)?;
-    Some(origin.wrapping_add(slot as usize * BLOCK_BYTES) as *mut Block)
+    Some(origin.wrapping_add(slot as usize * STATE_BYTES) as *mut ThreadState)
 }
 
 /// The index of this size, mapped when it has not been yet; `None` when there is no memory

@@ -6,8 +6,8 @@
 //! with one load; behind it stands the exact set. Both belong to the process, not to a thread:
 //! blocks are freed anywhere.
 
-use crate::thread::Block;
-use crate::{sandbox, stamp, sys};
+use crate::thread::ThreadState;
+use crate::{sandbox, sys, timestamp};
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 const FILTER_LOG2: u32 = 16;
@@ -65,7 +65,7 @@ impl Countdown {
         // In a sandbox the thread may not ask for its number; the time alone tells threads apart
         // then.
         let thread = if sandbox::allows(sandbox::THREAD) { sys::tid() } else { 0 };
-        let mut countdown = Countdown { mean, left: 0, random: (stamp::now() ^ u64::from(thread) << 32) | 1 };
+        let mut countdown = Countdown { mean, left: 0, random: (timestamp::now() ^ u64::from(thread) << 32) | 1 };
         countdown.left = countdown.gap();
         countdown
     }
@@ -84,7 +84,7 @@ impl Countdown {
     }
 
     /// Takes up an interval; true when it is another one, which is to be told.
-    pub fn take_up(&mut self, mean: u64) -> bool {
+    pub fn set_mean(&mut self, mean: u64) -> bool {
         let differs = mean != self.mean;
         if differs {
             self.mean = mean;
@@ -154,11 +154,11 @@ fn is_likely(address: u64) -> bool {
 /// Whether a block was sampled; it is no longer noted.
 #[inline(always)]
 pub fn remove(address: u64) -> bool {
-    is_likely(address) && remove_noted(address)
+    is_likely(address) && remove_exact(address)
 }
 
 #[cold]
-fn remove_noted(address: u64) -> bool {
+fn remove_exact(address: u64) -> bool {
     let found = buckets(address)
         .flat_map(|bucket| &bucket.0)
         .any(|place| place.load(Relaxed) == address && place.compare_exchange(address, 0, AcqRel, Relaxed).is_ok());
@@ -174,12 +174,12 @@ fn remove_noted(address: u64) -> bool {
 /// # Safety
 /// As [`wants`].
 #[inline(always)]
-pub unsafe fn hits(block: *mut Block, size: u64) -> bool {
+pub unsafe fn hits(state: *mut ThreadState, size: u64) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
-        let hit = (*block).countdown.hits(size);
+        let hit = (*state).countdown.hits(size);
         if hit {
-            crate::emit::obey(block);
+            crate::emit::apply_control(state);
         }
         hit
     }
@@ -190,16 +190,16 @@ pub unsafe fn hits(block: *mut Block, size: u64) -> bool {
 /// # Safety
 /// `block` is the calling thread's, with a gate that is not 0.
 #[inline(always)]
-pub unsafe fn wants(block: *mut Block, is_free: bool, address: u64, size: u64) -> bool {
+pub unsafe fn selects(state: *mut ThreadState, is_free: bool, address: u64, size: u64) -> bool {
     // SAFETY: the caller's promise. A handler between load and store of the countdown costs a
     // little chance, nothing else.
     unsafe {
-        if (*block).countdown.mean == 0 {
+        if (*state).countdown.mean == 0 {
             return true;
         }
-        let wanted = if is_free { remove(address) } else { hits(block, size) && insert(address) };
+        let wanted = if is_free { remove(address) } else { hits(state, size) && insert(address) };
         if !wanted {
-            count_passed(block);
+            count_sampled_out(state);
         }
         wanted
     }
@@ -211,15 +211,15 @@ pub unsafe fn wants(block: *mut Block, is_free: bool, address: u64, size: u64) -
 /// # Safety
 /// As [`wants`].
 #[inline(always)]
-pub unsafe fn passes_over(block: *mut Block, size: u64) -> bool {
+pub unsafe fn is_sampled_out(state: *mut ThreadState, size: u64) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
-        let countdown = &mut (*block).countdown;
+        let countdown = &mut (*state).countdown;
         let left = countdown.left.wrapping_sub(size as i64);
         let passes = countdown.mean != 0 && size < i64::MAX as u64 && left >= 0;
         if passes {
             countdown.left = left;
-            count_passed(block);
+            count_sampled_out(state);
         }
         passes
     }
@@ -231,12 +231,12 @@ pub unsafe fn passes_over(block: *mut Block, size: u64) -> bool {
 /// # Safety
 /// As [`wants`].
 #[inline(always)]
-pub unsafe fn passes_over_free(block: *mut Block, address: u64) -> bool {
+pub unsafe fn is_free_sampled_out(state: *mut ThreadState, address: u64) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
-        let passes = (*block).countdown.mean != 0 && !is_likely(address);
+        let passes = (*state).countdown.mean != 0 && !is_likely(address);
         if passes {
-            count_passed(block);
+            count_sampled_out(state);
         }
         passes
     }
@@ -247,10 +247,10 @@ pub unsafe fn passes_over_free(block: *mut Block, address: u64) -> bool {
 /// # Safety
 /// As [`wants`].
 #[inline(always)]
-pub unsafe fn count_passed(block: *mut Block) {
+pub unsafe fn count_sampled_out(state: *mut ThreadState) {
     // SAFETY: the caller's promise; only the thread that owns the slot writes the word.
     unsafe {
-        let word = &raw const (*(*block).control).producer.0.sampled_out;
+        let word = &raw const (*(*state).control).producer.0.sampled_out;
         core::arch::asm!("add qword ptr [{0}], 1", in(reg) word, options(nostack));
     }
 }

@@ -8,8 +8,8 @@
 
 mod filter;
 
-use crate::link::{self, Scope, Wanted};
-use crate::{fork, intern, sample, stamp, sys, thread};
+use crate::dynsym::{self, Scope, Wanted};
+use crate::{fork, sample, stack_table, sys, thread, timestamp};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
 use filter::{Call, Filter};
@@ -107,7 +107,7 @@ pub fn look_around() {
         FORBIDDEN.fetch_or(PEEK.0, Relaxed);
     }
     if sys::has_no_counter() {
-        stamp::leave_counter();
+        timestamp::leave_counter();
     }
 }
 
@@ -120,7 +120,7 @@ fn forbidden_by(filter: Option<Filter>) -> u32 {
 /// Finds the next definition; once, with the allocator's.
 pub fn find_next() {
     let mut wanted = [Wanted::new(c"syscall")];
-    link::find(Scope::Next, false, &mut wanted);
+    dynsym::find(Scope::Next, false, &mut wanted);
     let [Wanted { found, .. }] = wanted;
     NEXT_SYSCALL.store(if found.is_null() { no_syscall as *mut c_void } else { found }, Relaxed);
 }
@@ -131,7 +131,7 @@ extern "C" fn no_syscall() -> c_long {
 }
 
 extern "C" fn resolve() {
-    crate::real::resolve();
+    crate::next::resolve();
 }
 
 /// What `syscall` does until the next definition is known: finds it. All seven arguments stay where
@@ -182,21 +182,21 @@ fn changing(change: Change, call: impl FnOnce() -> c_long) -> c_long {
     };
     if before == 0 && forbidden != 0 {
         sys::keeping_errno(|| {
-            intern::open_ahead();
+            stack_table::open_ahead();
             sample::make_set();
-            thread::look_ahead();
+            thread::probe_stack();
         });
     }
     let clock = match change {
-        Change::NoCounter | Change::Strict => Some(stamp::leave_counter()),
-        Change::Filter(_) if forbidden & TIME.0 != 0 => stamp::leave_clock(),
+        Change::NoCounter | Change::Strict => Some(timestamp::leave_counter()),
+        Change::Filter(_) if forbidden & TIME.0 != 0 => timestamp::leave_clock(),
         Change::Filter(_) => None,
     };
     FORBIDDEN.fetch_or(forbidden, Relaxed);
     let result = call();
     if result < 0 {
         FORBIDDEN.store(before, Relaxed);
-        clock.into_iter().for_each(stamp::return_to);
+        clock.into_iter().for_each(timestamp::return_to);
     }
     result
 }
@@ -204,7 +204,7 @@ fn changing(change: Change, call: impl FnOnce() -> c_long) -> c_long {
 /// `prctl`.
 pub unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int {
     // SAFETY: the program's own call; libc takes five words whatever the option.
-    let call = || unsafe { crate::real::prctl(option, a, b, c, d) };
+    let call = || unsafe { crate::next::prctl(option, a, b, c, d) };
     match change_by_prctl(option as u64, a, b) {
         Some(change) => changing(change, || c_long::from(call())) as c_int,
         None => call(),

@@ -25,8 +25,8 @@ pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
 macro_rules! call {
     ($number:ident $(, $arg:expr)*) => {{
         let mut args = [0usize; 6];
-        let given: &[usize] = &[$($arg as usize),*];
-        args[..given.len()].copy_from_slice(given);
+        let new_state: &[usize] = &[$($arg as usize),*];
+        args[..new_state.len()].copy_from_slice(new_state);
         // SAFETY: stated by the function around it.
         unsafe { syscall(libc::$number as i64, args) }
     }};
@@ -120,7 +120,7 @@ const PAGES: usize = 32;
 
 /// Room for a question about many pages: too much for the small stacks that a hook may run on.
 struct Question {
-    is_taken: AtomicBool,
+    is_claimed: AtomicBool,
     pages: UnsafeCell<[libc::iovec; PAGES]>,
 }
 
@@ -128,14 +128,14 @@ struct Question {
 unsafe impl Sync for Question {}
 
 static QUESTION: Question = Question {
-    is_taken: AtomicBool::new(false),
+    is_claimed: AtomicBool::new(false),
     pages: UnsafeCell::new([libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 1 }; PAGES]),
 };
 
 /// How many of `wanted` pages from this one on can be read: some of them are asked about in one
 /// call where that is possible.
 pub fn readable_pages(page: usize, wanted: usize) -> usize {
-    if wanted == 1 || !sandbox::allows(sandbox::PEEK) || QUESTION.is_taken.swap(true, Ordering::Acquire) {
+    if wanted == 1 || !sandbox::allows(sandbox::PEEK) || QUESTION.is_claimed.swap(true, Ordering::Acquire) {
         return usize::from(is_readable(page));
     }
     let mut bytes = [0u8; PAGES];
@@ -147,7 +147,7 @@ pub fn readable_pages(page: usize, wanted: usize) -> usize {
         one.iov_base = page.wrapping_add(index * 4096) as *mut c_void;
     }
     let count = copy_own(&ours, pages);
-    QUESTION.is_taken.store(false, Ordering::Release);
+    QUESTION.is_claimed.store(false, Ordering::Release);
     count
 }
 
@@ -308,7 +308,7 @@ pub fn sleep_ms(milliseconds: u64) {
 /// success); by the kernel where the vDSO's counter is switched off.
 pub fn monotonic_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    if crate::stamp::counter_is_off() {
+    if crate::timestamp::counter_is_off() {
         call!(SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut time);
     } else {
         // SAFETY: the pointer names a timespec of ours.
@@ -384,7 +384,7 @@ pub fn has_capabilities(path: &CStr) -> bool {
 }
 
 /// Where a symbolic link leads; its bytes.
-pub fn link(path: &CStr, out: &mut [u8]) -> usize {
+pub fn read_link(path: &CStr, out: &mut [u8]) -> usize {
     (call!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), out.as_mut_ptr(), out.len()).max(0) as usize).min(out.len())
 }
 
@@ -498,7 +498,7 @@ fn first_environment<T>(wanted: impl Fn(&'static CStr) -> Option<T>) -> Option<T
 /// Whether the environment can be read and every function called: not while the loader still makes
 /// relocations (an IFUNC resolver).
 pub fn environment_is_ready() -> bool {
-    !environ().is_null() || crate::link::is_consistent()
+    !environ().is_null() || crate::dynsym::is_consistent()
 }
 
 /// Runs `body` and puts `errno` back as it was.

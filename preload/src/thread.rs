@@ -4,8 +4,8 @@
 //! every block reads as zeros, so the first event finds `gate == 0` and takes the slow way,
 //! whatever kind of fork it was.
 
-use crate::entry::{self, Lane};
-use crate::unwind::memo::Memo;
+use crate::entry::{self, EntryMode};
+use crate::unwind::stack_cache::StackCache;
 use crate::{attach, emit, private, sandbox, sys, tls};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use heaptape_wire::area::{OVERFLOW_DROP, SLOT_CLAIMED, SLOT_FREE};
@@ -27,21 +27,21 @@ pub const UNTRACED: u64 = heaptape_wire::area::ACTIVATION_DORMANT;
 pub const ENTERING: u64 = 64;
 /// `gate`: events begun on this thread, above the bits. One store marks the hook busy and counts
 /// its event, so that a jump out of the hook at any instruction leaves a true count.
-pub const BEGUN: u64 = 1 << 8;
+pub const ONE_EVENT: u64 = 1 << 8;
 
 /// Bit of `lost_untold`: the sampling interval is to be told.
-pub const INTERVAL: u64 = 1 << 63;
+pub const INTERVAL_PENDING: u64 = 1 << 63;
 /// Bit of `lost_untold`: the event that is told next was still chosen by the old one.
-pub const BEHIND_NEXT: u64 = 1 << 62;
+pub const INTERVAL_AFTER_NEXT: u64 = 1 << 62;
 
 /// Events of signal handlers that interrupted a hook wait here until it is done.
-pub const NESTED: usize = 64;
+pub const MAX_DEFERRED: usize = 64;
 
 /// An event that waits, with its stamp.
 #[derive(Clone, Copy)]
-pub struct Waiting {
+pub struct DeferredEvent {
     /// Absolute ticks.
-    pub stamp: u64,
+    pub timestamp: u64,
     /// The event.
     pub event: heaptape_wire::Event,
 }
@@ -49,15 +49,15 @@ pub struct Waiting {
 /// The thread's state. Only its own thread reads or writes it, a signal handler on that thread
 /// included.
 #[repr(C, align(4096))]
-pub struct Block {
+pub struct ThreadState {
     /// [`READY`] plus bits, and the count of events begun; 0 before the claim and in a forked
     /// child. First: [`OFF`] has nothing else.
-    pub gate: u64,
+    pub activation: u64,
     /// The published `head` when the hook at work began: while it still is, the event of that hook
     /// is not published.
     pub event_head: u64,
     /// Events still to go until the next stamp, while the process has one thread.
-    pub until_stamp: u32,
+    pub until_timestamp: u32,
     /// The slot's control words.
     pub control: *const SlotControl,
     /// The slot's ring.
@@ -67,18 +67,18 @@ pub struct Block {
     /// Positions below this are free to write.
     pub limit: u64,
     /// Last stamp published.
-    pub stamp: u64,
+    pub timestamp: u64,
     /// Stack pointer of the hook at work.
     pub busy_sp: usize,
     /// Word at `busy_sp`: the hook's return address; another word there proves that the hook is
     /// gone.
-    pub busy_word: u64,
+    pub busy_return_address: u64,
     /// Records kept free for second halves of resizes.
     pub reserved: u64,
     /// Events that found no room.
-    pub lost: u64,
+    pub dropped: u64,
     /// Of these, not yet told by a record in the ring; above them [`INTERVAL`] and [`BEHIND_NEXT`].
-    pub lost_untold: u64,
+    pub pending_reports: u64,
     /// Lowest address known to be mapped up to `stack_end`.
     pub stack_low: usize,
     /// Behind the highest word of the thread's own stack that may be read; 0 when it is not known.
@@ -95,17 +95,17 @@ pub struct Block {
     /// See [`crate::guard`].
     pub forward: crate::guard::Forward,
     /// Filled places of `nested`.
-    pub nested_count: u32,
+    pub deferred_count: u32,
     /// Of these, already told.
-    pub nested_told: u32,
+    pub deferred_emitted: u32,
     /// A nested event is being captured.
-    pub nested_busy: u32,
+    pub is_capturing_deferred: u32,
     /// What the last captures read.
-    pub memo: Memo,
+    pub stack_cache: StackCache,
     /// Room for a capture inside a capture.
-    pub nested_frames: crate::unwind::Frames,
+    pub deferred_frames: crate::unwind::Frames,
     /// Events of handlers.
-    pub nested: [Waiting; NESTED],
+    pub deferred: [DeferredEvent; MAX_DEFERRED],
 }
 
 /// The block of every thread of a process that is not traced: a gate that says so, and nothing else
@@ -114,34 +114,34 @@ static OFF: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(U
 
 /// Stands in the slot while a thread is given its block, so that an allocation inside that does not
 /// claim a second one.
-static ARRIVING: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(ENTERING);
+static CLAIMING: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(ENTERING);
 
 /// The block of a thread that is not traced.
-pub fn untraced() -> *mut Block {
+pub fn untraced() -> *mut ThreadState {
     (&raw const OFF).cast_mut().cast()
 }
 
 /// Bytes of a block before its large parts.
-pub const WORDS: usize = core::mem::offset_of!(Block, memo);
+pub const BYTES_BEFORE_CACHE: usize = core::mem::offset_of!(ThreadState, stack_cache);
 
 /// Bytes of a block, a multiple of the page.
-pub const BLOCK_BYTES: usize = size_of::<Block>();
+pub const STATE_BYTES: usize = size_of::<ThreadState>();
 
 /// The thread's block, made when it has none yet: for calls that must be marked before they are
 /// made.
 #[inline(always)]
-pub fn block(sp: usize) -> *mut Block {
-    let block = tls::get();
+pub fn state(sp: usize) -> *mut ThreadState {
+    let state = tls::get();
     // SAFETY: a block's memory stays mapped for ever once its address was stored in the slot.
-    if block.is_null() || unsafe { (&raw const (*block).gate).read_volatile() } == 0 { enter(sp) } else { block }
+    if state.is_null() || unsafe { (&raw const (*state).activation).read_volatile() } == 0 { enter(sp) } else { state }
 }
 
 /// The slow way of a hook: gives the thread its block, attaching the process first when that has
 /// not been tried. Null when the process is not traced.
 #[cold]
-pub fn enter(sp: usize) -> *mut Block {
+pub fn enter(sp: usize) -> *mut ThreadState {
     sys::aligned(|| {
-        if !crate::real::is_resolved() {
+        if !crate::next::is_resolved() {
             return core::ptr::null_mut();
         }
         if !sandbox::allows(sandbox::THREAD) {
@@ -150,36 +150,36 @@ pub fn enter(sp: usize) -> *mut Block {
         }
         // A handler that jumped out from here would leave the thread without a block for ever.
         let signals = sys::hold_signals();
-        let block = arrives(sp);
+        let state = attach_thread(sp);
         sys::release_signals(signals);
-        block
+        state
     })
 }
 
-fn arrives(sp: usize) -> *mut Block {
-    tls::set((&raw const ARRIVING).cast_mut().cast());
-    let block = attach::session().map(|session| match session.dormant() {
-        Some(gate) => Err(gate),
-        None => Ok(given(&session, sp)),
+fn attach_thread(sp: usize) -> *mut ThreadState {
+    tls::set((&raw const CLAIMING).cast_mut().cast());
+    let state = attach::session().map(|session| match session.dormant() {
+        Some(activation) => Err(activation),
+        None => Ok(new_state(&session, sp)),
     });
-    let block = match block {
+    let state = match state {
         // Looked at again at each call, until the recorder opens it.
-        Some(Err(gate)) => {
-            tls::set(gate);
-            entry::choose(Lane::Untraced);
+        Some(Err(activation)) => {
+            tls::set(activation);
+            entry::choose(EntryMode::Untraced);
             return core::ptr::null_mut();
         }
-        Some(Ok(block)) => Some(block),
+        Some(Ok(state)) => Some(state),
         None => None,
     };
-    match block {
-        Some(Some(block)) => {
-            tls::set(block);
-            return block;
+    match state {
+        Some(Some(state)) => {
+            tls::set(state);
+            return state;
         }
         None if attach::is_off() => {
             tls::set(untraced());
-            entry::choose(Lane::Untraced);
+            entry::choose(EntryMode::Untraced);
         }
         _ => {
             tls::set(core::ptr::null_mut());
@@ -190,18 +190,18 @@ fn arrives(sp: usize) -> *mut Block {
 }
 
 /// A block for the calling thread; `None` when there is no slot or no memory for it.
-fn given(session: &attach::Session, sp: usize) -> Option<*mut Block> {
-    claim(session).or_else(|| awaited(session)).and_then(|slot| {
+fn new_state(session: &attach::Session, sp: usize) -> Option<*mut ThreadState> {
+    claim(session).or_else(|| wait_for_slot(session)).and_then(|slot| {
         let control = session.area.slot(slot)?;
-        let (Some(block), Some(ring)) = (private::block(slot), session.area.ring(slot)) else {
+        let (Some(state), Some(ring)) = (private::thread_state(slot), session.area.ring(slot)) else {
             control.owner.0.state.store(SLOT_FREE, Release);
             return None;
         };
         let sample_bytes = session.area.header().sample_bytes.load(Relaxed);
         // SAFETY: the slot was claimed by this thread alone and its block is mapped.
-        unsafe { prepare(block, control, ring, sp, sample_bytes) };
-        entry::choose(Lane::of_interval(sample_bytes));
-        Some(block)
+        unsafe { prepare(state, control, ring, sp, sample_bytes) };
+        entry::choose(EntryMode::of_interval(sample_bytes));
+        Some(state)
     })
 }
 
@@ -210,47 +210,47 @@ fn given(session: &attach::Session, sp: usize) -> Option<*mut Block> {
 /// # Safety
 /// The block is mapped and the caller's alone; the memory of an earlier owner is whole, so that
 /// plain writes of the fields suffice.
-unsafe fn prepare(block: *mut Block, control: &SlotControl, ring: Ring, sp: usize, sample_bytes: u64) {
+unsafe fn prepare(state: *mut ThreadState, control: &SlotControl, ring: Ring, sp: usize, sample_bytes: u64) {
     let head = control.producer.0.head.load(Relaxed);
     // SAFETY: the caller's promise.
     unsafe {
-        (*block).control = control;
-        (*block).ring = ring;
-        (*block).head = head;
-        (*block).limit =
+        (*state).control = control;
+        (*state).ring = ring;
+        (*state).head = head;
+        (*state).limit =
             control.consumer.0.tail.load(Acquire).wrapping_add(ring.capacity()).min(head + HEADER_CHECK_RECORDS);
-        (*block).stamp = 0;
-        (*block).until_stamp = 0;
-        (*block).event_head = head;
-        (*block).reserved = 0;
-        (*block).lost = 0;
-        (*block).lost_untold = if sample_bytes == 0 { 0 } else { INTERVAL };
-        (*block).nested_count = 0;
-        (*block).nested_busy = 0;
-        (*block).nested_told = 0;
-        (*block).memo.forget();
-        (*block).countdown = crate::sample::Countdown::new(sample_bytes);
-        (*block).stack_low = sp & !4095;
-        (*block).stack_end = own_stack_end(sp, control.owner.0.tid.load(Relaxed));
-        (*block).stack_floor = 0;
-        (*block).other_pages = crate::unwind::other::Pages::new();
-        (*block).gate = READY;
+        (*state).timestamp = 0;
+        (*state).until_timestamp = 0;
+        (*state).event_head = head;
+        (*state).reserved = 0;
+        (*state).dropped = 0;
+        (*state).pending_reports = if sample_bytes == 0 { 0 } else { INTERVAL_PENDING };
+        (*state).deferred_count = 0;
+        (*state).is_capturing_deferred = 0;
+        (*state).deferred_emitted = 0;
+        (*state).stack_cache.forget();
+        (*state).countdown = crate::sample::Countdown::new(sample_bytes);
+        (*state).stack_low = sp & !4095;
+        (*state).stack_end = own_stack_end(sp, control.owner.0.tid.load(Relaxed));
+        (*state).stack_floor = 0;
+        (*state).other_pages = crate::unwind::other::Pages::new();
+        (*state).activation = READY;
     }
 }
 
 /// Looks how far down the calling thread's stack can be read while asking is still allowed: as if
 /// it had gone so deep before.
-pub fn look_ahead() {
+pub fn probe_stack() {
     const AHEAD: usize = 512 << 10;
-    let block = tls::get();
-    if !crate::guard::is_traced(block) {
+    let state = tls::get();
+    if !crate::guard::is_traced(state) {
         return;
     }
     // SAFETY: the thread's own block.
-    let block = unsafe { &mut *block };
-    let lowest = block.stack_low.saturating_sub(AHEAD);
-    while block.stack_end != 0 && block.stack_low > lowest && sys::is_readable(block.stack_low - 4096) {
-        block.stack_low -= 4096;
+    let state = unsafe { &mut *state };
+    let lowest = state.stack_low.saturating_sub(AHEAD);
+    while state.stack_end != 0 && state.stack_low > lowest && sys::is_readable(state.stack_low - 4096) {
+        state.stack_low -= 4096;
     }
 }
 
@@ -258,25 +258,25 @@ pub fn look_ahead() {
 /// wait for room, a thread waits for a slot as long as there are such slots: threads may come and
 /// go faster than a recorder without a processor can follow.
 #[cold]
-fn awaited(session: &attach::Session) -> Option<u32> {
+fn wait_for_slot(session: &attach::Session) -> Option<u32> {
     /// Many threads may wait at once, and each look goes through all slots: the recorder needs the
     /// processor more.
-    const LONGEST_NAP_MS: u64 = 32;
-    let mut nap_ms = 1;
+    const LONGEST_SLEEP_MS: u64 = 32;
+    let mut sleep_ms = 1;
     let header = session.area.header();
-    let mut patience = emit::Patience::new(header);
+    let mut deadline = emit::Deadline::new(header);
     while header.overflow.load(Relaxed) != OVERFLOW_DROP
         && header.breaker.load(Relaxed) == 0
         && sandbox::allows(sandbox::SLEEP)
-        && has_slots_to_come(session)
+        && has_ended_owners(session)
     {
-        sys::sleep_ms(nap_ms);
-        nap_ms = (2 * nap_ms).min(LONGEST_NAP_MS);
+        sys::sleep_ms(sleep_ms);
+        sleep_ms = (2 * sleep_ms).min(LONGEST_SLEEP_MS);
         let slot = claim(session);
         if slot.is_some() {
             return slot;
         }
-        if patience.is_over(header) {
+        if deadline.is_over(header) {
             header.breaker.store(1, Relaxed);
         }
     }
@@ -285,7 +285,7 @@ fn awaited(session: &attach::Session) -> Option<u32> {
 }
 
 /// Whether a slot's owner is over, looked for in some of them.
-fn has_slots_to_come(session: &attach::Session) -> bool {
+fn has_ended_owners(session: &attach::Session) -> bool {
     const LOOKS: u32 = 256;
     let slots = session.area.params().slots;
     let mut looked = (0..slots).step_by((slots / LOOKS).max(1) as usize);
@@ -348,7 +348,7 @@ fn mapped_up_to(sp: usize, end: usize) -> usize {
     end
 }
 
-impl Block {
+impl ThreadState {
     /// The window of the thread's own stack that may be read from `sp` up, grown down to `sp` page
     /// by page when it went deeper than ever before. False: `sp` lies on another stack.
     #[inline(always)]

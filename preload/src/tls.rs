@@ -7,17 +7,17 @@
 //! measured, against 3.3-3.8 of std's). The library then carries STATIC_TLS and 16 bytes of each
 //! thread's static area.
 
-use crate::thread::Block;
+use crate::thread::ThreadState;
 use core::arch::{asm, global_asm};
 
 global_asm!(
-    ".pushsection .tbss.heaptape_block,\"awT\",@nobits",
+    ".pushsection .tbss.heaptape_thread_state,\"awT\",@nobits",
     ".balign 8",
-    ".hidden heaptape_block",
-    ".globl heaptape_block",
-    ".type heaptape_block, @object",
-    ".size heaptape_block, 8",
-    "heaptape_block: .zero 8",
+    ".hidden heaptape_thread_state",
+    ".globl heaptape_thread_state",
+    ".type heaptape_thread_state, @object",
+    ".size heaptape_thread_state, 8",
+    "heaptape_thread_state: .zero 8",
     ".hidden heaptape_operator_caller",
     ".globl heaptape_operator_caller",
     ".type heaptape_operator_caller, @object",
@@ -28,21 +28,21 @@ global_asm!(
 
 /// The thread's block, or null: not yet known.
 #[inline(always)]
-pub fn get() -> *mut Block {
-    let block: *mut Block;
+pub fn get() -> *mut ThreadState {
+    let state: *mut ThreadState;
     // SAFETY: reads the thread's own word.
     unsafe {
-        asm!("mov {0}, qword ptr [rip + heaptape_block@GOTTPOFF]", "mov {0}, qword ptr fs:[{0}]", out(reg) block,
+        asm!("mov {0}, qword ptr [rip + heaptape_thread_state@GOTTPOFF]", "mov {0}, qword ptr fs:[{0}]", out(reg) state,
             options(nostack, readonly, preserves_flags));
     }
-    block
+    state
 }
 
 /// Sets the thread's block.
-pub fn set(block: *mut Block) {
+pub fn set(state: *mut ThreadState) {
     // SAFETY: writes the thread's own word.
     unsafe {
-        asm!("mov {0}, qword ptr [rip + heaptape_block@GOTTPOFF]", "mov qword ptr fs:[{0}], {1}", out(reg) _, in(reg) block,
+        asm!("mov {0}, qword ptr [rip + heaptape_thread_state@GOTTPOFF]", "mov qword ptr fs:[{0}], {1}", out(reg) _, in(reg) state,
             options(nostack, preserves_flags));
     }
 }

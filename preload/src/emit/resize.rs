@@ -1,11 +1,11 @@
 //! A resize: two events around one call. Its first half gives the old block back before another
 //! thread can get its address, its second half takes the new one.
 
-use super::{Way, nest, nested_stack, odd_block, push, tell_nested, way};
-use crate::guard::{self, Verdict};
+use super::{HookPath, defer, deferred_stack, emit_deferred, hook_path, push, slow_path_state};
+use crate::guard::{self, CallKind};
 use crate::sample;
-use crate::thread::{Block, COUNTED};
-use crate::unwind::memo;
+use crate::thread::{COUNTED, ThreadState};
+use crate::unwind::stack_cache;
 use heaptape_wire::{Event, Op};
 
 /// Records that the second half needs.
@@ -16,8 +16,8 @@ const MOST_RESERVED: u64 = 8 * SECOND_HALF;
 /// A resize whose first half has been told, or that is sampled and has none to tell.
 #[derive(Clone, Copy)]
 pub struct Resize {
-    block: *mut Block,
-    nested: bool,
+    state: *mut ThreadState,
+    deferred: bool,
     /// With sampling: the old block was sampled, the new one is to be. Both hold for a resize that
     /// is recorded whole.
     old: bool,
@@ -27,35 +27,35 @@ pub struct Resize {
 /// The first half of a resize: before the real call. Gives what the second half needs.
 #[inline(never)]
 pub fn resize_begins(old: *mut u8, size: usize, sp: usize, bp: usize) -> Option<Resize> {
-    let (block, verdict) = match way() {
-        Way::Fast(block) => (block, Verdict::Event),
-        Way::Untraced => return None,
-        Way::Slow => odd_block(sp, bp, size, old as usize)?,
+    let (state, verdict) = match hook_path() {
+        HookPath::Fast(state) => (state, CallKind::Event),
+        HookPath::Untraced => return None,
+        HookPath::Slow => slow_path_state(sp, bp, size, old as usize)?,
     };
-    let mut resize = Resize { block, nested: verdict == Verdict::Nested, old: true, new: true };
+    let mut resize = Resize { state, deferred: verdict == CallKind::Deferred, old: true, new: true };
     // SAFETY: the thread's own block with a gate that is not 0.
     unsafe {
-        if (*block).countdown.mean != 0 {
-            (resize.old, resize.new) = (sample::remove(old as u64), sample::hits(block, size as u64));
+        if (*state).countdown.mean != 0 {
+            (resize.old, resize.new) = (sample::remove(old as u64), sample::hits(state, size as u64));
             if !resize.old {
                 return Some(resize);
             }
         }
     }
     let event = Event { op: Op::RESIZE_BEGIN, stack: 0, address: old as u64, size: 0 };
-    if resize.nested {
-        return nest(block, event).then_some(resize);
+    if resize.deferred {
+        return defer(state, event).then_some(resize);
     }
     // SAFETY: the thread's own block, not busy.
     unsafe {
-        guard::begin(block, sp, 0);
-        let reserved = (*block).reserved;
-        (*block).reserved = (reserved + SECOND_HALF).min(MOST_RESERVED);
-        let done = push(&mut *block, event);
+        guard::begin(state, sp, 0);
+        let reserved = (*state).reserved;
+        (*state).reserved = (reserved + SECOND_HALF).min(MOST_RESERVED);
+        let done = push(&mut *state, event);
         if !done {
-            (*block).reserved = reserved;
+            (*state).reserved = reserved;
         }
-        guard::end(block);
+        guard::end(state);
         done.then_some(resize)
     }
 }
@@ -63,15 +63,15 @@ pub fn resize_begins(old: *mut u8, size: usize, sp: usize, bp: usize) -> Option<
 /// The second half: after the real call.
 #[inline(never)]
 pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usize, sp: usize, bp: usize) {
-    let block = resize.block;
+    let state = resize.state;
     // SAFETY: the block that the first half was given.
     unsafe {
-        if (*block).gate == 0 {
+        if (*state).activation == 0 {
             return; // forked inside the real call: the child's first event of its own attaches it
         }
         let failed = new.is_null() && size != 0;
         let Some(op) =
-            (if (*block).countdown.mean == 0 { Some(op) } else { sampled_resize(resize, op, old, new, failed) })
+            (if (*state).countdown.mean == 0 { Some(op) } else { sampled_resize(resize, op, old, new, failed) })
         else {
             return;
         };
@@ -82,18 +82,18 @@ pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usi
         } else {
             (op, new as u64, size as u64)
         };
-        if resize.nested {
-            let stack = nested_stack(block, sp, bp);
-            nest(block, Event { op, stack, address, size });
+        if resize.deferred {
+            let stack = deferred_stack(state, sp, bp);
+            defer(state, Event { op, stack, address, size });
             return;
         }
-        guard::begin(block, sp, if op.is_event() { COUNTED } else { 0 });
-        let stack = if op == Op::RESIZE_FAILED { 0 } else { memo::capture(block, sp, bp) };
-        (*block).reserved = (*block).reserved.saturating_sub(SECOND_HALF);
-        push(&mut *block, Event { op, stack, address, size });
-        guard::end(block);
-        if (&raw const (*block).nested_count).read_volatile() != 0 {
-            tell_nested(block, sp);
+        guard::begin(state, sp, if op.is_event() { COUNTED } else { 0 });
+        let stack = if op == Op::RESIZE_FAILED { 0 } else { stack_cache::capture(state, sp, bp) };
+        (*state).reserved = (*state).reserved.saturating_sub(SECOND_HALF);
+        push(&mut *state, Event { op, stack, address, size });
+        guard::end(state);
+        if (&raw const (*state).deferred_count).read_volatile() != 0 {
+            emit_deferred(state, sp);
         }
     }
 }
@@ -116,7 +116,7 @@ unsafe fn sampled_resize(resize: Resize, op: Op, old: *mut u8, new: *mut u8, fai
         (false, true) => Some(if op == Op::RESIZE { Op::REALLOC } else { Op::REALLOCARRAY }),
         (false, false) => {
             // SAFETY: the caller's promise.
-            unsafe { sample::count_passed(resize.block) };
+            unsafe { sample::count_sampled_out(resize.state) };
             None
         }
     }

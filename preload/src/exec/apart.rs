@@ -2,7 +2,7 @@
 //! number that `dup` does not give them, or one that they close. So the work is done by a thread of
 //! our own that has a table of descriptors of its own, while its maker stands still.
 
-use crate::{attach, stamp, sys};
+use crate::{attach, sys, timestamp};
 use core::arch::asm;
 use core::ffi::c_void;
 
@@ -13,7 +13,7 @@ const STACK: usize = 64 << 10;
 pub fn run(body: impl FnOnce()) {
     // A forked child that has not attached has one thread, and so has the child of a `vfork`, whose
     // table is its own.
-    if stamp::is_single_threaded() || sys::pid() != attach::pid() {
+    if timestamp::is_single_threaded() || sys::pid() != attach::pid() {
         return body();
     }
     let Some(stack) = sys::map_private(core::ptr::null_mut(), STACK, 0) else { return };

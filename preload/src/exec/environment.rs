@@ -1,7 +1,7 @@
 //! Strings and lists that a program hands to an exec function, at addresses that may be bad.
 
 use super::ENTRIES;
-use crate::{link, sys};
+use crate::{dynsym, sys};
 use core::ffi::{CStr, c_char};
 use heaptape_wire::hello::UntracedReason;
 use heaptape_wire::limits::ENV_SOCKET;
@@ -56,7 +56,7 @@ fn names_library(address: usize) -> bool {
     let copied = sys::copy_from(address, &mut copy);
     let Ok(value) = CStr::from_bytes_until_nul(&copy[..copied]) else { return true };
     let has = |name: &[u8]| !name.is_empty() && value.to_bytes().windows(name.len()).any(|part| part == name);
-    has(OURS) || link::own_name().is_some_and(|name| has(name.to_bytes()))
+    has(OURS) || dynsym::own_name().is_some_and(|name| has(name.to_bytes()))
 }
 
 /// Whether an environment will not bring the library along. One that cannot be read starts no

@@ -5,8 +5,8 @@
 use super::other::{OtherStack, Pages};
 use super::walk::{self, OwnStack};
 use super::{Frames, NODE_FLAGS};
-use crate::thread::Block;
-use crate::{attach, intern, link};
+use crate::thread::ThreadState;
+use crate::{attach, dynsym, stack_table};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -15,48 +15,48 @@ use heaptape_wire::nodes::{GUESSED, SIGNAL, TRUNCATED};
 
 const BACKTRACE_EACH: u64 = 101;
 
-struct Room(UnsafeCell<(Frames, [*mut c_void; MAX_FRAMES])>);
+struct Buffer(UnsafeCell<(Frames, [*mut c_void; MAX_FRAMES])>);
 // SAFETY: used under `TAKEN` only.
-unsafe impl Sync for Room {}
-static ROOM: Room = Room(UnsafeCell::new((
-    [super::Frame { slot: 0, address: 0, bp: 0, how: 0 }; MAX_FRAMES],
+unsafe impl Sync for Buffer {}
+static ROOM: Buffer = Buffer(UnsafeCell::new((
+    [super::Frame { slot: 0, address: 0, bp: 0, step_info: 0 }; MAX_FRAMES],
     [core::ptr::null_mut(); MAX_FRAMES],
 )));
 /// The block of the thread that compares.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+static OWNER: AtomicUsize = AtomicUsize::new(0);
 static BACKTRACE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static TURN: AtomicU64 = AtomicU64::new(0);
+static CAPTURES: AtomicU64 = AtomicU64::new(0);
 
 /// Compares the stack of `node` with what a walk and `backtrace` find.
 ///
 /// # Safety
 /// As [`super::memo::capture`].
-pub unsafe fn compare(block: *mut Block, sp: usize, bp: usize, node: u32) {
+pub unsafe fn compare(state: *mut ThreadState, sp: usize, bp: usize, node: u32) {
     // Found as one's own: a handler jumped out of a comparison. Handlers' captures are nested ones
     // and do not come here.
-    if TAKEN.compare_exchange(0, block as usize, Acquire, Relaxed).is_err_and(|other| other != block as usize) {
+    if OWNER.compare_exchange(0, state as usize, Acquire, Relaxed).is_err_and(|other| other != state as usize) {
         return;
     }
     // SAFETY: `TAKEN` gives the room to this call alone; the rest is the caller's promise.
     unsafe {
         let (frames, addresses) = &mut *ROOM.0.get();
-        if !intern::settings().caller_only {
-            by_walk(block, sp, bp, node, frames);
+        if !stack_table::settings().caller_only {
+            by_walk(state, sp, bp, node, frames);
             // An alternate stack may be too small for it.
-            if (*block).is_on_own_stack(sp) {
+            if (*state).is_on_own_stack(sp) {
                 by_backtrace(node, addresses);
             }
         }
     }
-    TAKEN.store(0, Release);
+    OWNER.store(0, Release);
 }
 
-unsafe fn by_walk(block: *mut Block, sp: usize, bp: usize, node: u32, frames: &mut Frames) {
+unsafe fn by_walk(state: *mut ThreadState, sp: usize, bp: usize, node: u32, frames: &mut Frames) {
     let Some(area) = attach::area() else { return };
-    let frames = &mut frames[..intern::settings().max_frames];
+    let frames = &mut frames[..stack_table::settings().max_frames];
     let first = walk::first(sp, bp);
     // SAFETY: the caller's promise.
-    let (is_own, end) = unsafe { ((*block).is_on_own_stack(sp), (*block).stack_end as u64) };
+    let (is_own, end) = unsafe { ((*state).is_on_own_stack(sp), (*state).stack_end as u64) };
     let count = match is_own {
         true => walk::plain(first, &mut OwnStack { low: sp as u64, end }, frames),
         false => walk::plain(first, &mut OtherStack::new(sp as u64, 0, 0, &mut Pages::new()), frames),
@@ -64,13 +64,13 @@ unsafe fn by_walk(block: *mut Block, sp: usize, bp: usize, node: u32, frames: &m
     let mut number = node;
     let mut same = true;
     for frame in &frames[..count] {
-        let value = intern::value(number);
+        let value = stack_table::value(number);
         let flags = frame.flags() & NODE_FLAGS;
         same &= value.address == frame.address && (value.flags & (GUESSED | SIGNAL)) == flags & (GUESSED | SIGNAL);
         number = value.parent;
         if value.flags & TRUNCATED != 0 || flags & TRUNCATED != 0 {
             // Where the depth limit cut is not part of the law; that there was one is.
-            same &= count == intern::settings().max_frames || (flags & TRUNCATED != 0 && number == 0);
+            same &= count == stack_table::settings().max_frames || (flags & TRUNCATED != 0 && number == 0);
             number = 0;
             break;
         }
@@ -82,11 +82,11 @@ unsafe fn by_walk(block: *mut Block, sp: usize, bp: usize, node: u32, frames: &m
 
 unsafe fn by_backtrace(node: u32, addresses: &mut [*mut c_void; MAX_FRAMES]) {
     let Some(area) = attach::area() else { return };
-    if TURN.fetch_add(1, Relaxed) % BACKTRACE_EACH != 0 {
+    if CAPTURES.fetch_add(1, Relaxed) % BACKTRACE_EACH != 0 {
         return;
     }
     if BACKTRACE.load(Relaxed).is_null() {
-        BACKTRACE.store(link::one(link::Scope::Any, false, c"backtrace"), Relaxed);
+        BACKTRACE.store(dynsym::one(dynsym::Scope::Any, false, c"backtrace"), Relaxed);
     }
     let function = BACKTRACE.load(Relaxed);
     if function.is_null() {
@@ -98,14 +98,14 @@ unsafe fn by_backtrace(node: u32, addresses: &mut [*mut c_void; MAX_FRAMES]) {
         let backtrace: unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int = core::mem::transmute(function);
         backtrace(addresses.as_mut_ptr(), MAX_FRAMES as c_int)
     };
-    let first = intern::value(node).address;
+    let first = stack_table::value(node).address;
     let found = &addresses[..count.clamp(0, MAX_FRAMES as c_int) as usize];
     let Some(start) = found.iter().position(|address| *address as u64 == first) else { return };
     let mut number = node;
     let mut same = true;
     let mut guessed = false;
     for address in &found[start..] {
-        let value = intern::value(number);
+        let value = stack_table::value(number);
         guessed |= value.flags & (GUESSED | TRUNCATED) != 0;
         same &= value.address == *address as u64 || guessed;
         number = value.parent;

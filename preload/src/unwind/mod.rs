@@ -14,11 +14,11 @@ mod check;
 pub mod expression;
 pub mod machine;
 mod maps;
-pub mod memo;
 pub mod objects;
 pub mod other;
-pub mod paths;
+pub mod path_cache;
 pub mod rules;
+pub mod stack_cache;
 pub mod tables;
 #[cfg(test)]
 mod tests;
@@ -41,31 +41,31 @@ pub struct Frame {
     pub bp: u64,
     /// Low half: where the step to this frame read the frame pointer, in words below `slot` (0: it
     /// left it as it was). High half: sum of the flags below.
-    pub how: u64,
+    pub step_info: u64,
 }
 
 impl Frame {
     /// Stores the frame in two halves, as it is copied later: a load of a half that was just stored
     /// as two words waits for both to reach the cache (measured: 24 % of a capture).
     #[inline(always)]
-    pub fn put(place: &mut Frame, slot: u64, address: u64, bp: u64, how: u64) {
+    pub fn put(place: &mut Frame, slot: u64, address: u64, bp: u64, step_info: u64) {
         let halves = (place as *mut Frame).cast::<__m128i>();
         // SAFETY: a frame is two aligned halves of 16 bytes; SSE2 is part of x86-64.
         unsafe {
             _mm_store_si128(halves, _mm_set_epi64x(address as i64, slot as i64));
-            _mm_store_si128(halves.add(1), _mm_set_epi64x(how as i64, bp as i64));
+            _mm_store_si128(halves.add(1), _mm_set_epi64x(step_info as i64, bp as i64));
         }
     }
 
     /// Words below `slot` where the frame pointer was read; 0: nowhere.
     #[inline(always)]
     pub const fn bp_words(&self) -> u64 {
-        self.how & 0xffff_ffff
+        self.step_info & 0xffff_ffff
     }
     /// The flags.
     #[inline(always)]
     pub const fn flags(&self) -> u32 {
-        (self.how >> 32) as u32
+        (self.step_info >> 32) as u32
     }
     /// Whether the walk outwards from the frame inside this one depends on its frame pointer
     /// because it does from here.
@@ -76,7 +76,7 @@ impl Frame {
     /// Adds a flag.
     #[inline(always)]
     pub fn mark(&mut self, flag: u32) {
-        self.how |= u64::from(flag) << 32;
+        self.step_info |= u64::from(flag) << 32;
     }
 }
 

@@ -127,7 +127,7 @@ pub fn at_instruction(lookup: u64) -> Rule {
     }
     crate::sys::aligned(|| {
         let Some(object) = objects::find(lookup as usize) else { return UNKNOWN };
-        crate::intern::module(&object);
+        crate::stack_table::module(&object);
         cfi::compile(&object, lookup).unwrap_or(UNKNOWN)
     })
 }
@@ -191,8 +191,8 @@ pub fn closing(mark: &mut u64) -> Closing {
     *mark = mark_at(frame);
     let resets = RESETS.load(Relaxed);
     GENERATION.fetch_add(1, SeqCst);
-    let is_taken = |closer: &Closer| closer.frame.compare_exchange(0, frame, Relaxed, Relaxed).is_ok();
-    let place = CLOSERS.iter().position(is_taken);
+    let is_claimed = |closer: &Closer| closer.frame.compare_exchange(0, frame, Relaxed, Relaxed).is_ok();
+    let place = CLOSERS.iter().position(is_claimed);
     place.inspect(|place| CLOSERS[*place].thread.store(tls::thread_pointer(), Relaxed));
     Closing { resets, place }
 }
@@ -241,7 +241,7 @@ pub unsafe fn has_left(sp: usize, low: usize, end: usize) -> bool {
         // SAFETY: the caller's promise; frames are aligned as the words in them.
         let is_left = is_mine && (frame < sp || unsafe { (frame as *const u64).read_volatile() } != mark_at(frame));
         if is_left && closer.frame.compare_exchange(frame, 0, Relaxed, Relaxed).is_ok() {
-            crate::intern::retire_gone_modules();
+            crate::stack_table::retire_gone_modules();
             drop_rules();
             GENERATION.fetch_add(STEP - 1, SeqCst);
             any = true;

@@ -7,7 +7,7 @@ use super::{Frame, rules};
 use core::cell::RefCell;
 use heaptape_wire::nodes::{SIGNAL, TRUNCATED};
 
-const EMPTY: Frame = Frame { slot: 0, address: 0, bp: 0, how: 0 };
+const EMPTY: Frame = Frame { slot: 0, address: 0, bp: 0, step_info: 0 };
 
 thread_local! {
     static OURS: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };

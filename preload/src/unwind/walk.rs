@@ -73,7 +73,7 @@ pub enum Next {
     /// There is none: the outermost frame.
     End,
     /// There may be one, but it cannot be reached.
-    Cut,
+    Unreachable,
 }
 
 /// The registers in the frame that called, after a return address.
@@ -88,7 +88,7 @@ pub const fn registers_of(frame: &Frame) -> Registers {
 pub fn first(sp: usize, bp: usize) -> Frame {
     // SAFETY: `sp` is the address of the hook's own return address.
     let address = unsafe { (sp as *const u64).read() };
-    Frame { slot: sp as u64, address, bp: bp as u64, how: 0 }
+    Frame { slot: sp as u64, address, bp: bp as u64, step_info: 0 }
 }
 
 /// Steps to the caller by a rule of the two usual kinds; anything else goes the odd way.
@@ -96,7 +96,7 @@ pub fn first(sp: usize, bp: usize) -> Frame {
 pub fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
     let kind = rule.kind();
     if kind > Kind::FromBp as u64 {
-        return odd_step(registers, rule, memory);
+        return step_slowly(registers, rule, memory);
     }
     let base = if kind == Kind::FromSp as u64 { registers.sp } else { registers.bp };
     let slot = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
@@ -104,32 +104,32 @@ pub fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next 
     // Without a saved frame pointer the slot itself is read a second time: cheaper than a branch
     // that nobody can predict.
     let (Some(address), Some(saved)) = (memory.word(slot), memory.word(slot.wrapping_sub(8 * words))) else {
-        return Next::Cut;
+        return Next::Unreachable;
     };
     if slot < registers.sp {
-        return Next::Cut;
+        return Next::Unreachable;
     }
     if address == 0 {
         return Next::End;
     }
-    let frame = Frame { slot, address, bp: if words == 0 { registers.bp } else { saved }, how: words };
+    let frame = Frame { slot, address, bp: if words == 0 { registers.bp } else { saved }, step_info: words };
     Next::Caller(frame, registers_of(&frame))
 }
 
 #[cold]
 #[inline(never)]
-fn odd_step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
-    crate::sys::aligned(|| odd_step_aligned(registers, rule, memory))
+fn step_slowly(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
+    crate::sys::aligned(|| step_slowly_aligned(registers, rule, memory))
 }
 
 #[inline(always)]
-fn odd_step_aligned(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
+fn step_slowly_aligned(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
     let kind = rule.kind();
-    let special = |slot: u64, address: u64, bp: u64| Frame { slot, address, bp, how: u64::from(SPECIAL) << 32 };
+    let special = |slot: u64, address: u64, bp: u64| Frame { slot, address, bp, step_info: u64::from(SPECIAL) << 32 };
     let found = if kind == Kind::End as u64 {
         return Next::End;
     } else if kind == Kind::Signal as u64 {
-        return signal_step(registers, memory).unwrap_or(Next::Cut);
+        return signal_step(registers, memory).unwrap_or(Next::Unreachable);
     } else if kind == Kind::Plt as u64 {
         let pushed = registers.lookup & 15 >= rule.offset() as u64 / 8;
         let slot = registers.sp + 8 * u64::from(pushed);
@@ -151,7 +151,7 @@ fn odd_step_aligned(registers: Registers, rule: Rule, memory: &mut impl Memory) 
     match found {
         Some(frame) if frame.address == 0 => Next::End,
         Some(frame) => Next::Caller(frame, registers_of(&frame)),
-        None => Next::Cut,
+        None => Next::Unreachable,
     }
 }
 
@@ -161,7 +161,7 @@ fn signal_step(registers: Registers, memory: &mut impl Memory) -> Option<Next> {
     let address = memory.word(slot)?;
     let bp = memory.word(registers.sp + signal_frame::BP)?;
     let sp = memory.word(registers.sp + signal_frame::SP)?;
-    let frame = Frame { slot, address, bp, how: u64::from(SPECIAL | SIGNAL) << 32 };
+    let frame = Frame { slot, address, bp, step_info: u64::from(SPECIAL | SIGNAL) << 32 };
     Some(if address == 0 { Next::End } else { Next::Caller(frame, Registers { lookup: address, sp, bp }) })
 }
 
@@ -169,15 +169,15 @@ fn signal_step(registers: Registers, memory: &mut impl Memory) -> Option<Next> {
 /// is behind it.
 fn guess(registers: Registers, memory: &mut impl Memory) -> Next {
     if registers.bp < registers.sp {
-        return Next::Cut;
+        return Next::Unreachable;
     }
     let slot = registers.bp.wrapping_add(8);
     match (memory.guessed(slot), memory.guessed(registers.bp)) {
         (Some(address), Some(bp)) if address > 4096 && address >> 47 == 0 => {
-            let frame = Frame { slot, address, bp, how: 1 | u64::from(SPECIAL) << 32 };
+            let frame = Frame { slot, address, bp, step_info: 1 | u64::from(SPECIAL) << 32 };
             Next::Guessed(frame, registers_of(&frame))
         }
-        _ => Next::Cut,
+        _ => Next::Unreachable,
     }
 }
 
@@ -198,7 +198,7 @@ pub fn meets(first: Frame, slot: u64, most: usize, memory: &mut impl Memory) -> 
         match step(registers, rule_of(&frame), memory) {
             Next::Caller(next, there) => (frame, registers) = (next, there),
             Next::End => return Some(false),
-            Next::Guessed(..) | Next::Cut => return None,
+            Next::Guessed(..) | Next::Unreachable => return None,
         }
     }
     None
@@ -220,7 +220,7 @@ pub fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> us
                 (frame, registers) = (next, there);
             }
             Next::End => return count,
-            Next::Cut => break,
+            Next::Unreachable => break,
         }
     }
     if let Some(last) = frames[..count].last_mut() {

@@ -22,7 +22,7 @@ const SHAPES: usize = 256;
 /// Words that a shape names.
 const WORDS: usize = 7;
 /// Misses at one shape until it is replaced.
-const PATIENCE: u32 = 32;
+const MAX_MISSES: u32 = 32;
 /// Odd constants whose products are spread over the high bits.
 const MIX: [u64; WORDS + 2] = [
     0x9e37_79b9_7f4a_7c15,
@@ -80,12 +80,12 @@ pub struct Path {
 
 /// The cache.
 #[repr(C)]
-pub struct Paths {
+pub struct PathCache {
     /// Something is stored: what was never used is not touched, which would cost a new thread its
     /// pages.
     used: bool,
     shapes: [Shape; SHAPES],
-    paths: [Path; PATHS],
+    path_cache: [Path; PATHS],
 }
 
 /// # Safety
@@ -160,7 +160,7 @@ impl Path {
         };
         let slot = self.sp + u64::from(self.offsets[last]);
         (
-            Frame { slot, address: self.addresses[last], bp, how: u64::from(self.words[last] & !DEPENDS) },
+            Frame { slot, address: self.addresses[last], bp, step_info: u64::from(self.words[last] & !DEPENDS) },
             self.nodes[last],
         )
     }
@@ -178,7 +178,7 @@ impl Path {
             }
             let uses = if self.uses_bp >> index & 1 != 0 { u64::from(USES_BP) << 32 } else { 0 };
             let (slot, address) = (self.sp + u64::from(self.offsets[index]), self.addresses[index]);
-            frames[inner - 1 - index] = Frame { slot, address, bp, how: u64::from(words & !DEPENDS) | uses };
+            frames[inner - 1 - index] = Frame { slot, address, bp, step_info: u64::from(words & !DEPENDS) | uses };
             nodes[inner - 1 - index] = self.nodes[index];
         }
     }
@@ -186,13 +186,13 @@ impl Path {
     #[cold]
     fn fill(&mut self, first: &Frame, frames: &[Frame], nodes: &[u32]) {
         let count = frames.len().min(LENGTH);
-        let outer = frames.len() - count;
+        let forward_call = frames.len() - count;
         *self = Path {
             sp: first.slot,
             bp: first.bp,
             bp_mask: if frames[frames.len() - 1].flags() & LIVE_BP != 0 { u64::MAX } else { 0 },
             seen: self.seen,
-            base: if outer == 0 { 0 } else { outer as u32 + 1 },
+            base: if forward_call == 0 { 0 } else { forward_call as u32 + 1 },
             count: count as u32,
             saved: 0,
             words: [0; LENGTH],
@@ -203,7 +203,7 @@ impl Path {
             saved_values: [first.address; LENGTH],
             nodes: [0; LENGTH],
         };
-        for (index, (frame, node)) in frames[outer..].iter().zip(&nodes[outer..]).rev().enumerate() {
+        for (index, (frame, node)) in frames[forward_call..].iter().zip(&nodes[forward_call..]).rev().enumerate() {
             let offset = (frame.slot - first.slot) as u32;
             (self.offsets[index], self.addresses[index], self.nodes[index]) = (offset, frame.address, *node);
             let words = frame.bp_words();
@@ -219,14 +219,14 @@ impl Path {
     }
 }
 
-impl Paths {
+impl PathCache {
     /// Empties the cache.
     #[cold]
     pub fn forget(&mut self) {
         if !core::mem::take(&mut self.used) {
             return;
         }
-        self.paths.iter_mut().for_each(|path| (path.sp, path.seen) = (0, 0));
+        self.path_cache.iter_mut().for_each(|path| (path.sp, path.seen) = (0, 0));
     }
 
     #[inline(always)]
@@ -247,14 +247,14 @@ impl Paths {
         // SAFETY: the key was compared; the rest is the caller's promise.
         unsafe {
             let place = shape.hash(first) >> (64 - PATHS.trailing_zeros());
-            self.paths[place as usize].holds(first).then_some(place as u32)
+            self.path_cache[place as usize].holds(first).then_some(place as u32)
         }
     }
 
     /// A path found before.
     #[inline(always)]
     pub fn path(&self, place: u32) -> &Path {
-        &self.paths[place as usize & (PATHS - 1)]
+        &self.path_cache[place as usize & (PATHS - 1)]
     }
 
     /// Remembers the walk from `first` that found these frames, outermost first.
@@ -268,7 +268,7 @@ impl Paths {
             return;
         }
         let shape = &mut self.shapes[Self::shape(first)];
-        if shape.sp != first.slot || shape.address != first.address || shape.misses >= PATIENCE {
+        if shape.sp != first.slot || shape.address != first.address || shape.misses >= MAX_MISSES {
             *shape = Shape { sp: first.slot, address: first.address, offsets: [0; WORDS], misses: 0 };
             for (offset, frame) in shape.offsets.iter_mut().zip(inner.iter().rev().skip(1)) {
                 *offset = (frame.slot - first.slot) as u32;
@@ -277,7 +277,7 @@ impl Paths {
         shape.misses += 1;
         // SAFETY: the key is this frame's; the rest is the caller's promise.
         let hash = unsafe { shape.hash(first) };
-        let path = &mut self.paths[(hash >> (64 - PATHS.trailing_zeros())) as usize];
+        let path = &mut self.path_cache[(hash >> (64 - PATHS.trailing_zeros())) as usize];
         if path.seen != hash {
             (path.seen, self.used) = (hash, true);
             return;

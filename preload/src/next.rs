@@ -4,8 +4,8 @@
 //! of them resolves all. Calls that arrive meanwhile, from another thread or a signal handler, are
 //! served by the cradle.
 
-use crate::link::{self, Scope, Wanted};
-use crate::{cradle, sys};
+use crate::dynsym::{self, Scope, Wanted};
+use crate::{bootstrap_arena, sys};
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -56,7 +56,7 @@ macro_rules! next_functions {
         }
         fn find_all() {
             let mut wanted = [$(Wanted::new($symbol)),*];
-            link::find(Scope::Next, false, &mut wanted);
+            dynsym::find(Scope::Next, false, &mut wanted);
             let mut found = wanted.iter();
             $(
                 let next = found.next().map_or(core::ptr::null_mut(), |wanted| wanted.found);
@@ -69,9 +69,9 @@ macro_rules! next_functions {
 next_functions! {
     free c"free" (block: *mut u8) -> (), { let _ = block; };
     realloc c"realloc" (block: *mut u8, size: usize) -> *mut u8, move_out(block, size);
-    malloc c"malloc" (size: usize) -> *mut u8, cradle::take(size, 16);
+    malloc c"malloc" (size: usize) -> *mut u8, bootstrap_arena::take(size, 16);
     calloc c"calloc" (count: usize, size: usize) -> *mut u8, {
-        count.checked_mul(size).map_or(core::ptr::null_mut(), |bytes| cradle::take(bytes, 16))
+        count.checked_mul(size).map_or(core::ptr::null_mut(), |bytes| bootstrap_arena::take(bytes, 16))
     };
     reallocarray c"reallocarray" (block: *mut u8, count: usize, size: usize) -> *mut u8, {
         match count.checked_mul(size) {
@@ -80,7 +80,7 @@ next_functions! {
             None => { sys::set_errno(libc::ENOMEM); core::ptr::null_mut() }
         }
     };
-    memalign c"memalign" (align: usize, size: usize) -> *mut u8, cradle::take(size, align);
+    memalign c"memalign" (align: usize, size: usize) -> *mut u8, bootstrap_arena::take(size, align);
     aligned_alloc c"aligned_alloc" (align: usize, size: usize) -> *mut u8, {
         // SAFETY: an allocator without `aligned_alloc` gets the older call of the same meaning.
         unsafe { super::memalign(align, size) }
@@ -141,8 +141,8 @@ fn raw_fork() -> c_int {
 /// `realloc` of a block in the cradle: a new block with the old bytes.
 fn move_out(block: *mut u8, size: usize) -> *mut u8 {
     // SAFETY: before the real allocator is known every block is the cradle's.
-    let old = if block.is_null() { 0 } else { unsafe { cradle::size(block) } };
-    let new = cradle::take(size, 16);
+    let old = if block.is_null() { 0 } else { unsafe { bootstrap_arena::size(block) } };
+    let new = bootstrap_arena::take(size, 16);
     if !new.is_null() && !block.is_null() {
         // SAFETY: both blocks hold at least the smaller size.
         unsafe { core::ptr::copy_nonoverlapping(block, new, old.min(size)) };
@@ -162,15 +162,15 @@ pub fn resolve() -> bool {
         Ok(_) => {
             let names = [c"_dl_find_object", c"__libc_malloc", c"__libc_single_threaded"];
             let mut wanted = names.map(Wanted::new);
-            link::find(Scope::Any, false, &mut wanted);
+            dynsym::find(Scope::Any, false, &mut wanted);
             let [finder, libc_malloc, flag] = wanted.map(|wanted| wanted.found);
             crate::unwind::objects::find_loader(finder);
             find_all();
-            link::look_for_other_malloc();
+            dynsym::look_for_other_malloc();
             crate::exec::find_next();
             crate::sandbox::find_next();
             IS_GLIBC.store(!libc_malloc.is_null() && libc_malloc == pointers::malloc.load(Relaxed), Relaxed);
-            crate::stamp::watch_threads(flag.cast());
+            crate::timestamp::watch_threads(flag.cast());
             STATE.store(RESOLVED, Release);
             true
         }

@@ -21,17 +21,17 @@
 
 use super::machine::Registers;
 use super::other::{OtherStack, Pages};
-use super::paths::Paths;
+use super::path_cache::PathCache;
 use super::walk::{self, Memory, Next, OwnStack};
 use super::{Frame, Frames, LIVE_BP, NODE_FLAGS, SPECIAL, USES_BP, rules};
-use crate::intern;
-use crate::thread::Block;
+use crate::stack_table;
+use crate::thread::ThreadState;
 use heaptape_wire::limits::MAX_FRAMES;
 use heaptape_wire::nodes::{GUESSED, SIGNAL, TRUNCATED};
 
 /// The memo and the room for a capture in progress.
 #[repr(C)]
-pub struct Memo {
+pub struct StackCache {
     generation: u32,
     count: u32,
     /// The outermost remembered frame is not the outermost of the stack: the depth limit cut there.
@@ -49,7 +49,7 @@ pub struct Memo {
     /// not in `frames` yet.
     top: u32,
     top_bp: u64,
-    paths: Paths,
+    path_cache: PathCache,
 }
 
 /// A saved frame pointer: where, and what was there.
@@ -69,12 +69,12 @@ const OTHER: u32 = 1;
 /// In [`Memo::saved_upto`].
 const STEPPED: u32 = 1 << 31;
 
-impl Memo {
+impl StackCache {
     /// Remembers nothing from now on.
     pub fn forget(&mut self) {
         self.count = 0;
         self.top = 0;
-        self.paths.forget();
+        self.path_cache.forget();
     }
 
     /// Begins a generation of rules, or with a stack of another kind than the last one; `kind` is 0
@@ -105,7 +105,7 @@ impl Memo {
 
     #[inline(never)]
     fn settle_top(&mut self) {
-        let path = self.paths.path(self.top - 1);
+        let path = self.path_cache.path(self.top - 1);
         self.top = 0;
         let (base, inner) = (self.count as usize, path.inner());
         path.copy(self.top_bp, &mut self.frames[base..base + inner], &mut self.nodes[base..base + inner]);
@@ -117,14 +117,14 @@ impl Memo {
     /// none of its frames must be stepped to.
     #[inline(always)]
     fn holds(&self, count: usize) -> bool {
-        let Some(outer) = self.frames.get(..count - 1) else { return false };
-        let upto = if outer.is_empty() { 0 } else { self.saved_upto[outer.len() - 1] };
+        let Some(forward_call) = self.frames.get(..count - 1) else { return false };
+        let upto = if forward_call.is_empty() { 0 } else { self.saved_upto[forward_call.len() - 1] };
         let Some(saved) = self.saved.get(..upto as usize) else { return false };
         // SAFETY: remembered places lie on the thread's own stack above the frame just matched,
         // which is mapped from there to its end.
         let differs = |place: u64, value: u64| unsafe { (place as *const u64).read_volatile() } ^ value;
         // Four at a time: one branch for four words.
-        let (fours, rest) = outer.as_chunks::<4>();
+        let (fours, rest) = forward_call.as_chunks::<4>();
         for four in fours.iter().rev() {
             if four.iter().fold(0, |bits, frame| bits | differs(frame.slot, frame.address)) != 0 {
                 return false;
@@ -138,11 +138,12 @@ impl Memo {
     #[inline(always)]
     fn note_saved(&mut self, base: usize) {
         let mut upto = if base == 0 { 0 } else { self.saved_upto[base - 1] };
-        let mut live = base.checked_sub(1).is_some_and(|outer| self.frames[outer].passes_live_bp());
+        let mut live = base.checked_sub(1).is_some_and(|forward_call| self.frames[forward_call].passes_live_bp());
         for index in base..self.count as usize {
             let frame = &mut self.frames[index];
             live |= frame.flags() & USES_BP != 0;
-            frame.how = frame.how & !(u64::from(LIVE_BP) << 32) | if live { u64::from(LIVE_BP) << 32 } else { 0 };
+            frame.step_info =
+                frame.step_info & !(u64::from(LIVE_BP) << 32) | if live { u64::from(LIVE_BP) << 32 } else { 0 };
             let words = frame.bp_words();
             if words != 0 && live {
                 self.saved[(upto & !STEPPED) as usize] = Saved { place: frame.slot - 8 * words, value: frame.bp };
@@ -163,13 +164,13 @@ impl Memo {
 /// `block` is the calling thread's, its gate busy, and `sp` and `bp` are the hook's as its entry
 /// stub gave them.
 #[inline(always)]
-pub unsafe fn capture(block: *mut Block, sp: usize, bp: usize) -> u32 {
+pub unsafe fn capture(state: *mut ThreadState, sp: usize, bp: usize) -> u32 {
     // SAFETY: the caller's promise.
-    let node = unsafe { captured(block, sp, bp) };
+    let node = unsafe { captured(state, sp, bp) };
     #[cfg(heaptape_verify)]
     // SAFETY: the caller's promise.
     unsafe {
-        super::check::compare(block, sp, bp, node)
+        super::check::compare(state, sp, bp, node)
     };
     node
 }
@@ -177,43 +178,43 @@ pub unsafe fn capture(block: *mut Block, sp: usize, bp: usize) -> u32 {
 /// # Safety
 /// As [`capture`].
 #[inline(always)]
-unsafe fn captured(block: *mut Block, sp: usize, bp: usize) -> u32 {
+unsafe fn captured(state: *mut ThreadState, sp: usize, bp: usize) -> u32 {
     // SAFETY: the gate is busy, so no handler on this thread touches memo and frames meanwhile.
-    let block = unsafe { &mut *block };
-    let settings = intern::settings();
+    let state = unsafe { &mut *state };
+    let settings = stack_table::settings();
     if settings.caller_only {
-        return intern::node(0, walk::first(sp, bp).address, TRUNCATED);
+        return stack_table::node(0, walk::first(sp, bp).address, TRUNCATED);
     }
-    if !block.is_on_own_stack(sp) {
-        return other(block, sp, bp, settings.max_frames);
+    if !state.is_on_own_stack(sp) {
+        return other(state, sp, bp, settings.max_frames);
     }
     let generation = rules::generation();
-    if generation != Some(block.memo.generation) {
-        block.begin_generation(generation, sp);
+    if generation != Some(state.stack_cache.generation) {
+        state.begin_generation(generation, sp);
     }
     let first = walk::first(sp, bp);
-    let memo = &mut block.memo;
+    let stack_cache = &mut state.stack_cache;
     // SAFETY: the hook's frame, on the thread's own stack.
-    if let Some(node) = unsafe { by_path(memo, &first) } {
+    if let Some(node) = unsafe { by_path(stack_cache, &first) } {
         return node;
     }
-    memo.settle();
-    let mut memory = OwnStack { low: sp as u64, end: block.stack_end as u64 };
-    let Walked { base, fresh, .. } = collect(memo, first, &mut memory, settings.max_frames);
-    if (base + fresh > settings.max_frames) || (memo.is_deep && base + fresh < settings.max_frames / 2) {
-        return deep(memo, first, &mut memory, base, fresh, settings.max_frames).0;
+    stack_cache.settle();
+    let mut memory = OwnStack { low: sp as u64, end: state.stack_end as u64 };
+    let Walked { base, fresh, .. } = collect(stack_cache, first, &mut memory, settings.max_frames);
+    if (base + fresh > settings.max_frames) || (stack_cache.is_deep && base + fresh < settings.max_frames / 2) {
+        return deep(stack_cache, first, &mut memory, base, fresh, settings.max_frames).0;
     }
     if base == 0 {
-        memo.is_deep = fresh == settings.max_frames && memo.fresh[fresh - 1].flags() & TRUNCATED != 0;
+        stack_cache.is_deep = fresh == settings.max_frames && stack_cache.fresh[fresh - 1].flags() & TRUNCATED != 0;
     }
-    let node = store(memo, base, fresh);
-    let count = memo.count as usize;
+    let node = store(stack_cache, base, fresh);
+    let count = stack_cache.count as usize;
     // SAFETY: as above.
-    unsafe { memo.paths.remember(&first, &memo.frames[..count], &memo.nodes[..count]) };
+    unsafe { stack_cache.path_cache.remember(&first, &stack_cache.frames[..count], &stack_cache.nodes[..count]) };
     node
 }
 
-impl Block {
+impl ThreadState {
     #[cold]
     #[inline(never)]
     fn begin_generation(&mut self, mut generation: Option<u32>, sp: usize) {
@@ -221,7 +222,7 @@ impl Block {
         if generation.is_none() && unsafe { rules::has_left(sp, self.stack_low, self.stack_end) } {
             generation = rules::generation();
         }
-        self.memo.begin(generation, 0);
+        self.stack_cache.begin(generation, 0);
     }
 }
 
@@ -230,31 +231,31 @@ impl Block {
 /// # Safety
 /// `first` is the hook's frame, on the thread's own stack.
 #[inline(always)]
-unsafe fn by_path(memo: &mut Memo, first: &Frame) -> Option<u32> {
+unsafe fn by_path(stack_cache: &mut StackCache, first: &Frame) -> Option<u32> {
     // SAFETY: the caller's promise.
-    let place = unsafe { memo.paths.find(first) }.filter(|_| !memo.is_deep)?;
-    let mut base = memo.paths.path(place).base as usize;
-    if base > memo.count as usize {
-        memo.settle();
-        base = memo.paths.path(place).base as usize;
+    let place = unsafe { stack_cache.path_cache.find(first) }.filter(|_| !stack_cache.is_deep)?;
+    let mut base = stack_cache.path_cache.path(place).base as usize;
+    if base > stack_cache.count as usize {
+        stack_cache.settle();
+        base = stack_cache.path_cache.path(place).base as usize;
     }
-    let path = memo.paths.path(place);
+    let path = stack_cache.path_cache.path(place);
     if base != 0 {
         let (outermost, node) = path.outermost(first.bp);
-        let joint = memo.frames.get(base - 1).filter(|_| base <= memo.count as usize)?;
+        let joint = stack_cache.frames.get(base - 1).filter(|_| base <= stack_cache.count as usize)?;
         let difference = (joint.slot ^ outermost.slot) | (joint.address ^ outermost.address);
         let other_bp = joint.bp != outermost.bp && joint.flags() & LIVE_BP != 0;
-        if difference != 0 || other_bp || memo.nodes[base - 1] != node || !memo.holds(base) {
+        if difference != 0 || other_bp || stack_cache.nodes[base - 1] != node || !stack_cache.holds(base) {
             return None;
         }
     }
     let node = path.node();
     if base != 0 {
         let (outermost, _) = path.outermost(first.bp);
-        let joint = &mut memo.frames[base - 1];
-        (joint.how, joint.bp) = (outermost.how | joint.how & u64::from(ONWARD) << 32, outermost.bp);
+        let joint = &mut stack_cache.frames[base - 1];
+        (joint.step_info, joint.bp) = (outermost.step_info | joint.step_info & u64::from(ONWARD) << 32, outermost.bp);
     }
-    (memo.count, memo.top, memo.top_bp) = (base as u32, place + 1, first.bp);
+    (stack_cache.count, stack_cache.top, stack_cache.top_bp) = (base as u32, place + 1, first.bp);
     Some(node)
 }
 
@@ -274,50 +275,51 @@ struct Walked {
 /// The walk's state is kept in scalars, and the two usual kinds of rule are followed here: a frame
 /// costs one chain of rule, slot and return address. Everything else goes through [`walk::step`].
 #[inline(always)]
-fn collect<M: Memory>(memo: &mut Memo, first: Frame, memory: &mut M, most: usize) -> Walked {
+fn collect<M: Memory>(stack_cache: &mut StackCache, first: Frame, memory: &mut M, most: usize) -> Walked {
     let mut is_sure = true;
-    let Frame { mut slot, mut address, mut bp, mut how } = first;
+    let Frame { mut slot, mut address, mut bp, mut step_info } = first;
     let mut sp = slot + 8;
-    let mut known = (memo.count as usize).min(MAX_FRAMES);
+    let mut known = (stack_cache.count as usize).min(MAX_FRAMES);
     let mut fresh = 0;
     loop {
-        while known > 0 && memo.frames[known - 1].slot < slot {
+        while known > 0 && stack_cache.frames[known - 1].slot < slot {
             known -= 1;
         }
-        if known > 0 && memo.frames[known - 1].slot == slot && {
-            let old = &memo.frames[known - 1];
+        if known > 0 && stack_cache.frames[known - 1].slot == slot && {
+            let old = &stack_cache.frames[known - 1];
             let same_bp = old.bp == bp || old.flags() & LIVE_BP == 0;
-            old.address == address && same_bp && (old.how | how) >> 32 & u64::from(SIGNAL) == 0
+            old.address == address && same_bp && (old.step_info | step_info) >> 32 & u64::from(SIGNAL) == 0
         } {
             // From now on this step leads here: what it read is what must be read again.
-            let old = &mut memo.frames[known - 1];
-            (old.how, old.bp) = (how | old.how & u64::from(ONWARD) << 32, bp);
-            if M::IS_OWN && memo.holds(known) {
+            let old = &mut stack_cache.frames[known - 1];
+            (old.step_info, old.bp) = (step_info | old.step_info & u64::from(ONWARD) << 32, bp);
+            if M::IS_OWN && stack_cache.holds(known) {
                 return Walked { base: known, fresh, is_sure };
             }
-            let confirmed = confirm(&mut memo.frames[..known]);
+            let confirmed = confirm(&mut stack_cache.frames[..known]);
             if !M::IS_OWN && confirmed == 0 {
                 return Walked { base: known, fresh, is_sure };
             }
             // frames[confirmed..known] hold, the one outside them does not (or must be stepped to).
             while known > confirmed + 1 && fresh < most {
                 known -= 1;
-                memo.fresh[fresh] = memo.frames[known];
+                stack_cache.fresh[fresh] = stack_cache.frames[known];
                 fresh += 1;
             }
             known = confirmed;
-            Frame { slot, address, bp, how } = memo.frames[confirmed];
-            how &= !(u64::from(ONWARD) << 32);
+            Frame { slot, address, bp, step_info } = stack_cache.frames[confirmed];
+            step_info &= !(u64::from(ONWARD) << 32);
             sp = slot + 8;
         }
-        let rule = if how >> 32 & u64::from(SIGNAL) == 0 { rules::of(address) } else { rules::at_instruction(address) };
+        let rule =
+            if step_info >> 32 & u64::from(SIGNAL) == 0 { rules::of(address) } else { rules::at_instruction(address) };
         let uses = if rule.uses_bp() { u64::from(USES_BP) << 32 } else { 0 };
         if fresh < most {
-            Frame::put(&mut memo.fresh[fresh], slot, address, bp, how | uses);
+            Frame::put(&mut stack_cache.fresh[fresh], slot, address, bp, step_info | uses);
             fresh += 1;
         }
         if fresh >= most {
-            memo.fresh[fresh - 1].mark(TRUNCATED);
+            stack_cache.fresh[fresh - 1].mark(TRUNCATED);
             return Walked { base: 0, fresh, is_sure };
         }
         if rule.is_usual() {
@@ -325,31 +327,31 @@ fn collect<M: Memory>(memo: &mut Memo, first: Frame, memory: &mut M, most: usize
             let next = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
             let words = rule.bp_words();
             let Some((found, saved)) = memory.pair(next, next.wrapping_sub(8 * words), sp) else {
-                memo.fresh[fresh - 1].mark(TRUNCATED);
+                stack_cache.fresh[fresh - 1].mark(TRUNCATED);
                 return Walked { base: 0, fresh, is_sure: false };
             };
             if found == 0 {
                 return Walked { base: 0, fresh, is_sure };
             }
             bp = if words == 0 { bp } else { saved };
-            (slot, address, how, sp) = (next, found, words, next + 8);
+            (slot, address, step_info, sp) = (next, found, words, next + 8);
             continue;
         }
-        let lookup = if (how >> 32) as u32 & SIGNAL != 0 { address } else { address.wrapping_sub(1) };
+        let lookup = if (step_info >> 32) as u32 & SIGNAL != 0 { address } else { address.wrapping_sub(1) };
         match walk::step(Registers { lookup, sp, bp }, rule, memory) {
             Next::Caller(frame, there) => {
-                Frame { slot, address, bp, how } = frame;
+                Frame { slot, address, bp, step_info } = frame;
                 sp = there.sp;
             }
             Next::Guessed(frame, there) => {
                 is_sure = false;
-                memo.fresh[fresh - 1].mark(GUESSED);
-                Frame { slot, address, bp, how } = frame;
+                stack_cache.fresh[fresh - 1].mark(GUESSED);
+                Frame { slot, address, bp, step_info } = frame;
                 sp = there.sp;
             }
             Next::End => return Walked { base: 0, fresh, is_sure },
-            Next::Cut => {
-                memo.fresh[fresh - 1].mark(TRUNCATED);
+            Next::Unreachable => {
+                stack_cache.fresh[fresh - 1].mark(TRUNCATED);
                 return Walked { base: 0, fresh, is_sure: false };
             }
         }
@@ -364,7 +366,7 @@ fn collect<M: Memory>(memo: &mut Memo, first: Frame, memory: &mut M, most: usize
 fn confirm(frames: &mut [Frame]) -> usize {
     let mut index = frames.len() - 1;
     let mut bp = frames[index].bp;
-    while let Some(frame) = index.checked_sub(1).map(|outer| &mut frames[outer]) {
+    while let Some(frame) = index.checked_sub(1).map(|forward_call| &mut frames[forward_call]) {
         let words = frame.bp_words();
         // SAFETY: a remembered slot lies on the thread's own stack above the frame just matched,
         // which is mapped from there to its end; a frame pointer's place is below its slot and
@@ -387,21 +389,22 @@ fn confirm(frames: &mut [Frame]) -> usize {
 
 /// Gives the fresh frames their nodes and remembers them inside the `base` old ones.
 #[inline(always)]
-fn store(memo: &mut Memo, base: usize, fresh: usize) -> u32 {
-    let parent = if base == 0 { 0 } else { memo.nodes[base - 1] };
+fn store(stack_cache: &mut StackCache, base: usize, fresh: usize) -> u32 {
+    let parent = if base == 0 { 0 } else { stack_cache.nodes[base - 1] };
     if fresh == 0 {
-        memo.count = base as u32;
-        memo.note_saved(base.saturating_sub(1));
+        stack_cache.count = base as u32;
+        stack_cache.note_saved(base.saturating_sub(1));
         return parent;
     }
     let mut node = parent;
-    let places = memo.frames[base..base + fresh].iter_mut().zip(&mut memo.nodes[base..base + fresh]);
-    for ((place, number), frame) in places.zip(memo.fresh[..fresh].iter().rev()) {
-        node = intern::node(node, frame.address, frame.flags() & NODE_FLAGS);
+    let index_and_log2 =
+        stack_cache.frames[base..base + fresh].iter_mut().zip(&mut stack_cache.nodes[base..base + fresh]);
+    for ((place, number), frame) in index_and_log2.zip(stack_cache.fresh[..fresh].iter().rev()) {
+        node = stack_table::node(node, frame.address, frame.flags() & NODE_FLAGS);
         (*place, *number) = (*frame, node);
     }
-    memo.count = (base + fresh) as u32;
-    memo.note_saved(base.saturating_sub(1));
+    stack_cache.count = (base + fresh) as u32;
+    stack_cache.note_saved(base.saturating_sub(1));
     node
 }
 
@@ -413,7 +416,7 @@ fn store(memo: &mut Memo, base: usize, fresh: usize) -> u32 {
 #[cold]
 #[inline(never)]
 fn deep<M: Memory>(
-    memo: &mut Memo,
+    stack_cache: &mut StackCache,
     first: Frame,
     memory: &mut M,
     base: usize,
@@ -421,60 +424,61 @@ fn deep<M: Memory>(
     most: usize,
 ) -> (u32, bool) {
     if base + fresh <= most {
-        memo.count = 0;
-        let Walked { fresh, is_sure, .. } = collect(memo, first, memory, most);
-        memo.is_deep = fresh == most && memo.fresh[fresh - 1].flags() & TRUNCATED != 0;
-        return (store(memo, 0, fresh), is_sure);
+        stack_cache.count = 0;
+        let Walked { fresh, is_sure, .. } = collect(stack_cache, first, memory, most);
+        stack_cache.is_deep = fresh == most && stack_cache.fresh[fresh - 1].flags() & TRUNCATED != 0;
+        return (store(stack_cache, 0, fresh), is_sure);
     }
     let keep = most / 2;
     let inner = fresh.min(keep);
-    let outer = keep - inner;
-    memo.frames.copy_within(base - outer..base, 0);
+    let forward_call = keep - inner;
+    stack_cache.frames.copy_within(base - forward_call..base, 0);
     let mut node = 0;
-    for index in 0..outer {
+    for index in 0..forward_call {
         if index == 0 {
-            memo.frames[0].mark(TRUNCATED);
+            stack_cache.frames[0].mark(TRUNCATED);
         }
-        node = intern::node(node, memo.frames[index].address, memo.frames[index].flags() & NODE_FLAGS);
-        memo.nodes[index] = node;
+        node =
+            stack_table::node(node, stack_cache.frames[index].address, stack_cache.frames[index].flags() & NODE_FLAGS);
+        stack_cache.nodes[index] = node;
     }
-    if outer == 0 {
-        memo.fresh[inner - 1].mark(TRUNCATED);
+    if forward_call == 0 {
+        stack_cache.fresh[inner - 1].mark(TRUNCATED);
     }
-    memo.is_deep = true;
-    memo.count = outer as u32;
-    memo.note_saved(0);
-    (store(memo, outer, inner), true)
+    stack_cache.is_deep = true;
+    stack_cache.count = forward_call as u32;
+    stack_cache.note_saved(0);
+    (store(stack_cache, forward_call, inner), true)
 }
 
 /// A stack that is not the thread's own.
 #[cold]
 #[inline(never)]
-fn other(block: &mut Block, sp: usize, bp: usize, most: usize) -> u32 {
-    let Block { memo, other_pages, pages_before, stack_low, stack_end, .. } = block;
+fn other(state: &mut ThreadState, sp: usize, bp: usize, most: usize) -> u32 {
+    let ThreadState { stack_cache, other_pages, pages_before, stack_low, stack_end, .. } = state;
     let generation = rules::generation();
-    if generation.is_none_or(|generation| memo.generation != generation | OTHER) {
-        memo.begin(generation, OTHER);
+    if generation.is_none_or(|generation| stack_cache.generation != generation | OTHER) {
+        stack_cache.begin(generation, OTHER);
     }
-    memo.settle();
+    stack_cache.settle();
     *pages_before = *other_pages;
     let first = walk::first(sp, bp);
     let mut memory = OtherStack::new(sp as u64, *stack_low as u64, *stack_end as u64, other_pages);
-    let Walked { base, fresh, mut is_sure } = collect(memo, first, &mut memory, most);
-    let node = if base + fresh > most || (memo.is_deep && base + fresh < most / 2) {
-        let (node, deep_is_sure) = deep(memo, first, &mut memory, base, fresh, most);
+    let Walked { base, fresh, mut is_sure } = collect(stack_cache, first, &mut memory, most);
+    let node = if base + fresh > most || (stack_cache.is_deep && base + fresh < most / 2) {
+        let (node, deep_is_sure) = deep(stack_cache, first, &mut memory, base, fresh, most);
         is_sure &= deep_is_sure;
         node
     } else {
         if base == 0 {
-            memo.is_deep = fresh == most && memo.fresh[fresh - 1].flags() & TRUNCATED != 0;
+            stack_cache.is_deep = fresh == most && stack_cache.fresh[fresh - 1].flags() & TRUNCATED != 0;
         }
-        store(memo, base, fresh)
+        store(stack_cache, base, fresh)
     };
     if is_sure {
         other_pages.keep(sp as u64);
     } else {
-        (*other_pages, memo.count) = (*pages_before, 0);
+        (*other_pages, stack_cache.count) = (*pages_before, 0);
     }
     node
 }
@@ -484,17 +488,18 @@ fn other(block: &mut Block, sp: usize, bp: usize, most: usize) -> u32 {
 /// # Safety
 /// `block` is the calling thread's with `nested_busy` set, and `sp` and `bp` are the hook's.
 #[cold]
-pub unsafe fn nested(block: *mut Block, sp: usize, bp: usize) -> u32 {
-    let settings = intern::settings();
+pub unsafe fn deferred(state: *mut ThreadState, sp: usize, bp: usize) -> u32 {
+    let settings = stack_table::settings();
     // SAFETY: `nested_busy` gives these frames to this call alone; the bounds of the thread's own
     // stack are words that the interrupted hook changes one at a time, each to a value that is
     // right with the other.
-    let (frames, low, end) =
-        unsafe { (&mut (&mut (*block).nested_frames)[..settings.max_frames], (*block).stack_low, (*block).stack_end) };
+    let (frames, low, end) = unsafe {
+        (&mut (&mut (*state).deferred_frames)[..settings.max_frames], (*state).stack_low, (*state).stack_end)
+    };
     let mut pages = Pages::new();
     let mut memory = OtherStack::new(sp as u64, low as u64, end as u64, &mut pages);
     let count = walk::plain(walk::first(sp, bp), &mut memory, frames);
-    intern_all(&frames[..count])
+    insert_frames(&frames[..count])
 }
 
 /// Whether the stack of the hook at `sp` holds the return address at `slot`; `None` when that
@@ -504,14 +509,14 @@ pub unsafe fn nested(block: *mut Block, sp: usize, bp: usize) -> u32 {
 /// # Safety
 /// `block` is the calling thread's, and `sp` and `bp` are the hook's.
 #[cold]
-pub unsafe fn meets(block: *mut Block, sp: usize, bp: usize, slot: usize) -> Option<bool> {
+pub unsafe fn meets(state: *mut ThreadState, sp: usize, bp: usize, slot: usize) -> Option<bool> {
     // SAFETY: as in `nested`.
-    let (low, end) = unsafe { ((*block).stack_low, (*block).stack_end) };
+    let (low, end) = unsafe { ((*state).stack_low, (*state).stack_end) };
     let mut pages = Pages::new();
     let mut memory = OtherStack::new(sp as u64, low as u64, end as u64, &mut pages);
-    walk::meets(walk::first(sp, bp), slot as u64, intern::settings().max_frames, &mut memory)
+    walk::meets(walk::first(sp, bp), slot as u64, stack_table::settings().max_frames, &mut memory)
 }
 
-fn intern_all(frames: &[Frame]) -> u32 {
-    frames.iter().rev().fold(0, |node, frame| intern::node(node, frame.address, frame.flags() & NODE_FLAGS))
+fn insert_frames(frames: &[Frame]) -> u32 {
+    frames.iter().rev().fold(0, |node, frame| stack_table::node(node, frame.address, frame.flags() & NODE_FLAGS))
 }

@@ -61,7 +61,7 @@ pub fn start(area: &Area) -> bool {
 }
 
 #[inline(always)]
-fn places() -> (*const AtomicU64, u32) {
+fn index_and_log2() -> (*const AtomicU64, u32) {
     let word = INDEX.load(Acquire);
     ((word & !0xfff) as *const AtomicU64, (word & 0xfff) as u32)
 }
@@ -87,7 +87,7 @@ const NODE_BITS: u32 = 28;
 pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
     let value = NodeValue { parent, address, flags: flags | WRITTEN };
     let hash = hash(&value);
-    let (index, log2) = places();
+    let (index, log2) = index_and_log2();
     let (start, mask) = ((hash >> (64 - log2)) as usize, (1usize << log2) - 1);
     for probe in 0..PROBES {
         // SAFETY: masked, so inside the index, which stays mapped while the session lives; replaced
@@ -137,8 +137,8 @@ fn append_aligned(value: &NodeValue, hash: u64, probe: usize) -> u32 {
     // The number was claimed by this thread alone.
     let Some(node) = shared::node(number) else { return full() };
     node.write(*value);
-    let (index, log2) = places();
-    insert(index, log2, hash, number, retired_place(index, log2, hash).unwrap_or(probe));
+    let (index, log2) = index_and_log2();
+    insert(index, log2, hash, number, retired_index(index, log2, hash).unwrap_or(probe));
     if number >= 1 << (log2 - 1) {
         grow(number + 1, log2);
     }
@@ -146,7 +146,7 @@ fn append_aligned(value: &NodeValue, hash: u64, probe: usize) -> u32 {
 }
 
 /// The place of a node with this hash that nobody can find any more, because its library went.
-fn retired_place(index: *const AtomicU64, log2: u32, hash: u64) -> Option<usize> {
+fn retired_index(index: *const AtomicU64, log2: u32, hash: u64) -> Option<usize> {
     (0..PROBES).find(|probe| {
         let place = ((hash >> (64 - log2)) as usize + probe) & ((1 << log2) - 1);
         // SAFETY: masked, so inside the index.
@@ -163,10 +163,10 @@ pub fn open_ahead() {
     let used = area.header().nodes_used.0.load(Relaxed).min(CAPACITY.load(Relaxed) - 1);
     let more = used.saturating_add(AHEAD);
     area.map_nodes(more.min(CAPACITY.load(Relaxed) - 1));
-    while 1 << (places().1 - 1) < more {
-        let (_, log2) = places();
+    while 1 << (index_and_log2().1 - 1) < more {
+        let (_, log2) = index_and_log2();
         grow(used, log2);
-        if places().1 == log2 {
+        if index_and_log2().1 == log2 {
             break;
         }
     }
@@ -247,28 +247,28 @@ impl AnnouncedModule {
 static ANNOUNCED: [AnnouncedModule; 1024] =
     [const { AnnouncedModule { start: AtomicU64::new(0), after_module: AtomicU32::new(0) } }; 1024];
 /// Places behind this one were never used: a start does not look at them.
-static TOLD_END: AtomicU32 = AtomicU32::new(0);
+static ANNOUNCED_END: AtomicU32 = AtomicU32::new(0);
 /// Some found no place: the whole module table is looked through.
-static TOLD_IS_FULL: AtomicBool = AtomicBool::new(false);
+static ANNOUNCED_OVERFLOWED: AtomicBool = AtomicBool::new(false);
 
 fn announced() -> &'static [AnnouncedModule] {
-    &ANNOUNCED[..(TOLD_END.load(Relaxed) as usize).min(ANNOUNCED.len())]
+    &ANNOUNCED[..(ANNOUNCED_END.load(Relaxed) as usize).min(ANNOUNCED.len())]
 }
 
 fn announced_at(start: u64) -> Option<&'static AnnouncedModule> {
     announced().iter().find(|entry| entry.start.load(Relaxed) == start)
 }
 
-fn remember_told(start: u64, module: u32) {
-    let is_taken = |entry: &AnnouncedModule| entry.start.compare_exchange(0, start, Relaxed, Relaxed).is_ok();
+fn remember_announced(start: u64, module: u32) {
+    let is_claimed = |entry: &AnnouncedModule| entry.start.compare_exchange(0, start, Relaxed, Relaxed).is_ok();
     let place = announced_at(start).or_else(|| {
-        let place = ANNOUNCED.iter().position(is_taken)?;
-        TOLD_END.fetch_max(place as u32 + 1, Relaxed);
+        let place = ANNOUNCED.iter().position(is_claimed)?;
+        ANNOUNCED_END.fetch_max(place as u32 + 1, Relaxed);
         ANNOUNCED.get(place)
     });
     match place {
         Some(entry) => entry.after_module.store(module.wrapping_add(1), Relaxed),
-        None => TOLD_IS_FULL.store(true, Relaxed),
+        None => ANNOUNCED_OVERFLOWED.store(true, Relaxed),
     }
 }
 
@@ -305,7 +305,7 @@ fn announce(area: &Area, object: &Object) -> bool {
     };
     let is_known = match announced_at(object.start) {
         Some(entry) => is_it(entry.module()),
-        None if TOLD_IS_FULL.load(Relaxed) => (0..header.modules_used.0.load(Acquire).min(MODULES)).any(is_it),
+        None if ANNOUNCED_OVERFLOWED.load(Relaxed) => (0..header.modules_used.0.load(Acquire).min(MODULES)).any(is_it),
         None => false,
     };
     if is_known {
@@ -313,7 +313,7 @@ fn announce(area: &Area, object: &Object) -> bool {
     }
     let index = header.modules_used.0.fetch_add(1, Relaxed);
     let Some(entry) = area.module(index) else { return false };
-    remember_told(object.start, index);
+    remember_announced(object.start, index);
     // SAFETY: the loader named the object for an address whose code is on this thread's stack, or
     // was on its maker's and is still mapped.
     unsafe {
@@ -344,7 +344,7 @@ pub fn retire_gone_modules() -> bool {
         retire_range(start, end, entry.first_node.load(Relaxed).max(1), nodes);
         any = true;
     };
-    if TOLD_IS_FULL.load(Relaxed) {
+    if ANNOUNCED_OVERFLOWED.load(Relaxed) {
         (0..header.modules_used.0.load(Acquire).min(MODULES)).for_each(look);
     } else {
         announced().iter().filter(|entry| entry.start.load(Relaxed) != 0).for_each(|entry| look(entry.module()));
