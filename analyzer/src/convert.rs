@@ -84,7 +84,7 @@ pub fn run(to: &str, paths: &[PathBuf], options: &ConvertOptions, target: Option
     }
     let mut written = Written { notes: converted.notes, missing: converted.missing, ..Written::default() };
     for file in opened.iter().filter_map(|file| file.damage.as_ref().map(|damage| (file, damage))) {
-        written.missing.push(Missing::Cut { name: file.0.name.clone(), at: file.1.clone() });
+        written.missing.push(Missing::Truncated { name: file.0.name.clone(), at: file.1.clone() });
     }
     if options.verify {
         written.verdicts = verify::compare(&converted.totals, &verify::read(&out.files)?);
@@ -189,7 +189,7 @@ fn truncation(name: &str, ending: Ending) -> Option<Missing> {
     match ending {
         Ending::Complete => None,
         Ending::Truncated { offset, field } => {
-            Some(Missing::Cut { name: name.into(), at: format!("offset {offset} ({field})") })
+            Some(Missing::Truncated { name: name.into(), at: format!("offset {offset} ({field})") })
         }
     }
 }

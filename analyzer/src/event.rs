@@ -1,88 +1,91 @@
-//! One event as the models see it, and the part of a run that a question is about.
+//! Events as the models receive them, positions in a run, and the time ranges that a query selects.
 
 use heaptape_formats::tape::Entry;
 use std::str::FromStr;
 
-/// What happened to a block.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It was handed out.
+    /// A block was allocated.
     Alloc,
-    /// It got a new size or address.
+    /// A block was reallocated: it has a new size or address.
     Resize,
-    /// It was given back.
+    /// A block was freed.
     Free,
-    /// A free or resize of an address that was not known to be allocated. It has no index.
+    /// An address that was not known to be allocated was freed or reallocated. The event has no
+    /// index.
     Unmatched,
-    /// No event of the program: what a block was before the next one, its site and bytes. Reported
-    /// only to a pass that begins in the middle of the run, of blocks that were allocated in
+    /// Not an event of the program, but the site and bytes of a block before the next event. Only a
+    /// pass that starts in the middle of the run receives it, for blocks that were allocated in
     /// earlier chunks.
-    Known,
+    Previous,
 }
 
-/// One event, with what the trace and the tape say of it.
+/// An event with its data from the trace and the tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// The kind of the event.
     pub kind: Kind,
-    /// The function called, a `tape::Entry` number; 0 when not known.
+    /// The function that was called, as a `tape::Entry` number, or 0 if it is unknown.
     pub entry: u8,
-    /// Thread number; 0 when not known.
+    /// Thread number, or 0 if it is unknown.
     pub thread: u32,
-    /// Call site; 0 when not known.
+    /// Number of the call site, or 0 if it is unknown.
     pub site: u32,
-    /// Allocations, resizes and frees before it in this image.
+    /// Number of allocations, reallocations and frees before the event in its process.
     pub number: u64,
-    /// The allocation's index.
+    /// Index of the allocation.
     pub index: u64,
-    /// Alloc, resize: the block's address. Unmatched: the unknown one. Free: 0.
+    /// Address of the block for `Alloc` and `Resize`, the unknown address for `Unmatched`, 0 for
+    /// `Free`.
     pub address: u64,
-    /// Alloc, resize: bytes asked for.
+    /// Requested size in bytes for `Alloc` and `Resize`.
     pub size: u64,
-    /// Bytes that a sampled event stands for; 0 when every event was recorded.
+    /// Number of bytes that a sampled event stands for, or 0 if every event was recorded.
     pub weight: u64,
-    /// When, in ticks of the image's clock; 0 when the file holds no times.
+    /// Timestamp in ticks of the process' clock, or 0 if the file has no times.
     pub tick: u64,
 }
 
 impl Event {
-    /// The bytes that the event counts for.
+    /// Returns the number of bytes that the event counts for.
     #[inline]
     pub const fn bytes(&self) -> u64 {
         if self.weight > 0 { self.weight } else { self.size }
     }
 
-    /// Whether it is a death that nobody saw: its moment and thread are not the program's.
+    /// Returns whether the end of a block was inferred, because its free was not recorded. Time and
+    /// thread of such an event are not those of the free.
     #[inline]
     pub const fn is_implied(&self) -> bool {
         !matches!(self.kind, Kind::Free) || self.entry == Entry::Implied as u8
     }
 
-    /// Where the event lies in the run.
+    /// Returns the position of the event in the run.
     #[inline]
-    pub const fn moment(&self) -> Moment {
-        Moment { number: self.number, tick: self.tick }
+    pub const fn position(&self) -> Position {
+        Position { number: self.number, tick: self.tick }
     }
 }
 
-/// A place in a run: how many events came before, and when.
+/// A point in a run, as a number of events and as a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moment {
-    /// Events before it.
+pub struct Position {
+    /// Number of events before it.
     pub number: u64,
-    /// Ticks of the image's clock.
+    /// Time in ticks of the process' clock.
     pub tick: u64,
 }
 
-/// One end of a range as a person writes it: `1.5s`, `300ms`, `2m`, `1h` after the start, `40%` of
-/// the run, or the number of an event.
+/// One end of a time range as the user writes it: a time after the start (`1.5s`, `300ms`, `2m`,
+/// `1h`), a share of the run (`40%`), or the number of an event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// Nanoseconds after the start.
+    /// Time after the start, in nanoseconds.
     Time(u64),
-    /// Share of the run, 0 to 1: of its time, or of its events where no times are known.
+    /// Share of the run from 0 to 1: of its time, or of its events if it has no times.
     Share(f64),
-    /// Events before it.
+    /// Number of events before it.
     Number(u64),
 }
 
@@ -92,11 +95,11 @@ impl FromStr for Bound {
     fn from_str(text: &str) -> Result<Self, String> {
         let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(split);
-        let refused = || format!("'{text}' is no time (1.5s, 300ms, 2m, 1h), share (40%) or event number");
-        let value: f64 = number.parse().map_err(|_| refused())?;
+        let invalid = || format!("'{text}' is no time (1.5s, 300ms, 2m, 1h), share (40%) or event number");
+        let value: f64 = number.parse().map_err(|_| invalid())?;
         let nanos = |scale: f64| Bound::Time((value * scale) as u64);
         match unit {
-            "" => number.parse().map(Bound::Number).map_err(|_| refused()),
+            "" => number.parse().map(Bound::Number).map_err(|_| invalid()),
             "%" if value <= 100.0 => Ok(Bound::Share(value / 100.0)),
             "ns" => Ok(nanos(1.0)),
             "us" => Ok(nanos(1e3)),
@@ -104,12 +107,12 @@ impl FromStr for Bound {
             "s" => Ok(nanos(1e9)),
             "m" | "min" => Ok(nanos(60e9)),
             "h" => Ok(nanos(3600e9)),
-            _ => Err(refused()),
+            _ => Err(invalid()),
         }
     }
 }
 
-/// As [`FromStr`] reads it.
+/// Writes the bound in the syntax that [`FromStr`] reads.
 impl std::fmt::Display for Bound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -120,12 +123,12 @@ impl std::fmt::Display for Bound {
     }
 }
 
-/// The part of a run that a question is about, as asked.
+/// The time range that a query selects, as the user writes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Range {
-    /// Its start; none: the start of the run.
+    /// Start of the range, or `None` for the start of the run.
     pub from: Option<Bound>,
-    /// Its end (not part of it); none: the end of the run.
+    /// End of the range (exclusive), or `None` for the end of the run.
     pub to: Option<Bound>,
 }
 
@@ -133,22 +136,23 @@ impl Range {
     /// The whole run.
     pub const ALL: Range = Range { from: None, to: None };
 
-    /// Whether it leaves nothing out.
+    /// Returns whether the range is the whole run.
     pub const fn is_all(&self) -> bool {
         self.from.is_none() && self.to.is_none()
     }
 }
 
-/// A [`Range`] in the numbers and ticks of one image: an event belongs to it when both hold.
+/// A [`Range`] in event numbers and ticks of one process. An event is inside if both its number and
+/// its tick are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// First event number.
     pub first: u64,
-    /// First event number behind it.
+    /// First event number after the span.
     pub end: u64,
     /// First tick.
     pub first_tick: u64,
-    /// First tick behind it.
+    /// First tick after the span.
     pub end_tick: u64,
 }
 
@@ -156,25 +160,26 @@ impl Span {
     /// The whole run.
     pub const ALL: Span = Span { first: 0, end: u64::MAX, first_tick: 0, end_tick: u64::MAX };
 
-    /// Whether the moment is behind the end.
+    /// Returns whether a position is after the span.
     #[inline]
-    pub const fn is_past(&self, at: Moment) -> bool {
+    pub const fn is_past(&self, at: Position) -> bool {
         at.number >= self.end || at.tick >= self.end_tick
     }
 
-    /// Whether the moment is before the start.
+    /// Returns whether a position is before the span.
     #[inline]
-    pub const fn is_before(&self, at: Moment) -> bool {
+    pub const fn is_before(&self, at: Position) -> bool {
         at.number < self.first || at.tick < self.first_tick
     }
 
-    /// Whether the moment belongs to it.
+    /// Returns whether a position is inside the span.
     #[inline]
-    pub const fn contains(&self, at: Moment) -> bool {
+    pub const fn contains(&self, at: Position) -> bool {
         !self.is_before(at) && !self.is_past(at)
     }
 
-    /// The same end, from the start of the run on: for questions that need the history.
+    /// Returns the span from the start of the run to the end of this one, for queries that need
+    /// what happened before.
     pub const fn with_history(self) -> Span {
         Span { first: 0, first_tick: 0, ..self }
     }
@@ -185,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_are_read_as_people_write_them() {
+    fn bounds_are_parsed_and_printed() {
         assert_eq!("1.5s".parse(), Ok(Bound::Time(1_500_000_000)));
         assert_eq!("300ms".parse(), Ok(Bound::Time(300_000_000)));
         assert_eq!("2m".parse(), Ok(Bound::Time(120_000_000_000)));

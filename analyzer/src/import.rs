@@ -118,7 +118,7 @@ impl Imported {
             (Ending::Complete, None) => None,
         };
         if let Some(at) = truncated_at {
-            image.missing.push(Missing::Cut { name: image.about.folder.clone(), at });
+            image.missing.push(Missing::Truncated { name: image.about.folder.clone(), at });
         }
         image
     }

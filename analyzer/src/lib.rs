@@ -8,8 +8,10 @@
 //! along as [`missing::Missing`], and every report says it.
 #![forbid(unsafe_code)]
 
+pub mod charts;
 pub mod compat;
 pub mod convert;
+pub mod epochs;
 pub mod event;
 pub mod export;
 pub mod follow;
@@ -17,17 +19,15 @@ pub mod import;
 pub mod load;
 pub mod missing;
 pub mod model;
-mod near;
 pub mod pack;
 pub mod pattern;
-pub mod pictures;
 pub mod processes;
 pub mod program_frames;
 pub mod progress;
 pub mod replay;
 pub mod report;
+mod similar;
 pub mod stacks;
-pub mod store;
 pub mod suppress;
 pub mod symbols;
 pub mod text;

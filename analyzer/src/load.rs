@@ -3,17 +3,17 @@
 //! error.
 
 pub mod accounting;
+mod allocations;
 pub mod bare;
-mod births;
 pub mod chunk;
-mod code;
+mod code_names;
 mod image;
 mod start;
 pub mod tape;
 
-pub use accounting::{Accounting, Recorded};
+pub use accounting::{Accounting, RecordedEvents};
 pub use image::{Clock, Events, Image};
-pub use start::Start;
+pub use start::StartPoint;
 
 use crate::import;
 use crate::missing::Missing;

@@ -1,18 +1,18 @@
 //! What reports ask: each model learns one thing from the events that [`crate::replay()`] gives it,
 //! and knows nothing of files.
 
+pub mod block_filter;
 pub mod call_sites;
-pub mod course;
 pub mod fragments;
 pub mod free_sites;
 pub mod leaks;
 pub mod lifetimes;
 pub mod live_set;
-pub mod only;
 pub mod peak;
 pub mod resizes;
 pub mod sizes;
 pub mod slices;
+pub mod snapshots;
 pub mod temporary;
 pub mod threads;
 pub mod timeline;
@@ -21,9 +21,9 @@ pub mod verdict;
 
 /// The row of a dense number, made when it is first asked for.
 pub(crate) fn row<T: Default + Clone>(rows: &mut Vec<T>, number: u32) -> &mut T {
-    let place = number as usize;
-    if place >= rows.len() {
-        rows.resize(place + 1, T::default());
+    let index = number as usize;
+    if index >= rows.len() {
+        rows.resize(index + 1, T::default());
     }
-    &mut rows[place]
+    &mut rows[index]
 }

@@ -1,14 +1,14 @@
 //! Which processes of recordings a question is about.
 
 use crate::load::{Events, Image, Recording};
-use crate::near::hint;
+use crate::similar::hint;
 use crate::text::{clean, counted};
 use heaptape_formats::pattern::matches;
 use heaptape_formats::recording::Exit;
 
 /// The processes that a person names; all conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Processes {
+pub struct ProcessFilter {
     /// A pid, or a folder in the recording. A pid names all programs that the process ran, one
     /// after another.
     pub process: Option<String>,
@@ -32,20 +32,20 @@ const SHELLS: &[&str] = &["sh", "bash", "dash", "env"];
 /// A process that lived less than this many nanoseconds is short-lived.
 const SHORT_NS: u64 = 1_000_000_000;
 
-impl From<Option<String>> for Processes {
+impl From<Option<String>> for ProcessFilter {
     fn from(process: Option<String>) -> Self {
-        Processes { process, ..Processes::default() }
+        ProcessFilter { process, ..ProcessFilter::default() }
     }
 }
 
-impl Processes {
+impl ProcessFilter {
     /// Whether no process is left out.
     pub const fn is_all(&self) -> bool {
         self.process.is_none() && self.program.is_none()
     }
 
     /// Whether a process is named.
-    pub fn admits(&self, image: &Image) -> bool {
+    pub fn matches(&self, image: &Image) -> bool {
         self.process.as_ref().is_none_or(|process| image.is(process))
             && self.program.as_ref().is_none_or(|program| is_program(image, program))
     }
@@ -54,12 +54,12 @@ impl Processes {
     ///
     /// # Errors
     /// When there is none, or nothing of any was recorded: says why, with the names that come near.
-    pub fn choose<'a>(&self, recordings: &'a [Recording]) -> Result<Vec<&'a Image>, String> {
+    pub fn select<'a>(&self, recordings: &'a [Recording]) -> Result<Vec<&'a Image>, String> {
         let all: Vec<&Image> = recordings.iter().flat_map(|recording| &recording.images).collect();
         if all.is_empty() {
             return Err(nothing(recordings));
         }
-        let chosen: Vec<&Image> = all.iter().copied().filter(|image| self.admits(image)).collect();
+        let chosen: Vec<&Image> = all.iter().copied().filter(|image| self.matches(image)).collect();
         if chosen.is_empty() {
             return Err(self.nobody(&all));
         }

@@ -1,43 +1,44 @@
-//! Events -> models, in order: the only place where order matters. The replay keeps the live set
-//! and tells each model what happened to which block; models keep sums.
+//! Replays the events of a process: keeps the set of live blocks, and passes each event with its
+//! block on to the models. Events are replayed in order; this is the only module that needs it.
 
 use crate::event::{Event, Kind, Span};
-use crate::load::{Image, Recorded, Start};
+use crate::load::{Image, RecordedEvents, StartPoint};
 use crate::missing::Missing;
 use crate::model::live_set::{Block, LiveSet};
 use crate::progress::Progress;
 use heaptape_formats::tape::Entry;
 
-/// Something that learns from events. `old` is the block before the event; none when it is not one
-/// of this image's own (inherited by fork) or not known (born before the span, or in a part that is
-/// torn).
+/// A consumer of events that keeps sums. `old` is the block before the event. It is `None` if the
+/// block was inherited by fork, or is unknown because it was allocated before the span or in a
+/// damaged chunk.
 pub trait Model {
-    /// A block is born. `block` is what the live set holds now.
+    /// Handles the allocation of a block. `block` is the new block in the live set.
     fn alloc(&mut self, event: &Event, block: &Block) {
         let _ = (event, block);
     }
-    /// A block got a new size or address.
+    /// Handles a reallocation. `block` is the block with its new size and address.
     fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
         let _ = (event, old, block);
     }
-    /// A block died. `event` may be the alloc that proves that its free was not seen (`event.kind`
-    /// tells).
+    /// Handles the end of a block. If `event.kind` is not `Free`, the free was not recorded: the
+    /// event reuses the index of the block.
     fn free(&mut self, event: &Event, old: Option<&Block>) {
         let _ = (event, old);
     }
-    /// A free or resize of an unknown address.
+    /// Handles a free or reallocation of an unknown address.
     fn unmatched(&mut self, event: &Event) {
         let _ = event;
     }
-    /// A block of the parent is met (`gone` none), or is gone: freed, or resized and so the image's
-    /// own. The recorder writes it only when the image frees or resizes it; one of size 0 that is
-    /// resized is of unknown origin.
+    /// Handles an inherited block: `gone` is `None` when it appears, and the kind of the event when
+    /// it is freed, or reallocated and no longer inherited. The recorder writes an inherited block
+    /// only when the process frees or reallocates it. A block of size 0 that is reallocated is of
+    /// unknown origin.
     fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
         let _ = (block, gone);
     }
-    /// A block of this site will be allocated soon, or one will be `freed`. A model that keeps much
-    /// of a site may read it, so that the processor has it at hand then.
-    fn soon(&self, site: u32, freed: bool) {
+    /// Announces that a block of this site will soon be allocated, or freed if `freed` is set. A
+    /// model with much data for each site may read it, so that it is in the CPU's cache then.
+    fn prefetch(&self, site: u32, freed: bool) {
         let _ = (site, freed);
     }
 }
@@ -74,9 +75,9 @@ macro_rules! tuple {
                 $($name.inherited(block, gone);)*
             }
             #[inline]
-            fn soon(&self, site: u32, freed: bool) {
+            fn prefetch(&self, site: u32, freed: bool) {
                 let ($($name,)*) = self;
-                $($name.soon(site, freed);)*
+                $($name.prefetch(site, freed);)*
             }
         }
     };
@@ -86,56 +87,57 @@ tuple!(A B);
 tuple!(A B C);
 tuple!(A B C D);
 
-/// What a replay leaves behind, beside its models.
+/// The result of a replay, besides the models.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What is alive at the end of the span.
+    /// Live blocks at the end of the span.
     pub live: LiveSet,
-    /// What could not be read, found on the way.
+    /// Errors that were found while the events were read.
     pub missing: Vec<Missing>,
-    /// Frees and resizes of allocations that are not known to live.
-    pub strange: u64,
-    /// Unmatched events.
+    /// Number of events that contradict the live set: they free or reallocate a block that is not
+    /// live, or allocate one that is.
+    pub inconsistent: u64,
+    /// Number of unmatched events.
     pub unmatched: u64,
-    /// Events of the program, by thread.
-    pub recorded: Recorded,
+    /// Number of events of the program, by thread.
+    pub recorded: RecordedEvents,
 }
 
-/// Events whose blocks are looked up ahead: their places in memory are far apart, and waiting for
-/// all at once takes little longer than for one.
-const AHEAD: usize = 32;
+/// Number of events whose blocks are looked up at once. The blocks are far apart in memory, and
+/// waiting for all cache misses at once takes little longer than for one.
+const PREFETCH_BATCH: usize = 32;
 
-/// Gives every event of a span to the models.
+/// Replays every event of a span to the models.
 pub fn replay(image: &Image, span: Span, progress: &Progress, models: &mut impl Model) -> Outcome {
     replay_from(image, None, span, progress, models)
 }
 
-/// The same from a place on, to models that know what was before it. Of blocks that are older only
-/// site and bytes are known, and what lives at the end without having been touched is not in
-/// [`Outcome::live`].
+/// Replays the events of a span from a start point in the middle of the run. The models must have
+/// been initialized with the sums up to there. Of older blocks only site and bytes are known, and
+/// those without an event after the start are not in [`Outcome::live`].
 pub fn replay_from(
     image: &Image,
-    start: Option<&Start>,
+    start: Option<&StartPoint>,
     span: Span,
     progress: &Progress,
     models: &mut impl Model,
 ) -> Outcome {
     let mut outcome = Outcome::default();
-    let missing = image.for_each_from(start.map(|start| start.place), span, progress, &mut |events| {
-        for events in events.chunks(AHEAD) {
-            let mut indexes = [u64::MAX; AHEAD];
+    let missing = image.for_each_from(start.map(|start| start.range_index), span, progress, &mut |events| {
+        for events in events.chunks(PREFETCH_BATCH) {
+            let mut indexes = [u64::MAX; PREFETCH_BATCH];
             for (index, event) in indexes.iter_mut().zip(events) {
                 if matches!(event.kind, Kind::Resize | Kind::Free) {
                     *index = event.index;
                 }
             }
-            let held = outcome.live.glance(&indexes);
-            for (event, held) in events.iter().zip(held) {
+            let sites = outcome.live.prefetch(&indexes);
+            for (event, site) in events.iter().zip(sites) {
                 if event.kind != Kind::Free {
-                    models.soon(event.site, false);
+                    models.prefetch(event.site, false);
                 }
                 if event.kind != Kind::Alloc {
-                    models.soon(held, true);
+                    models.prefetch(site, true);
                 }
             }
             for event in events {
@@ -144,23 +146,24 @@ pub fn replay_from(
         }
     });
     outcome.missing = missing;
-    // Behind the start of a span, or behind a tear, allocations are unknown by nature.
-    let explained = start.is_some()
+    // After the start of a span, or after damage, unknown allocations are expected.
+    let is_expected = start.is_some()
         || span.first > 0
         || span.first_tick > 0
         || image.missing.iter().chain(&outcome.missing).any(Missing::hides_events);
-    if outcome.strange > 0 && !explained {
-        outcome.missing.push(Missing::Strange { events: outcome.strange });
+    if outcome.inconsistent > 0 && !is_expected {
+        outcome.missing.push(Missing::Inconsistent { events: outcome.inconsistent });
     }
     outcome
 }
 
+/// Returns the block, unless it is inherited.
 #[inline]
-fn own(block: &Block) -> Option<&Block> {
+fn not_inherited(block: &Block) -> Option<&Block> {
     if block.inherited { None } else { Some(block) }
 }
 
-/// The block as the event leaves it.
+/// Returns the block after an event.
 #[inline]
 const fn block_of(event: &Event, resizes: u32) -> Block {
     Block {
@@ -176,6 +179,7 @@ const fn block_of(event: &Event, resizes: u32) -> Block {
     }
 }
 
+/// Applies one event to the live set and passes it on to the models.
 #[inline]
 fn step(outcome: &mut Outcome, event: &Event, models: &mut impl Model) {
     outcome.recorded.add(event);
@@ -184,9 +188,9 @@ fn step(outcome: &mut Outcome, event: &Event, models: &mut impl Model) {
         Kind::Alloc => {
             let inherited = event.entry == Entry::Inherited as u8;
             let block = Block { inherited, ..block_of(event, 0) };
-            if let Some(doubled) = live.insert(event.index, block) {
-                outcome.strange += 1;
-                models.free(event, own(&doubled));
+            if let Some(replaced) = live.insert(event.index, block) {
+                outcome.inconsistent += 1;
+                models.free(event, not_inherited(&replaced));
             }
             if inherited {
                 models.inherited(&block, None);
@@ -197,16 +201,16 @@ fn step(outcome: &mut Outcome, event: &Event, models: &mut impl Model) {
         Kind::Resize => match live.get_mut(event.index) {
             Some(block) => {
                 let old = *block;
-                // Identity, and so birth, survives a resize.
+                // A reallocated block keeps the time of its allocation.
                 let resized = block_of(event, old.resizes.saturating_add(1));
                 *block = Block { tick: old.tick, number: old.number, ..resized };
                 if old.inherited {
                     models.inherited(&old, Some(event.kind));
                 }
-                models.resize(event, own(&old), block);
+                models.resize(event, not_inherited(&old), block);
             }
             None => {
-                outcome.strange += 1;
+                outcome.inconsistent += 1;
                 let block = block_of(event, 1);
                 live.insert(event.index, block);
                 models.resize(event, None, &block);
@@ -217,10 +221,10 @@ fn step(outcome: &mut Outcome, event: &Event, models: &mut impl Model) {
                 if old.inherited {
                     models.inherited(&old, Some(event.kind));
                 }
-                models.free(event, own(&old));
+                models.free(event, not_inherited(&old));
             }
             None => {
-                outcome.strange += 1;
+                outcome.inconsistent += 1;
                 models.free(event, None);
             }
         },
@@ -228,7 +232,7 @@ fn step(outcome: &mut Outcome, event: &Event, models: &mut impl Model) {
             outcome.unmatched += 1;
             models.unmatched(event);
         }
-        Kind::Known => {
+        Kind::Previous => {
             if live.get_mut(event.index).is_none() {
                 live.insert(event.index, block_of(event, 0));
             }

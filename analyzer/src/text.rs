@@ -1,34 +1,34 @@
-//! Text for terminals. Every string that comes from a recording goes through [`clean`], and
-//! everything that is printed goes through a [`Screen`], which replaces what could steer a
-//! terminal: no recording can colour, move or hide anything.
+//! Text for terminals. All output goes through a [`Screen`], which replaces control characters with
+//! [`clean`], so no string of a recording can color, move or hide anything on the terminal.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
-/// How text is laid out.
+/// Properties of the terminal that text is laid out for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// Whether headings are coloured.
-    pub colour: bool,
-    /// Whether pictures may be made of block elements.
-    pub pictures: bool,
-    /// Columns.
+    /// Whether headings and warnings are colored.
+    pub color: bool,
+    /// Whether charts may use Unicode block elements.
+    pub block_elements: bool,
+    /// Width in columns.
     pub width: usize,
 }
 
-/// Columns where there is no terminal to ask.
-const WIDTH: usize = 110;
+/// Width of output that does not go to a terminal.
+const DEFAULT_WIDTH: usize = 110;
 
 impl Style {
-    /// No colour and a fixed width.
-    pub const PLAIN: Style = Style { colour: false, pictures: false, width: WIDTH };
+    /// The style without color, with a fixed width.
+    pub const PLAIN: Style = Style { color: false, block_elements: false, width: DEFAULT_WIDTH };
 
-    /// For stdout: colour on terminals only, and not with `NO_COLOR`.
+    /// Returns the style for standard output. It has color on terminals only, and not if `NO_COLOR`
+    /// is set.
     pub fn of_stdout() -> Style {
         Style::of(io::stdout().is_terminal(), terminal_size::terminal_size_of(io::stdout()))
     }
 
-    /// For stderr.
+    /// Returns the style for standard error.
     pub fn of_stderr() -> Style {
         Style::of(io::stderr().is_terminal(), terminal_size::terminal_size_of(io::stderr()))
     }
@@ -36,34 +36,35 @@ impl Style {
     fn of(is_terminal: bool, size: Option<(terminal_size::Width, terminal_size::Height)>) -> Style {
         let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        let width = size.map_or(WIDTH, |(terminal_size::Width(width), _)| usize::from(width).clamp(60, 200));
-        // The first that is set decides, as it does for the C library.
+        let width = size.map_or(DEFAULT_WIDTH, |(terminal_size::Width(width), _)| usize::from(width).clamp(60, 200));
+        // The first variable that is set decides, as in the C library.
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
             .iter()
             .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
         let is_utf8 = locale.is_some_and(|locale| locale.to_ascii_lowercase().replace('-', "").ends_with("utf8"));
-        Style { colour: is_terminal && !forbidden && !dumb, pictures: is_terminal && !dumb && is_utf8, width }
+        Style { color: is_terminal && !forbidden && !dumb, block_elements: is_terminal && !dumb && is_utf8, width }
     }
 }
 
-/// Whether a character may steer a terminal: C0, DEL, C1, and the marks that reorder, join or hide
-/// text.
-const fn steers(c: char) -> bool {
+/// Returns whether a character may control a terminal: C0, DEL, C1, and the Unicode characters that
+/// reorder, join or hide text.
+const fn is_control(c: char) -> bool {
     matches!(c,
         '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The text with everything that may steer a terminal replaced by `\u{fffd}`.
+/// Returns the text with each control character replaced by `\u{fffd}`.
 pub fn clean(text: &str) -> Cow<'_, str> {
-    if text.chars().any(steers) {
-        Cow::Owned(text.chars().map(|c| if steers(c) { char::REPLACEMENT_CHARACTER } else { c }).collect())
+    if text.chars().any(is_control) {
+        Cow::Owned(text.chars().map(|c| if is_control(c) { char::REPLACEMENT_CHARACTER } else { c }).collect())
     } else {
         Cow::Borrowed(text)
     }
 }
 
-/// The same for bytes of a file; what is not UTF-8 is replaced, too.
+/// Returns the text of a name in a file with control characters and invalid UTF-8 replaced by
+/// `\u{fffd}`.
 pub fn clean_name(name: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(name) {
         Ok(text) => clean(text),
@@ -71,83 +72,87 @@ pub fn clean_name(name: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The same for text whose columns tabs separate: these stay.
+/// Returns the text with control characters replaced by `\u{fffd}`, except tabs.
 pub fn clean_columns(text: &str) -> String {
     text.split('\t').map(clean).collect::<Vec<_>>().join("\t")
 }
 
-/// What [`Harmless`] lets through.
-const PASSED: [char; 3] = ['\n', '\t', '\x0c'];
+/// Control characters that [`SanitizingWriter`] keeps. gprof prints form feeds between listings.
+const KEPT: [char; 3] = ['\n', '\t', '\x0c'];
 
-/// A writer for text that is made elsewhere (dumps): the same replacement on its way out, but for
-/// line feeds, tabs, and the form feeds that gprof prints between listings.
-pub struct Harmless<W> {
+/// A writer that replaces control characters like [`clean`], except line feeds, tabs and form
+/// feeds.
+pub struct SanitizingWriter<W> {
     out: W,
-    /// A character whose last bytes have not come yet.
-    part: Vec<u8>,
+    /// The first bytes of a character whose rest has not been written yet.
+    incomplete: Vec<u8>,
 }
 
-impl<W: Write> Harmless<W> {
-    /// Prints to `out`.
+impl<W: Write> SanitizingWriter<W> {
+    /// Creates a writer to `out`.
     pub const fn new(out: W) -> Self {
-        Harmless { out, part: Vec::new() }
+        SanitizingWriter { out, incomplete: Vec::new() }
     }
 
-    fn put(&mut self, text: &str) -> io::Result<()> {
-        for piece in text.split_inclusive(PASSED) {
-            let end = piece.len() - usize::from(piece.ends_with(PASSED));
-            self.out.write_all(clean(&piece[..end]).as_bytes())?;
-            self.out.write_all(&piece.as_bytes()[end..])?;
+    fn write_clean(&mut self, text: &str) -> io::Result<()> {
+        for segment in text.split_inclusive(KEPT) {
+            let end = segment.len() - usize::from(segment.ends_with(KEPT));
+            self.out.write_all(clean(&segment[..end]).as_bytes())?;
+            self.out.write_all(&segment.as_bytes()[end..])?;
         }
         Ok(())
     }
 }
 
-impl<W: Write> Write for Harmless<W> {
+impl<W: Write> Write for SanitizingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.part.is_empty() && bytes.iter().all(|byte| matches!(byte, b'\n' | b'\t' | b'\x0c' | b' '..=b'~')) {
+        if self.incomplete.is_empty() && bytes.iter().all(|byte| matches!(byte, b'\n' | b'\t' | b'\x0c' | b' '..=b'~'))
+        {
             return self.out.write_all(bytes).map(|()| bytes.len());
         }
-        self.part.extend_from_slice(bytes);
-        let part = std::mem::take(&mut self.part);
-        for chunk in part.utf8_chunks() {
-            self.put(chunk.valid())?;
+        self.incomplete.extend_from_slice(bytes);
+        let pending = std::mem::take(&mut self.incomplete);
+        for chunk in pending.utf8_chunks() {
+            self.write_clean(chunk.valid())?;
             let invalid = chunk.invalid();
-            // Cut characters stand only at the end, and have at most three bytes.
+            // An incomplete character can only be at the end. It has at most three bytes.
             if !invalid.is_empty()
-                && part.ends_with(invalid)
+                && pending.ends_with(invalid)
                 && std::str::from_utf8(invalid).is_err_and(|e| e.error_len().is_none())
             {
-                self.part.extend_from_slice(invalid);
+                self.incomplete.extend_from_slice(invalid);
             } else if !invalid.is_empty() {
-                self.put("\u{fffd}")?;
+                self.write_clean("\u{fffd}")?;
             }
         }
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if !std::mem::take(&mut self.part).is_empty() {
-            self.put("\u{fffd}")?;
+        if !std::mem::take(&mut self.incomplete).is_empty() {
+            self.write_clean("\u{fffd}")?;
         }
         self.out.flush()
     }
 }
 
-/// Where reports print.
+/// The output of a text report.
 pub struct Screen<'a> {
     out: &'a mut dyn Write,
-    /// How.
+    /// The style of the text.
     pub style: Style,
 }
 
 impl<'a> Screen<'a> {
-    /// Prints to `out`.
+    /// Creates a screen that prints to `out`.
     pub fn new(out: &'a mut dyn Write, style: Style) -> Self {
         Screen { out, style }
     }
 
-    /// A line, cleaned. Line feeds within it are kept.
+    /// Prints a line with control characters replaced. Line feeds in it are kept.
+    ///
+    /// # Errors
+    /// Returns an error if writing fails.
     pub fn line(&mut self, text: &str) -> io::Result<()> {
         for line in text.split('\n') {
             writeln!(self.out, "{}", clean(line.trim_end()))?;
@@ -155,51 +160,63 @@ impl<'a> Screen<'a> {
         Ok(())
     }
 
-    /// A heading: bold where there is colour.
+    /// Prints a heading, in bold if the style has color.
+    ///
+    /// # Errors
+    /// Returns an error if writing fails.
     pub fn heading(&mut self, text: &str) -> io::Result<()> {
-        self.painted("1", text)
+        self.colored("1", text)
     }
 
-    /// Something that is missing or wrong: yellow where there is colour.
+    /// Prints a warning, in yellow if the style has color.
+    ///
+    /// # Errors
+    /// Returns an error if writing fails.
     pub fn warning(&mut self, text: &str) -> io::Result<()> {
-        self.painted("33", text)
+        self.colored("33", text)
     }
 
-    fn painted(&mut self, colour: &str, text: &str) -> io::Result<()> {
-        match self.style.colour {
-            true => writeln!(self.out, "\x1b[{colour}m{}\x1b[0m", clean(text)),
+    fn colored(&mut self, color: &str, text: &str) -> io::Result<()> {
+        match self.style.color {
+            true => writeln!(self.out, "\x1b[{color}m{}\x1b[0m", clean(text)),
             false => writeln!(self.out, "{}", clean(text)),
         }
     }
 
-    /// An empty line.
+    /// Prints an empty line.
+    ///
+    /// # Errors
+    /// Returns an error if writing fails.
     pub fn blank(&mut self) -> io::Result<()> {
         writeln!(self.out)
     }
 
-    /// A table: the last column is text and takes what is left of the width, all others are
+    /// Prints a table. The last column is text, shortened to the remaining width. All others are
     /// numbers.
-    pub fn table(&mut self, head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Returns an error if writing fails.
+    pub fn table(&mut self, header: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
         use comfy_table::{CellAlignment, Table, presets::NOTHING};
         let mut table = Table::new();
         table.load_style(NOTHING);
-        table.set_header(head.iter().map(|cell| clean(cell).into_owned()));
-        let Some((_, numbers)) = head.split_last() else { return Ok(()) };
-        let width = |at: usize| {
-            let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
-            cells.chain([head[at].chars().count()]).max().unwrap_or(0)
+        table.set_header(header.iter().map(|cell| clean(cell).into_owned()));
+        let Some((_, numbers)) = header.split_last() else { return Ok(()) };
+        let width = |column: usize| {
+            let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+            cells.chain([header[column].chars().count()]).max().unwrap_or(0)
         };
-        let taken: usize = (0..numbers.len()).map(|at| width(at) + 2).sum();
-        let left = self.style.width.saturating_sub(taken + 2).max(20);
+        let used: usize = (0..numbers.len()).map(|column| width(column) + 2).sum();
+        let text_width = self.style.width.saturating_sub(used + 2).max(20);
         for row in rows {
-            let cells = row.iter().enumerate().map(|(at, cell)| {
+            let cells = row.iter().enumerate().map(|(column, cell)| {
                 let cell = clean(cell);
-                if at == numbers.len() { shorten(&cell, left) } else { cell.into_owned() }
+                if column == numbers.len() { shorten(&cell, text_width) } else { cell.into_owned() }
             });
             table.add_row(cells);
         }
-        for at in 0..numbers.len() {
-            if let Some(column) = table.column_mut(at) {
+        for index in 0..numbers.len() {
+            if let Some(column) = table.column_mut(index) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
@@ -207,22 +224,24 @@ impl<'a> Screen<'a> {
     }
 }
 
-/// A name with its template arguments replaced; the name itself where brackets do not match.
+/// Returns a name with its template arguments replaced by `with`. If the angle brackets do not
+/// match, the name is returned unchanged.
 pub fn without_arguments(name: &str, with: &str) -> String {
-    let (out, is_closed) = arguments_replaced(name, with);
-    if is_closed { out } else { name.to_string() }
+    let (out, is_balanced) = replace_arguments(name, with);
+    if is_balanced { out } else { name.to_string() }
 }
 
-/// The text with outermost pairs of angle brackets replaced, and whether each that opens is closed.
-fn arguments_replaced(text: &str, with: &str) -> (String, bool) {
+/// Replaces outermost pairs of angle brackets with their content. Returns the result, and whether
+/// each opened bracket is closed.
+fn replace_arguments(text: &str, with: &str) -> (String, bool) {
     let mut depth = 0u32;
     let mut out = String::new();
-    let mut before = ' ';
-    for (at, c) in text.char_indices() {
-        // `operator<`, `operator<<`, `->`, and ` < ` between frames are no brackets.
-        let operator = text[..at].trim_end_matches('<').ends_with("operator");
-        let opens = c == '<' && before != ' ' && !operator;
-        let closes = c == '>' && before != '-' && depth > 0;
+    let mut previous = ' ';
+    for (offset, c) in text.char_indices() {
+        // `operator<`, `operator<<`, `->`, and ` < ` between frames are not brackets.
+        let is_operator = text[..offset].trim_end_matches('<').ends_with("operator");
+        let opens = c == '<' && previous != ' ' && !is_operator;
+        let closes = c == '>' && previous != '-' && depth > 0;
         if opens && depth == 0 {
             out.push_str(with);
         }
@@ -231,27 +250,28 @@ fn arguments_replaced(text: &str, with: &str) -> (String, bool) {
             out.push(c);
         }
         depth -= u32::from(closes);
-        before = c;
+        previous = c;
     }
     (out, depth == 0)
 }
 
-/// A text of at most `width` characters: first template arguments go, then the middle.
+/// Shortens a text to at most `width` characters: first it removes template arguments, then the
+/// end.
 pub fn shorten(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_string();
     }
-    let (out, is_closed) = arguments_replaced(text, "<…>");
+    let (out, is_balanced) = replace_arguments(text, "<…>");
     let count = out.chars().count();
-    if !is_closed || count > width {
-        let out = if is_closed { &out } else { text };
+    if !is_balanced || count > width {
+        let out = if is_balanced { &out } else { text };
         let keep: String = out.chars().take(width.saturating_sub(1)).collect();
         return keep + "…";
     }
     out
 }
 
-/// Bytes for people: three figures and a binary unit.
+/// Formats a number of bytes with three significant digits and a binary unit.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if count < 1024 {
@@ -262,36 +282,36 @@ pub fn bytes(count: u64) -> String {
     while value >= 999.5 && unit + 1 < UNITS.len() {
         (value, unit) = (value / 1024.0, unit + 1);
     }
-    let places = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
-    format!("{value:.places$} {}", UNITS[unit])
+    let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.decimals$} {}", UNITS[unit])
 }
 
-/// A count with commas.
+/// Formats a number with thousands separators.
 pub fn count(number: u64) -> String {
-    let figures = number.to_string();
-    let mut out = String::with_capacity(figures.len() + figures.len() / 3);
-    for (at, figure) in figures.chars().enumerate() {
-        if at > 0 && (figures.len() - at).is_multiple_of(3) {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             out.push(',');
         }
-        out.push(figure);
+        out.push(digit);
     }
     out
 }
 
-/// `1 block`, `2 blocks`, `2 processes`.
-pub fn counted(number: u64, one: &str) -> String {
-    let many = if one.ends_with('s') { "es" } else { "s" };
-    format!("{} {one}{}", count(number), if number == 1 { "" } else { many })
+/// Formats a number with a noun: `1 block`, `2 blocks`, `2 processes`.
+pub fn counted(number: u64, noun: &str) -> String {
+    let plural = if noun.ends_with('s') { "es" } else { "s" };
+    format!("{} {noun}{}", count(number), if number == 1 { "" } else { plural })
 }
 
-/// A duration for people.
+/// Formats a duration in nanoseconds with a suitable unit.
 pub fn duration(nanos: u64) -> String {
     let value = nanos as f64;
     match nanos {
         0..1_000 => format!("{nanos} ns"),
         1_000..=999_999 => format!("{:.3} us", value / 1e3),
-        // What rounds to the next unit is shown in it.
+        // A value that rounds up to the next unit is shown in that unit.
         1_000_000..=999_999_499 => format!("{:.3} ms", value / 1e6),
         999_999_500..60_000_000_000 => format!("{:.3} s", value / 1e9),
         60_000_000_000..3_600_000_000_000 => format!("{}m{:02}s", nanos / 60_000_000_000, nanos / 1_000_000_000 % 60),
@@ -299,7 +319,7 @@ pub fn duration(nanos: u64) -> String {
     }
 }
 
-/// A share of a whole in per cent.
+/// Formats `part` of `whole` as a percentage.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.1}%", part as f64 * 100.0 / whole as f64) }
 }
@@ -309,35 +329,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_from_a_recording_steers_the_terminal() {
+    fn control_characters_of_a_recording_do_not_reach_the_terminal() {
         let mut out = Vec::new();
-        let mut screen = Screen::new(&mut out, Style { colour: true, pictures: true, width: 80 });
+        let mut screen = Screen::new(&mut out, Style { color: true, block_elements: true, width: 80 });
         let hostile = "a\x1b[31mb\u{9b}1mc\x07\u{202e}d\u{200b}e\x7f\rf";
         screen.line(hostile).unwrap();
         screen.heading(hostile).unwrap();
         screen.table(&["n", "name"], &[vec![hostile.into(), hostile.into()]]).unwrap();
         let text = String::from_utf8(out).unwrap();
         let own = text.replace("\x1b[1m", "").replace("\x1b[0m", "").replace('\n', "");
-        assert!(!own.chars().any(steers), "{own:?}");
+        assert!(!own.chars().any(is_control), "{own:?}");
         assert!(own.contains("a\u{fffd}[31mb"));
     }
 
     #[test]
-    fn dumps_steer_nothing_wherever_they_are_split() {
+    fn sanitizing_writer_accepts_text_split_at_any_byte() {
         let hostile = "a\x1b[2J\u{9b}é\u{202e}\tb\n\x0c\u{fffd}€".as_bytes();
         let expected = "a\u{fffd}[2J\u{fffd}é\u{fffd}\tb\n\x0c\u{fffd}€";
         for split in 0..=hostile.len() {
             let mut out = Vec::new();
-            let mut harmless = Harmless::new(&mut out);
-            harmless.write_all(&hostile[..split]).unwrap();
-            harmless.write_all(&hostile[split..]).unwrap();
-            harmless.flush().unwrap();
+            let mut writer = SanitizingWriter::new(&mut out);
+            writer.write_all(&hostile[..split]).unwrap();
+            writer.write_all(&hostile[split..]).unwrap();
+            writer.flush().unwrap();
             assert_eq!(String::from_utf8(out).unwrap(), expected);
         }
         let mut out = Vec::new();
-        let mut harmless = Harmless::new(&mut out);
-        harmless.write_all(b"x\xffy\xe2\x82").unwrap();
-        harmless.flush().unwrap();
+        let mut writer = SanitizingWriter::new(&mut out);
+        writer.write_all(b"x\xffy\xe2\x82").unwrap();
+        writer.flush().unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "x\u{fffd}y\u{fffd}");
     }
 

@@ -7,7 +7,7 @@ use heaptape_analyzer::compat::input::{self, RecordingInput, is_recording};
 use heaptape_analyzer::compat::mleak::{self, view_recording};
 use heaptape_analyzer::compat::mprof;
 use heaptape_analyzer::export::{self, Options};
-use heaptape_analyzer::processes::Processes;
+use heaptape_analyzer::processes::ProcessFilter;
 use heaptape_formats::mptl::Profile;
 use heaptape_formats::tape;
 use made::Step;
@@ -58,8 +58,8 @@ fn mleak_shows_live_blocks_in_the_format_of_a_log() {
     let shown = |path: &Path, max_stack| {
         let mut out = Vec::new();
         let options = mleak::Options { max_stack, ..mleak::Options::default() };
-        let notes =
-            view_recording(&RecordingInput::open(path, &Processes::default()).unwrap(), &options, &mut out).unwrap();
+        let notes = view_recording(&RecordingInput::open(path, &ProcessFilter::default()).unwrap(), &options, &mut out)
+            .unwrap();
         assert!(notes.is_empty(), "{notes:?}");
         String::from_utf8(out).unwrap()
     };
@@ -89,13 +89,13 @@ fn mprof_shows_the_profile_of_an_export() {
         mprof::view(profile, &mprof::Options { call_graph: true, ..mprof::Options::default() }, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     };
-    let shown = view(&input::profile(&recording, &Processes::default()).unwrap().unwrap());
+    let shown = view(&input::profile(&recording, &ProcessFilter::default()).unwrap().unwrap());
     assert_eq!(shown, view(&written));
     assert!(shown.contains("0x0000000000006000"), "{shown}");
     // A trace has bins only. A profile is left to its own reader.
-    let bins = input::profile(&recording.join("4711.made/trace.mtrc"), &Processes::default()).unwrap().unwrap();
+    let bins = input::profile(&recording.join("4711.made/trace.mtrc"), &ProcessFilter::default()).unwrap().unwrap();
     assert_eq!((bins.bins.allocated == written.bins.allocated, bins.sites.len()), (true, 0));
-    assert!(input::profile(&file, &Processes::default()).unwrap().is_none());
+    assert!(input::profile(&file, &ProcessFilter::default()).unwrap().is_none());
     assert!(input::profile(&recording, &Some("4711".to_string()).into()).unwrap().is_some());
     assert!(input::profile(&recording, &Some("4712".to_string()).into()).is_err());
 }

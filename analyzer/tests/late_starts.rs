@@ -4,7 +4,7 @@
 mod made;
 
 use heaptape_analyzer::event::{Bound, Range};
-use heaptape_analyzer::load::tape::Place;
+use heaptape_analyzer::load::tape::TraceRange;
 use heaptape_analyzer::report::{By, Query, peak, sums, timeline};
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::{Progress, open};
@@ -84,12 +84,12 @@ fn a_late_start_reads_the_range_alone() {
         let image = &recording.images[0];
         let span = image.span(&range);
         let starts = [image.start_before(span, false), image.start_before(span, true), image.start_before_end(span)];
-        let before = |place: usize| match image.tape.places.get(place) {
-            Some(Place::Committed { before, .. }) => *before,
+        let before = |place: usize| match image.tape.ranges.get(place) {
+            Some(TraceRange::Committed { before, .. }) => *before,
             _ => u64::MAX,
         };
         // The place, events before it, and events before the next one and the one behind that.
-        starts.map(|start| start.map(|start| [0, 1, 2].map(|more| before(start.place + more))))
+        starts.map(|start| start.map(|start| [0, 1, 2].map(|more| before(start.range_index + more))))
     };
     let number = |from, to| Range { from: Some(Bound::Number(from)), to: Some(Bound::Number(to)) };
     let [Some(chunk), Some(summary), Some(end)] = starts(&with.1, number(155, 185)) else {

@@ -50,7 +50,7 @@ proptest! {
         prop_assert!(outcome.missing.is_empty(), "{:?}", outcome.missing);
         prop_assert_eq!(totals.finish(None), expected.totals.clone());
         let held = peak.peak().0;
-        prop_assert_eq!((held.bytes, peak.most_blocks()), (expected.totals.peak_bytes, expected.totals.peak_blocks));
+        prop_assert_eq!((held.bytes, peak.peak_blocks()), (expected.totals.peak_bytes, expected.totals.peak_blocks));
         let rows: Vec<SiteSums> = sites.sums().into_iter().map(|row| {
             let share = peak.at_peak(row.site);
             SiteSums { peak_blocks: share.blocks, peak_bytes: share.bytes, ..row }
@@ -175,7 +175,7 @@ proptest! {
             let row = threads.rows[&thread];
             prop_assert_eq!((row.allocs, row.resizes, row.frees, row.frees_of_others), (allocs, resizes, frees, others));
         }
-        prop_assert_eq!((lifetimes.all.died, lifetimes.all.sum, lifetimes.all.longest), (died, sum, longest));
+        prop_assert_eq!((lifetimes.all.freed, lifetimes.all.sum, lifetimes.all.longest), (died, sum, longest));
         prop_assert_eq!(temporary.rows.iter().map(|row| row.blocks).sum::<u64>(), temporaries);
     }
 
@@ -188,8 +188,8 @@ proptest! {
         let recording = open(&path).unwrap();
         let image = &recording.images[0];
         let (start, end) = (image.clock.start_tick, image.tape.last_tick);
-        let from = heaptape_analyzer::event::Moment { number: 0, tick: start };
-        let to = heaptape_analyzer::event::Moment { number: u64::MAX, tick: end + 1 };
+        let from = heaptape_analyzer::event::Position { number: 0, tick: start };
+        let to = heaptape_analyzer::event::Position { number: u64::MAX, tick: end + 1 };
         let mut timeline = Timeline::new(from, to, true, slices);
         let mut leaks = Leaks::new(Axis { by_tick: true, start, end }, false);
         let outcome = replay(image, Span::ALL, &progress(), &mut (&mut timeline, &mut leaks));
@@ -217,7 +217,7 @@ proptest! {
             prop_assert_eq!(survivors.blocks, blocks.len() as u64);
             prop_assert_eq!(survivors.bytes, blocks.iter().map(|block| block.0).sum::<u64>());
             prop_assert_eq!(survivors.first.0, blocks.iter().map(|block| block.3).min().unwrap());
-            prop_assert_eq!(survivors.births.iter().sum::<u64>(), survivors.blocks);
+            prop_assert_eq!(survivors.allocs_by_slice.iter().sum::<u64>(), survivors.blocks);
         }
     }
 

@@ -3,18 +3,18 @@
 //! `eprintln!` below. Reports print colors, so they clean their lines themselves
 //! (`heaptape_analyzer::text::Screen`).
 
-use heaptape_analyzer::text::Harmless;
+use heaptape_analyzer::text::SanitizingWriter;
 use std::fmt::Arguments;
 use std::io::{self, BufWriter, StderrLock, StdoutLock, Write};
 
 /// Returns standard output, cleaned and buffered. The caller flushes it at the end.
-pub fn stdout() -> BufWriter<Harmless<StdoutLock<'static>>> {
-    BufWriter::new(Harmless::new(io::stdout().lock()))
+pub fn stdout() -> BufWriter<SanitizingWriter<StdoutLock<'static>>> {
+    BufWriter::new(SanitizingWriter::new(io::stdout().lock()))
 }
 
 /// Returns standard error, cleaned and unbuffered.
-pub fn stderr() -> Harmless<StderrLock<'static>> {
-    Harmless::new(io::stderr().lock())
+pub fn stderr() -> SanitizingWriter<StderrLock<'static>> {
+    SanitizingWriter::new(io::stderr().lock())
 }
 
 /// Prints a line on standard output.
@@ -23,7 +23,7 @@ pub fn stderr() -> Harmless<StderrLock<'static>> {
 /// Panics when standard output cannot be written, as the standard library's `println!` does. When
 /// the reader has closed the pipe, the command exits with status 0 instead.
 pub fn print_line(line: Arguments<'_>) {
-    let mut out = Harmless::new(io::stdout().lock());
+    let mut out = SanitizingWriter::new(io::stdout().lock());
     match writeln!(out, "{line}").and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         result => result.expect("standard output can be written"),

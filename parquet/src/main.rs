@@ -16,7 +16,7 @@ mod tests;
 use anyhow::{Context, bail};
 use clap::Parser;
 use heaptape_analyzer::event::{Bound, Range};
-use heaptape_analyzer::processes::Processes;
+use heaptape_analyzer::processes::ProcessFilter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -61,12 +61,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let range = Range { from: arguments.from, to: arguments.until };
     let mut done = 0;
     let mut whole = true;
-    let processes = Processes { process: arguments.process.clone(), program: arguments.program.clone(), all: false };
+    let processes =
+        ProcessFilter { process: arguments.process.clone(), program: arguments.program.clone(), all: false };
     for path in &arguments.paths {
         let recording = heaptape_analyzer::open(path)?;
         let place = export::Place::of(&recording, path);
         for image in &recording.images {
-            if !processes.admits(image) {
+            if !processes.matches(image) {
                 continue;
             }
             let written = export::image(image, &range, &place, &arguments.output)

@@ -128,7 +128,10 @@ fn what_is_not_whole_is_kept_as_far_as_it_can_be_read() {
         assert!(said.error().contains("incomplete") && said.error().contains("it ends here"), "{said}");
         assert_eq!(read(place(said).join(name)).map_or(0, |kept| kept.len()), bytes);
         let checked = daemon.word(&["verify"], &[place(said)]).exits(1);
-        assert!(checked.text().contains("is cut at offset") && !checked.text().contains("kept up to"), "{checked}");
+        assert!(
+            checked.text().contains("is truncated at offset") && !checked.text().contains("kept up to"),
+            "{checked}"
+        );
     }
     let (_, ending) = mptl::Profile::read(&profile[..profile.len() - 300]).expect("a profile");
     let Ending::Truncated { offset, field } = ending else { panic!("{ending:?}") };

@@ -114,7 +114,7 @@ fn calls(events: &[Event]) -> Vec<Call> {
             Kind::Resize => live.insert(event.index, event.address).unwrap_or(0),
             Kind::Free => live.remove(&event.index).unwrap_or(0),
             Kind::Unmatched => event.address,
-            Kind::Known => continue,
+            Kind::Previous => continue,
         };
         if event.entry != Entry::Inherited as u8 && event.entry != Entry::Implied as u8 {
             calls.push(Call { event, old });
@@ -182,7 +182,7 @@ fn again(calls: &[Call]) -> Vec<Put> {
                 None => puts.push(Put::Unmatched(Event { address: old, ..event })),
             },
             Kind::Unmatched => puts.push(Put::Unmatched(event)),
-            Kind::Known => {}
+            Kind::Previous => {}
         }
     }
     puts

@@ -4,7 +4,7 @@
 use crate::convert::{self, ConvertOptions, Converted};
 use crate::export::{self, Error, Measure, Options, Source};
 use crate::load::{self, Image, Recording, bare};
-use crate::processes::Processes;
+use crate::processes::ProcessFilter;
 use crate::unpack::{self, OpenedFile};
 use heaptape_formats::gmon::{self, Gmon, Hints};
 use heaptape_formats::mptl::Profile;
@@ -50,7 +50,7 @@ impl RecordingInput {
     ///
     /// # Errors
     /// Returns an error if nothing can be read from `path`.
-    pub fn open(path: &Path, processes: &Processes) -> Result<RecordingInput, Error> {
+    pub fn open(path: &Path, processes: &ProcessFilter) -> Result<RecordingInput, Error> {
         let options = Options { processes: processes.clone(), ..Options::default() };
         Ok(RecordingInput { recordings: vec![load::open(path)?], options })
     }
@@ -164,7 +164,7 @@ pub fn gmon_bytes(opened: OpenedFile, hints: Hints, what: &[Measure]) -> Result<
 ///
 /// # Errors
 /// Returns an error if the recording or trace cannot be read.
-pub fn profile(path: &Path, processes: &Processes) -> Result<Option<Profile>, Error> {
+pub fn profile(path: &Path, processes: &ProcessFilter) -> Result<Option<Profile>, Error> {
     if is_recording(path) {
         return RecordingInput::open(path, processes)?.profile().map(Some);
     }
@@ -174,7 +174,7 @@ pub fn profile(path: &Path, processes: &Processes) -> Result<Option<Profile>, Er
     let mut start = Vec::new();
     let read = bare::open(path).and_then(|reader| reader.take(4).read_to_end(&mut start));
     match (read, sniff::format(&start)) {
-        (Ok(_), Some(Format::Mtrc)) => RecordingInput::open(path, &Processes::default())?.profile().map(Some),
+        (Ok(_), Some(Format::Mtrc)) => RecordingInput::open(path, &ProcessFilter::default())?.profile().map(Some),
         _ => Ok(None),
     }
 }

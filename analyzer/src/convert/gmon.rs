@@ -14,9 +14,9 @@ fn read(files: &[OpenedFile], converted: &mut Converted) -> Result<(Union, Abi, 
     let mut first = None;
     for file in files {
         let gmon = gmon::read(&file.bytes, Hints::default()).map_err(format_error(file))?;
-        converted
-            .missing
-            .extend(gmon.truncation().map(|error| Missing::Cut { name: file.name.clone(), at: error.to_string() }));
+        converted.missing.extend(
+            gmon.truncation().map(|error| Missing::Truncated { name: file.name.clone(), at: error.to_string() }),
+        );
         converted.notes.extend(gmon.notes.iter().map(|note| format!("{}: {note}", file.name)));
         union.add(&gmon).map_err(format_error(file))?;
         first.get_or_insert((gmon.abi, gmon.form));

@@ -7,7 +7,7 @@
 
 use super::tree::{Identity, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
-use crate::event::{Event, Moment};
+use crate::event::{Event, Position};
 use crate::load::Image;
 use crate::model::live_set::Block;
 use crate::replay::{Model, replay};
@@ -117,17 +117,17 @@ struct Slices {
 }
 
 impl Slices {
-    fn of(&self, at: Moment) -> u16 {
+    fn of(&self, at: Position) -> u16 {
         let at = if self.by_tick { at.tick } else { at.number };
         u16::try_from(at.saturating_sub(self.start) / self.width).unwrap_or(NEVER - 1).min(NEVER - 1)
     }
 
     fn died(&mut self, event: &Event, old: &Block, died: u16) {
-        let born = Moment { number: old.number, tick: old.tick };
+        let born = Position { number: old.number, tick: old.tick };
         // Whoever is resized keeps its birth; the bytes are those since the resize.
         let born = match self.resized.get(&event.index) {
-            Some(&at) if self.by_tick => Moment { tick: at, ..born },
-            Some(&at) => Moment { number: at, ..born },
+            Some(&at) if self.by_tick => Position { tick: at, ..born },
+            Some(&at) => Position { number: at, ..born },
             None => born,
         };
         self.add(old.site, self.of(born), died, old.size);
@@ -154,7 +154,7 @@ impl Slices {
 impl Model for Slices {
     fn resize(&mut self, event: &Event, old: Option<&Block>, _: &Block) {
         if let Some(old) = old {
-            let died = self.of(event.moment());
+            let died = self.of(event.position());
             self.died(event, old, died);
         }
         self.resized.insert(event.index, if self.by_tick { event.tick } else { event.number });
@@ -162,7 +162,7 @@ impl Model for Slices {
 
     fn free(&mut self, event: &Event, old: Option<&Block>) {
         if let Some(old) = old {
-            let died = self.of(event.moment());
+            let died = self.of(event.position());
             self.died(event, old, died);
         }
         self.resized.remove(&event.index);

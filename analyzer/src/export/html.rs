@@ -161,7 +161,7 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
     let points = || lines.iter().flatten();
     columns.put("line.points", lines.iter().map(|line| line.len() as u64));
     columns.put("line.live_bytes", points().map(|point| point.live_bytes));
-    columns.put("line.most_bytes", points().map(|point| point.most_bytes));
+    columns.put("line.most_bytes", points().map(|point| point.peak_bytes));
     columns.put("line.live_blocks", points().map(|point| point.live_blocks));
     columns.put("line.allocs", points().map(|point| point.allocs));
     processes.iter_mut().zip(&parts).for_each(|(process, part)| process.folded = part.folded);

@@ -3,7 +3,7 @@
 
 use super::dhat::frame_text;
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, verify};
-use crate::event::{Event, Moment, Span};
+use crate::event::{Event, Position, Span};
 use crate::load::Image;
 use crate::model::live_set::Block;
 use crate::model::peak::Peak;
@@ -111,7 +111,7 @@ impl Exporter for Export {
 struct Time(Option<crate::load::Clock>);
 
 impl Time {
-    fn of(self, at: Moment) -> u64 {
+    fn of(self, at: Position) -> u64 {
         self.0.map_or(at.number, |clock| clock.nanos(at.tick) / 1_000_000)
     }
 }
@@ -133,7 +133,7 @@ struct Moments {
     next: u64,
     sites: Vec<u64>,
     live: u64,
-    last: Moment,
+    last: Position,
     taken: Vec<Taken>,
 }
 
@@ -146,23 +146,23 @@ impl Moments {
         };
         let width = end.saturating_sub(start).div_ceil(SNAPSHOTS).max(1);
         let time = Time(by_tick.then_some(image.clock));
-        let last = Moment { number: image.tape.events.min(span.end), tick: image.tape.last_tick.min(span.end_tick) };
+        let last = Position { number: image.tape.events.min(span.end), tick: image.tape.last_tick.min(span.end_tick) };
         Moments { time, by_tick, start, width, next: 0, sites: Vec::new(), live: 0, last, taken: Vec::new() }
     }
 
     /// Takes those that are due before an event.
     #[inline]
-    fn before(&mut self, at: Moment) {
+    fn before(&mut self, at: Position) {
         let now = if self.by_tick { at.tick } else { at.number };
         while self.next < SNAPSHOTS && now >= self.start.saturating_add(self.next * self.width) {
             let due = self.start.saturating_add(self.next * self.width);
-            let due = if self.by_tick { Moment { number: 0, tick: due } } else { Moment { number: due, tick: 0 } };
+            let due = if self.by_tick { Position { number: 0, tick: due } } else { Position { number: due, tick: 0 } };
             self.take(due, self.next % DETAILED == DETAILED - 1);
             self.next += 1;
         }
     }
 
-    fn take(&mut self, at: Moment, detailed: bool) {
+    fn take(&mut self, at: Position, detailed: bool) {
         let sites =
             || self.sites.iter().zip(0u32..).filter(|(bytes, _)| **bytes > 0).map(|(bytes, site)| (site, *bytes));
         let sites = detailed.then(|| sites().collect());
@@ -192,18 +192,18 @@ impl Moments {
 
 impl Model for Moments {
     fn alloc(&mut self, event: &Event, block: &Block) {
-        self.before(event.moment());
+        self.before(event.position());
         self.taken(block);
     }
 
     fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
-        self.before(event.moment());
+        self.before(event.position());
         self.given(old);
         self.taken(block);
     }
 
     fn free(&mut self, event: &Event, old: Option<&Block>) {
-        self.before(event.moment());
+        self.before(event.position());
         self.given(old);
     }
 }

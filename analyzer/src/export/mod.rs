@@ -23,7 +23,7 @@ pub use verify::Totals;
 use crate::event::Range;
 use crate::load::{self, Image, Recording};
 use crate::missing::Missing;
-use crate::processes::Processes;
+use crate::processes::ProcessFilter;
 use crate::progress::Progress;
 use crate::report::sums::{self, Sums};
 use crate::symbols::{Detail, Origin, Symbolizer};
@@ -147,7 +147,7 @@ pub struct Options {
     /// Which part of the run.
     pub range: Option<Range>,
     /// Only these processes.
-    pub processes: Processes,
+    pub processes: ProcessFilter,
     /// What is counted, where the format holds one number a place; empty: what the exporter holds
     /// usual.
     pub what: Vec<Measure>,
@@ -192,7 +192,7 @@ impl<'a> Source<'a> {
     /// # Errors
     /// When no process is one that was named.
     pub fn new(recordings: &'a [Recording], options: &'a Options) -> Result<Self, Error> {
-        let images = options.processes.choose(recordings).map_err(Error::Impossible)?;
+        let images = options.processes.select(recordings).map_err(Error::Impossible)?;
         options.range.unwrap_or_default().check(&images).map_err(Error::Impossible)?;
         let mut missing: Vec<Missing> = recordings.iter().flat_map(|recording| recording.missing.clone()).collect();
         missing.extend(images.iter().flat_map(|image| image.missing.clone()));
@@ -323,5 +323,5 @@ pub fn run(
 
 fn images_again<'a>(recordings: &'a [Recording], options: &Options, needs: Needs) -> Vec<&'a Image> {
     let all = recordings.iter().flat_map(|recording| &recording.images);
-    all.filter(|image| options.processes.admits(image)).filter(|image| !needs.events || image.has_events()).collect()
+    all.filter(|image| options.processes.matches(image)).filter(|image| !needs.events || image.has_events()).collect()
 }

@@ -183,12 +183,12 @@ fn bare_records(
                 number += u64::from(!matches!(record, Record::Heap { .. } | Record::Internal { .. }));
             }
             Ok(None) => break,
-            Err(failure) => return Some(Missing::Cut { name: name(), at: failure.to_string() }),
+            Err(failure) => return Some(Missing::Truncated { name: name(), at: failure.to_string() }),
         }
     }
     match stream.ending() {
         Some(Ending::Truncated { offset, field }) => {
-            Some(Missing::Cut { name: name(), at: format!("offset {offset} ({field})") })
+            Some(Missing::Truncated { name: name(), at: format!("offset {offset} ({field})") })
         }
         _ => None,
     }
@@ -238,6 +238,6 @@ fn record<'n>(event: &Event, name: &'n Name) -> Option<Record<'n>> {
         Kind::Resize => Some(Record::Resize { index, address, size, location }),
         Kind::Free => Some(Record::Free { index, location }),
         // It has no index, and the format no record for it.
-        Kind::Unmatched | Kind::Known => None,
+        Kind::Unmatched | Kind::Previous => None,
     }
 }

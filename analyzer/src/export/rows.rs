@@ -116,7 +116,7 @@ const fn kind(kind: Kind) -> &'static str {
         Kind::Resize => "resize",
         Kind::Free => "free",
         Kind::Unmatched => "unmatched",
-        Kind::Known => "known",
+        Kind::Previous => "known",
     }
 }
 

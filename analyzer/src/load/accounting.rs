@@ -3,7 +3,7 @@
 //! the list of gaps from the same numbers.
 
 use super::Image;
-use super::tape::{Place, Tape};
+use super::tape::{Tape, TraceRange};
 use crate::event::{Event, Kind};
 use crate::missing::Missing;
 use heaptape_formats::recording::Accounting as Sums;
@@ -12,19 +12,19 @@ use std::collections::BTreeMap;
 
 /// Events of the program that a pass has read, by thread.
 #[derive(Clone, Debug, Default)]
-pub struct Recorded {
+pub struct RecordedEvents {
     threads: BTreeMap<u32, u64>,
     /// The thread of the last event, and its events that are not in `threads` yet.
     last: (u32, u64),
 }
 
-impl Recorded {
+impl RecordedEvents {
     /// Counts an event, unless the recorder wrote it in hindsight.
     #[inline]
     pub fn add(&mut self, event: &Event) {
         let in_hindsight =
             [Entry::Inherited, Entry::Implied, Entry::Carried].iter().any(|entry| event.entry == *entry as u8);
-        if in_hindsight || event.kind == Kind::Known {
+        if in_hindsight || event.kind == Kind::Previous {
             return;
         }
         if event.thread != self.last.0 {
@@ -68,10 +68,10 @@ pub struct Accounting {
 impl Accounting {
     /// The accounting of an image with these totals, of which this is missing. `recorded` is what a
     /// pass over all of it has read.
-    pub fn of(image: &Image, totals: &Totals, missing: &[Missing], recorded: Option<&Recorded>) -> Accounting {
+    pub fn of(image: &Image, totals: &Totals, missing: &[Missing], recorded: Option<&RecordedEvents>) -> Accounting {
         let tape = &image.tape;
         // What was read counts where the ledger does not speak of all that is there.
-        let recorded = recorded.filter(|_| !tape.has_whole_ledger());
+        let recorded = recorded.filter(|_| !tape.has_final_accounts());
         let mut threads: BTreeMap<u32, Account> = BTreeMap::new();
         for account in dropped(tape) {
             threads.insert(account.thread, account);
@@ -91,7 +91,7 @@ impl Accounting {
             }
             account.emitted = account.recorded.saturating_add(account.lost).saturating_add(sampled_out);
         }
-        if threads.is_empty() && tape.ledger.is_empty() {
+        if threads.is_empty() && tape.accounts.is_empty() {
             // A file of sums, or of another tool.
             let recorded = totals.allocs.saturating_add(totals.resizes).saturating_add(totals.frees);
             threads.insert(0, Account { emitted: recorded, recorded, ..Account::default() });
@@ -144,7 +144,7 @@ impl Accounting {
 /// The ledger with what the gaps and its own sums say of dropped events: whichever is most.
 fn dropped(tape: &Tape) -> Vec<Account> {
     let mut threads: BTreeMap<u32, Account> = BTreeMap::new();
-    for account in &tape.ledger {
+    for account in &tape.accounts {
         let accounted = account.recorded.saturating_add(account.sampled_out);
         let lost = account.lost.max(account.emitted.saturating_sub(accounted));
         threads.insert(account.thread, Account { lost, ..account.clone() });
@@ -165,13 +165,13 @@ fn dropped(tape: &Tape) -> Vec<Account> {
 
 impl Tape {
     /// Whether the latest ledger speaks of every chunk, and every chunk is where it belongs.
-    pub fn has_whole_ledger(&self) -> bool {
-        self.ledger_is_last && !self.places.iter().any(|place| matches!(place, Place::Salvage { .. }))
+    pub fn has_final_accounts(&self) -> bool {
+        self.accounts_are_final && !self.ranges.iter().any(|place| matches!(place, TraceRange::Salvage { .. }))
     }
 
     /// The gaps of all threads. Drops of which only the ledger knows may be anywhere in the run.
     pub(super) fn gaps(&self) -> Vec<Missing> {
-        let gap = |thread, events, (from_tick, to_tick)| Missing::Lost { thread, events, from_tick, to_tick };
+        let gap = |thread, events, (from_tick, to_tick)| Missing::Dropped { thread, events, from_tick, to_tick };
         let mut all: Vec<Missing> =
             self.losses.iter().map(|loss| gap(loss.thread, loss.events, (loss.from_tick, loss.to_tick))).collect();
         for account in dropped(self) {

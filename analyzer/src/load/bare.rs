@@ -103,12 +103,12 @@ fn walk(path: &Path, mut each: impl FnMut(&Record) -> bool) -> Option<Missing> {
                 }
             }
             Ok(None) => break,
-            Err(failure) => return Some(Missing::Cut { name: name(), at: failure.to_string() }),
+            Err(failure) => return Some(Missing::Truncated { name: name(), at: failure.to_string() }),
         }
     }
     match stream.ending() {
         Some(Ending::Truncated { offset, field }) => {
-            Some(Missing::Cut { name: name(), at: format!("offset {offset} ({field})") })
+            Some(Missing::Truncated { name: name(), at: format!("offset {offset} ({field})") })
         }
         _ => None,
     }
@@ -150,14 +150,14 @@ pub fn events(path: &Path, span: Span, named: bool, each: &mut dyn FnMut(&[Event
         // A free's place is where it was freed; the models ask for it only where frees carry sites.
         event.site = if takes { site } else { 0 };
         number += 1;
-        if span.contains(event.moment()) {
+        if span.contains(event.position()) {
             batch.push(event);
             if batch.len() == BATCH {
                 each(&batch);
                 batch.clear();
             }
         }
-        !span.is_past(event.moment())
+        !span.is_past(event.position())
     });
     if !batch.is_empty() {
         each(&batch);

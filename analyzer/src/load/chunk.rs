@@ -2,7 +2,7 @@
 //! them. A chunk needs nothing from any other, so chunks can be decoded in any order and at the
 //! same time.
 
-use super::tape::Place;
+use super::tape::TraceRange;
 use crate::event::{Event, Kind};
 use crate::missing::Missing;
 use heaptape_formats::mtrc::{self, Record};
@@ -16,7 +16,7 @@ const LEAST_EVENT: usize = 2;
 
 /// What decoding needs to know of the whole file.
 #[derive(Clone, Copy, Debug)]
-pub struct Head {
+pub struct ChunkContext {
     /// The header of the trace.
     pub header: mtrc::Header,
     /// Whether frees carry sites.
@@ -24,7 +24,7 @@ pub struct Head {
     /// Sites known; higher numbers are refused.
     pub sites: u32,
     /// Whether to tell what blocks of earlier chunks were: [`Kind::Known`].
-    pub tells_known: bool,
+    pub reports_previous: bool,
 }
 
 /// A chunk's events.
@@ -53,12 +53,12 @@ impl Decoder {
         &mut self,
         tape: &T,
         trace: &M,
-        head: &Head,
-        place: &Place,
+        head: &ChunkContext,
+        place: &TraceRange,
         mut used: Vec<Event>,
     ) -> Decoded {
         match place {
-            Place::Committed { offset, before, chunk, .. } => {
+            TraceRange::Committed { offset, before, chunk, .. } => {
                 used.clear();
                 let mut decoded = Decoded { events: used, missing: Vec::new() };
                 if let Err(why) = self.committed(tape, trace, head, *offset, *before, &mut decoded) {
@@ -67,7 +67,7 @@ impl Decoder {
                 }
                 decoded
             }
-            Place::Salvage { offset, before, length, codec, tick } => {
+            TraceRange::Salvage { offset, before, length, codec, tick } => {
                 salvage(trace, head, (*offset, *length), *codec, *before, *tick)
             }
         }
@@ -77,7 +77,7 @@ impl Decoder {
         &mut self,
         tape: &T,
         trace: &M,
-        head: &Head,
+        head: &ChunkContext,
         offset: u64,
         before: u64,
         decoded: &mut Decoded,
@@ -112,7 +112,7 @@ impl Decoder {
             let thread = u32::try_from(thread).unwrap_or(u32::MAX);
             let mut event = Event { kind, entry: 0, thread, site: 0, number, index, address, size, weight: 0, tick: 0 };
             columns.fill(&mut event);
-            if head.tells_known && kind != Kind::Alloc && index < chunk.first_index {
+            if head.reports_previous && kind != Kind::Alloc && index < chunk.first_index {
                 events.extend(columns.known(&event));
             }
             events.push(event);
@@ -195,7 +195,7 @@ pub fn event_of(record: &Record) -> Option<Event> {
 /// Events from bytes that no commit names: as far as they can be read.
 fn salvage<M: Source + ?Sized>(
     trace: &M,
-    head: &Head,
+    head: &ChunkContext,
     (offset, length): (u64, u64),
     codec: Codec,
     before: u64,
@@ -227,7 +227,7 @@ fn salvage<M: Source + ?Sized>(
     }
     let rest = reader.rest();
     if !rest.is_empty() && rest != mtrc::layout::MAGIC {
-        decoded.missing.push(Missing::Tail { offset, bytes: rest.len() as u64 });
+        decoded.missing.push(Missing::TrailingBytes { offset, bytes: rest.len() as u64 });
     }
     decoded
 }
@@ -301,7 +301,7 @@ impl Numbers<'_> {
 impl<'a> Columns<'a> {
     fn new(
         chunk: &tape::Chunk,
-        head: &Head,
+        head: &ChunkContext,
         unpacker: &mut Unpacker,
         memory: &'a mut [Vec<u8>; 5],
         missing: &mut Vec<Missing>,
@@ -322,7 +322,7 @@ impl<'a> Columns<'a> {
             (tape::COLUMN_PREVIOUS, "earlier blocks"),
         ];
         let mut columns = memory.iter_mut().zip(kinds).map(|(bytes, (kind, what))| {
-            let is_asked = kind != tape::COLUMN_PREVIOUS || head.tells_known;
+            let is_asked = kind != tape::COLUMN_PREVIOUS || head.reports_previous;
             let is_there = is_asked && unpack(kind, what, bytes);
             let bytes: &[u8] = bytes;
             is_there.then_some(Numbers { bytes, at: 0, failed: false })
@@ -388,7 +388,7 @@ impl<'a> Columns<'a> {
         let site = was.number().checked_sub(1)?;
         let size = was.number();
         let site = if site <= self.highest_site { site as u32 } else { 0 };
-        Some(Event { kind: Kind::Known, entry: 0, site, size, address: 0, weight: 0, ..*event })
+        Some(Event { kind: Kind::Previous, entry: 0, site, size, address: 0, weight: 0, ..*event })
     }
 
     /// The unmatched events that lie before event `place` of the chunk.

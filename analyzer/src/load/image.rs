@@ -1,7 +1,7 @@
 //! One program in one process: its files, opened, and the way to its events.
 
-use super::chunk::{self, Decoded, Decoder, Head};
-use super::tape::{self, Place, Tape};
+use super::chunk::{self, ChunkContext, Decoded, Decoder};
+use super::tape::{self, Tape, TraceRange};
 use super::{Failure, bare, io_failure, profile_file, trace_file};
 use crate::event::{Bound, Event, Range, Span};
 use crate::missing::Missing;
@@ -144,7 +144,7 @@ impl Image {
                 }
                 Err(error) => image.lacks(&path, &error.to_string()),
             },
-            None if image.tape.places.is_empty() => {}
+            None if image.tape.ranges.is_empty() => {}
             None => image.lacks(&folder.join(TRACE), "it is not there"),
         }
         image.events = Events::Taped { tape: file, trace };
@@ -180,7 +180,7 @@ impl Image {
         let mut missing =
             vec![Missing::File { name: about.folder.clone(), why: "none of its files can be read".into() }];
         if let Some(events) = about.accounting.map(|accounting| accounting.emitted).filter(|&events| events > 0) {
-            missing.push(Missing::Unread { events });
+            missing.push(Missing::UnreadableProcess { events });
         }
         Image { about: about.clone(), path: folder.to_path_buf(), missing, ..Image::nothing() }
     }
@@ -253,7 +253,7 @@ impl Image {
         image.about.folder = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if let Ending::Truncated { offset, field } = ending {
             let at = format!("offset {offset} ({field})");
-            image.missing.push(Missing::Cut { name: image.about.folder.clone(), at });
+            image.missing.push(Missing::Truncated { name: image.about.folder.clone(), at });
         }
         Ok(image)
     }
@@ -286,7 +286,7 @@ impl Image {
         }
         if !is_end(&rest) && !is_end(&plain) {
             let (before, tick) = (self.tape.events, self.tape.last_tick);
-            self.tape.places.push(Place::Salvage { offset, before, length: u64::MAX, codec, tick });
+            self.tape.ranges.push(TraceRange::Salvage { offset, before, length: u64::MAX, codec, tick });
         }
     }
 
@@ -338,8 +338,8 @@ impl Image {
     /// Totals and sums that need no pass over the events: the tape's own when they count every
     /// chunk and nothing is torn, or those of a profile.
     pub fn ready_sums(&self) -> Option<Summary> {
-        let salvage = self.tape.places.iter().any(|place| matches!(place, Place::Salvage { .. }));
-        let torn = self.missing.iter().any(|missing| matches!(missing, Missing::TornTape { .. }));
+        let salvage = self.tape.ranges.iter().any(|place| matches!(place, TraceRange::Salvage { .. }));
+        let torn = self.missing.iter().any(|missing| matches!(missing, Missing::DamagedTape { .. }));
         match &self.tape.summary {
             Some(summary) if self.tape.summary_is_last && !salvage && !torn => Some(summary.clone()),
             _ => match (&self.sums, &self.events) {
@@ -366,9 +366,11 @@ impl Image {
     pub fn unusable_chunks(&self) -> Vec<Missing> {
         let Events::Taped { trace: Some(trace), .. } = &self.events else { return Vec::new() };
         let mut decoder = Decoder::default();
-        let found = self.tape.places.iter().filter_map(|place| match place {
-            Place::Committed { chunk, .. } => decoder.check(trace, chunk).err().map(|why| chunk::unusable(chunk, why)),
-            Place::Salvage { .. } => None,
+        let found = self.tape.ranges.iter().filter_map(|place| match place {
+            TraceRange::Committed { chunk, .. } => {
+                decoder.check(trace, chunk).err().map(|why| chunk::unusable(chunk, why))
+            }
+            TraceRange::Salvage { .. } => None,
         });
         found.collect()
     }
@@ -439,16 +441,16 @@ impl Image {
             Events::Trace(path) => return bare::events(path, span, self.sums.is_none(), each),
             _ => return Vec::new(),
         };
-        let places = self.tape.places.iter().skip(from.unwrap_or(0));
-        let places: Vec<&Place> = places.filter(|place| overlaps(place, span)).collect();
-        let head = Head { tells_known: from.is_some(), ..self.head(trace) };
+        let places = self.tape.ranges.iter().skip(from.unwrap_or(0));
+        let places: Vec<&TraceRange> = places.filter(|place| overlaps(place, span)).collect();
+        let head = ChunkContext { reports_previous: from.is_some(), ..self.chunk_context(trace) };
         progress.start(places.len() as u64);
         let mut missing = Vec::new();
         let mut take = |mut decoded: Decoded| {
             missing.append(&mut decoded.missing);
             let events = &decoded.events;
-            let from = events.partition_point(|event| span.is_before(event.moment()));
-            let to = events.partition_point(|event| !span.is_past(event.moment()));
+            let from = events.partition_point(|event| span.is_before(event.position()));
+            let to = events.partition_point(|event| !span.is_past(event.position()));
             if from < to {
                 each(&events[from..to]);
             }
@@ -495,14 +497,14 @@ impl Image {
     }
 
     /// What decoding a chunk needs to know of the whole.
-    pub fn head(&self, trace: &File) -> Head {
+    pub fn chunk_context(&self, trace: &File) -> ChunkContext {
         let mut start = Vec::new();
         let header = match trace.read_up_to(0, 20, &mut start) {
             Ok(()) => mtrc::Header::read(&start).unwrap_or_default(),
             Err(_) => mtrc::Header::default(),
         };
         let sites = self.tape.stacks.len() as u32;
-        Head { header, free_sites: self.tape.process.free_sites, sites, tells_known: false }
+        ChunkContext { header, free_sites: self.tape.process.free_sites, sites, reports_previous: false }
     }
 
     /// The record of a chunk with its columns, read again.
@@ -515,15 +517,17 @@ impl Image {
     }
 }
 
-fn overlaps(place: &Place, span: Span) -> bool {
+fn overlaps(place: &TraceRange, span: Span) -> bool {
     match place {
-        Place::Committed { before, chunk, .. } => {
+        TraceRange::Committed { before, chunk, .. } => {
             let end = before.saturating_add(chunk.events);
             end >= span.first
                 && *before < span.end
                 && chunk.last_tick >= span.first_tick
                 && chunk.first_tick < span.end_tick
         }
-        Place::Salvage { before, tick, .. } => *before < span.end && *tick < span.end_tick && span.first_tick <= *tick,
+        TraceRange::Salvage { before, tick, .. } => {
+            *before < span.end && *tick < span.end_tick && span.first_tick <= *tick
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A tape read once from front to end: everything but the columns of its chunks, of which only the
 //! places are kept (about 100 bytes a chunk), so that memory does not grow with the events.
 
-use super::code;
+use super::code_names;
 use crate::missing::Missing;
 use crate::stacks::{Mapped, Module, Site, Stacks};
 use heaptape_formats::tape::field::Text;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// Where the events of a chunk lie, or bytes of the trace that no commit names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum TraceRange {
     /// A chunk: offset of its record in the tape, events before it, and its record without columns.
     Committed {
         /// Offset of the record in the tape.
@@ -24,7 +24,7 @@ pub enum Place {
         /// The record, without its columns.
         chunk: Chunk,
         /// Whether it says what its events gave back.
-        has_was: bool,
+        has_previous: bool,
     },
     /// Bytes of the trace that belong to no chunk that can be read.
     Salvage {
@@ -51,11 +51,11 @@ pub struct Tape {
     /// Threads, the latest record of each.
     pub threads: BTreeMap<u32, Thread>,
     /// The chunks in order, with salvage between and behind them.
-    pub places: Vec<Place>,
+    pub ranges: Vec<TraceRange>,
     /// The latest ledger.
-    pub ledger: Vec<Account>,
+    pub accounts: Vec<Account>,
     /// Whether it speaks of every chunk.
-    pub ledger_is_last: bool,
+    pub accounts_are_final: bool,
     /// Every gap.
     pub losses: Vec<Loss>,
     /// The latest totals and sums.
@@ -65,7 +65,7 @@ pub struct Tape {
     /// Whether they count every chunk.
     pub summary_is_last: bool,
     /// How sites that grew stood over the run, where there are no events.
-    pub course: History,
+    pub history: History,
     /// How it ended.
     pub end: Option<End>,
     /// What the recorder had to say.
@@ -97,11 +97,15 @@ pub fn read<S: Source + ?Sized>(source: &S) -> Result<Tape> {
         match stream.step()? {
             Step::Record(offset, record) => tape.add(offset, record, &mut mapped, limit),
             Step::Unknown(..) => {}
-            Step::Damage(from, to, error) => tape.missing.push(Missing::TornTape { from, to, why: error.to_string() }),
+            Step::Damage(from, to, error) => {
+                tape.missing.push(Missing::DamagedTape { from, to, why: error.to_string() })
+            }
             Step::End(ending) => {
                 if let Ending::Truncated { offset, field } = ending {
-                    tape.missing
-                        .push(Missing::Cut { name: "events.tape".into(), at: format!("offset {offset} ({field})") });
+                    tape.missing.push(Missing::Truncated {
+                        name: "events.tape".into(),
+                        at: format!("offset {offset} ({field})"),
+                    });
                 }
                 break;
             }
@@ -112,7 +116,7 @@ pub fn read<S: Source + ?Sized>(source: &S) -> Result<Tape> {
     }
     tape.missing.extend(tape.gaps());
     tape.stacks.settle();
-    code::name(&mut tape.stacks, std::mem::take(&mut tape.code));
+    code_names::assign(&mut tape.stacks, std::mem::take(&mut tape.code));
     Ok(tape)
 }
 
@@ -140,12 +144,12 @@ impl Tape {
             }
             Record::Thread(thread) => drop(self.threads.insert(thread.number, thread)),
             Record::Chunk(chunk) => self.chunk(offset, chunk),
-            Record::Accounts(ledger) => (self.ledger, self.ledger_is_last) = (ledger.accounts, true),
+            Record::Accounts(record) => (self.accounts, self.accounts_are_final) = (record.accounts, true),
             Record::Loss(loss) => self.losses.push(loss),
             Record::Clock(clock) => self.last_tick = self.last_tick.max(clock.tick),
             Record::Summary(summary) => {
                 self.summary = Some(summary);
-                self.summaries.push((offset, self.places.len()));
+                self.summaries.push((offset, self.ranges.len()));
                 self.summary_is_last = true;
             }
             Record::End(end) => {
@@ -154,7 +158,7 @@ impl Tape {
             }
             Record::Note(note) => self.notes.push(note),
             Record::Inherited(inherited) => self.inherited = Some(inherited),
-            Record::History(course) => self.course = course,
+            Record::History(history) => self.history = history,
             Record::Code(code) => self.code.extend(code.ranges),
             // They stand in a file of their own.
             Record::Symbols(_) => {}
@@ -162,26 +166,26 @@ impl Tape {
     }
 
     fn chunk(&mut self, offset: u64, mut chunk: Chunk) {
-        let has_was = chunk.columns.iter().any(|column| column.kind == COLUMN_PREVIOUS);
+        let has_previous = chunk.columns.iter().any(|column| column.kind == COLUMN_PREVIOUS);
         chunk.columns = Vec::new();
-        (self.summary_is_last, self.ledger_is_last) = (false, false);
+        (self.summary_is_last, self.accounts_are_final) = (false, false);
         let expected = self.stored_end();
         let codec = Codec::from_number(chunk.codec).unwrap_or_default();
         if chunk.stored_offset > expected {
             // The commit of what lies between was torn.
             let length = chunk.stored_offset - expected;
             let tick = self.last_tick;
-            self.places.push(Place::Salvage { offset: expected, before: self.events, length, codec, tick });
+            self.ranges.push(TraceRange::Salvage { offset: expected, before: self.events, length, codec, tick });
         }
         self.last_tick = self.last_tick.max(chunk.last_tick);
         let before = self.events;
         self.events = self.events.saturating_add(chunk.events);
-        self.places.push(Place::Committed { offset, before, chunk, has_was });
+        self.ranges.push(TraceRange::Committed { offset, before, chunk, has_previous });
     }
 
     /// Events that sampling passed over, as far as the ledger knows.
     pub fn sampled_out(&self) -> u64 {
-        self.ledger.iter().fold(0, |sum, account| sum.saturating_add(account.sampled_out))
+        self.accounts.iter().fold(0, |sum, account| sum.saturating_add(account.sampled_out))
     }
 
     /// Whether blocks stand for more than themselves.
@@ -191,18 +195,18 @@ impl Tape {
 
     /// First byte of the trace file behind the last chunk.
     pub fn stored_end(&self) -> u64 {
-        let end = |place: &Place| match place {
-            Place::Committed { chunk, .. } => Some(chunk.stored_offset.saturating_add(chunk.stored_length)),
-            Place::Salvage { .. } => None,
+        let end = |place: &TraceRange| match place {
+            TraceRange::Committed { chunk, .. } => Some(chunk.stored_offset.saturating_add(chunk.stored_length)),
+            TraceRange::Salvage { .. } => None,
         };
-        self.places.iter().rev().find_map(end).unwrap_or(0)
+        self.ranges.iter().rev().find_map(end).unwrap_or(0)
     }
 
     /// The codec of the chunks.
     pub fn codec(&self) -> Option<Codec> {
-        self.places.iter().find_map(|place| match place {
-            Place::Committed { chunk, .. } => Codec::from_number(chunk.codec),
-            Place::Salvage { .. } => None,
+        self.ranges.iter().find_map(|place| match place {
+            TraceRange::Committed { chunk, .. } => Codec::from_number(chunk.codec),
+            TraceRange::Salvage { .. } => None,
         })
     }
 }

@@ -81,7 +81,7 @@ impl Model for CallSites {
     }
 
     #[inline]
-    fn soon(&self, site: u32, _: bool) {
+    fn prefetch(&self, site: u32, _: bool) {
         std::hint::black_box(self.rows.get(site as usize).map(|row| row.allocs));
     }
 }

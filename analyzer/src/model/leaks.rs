@@ -4,7 +4,7 @@
 
 use super::live_set::{Block, LiveSet};
 use super::row;
-use crate::event::{Event, Kind, Moment, Span};
+use crate::event::{Event, Kind, Position, Span};
 use crate::replay::Model;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -16,11 +16,11 @@ pub const EXAMPLES: usize = 4;
 
 /// Classes of lifetimes: class n holds what lived less than 2^(9 + 3n) units and is in no class
 /// before; the last the rest.
-pub const LIVES: usize = 16;
+pub const LIFETIME_CLASSES: usize = 16;
 
 /// Upper bound of a class of lifetimes, in the run's unit.
-pub const fn life_bound(class: usize) -> u64 {
-    if class + 1 < LIVES { 1 << (9 + 3 * class) } else { u64::MAX }
+pub const fn lifetime_bound(class: usize) -> u64 {
+    if class + 1 < LIFETIME_CLASSES { 1 << (9 + 3 * class) } else { u64::MAX }
 }
 
 /// How a run is measured: in ticks, or in events where these say more.
@@ -49,17 +49,17 @@ pub struct History {
     /// Live bytes now.
     pub live_bytes: u64,
     /// The most live bytes ever.
-    pub most_bytes: u64,
+    pub peak_bytes: u64,
     /// The most live blocks ever.
-    pub most_blocks: u64,
+    pub peak_blocks: u64,
     /// The largest block ever.
     pub largest: u64,
     /// Blocks that were freed (not resized away).
-    pub died: u64,
+    pub freed: u64,
     /// Sum of their lifetimes, in the run's unit.
-    pub lived: u64,
+    pub lifetime_sum: u64,
     /// The longest of these.
-    pub longest_life: u64,
+    pub longest_lifetime: u64,
     /// Of the freed ones, those freed right after a larger one was allocated here: a container that
     /// took a larger place.
     pub replaced: u64,
@@ -68,7 +68,7 @@ pub struct History {
     /// Live blocks in the middle of the run.
     pub half_blocks: u64,
     /// Blocks that were freed, by how long they lived.
-    pub lives: [u32; LIVES],
+    pub lifetimes: [u32; LIFETIME_CLASSES],
     /// Live bytes at the end of each slice.
     pub series: [u64; SLICES],
 }
@@ -91,7 +91,7 @@ pub struct Survivors {
     /// Survivors that were resized at least once.
     pub resized: u64,
     /// Births in each slice.
-    pub births: [u64; SLICES],
+    pub allocs_by_slice: [u64; SLICES],
     /// The first threads met, by number.
     pub threads: Vec<u32>,
     /// The oldest: birth number, address, size.
@@ -108,22 +108,22 @@ struct Row {
     allocs: u64,
     bytes: u64,
     live_bytes: u64,
-    most_bytes: u64,
+    peak_bytes: u64,
     largest: u64,
     /// Size of the latest allocation here, until something of the site is freed.
     newest: u64,
     live_blocks: u32,
-    most_blocks: u32,
+    peak_blocks: u32,
     /// Blocks whose end was not seen.
     implied: u32,
     /// Slices that are in the series.
     filled: u8,
-    lived: u64,
-    longest_life: u64,
+    lifetime_sum: u64,
+    longest_lifetime: u64,
     replaced: u64,
     resized: u64,
     /// Modulo 65,536; see [`Leaks::carried`].
-    lives: [u16; LIVES],
+    lifetimes: [u16; LIFETIME_CLASSES],
 }
 
 /// What changes of a site with the slices of the run alone.
@@ -216,8 +216,8 @@ impl Leaks {
         row.newest = block.size;
         row.live_blocks = row.live_blocks.saturating_add(1);
         row.live_bytes = row.live_bytes.saturating_add(block.size);
-        row.most_blocks = row.most_blocks.max(row.live_blocks);
-        row.most_bytes = row.most_bytes.max(row.live_bytes);
+        row.peak_blocks = row.peak_blocks.max(row.live_blocks);
+        row.peak_bytes = row.peak_bytes.max(row.live_bytes);
         row.largest = row.largest.max(block.size);
     }
 
@@ -234,14 +234,14 @@ impl Leaks {
             row.implied = row.implied.saturating_add(u32::from(!resized));
             return;
         }
-        row.lived = row.lived.saturating_add(age);
-        row.longest_life = row.longest_life.max(age);
+        row.lifetime_sum = row.lifetime_sum.saturating_add(age);
+        row.longest_lifetime = row.longest_lifetime.max(age);
         row.replaced += u64::from(row.newest > old.size);
         row.newest = 0;
         let class = (u64::BITS - age.leading_zeros()).saturating_sub(7) as usize / 3;
-        let class = class.min(LIVES - 1);
-        row.lives[class] = row.lives[class].wrapping_add(1);
-        if row.lives[class] == 0 {
+        let class = class.min(LIFETIME_CLASSES - 1);
+        row.lifetimes[class] = row.lifetimes[class].wrapping_add(1);
+        if row.lifetimes[class] == 0 {
             *self.carried.entry((old.site, class)).or_default() += 1;
         }
         if self.free_sites && event.site != 0 {
@@ -255,9 +255,9 @@ impl Leaks {
         let (Some(row), Some(series)) = (self.rows.get(place), self.series.get(place)) else {
             return History::default();
         };
-        let lives = std::array::from_fn(|class| {
+        let lifetimes = std::array::from_fn(|class| {
             let carried = self.carried.get(&(site, class)).copied().unwrap_or(0);
-            carried.saturating_mul(1 << u16::BITS).saturating_add(row.lives[class].into())
+            carried.saturating_mul(1 << u16::BITS).saturating_add(row.lifetimes[class].into())
         });
         let frees = row.allocs.saturating_sub(row.live_blocks.into());
         History {
@@ -266,16 +266,16 @@ impl Leaks {
             frees,
             live_blocks: row.live_blocks.into(),
             live_bytes: row.live_bytes,
-            most_bytes: row.most_bytes,
-            most_blocks: row.most_blocks.into(),
+            peak_bytes: row.peak_bytes,
+            peak_blocks: row.peak_blocks.into(),
             largest: row.largest,
-            died: frees.saturating_sub(row.resized).saturating_sub(row.implied.into()),
-            lived: row.lived,
-            longest_life: row.longest_life,
+            freed: frees.saturating_sub(row.resized).saturating_sub(row.implied.into()),
+            lifetime_sum: row.lifetime_sum,
+            longest_lifetime: row.longest_lifetime,
             replaced: row.replaced,
             resized: row.resized,
             half_blocks: series.half_blocks,
-            lives,
+            lifetimes,
             series: series.live_bytes,
         }
     }
@@ -294,7 +294,7 @@ impl Leaks {
         self.freed_by.sort_unstable();
         let mut sites: FxHashMap<(u32, bool), Survivors> = FxHashMap::default();
         for (_, block) in live.iter() {
-            if !born.contains(Moment { number: block.number, tick: block.tick }) {
+            if !born.contains(Position { number: block.number, tick: block.tick }) {
                 continue;
             }
             let slice = self.slice(self.birth(&block));
@@ -321,16 +321,19 @@ impl History {
         self.live_blocks += other.live_blocks;
         self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
         // Their own maxima need not have been at the same time: an upper bound.
-        self.most_blocks += other.most_blocks;
-        self.most_bytes = self.most_bytes.saturating_add(other.most_bytes);
+        self.peak_blocks += other.peak_blocks;
+        self.peak_bytes = self.peak_bytes.saturating_add(other.peak_bytes);
         self.largest = self.largest.max(other.largest);
-        self.lived = self.lived.saturating_add(other.lived);
-        self.longest_life = self.longest_life.max(other.longest_life);
-        self.died += other.died;
+        self.lifetime_sum = self.lifetime_sum.saturating_add(other.lifetime_sum);
+        self.longest_lifetime = self.longest_lifetime.max(other.longest_lifetime);
+        self.freed += other.freed;
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.replaced += other.replaced;
         self.half_blocks += other.half_blocks;
-        self.lives.iter_mut().zip(other.lives).for_each(|(sum, lives)| *sum = sum.saturating_add(lives));
+        self.lifetimes
+            .iter_mut()
+            .zip(other.lifetimes)
+            .for_each(|(sum, lifetimes)| *sum = sum.saturating_add(lifetimes));
         for (sum, bytes) in self.series.iter_mut().zip(other.series) {
             *sum = sum.saturating_add(bytes);
         }
@@ -362,7 +365,10 @@ impl Survivors {
         self.smallest = self.smallest.min(other.smallest);
         self.largest = self.largest.max(other.largest);
         self.resized += other.resized;
-        self.births.iter_mut().zip(other.births).for_each(|(sum, births)| *sum += births);
+        self.allocs_by_slice
+            .iter_mut()
+            .zip(other.allocs_by_slice)
+            .for_each(|(sum, allocs_by_slice)| *sum += allocs_by_slice);
         other.threads.iter().for_each(|thread| keep(&mut self.threads, *thread));
         other.examples.iter().for_each(|example| keep(&mut self.examples, *example));
     }
@@ -379,7 +385,7 @@ impl Survivors {
         self.smallest = self.smallest.min(block.size);
         self.largest = self.largest.max(block.size);
         self.resized += u64::from(block.resizes > 0);
-        self.births[slice] += 1;
+        self.allocs_by_slice[slice] += 1;
         keep(&mut self.threads, block.thread);
         keep(&mut self.examples, (block.number, block.address, block.size));
     }
@@ -417,11 +423,11 @@ impl Model for Leaks {
     }
 
     #[inline]
-    fn soon(&self, site: u32, freed: bool) {
+    fn prefetch(&self, site: u32, freed: bool) {
         if let Some(row) = self.rows.get(site as usize) {
             std::hint::black_box(row.allocs);
             if freed {
-                std::hint::black_box(row.lived);
+                std::hint::black_box(row.lifetime_sum);
             }
         }
     }

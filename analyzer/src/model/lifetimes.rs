@@ -12,11 +12,11 @@ pub const CLASSES: usize = 16;
 
 /// Lifetimes of blocks that died, and how many live on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lives {
+pub struct Histogram {
     /// Deaths by class.
     pub classes: [u64; CLASSES],
     /// Deaths.
-    pub died: u64,
+    pub freed: u64,
     /// Sum of their lifetimes.
     pub sum: u64,
     /// The longest.
@@ -25,19 +25,19 @@ pub struct Lives {
     pub shortest: u64,
 }
 
-impl Lives {
+impl Histogram {
     fn add(&mut self, lifetime: u64) {
         let class = (lifetime + u64::from(lifetime == 0)).ilog10() as usize + usize::from(lifetime > 0);
         self.classes[class.min(CLASSES - 1)] += 1;
-        self.shortest = if self.died == 0 { lifetime } else { self.shortest.min(lifetime) };
+        self.shortest = if self.freed == 0 { lifetime } else { self.shortest.min(lifetime) };
         self.longest = self.longest.max(lifetime);
-        self.died += 1;
+        self.freed += 1;
         self.sum = self.sum.saturating_add(lifetime);
     }
 
     /// Mean lifetime.
     pub fn mean(&self) -> u64 {
-        self.sum.checked_div(self.died).unwrap_or(0)
+        self.sum.checked_div(self.freed).unwrap_or(0)
     }
 }
 
@@ -46,16 +46,16 @@ impl Lives {
 pub struct Lifetimes {
     nanos_per_tick: Option<f64>,
     /// Of all blocks.
-    pub all: Lives,
+    pub all: Histogram,
     /// By the site that allocated them last.
-    pub sites: Vec<Lives>,
+    pub sites: Vec<Histogram>,
 }
 
 impl Lifetimes {
     /// Lifetimes in nanoseconds when the rate of ticks is known, else in events.
     pub fn new(ticks_per_second: u64) -> Self {
         let nanos_per_tick = (ticks_per_second > 0).then(|| 1e9 / ticks_per_second as f64);
-        Lifetimes { nanos_per_tick, all: Lives::default(), sites: Vec::new() }
+        Lifetimes { nanos_per_tick, all: Histogram::default(), sites: Vec::new() }
     }
 
     /// `ns` or `events`.
@@ -92,12 +92,12 @@ mod tests {
 
     #[test]
     fn classes_are_powers_of_ten() {
-        let mut lives = Lives::default();
+        let mut lives = Histogram::default();
         for lifetime in [0, 1, 9, 10, 99, 100, u64::MAX] {
             lives.add(lifetime);
         }
         assert_eq!(lives.classes[..4], [1, 2, 2, 1]);
         assert_eq!(lives.classes[CLASSES - 1], 1);
-        assert_eq!((lives.shortest, lives.longest, lives.died), (0, u64::MAX, 7));
+        assert_eq!((lives.shortest, lives.longest, lives.freed), (0, u64::MAX, 7));
     }
 }

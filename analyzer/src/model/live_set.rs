@@ -187,7 +187,7 @@ impl LiveSet {
     /// that the processor waits for many places of its memory at the same time, and has the blocks
     /// at hand afterwards.
     #[inline]
-    pub fn glance<const N: usize>(&self, indexes: &[u64; N]) -> [u32; N] {
+    pub fn prefetch<const N: usize>(&self, indexes: &[u64; N]) -> [u32; N] {
         let pages = indexes.map(|index| self.page(index / PLACES as u64).unwrap_or(u32::MAX));
         let places: [u32; N] = std::array::from_fn(|at| {
             let (_, place) = Self::split(indexes[at]);
@@ -196,7 +196,7 @@ impl LiveSet {
         });
         places.map(|place| {
             // A block may lie in two lines of the processor's cache.
-            let block = self.frames.glance(place).map(|block| (block.site, block.address));
+            let block = self.frames.prefetch(place).map(|block| (block.site, block.address));
             std::hint::black_box(block).map_or(0, |(site, _)| site)
         })
     }

@@ -7,7 +7,7 @@
 
 use super::live_set::Block;
 use super::row;
-use crate::event::{Event, Moment, Span};
+use crate::event::{Event, Position, Span};
 use crate::replay::Model;
 use heaptape_formats::tape::Summary;
 
@@ -34,8 +34,8 @@ pub struct Peak {
     sites: Vec<Site>,
     live: Held,
     peak: Held,
-    most_blocks: u64,
-    at: Moment,
+    peak_blocks: u64,
+    at: Position,
     epoch: u64,
     span: Span,
     inside: bool,
@@ -56,8 +56,8 @@ impl Peak {
     /// The peak within a span; events before it are the history that it needs.
     pub fn within(span: Span) -> Self {
         let zero = Held::default();
-        let at = Moment { number: span.first, tick: span.first_tick };
-        Peak { sites: Vec::new(), live: zero, peak: zero, most_blocks: 0, at, epoch: 0, span, inside: false }
+        let at = Position { number: span.first, tick: span.first_tick };
+        Peak { sites: Vec::new(), live: zero, peak: zero, peak_blocks: 0, at, epoch: 0, span, inside: false }
     }
 
     /// Begins behind what a summary tells of. The number of the event that made the peak is not
@@ -76,7 +76,7 @@ impl Peak {
             self.inside = true;
             let blocks = summary.sites.iter().fold(0u64, |sum, sums| sum.saturating_add(sums.peak_blocks));
             self.peak = Held { blocks, bytes: totals.peak_bytes };
-            (self.at.tick, self.most_blocks) = (totals.peak_tick, totals.peak_blocks);
+            (self.at.tick, self.peak_blocks) = (totals.peak_tick, totals.peak_blocks);
         }
     }
 
@@ -88,13 +88,13 @@ impl Peak {
     }
 
     /// Live blocks and bytes at the peak, and when that was.
-    pub const fn peak(&self) -> (Held, Moment) {
+    pub const fn peak(&self) -> (Held, Position) {
         (self.peak, self.at)
     }
 
     /// The most blocks alive at any moment of the span.
-    pub const fn most_blocks(&self) -> u64 {
-        self.most_blocks
+    pub const fn peak_blocks(&self) -> u64 {
+        self.peak_blocks
     }
 
     /// Every site that held something at the peak or had one of its own.
@@ -116,17 +116,17 @@ impl Peak {
 
     /// Before the first event of the span: what is live then is the peak so far.
     #[cold]
-    fn enter(&mut self, at: Moment) {
+    fn enter(&mut self, at: Position) {
         self.inside = true;
         self.peak = self.live;
-        self.most_blocks = self.live.blocks;
+        self.peak_blocks = self.live.blocks;
         self.at = at;
         self.epoch += 1;
         self.sites.iter_mut().for_each(|site| site.own_peak = site.live.bytes);
     }
 
     #[inline]
-    fn before(&mut self, at: Moment) {
+    fn before(&mut self, at: Position) {
         if !self.inside && !self.span.is_before(at) {
             self.enter(at);
         }
@@ -162,10 +162,10 @@ impl Peak {
         self.change(block.site, take);
         take(&mut self.live);
         if self.inside {
-            self.most_blocks = self.most_blocks.max(self.live.blocks);
+            self.peak_blocks = self.peak_blocks.max(self.live.blocks);
             if self.live.bytes > self.peak.bytes {
                 self.peak = self.live;
-                self.at = event.moment();
+                self.at = event.position();
                 self.epoch += 1;
             }
         }
@@ -175,13 +175,13 @@ impl Peak {
 impl Model for Peak {
     #[inline]
     fn alloc(&mut self, event: &Event, block: &Block) {
-        self.before(event.moment());
+        self.before(event.position());
         self.taken(event, block);
     }
 
     #[inline]
     fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
-        self.before(event.moment());
+        self.before(event.position());
         if let Some(old) = old {
             self.given(old);
         }
@@ -190,14 +190,14 @@ impl Model for Peak {
 
     #[inline]
     fn free(&mut self, event: &Event, old: Option<&Block>) {
-        self.before(event.moment());
+        self.before(event.position());
         if let Some(old) = old {
             self.given(old);
         }
     }
 
     #[inline]
-    fn soon(&self, site: u32, _: bool) {
+    fn prefetch(&self, site: u32, _: bool) {
         std::hint::black_box(self.sites.get(site as usize).map(|row| row.epoch));
     }
 }

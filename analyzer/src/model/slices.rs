@@ -111,7 +111,7 @@ pub struct Point {
     /// Live bytes at its end.
     pub live_bytes: u64,
     /// The most live bytes in it.
-    pub most_bytes: u64,
+    pub peak_bytes: u64,
     /// Live blocks at its end.
     pub live_blocks: u64,
     /// Allocations and resizes in it.
@@ -220,7 +220,7 @@ impl Slices {
         if to >> self.shift != self.at >> self.shift {
             self.flush();
         }
-        self.line[self.at + 1..=to].fill(Point { live_bytes, most_bytes: live_bytes, live_blocks, allocs: 0 });
+        self.line[self.at + 1..=to].fill(Point { live_bytes, peak_bytes: live_bytes, live_blocks, allocs: 0 });
         self.at = to;
     }
 
@@ -271,7 +271,7 @@ impl Slices {
         self.live = (blocks, bytes);
         let point = &mut self.line[self.at];
         (point.live_blocks, point.live_bytes) = (blocks, bytes);
-        point.most_bytes = point.most_bytes.max(bytes);
+        point.peak_bytes = point.peak_bytes.max(bytes);
         point.allocs += u64::from(event.kind != Kind::Free);
     }
 }

@@ -8,7 +8,7 @@ use crate::replay::Model;
 use rustc_hash::FxHashMap;
 
 /// The most events between that can be asked for: each free looks so far back.
-pub const MOST_BETWEEN: usize = 255;
+pub const MAX_EVENTS_BETWEEN: usize = 255;
 
 /// What a site allocated, and how much of it was temporary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Temporary {
 impl Temporary {
     /// Freed with at most `between` events of the same thread between (at most [`MOST_BETWEEN`]).
     pub fn within(between: usize) -> Self {
-        Temporary { remembered: between.min(MOST_BETWEEN) + 1, rows: Vec::new(), threads: FxHashMap::default() }
+        Temporary { remembered: between.min(MAX_EVENTS_BETWEEN) + 1, rows: Vec::new(), threads: FxHashMap::default() }
     }
 
     #[inline]

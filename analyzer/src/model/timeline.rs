@@ -2,7 +2,7 @@
 //! are no times).
 
 use super::live_set::Block;
-use crate::event::{Event, Kind, Moment};
+use crate::event::{Event, Kind, Position};
 use crate::replay::Model;
 use heaptape_formats::tape::SiteSums;
 
@@ -14,7 +14,7 @@ pub struct Slice {
     /// Live bytes at its end.
     pub live_bytes: u64,
     /// The most live bytes in it.
-    pub most_bytes: u64,
+    pub peak_bytes: u64,
     /// Allocations and resizes in it.
     pub allocs: u64,
     /// Their bytes.
@@ -38,7 +38,7 @@ pub struct Timeline {
 impl Timeline {
     /// Slices from one moment to another. Events before are the history that says what is live at
     /// the start.
-    pub fn new(from: Moment, to: Moment, by_tick: bool, slices: usize) -> Self {
+    pub fn new(from: Position, to: Position, by_tick: bool, slices: usize) -> Self {
         let (start, end) = if by_tick { (from.tick, to.tick) } else { (from.number, to.number) };
         let slices = slices.max(1);
         let width = end.saturating_sub(start).div_ceil(slices as u64).max(1);
@@ -48,7 +48,7 @@ impl Timeline {
     /// Begins with so many own blocks and bytes that are live.
     pub fn begin(&mut self, (live_blocks, live_bytes): (u64, u64)) {
         self.live = (live_blocks, live_bytes);
-        self.slices[0] = Slice { live_blocks, live_bytes, most_bytes: live_bytes, ..Slice::default() };
+        self.slices[0] = Slice { live_blocks, live_bytes, peak_bytes: live_bytes, ..Slice::default() };
     }
 
     /// Start of a slice, in ticks or events.
@@ -70,7 +70,7 @@ impl Timeline {
         while self.current < to {
             self.current += 1;
             let (live_blocks, live_bytes) = self.live;
-            self.slices[self.current] = Slice { live_blocks, live_bytes, most_bytes: live_bytes, ..Slice::default() };
+            self.slices[self.current] = Slice { live_blocks, live_bytes, peak_bytes: live_bytes, ..Slice::default() };
         }
     }
 
@@ -90,10 +90,10 @@ impl Timeline {
         let slice = &mut self.slices[self.current];
         (slice.live_blocks, slice.live_bytes) = (blocks, bytes);
         if at < self.start {
-            slice.most_bytes = bytes;
+            slice.peak_bytes = bytes;
             return;
         }
-        slice.most_bytes = slice.most_bytes.max(bytes);
+        slice.peak_bytes = slice.peak_bytes.max(bytes);
         slice.frees += u64::from(event.kind == Kind::Free);
         if let Some(new) = new {
             slice.allocs += 1;

@@ -154,7 +154,7 @@ pub fn judge(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
 
 /// Judges a site of which only sums are known, at some moments: growth is reported where nothing
 /// else could look so, and what stays.
-pub fn judge_course(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
+pub fn judge_snapshots(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     judge_by(course_shape, run, history, survivors)
 }
 
@@ -190,9 +190,9 @@ fn without(run: &Run, history: &History, survivors: &Survivors, youngest: bool) 
         if start_of(slice) > run.hidden_until {
             continue;
         }
-        let taken = hidden.min(left.births[slice]);
+        let taken = hidden.min(left.allocs_by_slice[slice]);
         hidden -= taken;
-        left.births[slice] -= taken;
+        left.allocs_by_slice[slice] -= taken;
         left.blocks -= taken;
         left.bytes = left.bytes.saturating_sub(taken * size);
         for live in &mut history.series[slice..] {
@@ -204,8 +204,10 @@ fn without(run: &Run, history: &History, survivors: &Survivors, youngest: bool) 
     }
     history.live_blocks = history.live_blocks.saturating_sub(run.hidden);
     history.live_bytes = history.series[SLICES - 1];
-    let held = |births: &[u64; SLICES]| (births.iter().position(|&n| n > 0), births.iter().rposition(|&n| n > 0));
-    if let (Some(first), Some(last)) = held(&left.births) {
+    let held = |allocs_by_slice: &[u64; SLICES]| {
+        (allocs_by_slice.iter().position(|&n| n > 0), allocs_by_slice.iter().rposition(|&n| n > 0))
+    };
+    if let (Some(first), Some(last)) = held(&left.allocs_by_slice) {
         let moment = |at: u64| (at, at);
         left.first = left.first.max(moment(start_of(first)));
         left.last = left.last.min(moment(start_of(last + 1)));
@@ -225,7 +227,7 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     let length = run.axis.end.saturating_sub(run.axis.start).max(1) as f64;
     let share = |at: u64| at.saturating_sub(run.axis.start) as f64 / length;
     let growth = |blocks: u64| if is_slow(run, history, survivors, blocks) { Verdict::Slow } else { Verdict::Growing };
-    if history.died > POOL && history.died >= survivors.blocks {
+    if history.freed > POOL && history.freed >= survivors.blocks {
         let (strays, spread) = strays(run, history, survivors);
         if strays > 2 && spread {
             return growth(strays);
@@ -238,12 +240,12 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
         }
     }
     // Twice: the end of a run is often slower than the rest.
-    let young = history.longest_life.saturating_mul(2) >= run.end.saturating_sub(first);
-    if history.died > 0 && young && share(first) > 0.5 {
+    let young = history.longest_lifetime.saturating_mul(2) >= run.end.saturating_sub(first);
+    if history.freed > 0 && young && share(first) > 0.5 {
         let backlog = rises(history) && survivors.blocks >= FEW;
         return if backlog { growth(survivors.blocks) } else { Verdict::YoungAtEnd };
     }
-    let slices = survivors.births.iter().filter(|&&births| births > 0).count();
+    let slices = survivors.allocs_by_slice.iter().filter(|&&allocs_by_slice| allocs_by_slice > 0).count();
     let rising = history.series[SLICES - 1] > history.series[SLICES / 2] && survivors.blocks > 2;
     if rising && slices > 2 && share(last) - share(first) > 0.2 && share(last) > 0.7 {
         return growth(survivors.blocks);
@@ -254,10 +256,11 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
 /// The same without ages: what frees anything must rise from quarter to quarter and be born in
 /// three slices of four.
 fn course_shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
-    if history.died == 0 {
+    if history.freed == 0 {
         return shape(run, history, survivors);
     }
-    let steady = survivors.births.iter().filter(|&&births| births > 0).count() * 4 >= SLICES * 3;
+    let steady =
+        survivors.allocs_by_slice.iter().filter(|&&allocs_by_slice| allocs_by_slice > 0).count() * 4 >= SLICES * 3;
     let more_blocks = survivors.blocks > history.half_blocks + history.half_blocks / 4 + 1;
     if !(steady && more_blocks && rises(history)) {
         return Verdict::Uncertain;
@@ -282,12 +285,12 @@ fn is_slow(run: &Run, history: &History, survivors: &Survivors, blocks: u64) -> 
 /// are too popular to be replaced.
 fn strays(run: &Run, history: &History, survivors: &Survivors) -> (u64, bool) {
     let width = (run.axis.end.saturating_sub(run.axis.start) / SLICES as u64).saturating_add(1);
-    let old_enough = run.axis.end.saturating_sub(run.axis.start).saturating_sub(history.longest_life) / width;
+    let old_enough = run.axis.end.saturating_sub(run.axis.start).saturating_sub(history.longest_lifetime) / width;
     let eligible = usize::try_from(old_enough).map_or(SLICES, |slices| slices.saturating_sub(1).min(SLICES));
-    let births = &survivors.births[..eligible];
-    let held = births.iter().filter(|&&births| births > 0).count();
-    let late = births[eligible / 2..].iter().any(|&births| births > 0);
-    (births.iter().sum(), held > 2 && held * 3 >= eligible && late)
+    let allocs_by_slice = &survivors.allocs_by_slice[..eligible];
+    let held = allocs_by_slice.iter().filter(|&&allocs_by_slice| allocs_by_slice > 0).count();
+    let late = allocs_by_slice[eligible / 2..].iter().any(|&allocs_by_slice| allocs_by_slice > 0);
+    (allocs_by_slice.iter().sum(), held > 2 && held * 3 >= eligible && late)
 }
 
 /// Live bytes stay within a tenth of their most through the second half of the run, while blocks
@@ -296,7 +299,8 @@ fn is_plateau(history: &History, survivors: &Survivors) -> bool {
     let half = &history.series[SLICES / 2 - 1..];
     let (least, most) = (half.iter().min().copied().unwrap_or(0), half.iter().max().copied().unwrap_or(0));
     let flat = least > 0 && least >= most - most / 10;
-    flat && survivors.blocks >= POOL && survivors.births[SLICES / 2..].iter().any(|&births| births > 0)
+    flat && survivors.blocks >= POOL
+        && survivors.allocs_by_slice[SLICES / 2..].iter().any(|&allocs_by_slice| allocs_by_slice > 0)
 }
 
 /// Live bytes rise by more than a tenth from each quarter of the run to the next, from the second
@@ -310,7 +314,7 @@ fn rises(history: &History) -> bool {
 /// the same; and the largest of all lives.
 fn is_container(history: &History, survivors: &Survivors) -> bool {
     let resized = survivors.resized * 2 > survivors.blocks && history.resized >= survivors.blocks;
-    let replaced = history.died >= 3 && history.replaced * 10 >= history.died * 9;
+    let replaced = history.freed >= 3 && history.replaced * 10 >= history.freed * 9;
     let same_number = survivors.blocks <= history.half_blocks + history.half_blocks / 4 + 1;
     (resized || replaced) && same_number && survivors.largest == history.largest
 }
@@ -319,14 +323,17 @@ fn is_container(history: &History, survivors: &Survivors) -> bool {
 /// lived together, in the last quarter.
 pub fn is_kept_to_exit(history: &History) -> bool {
     let kept = history.bytes - history.bytes / 10;
-    history.live_blocks == 0 && history.died > 0 && history.most_bytes >= kept && fullest(history).1 >= SLICES - QUARTER
+    history.live_blocks == 0
+        && history.freed > 0
+        && history.peak_bytes >= kept
+        && fullest(history).1 >= SLICES - QUARTER
 }
 
 /// Whether sites that were kept to the exit grew through the run: more lived at the end than in the
 /// middle.
 pub fn is_freed_at_exit(history: &History) -> bool {
     let (most, at) = fullest(history);
-    history.died >= FEW && at >= SLICES - QUARTER && history.series[at / 2] <= most - most / 4
+    history.freed >= FEW && at >= SLICES - QUARTER && history.series[at / 2] <= most - most / 4
 }
 
 /// The most live bytes at the end of a slice, and the last slice that has them.

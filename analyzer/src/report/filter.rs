@@ -2,12 +2,12 @@
 
 use super::Query;
 use crate::event::Span;
-use crate::load::{Image, Start};
-use crate::model::only::{Ages, Chosen, Only};
-use crate::near::hint;
+use crate::load::{Image, StartPoint};
+use crate::model::block_filter::{AgeFilter, BlockFilter, Filtered};
 use crate::pattern::{FunctionPattern, Pattern};
 use crate::progress::Progress;
 use crate::replay::{self, Model, replay, replay_from};
+use crate::similar::hint;
 use crate::stacks::Stacks;
 use crate::symbols::Symbolizer;
 use crate::text::clean;
@@ -47,8 +47,8 @@ impl Filter {
     }
 
     /// Which blocks of an image these are. A question about ages takes a pass of its own.
-    pub fn choose(&self, image: &Image, symbols: &mut Symbolizer, progress: &Progress) -> Chosen {
-        let mut chosen = Chosen::default();
+    pub fn resolve(&self, image: &Image, symbols: &mut Symbolizer, progress: &Progress) -> BlockFilter {
+        let mut chosen = BlockFilter::default();
         if self.min_size.is_some() || self.max_size.is_some() {
             chosen.sizes = Some(self.min_size.unwrap_or(0)..=self.max_size.unwrap_or(u64::MAX));
         }
@@ -68,12 +68,12 @@ impl Filter {
                 false => value,
             };
             let ages = self.min_age.map_or(0, unit)..=self.max_age.map_or(u64::MAX, unit);
-            let mut model = Ages::new(image.has_times(), ages);
+            let mut model = AgeFilter::new(image.has_times(), ages);
             let outcome = replay(image, Span::ALL, progress, &mut model);
             for (index, block) in outcome.live.iter() {
-                model.ended(index, &block, image.tape.last_tick, image.tape.events);
+                model.end(index, &block, image.tape.last_tick, image.tape.events);
             }
-            chosen.aged = Some(model.chosen);
+            chosen.ages = Some(model.selected);
         }
         chosen
     }
@@ -233,7 +233,7 @@ impl Query {
 
     /// Where the pass may begin that needs what was live at the start of a span: of chosen blocks
     /// alone that is not known.
-    pub(super) fn start(&self, image: &Image, span: Span, by_site: bool) -> Option<Start> {
+    pub(super) fn start(&self, image: &Image, span: Span, by_site: bool) -> Option<StartPoint> {
         if self.filter.is_all() { image.start_before(span, by_site) } else { None }
     }
 
@@ -241,7 +241,7 @@ impl Query {
     pub(super) fn replay_from(
         &self,
         image: &Image,
-        start: Option<&Start>,
+        start: Option<&StartPoint>,
         span: Span,
         symbols: &mut Symbolizer,
         progress: &Progress,
@@ -250,9 +250,9 @@ impl Query {
         if self.filter.is_all() {
             return replay_from(image, start, span, progress, model);
         }
-        let chosen = self.filter.choose(image, symbols, progress);
-        let mut outcome = replay(image, span, progress, &mut Only { chosen: &chosen, model });
-        outcome.live.retain(|index, block| chosen.admits(index, block));
+        let chosen = self.filter.resolve(image, symbols, progress);
+        let mut outcome = replay(image, span, progress, &mut Filtered { filter: &chosen, model });
+        outcome.live.retain(|index, block| chosen.matches(index, block));
         outcome
     }
 

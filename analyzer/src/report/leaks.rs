@@ -15,9 +15,9 @@ use super::{Error, Outcome, json, say_missing};
 use crate::event::Span;
 use crate::load::{Image, Recording};
 use crate::missing::Missing;
-use crate::model::course;
 use crate::model::leaks::{History, Leaks, Survivors};
-use crate::model::verdict::{Growth, Run, Verdict, is_freed_at_exit, is_kept_to_exit, judge, judge_course};
+use crate::model::snapshots;
+use crate::model::verdict::{Growth, Run, Verdict, is_freed_at_exit, is_kept_to_exit, judge, judge_snapshots};
 use crate::progress::Progress;
 use crate::suppress::{Dialect, generate};
 use crate::symbols::Symbolizer;
@@ -367,8 +367,8 @@ fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, by: By, symbols: &mut
     for (site, history) in model.histories().filter(|(_, history)| run.hidden == 0 && is_kept_to_exit(history)) {
         let names = key(symbols, image.stacks(), site, by);
         let group = groups.entry(names).or_default();
-        if history.most_bytes > group.greatest {
-            (group.site, group.greatest) = (site, history.most_bytes);
+        if history.peak_bytes > group.greatest {
+            (group.site, group.greatest) = (site, history.peak_bytes);
         }
         group.sites += 1;
         group.history.merge(&history);
@@ -382,7 +382,7 @@ fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, by: By, symbols: &mut
         }
         all.merge(&history);
         let grown = if sites == 1 { greatest } else { together(&history) };
-        history.most_bytes = grown;
+        history.peak_bytes = grown;
         let freed_at = freed_at(image, model, site, symbols);
         let evidence = Some(evidence::evidence(image, run, &history, &Survivors::default(), freed_at));
         let verdict = Verdict::FreedAtExit;
@@ -406,18 +406,18 @@ fn of_sums<'a>(
         sums.sites.retain(|row| chosen.get(row.site as usize).copied().unwrap_or(false));
     }
     sums.needs_frees(image)?;
-    let course = &image.tape.course;
+    let course = &image.tape.history;
     let lost = sums.accounting.all().lost;
     let (end, rate) = (image.tape.last_tick, image.clock.ticks_per_second);
-    let run = course::run(course, &sums.totals, end, rate, lost);
+    let run = snapshots::run_of(course, &sums.totals, end, rate, lost);
     let courses: FxHashMap<u32, &SiteHistory> = course.sites.iter().map(|site| (site.site, site)).collect();
     let mut leaks = Vec::new();
     for row in &sums.sites {
         let (blocks, bytes) = (row.allocs.saturating_sub(row.frees), row.bytes.saturating_sub(row.freed_bytes));
         if (blocks > 0 || bytes > 0) && !found.rules.eat(image, symbols, row.site, blocks, bytes) {
             let judged = run.as_ref().zip(courses.get(&row.site)).map(|(run, site)| {
-                let (history, survivors) = course::history(run, course, site, row);
-                let verdict = judge_course(run, &history, &survivors);
+                let (history, survivors) = snapshots::evidence_of(run, course, site, row);
+                let verdict = judge_snapshots(run, &history, &survivors);
                 (verdict, Some(evidence::of_course(image, run, &history, &survivors)))
             });
             let (verdict, evidence) = judged.unwrap_or((Verdict::Uncertain, None));

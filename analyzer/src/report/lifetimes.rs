@@ -2,8 +2,8 @@
 
 use super::questions::{Answer, Query, Shown, ask, group};
 use super::{Error, Outcome};
-use crate::model::lifetimes::{CLASSES, Lifetimes, Lives};
-use crate::pictures;
+use crate::charts;
+use crate::model::lifetimes::{CLASSES, Histogram, Lifetimes};
 use crate::text::{Screen, Style, count, duration, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -43,13 +43,13 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
     ask(query, out, style, true, |image, symbols, progress| {
         let mut model = Lifetimes::new(image.clock.ticks_per_second);
         let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
-        let rows = model.sites.iter().zip(0u32..).map(|(lives, site)| (site, [lives.died, lives.sum, lives.longest]));
+        let rows = model.sites.iter().zip(0u32..).map(|(lives, site)| (site, [lives.freed, lives.sum, lives.longest]));
         let groups = group(query, image, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {
             let ([died, sum, _], [.., longest]) = (group.values, group.most);
             Row { died, mean: sum / died.max(1), longest, shown: group.shown(image, symbols) }
         });
-        let Lives { classes, died, longest, shortest, .. } = model.all;
+        let Histogram { classes, freed: died, longest, shortest, .. } = model.all;
         let used = classes.iter().rposition(|&died| died > 0).map_or(0, |last| last + 1);
         let below = |class: usize| if class == CLASSES - 1 { u64::MAX } else { 10u64.pow(class as u32) };
         let answer = LifetimesAnswer {
@@ -78,7 +78,7 @@ impl Answer for LifetimesAnswer {
             count(self.live),
         ))?;
         let style = screen.style;
-        let bar = |died: u64| pictures::bar(style, died, self.died, 40);
+        let bar = |died: u64| charts::bar(style, died, self.died, 40);
         let rows: Vec<Vec<String>> = self
             .classes
             .iter()

@@ -80,7 +80,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             peak_bytes: held.bytes,
             peak_blocks: held.blocks,
             at: When::at(image, at.tick, Some(at.number)),
-            most_blocks: model.most_blocks(),
+            most_blocks: model.peak_blocks(),
             holders: holders.collect(),
         };
         Ok((answer, outcome.missing))

@@ -8,7 +8,7 @@ use super::{Error, Outcome, json, say_missing, say_sampled};
 use crate::event::Range;
 use crate::load::{self, Image, Recording};
 use crate::missing::Missing;
-use crate::processes::{Processes, folded_line};
+use crate::processes::{ProcessFilter, folded_line};
 use crate::progress::Progress;
 use crate::symbols::{Detail, Origin, Symbolizer};
 use crate::text::{Screen, Style, duration};
@@ -34,7 +34,7 @@ pub struct Query {
     /// How many rows of a table.
     pub top: usize,
     /// Only these processes.
-    pub processes: Processes,
+    pub processes: ProcessFilter,
     /// Only these blocks.
     pub filter: Filter,
     /// By what stacks are told together, if not as the question does it.
@@ -63,7 +63,7 @@ impl Query {
     /// When the answer would be about nothing: nothing was recorded, or no process, thread, module
     /// or function has a name that was given, or the time range holds nothing.
     pub fn images<'a>(&self, recordings: &'a [Recording], symbols: &mut Symbolizer) -> Result<Vec<&'a Image>, Error> {
-        let chosen = self.processes.choose(recordings).map_err(Error::Unanswerable)?;
+        let chosen = self.processes.select(recordings).map_err(Error::Unanswerable)?;
         self.range.check(&chosen).map_err(Error::Unanswerable)?;
         self.filter.check(&chosen, symbols).map_err(Error::Unanswerable)?;
         Ok(chosen)

@@ -2,8 +2,8 @@
 
 use super::questions::{Answer, Query, ask};
 use super::{Error, Outcome};
+use crate::charts;
 use crate::model::sizes::{self, Sizes};
-use crate::pictures;
 use crate::text::{Screen, Style, bytes, count, percent};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -66,7 +66,7 @@ impl Answer for SizesAnswer {
             percent(self.rounding_bytes, self.bytes),
         ))?;
         let style = screen.style;
-        let bar = |allocs: u64| pictures::bar(style, allocs, self.allocs, 40);
+        let bar = |allocs: u64| charts::bar(style, allocs, self.allocs, 40);
         let cells = |row: &Row| {
             let size = if row.from == row.to { row.from.to_string() } else { format!("{}-{}", row.from, row.to) };
             let live = bytes(row.live_bytes);

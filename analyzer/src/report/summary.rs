@@ -7,7 +7,7 @@ use super::sums::{Sums, sums, sums_of_new};
 use super::{Error, Outcome, hints, json, say_lines, say_missing, say_own_malloc};
 use crate::load::{Image, Recording};
 use crate::missing::{self, Missing};
-use crate::processes::{Processes, folded_line};
+use crate::processes::{ProcessFilter, folded_line};
 use crate::progress::Progress;
 use crate::symbols::{Detail, Symbolizer};
 use crate::text::{Screen, Style, bytes, count, counted, duration};
@@ -324,8 +324,8 @@ pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcom
     let mut note = None;
     // A recording without any process says why, on the same screen.
     if !processes.is_all() {
-        note = processes.note(&processes.choose(&recordings).map_err(Error::Unanswerable)?);
-        recordings.iter_mut().for_each(|recording| recording.images.retain(|image| processes.admits(image)));
+        note = processes.note(&processes.select(&recordings).map_err(Error::Unanswerable)?);
+        recordings.iter_mut().for_each(|recording| recording.images.retain(|image| processes.matches(image)));
     }
     let progress = Progress::new("reading events");
     let summary = summarize(&recordings, query.symbolizer(), &progress);
@@ -346,7 +346,7 @@ pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcom
 /// When `out` fails.
 pub fn after_record(recording: &[Recording; 1], out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let summary = summarize(recording, Symbolizer::new(Detail::Quick), &Progress::new("reading events"));
-    print(&summary, recording, &Processes::default(), &mut Screen::new(out, style))?;
+    print(&summary, recording, &ProcessFilter::default(), &mut Screen::new(out, style))?;
     Ok(summary.outcome())
 }
 
@@ -386,7 +386,7 @@ fn subject(summary: &Summary, recordings: &[Recording]) -> String {
     names.join(", ")
 }
 
-fn print(summary: &Summary, recordings: &[Recording], query: &Processes, screen: &mut Screen) -> io::Result<()> {
+fn print(summary: &Summary, recordings: &[Recording], query: &ProcessFilter, screen: &mut Screen) -> io::Result<()> {
     match &summary.processes[..] {
         [] => screen.heading("no process was recorded")?,
         [process] => {
@@ -496,7 +496,7 @@ fn lost(events: u64, is_exact: bool) -> String {
 fn processes_table(
     processes: &[Process],
     recordings: &[Recording],
-    query: &Processes,
+    query: &ProcessFilter,
     screen: &mut Screen,
 ) -> io::Result<()> {
     let images: Vec<&Image> = recordings.iter().flat_map(|recording| &recording.images).collect();

@@ -4,7 +4,7 @@
 use super::Error;
 use super::questions::Query;
 use crate::event::{Range, Span};
-use crate::load::{Accounting, Image, Start};
+use crate::load::{Accounting, Image, StartPoint};
 use crate::missing::Missing;
 use crate::model::call_sites::CallSites;
 use crate::model::peak::Peak;
@@ -102,7 +102,7 @@ type Models<'a> = (&'a mut Totals, &'a mut CallSites, &'a mut Peak);
 fn by_replay(
     image: &Image,
     inherited: Option<&Inherited>,
-    start: Option<&Start>,
+    start: Option<&StartPoint>,
     is_whole: bool,
     replay: &mut dyn FnMut(&mut Models) -> replay::Outcome,
 ) -> Sums {

@@ -4,9 +4,9 @@ use super::frames::{Lines, place, place_line};
 use super::grouping::{By, key};
 use super::questions::{Answer, Query, When, ask};
 use super::{Error, Outcome};
-use crate::event::Moment;
+use crate::charts;
+use crate::event::Position;
 use crate::model::timeline::{ByGroup, Timeline};
-use crate::pictures;
 use crate::stacks::Stacks;
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, bytes, count, duration};
@@ -73,8 +73,8 @@ fn groups(stacks: &Stacks, symbols: &mut Symbolizer, by: By) -> (Vec<u32>, Vec<S
 pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     ask(query, out, style, true, |image, symbols, progress| {
         let span = image.span(&query.range);
-        let from = Moment { number: span.first, tick: span.first_tick.max(image.clock.start_tick) };
-        let to = Moment {
+        let from = Position { number: span.first, tick: span.first_tick.max(image.clock.start_tick) };
+        let to = Position {
             number: span.end.min(image.tape.events),
             tick: span.end_tick.min(image.tape.last_tick.saturating_add(1)),
         };
@@ -115,7 +115,7 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
             at: when(at),
             live_bytes: slice.live_bytes,
             live_blocks: slice.live_blocks,
-            most_bytes: slice.most_bytes,
+            most_bytes: slice.peak_bytes,
             allocs: slice.allocs,
             bytes: slice.bytes,
             frees: slice.frees,
@@ -130,7 +130,7 @@ impl Answer for TimelineAnswer {
         let width = screen.style.width.saturating_sub(64).max(10);
         let style = screen.style;
         let live: Vec<u64> = self.slices.iter().map(|row| row.most_bytes).collect();
-        if let Some(line) = pictures::sparkline(style, &live, style.width.saturating_sub(24)) {
+        if let Some(line) = charts::sparkline(style, &live, style.width.saturating_sub(24)) {
             screen.line(&format!("live {line} {}", bytes(most)))?;
         }
         let rows: Vec<Vec<String>> = self
@@ -142,7 +142,7 @@ impl Answer for TimelineAnswer {
                     (None, event) => count(event.unwrap_or(0)),
                 };
                 // Live at the end of the slice, and the most in it.
-                let drawn = pictures::bars(style, row.live_bytes, row.most_bytes, most, width);
+                let drawn = charts::bars(style, row.live_bytes, row.most_bytes, most, width);
                 vec![at, bytes(row.live_bytes), bytes(row.most_bytes), count(row.live_blocks), count(row.allocs), drawn]
             })
             .collect();
@@ -155,7 +155,7 @@ impl Answer for TimelineAnswer {
             .iter()
             .map(|group| {
                 let end = group.live_bytes.last().copied().unwrap_or(0);
-                let line = pictures::sparkline(style, &group.live_bytes, 40).unwrap_or_default();
+                let line = charts::sparkline(style, &group.live_bytes, 40).unwrap_or_default();
                 vec![bytes(group.most_bytes), bytes(end), line, group.name.clone()]
             })
             .collect();

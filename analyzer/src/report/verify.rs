@@ -3,8 +3,8 @@
 
 use super::{Error, Outcome};
 use crate::event::{Event, Kind, Span};
-use crate::load::tape::Place;
-use crate::load::{self, Accounting, Events, Image, Recorded};
+use crate::load::tape::TraceRange;
+use crate::load::{self, Accounting, Events, Image, RecordedEvents};
 use crate::missing::{self, Missing};
 use crate::model::call_sites::CallSites;
 use crate::model::live_set::Block;
@@ -113,7 +113,7 @@ fn verify(image: &Image, progress: &Progress, screen: &mut Screen) -> io::Result
             wrong.push(format!("{what}: the events say {}, the tape says {}", count(held), count(stated)));
         }
     };
-    let sums_alone = image.tape.summary.as_ref().filter(|_| image.tape.places.is_empty() && !image.has_events());
+    let sums_alone = image.tape.summary.as_ref().filter(|_| image.tape.ranges.is_empty() && !image.has_events());
     if let Some(summary) = sums_alone {
         ledger(image, &accounting, None, screen, &mut expect)?;
         same_sums(summary, &mut expect);
@@ -169,15 +169,15 @@ fn verify(image: &Image, progress: &Progress, screen: &mut Screen) -> io::Result
 fn ledger(
     image: &Image,
     accounting: &Accounting,
-    read: Option<(&Recorded, u64)>,
+    read: Option<(&RecordedEvents, u64)>,
     screen: &mut Screen,
     expect: &mut impl FnMut(&str, u64, u64),
 ) -> io::Result<()> {
-    for tape::Account { thread, emitted, recorded, lost, sampled_out } in &image.tape.ledger {
+    for tape::Account { thread, emitted, recorded, lost, sampled_out } in &image.tape.accounts {
         let accounted = recorded.saturating_add(*lost).saturating_add(*sampled_out);
         // What was emitted and is in no gap counts as lost.
         expect(&format!("ledger of thread {thread}, emitted"), accounted.max(*emitted), *emitted);
-        if let Some((read, late)) = read.filter(|_| image.tape.has_whole_ledger()) {
+        if let Some((read, late)) = read.filter(|_| image.tape.has_final_accounts()) {
             let held = read.of(*thread);
             let missing = recorded.saturating_sub(held).min(late);
             expect(&format!("ledger of thread {thread}, recorded"), held + missing, *recorded);
@@ -209,8 +209,8 @@ const LEDGER_ROWS: usize = 20;
 /// Chunks must follow one another without holes, in the trace and in their numbers.
 fn chunks(image: &Image, expect: &mut impl FnMut(&str, u64, u64)) {
     let (mut number, mut stored, mut plain, mut index) = (0u64, 0u64, 0u64, 1u64);
-    for place in &image.tape.places {
-        let Place::Committed { chunk, .. } = place else { continue };
+    for place in &image.tape.ranges {
+        let TraceRange::Committed { chunk, .. } = place else { continue };
         let of = format!("chunk {}", chunk.number);
         expect(&format!("{of}, number"), number + 1, chunk.number.into());
         expect(&format!("{of}, offset in the trace file"), stored, chunk.stored_offset);

@@ -9,10 +9,16 @@ use serde_json::Value;
 use std::path::Path;
 
 /// What a report says of a known number of lost events.
-const LOST: [&str; 4] = [" LOST", "found no room and are lost", " events is unusable", " events cannot be read"];
+const LOST: [&str; 4] =
+    [" LOST", "were dropped because its ring was full", " events is unusable", " events cannot be read"];
 /// What it says where events may be lost and nobody knows how many.
-const DAMAGED: [&str; 5] =
-    [" of the tape are damaged", " is cut at ", " was cut: ", " are no whole event", "none of its files"];
+const DAMAGED: [&str; 5] = [
+    " of the tape are damaged",
+    " is truncated at ",
+    " is truncated: ",
+    " are not a complete event",
+    "none of its files",
+];
 
 /// The numbers of the accounting, as one command has them.
 type Numbers = [u64; 4];

@@ -3,7 +3,7 @@
 use crate::Outcome;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::event::{Bound, Range};
-use heaptape_analyzer::processes::Processes;
+use heaptape_analyzer::processes::ProcessFilter;
 use heaptape_analyzer::report::{self, By, Error, Filter, Query};
 use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
@@ -60,8 +60,8 @@ pub struct ProcessArgs {
 
 impl ProcessArgs {
     /// Returns the selection in the form that the analyzer takes.
-    pub fn processes(&self) -> Processes {
-        Processes { process: self.process.clone(), program: self.program.clone(), all: false }
+    pub fn processes(&self) -> ProcessFilter {
+        ProcessFilter { process: self.process.clone(), program: self.program.clone(), all: false }
     }
 }
 
@@ -75,8 +75,8 @@ pub struct Folding {
 
 impl Folding {
     /// Returns the selection of processes with this option applied.
-    pub fn of(self, processes: &ProcessArgs) -> Processes {
-        Processes { all: self.all_processes, ..processes.processes() }
+    pub fn of(self, processes: &ProcessArgs) -> ProcessFilter {
+        ProcessFilter { all: self.all_processes, ..processes.processes() }
     }
 }
 

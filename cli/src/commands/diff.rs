@@ -7,7 +7,7 @@ use crate::Outcome;
 use anyhow::bail;
 use clap::ValueEnum;
 use heaptape_analyzer::event::Bound;
-use heaptape_analyzer::processes::Processes;
+use heaptape_analyzer::processes::ProcessFilter;
 use heaptape_analyzer::report::diff::{self, Normal, Options, Order, Side};
 use heaptape_analyzer::report::threshold::Against;
 use heaptape_analyzer::report::{Filter, Query};
@@ -119,7 +119,13 @@ pub struct Args {
 }
 
 /// Returns the runs of one side.
-fn runs(first: &Path, again: &[PathBuf], processes: &Processes, until: Option<Bound>, filter: &Filter) -> Vec<Side> {
+fn runs(
+    first: &Path,
+    again: &[PathBuf],
+    processes: &ProcessFilter,
+    until: Option<Bound>,
+    filter: &Filter,
+) -> Vec<Side> {
     let paths = std::iter::once(first).chain(again.iter().map(PathBuf::as_path));
     let side = |path: &Path| Side { path: path.into(), processes: processes.clone(), until, filter: filter.clone() };
     paths.map(side).collect()
@@ -166,7 +172,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let filter = args.only.filter();
     let named = |process: Option<String>, program: Option<String>| {
         let program = program.or_else(|| args.program.clone());
-        Processes { process, program, all: false }
+        ProcessFilter { process, program, all: false }
     };
     let (of_a, of_b) = (named(args.process_a, args.program_a), named(args.process_b, args.program_b));
     let old = runs(&args.a, &args.again_a, &of_a, at_a, &filter);

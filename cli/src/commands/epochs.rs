@@ -3,7 +3,7 @@
 
 use crate::Outcome;
 use anyhow::anyhow;
-use heaptape_analyzer::store::{self, Wanted};
+use heaptape_analyzer::epochs::{self, EpochQuery};
 use heaptape_recorder::daemon::config::Config;
 use std::path::PathBuf;
 
@@ -44,8 +44,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { last, from, until, user, program, label, each, dcpi, .. } = args;
     let is_narrowed = last.is_some() || from.is_some() || until.is_some() || user.is_some();
     let is_narrowed = is_narrowed || program.is_some() || label.is_some() || dcpi;
-    let wanted = Wanted { last, from, to: until, user, program, label, each, dcpi };
-    let found = store::find(&state, &wanted).map_err(|error| {
+    let query = EpochQuery { last, from, to: until, user, program, label, each, dcpi };
+    let found = epochs::find(&state, &query).map_err(|error| {
         let advice =
             "`heaptape daemon` writes epochs; --state DIR names the folder of a daemon that keeps them elsewhere";
         anyhow!("no epochs in {}: {error}; {advice}", state.display())

@@ -8,7 +8,7 @@ use heaptape_analyzer::compat::input::{self, RecordingInput};
 use heaptape_analyzer::compat::mptrace::{self, Hatf, Options, Simulation, View};
 use heaptape_analyzer::export;
 use heaptape_analyzer::load::bare;
-use heaptape_analyzer::text::Harmless;
+use heaptape_analyzer::text::SanitizingWriter;
 use heaptape_formats::mtrc::{ReadError, Stream};
 use heaptape_formats::{Ending, Format};
 use std::fs::File;
@@ -193,8 +193,8 @@ fn show(args: &Args, input: impl Read) -> anyhow::Result<Outcome> {
 fn open(name: Option<&str>) -> anyhow::Result<Option<Box<dyn Write>>> {
     let Some(name) = name else { return Ok(None) };
     Ok(Some(match name {
-        "stdout" => Box::new(BufWriter::new(Harmless::new(io::stdout()))),
-        "stderr" => Box::new(Harmless::new(io::stderr())),
+        "stdout" => Box::new(BufWriter::new(SanitizingWriter::new(io::stdout()))),
+        "stderr" => Box::new(SanitizingWriter::new(io::stderr())),
         _ => Box::new(BufWriter::new(File::create(name).with_context(|| name.to_owned())?)),
     }))
 }

@@ -279,7 +279,7 @@ fn init_log() {
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
-        .with_ansi(Style::of_stderr().colour)
+        .with_ansi(Style::of_stderr().color)
         .without_time()
         .with_target(false)
         .try_init();

@@ -2,7 +2,7 @@
 
 use super::common::{Common, print};
 use crate::Outcome;
-use heaptape_analyzer::model::temporary::MOST_BETWEEN;
+use heaptape_analyzer::model::temporary::MAX_EVENTS_BETWEEN;
 use heaptape_analyzer::report::temporary;
 
 /// Options of `heaptape temporary`.
@@ -11,7 +11,7 @@ pub struct Args {
     #[command(flatten)]
     common: Common,
     /// Maximum number of events of the same thread between allocation and free
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=MOST_BETWEEN as i64))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=MAX_EVENTS_BETWEEN as i64))]
     within: u16,
 }
 

@@ -4,7 +4,7 @@ use super::elf::{Elf, Procedure};
 use super::{Error, Result};
 use crate::compat::input::{self, RecordingInput};
 use crate::export;
-use crate::processes::Processes;
+use crate::processes::ProcessFilter;
 use crate::unpack;
 use heaptape_formats::dcpi::{self, Header};
 use heaptape_formats::{Format, sniff};
@@ -27,7 +27,7 @@ pub struct Inputs {
     /// Number of bytes between successive counts. It overrides the number in each file.
     pub stride: Option<u32>,
     /// The processes of a recording to include.
-    pub processes: Processes,
+    pub processes: ProcessFilter,
     /// Shows events (samples times period) even if all files have the same period.
     pub in_events: bool,
 }
@@ -171,7 +171,7 @@ impl Set {
     }
 
     /// Adds the profiles that an export of a recording would write.
-    fn read_recording(&mut self, path: &Path, processes: &Processes, file_counts: &mut Vec<FileCounts>) {
+    fn read_recording(&mut self, path: &Path, processes: &ProcessFilter, file_counts: &mut Vec<FileCounts>) {
         let result = RecordingInput::open(path, processes).and_then(|recording| {
             let mut source = recording.source()?;
             let profiles = export::dcpi::profiles(&mut source)?;

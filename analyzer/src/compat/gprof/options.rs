@@ -1,7 +1,7 @@
 //! gprof's command-line options. One table defines both the parser and the help text.
 
 use crate::export::Measure;
-use crate::processes::Processes;
+use crate::processes::ProcessFilter;
 use heaptape_formats::gmon::Form;
 
 /// Whether an option has an argument.
@@ -138,7 +138,7 @@ pub struct Options {
     pub help: bool,
     pub version: bool,
     /// The processes of a recording to include.
-    pub processes: Processes,
+    pub processes: ProcessFilter,
     /// The measure of a recording to count.
     pub what: Option<Measure>,
     /// The executable; `a.out` by default.
@@ -174,7 +174,7 @@ impl Default for Options {
             file_names: false,
             help: false,
             version: false,
-            processes: Processes::default(),
+            processes: ProcessFilter::default(),
             what: None,
             image: "a.out".to_owned(),
             profiles: vec!["gmon.out".to_owned()],

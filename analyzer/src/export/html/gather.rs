@@ -338,7 +338,7 @@ fn rows(slices: &Slices, peak: &Peak, lifetimes: &Lifetimes) -> Vec<Row> {
         let held = peak.at_peak(row.site);
         (row.peak_blocks, row.peak_bytes) = (held.blocks, held.bytes);
         if let Some(lives) = lifetimes.sites.get(row.site as usize) {
-            (row.died, row.lived) = (lives.died, lives.sum);
+            (row.died, row.lived) = (lives.freed, lives.sum);
         }
     }
     rows
@@ -374,7 +374,7 @@ fn size_rows(sizes: &Sizes) -> Vec<data::Size> {
 fn lives(lifetimes: &Lifetimes) -> data::Lives {
     let all = &lifetimes.all;
     let used = all.classes.iter().rposition(|&died| died > 0).map_or(0, |last| last + 1);
-    let (died, sum, longest) = (all.died, all.sum, all.longest);
+    let (died, sum, longest) = (all.freed, all.sum, all.longest);
     data::Lives { unit: lifetimes.unit(), classes: all.classes[..used].to_vec(), died, sum, longest }
 }
 

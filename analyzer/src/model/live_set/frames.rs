@@ -102,7 +102,7 @@ impl Frames {
 
     /// A block, when it is in memory.
     #[inline]
-    pub fn glance(&self, at: u32) -> Option<&Block> {
+    pub fn prefetch(&self, at: u32) -> Option<&Block> {
         let (frame, place) = split(at);
         self.frames.get(frame)?.blocks.as_ref().map(|blocks| &blocks[place])
     }

@@ -3,7 +3,7 @@
 use crate::event::{Bound, Range};
 use crate::load::{self, Events, Image, Recording};
 use crate::missing::lines;
-use crate::processes::Processes;
+use crate::processes::ProcessFilter;
 use crate::program_frames::Role;
 use crate::progress::Progress;
 use crate::report::frames::{FrameJson, blamed_frames, stack_json};
@@ -20,7 +20,7 @@ pub struct Side {
     /// The recording or file.
     pub path: PathBuf,
     /// Only these processes.
-    pub processes: Processes,
+    pub processes: ProcessFilter,
     /// What was until this moment; none: the end.
     pub until: Option<Bound>,
     /// Only these blocks.
@@ -171,7 +171,7 @@ fn plain(function: &str) -> &str {
 }
 
 fn images<'a>(recording: &'a Recording, side: &Side) -> Result<Vec<&'a Image>, Error> {
-    let chosen = side.processes.choose(std::slice::from_ref(recording));
+    let chosen = side.processes.select(std::slice::from_ref(recording));
     chosen.map_err(|why| match side.processes.is_all() {
         // It names the path already.
         true => Error::Unanswerable(why),

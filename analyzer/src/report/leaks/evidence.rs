@@ -3,9 +3,9 @@
 
 use crate::event::Span;
 use crate::load::Image;
-use crate::load::tape::Place;
+use crate::load::tape::TraceRange;
 use crate::missing::Missing;
-use crate::model::leaks::{Axis, History, LIVES, Leaks, SLICES, Survivors, life_bound};
+use crate::model::leaks::{Axis, History, LIFETIME_CLASSES, Leaks, SLICES, Survivors, lifetime_bound};
 use crate::model::verdict::{Run, Verdict, slope};
 use crate::report::place;
 use crate::report::questions::When;
@@ -94,7 +94,7 @@ pub fn axis(image: &Image, span: Span) -> Axis {
         // Waiting before the first birth and behind the last is no time in which nothing grew,
         // unless it is most of the run. Nor is a long time of taking down what was built up.
         let half = start + end.saturating_sub(start) / 2;
-        if let Some(last) = image.birth_at(100).filter(|last| last.tick < end) {
+        if let Some(last) = image.allocation_at(100).filter(|last| last.tick < end) {
             let frees = image.tape.events.saturating_sub(last.number + 1);
             let live = image.tape.summary.as_ref().map_or(u64::MAX, |summary| summary.totals.live_blocks);
             let taken_down = frees > 0 && frees >= live.saturating_add(frees) / 4;
@@ -103,7 +103,7 @@ pub fn axis(image: &Image, span: Span) -> Axis {
             let busy = whole < 1_000_000_000 && image.clock.nanos(last.tick) >= SHORT_NS;
             end = if taken_down || busy || last.tick >= half { last.tick } else { end };
         }
-        if let Some(first) = image.birth_at(0).filter(|first| first.tick <= half && first.tick < end) {
+        if let Some(first) = image.allocation_at(0).filter(|first| first.tick <= half && first.tick < end) {
             start = first.tick;
         }
         return Axis { by_tick: true, start, end };
@@ -112,7 +112,7 @@ pub fn axis(image: &Image, span: Span) -> Axis {
         0 => u64::MAX,
         events => events,
     };
-    let last = image.birth_at(99).map_or(events, |last| last.number + 1);
+    let last = image.allocation_at(99).map_or(events, |last| last.number + 1);
     Axis { by_tick: false, start: 0, end: last.min(span.end) }
 }
 
@@ -121,7 +121,7 @@ fn is_told_by_time(image: &Image, end: u64) -> bool {
     if !image.has_times() || image.clock.nanos(end) < SHORT_NS {
         return false;
     }
-    let filled = || match (image.birth_at(1), image.birth_at(99)) {
+    let filled = || match (image.allocation_at(1), image.allocation_at(99)) {
         (Some(from), Some(to)) => image.clock.span_nanos(to.tick.saturating_sub(from.tick)),
         _ => u64::MAX,
     };
@@ -132,15 +132,15 @@ fn is_told_by_time(image: &Image, end: u64) -> bool {
 pub fn run_of(image: &Image, axis: Axis, span: Span, model: &Leaks, missing: &[Missing]) -> Run {
     let end_tick = image.tape.last_tick.min(span.end_tick);
     // How late the recorder sees a death is no age of anything, unless nothing happened for long.
-    let last_event = image.tape.places.iter().rev().find_map(|place| match place {
-        Place::Committed { chunk, .. } => Some(chunk.last_tick),
-        Place::Salvage { .. } => None,
+    let last_event = image.tape.ranges.iter().rev().find_map(|place| match place {
+        TraceRange::Committed { chunk, .. } => Some(chunk.last_tick),
+        TraceRange::Salvage { .. } => None,
     });
     let busy = |last: &u64| *last >= axis.start + end_tick.saturating_sub(axis.start) / 4 * 3;
     let seen = last_event.filter(busy).unwrap_or(end_tick).min(end_tick);
     let end = if axis.by_tick { seen } else { image.tape.events.min(span.end).max(axis.end) };
     let seconds = if image.has_times() { image.clock.nanos(end_tick) as f64 / 1e9 } else { 0.0 };
-    let last_birth = image.birth_at(100).map_or(end_tick, |last| last.tick.min(end_tick));
+    let last_birth = image.allocation_at(100).map_or(end_tick, |last| last.tick.min(end_tick));
     let active_seconds = if image.has_times() { image.clock.nanos(last_birth) as f64 / 1e9 } else { 0.0 };
     let (mut allocs, mut live) = (0, [0u64; SLICES]);
     for (_, history) in model.histories() {
@@ -151,7 +151,7 @@ pub fn run_of(image: &Image, axis: Axis, span: Span, model: &Leaks, missing: &[M
     let mut run = Run { axis, end, seconds, active_seconds, allocs, peak_bytes, hidden: 0, hidden_until: 0 };
     for one in missing.iter().filter(|one| one.hides_events()) {
         let events = match one {
-            Missing::Lost { events, .. } | Missing::Chunk { events, .. } => *events,
+            Missing::Dropped { events, .. } | Missing::Chunk { events, .. } => *events,
             _ => u64::MAX,
         };
         run.hidden = run.hidden.saturating_add(events);
@@ -171,25 +171,23 @@ pub fn evidence(
 ) -> Evidence {
     let by_tick = run.axis.by_tick;
     let unit = |value: u64| if by_tick { image.clock.span_nanos(value) } else { value };
-    let died = history.died > 0;
+    let died = history.freed > 0;
     let (first, last) = (survivors.first, survivors.last);
     let age = |birth: (u64, u64)| unit(run.end.saturating_sub(if by_tick { birth.0 } else { birth.1 }));
-    let lives = history
-        .lives
-        .iter()
-        .enumerate()
-        .filter(|(_, blocks)| **blocks > 0)
-        .map(|(class, &blocks)| Lives { below: (class + 1 < LIVES).then(|| unit(life_bound(class))), blocks });
+    let lives = history.lifetimes.iter().enumerate().filter(|(_, blocks)| **blocks > 0).map(|(class, &blocks)| Lives {
+        below: (class + 1 < LIFETIME_CLASSES).then(|| unit(lifetime_bound(class))),
+        blocks,
+    });
     Evidence {
         first: When::at(image, first.0, Some(first.1)),
         last: When::at(image, last.0, Some(last.1)),
         bytes_per_second: by_tick.then(|| slope(run, history) * image.clock.ticks_per_second as f64),
         unit: if by_tick { "ns" } else { "events" },
         allocs: history.allocs,
-        freed: history.died,
+        freed: history.freed,
         resized: history.resized,
-        mean_life: died.then(|| unit(history.lived / history.died.max(1))),
-        longest_life: died.then(|| unit(history.longest_life)),
+        mean_life: died.then(|| unit(history.lifetime_sum / history.freed.max(1))),
+        longest_life: died.then(|| unit(history.longest_lifetime)),
         lives: lives.collect(),
         oldest_age: age(first),
         youngest_age: age(last),
@@ -197,9 +195,9 @@ pub fn evidence(
         largest: Some(survivors.largest),
         threads: survivors.threads.clone(),
         examples: survivors.examples.iter().map(|&(_, address, size)| (format!("{address:#x}"), size)).collect(),
-        most_bytes: history.most_bytes,
+        most_bytes: history.peak_bytes,
         live_bytes: history.series,
-        births: survivors.births,
+        births: survivors.allocs_by_slice,
         freed_at,
         missing_events: (run.hidden > 0 && run.hidden < u64::MAX).then_some(run.hidden),
         trend: None,

@@ -2,10 +2,10 @@
 
 use super::evidence::Evidence;
 use super::{Found, Leak, Options};
+use crate::charts::sparkline;
 use crate::missing::Missing;
 use crate::model::leaks::SLICES;
 use crate::model::verdict::{FLOOR_BYTES, FLOOR_SECONDS, FLOOR_SHARE, Verdict};
-use crate::pictures::sparkline;
 use crate::report::frames::{Lines, place, place_line};
 use crate::report::stack_text::text_stack;
 use crate::report::{hints, say_missing, say_own_malloc, say_sampled};

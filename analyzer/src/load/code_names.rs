@@ -7,7 +7,7 @@ use heaptape_formats::tape::{CodeRange, instruction, is_virtual};
 use rustc_hash::FxHashMap;
 
 /// Names the sites that lie in no file's code. Of ranges that overlap the later holds.
-pub fn name(stacks: &mut Stacks, ranges: Vec<CodeRange>) {
+pub fn assign(stacks: &mut Stacks, ranges: Vec<CodeRange>) {
     if ranges.is_empty() {
         return;
     }
@@ -60,7 +60,7 @@ mod tests {
             stacks.push(Site { module, address, flags, ..Site::default() });
         }
         let range = |start, length, name: &str| CodeRange { start, length, name: name.into() };
-        name(&mut stacks, vec![range(0x1000, 0x20, "old"), range(0, 1, "null"), range(0x1000, 0x10, "young")]);
+        assign(&mut stacks, vec![range(0x1000, 0x20, "old"), range(0, 1, "null"), range(0x1000, 0x10, "young")]);
         let names: Vec<String> = (1..=6)
             .map(|number| match stacks.site(number).named {
                 0 => String::new(),

@@ -12,7 +12,7 @@ const SHORT: f64 = 8.0;
 
 /// The run that a course tells of: up to `end`, at `rate` ticks a second. `None` when it tells
 /// nothing.
-pub fn run(course: &tape::History, totals: &Totals, end: u64, rate: u64, hidden: u64) -> Option<Run> {
+pub fn run_of(course: &tape::History, totals: &Totals, end: u64, rate: u64, hidden: u64) -> Option<Run> {
     let [first, second, ..] = course.ticks[..] else { return None };
     // The moments are as far from each other as the first is from the start.
     let start = first.saturating_sub(second.saturating_sub(first));
@@ -40,7 +40,7 @@ fn between(ticks: &[u64], values: &[u64], tick: u64, start: u64, (end, now): (u6
 
 /// A site over that run, as far as moments tell: between two of them it went straight on; a block
 /// is born where more live than before.
-pub fn history(run: &Run, course: &tape::History, site: &SiteHistory, now: &SiteSums) -> (History, Survivors) {
+pub fn evidence_of(run: &Run, course: &tape::History, site: &SiteHistory, now: &SiteSums) -> (History, Survivors) {
     let (allocs, frees) = (now.allocs.min(MOST), now.frees.min(MOST));
     let (live_blocks, live_bytes) = (allocs.saturating_sub(frees), now.bytes.saturating_sub(now.freed_bytes).min(MOST));
     let width = run.axis.end.saturating_sub(run.axis.start) / SLICES as u64;
@@ -60,23 +60,24 @@ pub fn history(run: &Run, course: &tape::History, site: &SiteHistory, now: &Site
     let mut least = live_blocks;
     for slice in (0..SLICES).rev() {
         let before = if slice == 0 { 0 } else { held[slice - 1].0.min(least) };
-        survivors.births[slice] = least - before;
+        survivors.allocs_by_slice[slice] = least - before;
         least = before;
     }
     let start_of = |slice: usize| run.axis.start + width * slice as u64;
     let born = |slice: Option<usize>, of: &dyn Fn(usize) -> u64| slice.map_or((0, 0), |slice| (of(slice), 0));
-    survivors.first = born(survivors.births.iter().position(|&births| births > 0), &start_of);
-    survivors.last = born(survivors.births.iter().rposition(|&births| births > 0), &end_of);
+    survivors.first =
+        born(survivors.allocs_by_slice.iter().position(|&allocs_by_slice| allocs_by_slice > 0), &start_of);
+    survivors.last = born(survivors.allocs_by_slice.iter().rposition(|&allocs_by_slice| allocs_by_slice > 0), &end_of);
     let series = held.map(|(_, bytes)| bytes);
     let history = History {
         allocs,
         bytes: now.bytes,
         frees,
-        died: frees,
+        freed: frees,
         live_blocks,
         live_bytes,
-        most_bytes: series.into_iter().max().unwrap_or(0),
-        most_blocks: held.iter().map(|(blocks, _)| *blocks).max().unwrap_or(0),
+        peak_bytes: series.into_iter().max().unwrap_or(0),
+        peak_blocks: held.iter().map(|(blocks, _)| *blocks).max().unwrap_or(0),
         half_blocks: held[SLICES / 2 - 1].0,
         series,
         ..History::default()
@@ -87,7 +88,7 @@ pub fn history(run: &Run, course: &tape::History, site: &SiteHistory, now: &Site
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::verdict::{Verdict, judge_course};
+    use crate::model::verdict::{Verdict, judge_snapshots};
 
     /// Judges a site with the given numbers of live blocks of 100 bytes after each of 100 seconds,
     /// of freed blocks, and of lost events.
@@ -101,10 +102,10 @@ mod tests {
         let now =
             SiteSums { site: 1, allocs, frees, bytes: allocs * 100, freed_bytes: frees * 100, ..SiteSums::default() };
         let totals = Totals { allocs, peak_bytes: live * 100, ..Totals::default() };
-        let run = run(&course, &totals, 100, 1, lost).unwrap_or_else(|| panic!("the course is long enough"));
-        let (history, survivors) = history(&run, &course, &course.sites[0], &now);
-        assert_eq!(survivors.births.iter().sum::<u64>(), live);
-        judge_course(&run, &history, &survivors)
+        let run = run_of(&course, &totals, 100, 1, lost).unwrap_or_else(|| panic!("the course is long enough"));
+        let (history, survivors) = evidence_of(&run, &course, &course.sites[0], &now);
+        assert_eq!(survivors.allocs_by_slice.iter().sum::<u64>(), live);
+        judge_snapshots(&run, &history, &survivors)
     }
 
     #[test]
@@ -132,9 +133,9 @@ mod tests {
                 let now = SiteSums { site: 1, allocs: u64::MAX, bytes: value, frees: value, ..SiteSums::default() };
                 let totals = Totals { allocs: u64::MAX, resizes: value, ..Totals::default() };
                 for (end, lost) in [(u64::MAX, 0), (u64::MAX, u64::MAX), (7, 3), (value, value)] {
-                    if let Some(run) = run(&course, &totals, end, value & 1, lost) {
-                        let (history, survivors) = history(&run, &course, &course.sites[0], &now);
-                        judge_course(&run, &history, &survivors);
+                    if let Some(run) = run_of(&course, &totals, end, value & 1, lost) {
+                        let (history, survivors) = evidence_of(&run, &course, &course.sites[0], &now);
+                        judge_snapshots(&run, &history, &survivors);
                     }
                 }
             }

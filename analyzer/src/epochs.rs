@@ -1,0 +1,158 @@
+//! Finds the epochs of the daemon on disk. The names of their folders are times, so they sort in
+//! the order of the epochs.
+
+use crate::load;
+use heaptape_formats::pattern::matches;
+use heaptape_formats::recording::{DCPI_FOLDER, PROGRAM_PREFIX, RECORDING, Recording, STREAM, is_epoch};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Selects epochs, or processes in them. All conditions must hold.
+#[derive(Clone, Debug, Default)]
+pub struct EpochQuery {
+    /// Maximum number of epochs, newest first.
+    pub last: Option<usize>,
+    /// Name of the first epoch.
+    pub from: Option<String>,
+    /// Name of the last epoch, or its beginning.
+    pub to: Option<String>,
+    /// ID of the user whose processes were recorded.
+    pub user: Option<u32>,
+    /// Pattern of program names. Selects processes.
+    pub program: Option<String>,
+    /// Label. Selects processes.
+    pub label: Option<String>,
+    /// Whether a process is listed in each of its epochs, not only in the last.
+    pub each: bool,
+    /// Whether the folders of DCPI profiles are listed instead.
+    pub dcpi: bool,
+}
+
+/// Returns the names and paths of the folders in a folder, sorted by name.
+fn folders(path: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir()
+            && let Some(name) = entry.file_name().to_str()
+        {
+            found.push((name.to_owned(), entry.path()));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Returns the paths of the selected epochs or processes, oldest first. `state` is the state folder
+/// of the daemon.
+///
+/// # Errors
+/// Returns an error if the state folder cannot be read.
+pub fn find(state: &Path, query: &EpochQuery) -> io::Result<Vec<PathBuf>> {
+    let mut epochs: Vec<(String, PathBuf)> = Vec::new();
+    for (user, path) in folders(state)? {
+        let Ok(uid) = user.parse::<u32>() else { continue };
+        // Folders of other users cannot be read, unless by root.
+        if query.user.is_none_or(|user| user == uid) {
+            epochs.extend(folders(&path).unwrap_or_default().into_iter().filter(|(name, _)| is_epoch(name)));
+        }
+    }
+    epochs.sort();
+    // An epoch that is starting has no files yet.
+    epochs.retain(|(_, path)| std::fs::read_dir(path).is_ok_and(|mut inside| inside.next().is_some()));
+    let is_after_start = |name: &str| query.from.as_deref().is_none_or(|from| name >= from);
+    let is_before_end = |name: &str| query.to.as_deref().is_none_or(|to| name <= to || name.starts_with(to));
+    epochs.retain(|(name, _)| is_after_start(name) && is_before_end(name));
+    let skipped = query.last.map_or(0, |last| epochs.len().saturating_sub(last));
+    let epochs = epochs.into_iter().skip(skipped).map(|(_, path)| path);
+    if query.dcpi {
+        return Ok(epochs.map(|path| path.join(DCPI_FOLDER)).filter(|path| path.is_dir()).collect());
+    }
+    if query.program.is_none() && query.label.is_none() {
+        return Ok(epochs.collect());
+    }
+    let mut found: Vec<(Option<ProcessId>, PathBuf)> = Vec::new();
+    for epoch in epochs {
+        found.extend(processes(&epoch, query));
+    }
+    if !query.each {
+        // The counts of a process go on from epoch to epoch, so the last segment has all of them.
+        let mut last: BTreeMap<ProcessId, usize> = BTreeMap::new();
+        for (index, (id, _)) in found.iter().enumerate() {
+            if let Some(id) = id {
+                last.insert(*id, index);
+            }
+        }
+        let is_last = |index, id: Option<ProcessId>| id.is_none_or(|id| last.get(&id) == Some(&index));
+        let each = found.into_iter().enumerate();
+        let kept = each.filter_map(|(index, (id, path))| is_last(index, id).then_some(path));
+        return Ok(kept.collect());
+    }
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Identifies a process in all epochs: its pid and start time in nanoseconds since 1970.
+type ProcessId = (u32, u64);
+
+/// Returns the folders of the selected processes of an epoch. A folder that sums up several
+/// processes has no ID.
+fn processes(epoch: &Path, query: &EpochQuery) -> Vec<(Option<ProcessId>, PathBuf)> {
+    let read = std::fs::read(epoch.join(RECORDING)).ok();
+    let about: Recording = read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+    let mut found = Vec::new();
+    for (name, path) in folders(epoch).unwrap_or_default() {
+        let listed = about.images.iter().find(|image| image.folder == name);
+        let exe = listed.map(|image| image.exe.as_str()).unwrap_or_default();
+        let program = exe.rsplit('/').next().unwrap_or_default();
+        // In PID.NAME and all.NAME, NAME is the kernel's short name of the process.
+        let short = name.split_once('.').map_or(name.as_str(), |(_, short)| short);
+        let is_match = |pattern: &String| {
+            matches(pattern.as_bytes(), program.as_bytes()) || matches(pattern.as_bytes(), short.as_bytes())
+        };
+        if name == DCPI_FOLDER || !query.program.as_ref().is_none_or(is_match) {
+            continue;
+        }
+        if let Some(label) = &query.label {
+            let sent = listed.filter(|image| image.origin == STREAM);
+            let has_label = match sent {
+                Some(image) => image.label == *label,
+                None => load::Image::open(&path, None).is_ok_and(|image| image.tape.process.label.lossy() == *label),
+            };
+            if !has_label {
+                continue;
+            }
+        }
+        let id = listed.filter(|_| !name.starts_with(PROGRAM_PREFIX)).map(|image| (image.pid, image.started_unix_ns));
+        found.push((id, path));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_are_selected_by_range_and_number() {
+        let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        for name in
+            ["7/202611210800", "7/202611210900", "7/202611210900-0002", "7/flight", "8/202611220000", "x/202611210800"]
+        {
+            std::fs::create_dir_all(dir.path().join(name).join("1.true")).unwrap_or_else(|error| panic!("{error}"));
+        }
+        // An epoch without files is not listed.
+        std::fs::create_dir(dir.path().join("8/202611220001")).unwrap_or_else(|error| panic!("{error}"));
+        let find = |query: EpochQuery| -> Vec<String> {
+            let found = find(dir.path(), &query).unwrap_or_else(|error| panic!("{error}"));
+            found.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect()
+        };
+        let all = ["202611210800", "202611210900", "202611210900-0002", "202611220000"];
+        assert_eq!(find(EpochQuery::default()), all);
+        assert_eq!(find(EpochQuery { last: Some(1), ..EpochQuery::default() }), all[3..]);
+        assert_eq!(find(EpochQuery { user: Some(7), last: Some(2), ..EpochQuery::default() }), all[1..3]);
+        let range =
+            EpochQuery { from: Some("2026112109".into()), to: Some("20261121".into()), ..EpochQuery::default() };
+        assert_eq!(find(range), all[1..3]);
+    }
+}

@@ -1,0 +1,134 @@
+//! Filters for queries about some of the blocks. A model behind a filter receives the events of the
+//! matching blocks only.
+
+use super::live_set::Block;
+use crate::event::{Event, Kind};
+use crate::replay::Model;
+use rustc_hash::FxHashSet;
+use std::ops::RangeInclusive;
+
+/// A filter for blocks. All conditions must hold.
+#[derive(Clone, Debug, Default)]
+pub struct BlockFilter {
+    /// Sizes in bytes, or `None` for all.
+    pub sizes: Option<RangeInclusive<u64>>,
+    /// Threads that allocated or last reallocated the block.
+    pub threads: Option<FxHashSet<u32>>,
+    /// Whether blocks of a site match, by site number.
+    pub sites: Option<Vec<bool>>,
+    /// Bit set by allocation index: whether the age that the block reaches matches. See
+    /// [`AgeFilter`].
+    pub ages: Option<Vec<u64>>,
+}
+
+impl BlockFilter {
+    /// Returns whether every block matches.
+    pub const fn is_all(&self) -> bool {
+        self.sizes.is_none() && self.threads.is_none() && self.sites.is_none() && self.ages.is_none()
+    }
+
+    /// Returns whether a block matches. `index` is its allocation index.
+    #[inline]
+    pub fn matches(&self, index: u64, block: &Block) -> bool {
+        self.sizes.as_ref().is_none_or(|sizes| sizes.contains(&block.size))
+            && self.threads.as_ref().is_none_or(|threads| threads.contains(&block.thread))
+            && self.sites.as_ref().is_none_or(|sites| sites.get(block.site as usize).copied().unwrap_or(false))
+            && self
+                .ages
+                .as_ref()
+                .is_none_or(|ages| ages.get((index / 64) as usize).is_some_and(|word| word & 1 << (index % 64) != 0))
+    }
+}
+
+/// A model that passes the events of matching blocks on to another model.
+#[derive(Debug)]
+pub struct Filtered<'a, M> {
+    /// The filter.
+    pub filter: &'a BlockFilter,
+    /// The model that receives the events.
+    pub model: &'a mut M,
+}
+
+impl<M: Model> Model for Filtered<'_, M> {
+    fn alloc(&mut self, event: &Event, block: &Block) {
+        if self.filter.matches(event.index, block) {
+            self.model.alloc(event, block);
+        }
+    }
+
+    fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
+        let old = old.filter(|old| self.filter.matches(event.index, old));
+        match (old, self.filter.matches(event.index, block)) {
+            (old, true) => self.model.resize(event, old, block),
+            // The reallocated block does not match any more.
+            (Some(old), false) => self.model.free(event, Some(old)),
+            (None, false) => {}
+        }
+    }
+
+    fn free(&mut self, event: &Event, old: Option<&Block>) {
+        if let Some(old) = old
+            && self.filter.matches(event.index, old)
+        {
+            self.model.free(event, Some(old));
+        }
+    }
+
+    fn unmatched(&mut self, event: &Event) {
+        if self.filter.is_all() {
+            self.model.unmatched(event);
+        }
+    }
+
+    fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
+        if self.filter.is_all() {
+            self.model.inherited(block, gone);
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, site: u32, freed: bool) {
+        self.model.prefetch(site, freed);
+    }
+}
+
+/// The first pass of a query with a filter on ages: finds the allocations whose age matches.
+#[derive(Debug)]
+pub struct AgeFilter {
+    by_tick: bool,
+    ages: RangeInclusive<u64>,
+    /// Bit set of the matching allocations, by allocation index.
+    pub selected: Vec<u64>,
+}
+
+/// Limit of allocation indexes: 512 MiB of bits. Blocks with larger ones never match.
+const MAX_INDEX: u64 = 1 << 32;
+
+impl AgeFilter {
+    /// Creates a filter for a range of ages, in ticks if `by_tick` is set, else in events.
+    pub const fn new(by_tick: bool, ages: RangeInclusive<u64>) -> Self {
+        AgeFilter { by_tick, ages, selected: Vec::new() }
+    }
+
+    /// Adds a block that is freed at a position, or that is live at the end of the run.
+    pub fn end(&mut self, index: u64, block: &Block, tick: u64, number: u64) {
+        let age = if self.by_tick { tick.saturating_sub(block.tick) } else { number.saturating_sub(block.number) };
+        if index < MAX_INDEX && self.ages.contains(&age) {
+            let word = (index / 64) as usize;
+            if word >= self.selected.len() {
+                self.selected.resize(word + 1, 0);
+            }
+            self.selected[word] |= 1 << (index % 64);
+        }
+    }
+}
+
+impl Model for AgeFilter {
+    fn free(&mut self, event: &Event, old: Option<&Block>) {
+        if let Some(old) = old
+            && event.kind == Kind::Free
+        {
+            self.end(event.index, old, event.tick, event.number);
+        }
+    }
+}
