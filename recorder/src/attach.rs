@@ -1,11 +1,11 @@
-//! The recorder's door: sockets to connect to, the hello that comes in through one, and the area
-//! that goes out.
+//! The recorder's listening sockets: they receive the hello of each client and return the shared
+//! memory area.
 //!
-//! A client is not trusted: it gets one message of a fixed length, a second to send it, no
-//! descriptors are taken, and nobody waits for it. The kernel says who it is (`SO_PEERCRED`), not
-//! the client. What begins as a trace or a profile does is no message, but a file that follows. A
-//! user who leaves many connections silent loses the oldest of them and takes no connection away
-//! from another user.
+//! A client is not trusted. It may send one message of a fixed length within a second, its
+//! descriptors are not received, and nobody waits for it. The kernel identifies it (`SO_PEERCRED`),
+//! not its message. Data that begins like a trace or a profile is not a message but a file that
+//! follows. A user who leaves many connections silent loses the oldest of them, and no connection
+//! of another user.
 
 use crate::cgroup;
 use crate::clock::Clock;
@@ -27,216 +27,245 @@ use wire::area::{LIVE, MAGIC, Params};
 use wire::hello::{HELLO_BYTES, Hello, MAX_NOTICE_PATH, Notice, Reply, UntracedReason};
 use wire::{Layout, WIRE_VERSION, limits};
 
-/// Connections that the kernel holds until they are accepted. They are accepted in microseconds,
-/// and the next program waits for all of them, so a longer queue only helps a user who floods.
+/// Connections that the kernel queues until they are accepted. They are accepted within
+/// microseconds, and the next program waits for all of them, so a longer queue would only help a
+/// user who floods.
 const BACKLOG: i32 = 512;
-/// Connections accepted before other work is done.
-const BATCH: usize = 256;
-/// Time for the hello.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How often connections are looked for that were silent for too long.
-const LOOK: Duration = Duration::from_millis(100);
-/// Connections that may be silent at once, of one user and of all; the oldest goes first.
-const MOST_SILENT_OF_USER: usize = 256;
-const MOST_SILENT: usize = 1024;
-/// The same of connections to a stream socket, where a person may be at the other end.
-const MOST_SILENT_STREAMS: usize = 16;
-/// Access rights of an unlisted socket's folder: others can pass it and not list it.
-pub const PASSABLE: u32 = 0o711;
-/// Name of an unlisted socket until it listens.
-pub const FIRST_NAME: &str = "socket";
-/// First event key of a connection; smaller ones are listening sockets.
-const FIRST_CALLER: u64 = 16;
+/// Maximum number of connections accepted before other work is done.
+const ACCEPT_BATCH: usize = 256;
+/// Time that a client has to send its hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval of the search for connections that were silent for too long.
+const SILENCE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum number of silent connections of one user to message sockets. The oldest is closed first.
+const MAX_SILENT_OF_USER: usize = 256;
+/// Maximum number of silent connections of all users.
+const MAX_SILENT: usize = 1024;
+/// Maximum number of silent connections of one user to stream sockets, where a person may be at the
+/// other end.
+const MAX_SILENT_STREAMS: usize = 16;
+/// Permissions of the folder of an unlisted socket: other users can traverse it but not list it.
+pub const TRAVERSABLE: u32 = 0o711;
+/// Name of an unlisted socket until it accepts connections.
+pub const INITIAL_NAME: &str = "socket";
+/// First event key of a connection; smaller keys are indexes of listening sockets.
+const FIRST_CONNECTION_KEY: u64 = 16;
 
-/// The listening sockets; files that were made for them are removed with it.
+/// The listening sockets of a recorder, and the connections to them that are still silent. The
+/// files of the sockets are removed on drop.
 #[derive(Debug)]
 pub struct Door {
     epoll: Epoll,
-    listeners: Vec<Listener>,
-    /// Silent connections by number, oldest first.
-    silent: BTreeMap<u64, Caller>,
-    /// Numbers of a user's silent connections, oldest first; those to stream sockets apart.
+    listeners: Vec<ListeningSocket>,
+    /// Silent connections by event key, oldest first.
+    silent: BTreeMap<u64, Connection>,
+    /// Event keys of the silent connections of a user, oldest first. The flag separates those to
+    /// stream sockets.
     by_user: HashMap<(u32, bool), VecDeque<u64>>,
-    /// When those that were silent for too long are looked for next.
-    look: Instant,
-    next: u64,
-    /// Closed to accept and refuse a connection when no other descriptor is left.
+    /// When to search next for connections that were silent for too long.
+    next_silence_check: Instant,
+    next_key: u64,
+    /// A spare descriptor. It is closed to accept and refuse a connection when no other is left.
     spare: Option<File>,
 }
 
 #[derive(Debug)]
-struct Listener {
+struct ListeningSocket {
     socket: OwnedFd,
     path: Option<PathBuf>,
     is_stream: bool,
-    patience: Duration,
+    timeout: Duration,
 }
 
-/// A connection that has not sent anything yet.
+/// A connection that has not sent its first message.
 #[derive(Debug)]
-struct Caller {
+struct Connection {
     socket: OwnedFd,
     pid: u32,
     uid: u32,
-    until: Instant,
+    deadline: Instant,
     is_stream: bool,
 }
 
-/// A client that said hello and waits for the answer.
+/// A client that has sent its hello and waits for the reply.
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
-    /// What it says.
+    /// The client's hello message.
     pub hello: Hello,
-    /// Its process id, as the kernel says.
+    /// Process id of the client, from the kernel.
     pub pid: u32,
-    /// Its user.
+    /// User id of the client, from the kernel.
     pub uid: u32,
-    /// Becomes readable when it ends.
+    /// Descriptor that becomes readable when the client ends.
     pub process: OwnedFd,
 }
 
-/// A client that sends a trace or a profile; none of it has been taken.
+/// A client that sends a trace or a profile. Nothing has been read from its socket.
 #[derive(Debug)]
 pub struct Sender {
-    /// Where it comes from.
+    /// The socket from which the file is read.
     pub socket: OwnedFd,
-    /// Process id, as the kernel says.
+    /// Process id of the sender, from the kernel.
     pub pid: u32,
-    /// User.
+    /// User id of the sender, from the kernel.
     pub uid: u32,
-    /// Whether it came through a stream socket, which keeps no message borders.
+    /// Whether this is a stream socket, which keeps no message boundaries.
     pub is_stream: bool,
 }
 
-/// Why a connection was closed unheard.
+/// Why a connection was closed before its first message was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unheard {
     /// The recorder has no descriptor left.
     Descriptors,
-    /// Its user has too many silent connections.
+    /// The user of the connection has too many silent ones.
     Silent,
-    /// Its user was not admitted.
+    /// The user of the connection was not admitted.
     Denied,
 }
 
-/// What somebody at the door wants.
+/// A request that arrived at a listening socket.
 #[derive(Debug)]
 pub enum Visit {
-    /// To be recorded.
+    /// A client requests to be recorded.
     Hello(Client),
-    /// To have a file kept.
+    /// A client requests to store a file.
     File(Sender),
-    /// To say that a program runs which cannot be.
+    /// A client reports a program that cannot be recorded.
     Notice {
-        /// The process that says it, as the kernel knows it.
+        /// Process id of the reporting process, from the kernel.
         from: u32,
-        /// Whom it means; 0 for itself.
+        /// Process id that is reported; 0 for the reporting process itself.
         pid: u32,
-        /// Why.
+        /// Why it cannot be recorded.
         why: UntracedReason,
-        /// The program's path.
+        /// Path of the program that is not recorded.
         path: Vec<u8>,
     },
-    /// Nothing that could be heard: the connection was closed.
+    /// A connection of this user was closed before its first message was read.
     Unheard(u32, Unheard),
 }
 
 impl Door {
-    /// Listens at a path for programs and senders.
+    /// Listens at a path for programs and senders of files.
+    ///
+    /// # Errors
+    /// The error of the socket, or of the path.
     pub fn open(path: &Path) -> io::Result<Door> {
         let mut door = Door::new()?;
-        door.add(listen(path, SockType::SeqPacket)?, Some(path.to_owned()), PATIENCE)?;
+        door.add(listen(path, SockType::SeqPacket)?, Some(path.to_owned()), HELLO_TIMEOUT)?;
         Ok(door)
     }
 
-    /// Listens at a path that all users can connect to who know it. The path appears once it can be
-    /// connected to: a recorder that starts removes sockets of killed recorders, at which nobody
-    /// listens. `/proc/net/unix` shows the first name only. The path's folder must be the socket's
-    /// own: others can pass it from here on.
+    /// Listens at a path to which all users can connect who know it. The path appears once the
+    /// socket accepts connections: a recorder that starts removes sockets of killed recorders,
+    /// which accept none. `/proc/net/unix` shows only the initial name. The folder of the path must
+    /// be the socket's own: other users can traverse it from here on.
+    ///
+    /// # Errors
+    /// The error of the socket, of its permissions, or of the rename.
     pub fn open_unlisted(path: &Path) -> io::Result<Door> {
-        let first = path.with_file_name(FIRST_NAME);
+        let first = path.with_file_name(INITIAL_NAME);
         let mut door = Door::open(&first)?;
         std::fs::set_permissions(&first, Permissions::from_mode(0o666))?;
         std::fs::rename(&first, path)?;
         let folder = path.parent().unwrap_or(Path::new("/"));
-        std::fs::set_permissions(folder, Permissions::from_mode(PASSABLE))?;
+        std::fs::set_permissions(folder, Permissions::from_mode(TRAVERSABLE))?;
         door.listeners.iter_mut().for_each(|listener| listener.path = Some(path.to_owned()));
         Ok(door)
     }
 
-    /// A door without a socket.
+    /// Creates an empty set of listening sockets.
+    ///
+    /// # Errors
+    /// The error of `epoll_create1`.
     pub fn new() -> io::Result<Door> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(sys::io)?;
         let spare = File::open("/dev/null").ok();
-        let (listeners, silent, by_user) = Default::default();
-        Ok(Door { epoll, listeners, silent, by_user, look: Instant::now(), next: FIRST_CALLER, spare })
+        Ok(Door {
+            epoll,
+            listeners: Vec::new(),
+            silent: BTreeMap::new(),
+            by_user: HashMap::new(),
+            next_silence_check: Instant::now(),
+            next_key: FIRST_CONNECTION_KEY,
+            spare,
+        })
     }
 
-    /// Adds a listening socket. `path` is a file to remove at the end; a socket that somebody else
-    /// made has none. `patience` is the time that a connection may be silent.
-    pub fn add(&mut self, socket: OwnedFd, path: Option<PathBuf>, patience: Duration) -> io::Result<()> {
+    /// Adds a listening socket. `path` is a file to remove on drop; a socket that was passed in has
+    /// none. `timeout` is how long a connection may be silent.
+    ///
+    /// # Errors
+    /// The error of a call that changes or queries the socket.
+    pub fn add(&mut self, socket: OwnedFd, path: Option<PathBuf>, timeout: Duration) -> io::Result<()> {
         use nix::fcntl::{FcntlArg, OFlag, fcntl};
-        // Whoever made it may have made it to wait.
+        // A socket that was passed in may be a blocking one.
         fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(sys::io)?;
         let is_stream = socket::getsockopt(&socket, socket::sockopt::SockType).map_err(sys::io)? == SockType::Stream;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, self.listeners.len() as u64);
         self.epoll.add(&socket, event).map_err(sys::io)?;
-        self.listeners.push(Listener { socket, path, is_stream, patience });
+        self.listeners.push(ListeningSocket { socket, path, is_stream, timeout });
         Ok(())
     }
 
-    /// Whether its sockets were made by somebody else.
+    /// Returns whether a socket was passed in by another process.
     pub fn is_passed(&self) -> bool {
         self.listeners.iter().any(|listener| listener.path.is_none())
     }
 
-    /// What to wait for: readable when somebody has come or said something.
+    /// Returns the descriptors to poll: they become readable when a connection or a message has
+    /// arrived.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         use std::os::fd::AsFd;
         std::iter::once(self.epoll.0.as_fd())
     }
 
-    /// Time until the first silent caller is sent away.
+    /// Returns the time until the next search for connections that were silent for too long; `None`
+    /// when no connection is silent.
     pub fn deadline(&self) -> Option<Duration> {
-        (!self.silent.is_empty()).then(|| self.look.saturating_duration_since(Instant::now()))
+        (!self.silent.is_empty()).then(|| self.next_silence_check.saturating_duration_since(Instant::now()))
     }
 
-    /// Accepts who waits outside. Returns what those want who have said so.
+    /// Accepts the connections that are queued, and returns the requests that have arrived.
     pub fn visits(&mut self) -> Vec<Visit> {
         self.admitted_visits(&mut |_| true)
     }
 
-    /// The same; a connection whose user is not admitted is closed unheard.
+    /// Accepts the connections that are queued, and returns the requests that have arrived. A
+    /// connection whose user is not admitted is closed before anything is read from it.
     pub fn admitted_visits(&mut self, admits: &mut dyn FnMut(u32) -> bool) -> Vec<Visit> {
-        let mut events = [EpollEvent::empty(); BATCH];
+        let mut events = [EpollEvent::empty(); ACCEPT_BATCH];
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         let mut visits = Vec::new();
         for key in events[..count].iter().map(EpollEvent::data) {
-            if key < FIRST_CALLER {
+            if key < FIRST_CONNECTION_KEY {
                 self.accept(key as usize, admits, &mut visits);
-            } else if let Some(caller) = self.take(key) {
-                self.hear(caller, &mut visits);
+            } else if let Some(connection) = self.remove_silent(key) {
+                self.read_request(connection, &mut visits);
             }
         }
         let now = Instant::now();
-        if now >= self.look {
-            self.look = now + LOOK;
-            let over: Vec<u64> = self.silent.iter().filter(|(_, one)| one.until <= now).map(|(key, _)| *key).collect();
-            over.into_iter().for_each(|key| drop(self.take(key)));
+        if now >= self.next_silence_check {
+            self.next_silence_check = now + SILENCE_CHECK_INTERVAL;
+            let expired = self.silent.iter().filter(|(_, one)| one.deadline <= now);
+            let expired: Vec<u64> = expired.map(|(key, _)| *key).collect();
+            expired.into_iter().for_each(|key| drop(self.remove_silent(key)));
         }
         visits
     }
 
-    fn accept(&mut self, place: usize, admits: &mut dyn FnMut(u32) -> bool, visits: &mut Vec<Visit>) {
-        for _ in 0..BATCH {
-            let Some(listener) = self.listeners.get(place) else { return };
-            let (is_stream, patience) = (listener.is_stream, listener.patience);
+    /// Accepts the connections that are queued at the listening socket with this index.
+    fn accept(&mut self, index: usize, admits: &mut dyn FnMut(u32) -> bool, visits: &mut Vec<Visit>) {
+        for _ in 0..ACCEPT_BATCH {
+            let Some(listener) = self.listeners.get(index) else { return };
+            let (is_stream, timeout) = (listener.is_stream, listener.timeout);
             let socket = match sys::accept(sys::fd(&listener.socket)) {
                 Ok(socket) => socket,
                 Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
-                    // Left in the queue, each would wait for its time limit: refused at once, by
-                    // the spare descriptor.
+                    // A connection that is left in the queue would wait for its timeout. The spare
+                    // descriptor allows to refuse it at once.
                     if self.spare.take().is_none() {
                         return;
                     }
@@ -260,69 +289,73 @@ impl Door {
                 visits.push(Visit::Unheard(uid, Unheard::Denied));
                 continue;
             }
-            let until = Instant::now() + patience;
-            self.hear(Caller { socket, pid, uid, until, is_stream }, visits);
+            let deadline = Instant::now() + timeout;
+            self.read_request(Connection { socket, pid, uid, deadline, is_stream }, visits);
         }
     }
 
-    /// Forgets a silent connection.
-    fn take(&mut self, key: u64) -> Option<Caller> {
-        let caller = self.silent.remove(&key)?;
-        // Closing would do it too, unless the descriptor has a copy.
-        let _ = self.epoll.delete(&caller.socket);
-        let own = (caller.uid, caller.is_stream);
-        if let Some(keys) = self.by_user.get_mut(&own) {
-            keys.iter().position(|one| *one == key).map(|place| keys.remove(place));
+    /// Removes a silent connection.
+    fn remove_silent(&mut self, key: u64) -> Option<Connection> {
+        let connection = self.silent.remove(&key)?;
+        // Closing the socket would remove it too, unless its descriptor was duplicated.
+        let _ = self.epoll.delete(&connection.socket);
+        let owner = (connection.uid, connection.is_stream);
+        if let Some(keys) = self.by_user.get_mut(&owner) {
+            keys.iter().position(|one| *one == key).map(|index| keys.remove(index));
             if keys.is_empty() {
-                self.by_user.remove(&own);
+                self.by_user.remove(&owner);
             }
         }
-        Some(caller)
+        Some(connection)
     }
 
-    /// Takes what a connection says, or goes on waiting for it.
-    fn hear(&mut self, caller: Caller, visits: &mut Vec<Visit>) {
-        // One byte more than the longest message has, so that a longer one is seen to be longer. A
-        // plain receive takes no descriptors.
+    /// Reads the first message of a connection, or holds the connection until the message arrives.
+    fn read_request(&mut self, connection: Connection, visits: &mut Vec<Visit>) {
+        // The buffer has one byte more than the longest message, so that a longer message is
+        // detected. A plain receive accepts no descriptors.
         let mut bytes = [0; HELLO_BYTES + MAX_NOTICE_PATH + 1];
-        let (socket, wait) = (caller.socket.as_raw_fd(), socket::MsgFlags::MSG_DONTWAIT);
+        let (socket, wait) = (connection.socket.as_raw_fd(), socket::MsgFlags::MSG_DONTWAIT);
         match socket::recv(socket, &mut bytes, wait | socket::MsgFlags::MSG_PEEK) {
-            Err(Errno::EAGAIN | Errno::EINTR) => self.keep(caller, visits),
-            Ok(count) if begins_file(&bytes[..count]) => visits.push(Visit::File(caller.sender())),
-            Ok(count) if count > 0 && caller.is_stream => caller.answer_stranger(),
+            Err(Errno::EAGAIN | Errno::EINTR) => self.hold(connection, visits),
+            Ok(count) if begins_file(&bytes[..count]) => visits.push(Visit::File(connection.into_sender())),
+            Ok(count) if count > 0 && connection.is_stream => connection.reject_unknown(),
             Ok(count) if count > 0 && socket::recv(socket, &mut bytes, wait) == Ok(count) => {
-                visits.extend(caller.introduce(&bytes[..count]));
+                visits.extend(connection.decode_request(&bytes[..count]));
             }
             _ => {}
         }
     }
 
-    /// Waits for what a connection will say.
-    fn keep(&mut self, caller: Caller, visits: &mut Vec<Visit>) {
-        let most = if caller.is_stream { MOST_SILENT_STREAMS } else { MOST_SILENT_OF_USER };
-        let own = (caller.uid, caller.is_stream);
-        let keys = self.by_user.get(&own);
-        let oldest = if keys.is_some_and(|keys| keys.len() >= most) {
+    /// Holds a silent connection until its first message arrives.
+    fn hold(&mut self, connection: Connection, visits: &mut Vec<Visit>) {
+        let limit = if connection.is_stream { MAX_SILENT_STREAMS } else { MAX_SILENT_OF_USER };
+        let owner = (connection.uid, connection.is_stream);
+        let keys = self.by_user.get(&owner);
+        let oldest = if keys.is_some_and(|keys| keys.len() >= limit) {
             keys.and_then(|keys| keys.front()).copied()
-        } else if self.silent.len() >= MOST_SILENT {
-            // Somebody has to go: the oldest of whoever has most.
+        } else if self.silent.len() >= MAX_SILENT {
+            // The limit of all users is reached: the user with most silent connections loses the
+            // oldest one.
             self.by_user.values().max_by_key(|keys| keys.len()).and_then(|keys| keys.front()).copied()
         } else {
             None
         };
-        if let Some(old) = oldest.and_then(|oldest| self.take(oldest)) {
+        if let Some(old) = oldest.and_then(|oldest| self.remove_silent(oldest)) {
             visits.push(Visit::Unheard(old.uid, Unheard::Silent));
         }
-        let key = self.next;
-        self.next += 1;
-        if self.epoll.add(&caller.socket, EpollEvent::new(EpollFlags::EPOLLIN, key)).is_ok() {
-            self.by_user.entry(own).or_default().push_back(key);
-            self.silent.insert(key, caller);
+        let key = self.next_key;
+        self.next_key += 1;
+        if self.epoll.add(&connection.socket, EpollEvent::new(EpollFlags::EPOLLIN, key)).is_ok() {
+            self.by_user.entry(owner).or_default().push_back(key);
+            self.silent.insert(key, connection);
         }
     }
 }
 
-/// A new socket that listens at a path.
+/// Creates a socket that listens at a path.
+///
+/// # Errors
+/// The error of the socket, or of binding it to the path.
 pub fn listen(path: &Path, kind: SockType) -> io::Result<OwnedFd> {
     let flags = socket::SockFlag::SOCK_CLOEXEC | socket::SockFlag::SOCK_NONBLOCK;
     let socket = socket::socket(socket::AddressFamily::Unix, kind, flags, None).map_err(sys::io)?;
@@ -333,14 +366,14 @@ pub fn listen(path: &Path, kind: SockType) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Process and user at the other end, as the kernel says.
+/// Returns the process id and user id of the peer, from the kernel.
 fn peer(socket: &OwnedFd) -> Option<(u32, u32)> {
     let peer = socket::getsockopt(socket, socket::sockopt::PeerCredentials).ok()?;
     Some((u32::try_from(peer.pid()).ok().filter(|pid| *pid > 0)?, peer.uid()))
 }
 
-/// Whether a message is the first of a file: its first four bytes decide, or those that have come
-/// of them. A line of JSON about the file may stand before it.
+/// Returns whether a message is the first one of a file. Its first four bytes decide, or those of
+/// them that have arrived. A line of JSON about the file may precede it.
 fn begins_file(message: &[u8]) -> bool {
     if message.first() == Some(&b'{') {
         return true;
@@ -349,7 +382,11 @@ fn begins_file(message: &[u8]) -> bool {
     !start.is_empty() && [mtrc::layout::MAGIC, mptl::layout::MAGIC].iter().any(|magic| magic.starts_with(start))
 }
 
-/// Whether somebody listens at a path: connects, without waiting, and leaves.
+/// Tests whether a socket is listening at a path: connects without waiting and closes the
+/// connection.
+///
+/// # Errors
+/// The error of the connection: `ECONNREFUSED` when nothing listens at the path.
 pub fn knock(path: &Path, kind: SockType) -> nix::Result<()> {
     let flags = socket::SockFlag::SOCK_CLOEXEC | socket::SockFlag::SOCK_NONBLOCK;
     let socket = socket::socket(socket::AddressFamily::Unix, kind, flags, None)?;
@@ -363,32 +400,32 @@ impl Drop for Door {
     }
 }
 
-impl Caller {
-    fn sender(self) -> Sender {
-        let Caller { socket, pid, uid, is_stream, .. } = self;
+impl Connection {
+    fn into_sender(self) -> Sender {
+        let Connection { socket, pid, uid, is_stream, .. } = self;
         Sender { socket, pid, uid, is_stream }
     }
 
-    /// Says to somebody at a stream socket what belongs there.
-    fn answer_stranger(self) {
+    /// Tells the peer of a stream socket which data is accepted there.
+    fn reject_unknown(self) {
         let text = b"{\"error\":\"this is neither a trace (MTRC) nor a profile (MPTL)\"}\n";
         let (socket, wait) = (self.socket.as_raw_fd(), socket::MsgFlags::MSG_DONTWAIT);
         let _ = socket::send(socket, text, wait | socket::MsgFlags::MSG_NOSIGNAL);
-        // What lay unread would make the kernel tell the client of a broken connection instead.
+        // Unread data would make the kernel report a broken connection to the client.
         let _ = socket::shutdown(socket, socket::Shutdown::Read);
         let mut rest = [0; 4096];
         while socket::recv(socket, &mut rest, wait).is_ok_and(|count| count > 0) {}
     }
 
-    fn introduce(self, bytes: &[u8]) -> Option<Visit> {
+    fn decode_request(self, bytes: &[u8]) -> Option<Visit> {
         let (pid, uid) = (self.pid, self.uid);
         if let Some(notice) = Notice::decode(bytes).filter(|_| bytes.len() <= HELLO_BYTES + MAX_NOTICE_PATH) {
             let path = bytes.get(HELLO_BYTES..).unwrap_or_default().to_vec();
             return Some(Visit::Notice { from: pid, pid: notice.pid, why: notice.reason, path });
         }
         let Some(hello) = Hello::decode(bytes) else {
-            // Not the program's doing, and nothing that its standard error should show.
-            tracing::debug!("a client said something that is no hello of this version");
+            // The program did not cause this, so its standard error should not show it.
+            tracing::debug!("a client sent a message that is not a hello of this version");
             let reply = Reply { status: wire::hello::REFUSED_VERSION, area_bytes: 0 };
             let _ = sys::send_with(sys::fd(&self.socket), &reply.encode(), None);
             return None;
@@ -400,25 +437,30 @@ impl Caller {
                 let _ = sys::send_with(sys::fd(&self.socket), &reply.encode(), None);
                 Some(Visit::Unheard(uid, Unheard::Descriptors))
             }
-            // It has ended.
+            // The client has ended.
             Err(_) => None,
         }
     }
 }
 
 impl Client {
-    /// Sends it away: it runs untraced.
+    /// Refuses the client, which then runs untraced.
     pub fn refuse(self, status: u32) {
         let _ = sys::send_with(sys::fd(&self.socket), &Reply { status, area_bytes: 0 }.encode(), None);
     }
 
-    /// Makes its area. Smaller ones are tried when there is no room for the one that was asked for.
+    /// Creates the client's shared memory area. Smaller ones are tried when there is no memory for
+    /// the requested one.
+    ///
+    /// # Errors
+    /// `Unsupported` when its sizes or the page size are invalid, otherwise why no memory could be
+    /// mapped.
     pub fn area(&self, options: &Options, clock: Clock) -> io::Result<(Mapping, OwnedFd)> {
-        let Some(wanted) = options.params(self.hello.address_space, cgroup::memory_limit(self.pid)) else {
-            return Err(io::Error::other("its limit on address space leaves none"));
+        let Some(requested) = options.params(self.hello.address_space, cgroup::memory_limit(self.pid)) else {
+            return Err(io::Error::other("its limit on address space leaves no space for the recording"));
         };
         let mut result = Err(io::Error::from(io::ErrorKind::OutOfMemory));
-        for params in [wanted, wanted.fit_into(1 << 30), wanted.fit_into(1 << 27)] {
+        for params in [requested, requested.fit_into(1 << 30), requested.fit_into(1 << 27)] {
             if !params.is_valid() || self.hello.page_size != wire::area::PAGE as u32 {
                 return Err(io::Error::from(io::ErrorKind::Unsupported));
             }
@@ -433,12 +475,12 @@ impl Client {
         result
     }
 
-    /// Becomes readable when the client is done with the door.
+    /// Returns the descriptor that becomes readable when the client has closed its end.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         sys::fd(&self.socket)
     }
 
-    /// Whether the client has closed its end.
+    /// Returns whether the client has closed its end.
     pub fn has_left(&self) -> bool {
         !matches!(
             socket::recv(self.socket.as_raw_fd(), &mut [0], socket::MsgFlags::MSG_DONTWAIT),
@@ -446,14 +488,14 @@ impl Client {
         )
     }
 
-    /// Hands the area over. False when the client is gone.
+    /// Sends the area to the client. Returns false when the client is gone.
     pub fn accept(&self, mapping: &Mapping, file: &OwnedFd) -> bool {
         let reply = Reply { status: wire::hello::ACCEPTED, area_bytes: mapping.bytes() };
         sys::send_with(sys::fd(&self.socket), &reply.encode(), Some(sys::fd(file))).is_ok()
     }
 }
 
-/// Fills the header of a new area.
+/// Writes the header of a new area.
 fn prepare(mapping: &Mapping, params: Params, options: &Options, clock: Clock) {
     let header = mapping.header();
     header.version.store(u32::from(WIRE_VERSION), Relaxed);

@@ -1,64 +1,67 @@
-//! The boards of sessions ([`wire::board`]): what processes say that cannot reach the socket.
+//! The boards of sessions ([`wire::board`]), on which processes report that they cannot reach the
+//! socket.
 
 use crate::session::{Session, SessionId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ended sessions whose boards are read: children that share a board may outlive the process that
-/// it belongs to.
-const MOST_ENDED: usize = 64;
-/// How often boards are read after something was found, and for how long.
-const OFTEN: Duration = Duration::from_millis(20);
-const BUSY: Duration = Duration::from_secs(1);
+/// Maximum number of ended sessions whose boards are still read: children that share a board may
+/// outlive its process.
+const MAX_ENDED: usize = 64;
+/// Interval of reading boards shortly after a report was found.
+const READ_INTERVAL: Duration = Duration::from_millis(20);
+/// How long boards are read at this interval after a report.
+const BUSY_PERIOD: Duration = Duration::from_secs(1);
 
-/// A session and its process, as that sees itself.
+/// A session, and the pid of its process in the process's own pid namespace.
 pub type Owner = (Arc<Session>, u32);
 
-/// Boards of ended sessions, and how often boards are to be read.
+/// The boards of ended sessions, and when the last report was found.
 #[derive(Debug, Default)]
 pub struct Boards {
     ended: Vec<Owner>,
-    found: Option<Instant>,
+    last_report: Option<Instant>,
 }
 
-/// A process that is not recorded.
+/// A process that reported that it is not recorded.
 #[derive(Debug)]
 pub struct Found {
-    /// Process id, as the recorder knows it.
+    /// Process id in the recorder's pid namespace.
     pub pid: u32,
-    /// Whether it is the board's own process, which goes on with another program.
+    /// Whether it is the process of the session, which continues with another program.
     pub is_owner: bool,
-    /// Path of its program.
+    /// Path of the program.
     pub exe: String,
-    /// Why it is not recorded.
+    /// Why the process is not recorded.
     pub why: String,
 }
 
 impl Boards {
-    /// A session has ended.
+    /// Keeps the board of a session that has ended.
     pub fn keep(&mut self, owner: Owner) {
         self.ended.push(owner);
-        let old = self.ended.len().saturating_sub(MOST_ENDED);
+        let old = self.ended.len().saturating_sub(MAX_ENDED);
         self.ended.drain(..old);
     }
 
-    /// All events of a session are stored: nobody reads the rest of its memory any more.
+    /// Frees the memory of a session all of whose events are stored.
     pub fn stored(&self, id: SessionId) {
         self.ended.iter().filter(|(session, _)| session.id == id).for_each(|(session, _)| session.mapping.empty());
     }
 
-    /// Longest time until boards are to be read again.
+    /// Returns the maximum time until boards are to be read again.
     pub fn deadline(&self) -> Option<Duration> {
-        self.found.filter(|found| found.elapsed() < BUSY).map(|_| OFTEN)
+        self.last_report.filter(|last_report| last_report.elapsed() < BUSY_PERIOD).map(|_| READ_INTERVAL)
     }
 
-    /// Reads the boards of these sessions and of those that have ended.
+    /// Reads the boards of these sessions and of those that have ended. Returns the processes that
+    /// were reported since the last time.
     pub fn read(&mut self, running: impl Iterator<Item = Owner>) -> Vec<Found> {
         let mut all = Vec::new();
         for (session, own_pid) in running.chain(self.ended.iter().cloned()) {
             let process = &session.process;
             let exe = || process.exe.lossy().into_owned();
-            let missed = session.mapping.header().board.0.drain(|posted| {
+            let dropped = session.mapping.header().board.0.drain(|posted| {
                 let is_owner = posted.pid == own_pid;
                 all.push(Found {
                     pid: if is_owner { process.pid } else { posted.pid },
@@ -70,13 +73,13 @@ impl Boards {
                     why: posted.reason.text().into(),
                 });
             });
-            if missed > 0 {
-                let why = format!("{missed} more processes that it started cannot reach the recorder");
+            if dropped > 0 {
+                let why = format!("{dropped} more processes that it started cannot reach the recorder");
                 all.push(Found { pid: process.pid, is_owner: false, exe: exe(), why });
             }
         }
         if !all.is_empty() {
-            self.found = Some(Instant::now());
+            self.last_report = Some(Instant::now());
         }
         all
     }

@@ -1,20 +1,20 @@
-//! How much memory a process and those beside it may use, as its control groups say.
+//! The memory limit of a process, from its control groups.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Groups above one that are looked at.
-const MOST_GROUPS: usize = 64;
+/// Maximum number of parent groups whose limits are read.
+const MAX_GROUPS: usize = 64;
 
-/// The least limit on memory, in bytes, of the control groups that a process is in; `None` if there
-/// is none, or it cannot be read.
+/// Returns the smallest memory limit, in bytes, of the control groups of a process; `None` if it
+/// has none, or if it cannot be read.
 pub fn memory_limit(pid: u32) -> Option<u64> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    groups.lines().filter_map(place).filter_map(|(root, group, file)| least(root, &group, file)).min()
+    groups.lines().filter_map(limit_location).filter_map(|(root, group, file)| smallest_limit(root, &group, file)).min()
 }
 
-/// Where the groups of a line of `/proc/PID/cgroup` are, which of them it is, and the name of the
-/// file with the limit.
-fn place(line: &str) -> Option<(&'static Path, PathBuf, &'static str)> {
+/// Returns the path of the hierarchy of a line of `/proc/PID/cgroup`, the path of the group in it,
+/// and the name of the file with the limit.
+fn limit_location(line: &str) -> Option<(&'static Path, PathBuf, &'static str)> {
     let (_, rest) = line.split_once(':')?;
     let (controllers, group) = rest.split_once(':')?;
     let (root, file) = match controllers {
@@ -23,15 +23,15 @@ fn place(line: &str) -> Option<(&'static Path, PathBuf, &'static str)> {
         _ => return None,
     };
     let group = Path::new(group).strip_prefix("/").ok()?;
-    // `..`: the group lies outside of what this process sees.
+    // `..`: the group is outside of what this process can see.
     let is_inside = group.components().all(|component| matches!(component, Component::Normal(_)));
     is_inside.then(|| (Path::new(root), group.to_owned(), file))
 }
 
-/// The least limit of a group and those that it lies in.
-fn least(root: &Path, group: &Path, file: &str) -> Option<u64> {
+/// Returns the smallest limit of a group and its parents.
+fn smallest_limit(root: &Path, group: &Path, file: &str) -> Option<u64> {
     let limit = |group: &Path| std::fs::read_to_string(root.join(group).join(file)).ok()?.trim().parse::<u64>().ok();
-    group.ancestors().take(MOST_GROUPS).filter_map(limit).min()
+    group.ancestors().take(MAX_GROUPS).filter_map(limit).min()
 }
 
 #[cfg(test)]
@@ -39,8 +39,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_both_versions() {
-        let found = |line: &str| place(line).map(|(root, group, file)| root.join(group).join(file));
+    fn lines_of_both_versions_are_parsed() {
+        let found = |line: &str| limit_location(line).map(|(root, group, file)| root.join(group).join(file));
         assert_eq!(found("0::/user.slice/a"), Some(PathBuf::from("/sys/fs/cgroup/user.slice/a/memory.max")));
         assert_eq!(found("4:memory:/a"), Some(PathBuf::from("/sys/fs/cgroup/memory/a/memory.limit_in_bytes")));
         assert_eq!(found("7:cpu,memory:/"), Some(PathBuf::from("/sys/fs/cgroup/memory/memory.limit_in_bytes")));
@@ -48,13 +48,13 @@ mod tests {
     }
 
     #[test]
-    fn the_least_limit_counts() {
+    fn smallest_limit_applies() {
         let root = tempfile::tempdir().expect("a folder");
         let inner = Path::new("a/b");
         std::fs::create_dir_all(root.path().join(inner)).expect("folders");
         std::fs::write(root.path().join("a/b/memory.max"), "max\n").expect("writes");
-        assert_eq!(least(root.path(), inner, "memory.max"), None);
+        assert_eq!(smallest_limit(root.path(), inner, "memory.max"), None);
         std::fs::write(root.path().join("a/memory.max"), "100000000\n").expect("writes");
-        assert_eq!(least(root.path(), inner, "memory.max"), Some(100_000_000));
+        assert_eq!(smallest_limit(root.path(), inner, "memory.max"), Some(100_000_000));
     }
 }

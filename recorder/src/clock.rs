@@ -1,30 +1,31 @@
-//! The clock that ticks are read from, and how ticks become time.
+//! The recorder's clock, and the conversion of its ticks to time.
 //!
-//! The processor's counter is used where it runs evenly through all states and cores
-//! (`constant_tsc` and `nonstop_tsc`), else nanoseconds of `CLOCK_MONOTONIC`. A counter's rate is
-//! measured against `CLOCK_MONOTONIC_RAW` from a first anchor on, so it gets better as the
-//! recording goes on; the anchors stand in the tape.
+//! The CPU's time stamp counter is used where it runs at a constant rate in all states and on all
+//! cores (`constant_tsc` and `nonstop_tsc`), otherwise nanoseconds of `CLOCK_MONOTONIC`. The rate
+//! of the counter is measured against `CLOCK_MONOTONIC_RAW` from the first anchor on, so it gets
+//! more precise during the recording. The anchors are stored in the tape.
 
 use crate::sys;
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 use wire::area::{CLOCK_MONOTONIC, CLOCK_TSC};
 
-/// Which counter gives the ticks: one of wire's `CLOCK_` values.
+/// The counter from which ticks are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
+    /// One of wire's `CLOCK_` values.
     kind: u32,
     first: Anchor,
 }
 
-/// One moment, read on all clocks.
+/// One point in time on all clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
-    /// Ticks.
+    /// Ticks of the recorder's clock.
     pub tick: u64,
-    /// Nanoseconds since 1970.
+    /// Wall-clock time, in nanoseconds since 1970.
     pub unix_ns: u64,
-    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time of `CLOCK_MONOTONIC`, in nanoseconds.
     pub monotonic_ns: u64,
     raw_ns: u64,
 }
@@ -33,33 +34,33 @@ fn nanoseconds(clock: ClockId) -> u64 {
     clock_gettime(clock).map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }
 
-/// Processor time of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub fn thread_time() -> Duration {
     Duration::from_nanos(nanoseconds(ClockId::CLOCK_THREAD_CPUTIME_ID))
 }
 
-/// Nanoseconds since 1970.
+/// Returns the wall-clock time, in nanoseconds since 1970.
 pub fn unix_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_REALTIME)
 }
 
-fn counter_is_even(cpuinfo: &str) -> bool {
+fn has_constant_tsc(cpuinfo: &str) -> bool {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     cfg!(target_arch = "x86_64")
         && ["constant_tsc", "nonstop_tsc"].iter().all(|flag| flags.split(' ').any(|f| f == *flag))
 }
 
 impl Clock {
-    /// Chooses the counter of this machine and takes the first anchor.
+    /// Chooses the counter for this machine and reads the first anchor.
     pub fn choose() -> Clock {
         let mut start = String::new();
         if let Ok(file) = std::fs::File::open("/proc/cpuinfo") {
             let _ = std::io::Read::read_to_string(&mut std::io::Read::take(file, 1 << 14), &mut start);
         }
-        Clock::of(if counter_is_even(&start) { CLOCK_TSC } else { CLOCK_MONOTONIC })
+        Clock::of(if has_constant_tsc(&start) { CLOCK_TSC } else { CLOCK_MONOTONIC })
     }
 
-    /// The given counter.
+    /// Uses the given counter: one of wire's `CLOCK_` values.
     pub fn of(kind: u32) -> Clock {
         let first = Anchor { tick: 0, unix_ns: 0, monotonic_ns: 0, raw_ns: 0 };
         let clock = Clock { kind, first };
@@ -71,12 +72,12 @@ impl Clock {
         self.kind
     }
 
-    /// The tick of now.
+    /// Returns the current tick.
     pub fn now(&self) -> u64 {
         if self.kind == CLOCK_TSC { sys::tsc() } else { nanoseconds(ClockId::CLOCK_MONOTONIC) }
     }
 
-    /// Reads all clocks at one moment: the closest of three tries.
+    /// Reads all clocks at one point in time: the narrowest of three tries.
     pub fn anchor(&self) -> Anchor {
         let tries = (0..3).map(|_| {
             let before = self.now();
@@ -89,8 +90,8 @@ impl Clock {
         tries.min_by_key(|(width, _)| *width).map_or(self.first, |(_, anchor)| anchor)
     }
 
-    /// Ticks of one second, measured since the first anchor; waits until two milliseconds have gone
-    /// by since (30 ppm).
+    /// Returns the ticks of one second, measured since the first anchor. Waits until two
+    /// milliseconds have passed since then (30 ppm).
     pub fn ticks_per_second(&self) -> u64 {
         if self.kind != CLOCK_TSC {
             return 1_000_000_000;
@@ -105,13 +106,12 @@ impl Clock {
         }
     }
 
-    /// The processors' speed; 0 where the ticks say nothing about it.
+    /// Returns the speed of the CPUs in MHz; 0 where the ticks do not show it.
     pub fn megahertz(&self) -> u64 {
         if self.kind == CLOCK_TSC { self.ticks_per_second() / 1_000_000 } else { 0 }
     }
 
-    /// Waits until the stores that other processors made before now are seen by all: two
-    /// microseconds.
+    /// Waits until all stores that other CPUs made before the call are visible: two microseconds.
     pub fn grace(&self) {
         let start = nanoseconds(ClockId::CLOCK_MONOTONIC);
         while nanoseconds(ClockId::CLOCK_MONOTONIC).saturating_sub(start) < 2_000 {
@@ -127,19 +127,19 @@ mod tests {
     #[test]
     fn both_counters_measure_a_pause() {
         for clock in [Clock::choose(), Clock::of(CLOCK_MONOTONIC)] {
-            let (start, begun) = (clock.now(), std::time::Instant::now());
+            let (start, start_time) = (clock.now(), std::time::Instant::now());
             std::thread::sleep(Duration::from_millis(20));
-            let (ticks, real) = (clock.now() - start, begun.elapsed().as_secs_f64());
+            let (ticks, real) = (clock.now() - start, start_time.elapsed().as_secs_f64());
             let measured = ticks as f64 / clock.ticks_per_second() as f64;
             assert!((measured / real - 1.0).abs() < 0.02, "{measured} s by ticks, {real} s");
         }
     }
 
     #[test]
-    fn flags_are_read_as_whole_words() {
+    fn flags_are_compared_completely() {
         let good = "processor : 0\nflags\t\t: fpu tsc constant_tsc nonstop_tsc\n";
-        assert_eq!(counter_is_even(good), cfg!(target_arch = "x86_64"));
-        assert!(!counter_is_even("flags : constant_tsc nonstop_tsc_s3\n"));
-        assert!(!counter_is_even(""));
+        assert_eq!(has_constant_tsc(good), cfg!(target_arch = "x86_64"));
+        assert!(!has_constant_tsc("flags : constant_tsc nonstop_tsc_s3\n"));
+        assert!(!has_constant_tsc(""));
     }
 }

@@ -1,10 +1,10 @@
-//! Names of the code that a process makes at run time, as it tells them in its perf map. They go
-//! into the tape, since the map is gone when it is asked for: with the process, its container, the
-//! next one of its number.
+//! Names of the code that a process generates at run time, from its perf map. They are stored in
+//! the tape, since the map may be gone when it is needed: with the process, with its container, or
+//! overwritten by the next process with the same number.
 //!
-//! A map is an untrusted file: it must be a plain file, the process's user's (another user could
-//! have put it there might name what he likes), and no older than the process. It is read from its
-//! end, since later lines hold over earlier ones, in blocks, up to a bound.
+//! A map is an untrusted file. It must be a regular file that belongs to the process's user
+//! (another user could have put it there), and not be older than the process. It is read from its
+//! end, since later lines override earlier ones, in blocks, up to a limit.
 
 use crate::process;
 use formats::perf_map::{Line, UnnamedAddresses};
@@ -19,38 +19,47 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// Bytes that are read at once.
+/// Number of bytes that are read at once.
 const BLOCK: usize = 256 << 10;
-/// The most bytes of a map that are read, its latest lines: four million functions in a second of a
-/// command's own programs; a quarter of a million in 60 ms where others' programs wait meanwhile.
+/// Maximum number of bytes of a map that are read, the latest lines, for the programs of a command:
+/// four million functions in a second.
 pub const ALONE: u64 = 256 << 20;
-/// See [`ALONE`].
+/// Maximum number of bytes of a map that are read in the daemon, where other programs wait
+/// meanwhile: a quarter of a million functions in 60 ms.
 pub const AMONG_OTHERS: u64 = 16 << 20;
-/// The most bytes of a name that are kept.
-const MOST_NAME: usize = 1024;
-/// Generations of forks whose maps may name what a child got from them.
-const GENERATIONS: u8 = 8;
-/// What clocks may differ by: the kernel's of files runs behind by a tick, that of a process's
-/// start counts hundredths.
-const SLACK: Duration = Duration::from_secs(1);
+/// Maximum length of a name that is stored, in bytes.
+const MAX_NAME_LEN: usize = 1024;
+/// Number of generations of forks whose maps may name inherited code.
+const MAX_GENERATIONS: u8 = 8;
+/// Tolerance between clocks: the kernel's time for files is up to a tick late, and the start of a
+/// process is counted in hundredths of a second.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(1);
 
-/// A range, and the instructions of sites that it names.
-pub type Named = (CodeRange, Vec<u64>);
-
-/// For each of these instructions its place in the list.
-pub fn by_instruction(named: &[Named]) -> FxHashMap<u64, usize> {
-    let each = |(place, (_, held)): (usize, &Named)| held.iter().map(|at| (*at, place)).collect::<Vec<_>>();
-    named.iter().enumerate().flat_map(each).collect()
+/// A named range of code.
+#[derive(Clone, Debug)]
+pub struct NamedRange {
+    /// The range and its name.
+    pub range: CodeRange,
+    /// Addresses of the sites' instructions in the range.
+    pub instructions: Vec<u64>,
 }
 
-/// Where maps lie: `/tmp` as the process sees it.
+/// Returns for each instruction the index of the range that names it.
+pub fn by_instruction(named: &[NamedRange]) -> FxHashMap<u64, usize> {
+    let indexed = |(index, named): (usize, &NamedRange)| -> Vec<(u64, usize)> {
+        named.instructions.iter().map(|address| (*address, index)).collect()
+    };
+    named.iter().enumerate().flat_map(indexed).collect()
+}
+
+/// The folder of the maps: `/tmp` as the process sees it.
 #[derive(Debug)]
 enum Folder {
-    /// The same as ours.
+    /// The same folder as the recorder's `/tmp`.
     Ours,
-    /// Another one, which cannot be reached any more by a path once the process is gone.
-    Its(OwnedFd),
-    /// It could not be looked at.
+    /// Another folder, held open, since no path leads to it once the process is gone.
+    Other(OwnedFd),
+    /// The folder could not be opened.
     Unknown,
 }
 
@@ -58,74 +67,74 @@ impl Folder {
     fn of(pid: u32) -> Folder {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let path = Path::new("/proc").join(pid.to_string()).join("root").join("tmp");
-        let Ok(its) = open(&path, flags, Mode::empty()) else { return Folder::Unknown };
-        match (fstat(&its), stat("/tmp")) {
-            (Ok(there), Ok(here)) if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino) => Folder::Ours,
-            _ => Folder::Its(its),
+        let Ok(folder) = open(&path, flags, Mode::empty()) else { return Folder::Unknown };
+        match (fstat(&folder), stat("/tmp")) {
+            (Ok(theirs), Ok(ours)) if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino) => Folder::Ours,
+            _ => Folder::Other(folder),
         }
     }
 }
 
-/// Where a process tells what code it makes.
+/// The perf map of a process, in which it names the code that it generates.
 #[derive(Debug)]
 pub struct CodeMap {
     name: String,
     uid: u32,
-    /// Earlier files are another process's.
+    /// Start of the process: older files belong to another process.
     since: SystemTime,
     folder: Folder,
-    /// A fork child runs code that its parent made.
+    /// The map of the parent, whose code a forked child executes.
     parent: Option<Arc<CodeMap>>,
     generation: u8,
     most_bytes: u64,
 }
 
-/// By what a map that has not changed is known: bytes and time of the last change, of it and of the
-/// parents'.
-pub type Stamp = Vec<Option<(u64, SystemTime)>>;
+/// The version of a map and those of its parents: size and time of the last change of each. An
+/// unchanged version means unchanged maps.
+pub type MapVersion = Vec<Option<(u64, SystemTime)>>;
 
 impl CodeMap {
-    /// The map of a process that knows itself as `own_pid`. It must be alive: of one that is gone
-    /// nobody can say where its files are.
+    /// Returns the map of a live process whose pid is `own_pid` in its own namespace. The location
+    /// of a map can only be found while the process exists.
     pub fn of(pid: u32, own_pid: u32, uid: u32, most_bytes: u64) -> CodeMap {
-        let since = SystemTime::now() - process::age(pid).unwrap_or_default() - SLACK;
+        let since = SystemTime::now() - process::age(pid).unwrap_or_default() - CLOCK_TOLERANCE;
         let (name, folder) = (format!("perf-{own_pid}.map"), Folder::of(pid));
         CodeMap { name, uid, since, folder, parent: None, generation: 0, most_bytes }
     }
 
-    /// The same of a process that was forked from another.
+    /// Adds the map of the process from which this one was forked.
     #[must_use]
     pub fn forked_from(self, parent: &Arc<CodeMap>) -> CodeMap {
         let generation = parent.generation + 1;
-        let parent = (generation < GENERATIONS).then(|| Arc::clone(parent));
+        let parent = (generation < MAX_GENERATIONS).then(|| Arc::clone(parent));
         CodeMap { parent, generation, ..self }
     }
 
     fn open(&self) -> Option<File> {
-        // A pipe or a device would keep us waiting.
+        // O_NONBLOCK: opening a pipe or a device could block.
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = match &self.folder {
             Folder::Ours => open(&*format!("/tmp/{}", self.name), flags, Mode::empty()),
-            Folder::Its(folder) => openat(folder, &*self.name, flags, Mode::empty()),
+            Folder::Other(folder) => openat(folder, &*self.name, flags, Mode::empty()),
             Folder::Unknown => return None,
         };
         let file = File::from(file.ok()?);
-        let about = file.metadata().ok()?;
-        let is_its_own = about.is_file() && about.uid() == self.uid && about.modified().ok()? >= self.since;
-        is_its_own.then_some(file)
+        let metadata = file.metadata().ok()?;
+        let is_valid = metadata.is_file() && metadata.uid() == self.uid && metadata.modified().ok()? >= self.since;
+        is_valid.then_some(file)
     }
 
-    /// How the maps stand.
-    pub fn stamp(&self) -> Stamp {
+    /// Returns the current version of the maps.
+    pub fn version(&self) -> MapVersion {
         let own = self.open().and_then(|file| file.metadata().ok());
-        let mut stamp = vec![own.and_then(|about| Some((about.len(), about.modified().ok()?)))];
-        self.parent.iter().for_each(|parent| stamp.extend(parent.stamp()));
-        stamp
+        let mut version = vec![own.and_then(|metadata| Some((metadata.len(), metadata.modified().ok()?)))];
+        self.parent.iter().for_each(|parent| version.extend(parent.version()));
+        version
     }
 
-    /// Names what the process made, and what it got from the one that it was forked from; strongest
-    /// first.
-    pub fn name(&self, unnamed: &mut UnnamedAddresses, named: &mut Vec<Named>) {
+    /// Names addresses of code that the process or its parents generated. The names with the
+    /// highest priority are first.
+    pub fn name(&self, unnamed: &mut UnnamedAddresses, named: &mut Vec<NamedRange>) {
         if unnamed.is_empty() {
             return;
         }
@@ -134,8 +143,9 @@ impl CodeMap {
                 if let Some(Line { start, length, name }) = Line::read(line) {
                     let addresses = unnamed.take(start, length);
                     if !addresses.is_empty() {
-                        let name = name[..name.len().min(MOST_NAME)].into();
-                        named.push((CodeRange { start, length, name }, addresses));
+                        let name = name[..name.len().min(MAX_NAME_LEN)].into();
+                        let range = CodeRange { start, length, name };
+                        named.push(NamedRange { range, instructions: addresses });
                     }
                 }
                 !unnamed.is_empty()
@@ -147,24 +157,24 @@ impl CodeMap {
     }
 }
 
-/// Gives the lines of a file, the last first, while more are wanted. Of a line longer than a block
-/// its first part is given, two blocks at most.
+/// Passes the lines of a file to a function, the last first, while it returns true. Of a line
+/// longer than a block only the beginning is passed, at most two blocks.
 fn lines_from_end(file: &File, most_bytes: u64, mut wants_more: impl FnMut(&[u8]) -> bool) {
-    let length = file.metadata().map_or(0, |about| about.len());
+    let length = file.metadata().map_or(0, |metadata| metadata.len());
     let first = length.saturating_sub(most_bytes);
     let (mut end, mut block) = (length, Vec::new());
     while end > first {
         let start = end.saturating_sub(BLOCK as u64).max(first);
-        let fresh = (end - start) as usize;
-        // Behind what is read lies the rest of the line that the block before it began in.
-        block.splice(0..0, std::iter::repeat_n(0, fresh));
-        if file.read_exact_at(&mut block[..fresh], start).is_err() {
+        let new_bytes = (end - start) as usize;
+        // The block is followed by the rest of the line that began in it.
+        block.splice(0..0, std::iter::repeat_n(0, new_bytes));
+        if file.read_exact_at(&mut block[..new_bytes], start).is_err() {
             return;
         }
         end = start;
-        while let Some(feed) = block.iter().rposition(|byte| *byte == b'\n') {
-            let goes_on = wants_more(&block[feed + 1..]);
-            block.truncate(feed);
+        while let Some(newline) = block.iter().rposition(|byte| *byte == b'\n') {
+            let goes_on = wants_more(&block[newline + 1..]);
+            block.truncate(newline);
             if !goes_on {
                 return;
             }
@@ -201,12 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_comes_first() {
+    fn lines_are_read_from_the_end() {
         let text = |lines: &[&str]| lines.iter().map(|line| line.as_bytes().to_vec()).collect::<Vec<_>>();
         assert_eq!(lines(b""), text(&[""]));
         assert_eq!(lines(b"a\nbc\n"), text(&["", "bc", "a"]));
         assert_eq!(lines(b"\n\nd"), text(&["d", "", ""]));
-        // Lines that lie across blocks, against all lines of the same bytes at once.
+        // Lines that cross blocks, compared with all lines of the same bytes.
         let mut bytes = Vec::new();
         for number in 0..90_000 {
             bytes.extend_from_slice(format!("{number:x} 10 function {}\n", "x".repeat(number % 7)).as_bytes());
@@ -214,17 +224,17 @@ mod tests {
         assert!(bytes.len() > 4 * BLOCK);
         let plain: Vec<Vec<u8>> = bytes.split(|byte| *byte == b'\n').rev().map(<[u8]>::to_vec).collect();
         assert_eq!(lines(&bytes), plain);
-        // Only the latest ones: what the bound cuts is no line.
+        // Only the latest lines: the line at the limit is not complete.
         let few = lines_of(&bytes, 2 * BLOCK as u64 + 5);
         assert!(few.len() > 100 && few.len() < plain.len() / 2);
         assert_eq!(few, plain[..few.len()]);
     }
 
     #[test]
-    fn a_line_longer_than_a_block_keeps_its_first_part() {
+    fn line_longer_than_a_block_keeps_its_beginning() {
         let long = [&b"10 20 "[..], &vec![b'y'; 3 * BLOCK + 77]].concat();
-        let found = lines(&[b"1 1 before\n", &long[..], b"\n2 2 behind\n"].concat());
-        assert_eq!((found.len(), &*found[1], &*found[3]), (4, &b"2 2 behind"[..], &b"1 1 before"[..]));
+        let found = lines(&[b"1 1 before\n", &long[..], b"\n2 2 after\n"].concat());
+        assert_eq!((found.len(), &*found[1], &*found[3]), (4, &b"2 2 after"[..], &b"1 1 before"[..]));
         assert!(found[2].len() <= 2 * BLOCK && long.starts_with(&found[2]));
     }
 
@@ -235,11 +245,11 @@ mod tests {
     fn names(map: &CodeMap, addresses: &[u64]) -> Vec<(String, Vec<u64>)> {
         let (mut unnamed, mut named) = (addresses.iter().copied().collect(), Vec::new());
         map.name(&mut unnamed, &mut named);
-        named.into_iter().map(|(range, addresses)| (range.name.lossy().into_owned(), addresses)).collect()
+        named.into_iter().map(|named| (named.range.name.lossy().into_owned(), named.instructions)).collect()
     }
 
     #[test]
-    fn later_lines_hold_and_only_the_process_s_own_file_counts() {
+    fn later_lines_apply_and_files_of_others_are_ignored() {
         let uid = nix::unistd::geteuid().as_raw();
         let name = format!("perf-{}-heaptape-test.map", std::process::id());
         let path = Path::new("/tmp").join(&name);

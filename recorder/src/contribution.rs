@@ -1,7 +1,7 @@
-//! What a process adds to sums that outlive it: its sites by module and offset, so that processes
-//! loaded at different addresses add up.
+//! What a process contributes to the sums of its program: its sites by module and offset, so that
+//! processes that were loaded at different addresses can be added.
 
-use crate::code::{self, Named};
+use crate::code::{self, NamedRange};
 use crate::module_files::ModuleFiles;
 use crate::profile::{Profile, Sums as ClassSums};
 use crate::stacks::Stacks;
@@ -11,79 +11,79 @@ use formats::mptl::Bins;
 use formats::tape::field::Text;
 use formats::tape::{Module, Record, SiteSums, Totals, instruction};
 
-/// One frame of a tree of call sites.
+/// One frame of the tree of call sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Place of the caller in the same list, counted from 1; 0 for the outermost.
+    /// Position of the caller in the same list, counted from 1; 0 for the outermost frame.
     pub parent: u32,
-    /// Place of the module in the list of modules, counted from 1; 0 where none is known.
+    /// Position of the module in the list of modules, counted from 1; 0 where none is known.
     pub module: u32,
-    /// Link-time address; where no module is known the run-time address, or, with `is_named`, a
-    /// place in the list of names.
+    /// Link-time address. Where no module is known, the run-time address, or, with `is_named`, an
+    /// index in the list of names.
     pub address: u64,
-    /// Whether it has a name in place of module and address.
+    /// Whether the frame has a name instead of module and address.
     pub is_named: bool,
-    /// The tape's flags.
+    /// Flags of the site, as in the tape.
     pub flags: u8,
 }
 
-/// What a site counted.
+/// The counters of a site.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     /// Sums since the attach.
     pub sums: SiteSums,
-    /// The same by MPTL's classes.
+    /// The same sums by MPTL's size classes.
     pub classes: [ClassSums; 4],
-    /// Of these, what was added since the last contribution.
+    /// What was added since the last contribution.
     pub since: Flow,
 }
 
-/// What was added in a while.
+/// What was added in a period of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// Allocations.
+    /// Number of allocations.
     pub allocs: u64,
-    /// Their bytes.
+    /// Number of bytes allocated.
     pub bytes: u64,
-    /// Frees of blocks allocated here.
+    /// Number of frees of blocks that were allocated at the site.
     pub frees: u64,
-    /// Their bytes.
+    /// Number of bytes freed.
     pub freed_bytes: u64,
 }
 
-/// What one process adds.
+/// The contribution of one process.
 #[derive(Clone, Debug)]
 pub struct Contribution {
-    /// Modules: `bias` and `start` are the process's own.
+    /// Modules of the process; `bias` and `start` are those of the process.
     pub modules: Vec<Module>,
-    /// The file of each, and its separate debug information, as far as they are open.
+    /// File of each module and of its separate debug information, if they are open.
     pub files: Vec<[Option<Opened>; 2]>,
     /// Names of code that no module describes.
     pub names: Vec<Text>,
-    /// Call sites, callers first.
+    /// Call sites, each after its caller.
     pub frames: Vec<Frame>,
-    /// Sums; `sums.site` counts frames from 1.
+    /// Sums of the sites; `sums.site` is a position in `frames`, counted from 1.
     pub rows: Vec<Row>,
-    /// Totals.
+    /// Totals of the process.
     pub totals: Totals,
-    /// Blocks by size.
+    /// Number of blocks by size.
     pub bins: Bins,
-    /// Its ledger.
+    /// Accounting of the events of the process.
     pub account: Sums,
-    /// Whether the process is over.
+    /// Whether the process has ended.
     pub is_over: bool,
-    /// Whether it left no files, so that its sums must be kept here.
+    /// Whether the process left no files, so that its sums must be kept in those of its program.
     pub whole: bool,
 }
 
 impl Contribution {
-    /// What a process adds: all that it counted, and what came since `told`. Sites, and the names
-    /// of code that no module describes.
+    /// Returns the contribution of a process: all that it counted, and the difference to
+    /// `previous`, the sums of the last contribution.
     pub fn new(
-        (stacks, named, files): (&Stacks, &[Named], &ModuleFiles),
+        (stacks, named, files): (&Stacks, &[NamedRange], &ModuleFiles),
         profile: &Profile,
         sums: Vec<SiteSums>,
-        told: &[SiteSums],
+        previous: &[SiteSums],
         totals: Totals,
         account: Sums,
         (is_over, whole): (bool, bool),
@@ -94,18 +94,18 @@ impl Contribution {
         });
         let modules: Vec<Module> = modules.collect();
         let files = modules.iter().map(|module| [files.file(module), files.debug(module)]).collect();
-        let place = |number: u32| modules.iter().position(|module| number != 0 && module.number == number);
+        let index_of = |number: u32| modules.iter().position(|module| number != 0 && module.number == number);
         let names = code::by_instruction(named);
         let frame = |(number, site): (u32, &formats::tape::Site)| {
             if let Some(name) = names.get(&instruction(site.address, site.flags)) {
                 let address = *name as u64;
                 return Frame { parent: site.parent, module: 0, address, is_named: true, flags: site.flags };
             }
-            let module = place(stacks.module(number, site.address));
-            let bias = module.map_or(0, |place| modules[place].bias);
+            let module = index_of(stacks.module(number, site.address));
+            let bias = module.map_or(0, |index| modules[index].bias);
             Frame {
                 parent: site.parent,
-                module: module.map_or(0, |place| place as u32 + 1),
+                module: module.map_or(0, |index| index as u32 + 1),
                 address: site.address.wrapping_sub(bias),
                 is_named: false,
                 flags: site.flags,
@@ -113,7 +113,7 @@ impl Contribution {
         };
         let frames = (1..).zip(stacks.sites()).map(frame).collect();
         let row = |sums: SiteSums| {
-            let old = told.binary_search_by_key(&sums.site, |row| row.site).map(|place| told[place].clone());
+            let old = previous.binary_search_by_key(&sums.site, |row| row.site).map(|index| previous[index].clone());
             let old = old.unwrap_or_default();
             let since = Flow {
                 allocs: sums.allocs.saturating_sub(old.allocs),
@@ -125,7 +125,7 @@ impl Contribution {
             Row { sums, classes, since }
         };
         let rows = sums.into_iter().map(row).collect();
-        let names = named.iter().map(|(range, _)| range.name.clone()).collect();
+        let names = named.iter().map(|named| named.range.name.clone()).collect();
         Contribution {
             modules,
             files,

@@ -1,11 +1,11 @@
-//! Crash reports: what panicked or which signal ended the process, where, and the call stack, in a
-//! file of each recording that the process writes and on standard error. Only processes of heaptape
-//! itself make one: the library in a recorded program installs no handler.
+//! Crash reports: the panic or signal that ended the process, its location, and the call stack, in
+//! a file of each recording that the process writes, and on standard error. Only processes of
+//! heaptape itself write one: the library in a recorded program installs no handler.
 //!
 //! A report is written in two steps, so that a second crash loses nothing. The crashed process
-//! writes addresses, each with its module and its offset there, from static memory and by system
-//! calls alone ([`handler`], [`report`]). When that is on the disk, this program is run once more
-//! and adds the functions' names ([`names`]): a process that is whole may allocate and read debug
+//! writes addresses, each with its module and its offset there, using static memory and system
+//! calls only ([`handler`], [`report`]). When that is on the disk, this program is started again
+//! and adds the functions' names ([`names`]): an intact process may allocate and read debug
 //! information. Then the process ends by the same signal as without a report, with its core dump.
 
 #[allow(unsafe_code)]
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 use std::thread::{Builder, JoinHandle};
 
-/// What a process of heaptape is for.
+/// The role of a process of heaptape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A command, also the one that started the recorded program.
@@ -46,7 +46,7 @@ impl Role {
         ROLES.get(ROLE.load(Relaxed)).copied().unwrap_or(Role::Command)
     }
 
-    /// The same for a person.
+    /// Returns the role as shown to users.
     const fn text(self) -> &'static str {
         match self {
             Role::Command => "the command",
@@ -57,21 +57,21 @@ impl Role {
     }
 }
 
-/// Says what this process is from here on. Until then it is a command.
+/// Sets the role of this process from here on. Until then it is a command.
 pub fn set_role(role: Role) {
     ROLE.store(ROLES.iter().position(|known| *known == role).unwrap_or(0), Relaxed);
 }
 
-/// Lets panics and fatal signals of this process leave a report. Called once, by the command's
-/// `main`: this program is run again for the names.
+/// Makes panics and fatal signals of this process write a report. Must be called once, by the
+/// `main` of the command: this program is started again for the names.
 pub fn install() {
     std::panic::set_hook(Box::new(handler::panicked));
     handler::install();
-    handler::use_own_stack().keep();
+    handler::use_signal_stack().keep();
 }
 
-/// Starts a thread whose fatal signals are handled on a stack that is large enough, also when its
-/// own is full.
+/// Starts a thread whose fatal signals are handled on a stack that is large enough, even when the
+/// thread's own is full.
 ///
 /// # Errors
 /// When there can be no other thread.
@@ -79,7 +79,8 @@ pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 's
     spawn_in(Builder::new().name(name.into()), body)
 }
 
-/// The same with further properties of the thread.
+/// Starts a thread with the properties of `builder`, whose fatal signals are handled on a stack of
+/// their own.
 ///
 /// # Errors
 /// When there can be no other thread.
@@ -88,25 +89,25 @@ pub fn spawn_in<T: Send + 'static>(
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
     builder.spawn(move || {
-        let _stack = handler::use_own_stack();
+        let _stack = handler::use_signal_stack();
         body()
     })
 }
 
-/// Folders that get a report at once.
-const MOST_DESTINATIONS: usize = 16;
-/// Descriptors of the folders that get a report; -1 for none.
-static DESTINATIONS: [AtomicI32; MOST_DESTINATIONS] = [const { AtomicI32::new(-1) }; MOST_DESTINATIONS];
+/// Maximum number of folders that receive a report.
+const MAX_DESTINATIONS: usize = 16;
+/// Descriptors of the folders that receive a report; -1 for none.
+static DESTINATIONS: [AtomicI32; MAX_DESTINATIONS] = [const { AtomicI32::new(-1) }; MAX_DESTINATIONS];
 
-/// A recording that gets the report of a crash as long as this lives.
+/// A recording that receives the report of a crash as long as this value lives.
 #[derive(Debug)]
 pub struct Destination {
     folder: Option<File>,
 }
 
 impl Destination {
-    /// Registers the folder of a recording. Should it not be possible, the report is on standard
-    /// error alone.
+    /// Registers the folder of a recording. If that is not possible, the report is only written to
+    /// standard error.
     pub fn of(dir: &Path) -> Destination {
         let flags = nix::libc::O_DIRECTORY | nix::libc::O_CLOEXEC;
         let folder = File::options().read(true).custom_flags(flags).open(dir).ok();
@@ -131,13 +132,13 @@ fn destinations() -> impl Iterator<Item = RawFd> {
     DESTINATIONS.iter().map(|slot| slot.load(Relaxed)).filter(|number| *number >= 0)
 }
 
-/// The crash report of a recording, if it has one.
+/// Returns the path of the crash report of a recording, if it has one.
 pub fn report_of(dir: &Path) -> Option<PathBuf> {
     Some(dir.join(CRASH_REPORT)).filter(|path| path.is_file())
 }
 
-/// Panics if `HEAPTAPE_TEST_PANIC` names a file that holds the role's name: for tests, in debug
-/// builds alone.
+/// Panics if `HEAPTAPE_TEST_PANIC` names a file that contains the role's name: for tests, in debug
+/// builds only.
 pub fn panic_if_requested() {
     #[cfg(debug_assertions)]
     if let Some(path) = std::env::var_os("HEAPTAPE_TEST_PANIC")
@@ -152,11 +153,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn destinations_come_and_go() {
+    fn destinations_are_registered_and_removed() {
         let folder = tempfile::tempdir().expect("a folder");
         let before = destinations().count();
-        let many: Vec<Destination> = (0..MOST_DESTINATIONS + 3).map(|_| Destination::of(folder.path())).collect();
-        assert_eq!(destinations().count(), MOST_DESTINATIONS, "more are left out");
+        let many: Vec<Destination> = (0..MAX_DESTINATIONS + 3).map(|_| Destination::of(folder.path())).collect();
+        assert_eq!(destinations().count(), MAX_DESTINATIONS, "more are left out");
         drop(many);
         assert_eq!(destinations().count(), before);
         let missing = Destination::of(&folder.path().join("none"));

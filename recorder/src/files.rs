@@ -1,11 +1,12 @@
-//! The files of one image: trace, tape, profile. The tape's commit record follows its trace bytes,
-//! both are only ever appended to, so whatever is cut off at any moment leaves whole chunks. What
-//! could not be written whole is taken back, so that the next try starts where this one did.
+//! The files of one process: trace, tape, profile. The tape's commit record follows the trace bytes
+//! that it commits, and both files are only appended to, so a truncation at any point leaves
+//! complete chunks. A write that failed in part is undone, so that the next attempt starts at the
+//! same offset.
 //!
-//! A trace starts plain, as a file that mpatrol's own reader reads. When it outgrows
-//! [`PLAIN_LIMIT`] its chunks are written again, compressed, into a new file, and a tape that names
-//! that one takes the old tape's place in one rename; then the plain file goes. Between rename and
-//! removal both files are there: the tape's chunks say which one holds.
+//! A trace starts uncompressed, as a file that mpatrol's own reader reads. When it exceeds
+//! [`PLAIN_LIMIT`] its chunks are written to a new, compressed file. A tape that names this file
+//! replaces the old tape in one rename, and then the uncompressed file is removed. Between rename
+//! and removal both files exist: the tape's chunks show which one is valid.
 
 use crate::quota::Quota;
 use crate::session::Session;
@@ -19,81 +20,81 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes up to which a trace stays plain.
+/// Number of bytes up to which a trace stays uncompressed.
 pub const PLAIN_LIMIT: u64 = 1 << 20;
-/// Columns smaller than this are not worth compressing.
+/// Columns smaller than this are not compressed.
 const SMALL_COLUMN: usize = 64;
 
-/// A file could not be written.
+/// A file that could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {error}")]
 pub struct Failure {
-    /// Which.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Why.
+    /// Error of the operation.
     pub error: io::Error,
 }
 
-fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, Failure> {
+fn with_path<T>(path: &Path, result: io::Result<T>) -> Result<T, Failure> {
     result.map_err(|error| Failure { path: path.to_owned(), error })
 }
 
-/// A file that only grows.
+/// A file that is only appended to.
 #[derive(Debug)]
-struct Growing {
+struct AppendFile {
     path: PathBuf,
     file: File,
-    at: u64,
+    length: u64,
 }
 
-impl Growing {
-    /// A new file; what an earlier try left there goes.
-    fn create(path: PathBuf, reader: Option<u32>) -> Result<Growing, Failure> {
+impl AppendFile {
+    /// Creates a new file. A file that an earlier attempt left is removed.
+    fn create(path: PathBuf, reader: Option<u32>) -> Result<AppendFile, Failure> {
         let _ = std::fs::remove_file(&path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
-        let file = at(&path, file)?;
-        at(&path, crate::process::let_read(&file, reader))?;
-        Ok(Growing { path, file, at: 0 })
+        let file = with_path(&path, file)?;
+        with_path(&path, crate::process::let_read(&file, reader))?;
+        Ok(AppendFile { path, file, length: 0 })
     }
 
+    /// Appends bytes and returns their offset.
     fn append(&mut self, bytes: &[u8]) -> Result<u64, Failure> {
-        if let Err(error) = self.file.write_all_at(bytes, self.at) {
-            self.back_to(self.at);
-            return at(&self.path, Err(error));
+        if let Err(error) = self.file.write_all_at(bytes, self.length) {
+            self.truncate(self.length);
+            return with_path(&self.path, Err(error));
         }
-        self.at += bytes.len() as u64;
-        Ok(self.at - bytes.len() as u64)
+        self.length += bytes.len() as u64;
+        Ok(self.length - bytes.len() as u64)
     }
 
-    /// Takes back what lies behind a place: bytes that nobody names would be taken for events whose
-    /// names were torn off.
-    fn back_to(&mut self, place: u64) {
-        self.at = place;
-        let _ = self.file.set_len(place);
+    /// Truncates the file: bytes that no commit names would be read as events without names.
+    fn truncate(&mut self, length: u64) {
+        self.length = length;
+        let _ = self.file.set_len(length);
     }
 }
 
-/// The files of one image.
+/// The open files of one process.
 #[derive(Debug)]
 pub struct Files {
     folder: PathBuf,
     reader: Option<u32>,
     quota: Option<Arc<Quota>>,
-    tape: Growing,
-    trace: Option<Growing>,
-    /// How the trace is stored now, and how it is to be stored once it is large.
+    tape: AppendFile,
+    trace: Option<AppendFile>,
+    /// Codec of the trace now, and codec and level of a large trace.
     codec: Codec,
-    later: (Codec, i32),
+    final_codec: (Codec, i32),
     packed: Vec<u8>,
     framed: Vec<u8>,
-    /// See [`sync::wrote`].
+    /// Round of the pending synchronization: see [`sync::wrote`].
     round: u64,
-    /// The first of these rounds.
+    /// The first round in which these files were written.
     first_round: u64,
     has_end: bool,
 }
 
-/// Writes a record's commit: packs columns and bytes, and says where they lie.
+/// Compresses the bytes of a chunk and completes its commit with their offset, length and checksum.
 fn pack(chunk: &mut Chunk, codec: (Codec, i32), offset: u64, packed: &mut Vec<u8>) -> io::Result<()> {
     packed.clear();
     codec.0.pack(&chunk.plain, codec.1, packed)?;
@@ -112,19 +113,22 @@ fn column(kind: u8, plain: &[u8], codec: (Codec, i32)) -> io::Result<Column> {
 }
 
 impl Files {
-    /// Creates tape and, with the first chunk, trace.
+    /// Creates the tape. The trace is created with the first chunk.
+    ///
+    /// # Errors
+    /// The path and the error of the file that could not be created.
     pub fn open(session: &Session) -> Result<Files, Failure> {
         let folder = session.folder.clone();
         let mut framed = Vec::new();
         tape::Writer::file_header(&mut framed);
         tape::Writer::default().record(&Record::Process(session.process.clone()), &mut framed);
         if session.options.folds {
-            at(&folder, crate::process::make_folder(&folder, session.options.reader))?;
+            with_path(&folder, crate::process::make_folder(&folder, session.options.reader))?;
         }
         let reader = session.options.reader;
-        let mut tape = Growing::create(folder.join(TAPE), reader)?;
+        let mut tape = AppendFile::create(folder.join(TAPE), reader)?;
         tape.append(&framed)?;
-        let later = (session.options.codec, session.options.level);
+        let final_codec = (session.options.codec, session.options.level);
         Ok(Files {
             folder,
             reader,
@@ -132,7 +136,7 @@ impl Files {
             tape,
             trace: None,
             codec: Codec::Plain,
-            later,
+            final_codec,
             packed: Vec::new(),
             framed,
             round: 0,
@@ -146,6 +150,9 @@ impl Files {
     }
 
     /// Appends records to the tape.
+    ///
+    /// # Errors
+    /// The path and the error of the tape.
     pub fn records(&mut self, records: &[Record]) -> Result<(), Failure> {
         if records.is_empty() {
             return Ok(());
@@ -160,7 +167,7 @@ impl Files {
 
     fn wrote(&mut self, bytes: usize) {
         self.quota.iter().for_each(|quota| quota.count(bytes as u64));
-        let files = self.trace.iter().chain([&self.tape]).map(|growing| &growing.file);
+        let files = self.trace.iter().chain([&self.tape]).map(|append_file| &append_file.file);
         sync::wrote(&mut self.round, bytes, files);
         if self.first_round == 0 {
             self.first_round = self.round;
@@ -168,64 +175,67 @@ impl Files {
     }
 
     /// Appends a chunk: its bytes to the trace, then its commit to the tape.
+    ///
+    /// # Errors
+    /// The path and the error of the file that could not be written. Both files are as before.
     pub fn chunk(&mut self, chunk: &mut Chunk) -> Result<(), Failure> {
-        if self.codec != self.later.0 && chunk.commit.plain_offset + chunk.commit.plain_length > PLAIN_LIMIT {
+        if self.codec != self.final_codec.0 && chunk.commit.plain_offset + chunk.commit.plain_length > PLAIN_LIMIT {
             self.compress().inspect_err(|_| {
-                let half_done = [self.trace_path(self.later.0), self.folder.join(format!("{TAPE}.tmp"))];
+                let half_done = [self.trace_path(self.final_codec.0), self.folder.join(format!("{TAPE}.tmp"))];
                 half_done.iter().for_each(|path| drop(std::fs::remove_file(path)));
             })?;
         }
-        let codec = if self.codec == Codec::Plain { (Codec::Plain, 0) } else { self.later };
+        let codec = if self.codec == Codec::Plain { (Codec::Plain, 0) } else { self.final_codec };
         let path = self.trace_path(self.codec);
         let trace = match &mut self.trace {
             Some(trace) => trace,
             none => {
                 self.round = 0;
-                none.insert(Growing::create(path, self.reader)?)
+                none.insert(AppendFile::create(path, self.reader)?)
             }
         };
-        let start = trace.at;
-        at(&trace.path, pack(chunk, codec, start, &mut self.packed))?;
+        let start = trace.length;
+        with_path(&trace.path, pack(chunk, codec, start, &mut self.packed))?;
         trace.append(&self.packed)?;
         chunk.commit.columns.clear();
         for (kind, plain) in chunk.columns.iter().filter(|(kind, plain)| *kind == COLUMN_PREVIOUS || !plain.is_empty())
         {
-            // Columns are our own in any case: the plain trace is for another reader.
-            let column = at(&self.tape.path, column(*kind, plain, self.later))?;
+            // Columns are always compressed: only the trace has another reader.
+            let column = with_path(&self.tape.path, column(*kind, plain, self.final_codec))?;
             chunk.commit.columns.push(column);
         }
         let (first_tick, last_tick) = (chunk.commit.first_tick, chunk.commit.last_tick);
         let result = self.records(&[Record::Chunk(std::mem::take(&mut chunk.commit))]);
         (chunk.commit.first_tick, chunk.commit.last_tick) = (first_tick, last_tick);
         if let (Err(_), Some(trace)) = (&result, &mut self.trace) {
-            trace.back_to(start);
+            trace.truncate(start);
         }
         self.wrote(self.packed.len());
         result
     }
 
-    /// The trace has outgrown the plain file: from here on it is compressed.
+    /// Converts the trace to a compressed file, since it has exceeded [`PLAIN_LIMIT`].
     fn compress(&mut self) -> Result<(), Failure> {
-        let later = self.later.0;
+        let final_codec = self.final_codec.0;
         let Some(plain) = &self.trace else {
-            self.codec = later;
+            self.codec = final_codec;
             return Ok(());
         };
-        let bytes = at(&plain.path, std::fs::read(&plain.path))?;
-        let old_tape = at(&self.tape.path, std::fs::read(&self.tape.path))?;
-        let mut trace = Growing::create(self.trace_path(later), self.reader)?;
-        let mut tape = Growing::create(self.folder.join(format!("{TAPE}.tmp")), self.reader)?;
+        let bytes = with_path(&plain.path, std::fs::read(&plain.path))?;
+        let old_tape = with_path(&self.tape.path, std::fs::read(&self.tape.path))?;
+        let mut trace = AppendFile::create(self.trace_path(final_codec), self.reader)?;
+        let mut tape = AppendFile::create(self.folder.join(format!("{TAPE}.tmp")), self.reader)?;
         let mut framed = Vec::new();
         tape::Writer::file_header(&mut framed);
         let mut writer = tape::Writer::default();
-        let mut reader = at(&self.tape.path, tape::Reader::new(&old_tape).map_err(io::Error::other))?;
+        let mut reader = with_path(&self.tape.path, tape::Reader::new(&old_tape).map_err(io::Error::other))?;
         loop {
             match reader.step() {
                 Step::Record(_, Record::Chunk(commit)) => {
                     let from = commit.stored_offset as usize;
                     let plain = bytes.get(from..from + commit.stored_length as usize).unwrap_or_default().to_vec();
                     let mut chunk = Chunk { commit, plain, ..Chunk::default() };
-                    at(&trace.path, pack(&mut chunk, self.later, trace.at, &mut self.packed))?;
+                    with_path(&trace.path, pack(&mut chunk, self.final_codec, trace.length, &mut self.packed))?;
                     trace.append(&self.packed)?;
                     writer.record(&Record::Chunk(chunk.commit), &mut framed);
                 }
@@ -236,36 +246,42 @@ impl Files {
         }
         tape.append(&framed)?;
         if self.first_round != 0 && sync::was_taken(self.first_round) {
-            // What the old ones hold may be on the disk already, and must not be lost with them.
-            at(&trace.path, trace.file.sync_data())?;
-            at(&tape.path, tape.file.sync_data())?;
+            // The data of the old files may be on the disk already, and must not be lost with them.
+            with_path(&trace.path, trace.file.sync_data())?;
+            with_path(&tape.path, tape.file.sync_data())?;
         }
         let path = self.folder.join(TAPE);
-        at(&path, std::fs::rename(&tape.path, &path))?;
+        with_path(&path, std::fs::rename(&tape.path, &path))?;
         tape.path = path;
-        // From here on the new files hold; a plain file that stays is one too many and no more.
+        // From here on the new files are valid; an uncompressed file that remains does no harm.
         let _ = std::fs::remove_file(&plain.path);
-        (self.codec, self.tape, self.trace, self.round) = (later, tape, Some(trace), 0);
+        (self.codec, self.tape, self.trace, self.round) = (final_codec, tape, Some(trace), 0);
         Ok(())
     }
 
-    /// Puts a file in the place of another, whole.
-    fn replace(&mut self, name: &str, bytes: &[u8]) -> Result<Growing, Failure> {
+    /// Replaces a file atomically.
+    fn replace(&mut self, name: &str, bytes: &[u8]) -> Result<AppendFile, Failure> {
         let (path, temporary) = (self.folder.join(name), self.folder.join(format!("{name}.tmp")));
-        let mut file = Growing::create(temporary, self.reader)?;
+        let mut file = AppendFile::create(temporary, self.reader)?;
         file.append(bytes)?;
-        at(&file.path, file.file.sync_data())?;
-        at(&path, std::fs::rename(&file.path, &path))?;
+        with_path(&file.path, file.file.sync_data())?;
+        with_path(&path, std::fs::rename(&file.path, &path))?;
         file.path = path;
         Ok(file)
     }
 
-    /// Writes the profile anew.
+    /// Replaces the profile.
+    ///
+    /// # Errors
+    /// The path and the error of the profile.
     pub fn profile(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.replace(PROFILE, bytes).map(drop)
     }
 
-    /// Writes the tape anew.
+    /// Replaces the tape by these records.
+    ///
+    /// # Errors
+    /// The path and the error of the tape.
     pub fn whole(&mut self, records: &[Record]) -> Result<(), Failure> {
         let mut framed = Vec::new();
         tape::Writer::file_header(&mut framed);
@@ -275,14 +291,17 @@ impl Files {
         Ok(())
     }
 
-    /// The end mark belongs to no chunk; the tape's last record says that all is there, so it comes
-    /// last.
+    /// Appends the end mark of the trace, which belongs to no chunk. It is written before the last
+    /// record of the tape, which states that everything is stored.
+    ///
+    /// # Errors
+    /// The path and the error of the trace.
     pub fn end_mark(&mut self) -> Result<(), Failure> {
         self.packed.clear();
-        let codec = if self.codec == Codec::Plain { (Codec::Plain, 0) } else { self.later };
+        let codec = if self.codec == Codec::Plain { (Codec::Plain, 0) } else { self.final_codec };
         if let Some(trace) = self.trace.as_mut().filter(|_| !self.has_end) {
             let mark = formats::mtrc::layout::MAGIC;
-            at(&trace.path, codec.0.pack(mark, codec.1, &mut self.packed))?;
+            with_path(&trace.path, codec.0.pack(mark, codec.1, &mut self.packed))?;
             trace.append(&self.packed)?;
             self.has_end = true;
         }

@@ -1,4 +1,5 @@
-//! The heartbeat: by it the programs know that their recorder runs, and go on waiting for it.
+//! The heartbeat, which shows the programs that their recorder runs, so that they continue to wait
+//! for it.
 
 use crate::clock::Clock;
 use crate::session::SessionId;
@@ -8,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
-/// Longest time between two beats while the drain works. A program that waits gives up when it sees
-/// none for [`wire::limits::WAIT_MS`], so there is a margin for a machine whose processors are
-/// shared by many.
+/// Maximum time between two beats while the drain works. A program that waits gives up when it sees
+/// none for [`wire::limits::WAIT_MS`]. This leaves a margin for a machine whose CPUs are shared by
+/// many processes.
 pub const BEAT: Duration = Duration::from_millis(5);
 
 /// Writes the heartbeat of all processes.
@@ -22,23 +23,23 @@ pub struct Heart {
 }
 
 impl Heart {
-    /// A heart that beats for no process yet.
+    /// Creates a heartbeat for no process yet.
     pub fn new(clock: Clock) -> Heart {
         Heart { clock, areas: Vec::new(), last: Cell::new(Instant::now()) }
     }
 
-    /// Beats for this process from now on.
+    /// Adds the area of a process.
     pub fn add(&mut self, id: SessionId, area: Arc<Mapping>) {
         self.areas.push((id, area));
     }
 
-    /// Beats no longer for this process.
+    /// Removes the area of a process.
     pub fn remove(&mut self, id: SessionId) {
         self.areas.retain(|(known, _)| *known != id);
     }
 
     /// Writes a time of the recorder's clock into all headers. Programs that may not read a clock
-    /// take their timestamps from there.
+    /// use it for their timestamps.
     pub fn beat(&self, now: u64) {
         self.last.set(Instant::now());
         for (_, area) in &self.areas {
@@ -46,7 +47,8 @@ impl Heart {
         }
     }
 
-    /// Beats when [`BEAT`] has passed since the last time. Long work calls this again and again.
+    /// Writes the heartbeat when [`BEAT`] has passed since the last time. Long work calls this
+    /// repeatedly.
     pub fn keep_beating(&self) {
         if self.last.get().elapsed() >= BEAT {
             self.beat(self.clock.now());
@@ -60,10 +62,10 @@ mod tests {
     use crate::options::Options;
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// Long work that only calls `keep_beating` shows life, for each process and no longer than it
-    /// is served.
+    /// Long work that only calls `keep_beating` updates the heartbeat of each process until the
+    /// process is removed.
     #[test]
-    fn long_work_shows_life() {
+    fn long_work_updates_the_heartbeat() {
         let clock = Clock::choose();
         let params = Options { slots: 8, ..Options::default() }.params(u64::MAX, None).unwrap_or_default();
         let areas =

@@ -1,5 +1,5 @@
-//! `heaptape record -- PROG`: runs a program and records it. For its parent nothing changes: its
-//! input, output, terminal, signals and exit status are the program's own.
+//! `heaptape record -- PROG`: runs a program and records it. For the parent of the command nothing
+//! changes: input, output, terminal, signals and exit status are the program's own.
 
 use crate::crash::{self, Destination};
 use crate::options::Options;
@@ -9,7 +9,7 @@ use crate::sanitizer;
 use crate::session::End;
 use crate::signals::Signals;
 use crate::socket_dir::SocketDir;
-use crate::spawn::{self, Held, Kept, Program};
+use crate::spawn::{self, ExecAttributes, HeldChild, Program};
 use crate::store::Sums;
 use crate::survivor::Survivor;
 use crate::symbols::Work;
@@ -26,103 +26,106 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use wire::limits::{ENV_ATTACH_MS, ENV_SOCKET, RECORD_ATTACH_MS};
 
-/// What to run, and how.
+/// What to run, and how to record it.
 #[derive(Debug)]
 pub struct Launch {
-    /// The program, as a shell would look for it.
+    /// The program: a path, or a name to find in PATH.
     pub program: OsString,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<OsString>,
-    /// Where the recording goes; by default `heaptape.PROG.PID` in the working directory.
+    /// Folder of the recording; by default `heaptape.PROG.PID` in the working directory.
     pub dir: Option<PathBuf>,
-    /// The preload library.
+    /// Path of the preload library.
     pub library: PathBuf,
-    /// What was chosen.
+    /// How the program is recorded.
     pub options: Options,
-    /// Whether the recorder is a process of its own, which outlives the caller: for a caller that
-    /// has one thread.
-    pub apart: bool,
-    /// Whether to stay until all recorded processes have ended.
+    /// Whether the recorder is a process of its own, which survives the caller. The caller must
+    /// have one thread.
+    pub separate: bool,
+    /// Whether to wait until all recorded processes have ended.
     pub wait: bool,
-    /// How names are looked up that the recording is to keep, with a recorder of its own process.
+    /// How function names are looked up that the recording stores; only used with a separate
+    /// recorder.
     pub symbols: Option<Work>,
 }
 
-/// A recorded run.
+/// The outcome of a recorded run.
 #[derive(Debug)]
 pub struct Finished {
-    /// The recording.
+    /// Folder of the recording.
     pub dir: PathBuf,
-    /// What is in it.
+    /// Contents of the recording.
     pub outcome: Outcome,
-    /// The program's exit code, or 128 + N when signal N ended it.
+    /// Exit code of the program, or 128 + N when signal N ended it.
     pub status: u8,
-    /// Why the program itself is not in the recording.
+    /// Why the program itself is not in the recording; `None` if it is.
     pub unrecorded: Option<String>,
-    /// The recorder, which may still be waiting for names: dropping this waits for it.
+    /// The recorder, which may still be waiting for function names. Its drop waits for it.
     pub recorder: Option<Survivor>,
 }
 
-/// The program was not run.
+/// An error because of which the program was not run.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub struct Refused {
-    /// Why, in one line.
+pub struct LaunchError {
+    /// The error message, in one line.
     pub message: String,
-    /// The exit code that belongs to it: 127 no such program, 126 one that cannot be run, 2
-    /// anything else.
+    /// Exit code of the command: 127 for a program that does not exist, 126 for one that cannot be
+    /// run, 2 for any other error.
     pub status: u8,
-    /// The program, when it can run without being recorded: no further process may be started here.
-    pub bare: Option<Box<Bare>>,
+    /// The program, when it can run without being recorded because no further process could be
+    /// started.
+    pub unrecorded: Option<Box<UnrecordedProgram>>,
 }
 
-impl Refused {
-    /// A refusal after which nothing is run.
-    pub fn new(message: String, status: u8) -> Refused {
-        Refused { message, status, bare: None }
+impl LaunchError {
+    /// Creates an error after which nothing is run.
+    pub fn new(message: String, status: u8) -> LaunchError {
+        LaunchError { message, status, unrecorded: None }
     }
 }
 
-/// A program that takes the command's place.
+/// A program that replaces the command and runs without being recorded.
 #[derive(Debug)]
-pub struct Bare {
+pub struct UnrecordedProgram {
     program: Program,
-    kept: Kept,
+    attributes: ExecAttributes,
 }
 
-impl Bare {
-    /// Replaces this process by the program. Returns the error if there was one.
+impl UnrecordedProgram {
+    /// Replaces this process by the program. Returns only if that fails.
     pub fn run(&self) -> io::Error {
-        self.program.exec(&self.kept)
+        self.program.exec(&self.attributes)
     }
 }
 
-/// A refusal because of a file.
-pub fn refuse(path: &Path, error: &io::Error) -> Refused {
-    Refused::new(format!("{}: {error}", path.display()), 2)
+/// Creates an error about a path.
+pub fn path_error(path: &Path, error: &io::Error) -> LaunchError {
+    LaunchError::new(format!("{}: {error}", path.display()), 2)
 }
 
-/// Makes the recording's folder.
-fn make_dir(launch: &Launch, name: &str, pid: u32) -> Result<PathBuf, Refused> {
-    const MOST: u32 = 100;
-    for number in 1..=MOST {
+/// Creates the folder of the recording.
+fn make_dir(launch: &Launch, name: &str, pid: u32) -> Result<PathBuf, LaunchError> {
+    const MAX_NUMBER: u32 = 100;
+    for number in 1..=MAX_NUMBER {
         let path = launch.dir.clone().unwrap_or_else(|| {
             let suffix = if number == 1 { String::new() } else { format!(".{number}") };
             PathBuf::from(format!("heaptape.{name}.{pid}{suffix}"))
         });
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(refuse(&path, &error)),
-            Err(_) if launch.dir.is_none() && number < MOST => {}
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(path_error(&path, &error)),
+            Err(_) if launch.dir.is_none() && number < MAX_NUMBER => {}
             Err(_) => {
-                let message = format!("{} exists already; give another folder with -o", path.display());
-                return Err(Refused::new(message, 2));
+                let message = format!("{} exists already: choose another folder with -o", path.display());
+                return Err(LaunchError::new(message, 2));
             }
         }
     }
-    Err(Refused::new("no name for the recording is free; give one with -o".into(), 2))
+    Err(LaunchError::new("all default names for the recording exist: choose a folder with -o".into(), 2))
 }
 
+/// Returns the value of `LD_PRELOAD`: the library, then what the variable held before.
 fn preload(library: &Path) -> OsString {
     let mut value = library.as_os_str().to_owned();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -132,22 +135,25 @@ fn preload(library: &Path) -> OsString {
     value
 }
 
-/// Runs the program recorded.
-pub fn record(launch: Launch) -> Result<Finished, Refused> {
+/// Runs a program, records it, and waits for its end.
+///
+/// # Errors
+/// Why the program was not run, or was not recorded.
+pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     let name = Path::new(&launch.program).file_name().unwrap_or(OsStr::new("program"));
     let name = sanitised(name.as_bytes());
-    let inherited = if launch.apart { spawn::inherited() } else { Vec::new() };
+    let inherited = if launch.separate { spawn::inherited() } else { Vec::new() };
     let sockets = SocketDir::make()?;
-    let refuse_program = |error: &io::Error| {
+    let program_error = |error: &io::Error| {
         let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-        Refused::new(
+        LaunchError::new(
             format!("{}: {}", launch.program.to_string_lossy(), why_not_started(&launch.program, error)),
             status,
         )
     };
-    let plain = Program::new(&launch.program, &launch.arguments).map_err(|error| refuse_program(&error))?;
-    let sanitized = sanitizer::is_in(&find(&launch.program));
-    let mut program = plain.clone();
+    let unrecorded = Program::new(&launch.program, &launch.arguments).map_err(|error| program_error(&error))?;
+    let sanitized = sanitizer::is_sanitized(&find(&launch.program));
+    let mut program = unrecorded.clone();
     if !sanitized {
         let attach_ms = std::env::var_os(ENV_ATTACH_MS).unwrap_or_else(|| RECORD_ATTACH_MS.to_string().into());
         let variables = [
@@ -156,21 +162,21 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
             (ENV_ATTACH_MS, attach_ms),
         ];
         for (name, value) in variables {
-            program.set(name, &value).map_err(|error| refuse_program(&error))?;
+            program.set(name, &value).map_err(|error| program_error(&error))?;
         }
     }
-    let mut signals = Signals::hold().map_err(|error| Refused::new(format!("signals: {error}"), 2))?;
-    let kept = Kept::take(signals.mask, signals.ignores_child);
-    let bare = |refused: Refused, error: &io::Error| match error.raw_os_error() {
+    let mut signals = Signals::block_all().map_err(|error| LaunchError::new(format!("signals: {error}"), 2))?;
+    let attributes = ExecAttributes::capture(signals.mask, signals.ignores_child);
+    let or_unrecorded = |failed: LaunchError, error: &io::Error| match error.raw_os_error() {
         Some(EAGAIN) => {
-            let bare = Bare { program: plain.clone(), kept: kept.clone() };
-            Refused { bare: Some(Box::new(bare)), ..refused }
+            let program = UnrecordedProgram { program: unrecorded.clone(), attributes: attributes.clone() };
+            LaunchError { unrecorded: Some(Box::new(program)), ..failed }
         }
-        _ => refused,
+        _ => failed,
     };
-    let held = Held::start(&program, &kept).map_err(|error| bare(refuse_program(&error), &error))?;
+    let held = HeldChild::start(&program, &attributes).map_err(|error| or_unrecorded(program_error(&error), &error))?;
     let pid = held.pid;
-    let process = sys::process(pid).map_err(|error| refuse_program(&error.into()))?;
+    let process = sys::process(pid).map_err(|error| program_error(&error.into()))?;
     signals.start(sys::fd(&process));
     let dir = make_dir(&launch, &name, pid)?;
     let command: Vec<String> = std::iter::once(&launch.program)
@@ -182,35 +188,36 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         sockets.socket(),
         launch.options.clone(),
         command,
-        (launch.apart, launch.symbols),
+        launch.separate,
+        launch.symbols,
         &inherited,
     );
     let survivor = survivor.map_err(|error| {
         let _ = std::fs::remove_dir_all(&dir);
-        bare(refuse(&dir, &error), &error)
+        or_unrecorded(path_error(&dir, &error), &error)
     })?;
-    if launch.apart {
+    if launch.separate {
         spawn::close_inherited(&inherited, false);
     }
     if let Err(error) = held.release() {
-        survivor.never_mind();
+        survivor.program_not_started();
         let _ = std::fs::remove_dir_all(&dir);
-        return Err(refuse_program(&error));
+        return Err(program_error(&error));
     }
     let _crash_report = Destination::of(&dir);
     let status = loop {
         crash::panic_if_requested();
         sys::wait_readable(&[signals.descriptor(), sys::fd(&process)]);
-        signals.pass_on(sys::fd(&process), pid, survivor.pid());
+        signals.forward(sys::fd(&process), pid, survivor.pid());
         match spawn::child_status(pid) {
             Ok(None) => {}
             Ok(Some(status)) if WIFSTOPPED(status) => {
-                // The parent of the command sees it stopped as the program is; the survivor
-                // process wakes it when the program goes on.
-                if launch.apart {
-                    survivor.stopped(pid);
+                // The parent of the command sees it stopped like the program. The survivor process
+                // continues it when the program continues.
+                if launch.separate {
+                    survivor.command_stopped(pid);
                     spawn::stop(WSTOPSIG(status));
-                    survivor.resumed();
+                    survivor.command_continued();
                 }
             }
             Ok(Some(status)) => break status,
@@ -221,15 +228,15 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     let end = End::of_status(status);
     let why = sanitized
         .then(|| "it was built with a sanitizer, which must be loaded first; build it without one to record it".into());
-    survivor.ended(pid, status, &find(&launch.program), why, launch.wait);
-    let said = loop {
+    survivor.program_ended(pid, status, &find(&launch.program), why, launch.wait);
+    let summary = loop {
         sys::wait_readable(&[signals.descriptor(), survivor.descriptor()]);
         if sys::is_readable(survivor.descriptor()) {
             break survivor.finish();
         }
-        // The program is gone; what remains to be stopped is the waiting.
-        if signals.asks_for_end() && launch.wait {
-            survivor.enough();
+        // The program has ended: a signal now stops the wait for other processes.
+        if signals.has_end_request() && launch.wait {
+            survivor.stop_waiting();
         }
     };
     let mut outcome = Outcome {
@@ -238,10 +245,11 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
         sums: Sums::default(),
         still_running: Vec::new(),
     };
-    let unrecorded = match said {
-        Some(said) => {
-            (outcome.sums, outcome.errors, outcome.still_running) = (said.sums(), said.errors, said.still_running);
-            said.unrecorded
+    let unrecorded = match summary {
+        Some(summary) => {
+            (outcome.sums, outcome.errors, outcome.still_running) =
+                (summary.sums(), summary.errors, summary.still_running);
+            summary.unrecorded
         }
         None => {
             let why = crash::report_of(&dir).map_or_else(
@@ -261,13 +269,16 @@ pub fn record(launch: Launch) -> Result<Finished, Refused> {
     Ok(Finished { dir, outcome, status: status as u8, unrecorded, recorder: Some(survivor) })
 }
 
-/// What `recording.json` says; nothing when it could not be written.
+/// Reads `recording.json`; returns an empty recording when it could not be written.
 fn read_recording(dir: &Path) -> Recording {
     std::fs::read(dir.join(RECORDING)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
-/// What came of a recording whose command was killed: waits for its recorder, if that is still at
-/// work.
+/// Waits for the recorder of a recording whose command was killed, if it still runs, and returns
+/// the outcome.
+///
+/// # Errors
+/// When the lock of the recording cannot be taken.
 pub fn resume(dir: &Path) -> io::Result<Finished> {
     crate::survivor::wait_for_end(dir)?;
     let recording = read_recording(dir);
@@ -279,13 +290,13 @@ pub fn resume(dir: &Path) -> io::Result<Finished> {
     };
     let mut errors = Vec::new();
     if recording.ended_unix_ns.is_none() {
-        errors.push(format!("{}: its recorder is gone: what it had written can be read", dir.display()));
+        errors.push(format!("{}: its recorder ended early: the recording is truncated", dir.display()));
     }
     let outcome = Outcome { recording, errors, sums: Sums::default(), still_running: Vec::new() };
     Ok(Finished { dir: dir.to_owned(), outcome, status, unrecorded: None, recorder: None })
 }
 
-/// Why a program could not be started, in words that name what is missing.
+/// Returns why a program could not be started, with the name of what is missing.
 fn why_not_started(program: &OsStr, error: &io::Error) -> String {
     if error.kind() != io::ErrorKind::NotFound {
         return error.to_string();
@@ -298,17 +309,17 @@ fn why_not_started(program: &OsStr, error: &io::Error) -> String {
     }
 }
 
-/// The file that a shell would run.
+/// Returns the file that a shell would run.
 fn find(program: &OsStr) -> PathBuf {
     if program.as_bytes().contains(&b'/') {
         return program.into();
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).map(|place| place.join(program));
-    let is_program = |place: &PathBuf| {
-        std::fs::metadata(place).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    let mut candidates = std::env::split_paths(&path).map(|folder| folder.join(program));
+    let is_program = |path: &PathBuf| {
+        std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
     };
-    places.into_iter().find(is_program).unwrap_or_else(|| program.into())
+    candidates.find(is_program).unwrap_or_else(|| program.into())
 }
 
 #[cfg(test)]
@@ -316,10 +327,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_and_judged() {
+    fn programs_are_found_and_classified() {
         assert_eq!(find(OsStr::new("/a/b")), Path::new("/a/b"));
         let shell = find(OsStr::new("sh"));
         assert!(shell.is_absolute() && tree::why_not(&shell).is_none());
-        assert!(!sanitizer::is_in(&shell));
+        assert!(!sanitizer::is_sanitized(&shell));
     }
 }

@@ -1,9 +1,9 @@
-//! Calls in order -> what they did to the live blocks: allocation indexes, halves of resizes
-//! joined, frees matched.
+//! Translates calls in order to effects on the live blocks: assigns allocation indexes, joins the
+//! halves of resizes, matches frees.
 //!
-//! Every effect stands for one record of the trace (or one unmatched free), in order. The trace
-//! that they make is always legal: an index is allocated before it is resized or freed, and no
-//! address is live twice.
+//! Every effect is one record of the trace (or one unmatched free), in order. The resulting trace
+//! is always valid: an index is allocated before it is resized or freed, and no address is live
+//! twice.
 
 use crate::index::{Block, Index};
 use crate::journal::Journal;
@@ -13,74 +13,74 @@ use wire::Op;
 /// A call, or half of a resize, with its stack resolved.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// What.
+    /// The operation.
     pub op: Op,
-    /// Thread number.
+    /// Number of the thread.
     pub thread: u32,
-    /// Site; 0 for none.
+    /// Number of the site; 0 for none.
     pub site: u32,
-    /// The block.
+    /// Address of the block.
     pub address: u64,
-    /// Requested bytes.
+    /// Requested size in bytes.
     pub size: u64,
-    /// Bytes that it stands for when sampled.
+    /// Number of bytes that a sampled block represents.
     pub weight: u64,
-    /// When; never before the call before.
+    /// Time of the call. Never before that of the previous call.
     pub tick: u64,
 }
 
-/// What a record of the trace says.
+/// The kind of a record of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `A`: a block of our own.
+    /// `A`: allocation of a block by this process.
     Alloc,
-    /// `R` of a block of our own.
+    /// `R`: resize of a block that this process allocated.
     Resize,
-    /// `F` of a block of our own.
+    /// `F`: free of a block that this process allocated.
     Free,
-    /// `A` in hindsight: a block got from the parent by fork, or one never seen, is about to be
+    /// `A`, added later: a block that was inherited from the parent, or never seen, is about to be
     /// freed or resized.
     Inherited,
-    /// `R` of such a block.
+    /// `R` of an inherited or unknown block.
     ForeignResize,
-    /// `F` of such a block.
+    /// `F` of an inherited block.
     ForeignFree,
-    /// `F` in hindsight: the address was allocated again, so a free was not seen.
+    /// `F`, added later: the address was allocated again, so a free was not seen.
     Implied,
-    /// No record: a free of an address that is not known.
+    /// No record: a free of an unknown address.
     Unmatched,
 }
 
-/// One record of the trace that is not simply what a call did.
+/// One record of the trace that is not the usual effect of its call.
 #[derive(Clone, Copy, Debug)]
 pub struct Effect {
-    /// What it says.
+    /// Kind of the record.
     pub kind: Kind,
-    /// An [`Entry`] number.
+    /// Number of the C function: an [`Entry`].
     pub entry: u8,
-    /// Allocation index.
+    /// Allocation index of the block.
     pub index: u64,
-    /// What the block was before.
+    /// The block before the call.
     pub old: Block,
-    /// Block, site, thread and tick.
+    /// Address, size, site, thread and time.
     pub call: Call,
 }
 
-/// What a call did, when it did the usual.
+/// The effect of a call, when it is the usual one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// An allocation with this index.
+    /// The call allocated a block with this index.
     Alloc(u64),
-    /// A resize of this block.
+    /// The call resized this block.
     Resize(Block),
-    /// A free of this block.
+    /// The call freed this block.
     Free(Block),
-    /// Nothing, or something else: see the effects.
+    /// The call had no effect, or those that were appended to the list.
     Else,
 }
 
 impl Done {
-    /// The effect of a call that did the usual.
+    /// Returns the effect of a call that had the usual one.
     pub fn effect(self, call: &Call) -> Option<Effect> {
         match self {
             Done::Alloc(index) => Some(call.effect(Kind::Alloc, index, Block::default())),
@@ -91,14 +91,16 @@ impl Done {
     }
 }
 
-/// Ticks by which clocks of two processors may disagree; measured inversions were below 300.
-const SKEW: u64 = 4096;
-/// Open resizes of one thread (signal handlers nest them); more is a lie.
-const MOST_OPEN: usize = 64;
-/// Frees waiting for their allocation; a client whose threads' clocks agree has none.
-const MOST_HELD: usize = 256;
+/// Maximum difference between the clocks of two CPUs, in ticks; measured inversions were below 300.
+const CLOCK_SKEW: u64 = 4096;
+/// Maximum number of open resizes of one thread (signal handlers nest them). Only a hostile client
+/// has more.
+const MAX_OPEN_RESIZES: usize = 64;
+/// Maximum number of frees that wait for their allocation. A client whose threads' clocks agree has
+/// none.
+const MAX_EARLY_FREES: usize = 256;
 
-/// Where a block came from.
+/// The origin of a block that is being resized.
 #[derive(Clone, Copy, Debug)]
 enum Origin {
     Own(Block),
@@ -107,57 +109,58 @@ enum Origin {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenResize {
     thread: u32,
     address: u64,
     origin: Origin,
 }
 
-/// A recent implied free: the real one may still come.
+/// A recent implied free, whose real one may still arrive.
 #[derive(Clone, Copy, Debug)]
-struct Implied {
+struct ImpliedFree {
     address: u64,
     thread: u32,
     tick: u64,
 }
 
-/// The live blocks of one image.
+/// The live blocks of one process.
 #[derive(Debug, Default)]
 pub struct Live {
     index: Index,
     journal: Journal,
-    /// What was got from the parent by fork: the parent's own, then what it had got itself.
+    /// Blocks that were inherited by fork: the parent's own, then those that the parent had
+    /// inherited itself.
     inherited: Vec<Index>,
     inherited_blocks: u64,
     inherited_bytes: u64,
     next_index: u64,
-    open: Vec<Open>,
-    held: Vec<Call>,
-    implied: Vec<Implied>,
-    /// Whether calls must be looked at one by one: something is held, may be excused, or was
-    /// inherited.
+    open_resizes: Vec<OpenResize>,
+    early_frees: Vec<Call>,
+    implied_frees: Vec<ImpliedFree>,
+    /// Whether calls need the slow path: a free is waiting, may be matched with an implied one, or
+    /// blocks were inherited.
     is_unusual: bool,
-    /// Frees and resizes of unknown addresses.
+    /// Number of frees and resizes of unknown addresses.
     pub unknown: u64,
-    /// Implied frees whose real one came late and was the same.
+    /// Number of implied frees whose real one arrived late.
     pub excused: u64,
-    /// Blocks of the parent that must have been freed unseen.
+    /// Number of inherited blocks that must have been freed unseen.
     pub inherited_implied: u64,
 }
 
-/// What a forked child starts with.
+/// The blocks with which a forked child starts.
 #[derive(Debug, Default)]
 pub struct Inheritance {
     indexes: Vec<Index>,
-    /// Blocks in them.
+    /// Number of inherited blocks.
     pub blocks: u64,
-    /// Their bytes.
+    /// Number of inherited bytes.
     pub bytes: u64,
-    /// Whether the parent's past reached back to the fork.
+    /// Whether the parent's journal reached back to the fork.
     pub exact: bool,
 }
 
-/// The tape's number of the C function that was called.
+/// Returns the tape's number of the C function that was called.
 #[inline(always)]
 pub fn entry(op: Op) -> u8 {
     match op {
@@ -174,39 +177,39 @@ impl Call {
 }
 
 impl Live {
-    /// Asks for the memory that a call for this address will need.
+    /// Prefetches the memory that a call for this address will need.
     #[inline(always)]
     pub fn prefetch(&self, address: u64) {
         self.index.prefetch(address);
     }
 
-    /// Blocks and bytes got from the parent and still there.
+    /// Returns the number of inherited blocks that are live, and their bytes.
     pub fn inherited(&self) -> (u64, u64) {
         (self.inherited_blocks, self.inherited_bytes)
     }
 
-    /// Allocation indexes given so far.
+    /// Returns the number of allocation indexes that were assigned.
     pub fn allocations(&self) -> u64 {
         self.next_index
     }
 
-    /// Live blocks of our own, open resizes apart.
+    /// Returns the live blocks of this process, without those whose resize is open.
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// Whether a block of our own lives there.
+    /// Returns whether a block of this process is live at an address.
     pub fn knows(&self, address: u64) -> bool {
         self.index.get(address).is_some()
     }
 
-    /// Gives the live blocks new indexes from 1 on, in the order of the old ones, for a trace that
-    /// begins with them; gives where each lies and what its index was. Blocks whose resize is under
-    /// way are among them.
+    /// Assigns new indexes from 1 on to the live blocks, in the order of the old ones, for a trace
+    /// that begins with them. Returns the address, the old index and the new block of each. Blocks
+    /// whose resize is open are included.
     pub fn renumber(&mut self) -> Vec<(u64, u64, Block)> {
         let mut all: Vec<(u64, u64, Block)> =
             self.index.iter().map(|(address, block)| (address, block.index, block)).collect();
-        let open = self.open.iter().filter_map(|open| match open.origin {
+        let open = self.open_resizes.iter().filter_map(|open| match open.origin {
             Origin::Own(block) => Some((open.address, block.index, block)),
             Origin::Inherited(_) | Origin::Unknown => None,
         });
@@ -215,8 +218,8 @@ impl Live {
         self.next_index = all.len() as u64;
         for ((address, old, block), index) in all.iter_mut().zip(1..) {
             block.index = index;
-            let held = |open: &&mut Open| matches!(open.origin, Origin::Own(block) if block.index == *old);
-            match self.open.iter_mut().find(held) {
+            let held = |open: &&mut OpenResize| matches!(open.origin, Origin::Own(block) if block.index == *old);
+            match self.open_resizes.iter_mut().find(held) {
                 Some(open) => open.origin = Origin::Own(*block),
                 None => drop(self.index.insert(*address, *block)),
             }
@@ -229,7 +232,8 @@ impl Live {
         self.next_index
     }
 
-    /// One call. Either it did the usual, or its effects are appended, in their order.
+    /// Applies one call. Returns its effect if it is the usual one; otherwise appends its effects
+    /// to `out`, in order.
     #[inline(always)]
     pub fn apply(&mut self, call: &Call, many_threads: bool, out: &mut Vec<Effect>) -> Done {
         if self.is_unusual {
@@ -243,7 +247,7 @@ impl Live {
                     return Done::Alloc(index);
                 }
                 Some(old) => {
-                    self.imply(call.address, old, call, out);
+                    self.imply_free(call.address, old, call, out);
                     out.push(call.effect(Kind::Alloc, index, Block::default()));
                 }
             }
@@ -253,7 +257,7 @@ impl Live {
                     self.journal.taken(call.tick, call.address, block);
                     return Done::Free(block);
                 }
-                None => self.free_other(call, many_threads, out),
+                None => self.free_unknown(call, many_threads, out),
             }
         } else {
             return self.resize(call, out);
@@ -261,14 +265,15 @@ impl Live {
         Done::Else
     }
 
-    /// The same while frees are held back, may be excused, or blocks were inherited.
+    /// Applies one call while frees are waiting, implied frees may be matched, or blocks were
+    /// inherited.
     fn apply_carefully(&mut self, call: &Call, many_threads: bool, out: &mut Vec<Effect>) -> Done {
-        self.give_up_held(call.tick.saturating_sub(SKEW), out);
+        self.drop_early_frees(call.tick.saturating_sub(CLOCK_SKEW), out);
         if call.op.is_alloc() {
             let index = self.new_index();
-            self.settle(call.address, Block { index, size: call.size, site: call.site }, call, out);
+            self.insert_block(call.address, Block { index, size: call.size, site: call.site }, call, out);
             out.push(call.effect(Kind::Alloc, index, Block::default()));
-            self.match_held(call, out);
+            self.match_early_free(call, out);
         } else if !call.op.is_free() {
             let done = self.resize(call, out);
             match done {
@@ -276,25 +281,26 @@ impl Live {
                 Done::Free(old) => out.push(call.effect(Kind::Free, old.index, old)),
                 Done::Alloc(_) | Done::Else => {}
             }
-        } else if !self.is_excused(call) {
+        } else if !self.matches_implied_free(call) {
             match self.index.remove(call.address) {
                 Some(block) => {
                     self.journal.taken(call.tick, call.address, block);
                     out.push(call.effect(Kind::Free, block.index, block));
                 }
-                None => self.free_other(call, many_threads, out),
+                None => self.free_unknown(call, many_threads, out),
             }
         }
-        self.is_unusual = !(self.held.is_empty() && self.implied.is_empty() && self.inherited.is_empty());
+        self.is_unusual = !(self.early_frees.is_empty() && self.implied_frees.is_empty() && self.inherited.is_empty());
         Done::Else
     }
 
-    /// Puts a block where the program has one now. Whatever is known to be there was freed unseen.
+    /// Inserts a block that the program has now. A block that is known at its address was freed
+    /// unseen.
     #[inline]
-    fn settle(&mut self, address: u64, block: Block, call: &Call, out: &mut Vec<Effect>) {
+    fn insert_block(&mut self, address: u64, block: Block, call: &Call, out: &mut Vec<Effect>) {
         match self.index.insert(address, block) {
             None => self.journal.put(call.tick, address),
-            Some(old) => self.imply(address, old, call, out),
+            Some(old) => self.imply_free(address, old, call, out),
         }
         if !self.inherited.is_empty()
             && let Some(_) = self.take_inherited(address)
@@ -304,26 +310,26 @@ impl Live {
     }
 
     #[cold]
-    fn imply(&mut self, address: u64, old: Block, call: &Call, out: &mut Vec<Effect>) {
+    fn imply_free(&mut self, address: u64, old: Block, call: &Call, out: &mut Vec<Effect>) {
         self.journal.taken(call.tick, address, old);
         self.journal.put(call.tick, address);
         let (index, call_of_it) = (old.index, Call { site: 0, address, size: 0, ..*call });
         out.push(Effect { kind: Kind::Implied, entry: Entry::Implied as u8, index, old, call: call_of_it });
         self.is_unusual = true;
-        self.implied.retain(|implied| implied.tick + SKEW >= call.tick);
-        if self.implied.len() < MOST_HELD {
-            self.implied.push(Implied { address, thread: call.thread, tick: call.tick });
+        self.implied_frees.retain(|implied| implied.tick + CLOCK_SKEW >= call.tick);
+        if self.implied_frees.len() < MAX_EARLY_FREES {
+            self.implied_frees.push(ImpliedFree { address, thread: call.thread, tick: call.tick });
         }
     }
 
-    /// Whether a free is the late real one of an implied free: another thread's, within the clocks'
-    /// skew.
-    fn is_excused(&mut self, call: &Call) -> bool {
-        self.implied.retain(|implied| implied.tick + SKEW >= call.tick);
-        let late = |implied: &Implied| implied.address == call.address && implied.thread != call.thread;
-        let found = self.implied.iter().position(late);
-        if let Some(place) = found {
-            self.implied.swap_remove(place);
+    /// Returns whether a free is the late real one of an implied free: that of another thread,
+    /// within the clock skew.
+    fn matches_implied_free(&mut self, call: &Call) -> bool {
+        self.implied_frees.retain(|implied| implied.tick + CLOCK_SKEW >= call.tick);
+        let late = |implied: &ImpliedFree| implied.address == call.address && implied.thread != call.thread;
+        let found = self.implied_frees.iter().position(late);
+        if let Some(index) = found {
+            self.implied_frees.swap_remove(index);
             self.excused += 1;
         }
         found.is_some()
@@ -336,8 +342,8 @@ impl Live {
         Some(block)
     }
 
-    /// Writes the allocation of a block that this image did not allocate.
-    fn introduce(&mut self, call: &Call, address: u64, size: u64, out: &mut Vec<Effect>) -> u64 {
+    /// Emits the allocation of a block that this process did not allocate, and returns its index.
+    fn add_unknown_block(&mut self, call: &Call, address: u64, size: u64, out: &mut Vec<Effect>) -> u64 {
         let index = self.new_index();
         let (old, call) = (Block::default(), Call { site: 0, address, size, weight: 0, ..*call });
         out.push(Effect { kind: Kind::Inherited, entry: Entry::Inherited as u8, index, old, call });
@@ -345,12 +351,12 @@ impl Live {
     }
 
     #[cold]
-    fn free_other(&mut self, call: &Call, may_come: bool, out: &mut Vec<Effect>) {
+    fn free_unknown(&mut self, call: &Call, may_come: bool, out: &mut Vec<Effect>) {
         if let Some(block) = self.take_inherited(call.address) {
-            let index = self.introduce(call, call.address, block.size, out);
+            let index = self.add_unknown_block(call, call.address, block.size, out);
             out.push(call.effect(Kind::ForeignFree, index, block));
-        } else if may_come && self.held.len() < MOST_HELD {
-            self.held.push(*call);
+        } else if may_come && self.early_frees.len() < MAX_EARLY_FREES {
+            self.early_frees.push(*call);
             self.is_unusual = true;
         } else {
             self.unknown += 1;
@@ -358,12 +364,12 @@ impl Live {
         }
     }
 
-    /// An allocation came: was its free seen already?
+    /// Matches an allocation with a free that was seen before it.
     #[cold]
-    fn match_held(&mut self, call: &Call, out: &mut Vec<Effect>) {
+    fn match_early_free(&mut self, call: &Call, out: &mut Vec<Effect>) {
         let early = |held: &Call| held.address == call.address && held.thread != call.thread;
-        if let Some(place) = self.held.iter().position(early) {
-            let free = Call { tick: call.tick, ..self.held.remove(place) };
+        if let Some(index) = self.early_frees.iter().position(early) {
+            let free = Call { tick: call.tick, ..self.early_frees.remove(index) };
             if let Some(block) = self.index.remove(call.address) {
                 self.journal.taken(call.tick, call.address, block);
                 out.push(free.effect(Kind::Free, block.index, block));
@@ -371,11 +377,11 @@ impl Live {
         }
     }
 
-    /// Frees before `tick` found no allocation.
+    /// Drops waiting frees from before `tick`, which have no allocation.
     #[cold]
-    fn give_up_held(&mut self, tick: u64, out: &mut Vec<Effect>) {
-        let gone = self.held.iter().take_while(|held| held.tick < tick).count();
-        for held in self.held.drain(..gone) {
+    fn drop_early_frees(&mut self, tick: u64, out: &mut Vec<Effect>) {
+        let gone = self.early_frees.iter().take_while(|held| held.tick < tick).count();
+        for held in self.early_frees.drain(..gone) {
             self.unknown += 1;
             out.push(held.effect(Kind::Unmatched, 0, Block::default()));
         }
@@ -390,22 +396,22 @@ impl Live {
                 }
                 None => self.take_inherited(call.address).map_or(Origin::Unknown, Origin::Inherited),
             };
-            if self.open.len() >= MOST_OPEN
-                && self.open.iter().filter(|open| open.thread == call.thread).count() >= MOST_OPEN
+            if self.open_resizes.len() >= MAX_OPEN_RESIZES
+                && self.open_resizes.iter().filter(|open| open.thread == call.thread).count() >= MAX_OPEN_RESIZES
             {
                 self.put_back(call.thread, call.tick, out);
             }
-            self.open.push(Open { thread: call.thread, address: call.address, origin });
+            self.open_resizes.push(OpenResize { thread: call.thread, address: call.address, origin });
             return Done::Else;
         }
-        let place = self.open.iter().rposition(|open| open.thread == call.thread);
-        let open = place.map(|place| self.open.remove(place));
-        let open = open.unwrap_or(Open { thread: call.thread, address: call.address, origin: Origin::Unknown });
+        let index = self.open_resizes.iter().rposition(|open| open.thread == call.thread);
+        let open = index.map(|index| self.open_resizes.remove(index));
+        let open = open.unwrap_or(OpenResize { thread: call.thread, address: call.address, origin: Origin::Unknown });
         match (call.op, open.origin) {
-            (Op::RESIZE_FAILED, _) => self.reopen(open, call, out),
+            (Op::RESIZE_FAILED, _) => self.undo_resize(open, call, out),
             (Op::RESIZE_FREED, Origin::Own(block)) => return Done::Free(block),
             (Op::RESIZE_FREED, Origin::Inherited(block)) => {
-                let index = self.introduce(call, open.address, block.size, out);
+                let index = self.add_unknown_block(call, open.address, block.size, out);
                 out.push(call.effect(Kind::ForeignFree, index, block));
             }
             (Op::RESIZE_FREED, Origin::Unknown) => {
@@ -414,7 +420,12 @@ impl Live {
             }
             (_, Origin::Own(old)) => {
                 let before = out.len();
-                self.settle(call.address, Block { index: old.index, size: call.size, site: call.site }, call, out);
+                self.insert_block(
+                    call.address,
+                    Block { index: old.index, size: call.size, site: call.site },
+                    call,
+                    out,
+                );
                 if out.len() == before {
                     return Done::Resize(old);
                 }
@@ -424,18 +435,18 @@ impl Live {
                 let old = if let Origin::Inherited(block) = origin { block } else { Block::default() };
                 self.unknown += u64::from(matches!(origin, Origin::Unknown));
                 let index = self.next_index + 1;
-                self.settle(call.address, Block { index, size: call.size, site: call.site }, call, out);
-                self.introduce(call, open.address, old.size, out);
+                self.insert_block(call.address, Block { index, size: call.size, site: call.site }, call, out);
+                self.add_unknown_block(call, open.address, old.size, out);
                 out.push(call.effect(Kind::ForeignResize, index, old));
             }
         }
         Done::Else
     }
 
-    /// The block of a resize that did not happen is where it was.
-    fn reopen(&mut self, open: Open, call: &Call, out: &mut Vec<Effect>) {
+    /// Undoes a resize that failed: its block is live again.
+    fn undo_resize(&mut self, open: OpenResize, call: &Call, out: &mut Vec<Effect>) {
         match open.origin {
-            Origin::Own(block) => self.settle(open.address, block, call, out),
+            Origin::Own(block) => self.insert_block(open.address, block, call, out),
             Origin::Inherited(block) => {
                 if let Some(index) = self.inherited.first_mut() {
                     index.insert(open.address, block);
@@ -447,28 +458,28 @@ impl Live {
         }
     }
 
-    /// A thread ended inside its resizes: their blocks live on where they were.
+    /// Undoes the open resizes of a thread that has ended: their blocks are live again.
     pub fn put_back(&mut self, thread: u32, tick: u64, out: &mut Vec<Effect>) {
-        let (gone, rest) = self.open.iter().partition::<Vec<Open>, _>(|open| open.thread == thread);
-        self.open = rest;
+        let (gone, rest) = self.open_resizes.iter().partition::<Vec<OpenResize>, _>(|open| open.thread == thread);
+        self.open_resizes = rest;
         for open in gone.into_iter().rev() {
             let (op, address) = (Op::RESIZE_FAILED, open.address);
-            self.reopen(open, &Call { op, thread, site: 0, address, size: 0, weight: 0, tick }, out);
+            self.undo_resize(open, &Call { op, thread, site: 0, address, size: 0, weight: 0, tick }, out);
         }
     }
 
-    /// The end: nothing more will come for what was held open.
+    /// Ends the recording: drops waiting frees and undoes open resizes.
     pub fn finish(&mut self, tick: u64, out: &mut Vec<Effect>) {
-        self.give_up_held(u64::MAX, out);
-        while let Some(thread) = self.open.first().map(|open| open.thread) {
+        self.drop_early_frees(u64::MAX, out);
+        while let Some(thread) = self.open_resizes.first().map(|open| open.thread) {
             self.put_back(thread, tick, out);
         }
     }
 
-    /// What a child forked at `tick` (0: now) has from this image.
+    /// Returns the blocks that a child forked at `tick` (0: now) inherits from this process.
     pub fn bequeath(&mut self, tick: u64) -> Inheritance {
         let mut own = self.index.snapshot();
-        for open in &self.open {
+        for open in &self.open_resizes {
             if let Origin::Own(block) = open.origin {
                 own.insert(open.address, block);
             }
@@ -483,7 +494,7 @@ impl Live {
         Inheritance { indexes, blocks, bytes, exact }
     }
 
-    /// Starts as a forked child.
+    /// Adds the blocks that this process inherited as a forked child.
     pub fn inherit(&mut self, inheritance: Inheritance) {
         self.inherited_blocks += inheritance.blocks;
         self.inherited_bytes += inheritance.bytes;

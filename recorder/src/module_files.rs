@@ -1,9 +1,9 @@
-//! The files of a process's modules, opened while it lives: by the end they may be deleted, built
-//! anew, or gone with the process's container.
+//! The files of a process's modules, opened while it lives. At its end they may be deleted,
+//! rebuilt, or gone with the process's container.
 //!
-//! `/proc/PID/maps` says which file is mapped where, by inode. It is opened through `map_files`
-//! where that is allowed, else by its path in the process's root or in ours, and taken only if it
-//! is that inode.
+//! `/proc/PID/maps` names the file of each mapping, with its inode. The file is opened through
+//! `map_files` where that is permitted, otherwise by its path in the process's root directory or in
+//! ours, and accepted only if it has that inode.
 
 use crate::symbols::{Opened, Saver};
 use formats::tape;
@@ -13,20 +13,20 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The most bytes of `maps` that are read: 100,000 mappings.
-const MOST_MAPS: u64 = 10 << 20;
+/// Maximum number of bytes of `maps` that are read: 100,000 mappings.
+const MAX_MAPS_BYTES: u64 = 10 << 20;
 
-/// A file that is mapped.
+/// A mapped file.
 #[derive(Debug)]
-struct Mapped {
+struct MappedFile {
     start: u64,
     file: Opened,
 }
 
-/// What is open of one process.
+/// The open files of one process.
 #[derive(Debug, Default)]
-struct Known {
-    mapped: Vec<Mapped>,
+struct OpenFiles {
+    mapped: Vec<MappedFile>,
     /// Separate debug information, by build-id.
     debug: Vec<(Vec<u8>, Opened)>,
 }
@@ -36,12 +36,12 @@ struct Known {
 pub struct ModuleFiles {
     pid: u32,
     saver: Option<Arc<Saver>>,
-    /// Its root is not ours: paths mean something else there.
-    is_elsewhere: bool,
-    known: Mutex<Known>,
+    /// Whether the process has another root directory, so that paths mean something else there.
+    has_other_root: bool,
+    open_files: Mutex<OpenFiles>,
 }
 
-/// A line of `maps`.
+/// A line of `/proc/PID/maps`.
 #[derive(Debug, PartialEq, Eq)]
 struct Line<'a> {
     range: &'a str,
@@ -52,11 +52,11 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Reads a line; none when no file is mapped there as code.
+    /// Parses a line; returns `None` unless it maps code of a file.
     fn read(line: &str) -> Option<Line<'_>> {
-        let mut words = line.splitn(6, ' ');
-        let (range, access, _offset) = (words.next()?, words.next()?, words.next()?);
-        let (device, inode, path) = (words.next()?, words.next()?.parse().ok()?, words.next()?.trim_start());
+        let mut fields = line.splitn(6, ' ');
+        let (range, access, _offset) = (fields.next()?, fields.next()?, fields.next()?);
+        let (device, inode, path) = (fields.next()?, fields.next()?.parse().ok()?, fields.next()?.trim_start());
         let start = u64::from_str_radix(range.split_once('-')?.0, 16).ok()?;
         let is_code = access.as_bytes().get(2) == Some(&b'x') && inode != 0 && path.starts_with('/');
         is_code.then_some(Line { range, start, device, inode, path: path.strip_suffix(" (deleted)").unwrap_or(path) })
@@ -64,34 +64,35 @@ impl Line<'_> {
 }
 
 impl ModuleFiles {
-    /// Opens what a process has mapped. It must be alive. Without a saver nobody wants them.
+    /// Opens the files that a live process has mapped. Without a saver nothing is opened, since
+    /// nobody needs the files.
     pub fn of(pid: u32, saver: Option<Arc<Saver>>) -> ModuleFiles {
-        let is_elsewhere = saver.is_some() && !has_our_root(pid);
-        let files = ModuleFiles { pid, saver, is_elsewhere, known: Mutex::default() };
-        files.look();
+        let has_other_root = saver.is_some() && !has_our_root(pid);
+        let files = ModuleFiles { pid, saver, has_other_root, open_files: Mutex::default() };
+        files.open_new_mappings();
         files
     }
 
-    /// Who saves the names.
+    /// Returns the connection to the helper that stores the names.
     pub fn saver(&self) -> Option<&Arc<Saver>> {
         self.saver.as_ref()
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn open_files(&self) -> std::sync::MutexGuard<'_, OpenFiles> {
+        self.open_files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens what was mapped since the last look.
-    fn look(&self) {
+    /// Opens the files that were mapped since the last call.
+    fn open_new_mappings(&self) {
         let Some(saver) = &self.saver else { return };
         let Some(maps) = read_maps(self.pid) else { return };
-        let mut known = self.known();
+        let mut open_files = self.open_files();
         for line in maps.lines().filter_map(Line::read) {
-            if known.mapped.iter().any(|mapped| mapped.start == line.start) {
+            if open_files.mapped.iter().any(|mapped| mapped.start == line.start) {
                 continue;
             }
             let file = saver.opened((line.device.to_owned(), line.inode), || self.open(&line));
-            known.mapped.extend(file.map(|file| Mapped { start: line.start, file }));
+            open_files.mapped.extend(file.map(|file| MappedFile { start: line.start, file }));
         }
     }
 
@@ -101,39 +102,39 @@ impl ModuleFiles {
             return Some(file);
         }
         let inside = process.join("root").join(line.path.trim_start_matches('/'));
-        let places = [inside, line.path.into(), process.join("exe")];
-        let is_it = |file: &OwnedFd| fstat(file).is_ok_and(|about| about.st_ino == line.inode);
-        places.iter().find_map(|place| open_file(place).filter(is_it))
+        let candidates = [inside, line.path.into(), process.join("exe")];
+        let has_inode = |file: &OwnedFd| fstat(file).is_ok_and(|status| status.st_ino == line.inode);
+        candidates.iter().find_map(|path| open_file(path).filter(has_inode))
     }
 
-    /// A module was announced: sees to it that its file is open, and its debug information where
-    /// our paths do not reach it.
+    /// Ensures that the file of an announced module is open, and its separate debug information
+    /// where our paths do not reach it.
     pub fn announced(&self, module: &tape::Module) {
         if self.saver.is_none() || !module.path.0.starts_with(b"/") {
             return;
         }
         if self.file(module).is_none() {
-            self.look();
+            self.open_new_mappings();
         }
-        if let (true, [first, rest @ ..]) = (self.is_elsewhere, &module.build_id.0[..]) {
+        if let (true, [first, rest @ ..]) = (self.has_other_root, &module.build_id.0[..]) {
             let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
             let root = PathBuf::from(format!("/proc/{}", self.pid)).join("root");
             let file = open_file(&root.join(format!("usr/lib/debug/.build-id/{first:02x}/{rest}.debug")));
-            self.known().debug.extend(file.map(|file| (module.build_id.0.clone(), Arc::new(file))));
+            self.open_files().debug.extend(file.map(|file| (module.build_id.0.clone(), Arc::new(file))));
         }
     }
 
-    /// The file of a module, if it is open.
+    /// Returns the file of a module, if it is open.
     pub fn file(&self, module: &tape::Module) -> Option<Opened> {
-        let known = self.known();
-        let mapped = known.mapped.iter().find(|mapped| (module.start..module.end).contains(&mapped.start))?;
+        let open_files = self.open_files();
+        let mapped = open_files.mapped.iter().find(|mapped| (module.start..module.end).contains(&mapped.start))?;
         Some(Arc::clone(&mapped.file))
     }
 
-    /// The separate debug information of a module, if it is open.
+    /// Returns the separate debug information of a module, if it is open.
     pub fn debug(&self, module: &tape::Module) -> Option<Opened> {
-        let known = self.known();
-        let (_, file) = known.debug.iter().find(|(build_id, _)| *build_id == module.build_id.0)?;
+        let open_files = self.open_files();
+        let (_, file) = open_files.debug.iter().find(|(build_id, _)| *build_id == module.build_id.0)?;
         Some(Arc::clone(file))
     }
 }
@@ -141,20 +142,20 @@ impl ModuleFiles {
 fn read_maps(pid: u32) -> Option<String> {
     use std::io::Read;
     let mut bytes = Vec::new();
-    std::fs::File::open(format!("/proc/{pid}/maps")).ok()?.take(MOST_MAPS).read_to_end(&mut bytes).ok()?;
+    std::fs::File::open(format!("/proc/{pid}/maps")).ok()?.take(MAX_MAPS_BYTES).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Whether a process's paths are ours.
+/// Returns whether a process has the same root directory and mount namespace as this one.
 fn has_our_root(pid: u32) -> bool {
     let theirs = format!("/proc/{pid}");
     ["root", "ns/mnt"].iter().all(|name| {
-        let of = |process: &str| stat(&*format!("{process}/{name}")).map(|about| (about.st_dev, about.st_ino));
+        let of = |process: &str| stat(&*format!("{process}/{name}")).map(|status| (status.st_dev, status.st_ino));
         of(&theirs) == of("/proc/self")
     })
 }
 
-/// A plain file, opened to be read. What else lies there (a pipe, a device) would keep us waiting.
+/// Opens a regular file for reading. O_NONBLOCK: opening a pipe or a device could block.
 fn open_file(path: &Path) -> Option<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = open(path, flags, Mode::empty()).ok()?;

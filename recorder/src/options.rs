@@ -1,4 +1,4 @@
-//! What can be chosen about a recording.
+//! The options of a recording.
 
 use crate::quota::Quota;
 use formats::tape::Codec;
@@ -10,66 +10,67 @@ use wire::area::{Layout, Params};
 pub use wire::area::{STACKS_CALLER, STACKS_FULL};
 use wire::limits;
 
-/// Everything that a person can choose.
+/// The options of a recording, for each of its processes.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What a thread does when its ring is full.
     pub overflow: Overflow,
     /// One of wire's `STACKS_` values.
     pub stacks: u32,
-    /// Most frames of a stack.
+    /// Maximum number of frames of a stack.
     pub max_frames: u32,
-    /// Whether frees carry stacks too.
+    /// Whether the stacks of frees are recorded too.
     pub free_stacks: bool,
     /// Mean bytes between samples; 0 records every event.
     pub sample_bytes: u64,
-    /// Bytes of a thread's ring.
+    /// Size of the ring of each thread, in bytes.
     pub ring_bytes: u64,
-    /// Most threads at once.
+    /// Maximum number of threads at once.
     pub slots: u32,
-    /// How trace and columns are stored.
+    /// Compression of the trace and the columns.
     pub codec: Codec,
-    /// The codec's level; 0 is its fast default.
+    /// Level of the codec; 0 is its fast default.
     pub level: i32,
-    /// Free text for the tape.
+    /// Label that is stored in the tape.
     pub label: String,
     /// Whether processes other than the first are recorded.
     pub children: bool,
-    /// Names of programs that are recorded, the first apart; empty: all.
+    /// Names of the programs that are recorded, besides the first; empty for all.
     pub only: Vec<String>,
-    /// Names of programs that are not, the first apart.
+    /// Names of the programs that are not recorded; the first one always is.
     pub skip: Vec<String>,
-    /// What is kept.
+    /// Which data of a process is recorded.
     pub mode: Mode,
     /// Time between a profile's snapshots.
     pub snapshot: Duration,
-    /// What a flight keeps.
+    /// How much of the past a flight recording keeps.
     pub window: Window,
-    /// Whether parts that end add to the sums of their program, and a profile that ends leaves no
-    /// files of its own.
+    /// Whether segments that end are added to the sums of their program. A profile that ends then
+    /// leaves no files of its own.
     pub folds: bool,
-    /// Who may read the files besides their owner.
+    /// User who may read the files besides their owner.
     pub reader: Option<u32>,
-    /// Disk space that the files share with others of their user.
+    /// Disk quota that the files share with other files of their user.
     pub quota: Option<Arc<Quota>>,
 }
 
 /// What a thread does when its ring is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
-    /// Waits as long as the recorder shows life, and [`limits::WAIT_MS`] in all while it does not.
+    /// Waits as long as the recorder's heartbeat changes, and for [`limits::WAIT_MS`] after it has
+    /// stopped.
     #[default]
     Wait,
-    /// Waits for at most this time, whether or not the recorder shows life. After a wait without
-    /// success the process drops events until the recorder has caught up.
+    /// Waits for at most this time, even if the heartbeat changes. After a wait without success the
+    /// process drops events until the recorder has caught up.
     WaitAtMost(Duration),
     /// Counts the event as lost.
     Drop,
 }
 
 impl Overflow {
-    /// Writes this choice into a process's header. Threads read it when their ring is full. A
-    /// process that has given up waiting may wait again.
+    /// Writes this option into the header of a process. Threads read it when their ring is full. A
+    /// process that has stopped waiting may wait again.
     pub fn set(self, header: &Header) {
         let (overflow, wait_ms) = match self {
             Overflow::Wait => (OVERFLOW_WAIT, limits::WAIT_MS),
@@ -82,23 +83,22 @@ impl Overflow {
     }
 }
 
-/// What is kept of a process.
+/// Which data of a process is recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing: the process is dormant until it is wanted.
+    /// Nothing: the process is dormant until its mode changes.
     Off,
-    /// The live set and the sums of call sites, in memory, and snapshots of them in files; no
-    /// events.
+    /// The live blocks and the sums of call sites, in memory and as snapshots in files; no events.
     Profile,
-    /// Every event.
+    /// Every event of the process.
     #[default]
     Trace,
-    /// Every event of the last while.
+    /// Every event of the most recent time window.
     Flight,
 }
 
 impl Mode {
-    /// Its name.
+    /// Returns the name of the mode, as in options and files.
     pub const fn name(self) -> &'static str {
         match self {
             Mode::Off => "off",
@@ -108,19 +108,19 @@ impl Mode {
         }
     }
 
-    /// Whether events are written.
+    /// Returns whether events are written in this mode.
     pub const fn has_events(self) -> bool {
         matches!(self, Mode::Trace | Mode::Flight)
     }
 }
 
-/// The past that a flight keeps: at least this time or this many bytes, whichever is less, and a
-/// quarter more at times.
+/// The most recent period that a flight recording keeps: at least this time or this number of
+/// bytes, the smaller of the two, and temporarily a quarter more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Time.
+    /// Length of the window in time.
     pub time: Duration,
-    /// Plain bytes of events.
+    /// Length of the window in uncompressed bytes of events.
     pub bytes: u64,
 }
 
@@ -156,24 +156,23 @@ impl Default for Options {
     }
 }
 
-/// Default level of the compression. Trace and columns by `examples/stages.rs`, a machine at full
-/// load, ns and bytes an event: level 1 takes 48 ns for 7.1 bytes (random), 44 for 4.1 (bulk);
-/// level -1 45 for 8.3 and 43 for 4.9; level 3 92 for 6.7 and 73 for 4.1; LZ4 31 for 10.0 and 24
-/// for 7.5.
+/// Default level of the compression. Measured with `examples/stages.rs` on a fully loaded machine,
+/// trace and columns, in nanoseconds and bytes per event: level 1 takes 48 ns for 7.1 bytes
+/// (random), 44 for 4.1 (bulk); level -1 45 for 8.3 and 43 for 4.9; level 3 92 for 6.7 and 73 for
+/// 4.1; LZ4 31 for 10.0 and 24 for 7.5.
 pub const LEVEL: i32 = 1;
 
 impl Options {
-    /// Sizes of an area for a process whose limit leaves it so much address space, and whose
-    /// control group has such a limit on memory; `None` when what it would need for a recording
-    /// could be missed by the program. What is private to the library comes to about a fifth of the
-    /// smallest area.
+    /// Returns the sizes of the area of a process, given its free address space and the memory
+    /// limit of its control group; `None` when the area would take address space that the program
+    /// may need. The private memory of the library is about a fifth of the smallest area.
     pub fn params(&self, address_space: u64, memory_limit: Option<u64>) -> Option<Params> {
-        /// The rings of 200 threads take 8 % of a limit of 100 MB then, and all of 1 MiB are left
-        /// alone from 256 MiB on.
-        const RING_SHARE: u64 = 256;
-        const LEAST: u64 = 64 << 10;
-        let most = memory_limit.map_or(u64::MAX, |limit| (limit / RING_SHARE).max(LEAST));
-        let ring_bytes = if self.ring_bytes > most { 1 << most.ilog2() } else { self.ring_bytes };
+        /// With this divisor the rings of 200 threads take 8 % of a limit of 100 MB, and rings of 1
+        /// MiB are not reduced from 256 MiB on.
+        const RING_DIVISOR: u64 = 256;
+        const MIN_RING_BYTES: u64 = 64 << 10;
+        let max_ring = memory_limit.map_or(u64::MAX, |limit| (limit / RING_DIVISOR).max(MIN_RING_BYTES));
+        let ring_bytes = if self.ring_bytes > max_ring { 1 << max_ring.ilog2() } else { self.ring_bytes };
         let params = Params { ring_bytes, slots: self.slots, ..Params::default() };
         if address_space == u64::MAX {
             return Some(params);

@@ -1,5 +1,5 @@
-//! What the kernel says about a process, read from `/proc`, each read bounded. The answer of
-//! another process may be anything.
+//! Information about a process from `/proc`, with a limit on the bytes of each read. Data that
+//! another process controls may be anything.
 
 use crate::session::End;
 use crate::sys;
@@ -11,21 +11,21 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The most bytes of a command line that are kept.
-const MOST: u64 = 64 << 10;
+/// Maximum length of a command line that is stored, in bytes.
+const MAX_COMMAND_LINE: u64 = 64 << 10;
 
-/// A process as it was at its hello.
+/// A process as it was when it attached.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
-    /// Parent's process id.
+    /// Process id of the parent.
     pub ppid: u32,
-    /// Path of the executable.
+    /// Path of the executable file.
     pub exe: Vec<u8>,
-    /// Arguments.
+    /// Arguments, with the program's name first.
     pub argv: Vec<Vec<u8>>,
-    /// Working directory.
+    /// Path of the working directory.
     pub cwd: Vec<u8>,
-    /// Short name.
+    /// The kernel's short name of the process (`comm`).
     pub comm: Vec<u8>,
 }
 
@@ -46,7 +46,8 @@ fn line(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// The fields of `stat` behind the name, which may hold anything, blanks and brackets too.
+/// Returns the fields of `stat` after the name, which may contain anything, even blanks and
+/// parentheses.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let bytes = read(&format!("/proc/{pid}/stat"), 4096)?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -55,9 +56,9 @@ fn stat(pid: u32) -> Option<Vec<String>> {
 }
 
 impl Process {
-    /// Reads it. What cannot be read is empty.
+    /// Reads a process. Fields that cannot be read are empty.
     pub fn read(pid: u32) -> Process {
-        let command = read(&format!("/proc/{pid}/cmdline"), MOST).unwrap_or_default();
+        let command = read(&format!("/proc/{pid}/cmdline"), MAX_COMMAND_LINE).unwrap_or_default();
         let mut argv: Vec<Vec<u8>> = command.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
         argv.pop_if(|last| last.is_empty());
         Process {
@@ -70,44 +71,45 @@ impl Process {
     }
 }
 
-/// Parent's process id.
+/// Returns the process id of the parent.
 pub fn parent(pid: u32) -> Option<u32> {
     stat(pid)?.get(1)?.parse().ok()
 }
 
-/// Whether a process exists that was started with this variable (`NAME=VALUE`) in its environment.
+/// Returns whether a process exists that was started with this variable (`NAME=VALUE`) in its
+/// environment.
 pub fn exists_with(variable: &[u8]) -> bool {
-    const LONGEST: u64 = 4 << 20;
+    const MAX_ENVIRONMENT: u64 = 4 << 20;
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.any(|pid| {
-        let environment = read(&format!("/proc/{pid}/environ"), LONGEST).unwrap_or_default();
+        let environment = read(&format!("/proc/{pid}/environ"), MAX_ENVIRONMENT).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|entry| entry == variable)
     })
 }
 
-/// Whether a signal, or a debugger, has stopped a process.
+/// Returns whether a signal or a debugger has stopped a process.
 pub fn is_stopped(pid: u32) -> bool {
     stat(pid).and_then(|fields| fields.first().map(|state| matches!(state.as_str(), "T" | "t"))).unwrap_or(false)
 }
 
-/// How long ago a process began; a program that it went on with is younger.
+/// Returns how long ago a process started; a program that it executed later is younger.
 pub fn age(pid: u32) -> Option<Duration> {
-    /// The kernel tells starts in hundredths of a second since its own.
+    /// The kernel reports start times in hundredths of a second since its boot.
     const HUNDREDTHS: f64 = 100.0;
-    let began = stat(pid)?.get(19)?.parse::<f64>().ok()? / HUNDREDTHS;
+    let started = stat(pid)?.get(19)?.parse::<f64>().ok()? / HUNDREDTHS;
     let uptime = read("/proc/uptime", 256)?;
     let uptime: f64 = std::str::from_utf8(&uptime).ok()?.split(' ').next()?.parse().ok()?;
-    Duration::try_from_secs_f64((uptime - began).max(0.0)).ok()
+    Duration::try_from_secs_f64((uptime - started).max(0.0)).ok()
 }
 
-/// Name of a thread.
+/// Returns the name of a thread.
 pub fn thread_name(pid: u32, tid: u32) -> Option<Vec<u8>> {
     read(&format!("/proc/{pid}/task/{tid}/comm"), 64).map(line)
 }
 
-/// The threads of a process by the ids that it knows itself; `None` when that cannot be said for
-/// sure. Calls `at_each` for each thread, since there may be many.
+/// Returns the ids of a process's threads in its own pid namespace; `None` when they are not known
+/// for sure. Calls `at_each` for each thread, since there may be many.
 pub fn threads(pid: u32, is_namespaced: bool, at_each: impl Fn()) -> Option<FxHashSet<u32>> {
     let folder = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let mut threads = FxHashSet::default();
@@ -118,7 +120,7 @@ pub fn threads(pid: u32, is_namespaced: bool, at_each: impl Fn()) -> Option<FxHa
             threads.insert(tid);
             continue;
         }
-        // A thread that ends between listing and reading is no thread any more.
+        // A thread that ends between the listing and the read is not counted.
         if let Some(status) = read(&format!("/proc/{pid}/task/{tid}/status"), 8192) {
             let status = String::from_utf8_lossy(&status).into_owned();
             let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
@@ -128,8 +130,8 @@ pub fn threads(pid: u32, is_namespaced: bool, at_each: impl Fn()) -> Option<FxHa
     Some(threads)
 }
 
-/// How a process that has ended did: the kernel keeps it at its descriptor once somebody has waited
-/// for it (from 6.15 on), and in `/proc` until then.
+/// Returns how a process has ended. The kernel keeps the status at the process's descriptor once it
+/// has been waited for (from 6.15 on), and in `/proc` until then.
 pub fn end(pid: u32, process: BorrowedFd<'_>) -> End {
     let waited = || sys::exit_status(process);
     let zombie = || {
@@ -140,8 +142,10 @@ pub fn end(pid: u32, process: BorrowedFd<'_>) -> End {
     waited().or_else(zombie).or_else(waited).map_or(End::GONE, End::of_status)
 }
 
-/// Makes a folder that only its owner may look into, and `reader`; one that is there already will
-/// do.
+/// Creates a folder that only its owner and `reader` may read. A folder that exists is accepted.
+///
+/// # Errors
+/// The error of the creation, or of the access list.
 pub fn make_folder(path: &std::path::Path, reader: Option<u32>) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
@@ -151,16 +155,19 @@ pub fn make_folder(path: &std::path::Path, reader: Option<u32>) -> std::io::Resu
     }
 }
 
-/// Lets somebody read a file, or look into a folder, besides its owner. Nothing is given away: who
-/// owned a folder could put a link in the place of what is written there next, and would have a
-/// root's daemon write to any target of the link.
+/// Permits a user to read a file or a folder besides its owner. Ownership is not transferred: the
+/// owner of a folder could replace the next file that is written there by a link, and make a daemon
+/// of root write to any target of the link.
+///
+/// # Errors
+/// The error of the access list. A file system without access lists is only logged.
 pub fn let_read(file: &File, reader: Option<u32>) -> std::io::Result<()> {
-    static TOLD: AtomicBool = AtomicBool::new(false);
+    static IS_LOGGED: AtomicBool = AtomicBool::new(false);
     let Some(reader) = reader else { return Ok(()) };
     match sys::let_read(file, reader) {
         Err(error) if error.raw_os_error() == Some(nix::libc::EOPNOTSUPP) => {
-            if !TOLD.swap(true, Relaxed) {
-                tracing::warn!("the file system knows no access lists: users cannot read their own recordings there");
+            if !IS_LOGGED.swap(true, Relaxed) {
+                tracing::warn!("the file system has no access lists: users cannot read their own recordings there");
             }
             Ok(())
         }
@@ -168,8 +175,10 @@ pub fn let_read(file: &File, reader: Option<u32>) -> std::io::Result<()> {
     }
 }
 
-/// Puts a file in the place of another, whole and for good, readable by its owner alone, and
-/// `reader`.
+/// Replaces a file atomically and durably. Only its owner and `reader` can read it.
+///
+/// # Errors
+/// The error of the write, or of the rename.
 pub fn replace_file(path: &std::path::Path, bytes: &[u8], reader: Option<u32>) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
@@ -183,9 +192,9 @@ pub fn replace_file(path: &std::path::Path, bytes: &[u8], reader: Option<u32>) -
     std::fs::rename(&temporary, path)
 }
 
-/// A variable of a process's environment as it was at its start.
+/// Returns the values of variables in a process's environment as it was at its start.
 pub fn variable(pid: u32, names: &[&str]) -> Vec<Option<String>> {
-    let bytes = read(&format!("/proc/{pid}/environ"), 4 * MOST).unwrap_or_default();
+    let bytes = read(&format!("/proc/{pid}/environ"), 4 * MAX_COMMAND_LINE).unwrap_or_default();
     let value = |name: &&str| {
         bytes.split(|byte| *byte == 0).find_map(|entry| {
             let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
@@ -195,26 +204,26 @@ pub fn variable(pid: u32, names: &[&str]) -> Vec<Option<String>> {
     names.iter().map(value).collect()
 }
 
-/// The control group of a process, and the systemd unit that it stands for.
+/// Returns the control group of a process, and the systemd unit that it belongs to.
 pub fn control_group(pid: u32) -> (String, Option<String>) {
-    let text = read(&format!("/proc/{pid}/cgroup"), MOST).unwrap_or_default();
+    let text = read(&format!("/proc/{pid}/cgroup"), MAX_COMMAND_LINE).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();
     let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned();
-    let is_unit = |part: &&str| part.ends_with(".service") || part.ends_with(".scope");
+    let is_unit = |component: &&str| component.ends_with(".service") || component.ends_with(".scope");
     let unit = path.rsplit('/').find(is_unit).map(str::to_owned);
     (path, unit)
 }
 
-/// Processor time that a process has used, in clock ticks of the kernel (100 a second).
-pub fn processor_ticks(pid: u32) -> Option<u64> {
+/// Returns the CPU time that a process has used, in clock ticks of the kernel (100 per second).
+pub fn cpu_ticks(pid: u32) -> Option<u64> {
     let fields = stat(pid)?;
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }
 
-/// A name that may stand in a path: `[A-Za-z0-9._-]`, no dot first, at most 64 bytes.
+/// Returns a name that is safe in a path: `[A-Za-z0-9._-]`, no dot first, at most 64 bytes.
 pub fn sanitised(name: &[u8]) -> String {
-    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
-    let clean = |byte: &u8| if allowed(byte) { char::from(*byte) } else { '_' };
+    let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+    let clean = |byte: &u8| if is_allowed(byte) { char::from(*byte) } else { '_' };
     let name: String = name.iter().take(64).map(clean).collect();
     match name.as_bytes().first() {
         None => "_".into(),
@@ -230,7 +239,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn names_become_harmless() {
+    fn names_become_safe_in_paths() {
         for (name, clean) in
             [("sqlite3", "sqlite3"), ("../../etc", "_._.._etc"), ("", "_"), ("a b\n", "a_b_"), (".x", "_x")]
         {
@@ -240,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_read_and_its_end_too() {
+    fn process_and_its_end_are_read() {
         let me = Process::read(std::process::id());
         assert!(!me.exe.is_empty() && !me.argv.is_empty() && me.ppid > 0 && !me.cwd.is_empty() && !me.comm.is_empty());
         for (script, wanted) in [
@@ -260,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_an_age() {
+    fn age_of_a_process_is_read() {
         let mut child = Command::new("/bin/sleep").arg("60").spawn().unwrap_or_else(|error| panic!("{error}"));
         let young = age(child.id()).unwrap_or(Duration::MAX);
         std::thread::sleep(Duration::from_millis(300));
@@ -272,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn own_threads_are_found() {
+    fn threads_of_this_process_are_listed() {
         let tid = nix::unistd::gettid().as_raw() as u32;
         for is_namespaced in [false, true] {
             assert!(threads(std::process::id(), is_namespaced, || ()).is_some_and(|threads| threads.contains(&tid)));

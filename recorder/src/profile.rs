@@ -1,42 +1,45 @@
-//! Sums: for each site what it allocated, freed, holds now and held at the peak; for each size how
-//! often; for the image its totals.
+//! The profile of a process: for each site what it allocated, freed, holds now and held at the
+//! peak; for each size how often it was allocated; the totals.
 //!
-//! Share at peak in O(1) an event: the image has a peak number that rises whenever its live bytes
-//! pass their maximum. A site that is about to change and has not changed since that moment still
-//! holds what it held then, and notes it down with the peak's number. An event touches one cache
-//! line of its site, as long as the site's sizes are of one class.
+//! The share of each site at the peak is found in O(1) per event. The process has a peak number
+//! that rises whenever its live bytes exceed their maximum. A site that is about to change and has
+//! not changed since then still holds what it held at the peak, and stores it with the peak's
+//! number. An event touches one cache line of its site, as long as the sizes of the site are of one
+//! class.
 
 use formats::mptl::{self, Bins, Builder};
 use formats::tape::{Site, SiteSums, Totals};
 
-/// Upper bounds of the first three size classes, inclusive; as mpatrol's defaults.
+/// Upper bounds of the first three size classes, inclusive: mpatrol's defaults.
 pub const BOUNDS: [u64; 3] = [32, 256, 2048];
-/// Bins of exact sizes; the last one counts all larger ones too.
+/// Number of bins of exact sizes. The last one counts all larger sizes too.
 pub const BINS: usize = 1024;
-/// Classes: the four of MPTL, and size 0 apart, which MPTL counts as one small byte.
+/// Number of size classes: the four of MPTL, and one for size 0, which MPTL counts as one small
+/// byte.
 const CLASSES: usize = 5;
+/// Class of size 0.
 const ZERO: usize = 4;
 
-/// Counts and bytes, allocated and freed.
+/// Numbers of blocks and bytes that were allocated and freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Blocks allocated.
+    /// Number of blocks allocated.
     pub allocs: u64,
-    /// Their bytes.
+    /// Number of bytes allocated.
     pub bytes: u64,
-    /// Of these, freed.
+    /// Number of these blocks that were freed.
     pub frees: u64,
-    /// Their bytes.
+    /// Number of bytes freed.
     pub freed_bytes: u64,
 }
 
-/// What an event counts for: one block and its bytes, or, where blocks are sampled, what it stands
-/// for.
+/// The amount that an event counts for: one block and its bytes, or, where blocks are sampled, all
+/// that the block represents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -49,35 +52,35 @@ impl Sums {
     }
 }
 
-/// What an event of a site touches.
+/// The counters of a site that an event changes: one cache line.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
-struct Hot {
+struct SiteCounters {
     live_bytes: u64,
     live_blocks: u64,
-    /// What was live at peak number `tag`.
+    /// Live bytes at the peak with number `peak_number`.
     peak_bytes: u64,
     peak_blocks: u64,
-    tag: u64,
+    peak_number: u64,
     allocs: u64,
     bytes: u64,
-    /// Size class of the first block; others are counted in `others[row]`.
+    /// Size class of the first block. Blocks of other classes are counted in `other_classes[row]`.
     class: u8,
-    /// 0: there are none.
+    /// Row of `other_classes`; 0 if all blocks are of one class.
     row: u32,
 }
 
-const _: () = assert!(size_of::<Hot>() == 64);
+const _: () = assert!(size_of::<SiteCounters>() == 64);
 
-/// The sums of one process image.
+/// The profile of one process.
 #[derive(Debug)]
 pub struct Profile {
-    sites: Vec<Hot>,
-    others: Vec<[Sums; CLASSES]>,
-    /// Rises with each new peak; sites start behind it.
+    sites: Vec<SiteCounters>,
+    other_classes: Vec<[Sums; CLASSES]>,
+    /// Number of the peak, which rises with each new one.
     peak: u64,
     totals: Totals,
-    /// The most live bytes since this was last set.
+    /// The maximum of the live bytes since this was last set.
     pub most_bytes: u64,
     /// How often each size was allocated and freed.
     bins: Bins,
@@ -85,9 +88,14 @@ pub struct Profile {
 
 impl Default for Profile {
     fn default() -> Self {
-        let (sites, others) = (vec![Hot::default()], vec![[Sums::default(); CLASSES]]);
-        let totals = Totals::default();
-        Profile { sites, others, peak: 0, totals, most_bytes: 0, bins: Bins::new(BINS) }
+        Profile {
+            sites: vec![SiteCounters::default()],
+            other_classes: vec![[Sums::default(); CLASSES]],
+            peak: 0,
+            totals: Totals::default(),
+            most_bytes: 0,
+            bins: Bins::new(BINS),
+        }
     }
 }
 
@@ -97,53 +105,55 @@ fn class(size: u64) -> usize {
 }
 
 impl Profile {
-    /// Makes room for sites up to `last`.
+    /// Ensures capacity for sites up to `last`.
     pub fn grow(&mut self, last: u32) {
         if last as usize >= self.sites.len() {
-            self.sites.resize(last as usize + 1, Hot::default());
+            self.sites.resize(last as usize + 1, SiteCounters::default());
         }
     }
 
-    /// Asks for a site's line.
+    /// Prefetches the counters of a site.
     #[inline(always)]
     pub fn prefetch(&self, site: u32) {
-        if let Some(hot) = self.sites.get(site as usize) {
-            crate::sys::prefetch(hot);
+        if let Some(counters) = self.sites.get(site as usize) {
+            crate::sys::prefetch(counters);
         }
     }
 
     #[inline(always)]
-    fn touch(&mut self, site: u32) -> &mut Hot {
-        let hot = &mut self.sites[site as usize];
-        if hot.tag != self.peak {
-            (hot.peak_bytes, hot.peak_blocks, hot.tag) = (hot.live_bytes, hot.live_blocks, self.peak);
+    fn touch(&mut self, site: u32) -> &mut SiteCounters {
+        let counters = &mut self.sites[site as usize];
+        if counters.peak_number != self.peak {
+            (counters.peak_bytes, counters.peak_blocks, counters.peak_number) =
+                (counters.live_bytes, counters.live_blocks, self.peak);
         }
-        hot
+        counters
     }
 
-    /// The sums of a class that is not the site's first one.
+    /// Returns the sums of a class that is not the first one of the site.
     #[cold]
     fn other(&mut self, site: u32, class: usize) -> &mut Sums {
-        let hot = &mut self.sites[site as usize];
-        if hot.row == 0 {
-            hot.row = self.others.len() as u32;
-            self.others.push([Sums::default(); CLASSES]);
+        let counters = &mut self.sites[site as usize];
+        if counters.row == 0 {
+            counters.row = self.other_classes.len() as u32;
+            self.other_classes.push([Sums::default(); CLASSES]);
         }
-        &mut self.others[hot.row as usize][class]
+        &mut self.other_classes[counters.row as usize][class]
     }
 
+    /// Adds an allocation to the site, the bins and the totals.
     #[inline(always)]
-    fn take(&mut self, site: u32, size: u64, amount: Amount, tick: u64) {
+    fn add_block(&mut self, site: u32, size: u64, amount: Amount, tick: u64) {
         let class = class(size);
-        let hot = self.touch(site);
-        if hot.allocs == 0 {
-            hot.class = class as u8;
+        let counters = self.touch(site);
+        if counters.allocs == 0 {
+            counters.class = class as u8;
         }
-        hot.allocs += amount.blocks;
-        hot.bytes += amount.bytes;
-        hot.live_bytes += amount.bytes;
-        hot.live_blocks += amount.blocks;
-        if usize::from(hot.class) != class {
+        counters.allocs += amount.blocks;
+        counters.bytes += amount.bytes;
+        counters.live_bytes += amount.bytes;
+        counters.live_blocks += amount.blocks;
+        if usize::from(counters.class) != class {
             let sums = self.other(site, class);
             sums.allocs += amount.blocks;
             sums.bytes += amount.bytes;
@@ -161,13 +171,14 @@ impl Profile {
         }
     }
 
+    /// Removes a block from the site, the bins and the totals.
     #[inline(always)]
-    fn give(&mut self, site: u32, size: u64, amount: Amount) {
+    fn remove_block(&mut self, site: u32, size: u64, amount: Amount) {
         let class = class(size);
-        let hot = self.touch(site);
-        hot.live_bytes -= amount.bytes;
-        hot.live_blocks -= amount.blocks;
-        if usize::from(hot.class) != class {
+        let counters = self.touch(site);
+        counters.live_bytes -= amount.bytes;
+        counters.live_blocks -= amount.blocks;
+        if usize::from(counters.class) != class {
             let sums = self.other(site, class);
             sums.frees += amount.blocks;
             sums.freed_bytes += amount.bytes;
@@ -177,62 +188,63 @@ impl Profile {
         self.totals.live_blocks -= amount.blocks;
     }
 
-    /// A block was allocated.
+    /// Counts an allocation.
     #[inline(always)]
     pub fn alloc(&mut self, site: u32, size: u64, tick: u64) {
         self.alloc_as(site, size, Amount { blocks: 1, bytes: size }, tick);
     }
 
-    /// A block allocated at `site` was freed.
+    /// Counts the free of a block that was allocated at `site`.
     #[inline(always)]
     pub fn free(&mut self, site: u32, size: u64) {
         self.free_as(site, size, Amount { blocks: 1, bytes: size });
     }
 
-    /// A block was allocated that stands for others too.
+    /// Counts the allocation of a block that represents `amount`.
     #[inline(always)]
     pub fn alloc_as(&mut self, site: u32, size: u64, amount: Amount, tick: u64) {
         self.totals.allocs += amount.blocks;
-        self.take(site, size, amount, tick);
+        self.add_block(site, size, amount, tick);
     }
 
-    /// Such a block was freed.
+    /// Counts the free of a block that represents `amount`.
     #[inline(always)]
     pub fn free_as(&mut self, site: u32, size: u64, amount: Amount) {
         self.totals.frees += amount.blocks;
-        self.give(site, size, amount);
+        self.remove_block(site, size, amount);
     }
 
-    /// Such a block became another such.
+    /// Counts a resize: a free of the old block and an allocation of the new one, which represents
+    /// `amount`.
     #[inline(always)]
     pub fn resize_as(&mut self, old: (u32, u64, Amount), site: u32, size: u64, amount: Amount, tick: u64) {
         self.totals.resizes += amount.blocks;
-        self.give(old.0, old.1, old.2);
-        self.take(site, size, amount, tick);
+        self.remove_block(old.0, old.1, old.2);
+        self.add_block(site, size, amount, tick);
     }
 
-    /// A block became another: a free of the old one and an allocation of the new one.
+    /// Counts a resize: a free of the old block and an allocation of the new one.
     #[inline(always)]
     pub fn resize(&mut self, old: (u32, u64), site: u32, size: u64, tick: u64) {
         let one = |size| Amount { blocks: 1, bytes: size };
         self.resize_as((old.0, old.1, one(old.1)), site, size, one(size), tick);
     }
 
-    /// A block that was not our own was resized: the new one is.
+    /// Counts the resize of an inherited or unknown block: the new one is this process's.
     pub fn resize_foreign(&mut self, site: u32, size: u64, amount: Amount, tick: u64) {
         self.totals.resizes += amount.blocks;
-        self.take(site, size, amount, tick);
+        self.add_block(site, size, amount, tick);
     }
 
-    /// A block that is not our own was freed.
+    /// Counts the free of an inherited or unknown block.
     pub fn free_foreign(&mut self) {
         self.totals.frees += 1;
     }
 
-    /// A block must have been freed unseen.
+    /// Counts a free that was not seen.
     pub fn free_implied(&mut self, site: u32, size: u64, amount: Amount) {
         self.totals.implied_frees += amount.blocks;
-        self.give(site, size, amount);
+        self.remove_block(site, size, amount);
     }
 
     /// How often each size was allocated and freed.
@@ -240,27 +252,28 @@ impl Profile {
         &self.bins
     }
 
-    /// The totals; fields that are not sums of own blocks may be set by the caller.
+    /// Returns the totals. Fields that are not sums of this process's blocks may be set by the
+    /// caller.
     pub fn totals_mut(&mut self) -> &mut Totals {
         &mut self.totals
     }
 
-    /// The totals so far.
+    /// Returns the totals so far.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// A row for each site with allocations.
+    /// Returns a row for each site with allocations.
     pub fn site_sums(&self) -> Vec<SiteSums> {
-        let rows = self.sites.iter().enumerate().filter(|(_, hot)| hot.allocs > 0);
-        rows.map(|(site, hot)| {
-            let (peak_bytes, peak_blocks) = self.at_peak(hot);
+        let rows = self.sites.iter().enumerate().filter(|(_, counters)| counters.allocs > 0);
+        rows.map(|(site, counters)| {
+            let (peak_bytes, peak_blocks) = self.at_peak(counters);
             SiteSums {
                 site: site as u32,
-                allocs: hot.allocs,
-                bytes: hot.bytes,
-                frees: hot.allocs - hot.live_blocks,
-                freed_bytes: hot.bytes - hot.live_bytes,
+                allocs: counters.allocs,
+                bytes: counters.bytes,
+                frees: counters.allocs - counters.live_blocks,
+                freed_bytes: counters.bytes - counters.live_bytes,
                 peak_blocks,
                 peak_bytes,
             }
@@ -268,26 +281,31 @@ impl Profile {
         .collect()
     }
 
-    /// What lives: site, blocks, bytes; in the order of the sites.
+    /// Returns site, live blocks and live bytes of each site with live blocks, in the order of the
+    /// sites.
     pub fn live(&self) -> impl Iterator<Item = (u32, u64, u64)> {
-        let live = self.sites.iter().enumerate().filter(|(_, hot)| hot.live_blocks > 0);
-        live.map(|(site, hot)| (site as u32, hot.live_blocks, hot.live_bytes))
+        let live = self.sites.iter().enumerate().filter(|(_, counters)| counters.live_blocks > 0);
+        live.map(|(site, counters)| (site as u32, counters.live_blocks, counters.live_bytes))
     }
 
-    fn at_peak(&self, hot: &Hot) -> (u64, u64) {
-        if hot.tag == self.peak { (hot.peak_bytes, hot.peak_blocks) } else { (hot.live_bytes, hot.live_blocks) }
+    fn at_peak(&self, counters: &SiteCounters) -> (u64, u64) {
+        if counters.peak_number == self.peak {
+            (counters.peak_bytes, counters.peak_blocks)
+        } else {
+            (counters.live_bytes, counters.live_blocks)
+        }
     }
 
-    /// A site's sums in the four classes of MPTL, size 0 counted as one byte; `None` when it
-    /// allocated nothing.
+    /// Returns the sums of a site in the four classes of MPTL, with size 0 counted as one byte;
+    /// `None` when it allocated nothing.
     pub fn classes(&self, site: u32) -> Option<[Sums; 4]> {
-        let hot = self.sites.get(site as usize).filter(|hot| hot.allocs > 0)?;
-        let mut classes = self.others[hot.row as usize];
+        let counters = self.sites.get(site as usize).filter(|counters| counters.allocs > 0)?;
+        let mut classes = self.other_classes[counters.row as usize];
         let mut first = Sums {
-            allocs: hot.allocs,
-            bytes: hot.bytes,
-            frees: hot.allocs - hot.live_blocks,
-            freed_bytes: hot.bytes - hot.live_bytes,
+            allocs: counters.allocs,
+            bytes: counters.bytes,
+            frees: counters.allocs - counters.live_blocks,
+            freed_bytes: counters.bytes - counters.live_bytes,
         };
         for other in &classes {
             first.allocs -= other.allocs;
@@ -295,15 +313,15 @@ impl Profile {
             first.frees -= other.frees;
             first.freed_bytes -= other.freed_bytes;
         }
-        classes[usize::from(hot.class)].add(first);
+        classes[usize::from(counters.class)].add(first);
         let zero = classes[ZERO];
         classes[0].add(Sums { bytes: zero.allocs, freed_bytes: zero.frees, ..zero });
         let [small, medium, large, extra, _] = classes;
         Some([small, medium, large, extra])
     }
 
-    /// The profile as a file: the sites are those of the tape, their names empty (the reading side
-    /// knows how to find names).
+    /// Returns the profile as a file. The sites are those of the tape, their names empty: readers
+    /// find the names.
     pub fn to_mptl(&self, sites: &[Site]) -> Vec<u8> {
         let mut builder = Builder::new(BOUNDS, self.bins.clone());
         for site in sites {
@@ -325,7 +343,7 @@ impl Profile {
 mod tests {
     use super::*;
 
-    /// Every site's live blocks as a list, and what each held when the image held most.
+    /// The live blocks as a list, and those at the peak.
     #[derive(Default)]
     struct Model {
         live: Vec<(u32, u64)>,
@@ -334,7 +352,7 @@ mod tests {
     }
 
     impl Model {
-        fn judge(&mut self) {
+        fn update_peak(&mut self) {
             let bytes = self.live.iter().map(|(_, size)| size).sum();
             if bytes > self.peak {
                 (self.peak, self.at_peak) = (bytes, self.live.clone());
@@ -376,7 +394,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                model.judge();
+                model.update_peak();
                 assert_eq!(profile.totals().peak_bytes, model.peak);
             }
             assert_eq!(profile.totals().live_bytes, model.live.iter().map(|(_, size)| size).sum::<u64>());

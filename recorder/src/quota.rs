@@ -1,28 +1,33 @@
-//! Disk space that everything written for one user shares: the writers count, somebody else
-//! measures the disk now and then and says how much more there may be. In between the count holds,
-//! so that no writer passes the bound by more than what it was about to write.
+//! The disk space that all files of one user share. Writers count their bytes. Another thread
+//! measures the disk from time to time and sets how much more may be written. Between measurements
+//! the count applies, so that no writer exceeds the limit by more than one write.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// One user's.
+/// The disk quota of one user.
 #[derive(Debug)]
 pub struct Quota {
-    /// Bytes written so far.
+    /// Number of bytes written so far.
     written: AtomicU64,
-    /// What `written` may reach.
+    /// Maximum value of `written`.
     ceiling: AtomicU64,
-    /// What is still free once it is measured that asks for another measurement.
+    /// Number of free bytes at which the disk is to be measured again.
     low: AtomicU64,
-    /// Pieces that were not written because of it.
+    /// Number of writes that were refused because of the quota.
     hits: AtomicU64,
     is_full: AtomicBool,
 }
 
 impl Quota {
-    /// With this much space until it is first measured.
+    /// Creates a quota of `bytes` that applies until the first measurement.
     pub fn new(bytes: u64) -> Quota {
-        let (written, ceiling, low, hits) = (0.into(), bytes.into(), (bytes / 16).into(), 0.into());
-        Quota { written, ceiling, low, hits, is_full: false.into() }
+        Quota {
+            written: AtomicU64::new(0),
+            ceiling: AtomicU64::new(bytes),
+            low: AtomicU64::new(bytes / 16),
+            hits: AtomicU64::new(0),
+            is_full: AtomicBool::new(false),
+        }
     }
 
     /// Counts bytes that were written.
@@ -30,41 +35,42 @@ impl Quota {
         self.written.fetch_add(bytes, Relaxed);
     }
 
-    /// Bytes written so far: what a measurement that begins now refers to.
+    /// Returns the number of bytes written so far: the reference of a measurement that starts now.
     pub fn written(&self) -> u64 {
         self.written.load(Relaxed)
     }
 
-    /// Bytes that may still be written.
+    /// Returns the number of bytes that may still be written.
     pub fn left(&self) -> u64 {
         self.ceiling.load(Relaxed).saturating_sub(self.written())
     }
 
-    /// Whether it should be measured again.
+    /// Returns whether the disk should be measured again.
     pub fn is_low(&self) -> bool {
         self.left() <= self.low.load(Relaxed)
     }
 
-    /// Sets what a measurement found that began at `written`: bytes used of a limit.
+    /// Applies a measurement that started when `written` bytes had been written: it found `used`
+    /// bytes of `limit`.
     pub fn set(&self, written: u64, used: u64, limit: u64) {
         self.ceiling.store(written.saturating_add(limit.saturating_sub(used)), Relaxed);
         self.low.store(limit / 16, Relaxed);
         self.is_full.store(used >= limit, Relaxed);
     }
 
-    /// Whether a piece may be written; if not, that is counted.
+    /// Returns whether a write is permitted, and counts it if it is not.
     pub fn admits(&self) -> bool {
-        let has_room = self.left() > 0;
-        self.hits.fetch_add(u64::from(!has_room), Relaxed);
-        has_room
+        let has_space = self.left() > 0;
+        self.hits.fetch_add(u64::from(!has_space), Relaxed);
+        has_space
     }
 
-    /// Pieces that were not admitted since the last call.
+    /// Returns the number of writes that were refused since the last call.
     pub fn hits(&self) -> u64 {
         self.hits.swap(0, Relaxed)
     }
 
-    /// Whether the last measurement found it used up.
+    /// Returns whether the last measurement found that the quota is used up.
     pub fn is_full(&self) -> bool {
         self.is_full.load(Relaxed)
     }
@@ -82,9 +88,9 @@ mod tests {
         quota.count(200);
         assert!(!quota.admits() && quota.is_low() && quota.hits() == 1 && quota.hits() == 0);
         // Measured while 50 bytes more were written.
-        let begun = quota.written();
+        let written_at_start = quota.written();
         quota.count(50);
-        quota.set(begun, 600, 1000);
+        quota.set(written_at_start, 600, 1000);
         assert_eq!((quota.left(), quota.is_full()), (350, false));
         quota.set(quota.written(), 1000, 1000);
         assert!(quota.is_full() && !quota.admits());

@@ -1,5 +1,5 @@
-//! Whether a program carries or needs a sanitizer's run-time, which ends the program when another
-//! library stands before it.
+//! Detects programs that contain or load a sanitizer's run-time, which ends the program when
+//! another library is loaded before it.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,18 +7,18 @@ use std::path::Path;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, ReadCache, ReadRef};
 
-const STARTS: [&[u8]; 4] = [b"__asan_init", b"__tsan_init", b"__msan_init", b"__hwasan_init"];
+const INIT_FUNCTIONS: [&[u8]; 4] = [b"__asan_init", b"__tsan_init", b"__msan_init", b"__hwasan_init"];
 
-/// Whether a sanitizer's start is among the names that the program's file has for the dynamic
-/// linker. Elsewhere the name says nothing: a compiler has it among its texts.
-pub fn is_in(path: &Path) -> bool {
+/// Returns whether a sanitizer's init function is among the names that the program's file has for
+/// the dynamic linker. Elsewhere the name proves nothing: a compiler has it among its strings.
+pub fn is_sanitized(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| names_a_sanitizer(&ReadCache::new(file)))
 }
 
 fn names_a_sanitizer<'data>(file: impl ReadRef<'data>) -> bool {
     let Ok(file) = ElfFile64::<Endianness, _>::parse(file) else { return false };
     let names = file.section_by_name_bytes(b".dynstr").and_then(|names| names.data().ok());
-    names.unwrap_or_default().split(|byte| *byte == 0).any(|name| STARTS.contains(&name))
+    names.unwrap_or_default().split(|byte| *byte == 0).any(|name| INIT_FUNCTIONS.contains(&name))
 }
 
 #[cfg(test)]
@@ -26,31 +26,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_only_writes_of_sanitizers() {
+    fn program_that_only_mentions_sanitizers_is_not_sanitized() {
         let own = std::env::current_exe().expect("the test");
         let bytes = std::fs::read(&own).expect("its file");
         assert!(bytes.windows(11).any(|window| window == b"__asan_init"), "it names them in its texts");
-        assert!(!is_in(&own));
+        assert!(!is_sanitized(&own));
         // The same file with one of its names changed to a sanitizer's.
         let names = [&b"\0pthread_create\0"[..], b"\0sigaltstack\0"];
-        let place = |name: &[u8]| bytes.windows(name.len()).position(|window| window == name);
-        let at = names.into_iter().find_map(place).expect("a name that the program imports");
+        let find = |name: &[u8]| bytes.windows(name.len()).position(|window| window == name);
+        let at = names.into_iter().find_map(find).expect("a name that the program imports");
         let mut sanitized = bytes.clone();
         sanitized[at + 1..at + 13].copy_from_slice(b"__asan_init\0");
         assert!(names_a_sanitizer(&*sanitized));
     }
 
     #[test]
-    fn cut_and_wild_files_name_none() {
+    fn truncated_and_corrupt_files_are_not_sanitized() {
         let bytes = std::fs::read(std::env::current_exe().expect("the test")).expect("its file");
         for end in 0..2048.min(bytes.len()) {
             assert!(!names_a_sanitizer(&bytes[..end]));
         }
-        let mut wild = bytes.clone();
-        for place in 16..1024 {
-            wild[place] ^= 0xff;
-            let _ = names_a_sanitizer(&*wild);
-            wild[place] ^= 0xff;
+        let mut corrupt = bytes.clone();
+        for offset in 16..1024 {
+            corrupt[offset] ^= 0xff;
+            let _ = names_a_sanitizer(&*corrupt);
+            corrupt[offset] ^= 0xff;
         }
     }
 }

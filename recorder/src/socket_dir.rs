@@ -2,18 +2,18 @@
 //! recorder.
 //!
 //! A recorded program may change its user, so any user can connect to the socket, but only with its
-//! name, which is secret: 128 random bits in a folder that others can pass and cannot list.
-//! Recorded programs have the name in their environment, which the kernel shows to their own user
-//! and to root alone. The kernel's list of sockets shows the name that a socket was bound to, so
-//! the socket is renamed before others can pass the folder ([`attach::Door::open_unlisted`]).
+//! name, which is secret: 128 random bits, in a folder that other users can traverse but not list.
+//! Recorded programs have the name in their environment, which the kernel shows only to their own
+//! user and to root. The kernel's list of sockets shows the name to which a socket was bound, so
+//! the socket is renamed before others can traverse the folder ([`attach::Door::open_unlisted`]).
 //!
-//! An abstract socket could be reached from another root too, but `/proc/net/unix` shows its name
-//! to every process of the network namespace, containers among them, and each of them could connect
-//! and keep the recorder busy. So there is none. A process that cannot reach the socket is named in
-//! the recording: see [`wire::board`].
+//! An abstract socket could be reached from another root directory too, but `/proc/net/unix` shows
+//! its name to every process of the network namespace, containers among them. Each of them could
+//! connect and keep the recorder busy. So none is used. A process that cannot reach the socket is
+//! named in the recording: see [`wire::board`].
 
 use crate::attach;
-use crate::launch::{Refused, refuse};
+use crate::launch::{LaunchError, path_error};
 use nix::errno::Errno;
 use nix::sys::socket::SockType;
 use std::fs::{DirBuilder, File};
@@ -23,35 +23,39 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A folder for the socket; goes away with its content.
+/// The folder of the socket. It is removed on drop with all files in it.
 #[derive(Debug)]
 pub struct SocketDir {
     folder: PathBuf,
     socket: PathBuf,
-    /// Locked: services that clean up temporary files leave a locked folder alone. They would know
-    /// a socket in use by its name.
+    /// The folder, locked: services that clean up temporary files leave a locked folder alone. They
+    /// would recognize a socket in use only by its name.
     _lock: Option<File>,
 }
 
-/// Start of its name; eight hexadecimal digits follow.
+/// Prefix of the folder's name; eight hexadecimal digits follow.
 const PREFIX: &str = "heaptape-";
 
 impl SocketDir {
-    /// Makes one in the first directory that takes it: XDG_RUNTIME_DIR, TMPDIR, `/tmp`. For root,
-    /// whose programs can change their user, directories that other users can pass come first.
-    pub fn make() -> Result<SocketDir, Refused> {
+    /// Creates a folder in the first of these directories where that is possible: XDG_RUNTIME_DIR,
+    /// TMPDIR, `/tmp`. For root, whose programs can change their user, directories that other users
+    /// can traverse come first.
+    ///
+    /// # Errors
+    /// The error of the last directory that was tried.
+    pub fn make() -> Result<SocketDir, LaunchError> {
         let directories = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
         let mut directories: Vec<PathBuf> = directories.chain([PathBuf::from("/tmp")]).collect();
         if nix::unistd::geteuid().is_root() {
-            directories.sort_by_key(|directory| !is_passable(directory));
+            directories.sort_by_key(|directory| !is_traversable(directory));
         }
         let mut last = None;
         for directory in directories {
-            sweep(&directory);
-            let (number, name) = random().map_err(|error| refuse(Path::new(RANDOM), &error))?;
+            remove_stale(&directory);
+            let (number, name) = random().map_err(|error| path_error(Path::new(RANDOM), &error))?;
             let folder = directory.join(format!("{PREFIX}{number:08x}"));
             let socket = folder.join(format!("{name:032x}"));
-            // The socket's address holds 107 bytes.
+            // The address of a socket holds 107 bytes.
             if !folder.is_absolute() || socket.as_os_str().len() > 107 {
                 continue;
             }
@@ -60,13 +64,13 @@ impl SocketDir {
                     let lock = File::open(&folder).ok().filter(|folder| folder.lock_shared().is_ok());
                     return Ok(SocketDir { folder, socket, _lock: lock });
                 }
-                Err(error) => last = Some(refuse(&folder, &error)),
+                Err(error) => last = Some(path_error(&folder, &error)),
             }
         }
-        Err(last.unwrap_or_else(|| Refused::new("no directory for the socket".into(), 2)))
+        Err(last.unwrap_or_else(|| LaunchError::new("no directory can hold the recorder's socket".into(), 2)))
     }
 
-    /// Path of the socket.
+    /// Returns the path of the socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -74,7 +78,7 @@ impl SocketDir {
 
 const RANDOM: &str = "/dev/urandom";
 
-/// Random numbers for the names of folder and socket.
+/// Returns random numbers for the names of the folder and the socket.
 fn random() -> io::Result<(u32, u128)> {
     let mut bytes = [0; 20];
     File::open(RANDOM)?.read_exact(&mut bytes)?;
@@ -83,16 +87,16 @@ fn random() -> io::Result<(u32, u128)> {
     Ok((number, name.iter().fold(0, |name, byte| name << 8 | u128::from(*byte))))
 }
 
-/// Whether all users can pass a directory and those above it.
-fn is_passable(directory: &Path) -> bool {
+/// Returns whether all users can traverse a directory and those above it.
+fn is_traversable(directory: &Path) -> bool {
     let Ok(directory) = directory.canonicalize() else { return false };
     directory.ancestors().all(|folder| folder.metadata().is_ok_and(|folder| folder.mode() & 0o001 != 0))
 }
 
-/// Removes the socket folders that killed recorders left behind: our own folders of that name, with
-/// a socket that nobody listens at. One without a socket belongs to a recorder that is just
+/// Removes the socket folders of killed recorders: folders of this user with such a name whose
+/// socket accepts no connections. A folder without a socket belongs to a recorder that is just
 /// starting, unless it is old.
-fn sweep(directory: &Path) {
+fn remove_stale(directory: &Path) {
     const STARTING: Duration = Duration::from_secs(60);
     let own = nix::unistd::geteuid().as_raw();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -100,18 +104,18 @@ fn sweep(directory: &Path) {
         let number = name.as_bytes().strip_prefix(PREFIX.as_bytes()).unwrap_or_default();
         let Ok(meta) = entry.metadata() else { continue };
         let is_ours = number.len() == 8 && number.iter().all(u8::is_ascii_hexdigit) && meta.is_dir();
-        if !is_ours || meta.uid() != own || !matches!(meta.mode() & 0o777, attach::PASSABLE | 0o700) {
+        if !is_ours || meta.uid() != own || !matches!(meta.mode() & 0o777, attach::TRAVERSABLE | 0o700) {
             continue;
         }
         let mut content = std::fs::read_dir(entry.path()).into_iter().flatten().flatten().map(|file| file.path());
         let age = meta.modified().ok().and_then(|time| time.elapsed().ok()).unwrap_or_default();
         match content.next() {
             None if age > STARTING => {}
-            // Nothing but the socket: a folder that holds anything else is not ours.
+            // The folder holds nothing but the socket; any other file means that it is not ours.
             Some(socket)
                 if content.next().is_none()
                     && attach::knock(&socket, SockType::SeqPacket) == Err(Errno::ECONNREFUSED)
-                    && (age > STARTING || socket.file_name() != Some(attach::FIRST_NAME.as_ref())) =>
+                    && (age > STARTING || socket.file_name() != Some(attach::INITIAL_NAME.as_ref())) =>
             {
                 let _ = std::fs::remove_file(&socket);
             }

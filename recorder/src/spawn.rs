@@ -1,10 +1,10 @@
-//! Starts the recorded program as `exec` would have started it.
+//! Starts the recorded program like `exec` would have started it.
 //!
 //! The program's process is forked first and held before its `exec`. Its pid is therefore known
-//! before the recording exists, and the recording has its final name from the beginning. What
-//! `exec` keeps and `fork` loses is restored before the `exec`: the signal mask, ignored signals,
-//! pending signals, closed standard streams, interval timers, the parent-death signal and the
-//! subreaper flag.
+//! before the recording exists, and the recording has its final name from the beginning. Attributes
+//! that `exec` preserves and `fork` does not are restored before the `exec`: the signal mask,
+//! ignored signals, pending signals, closed standard streams, interval timers, the parent-death
+//! signal and the subreaper flag.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -18,15 +18,16 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// A set of signals as the kernel stores it: bit N-1 is signal N.
 pub type Mask = u64;
 
-/// Every signal. The kernel leaves SIGKILL and SIGSTOP out by itself.
-pub const ALL: Mask = Mask::MAX;
+/// The set of all signals. The kernel removes SIGKILL and SIGSTOP from it.
+pub const ALL_SIGNALS: Mask = Mask::MAX;
 
-/// Bits of [`STARTED`].
-const IGNORES_PIPE: u32 = 8;
+/// Bit of [`STATE_AT_START`]: SIGPIPE was ignored.
+const IGNORED_SIGPIPE: u32 = 8;
 
-/// What Rust's runtime changes before `main`: bits 0 to 2 for standard streams that were closed (it
-/// opens `/dev/null` there), and [`IGNORES_PIPE`] if SIGPIPE was ignored (it always ignores it).
-static STARTED: AtomicU32 = AtomicU32::new(0);
+/// State that Rust's runtime changes before `main`. Bits 0 to 2 are set for standard streams that
+/// were closed (the runtime opens `/dev/null` there), and [`IGNORED_SIGPIPE`] if SIGPIPE was
+/// ignored (the runtime always ignores it).
+static STATE_AT_START: AtomicU32 = AtomicU32::new(0);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -35,18 +36,18 @@ static BEFORE_MAIN: extern "C" fn() = before_main;
 extern "C" fn before_main() {
     let mut bits = 0;
     for number in 0..3 {
-        // SAFETY: plain numbers; asking for the flags of a descriptor changes nothing.
+        // SAFETY: the call takes integers only; F_GETFD changes nothing.
         if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
             bits |= 1 << number;
         }
     }
     if is_ignored(libc::SIGPIPE) {
-        bits |= IGNORES_PIPE;
+        bits |= IGNORED_SIGPIPE;
     }
-    STARTED.store(bits, Relaxed);
+    STATE_AT_START.store(bits, Relaxed);
 }
 
-/// Whether this process ignores a signal.
+/// Returns whether this process ignores a signal.
 pub fn is_ignored(signal: c_int) -> bool {
     // SAFETY: all zeros is a valid value of this plain structure.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -61,8 +62,8 @@ pub fn set_ignored(signal: c_int, ignored: bool) {
     unsafe { libc::signal(signal, handler) };
 }
 
-/// The signals that end a process with a core dump because of a fault of its own, with their names.
-pub const FATAL: [(c_int, &str); 5] = [
+/// The signals by which a fault of a process ends it with a core dump, with their names.
+pub const FATAL_SIGNALS: [(c_int, &str); 5] = [
     (libc::SIGSEGV, "SIGSEGV"),
     (libc::SIGBUS, "SIGBUS"),
     (libc::SIGILL, "SIGILL"),
@@ -70,15 +71,15 @@ pub const FATAL: [(c_int, &str); 5] = [
     (libc::SIGABRT, "SIGABRT"),
 ];
 
-/// Sets these signals to default where they are handled. May be called after a fork in a process
-/// with threads.
+/// Resets the fatal signals to their default where they are handled. May be called after a fork in
+/// a process with threads.
 pub fn reset_fatal_signals() {
-    let handled = FATAL.iter().filter(|(signal, _)| !is_ignored(*signal));
+    let handled = FATAL_SIGNALS.iter().filter(|(signal, _)| !is_ignored(*signal));
     handled.for_each(|(signal, _)| set_ignored(*signal, false));
 }
 
-/// Replaces the calling thread's signal mask and returns the old one. All 64 signals take part,
-/// also those that libc keeps for itself.
+/// Replaces the signal mask of the calling thread and returns the old one. It covers all 64
+/// signals, also those that libc reserves for itself.
 pub fn swap_mask(mask: Mask) -> Mask {
     let mut old: Mask = 0;
     let size = size_of::<Mask>();
@@ -87,7 +88,10 @@ pub fn swap_mask(mask: Mask) -> Mask {
     old
 }
 
-/// Returns a descriptor from which the caller's pending signals are read.
+/// Returns a descriptor from which the pending signals of the caller are read.
+///
+/// # Errors
+/// The error of `signalfd4`.
 pub fn signal_file(mask: Mask) -> io::Result<OwnedFd> {
     let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
     // SAFETY: the pointer is to 8 bytes, the size that is passed.
@@ -97,11 +101,12 @@ pub fn signal_file(mask: Mask) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(file as c_int) })
 }
 
-/// Sends a signal with the bytes of a `siginfo_t`; without them the kernel says that we sent it.
+/// Sends a signal with the bytes of a `siginfo_t`. Without them the kernel names this process as
+/// the sender.
 pub fn send(process: BorrowedFd<'_>, signal: c_int, information: Option<&[u8; 128]>) {
     let information = information.map_or(ptr::null(), |bytes| bytes.as_ptr());
-    // SAFETY: the pointer is null or to the 128 bytes of a `siginfo_t`. A process that has ended
-    // gives ESRCH.
+    // SAFETY: the pointer is null or points to the 128 bytes of a `siginfo_t`. For a process that
+    // has ended the call returns ESRCH.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, information, 0) };
 }
 
@@ -113,29 +118,32 @@ pub fn send_to(pid: u32, signal: c_int) {
     }
 }
 
-/// Waits until every process of the group has received a signal that this one has received: the
+/// Waits until a signal that this process has received has reached every process of its group. The
 /// kernel holds the lock of the process table while it signals a group, and `setpgid` takes the
-/// same lock before it finds out that no process has this number.
+/// same lock before it finds that no process has this number.
 pub fn wait_for_group_signals() {
     // SAFETY: plain numbers; the pid is above the kernel's limit.
     unsafe { libc::setpgid(libc::pid_t::MAX, 1) };
 }
 
-/// Stops this process as a signal of that kind would, until it is continued. All signals are
-/// blocked before and after.
+/// Stops this process as this signal would, until it is continued. All signals are blocked before
+/// and after.
 pub fn stop(signal: c_int) {
     let signal = if is_ignored(signal) { libc::SIGSTOP } else { signal };
     send_to(std::process::id(), signal);
-    swap_mask(ALL & !bit(signal));
-    swap_mask(ALL);
+    swap_mask(ALL_SIGNALS & !bit(signal));
+    swap_mask(ALL_SIGNALS);
 }
 
-/// A signal's bit in a mask.
+/// Returns the bit of a signal in a mask.
 pub fn bit(signal: c_int) -> Mask {
     if (1..=64).contains(&signal) { 1 << (signal - 1) } else { 0 }
 }
 
-/// The state of a child as `waitpid` reports it, without waiting for one.
+/// Returns the wait status of a child, without waiting; `None` if it has not changed.
+///
+/// # Errors
+/// The error of `waitpid`.
 pub fn child_status(pid: u32) -> io::Result<Option<c_int>> {
     let mut status = 0;
     // SAFETY: `status` is writable.
@@ -143,20 +151,23 @@ pub fn child_status(pid: u32) -> io::Result<Option<c_int>> {
     Ok((Errno::result(found)? != 0).then_some(status))
 }
 
-/// Waits for the end of a child whatever it is.
+/// Waits for the end of a child and discards its status.
 pub fn reap(pid: u32) {
     // SAFETY: a null pointer asks for no status.
     while unsafe { libc::waitpid(pid as libc::pid_t, ptr::null_mut(), 0) } < 0 && Errno::last() == Errno::EINTR {}
 }
 
-/// Starts a process that blocks all signals, does nothing and ends with this one.
+/// Starts a child that blocks all signals, does nothing, and ends when this process ends.
+///
+/// # Errors
+/// The error of `fork`.
 pub fn idle_child() -> io::Result<u32> {
     let parent = std::process::id();
     // SAFETY: the child calls only functions that may be called after a fork in a process with
     // threads.
     match Errno::result(unsafe { libc::fork() })? {
         0 => {
-            swap_mask(ALL);
+            swap_mask(ALL_SIGNALS);
             reset_fatal_signals();
             end_with_parent(parent);
             // SAFETY: these calls change nothing but the child's own descriptors; they come before
@@ -171,7 +182,7 @@ pub fn idle_child() -> io::Result<u32> {
     }
 }
 
-/// Lets the kernel kill this process when its parent ends.
+/// Makes the kernel kill this process when its parent ends.
 fn end_with_parent(parent: u32) {
     // SAFETY: plain numbers; a parent that has ended before is found by the comparison.
     unsafe {
@@ -182,12 +193,13 @@ fn end_with_parent(parent: u32) {
     }
 }
 
-/// Closes what this process inherited for the program alone: a reader must see the end of a pipe
-/// when the program closes it. Standard error stays; `stdout` says whether standard output does.
+/// Closes the descriptors that this process inherited for the program alone: a reader must see the
+/// end of a pipe when the program closes it. Standard error stays open, and standard output if
+/// `stdout` is set.
 pub fn close_inherited(inherited: &[c_int], stdout: bool) {
     for &number in inherited {
-        // SAFETY: these descriptors were open before anything of ours was, and nothing here owns
-        // them.
+        // SAFETY: these descriptors were open before this process opened any, and no value here
+        // owns them.
         unsafe { libc::close(number) };
     }
     if let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
@@ -198,7 +210,7 @@ pub fn close_inherited(inherited: &[c_int], stdout: bool) {
     }
 }
 
-/// The descriptors above standard error that this process was started with.
+/// Returns the descriptors above standard error with which this process was started.
 pub fn inherited() -> Vec<c_int> {
     let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|number| *number > 2);
@@ -207,7 +219,7 @@ pub fn inherited() -> Vec<c_int> {
     numbers.filter(stays).collect()
 }
 
-/// A program with its arguments and environment, in the form that `exec` takes.
+/// A program with its arguments and environment, in the form that `exec` requires.
 #[derive(Clone, Debug)]
 pub struct Program {
     path: CString,
@@ -220,17 +232,20 @@ fn text(text: &OsStr) -> io::Result<CString> {
 }
 
 impl Program {
-    /// A program, searched for in PATH, with the caller's environment.
+    /// Creates a program that is searched for in PATH, with the caller's environment.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the path or an argument contains a null byte.
     pub fn new(path: &OsStr, arguments: &[OsString]) -> io::Result<Program> {
         unsafe extern "C" {
             static environ: *const *const c_char;
         }
-        let words = std::iter::once(path).chain(arguments.iter().map(OsString::as_os_str));
-        let arguments = words.map(text).collect::<io::Result<_>>()?;
+        let arguments = std::iter::once(path).chain(arguments.iter().map(OsString::as_os_str));
+        let arguments = arguments.map(text).collect::<io::Result<_>>()?;
         let mut environment = Vec::new();
-        // Entries that are no `NAME=VALUE` and their order are the program's business too, so that
-        // the list is read as it is. SAFETY: libc's list ends in a null pointer, its strings in 0;
-        // nobody changes the environment of this process.
+        // Entries without `=`, and the order of the entries, belong to the program too, so the list
+        // is copied as it is. SAFETY: libc's list ends in a null pointer, its strings in 0; this
+        // process does not change its environment.
         unsafe {
             let mut entry = environ;
             while !entry.is_null() && !(*entry).is_null() {
@@ -241,7 +256,10 @@ impl Program {
         Ok(Program { path: text(path)?, arguments, environment })
     }
 
-    /// Sets a variable of the environment.
+    /// Sets an environment variable of the program.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the value contains a null byte.
     pub fn set(&mut self, name: &str, value: &OsStr) -> io::Result<()> {
         let prefix = format!("{name}=");
         let mut entry = OsString::from(&prefix);
@@ -254,11 +272,11 @@ impl Program {
         Ok(())
     }
 
-    /// Replaces this process by the program. Returns the error if there was one.
-    pub fn exec(&self, kept: &Kept) -> io::Error {
+    /// Replaces this process by the program. Returns only if that fails.
+    pub fn exec(&self, attributes: &ExecAttributes) -> io::Error {
         let (arguments, environment) = (list(&self.arguments), list(&self.environment));
-        kept.start_timers();
-        kept.restore();
+        attributes.start_timers();
+        attributes.restore();
         // SAFETY: both lists end in a null pointer, and `self` keeps their strings.
         unsafe { libc::execvpe(self.path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
         io::Error::last_os_error()
@@ -269,9 +287,9 @@ fn list(texts: &[CString]) -> Vec<*const c_char> {
     texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
 }
 
-/// What `exec` keeps and `fork` does not.
+/// Attributes of a process that `exec` preserves and `fork` does not.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct ExecAttributes {
     mask: Mask,
     ignores_child: bool,
     started: u32,
@@ -282,10 +300,10 @@ pub struct Kept {
 
 const TIMERS: [c_int; 3] = [libc::ITIMER_REAL, libc::ITIMER_VIRTUAL, libc::ITIMER_PROF];
 
-impl Kept {
-    /// Takes it from this process. Its interval timers stop: they are the program's. `mask` and
-    /// `ignores_child` (SIGCHLD) are those that this process was started with.
-    pub fn take(mask: Mask, ignores_child: bool) -> Kept {
+impl ExecAttributes {
+    /// Reads the attributes of this process and stops its interval timers, which are the program's.
+    /// `mask` and `ignores_child` (SIGCHLD) are those with which this process was started.
+    pub fn capture(mask: Mask, ignores_child: bool) -> ExecAttributes {
         // SAFETY: all zeros is a valid value of these plain structures.
         let (mut timers, none): ([libc::itimerval; 3], libc::itimerval) = unsafe { std::mem::zeroed() };
         for (kind, timer) in TIMERS.into_iter().zip(&mut timers) {
@@ -298,12 +316,20 @@ impl Kept {
             libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut parent_death);
             libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut subreaper);
         }
-        // The first process of a pid namespace gets its orphans; that is to be the program.
+        // The first process of a pid namespace adopts its orphans; the program is to do that.
         let is_subreaper = subreaper != 0 || std::process::id() == 1;
-        Kept { mask, ignores_child, started: STARTED.load(Relaxed), timers, parent_death, is_subreaper }
+        ExecAttributes {
+            mask,
+            ignores_child,
+            started: STATE_AT_START.load(Relaxed),
+            timers,
+            parent_death,
+            is_subreaper,
+        }
     }
 
-    /// The timers run from the fork on; an alarm that comes before the `exec` stays pending.
+    /// Starts the interval timers: they run from the fork on. An alarm that comes before the `exec`
+    /// stays pending.
     fn start_timers(&self) {
         for (kind, timer) in TIMERS.into_iter().zip(&self.timers) {
             if timer.it_value.tv_sec != 0 || timer.it_value.tv_usec != 0 {
@@ -325,60 +351,64 @@ impl Kept {
                 libc::close(number);
             }
         }
-        set_ignored(libc::SIGPIPE, self.started & IGNORES_PIPE != 0);
+        set_ignored(libc::SIGPIPE, self.started & IGNORED_SIGPIPE != 0);
         set_ignored(libc::SIGCHLD, self.ignores_child);
         swap_mask(self.mask);
     }
 }
 
-/// A child that waits before its `exec` until [`Held::release`]. Dropped without it, the child is
-/// killed.
+/// A child that waits before its `exec` until [`HeldChild::release`]. It is killed if it is dropped
+/// before.
 #[derive(Debug)]
-pub struct Held {
-    /// Its process id.
+pub struct HeldChild {
+    /// Process id of the child.
     pub pid: u32,
     channel: Option<OwnedFd>,
 }
 
-impl Held {
-    /// Forks the program's process. The caller blocks all signals.
-    pub fn start(program: &Program, kept: &Kept) -> io::Result<Held> {
+impl HeldChild {
+    /// Forks the program's process. The caller must have blocked all signals.
+    ///
+    /// # Errors
+    /// The error of `socketpair` or `fork`.
+    pub fn start(program: &Program, attributes: &ExecAttributes) -> io::Result<HeldChild> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-        let (channel, childs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+        let (channel, child_channel) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
         let (arguments, environment) = (list(&program.arguments), list(&program.environment));
         let parent = std::process::id();
         // SAFETY: the child calls only functions that may be called after a fork in a process with
         // threads; `execvpe` works on its stack.
         let child = unsafe { libc::fork() };
         if child != 0 {
-            return Ok(Held { pid: Errno::result(child)? as u32, channel: Some(channel) });
+            return Ok(HeldChild { pid: Errno::result(child)? as u32, channel: Some(channel) });
         }
         reset_fatal_signals();
-        swap_mask(ALL);
+        swap_mask(ALL_SIGNALS);
         end_with_parent(parent);
-        kept.start_timers();
+        attributes.start_timers();
         let mut go = 0u8;
-        // SAFETY: one byte is read into one byte; all signals are blocked, so that nothing
-        // interrupts it.
-        if unsafe { libc::read(childs.as_raw_fd(), (&raw mut go).cast::<c_void>(), 1) } == 1 {
-            kept.restore();
+        // SAFETY: one byte is read into a buffer of one byte; all signals are blocked, so that
+        // nothing interrupts the call.
+        if unsafe { libc::read(child_channel.as_raw_fd(), (&raw mut go).cast::<c_void>(), 1) } == 1 {
+            attributes.restore();
             // SAFETY: both lists end in a null pointer, and `program` keeps their strings.
             unsafe { libc::execvpe(program.path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
             let error = (Errno::last_raw() as u32).to_le_bytes();
             // SAFETY: four bytes are written from four bytes.
-            unsafe { libc::write(childs.as_raw_fd(), error.as_ptr().cast::<c_void>(), error.len()) };
+            unsafe { libc::write(child_channel.as_raw_fd(), error.as_ptr().cast::<c_void>(), error.len()) };
         }
-        // SAFETY: ends the child without running what belongs to the parent.
+        // SAFETY: ends the child without running exit handlers of the parent.
         unsafe { libc::_exit(127) }
     }
 
-    /// Lets the child go on with the program.
+    /// Lets the child execute the program.
     ///
     /// # Errors
-    /// That of `exec`.
+    /// The error of `exec`.
     pub fn release(mut self) -> io::Result<()> {
         let Some(channel) = self.channel.take() else { return Ok(()) };
-        // A child that was killed meanwhile is found by whoever waits for it.
+        // The end of a child that was killed meanwhile is seen by the caller, which waits for the
+        // child.
         let _ = nix::unistd::write(&channel, b"g");
         let mut error = [0; 4];
         loop {
@@ -394,7 +424,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldChild {
     fn drop(&mut self) {
         if self.channel.take().is_some() {
             send_to(self.pid, libc::SIGKILL);

@@ -1,5 +1,5 @@
-//! The stages behind the door, started and stopped together: one drain, and a digest with its store
-//! for every four processors.
+//! The stages of the recorder, started and stopped together: one drain, and a digest with its store
+//! for every four CPUs.
 
 use crate::batch::InFlight;
 use crate::cgroup;
@@ -12,24 +12,28 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::io;
 use std::thread::JoinHandle;
 
-/// Batches between drain and digest, chunks between digest and store: what a stage may be behind.
+/// Capacity of the queue between drain and digest, in batches.
 const BATCHES: usize = 32;
-const PIECES: usize = 4;
+/// Capacity of the queue between digest and store, in write jobs.
+const WRITE_JOBS: usize = 4;
 
-/// The running threads, and the ends of their queues.
+/// The running threads and their queues.
 #[derive(Debug)]
 pub struct Stages {
-    /// Digests, each with its store.
+    /// Number of digests, each with its store.
     pub workers: usize,
-    /// To the drain.
+    /// Sender of commands to the drain.
     pub commands: Sender<Command>,
-    /// From the stores.
+    /// Receiver of what the stores have written.
     pub stored: Receiver<Stored>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Stages {
-    /// Starts all threads.
+    /// Starts the threads of all stages.
+    ///
+    /// # Errors
+    /// The error of a thread that could not be started.
     pub fn start(clock: Clock) -> io::Result<Stages> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = (cores / 4).clamp(1, 4);
@@ -40,8 +44,8 @@ impl Stages {
         let (mut queues, mut threads) = (Vec::new(), Vec::new());
         for worker in 0..workers {
             let (messages_out, messages) = bounded(BATCHES);
-            let (pieces, pieces_in) = bounded(PIECES);
-            let (chunks_out, chunks) = bounded(2 * PIECES);
+            let (pieces, pieces_in) = bounded(WRITE_JOBS);
+            let (chunks_out, chunks) = bounded(2 * WRITE_JOBS);
             let batches = batches_out.clone();
             let stored = stored_out.clone();
             let digest = Queues { messages, batches, in_flight: in_flight.clone(), pieces, chunks };
@@ -53,7 +57,8 @@ impl Stages {
         Ok(Stages { workers, commands, stored, threads })
     }
 
-    /// Without a commander the drain ends what is left, and each stage after it.
+    /// Stops all stages: without a sender of commands the drain ends what is left, and each stage
+    /// after it does the same.
     pub fn stop(&mut self) {
         self.commands = unbounded().0;
         for thread in self.threads.drain(..) {
@@ -63,10 +68,10 @@ impl Stages {
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let told = name.to_owned();
+    let thread_name = name.to_owned();
     let body = move || {
         body();
-        tracing::debug!("{told}: {:.3} s of processor time", clock::thread_time().as_secs_f64());
+        tracing::debug!("{thread_name}: {:.3} s of CPU time", clock::thread_time().as_secs_f64());
     };
     crash::spawn(name, body)
 }

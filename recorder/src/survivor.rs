@@ -1,8 +1,9 @@
-//! The recorder of a command in a process of its own. The command itself starts the program, passes
-//! signals on and waits; what holds the events is this one, which no terminal's signal reaches.
-//! A killed command (by a time limit, a person, a script that cleans up) loses nothing:
-//! the survivor process goes on until the last recorded process has ended, and ends the recording
-//! as ever.
+//! The survivor process: the recorder of `heaptape record` in a process of its own.
+//!
+//! The command itself starts the program, passes signals on and waits. The survivor process holds
+//! the events, and no signal of the terminal reaches it. When the command is killed (by a time
+//! limit, a person, a script that cleans up) nothing is lost: the survivor process records until
+//! the last recorded process has ended, and then completes the recording.
 
 use crate::crash::{self, Destination, Role};
 use crate::options::Options;
@@ -27,79 +28,90 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::limits::ENV_SOCKET;
 
-/// Most bytes of a message.
-const MOST: usize = 64 << 10;
-/// Errors that are told one by one.
-const MOST_ERRORS: usize = 50;
-/// Processes that still run and are named.
-const MOST_NAMED: usize = 100;
-/// How long the command waits for the names that the recording keeps.
-const NAMES: Duration = Duration::from_millis(100);
-/// How long nothing must run before a survivor process without its command ends: a process may be
-/// on its way.
-const QUIET: Duration = Duration::from_secs(1);
-/// How often a program that has stopped, or processes that may be on their way, are looked at.
-const LOOK: Duration = Duration::from_millis(50);
+/// Maximum length of a message, in bytes.
+const MAX_MESSAGE_LEN: usize = 64 << 10;
+/// Maximum number of errors that are reported one by one.
+const MAX_ERRORS: usize = 50;
+/// Maximum number of processes that are reported as still running.
+const MAX_STILL_RUNNING: usize = 100;
+/// How long the survivor process waits for the function names that the recording stores.
+const SYMBOLS_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long no process must be recorded before a survivor process without its command ends. A
+/// process that was just forked may not have attached yet.
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
+/// Interval of the checks for a program that has stopped, and for processes that have not attached
+/// yet.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What command and survivor process say to each other.
+/// A message between the command and the survivor process.
 #[derive(Debug, Serialize, Deserialize)]
-enum Word {
-    /// Keeper: it records, or why it cannot, with the system's number of the error.
-    Ready(Option<(Option<i32>, String)>),
-    /// Command: it stops, because the program with this pid has stopped.
-    Stopped(u32),
-    /// Command: it goes on.
-    Resumed,
-    /// Command: the program has ended with this status (as `wait` says it), and should it not be
-    /// recorded, this is why. `wait` keeps the recording open until all recorded processes have
-    /// ended.
-    Ended { pid: u32, status: i32, program: PathBuf, why: Option<String>, wait: bool },
-    /// Command: do not wait any longer.
-    Enough,
-    /// Command: the program could not be started.
-    Never,
-    /// Keeper: the recording is at its end.
-    Done(Said),
+enum Message {
+    /// From the survivor process: it records.
+    Started,
+    /// From the survivor process: it cannot record. `errno` is the system's number of the error.
+    StartFailed { errno: Option<i32>, error: String },
+    /// From the command: it stops, because the program with this pid has stopped.
+    CommandStopped { program: u32 },
+    /// From the command: it was continued.
+    CommandContinued,
+    /// From the command: the program has ended with this wait status. `unrecorded` is the reason
+    /// to report if the program was not recorded. With `wait` the recording stays open until all
+    /// recorded processes have ended.
+    ProgramEnded { pid: u32, status: i32, program: PathBuf, unrecorded: Option<String>, wait: bool },
+    /// From the command: end the recording without waiting for further processes.
+    StopWaiting,
+    /// From the command: the program could not be started.
+    ProgramNotStarted,
+    /// From the survivor process: the recording is complete.
+    Finished(Summary),
 }
 
-/// What the survivor process says at the end.
+/// What the survivor process reports when the recording is complete.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Said {
-    /// What could not be written.
+pub struct Summary {
+    /// Errors of files that could not be written.
     pub errors: Vec<String>,
-    /// Emitted, recorded, lost, sampled out.
+    /// Event counts of all processes: emitted, recorded, lost, sampled out.
     sums: [u64; 4],
-    /// Why the program itself is not in the recording.
+    /// Why the program itself is not in the recording; `None` if it is.
     pub unrecorded: Option<String>,
-    /// Recorded processes that were still running: pid and name.
+    /// Pid and name of each recorded process that was still running.
     pub still_running: Vec<(u32, String)>,
 }
 
-impl Said {
-    /// Events of all processes.
+impl Summary {
+    /// Returns the event counts of all processes.
     pub fn sums(&self) -> Sums {
         let [emitted, recorded, lost, sampled_out] = self.sums;
         Sums { emitted, recorded, lost, sampled_out }
     }
 }
 
-/// The command's end.
+/// The command's end of the channel to the survivor process.
 #[derive(Debug)]
 pub struct Survivor {
     channel: OwnedFd,
-    /// The survivor process's process; `None` when it is a thread.
+    /// Pid of the survivor process; `None` when the recorder is a thread.
     process: Option<u32>,
 }
 
-fn say(channel: &OwnedFd, word: &Word) {
-    if let Ok(bytes) = serde_json::to_vec(word) {
+/// What the survivor process has besides its recording, when it is a process of its own.
+struct SurvivorContext {
+    /// Pid of the command.
+    command_pid: Option<u32>,
+    /// The connection to the helper that looks up names.
+    saver: Option<Arc<Saver>>,
+}
+
+fn send(channel: &OwnedFd, message: &Message) {
+    if let Ok(bytes) = serde_json::to_vec(message) {
         let _ = socket::send(channel.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL);
     }
 }
 
-/// The next word; `None` when the other side is gone.
-fn hear(channel: &OwnedFd) -> Option<Word> {
-    let mut bytes = vec![0; MOST];
+/// Waits for the next message; returns `None` when the peer has closed its end.
+fn receive(channel: &OwnedFd) -> Option<Message> {
+    let mut bytes = vec![0; MAX_MESSAGE_LEN];
     loop {
         match socket::recv(channel.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
             Err(Errno::EINTR) => {}
@@ -110,24 +122,29 @@ fn hear(channel: &OwnedFd) -> Option<Word> {
 }
 
 impl Survivor {
-    /// Starts recording. `apart`: in a process of its own, for a caller that has one thread; else
-    /// in a thread. Such a process closes the `inherited` descriptors, which are the program's.
-    /// Then names are kept, if `work` says how they are looked up.
+    /// Starts recording. With `separate` the recorder is a process of its own, for a caller that
+    /// has one thread; otherwise it is a thread. A separate process closes the `inherited`
+    /// descriptors, which are the program's. It also stores function names, if `work` can look them
+    /// up.
+    ///
+    /// # Errors
+    /// The error of the recorder, of the fork, or of the socket pair.
     pub fn start(
         dir: &Path,
         socket: &Path,
         options: Options,
         command: Vec<String>,
-        (apart, work): (bool, Option<Work>),
+        separate: bool,
+        work: Option<Work>,
         inherited: &[i32],
     ) -> io::Result<Survivor> {
         let flags = socket::SockFlag::SOCK_CLOEXEC;
         let pair = socket::socketpair(socket::AddressFamily::Unix, socket::SockType::SeqPacket, None, flags);
-        let (channel, survivors) = pair.map_err(sys::io)?;
+        let (channel, survivor_channel) = pair.map_err(sys::io)?;
         let (dir, socket) = (dir.to_owned(), socket.to_owned());
         let mut survivor = Survivor { channel, process: None };
-        if apart {
-            let pid = std::process::id();
+        if separate {
+            let command_pid = Some(std::process::id());
             survivor.process = sys::fork().map_err(sys::io)?;
             if survivor.process.is_none() {
                 crash::set_role(Role::Survivor);
@@ -138,72 +155,79 @@ impl Survivor {
                 drop(survivor);
                 let saver = match work.map(|work| (work, symbols::split())) {
                     Some((work, Ok(Side::Helper(helper)))) => {
-                        drop(survivors);
+                        drop(survivor_channel);
                         helper.run(work);
                         std::process::exit(0);
                     }
                     Some((_, Ok(Side::Recorder(saver)))) => Some(Arc::new(saver)),
                     Some((_, Err(_))) | None => None,
                 };
-                keep(&survivors, &dir, &socket, options, command, (Some(pid), saver));
+                let context = SurvivorContext { command_pid, saver };
+                run(&survivor_channel, &dir, &socket, options, command, context);
                 std::process::exit(0);
             }
-            // Its end is heard of only when nobody else holds its side.
-            drop(survivors);
+            // The end of the survivor process is only seen when nobody else holds its end of the
+            // channel.
+            drop(survivor_channel);
         } else {
-            let body = move || keep(&survivors, &dir, &socket, options, command, (None, None));
-            crash::spawn("keeper", body)?;
+            let context = SurvivorContext { command_pid: None, saver: None };
+            let body = move || run(&survivor_channel, &dir, &socket, options, command, context);
+            crash::spawn("recorder", body)?;
         }
-        match hear(&survivor.channel) {
-            Some(Word::Ready(None)) => Ok(survivor),
-            Some(Word::Ready(Some((Some(number), _)))) => Err(io::Error::from_raw_os_error(number)),
-            Some(Word::Ready(Some((None, error)))) => Err(io::Error::other(error)),
-            _ => Err(io::Error::other("the recorder ended before it began")),
+        match receive(&survivor.channel) {
+            Some(Message::Started) => Ok(survivor),
+            Some(Message::StartFailed { errno: Some(errno), .. }) => Err(io::Error::from_raw_os_error(errno)),
+            Some(Message::StartFailed { errno: None, error }) => Err(io::Error::other(error)),
+            _ => Err(io::Error::other("the recorder ended while it started")),
         }
     }
 
-    /// Its process, if it has one of its own.
+    /// Returns the pid of the survivor process, if the recorder is not a thread.
     pub fn pid(&self) -> Option<u32> {
         self.process
     }
 
-    /// The command stops, since the program has; the survivor process continues it when the program
-    /// goes on.
-    pub fn stopped(&self, program: u32) {
-        say(&self.channel, &Word::Stopped(program));
+    /// Reports that the command stops because the program with this pid has stopped. The survivor
+    /// process continues the command when the program continues.
+    pub fn command_stopped(&self, program: u32) {
+        send(&self.channel, &Message::CommandStopped { program });
     }
 
-    /// The command goes on.
-    pub fn resumed(&self) {
-        say(&self.channel, &Word::Resumed);
+    /// Reports that the command was continued.
+    pub fn command_continued(&self) {
+        send(&self.channel, &Message::CommandContinued);
     }
 
-    /// The program could not be started.
-    pub fn never_mind(self) {
-        say(&self.channel, &Word::Never);
-        while hear(&self.channel).is_some() {}
+    /// Reports that the program could not be started, and waits for the recorder to end.
+    pub fn program_not_started(self) {
+        send(&self.channel, &Message::ProgramNotStarted);
+        while receive(&self.channel).is_some() {}
     }
 
-    /// The program has ended.
-    pub fn ended(&self, pid: u32, status: i32, program: &Path, why: Option<String>, wait: bool) {
-        say(&self.channel, &Word::Ended { pid, status, program: program.to_owned(), why, wait });
+    /// Reports that the program has ended with a wait status. `unrecorded` is the reason to report
+    /// if it was not recorded; `wait` keeps the recording open until all recorded processes have
+    /// ended.
+    pub fn program_ended(&self, pid: u32, status: i32, program: &Path, unrecorded: Option<String>, wait: bool) {
+        let program = program.to_owned();
+        send(&self.channel, &Message::ProgramEnded { pid, status, program, unrecorded, wait });
     }
 
-    /// Processes that outlive the program are not waited for any longer.
-    pub fn enough(&self) {
-        say(&self.channel, &Word::Enough);
+    /// Stops the wait for processes that outlive the program.
+    pub fn stop_waiting(&self) {
+        send(&self.channel, &Message::StopWaiting);
     }
 
-    /// Becomes readable when the recording is at its end, or the survivor process was killed.
+    /// Returns the descriptor that becomes readable when the recording is complete, or when the
+    /// survivor process was killed.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         sys::fd(&self.channel)
     }
 
-    /// Waits for the end of the recording; `None`: the survivor process was killed.
-    pub fn finish(&self) -> Option<Said> {
+    /// Waits for the end of the recording; returns `None` when the survivor process was killed.
+    pub fn finish(&self) -> Option<Summary> {
         loop {
-            match hear(&self.channel)? {
-                Word::Done(said) => return Some(said),
+            match receive(&self.channel)? {
+                Message::Finished(summary) => return Some(summary),
                 _ => continue,
             }
         }
@@ -218,98 +242,110 @@ impl Drop for Survivor {
     }
 }
 
-/// The survivor process's life. `command_pid` is the command's process, if that is another one.
-fn keep(
+/// Records until the end: the body of the survivor process.
+fn run(
     channel: &OwnedFd,
     dir: &Path,
     socket: &Path,
     options: Options,
     command: Vec<String>,
-    (command_pid, saver): (Option<u32>, Option<Arc<Saver>>),
+    SurvivorContext { command_pid, saver }: SurvivorContext,
 ) {
     let mut recorder = match Recorder::start(dir, socket, options, command) {
         Ok(recorder) => recorder,
-        Err(error) => return say(channel, &Word::Ready(Some((error.raw_os_error(), error.to_string())))),
+        Err(error) => {
+            let failed = Message::StartFailed { errno: error.raw_os_error(), error: error.to_string() };
+            return send(channel, &failed);
+        }
     };
     saver.iter().for_each(|saver| recorder.save_names(Arc::clone(saver)));
-    let lock = Lock::hold(dir);
+    let lock = RecordingLock::acquire(dir);
     let crash_report = command_pid.map(|_| Destination::of(dir));
-    say(channel, &Word::Ready(None));
-    let (mut is_alone, mut quiet, mut said) = (false, Instant::now(), Said::default());
-    let (mut failed, mut stopped, mut waits) = (None, None, false);
+    send(channel, &Message::Started);
+    let (mut is_alone, mut quiet_since, mut summary) = (false, Instant::now(), Summary::default());
+    let (mut serve_error, mut stopped_program, mut is_waiting) = (None, None, false);
     let variable = [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat();
     loop {
         crash::panic_if_requested();
         let none: [BorrowedFd<'_>; 0] = [];
         let one = [sys::fd(channel)];
-        let looks = stopped.is_some() || (waits && !recorder.is_busy());
-        let most = if looks { LOOK } else { Duration::from_secs(1) };
-        let ready = recorder.serve(if is_alone { &none } else { &one }, most);
+        let polls_often = stopped_program.is_some() || (is_waiting && !recorder.is_busy());
+        let timeout = if polls_often { POLL_INTERVAL } else { Duration::from_secs(1) };
+        let ready = recorder.serve(if is_alone { &none } else { &one }, timeout);
         if let Err(error) = &ready {
-            // Whatever fails here (a full disk above all), the program runs on.
-            failed.get_or_insert_with(|| format!("{}: {error}", dir.display()));
+            // Any failure here (mostly a full disk) leaves the program running.
+            serve_error.get_or_insert_with(|| format!("{}: {error}", dir.display()));
             std::thread::sleep(Duration::from_millis(20));
         }
         if recorder.is_busy() {
-            quiet = Instant::now();
+            quiet_since = Instant::now();
         }
-        if let Some(program) = stopped.filter(|_| !is_alone)
+        if let Some(program) = stopped_program.filter(|_| !is_alone)
             && !process::is_stopped(program)
             && let Some(command) = command_pid.filter(|command| process::is_stopped(*command))
         {
             spawn::send_to(command, nix::libc::SIGCONT);
         }
         if is_alone {
-            if quiet.elapsed() >= QUIET {
+            if quiet_since.elapsed() >= QUIET_PERIOD {
                 break;
             }
             continue;
         }
-        // A process that was forked a moment ago has not said hello yet.
-        if waits && !recorder.is_busy() && (quiet.elapsed() >= QUIET || !process::exists_with(&variable)) {
+        // A process that was just forked has not attached yet.
+        let may_attach = || quiet_since.elapsed() < QUIET_PERIOD && process::exists_with(&variable);
+        if is_waiting && !recorder.is_busy() && !may_attach() {
             break;
         }
-        let has_word = ready.map_or(true, |ready| ready.first() == Some(&true)) && sys::is_readable(sys::fd(channel));
-        if !has_word {
+        let has_message =
+            ready.map_or(true, |ready| ready.first() == Some(&true)) && sys::is_readable(sys::fd(channel));
+        if !has_message {
             continue;
         }
-        match hear(channel) {
-            Some(Word::Stopped(program)) => stopped = Some(program),
-            Some(Word::Resumed) => stopped = None,
-            Some(Word::Ended { pid, status, program, why, wait }) => {
-                said.unrecorded = ended(&mut recorder, pid, status, &program, why);
+        match receive(channel) {
+            Some(Message::CommandStopped { program }) => stopped_program = Some(program),
+            Some(Message::CommandContinued) => stopped_program = None,
+            Some(Message::ProgramEnded { pid, status, program, unrecorded, wait }) => {
+                summary.unrecorded = note_program_end(&mut recorder, pid, status, &program, unrecorded);
                 if !wait {
                     break;
                 }
-                (waits, quiet) = (true, Instant::now());
+                (is_waiting, quiet_since) = (true, Instant::now());
             }
-            Some(Word::Never | Word::Enough) => break,
+            Some(Message::ProgramNotStarted | Message::StopWaiting) => break,
             Some(_) => {}
-            None => (is_alone, quiet) = (true, Instant::now()),
+            None => (is_alone, quiet_since) = (true, Instant::now()),
         }
     }
     let outcome = recorder.finish();
     drop((lock, crash_report));
-    said.still_running = outcome.still_running.into_iter().take(MOST_NAMED).collect();
-    said.errors = outcome.errors.into_iter().chain(failed).take(MOST_ERRORS).collect();
-    said.sums = [outcome.sums.emitted, outcome.sums.recorded, outcome.sums.lost, outcome.sums.sampled_out];
+    summary.still_running = outcome.still_running.into_iter().take(MAX_STILL_RUNNING).collect();
+    summary.errors = outcome.errors.into_iter().chain(serve_error).take(MAX_ERRORS).collect();
+    summary.sums = [outcome.sums.emitted, outcome.sums.recorded, outcome.sums.lost, outcome.sums.sampled_out];
     if is_alone {
-        // Nobody else clears up.
+        // The command, which would remove the folder of the socket, is gone.
         socket.parent().map(std::fs::remove_dir);
     }
-    say(channel, &Word::Done(said));
-    // Names that take longer come later: the helper goes on alone.
-    saver.iter().for_each(|saver| saver.finish(NAMES));
+    send(channel, &Message::Finished(summary));
+    // Names that take longer are written later: the helper continues alone.
+    saver.iter().for_each(|saver| saver.finish(SYMBOLS_TIMEOUT));
 }
 
-/// The program has ended; gives why it was not recorded, if so.
-fn ended(recorder: &mut Recorder, pid: u32, status: i32, program: &Path, why: Option<String>) -> Option<String> {
+/// Notes the end of the program. Returns why it was not recorded; `None` if it was, or if the
+/// recording names the reason already.
+fn note_program_end(
+    recorder: &mut Recorder,
+    pid: u32,
+    status: i32,
+    program: &Path,
+    unrecorded: Option<String>,
+) -> Option<String> {
     let _ = recorder.serve(&[], Duration::ZERO);
     recorder.process_ended(pid, End::of_status(status));
     if recorder.images().iter().any(|image| image.pid == pid) {
         return None;
     }
-    let why = why.or_else(|| why_not(program)).unwrap_or_else(|| tree::NOT_LOADED.into());
+    let why = unrecorded.or_else(|| why_not(program)).unwrap_or_else(|| tree::NOT_LOADED.into());
     if recorder.knows_untraced(pid) {
         return None;
     }
@@ -317,21 +353,25 @@ fn ended(recorder: &mut Recorder, pid: u32, status: i32, program: &Path, why: Op
     Some(why)
 }
 
-/// Says that a recording has its recorder: held on the file that keeps room for the last words.
+/// The lock that shows that a recording has a recorder. It is held on the file that reserves disk
+/// space for the end of the recording.
 #[derive(Debug)]
-struct Lock {
+struct RecordingLock {
     _file: File,
 }
 
-impl Lock {
-    fn hold(dir: &Path) -> Option<Lock> {
+impl RecordingLock {
+    fn acquire(dir: &Path) -> Option<RecordingLock> {
         let file = File::open(dir.join(RESERVE)).ok()?;
         file.try_lock().ok()?;
-        Some(Lock { _file: file })
+        Some(RecordingLock { _file: file })
     }
 }
 
-/// Waits until a recording's recorder, if it has one, has ended it.
+/// Waits until the recorder of a recording, if it has one, has completed the recording.
+///
+/// # Errors
+/// When the lock file exists and cannot be opened or locked.
 pub fn wait_for_end(dir: &Path) -> io::Result<()> {
     match File::open(dir.join(RESERVE)) {
         Ok(file) => file.lock_shared(),

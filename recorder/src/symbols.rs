@@ -1,10 +1,10 @@
-//! Names that a recording keeps of its own (`symbols.tape`).
+//! The function names that a recording stores itself (`symbols.tape`).
 //!
-//! Who knows how to read ELF and DWARF is given from outside ([`Work`]), and runs in processes of
-//! its own, below the recorder's priority: the files are the recorded programs' and may hold
-//! anything. A file that crashes it, or that takes more memory or processor time than is allowed,
-//! costs the names of its own process, and nothing else. The recorder sends what is to be looked up
-//! when a process has ended, and goes on.
+//! The code that reads ELF and DWARF is passed in ([`Work`]). It runs in separate processes below
+//! the recorder's priority: the files belong to the recorded programs and may contain anything. A
+//! file that crashes the helper, or that takes more memory or CPU time than is allowed, costs only
+//! the names of its own process. The recorder sends a job when a process has ended, and does not
+//! wait for it.
 
 use crate::crash;
 use crate::process::replace_file;
@@ -29,100 +29,103 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Looks up names: for each process its queries and the files that come along with them. Gives the
-/// bytes of each one's `symbols.tape`, as often as it knows more.
+/// Looks up names, given the queries of each process and the files that they refer to. Passes the
+/// index of a process and the content of its `symbols.tape` to the callback, again whenever more
+/// names are known.
 pub type Work = fn(&[(&[SymbolQuery], &[PathBuf])], &mut dyn FnMut(usize, &[u8]));
 
-/// A file, held open.
+/// A module's file, held open.
 pub type Opened = Arc<OwnedFd>;
 
-/// Files of modules that are open at once, of all processes.
-const MOST_OPENED: usize = 384;
-/// Files that come along with one job; the kernel passes 253 at once.
-const MOST_FILES: usize = 240;
-/// Jobs that wait because the helper is busy; more are given up.
-const MOST_WAITING: usize = 64;
-/// While a recording goes on, jobs that come within this time are done together: their modules are
-/// read once.
-const WINDOW: Duration = Duration::from_millis(200);
-/// Jobs, and files, that are done together.
-const BATCH: usize = 32;
+/// Maximum number of module files that are open at once, for all processes.
+const MAX_OPEN_FILES: usize = 384;
+/// Maximum number of files that are sent with one job; the kernel passes 253 at once.
+const MAX_JOB_FILES: usize = 240;
+/// Maximum number of jobs that wait because the helper is busy; further ones are dropped.
+const MAX_WAITING_JOBS: usize = 64;
+/// Jobs that arrive within this time of each other form a batch: their modules are read once.
+const BATCH_WINDOW: Duration = Duration::from_millis(200);
+/// Maximum number of jobs in a batch.
+const BATCH_JOBS: usize = 32;
+/// Number of files from which on a batch accepts no further job.
 const BATCH_FILES: usize = 512;
-/// What one batch may take: bytes of address space, seconds of processor time.
-const MEMORY: u64 = 4 << 30;
-const SECONDS: u64 = 30;
+/// Limit of the address space of the process that executes a batch, in bytes.
+const MAX_ADDRESS_SPACE: u64 = 4 << 30;
+/// Limit of the CPU time of the process that executes a batch, in seconds.
+const MAX_CPU_SECONDS: u64 = 30;
 
 tape_record! {
-    /// What is to be looked up for one process. The descriptors that come along: this record, then
-    /// a folder and its lock for each folder, then the files that the queries number.
+    /// The names to look up for one process. The descriptors that are sent with it are: this
+    /// record, then each folder followed by its lock, then the files that the queries refer to by
+    /// number.
     Request {
-        /// User who may read what is written.
+        /// User who may read the written files, besides their owner.
         reader: Option<u32>,
-        /// Folders that get the names.
+        /// Number of folders that receive the names.
         folders: u32,
-        /// What is to be looked up.
+        /// The queries of the process.
         queries: Vec<SymbolQuery>,
     }
 }
 
-/// A process's names, to be looked up once its folder is written.
+/// The names of a process, to be looked up once its folder is written.
 #[derive(Debug, Default)]
 pub struct Job {
-    /// Folders that get the names.
+    /// Folders that receive the names.
     pub folders: Vec<PathBuf>,
-    /// User who may read them.
+    /// User who may read the names, besides their owner.
     pub reader: Option<u32>,
-    /// What is to be looked up.
+    /// The queries of the process.
     pub queries: Vec<SymbolQuery>,
-    /// The open files that the queries number, from 1.
+    /// The open files; queries refer to them by number, from 1.
     pub files: Vec<Opened>,
 }
 
 impl Job {
-    /// Adds a file; gives its number, 0 for none.
+    /// Adds a file and returns its number; 0 if there is no file, or if the job has too many.
     pub fn add(&mut self, file: Option<Opened>) -> u32 {
-        let Some(file) = file.filter(|_| self.files.len() < MOST_FILES) else { return 0 };
+        let Some(file) = file.filter(|_| self.files.len() < MAX_JOB_FILES) else { return 0 };
         self.files.push(file);
         self.files.len() as u32
     }
 }
 
-/// The recorder's side.
+/// The recorder's connection to the helper process.
 #[derive(Debug)]
 pub struct Saver {
     channel: OwnedFd,
     helper: u32,
-    /// By device and inode: processes share their libraries.
+    /// The open files by device and inode: processes share their libraries.
     opened: Mutex<HashMap<(String, u64), Weak<OwnedFd>>>,
     waiting: Mutex<VecDeque<Message>>,
 }
 
-/// A job on its way.
+/// A job, serialized to be sent.
 #[derive(Debug)]
 struct Message {
     folders: u8,
     files: Vec<Opened>,
 }
 
-/// The two sides after [`split`].
+/// The process in which [`split`] has returned.
 #[derive(Debug)]
 pub enum Side {
-    /// The caller goes on with this.
+    /// The caller: it sends jobs.
     Recorder(Saver),
-    /// This is the helper's process: nothing is left to do but [`Helper::run`].
+    /// The helper process: it must only call [`Helper::run`].
     Helper(Helper),
 }
 
-/// Starts the helper. The caller has one thread.
+/// Starts the helper process. The caller must have one thread.
 ///
 /// # Errors
-/// When there can be no other process.
+/// The error of the fork, or of the socket pair.
 pub fn split() -> io::Result<Side> {
     let pair = socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
     let (ours, helpers) = pair.map_err(sys::io)?;
     match sys::fork().map_err(sys::io)? {
         Some(helper) => {
-            let (opened, waiting) = Default::default();
+            let (opened, waiting) = (Mutex::default(), Mutex::default());
             Ok(Side::Recorder(Saver { channel: ours, helper, opened, waiting }))
         }
         None => Ok(Side::Helper(Helper { channel: helpers })),
@@ -134,15 +137,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Saver {
-    /// A module's file: the one that is open already, or what `open` gives.
+    /// Returns a module's file: the one that is open already, or what `open` returns.
     pub fn opened(&self, which: (String, u64), open: impl FnOnce() -> Option<OwnedFd>) -> Option<Opened> {
         let mut opened = locked(&self.opened);
         if let Some(file) = opened.get(&which).and_then(Weak::upgrade) {
             return Some(file);
         }
-        if opened.len() >= MOST_OPENED {
+        if opened.len() >= MAX_OPEN_FILES {
             opened.retain(|_, file| file.strong_count() > 0);
-            if opened.len() >= MOST_OPENED {
+            if opened.len() >= MAX_OPEN_FILES {
                 return None;
             }
         }
@@ -151,63 +154,62 @@ impl Saver {
         Some(file)
     }
 
-    /// Hands a job to the helper. A reader of the folder waits for its names from here on, should
-    /// it need them.
+    /// Sends a job to the helper. From here on a reader of the folder waits for its names.
     pub fn submit(&self, job: Job) {
-        let what = job.folders.first().map(|folder| folder.display().to_string()).unwrap_or_default();
-        match message(job) {
+        let folder = job.folders.first().map(|folder| folder.display().to_string()).unwrap_or_default();
+        match serialize(job) {
             Ok(message) => {
                 let mut waiting = locked(&self.waiting);
-                if waiting.len() >= MOST_WAITING {
-                    tracing::debug!("{what}: its names are not kept: the helper is behind");
+                if waiting.len() >= MAX_WAITING_JOBS {
+                    tracing::debug!("{folder}: its names are not stored: the helper has too many jobs");
                     return;
                 }
                 waiting.push_back(message);
                 self.send(&mut waiting, false);
             }
-            Err(error) => tracing::debug!("{what}: its names are not kept: {error}"),
+            Err(error) => tracing::debug!("{folder}: its names are not stored: {error}"),
         }
     }
 
     fn send(&self, waiting: &mut VecDeque<Message>, waits: bool) {
         while let Some(message) = waiting.front() {
             let files: Vec<BorrowedFd<'_>> = message.files.iter().map(|file| sys::fd(&**file)).collect();
-            match sys::send_files_now(sys::fd(&self.channel), &[message.folders], &files, waits) {
+            match sys::send_files_with(sys::fd(&self.channel), &[message.folders], &files, waits) {
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN | Errno::ETOOMANYREFS) if !waits => return,
-                // Without a helper the names are those of the files, as they are found.
+                // Without a helper, readers look up the names in the files that exist then.
                 _ => drop(waiting.pop_front()),
             }
         }
     }
 
-    /// Nothing more comes. Waits until the functions have their names, at most so long; the helper
-    /// goes on alone.
-    pub fn finish(&self, most: Duration) {
-        let asked = Instant::now();
+    /// Ends the stream of jobs. Waits until the functions have their names, for at most `timeout`;
+    /// the helper continues alone.
+    pub fn finish(&self, timeout: Duration) {
+        let start = Instant::now();
         self.send(&mut locked(&self.waiting), true);
         let _ = socket::shutdown(self.channel.as_raw_fd(), Shutdown::Write);
-        // Should this process be a container's first one, the helper ends with it.
-        let most = if std::process::id() == 1 { Duration::from_secs(SECONDS) } else { most };
-        sys::wait_readable_for(sys::fd(&self.channel), most);
-        tracing::debug!("the names took {:.3} s at the end", asked.elapsed().as_secs_f64());
+        // If this process is the first one of a container, the helper ends with it.
+        let timeout = if std::process::id() == 1 { Duration::from_secs(MAX_CPU_SECONDS) } else { timeout };
+        sys::wait_readable_for(sys::fd(&self.channel), timeout);
+        tracing::debug!("the names took {:.3} s at the end", start.elapsed().as_secs_f64());
     }
 
-    /// The helper's process.
+    /// Returns the pid of the helper process.
     pub fn helper(&self) -> u32 {
         self.helper
     }
 }
 
-/// A job as it is sent.
-fn message(job: Job) -> io::Result<Message> {
+/// Serializes a job, and locks its folders.
+fn serialize(job: Job) -> io::Result<Message> {
     let mut bytes = Vec::new();
     let Job { folders, reader, queries, files } = job;
     Request { reader, folders: folders.len() as u32, queries }.put(&mut bytes);
-    let mut sent: Vec<Opened> = vec![Arc::new(sys::bytes_file(&bytes)?)];
+    let mut sent: Vec<Opened> = vec![Arc::new(sys::memory_file(&bytes)?)];
     for folder in &folders {
         let lock = File::options().write(true).create(true).truncate(false).open(folder.join(SYMBOLS_LOCK))?;
-        // Should it be locked, an earlier job for the folder is still under way, and readers wait
+        // If the folder is locked, an earlier job for it is still being executed, and readers wait
         // for that one.
         if let Err(std::fs::TryLockError::Error(error)) = lock.try_lock() {
             return Err(error);
@@ -218,66 +220,67 @@ fn message(job: Job) -> io::Result<Message> {
     Ok(Message { folders: folders.len() as u8, files: sent })
 }
 
-/// A job as the helper has it.
+/// A job as the helper receives it.
 #[derive(Debug)]
 struct Received {
     request: OwnedFd,
-    /// Each with its lock.
+    /// Each folder with its lock file.
     folders: Vec<(OwnedFd, OwnedFd)>,
     files: Vec<OwnedFd>,
 }
 
-/// The helper's side.
+/// The helper's connection to the recorder.
 #[derive(Debug)]
 pub struct Helper {
     channel: OwnedFd,
 }
 
 impl Helper {
-    /// Does what comes until the recorder is gone and everything is done.
+    /// Executes jobs until the recorder is gone and all jobs are done.
     pub fn run(&self, work: Work) {
-        // A hostile file may crash it: that is no fault to report.
+        // A hostile file may crash the helper: that is not a fault to report.
         crash::disarm();
         let _ = nix::unistd::setsid();
         spawn::close_inherited(&[], false);
-        sys::be_silent();
-        sys::keep_only(sys::fd(&self.channel));
-        // It ends when it is done; a signal that ends the recorder does not mean the names of what
-        // was recorded.
+        sys::discard_stderr();
+        sys::close_all_except(sys::fd(&self.channel));
+        // A signal that ends the recorder must not prevent the names of what was recorded.
         let _ = SigSet::all().thread_block();
-        sys::be_nice(10);
-        let mut is_over = false;
-        while !is_over {
-            let (mut batch, mut since) = (Vec::new(), None);
+        sys::lower_priority(10);
+        let mut is_closed = false;
+        while !is_closed {
+            let (mut batch, mut first_arrival) = (Vec::new(), None);
             let files = |batch: &[Received]| batch.iter().map(|job: &Received| job.files.len() + 8).sum::<usize>();
-            while batch.len() < BATCH && files(&batch) < BATCH_FILES {
-                let wait = since.map(|since: Instant| WINDOW.saturating_sub(since.elapsed()));
+            while batch.len() < BATCH_JOBS && files(&batch) < BATCH_FILES {
+                let wait =
+                    first_arrival.map(|first_arrival: Instant| BATCH_WINDOW.saturating_sub(first_arrival.elapsed()));
                 if wait.is_some_and(|wait| !sys::wait_readable_for(sys::fd(&self.channel), wait)) {
                     break;
                 }
                 match self.receive() {
                     Some(job) => batch.extend(job),
                     None => {
-                        is_over = true;
+                        is_closed = true;
                         break;
                     }
                 }
-                since.get_or_insert_with(Instant::now);
+                first_arrival.get_or_insert_with(Instant::now);
             }
-            let last = is_over.then(|| sys::fd(&self.channel));
-            if !apart(&batch, work, last) && batch.len() > 1 {
-                // One of them is hostile: it costs the others nothing.
+            let last = is_closed.then(|| sys::fd(&self.channel));
+            if !execute_in_child(&batch, work, last) && batch.len() > 1 {
+                // One of the jobs is hostile. It must not cost the others their names.
                 for job in &batch {
-                    apart(std::slice::from_ref(job), work, None);
+                    execute_in_child(std::slice::from_ref(job), work, None);
                 }
             }
             for (folder, _lock) in batch.iter().flat_map(|job| &job.folders) {
-                let _ = std::fs::remove_file(inside(folder).join(SYMBOLS_LOCK));
+                let _ = std::fs::remove_file(path_of(folder).join(SYMBOLS_LOCK));
             }
         }
     }
 
-    /// The next job; none when nothing more comes.
+    /// Receives the next job: `None` when the recorder has closed its end, `Some(None)` for an
+    /// invalid message.
     fn receive(&self) -> Option<Option<Received>> {
         let mut folders = [0; 1];
         let (count, files) = loop {
@@ -291,27 +294,25 @@ impl Helper {
             return None;
         }
         let mut files = files.into_iter();
-        let mut taken = || {
+        let mut parse = || {
             let request = files.next()?;
             let folders = (0..folders[0]).map(|_| Some((files.next()?, files.next()?))).collect::<Option<_>>()?;
             Some((request, folders))
         };
-        let (request, folders) = match taken() {
-            Some(taken) => taken,
-            None => return Some(None),
-        };
+        let Some((request, folders)) = parse() else { return Some(None) };
         Some(Some(Received { request, folders, files: files.collect() }))
     }
 }
 
-/// Where a folder is, whatever it is called now.
-fn inside(folder: &OwnedFd) -> PathBuf {
+/// Returns a path to a folder that stays valid when the folder is renamed.
+fn path_of(folder: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()))
 }
 
-/// Does a batch in a process of its own; false when it did not come to its end. Of the last batch
-/// the recorder hears when each process has its functions' names; lines take longer.
-fn apart(batch: &[Received], work: Work, recorder: Option<BorrowedFd<'_>>) -> bool {
+/// Executes a batch in a child process; returns false when that did not exit normally. Of the last
+/// batch the recorder is notified when each process has the names of its functions; line numbers
+/// take longer.
+fn execute_in_child(batch: &[Received], work: Work, recorder: Option<BorrowedFd<'_>>) -> bool {
     if batch.is_empty() {
         return true;
     }
@@ -326,32 +327,38 @@ fn apart(batch: &[Received], work: Work, recorder: Option<BorrowedFd<'_>>) -> bo
             }
         }
         Ok(None) => {
-            let limits = [(Resource::RLIMIT_AS, MEMORY), (Resource::RLIMIT_CPU, SECONDS), (Resource::RLIMIT_CORE, 0)];
-            for (what, most) in limits {
-                let _ = setrlimit(what, most, most);
+            let limits = [
+                (Resource::RLIMIT_AS, MAX_ADDRESS_SPACE),
+                (Resource::RLIMIT_CPU, MAX_CPU_SECONDS),
+                (Resource::RLIMIT_CORE, 0),
+            ];
+            for (resource, limit) in limits {
+                let _ = setrlimit(resource, limit, limit);
             }
-            done(batch, work, recorder);
+            execute(batch, work, recorder);
             std::process::exit(0);
         }
         Err(_) => false,
     }
 }
 
-/// Writes a file anew where it is, and creates none: whoever removes the folder at this moment must
-/// find no new file in it. Readers wait for the folder's lock.
-fn rewrite_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Overwrites an existing file and creates none: a process that removes the folder at the same time
+/// must find no new file in it. Readers wait for the folder's lock.
+fn overwrite_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let file = File::options().write(true).open(path)?;
     file.write_all_at(bytes, 0)?;
     file.set_len(bytes.len() as u64)
 }
 
-fn done(batch: &[Received], work: Work, mut recorder: Option<BorrowedFd<'_>>) {
+/// Looks up the names of a batch and writes them. Notifies the recorder when each process has
+/// names.
+fn execute(batch: &[Received], work: Work, mut recorder: Option<BorrowedFd<'_>>) {
     let read = |job: &Received| -> Option<Request> {
-        let bytes = std::fs::read(inside(&job.request)).ok()?;
+        let bytes = std::fs::read(path_of(&job.request)).ok()?;
         Request::get(&mut Cursor::new(Format::Tape, &bytes), "request").ok()
     };
     let requests: Vec<(Request, Vec<PathBuf>)> =
-        batch.iter().map(|job| (read(job).unwrap_or_default(), job.files.iter().map(inside).collect())).collect();
+        batch.iter().map(|job| (read(job).unwrap_or_default(), job.files.iter().map(path_of).collect())).collect();
     let processes: Vec<(&[SymbolQuery], &[PathBuf])> =
         requests.iter().map(|(request, files)| (&request.queries[..], &files[..])).collect();
     let mut unnamed: HashSet<usize> = (0..batch.len()).collect();
@@ -359,8 +366,8 @@ fn done(batch: &[Received], work: Work, mut recorder: Option<BorrowedFd<'_>>) {
         let (Some(job), Some((request, _))) = (batch.get(number), requests.get(number)) else { return };
         let is_first = unnamed.remove(&number);
         for (folder, _lock) in &job.folders {
-            let path = inside(folder).join(SYMBOLS);
-            let _ = if is_first { replace_file(&path, bytes, request.reader) } else { rewrite_file(&path, bytes) };
+            let path = path_of(folder).join(SYMBOLS);
+            let _ = if is_first { replace_file(&path, bytes, request.reader) } else { overwrite_file(&path, bytes) };
         }
         if let Some(recorder) = recorder.take_if(|_| unnamed.is_empty()) {
             let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;

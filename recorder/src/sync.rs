@@ -1,64 +1,66 @@
-//! Power loss: what is written is brought to the disk within 5 seconds or 16 MiB, by a thread of
-//! its own, so that a slow disk holds nobody up.
+//! Protection against power loss: a thread writes all data to the disk within 5 seconds or 16 MiB,
+//! so that a slow disk delays nothing else.
 //!
-//! The trace goes before the tape that names its chunks; a commit that got to the disk before its
-//! bytes did is known by its checksum. An error here means that what the kernel had taken may be
-//! gone: it is reported once and never tried again, for the kernel forgets it.
+//! The trace is synchronized before the tape that refers to its chunks. A commit that reached the
+//! disk before its bytes did is detected by its checksum. An error here means that data that the
+//! kernel had accepted may be lost. It is reported once and never retried, since the kernel reports
+//! it only once.
 
 use crate::crash;
 use std::fs::File;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most time that power loss may cost.
-const EVERY: Duration = Duration::from_secs(5);
-/// Most bytes.
-const BYTES: usize = 16 << 20;
-/// Files that are brought one by one; with more than these the whole file system is.
-const ONE_BY_ONE: usize = 64;
+/// Maximum age of data that a power loss may destroy.
+const MAX_DELAY: Duration = Duration::from_secs(5);
+/// Maximum number of bytes that a power loss may destroy.
+const MAX_BYTES: usize = 16 << 20;
+/// Maximum number of files that are synchronized one by one. With more, the whole file system is.
+const MAX_FILES: usize = 64;
 
-/// What was written and is not on the disk yet.
+/// Data that was written and is not on the disk yet.
 #[derive(Debug)]
-struct Waiting {
-    /// Counts how often everything was taken; the first is 1.
+struct PendingSync {
+    /// Number of the current round; each synchronization starts a new one. The first is 1.
     round: u64,
     files: Vec<File>,
-    /// One for all that `files` has no room for.
-    more: Option<File>,
+    /// A file of the file system to synchronize as a whole, when there are more than [`MAX_FILES`]
+    /// files.
+    file_system: Option<File>,
     bytes: usize,
-    /// When the first of them was written.
+    /// When the first pending byte was written.
     since: Option<Instant>,
-    /// The last round that is on the disk, and the one that somebody waits for.
-    brought: u64,
-    wanted: u64,
+    /// The last round that is on the disk, and the last one that a caller waits for.
+    synced_round: u64,
+    wanted_round: u64,
     has_worker: bool,
 }
 
-static WAITING: Mutex<Waiting> = Mutex::new(Waiting::new());
-static NEWS: Condvar = Condvar::new();
+static PENDING: Mutex<PendingSync> = Mutex::new(PendingSync::new());
+static CHANGED: Condvar = Condvar::new();
 
-fn waiting() -> MutexGuard<'static, Waiting> {
-    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+fn pending() -> MutexGuard<'static, PendingSync> {
+    PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Waiting {
-    const fn new() -> Waiting {
-        Waiting {
+impl PendingSync {
+    const fn new() -> PendingSync {
+        PendingSync {
             round: 1,
             files: Vec::new(),
-            more: None,
+            file_system: None,
             bytes: 0,
             since: None,
-            brought: 0,
-            wanted: 0,
+            synced_round: 0,
+            wanted_round: 0,
             has_worker: false,
         }
     }
 
-    /// How long what waits may wait on; `None` while nothing does.
-    fn rest(&self) -> Option<Duration> {
-        let now = self.bytes >= BYTES || self.wanted >= self.round;
-        self.since.map(|since| if now { Duration::ZERO } else { EVERY.saturating_sub(since.elapsed()) })
+    /// Returns the time until the next synchronization; `None` while nothing is pending.
+    fn delay(&self) -> Option<Duration> {
+        let now = self.bytes >= MAX_BYTES || self.wanted_round >= self.round;
+        self.since.map(|since| if now { Duration::ZERO } else { MAX_DELAY.saturating_sub(since.elapsed()) })
     }
 
     fn add<'a>(&mut self, round: &mut u64, bytes: usize, files: impl Iterator<Item = &'a File>) {
@@ -67,81 +69,81 @@ impl Waiting {
             return;
         }
         self.since.get_or_insert_with(Instant::now);
-        // Without a descriptor to spare they are tried again with what is written next.
+        // Without a spare descriptor the files are added again with the next write.
         let Ok(files) = files.map(File::try_clone).collect::<Result<Vec<_>, _>>() else { return };
         *round = self.round;
-        if self.files.len() + files.len() <= ONE_BY_ONE {
-            // To the front: a tape that was named before its trace began must not get there before
-            // it.
+        if self.files.len() + files.len() <= MAX_FILES {
+            // New files are put at the front: a tape that was added before its trace was created
+            // must not reach the disk before it.
             self.files.splice(0..0, files);
         } else {
-            self.more = files.into_iter().next().or(self.more.take());
+            self.file_system = files.into_iter().next().or(self.file_system.take());
         }
     }
 
-    /// Everything that waits. What is written from here on belongs to the next round.
+    /// Removes all pending files. Data that is written from here on belongs to the next round.
     fn take(&mut self) -> (Vec<File>, Option<File>) {
         (self.round, self.bytes, self.since) = (self.round + 1, 0, None);
-        (std::mem::take(&mut self.files), self.more.take())
+        (std::mem::take(&mut self.files), self.file_system.take())
     }
 }
 
-/// Notes the number of bytes that were written to these files, in whose order they go to the disk.
-/// `round` is the writer's, at first 0, and again when it has other files.
+/// Notes the number of bytes that were written to these files. The files are synchronized in this
+/// order. `round` belongs to the writer: 0 at first, and again when it has other files.
 pub fn wrote<'a>(round: &mut u64, bytes: usize, files: impl Iterator<Item = &'a File>) {
-    let mut waiting = waiting();
-    let was_idle = waiting.since.is_none();
-    waiting.add(round, bytes, files);
-    if !waiting.has_worker {
-        waiting.has_worker = crash::spawn("sync", work).is_ok();
+    let mut pending = pending();
+    let was_idle = pending.since.is_none();
+    pending.add(round, bytes, files);
+    if !pending.has_worker {
+        pending.has_worker = crash::spawn("sync", work).is_ok();
     }
-    if was_idle || waiting.bytes >= BYTES {
-        NEWS.notify_all();
+    if was_idle || pending.bytes >= MAX_BYTES {
+        CHANGED.notify_all();
     }
 }
 
-/// Whether what was written in a round is on the disk, or on its way.
+/// Returns whether the data of a round is on the disk, or is being written to it.
 pub fn was_taken(round: u64) -> bool {
-    waiting().round > round
+    pending().round > round
 }
 
-/// Brings everything that waits to the disk, and waits for that.
+/// Writes all pending data to the disk and waits for that.
 pub fn finish() {
-    let mut waiting = waiting();
-    let last = if waiting.since.is_some() { waiting.round } else { waiting.round - 1 };
-    waiting.wanted = waiting.wanted.max(last);
-    NEWS.notify_all();
-    while waiting.brought < last && waiting.has_worker {
-        waiting = NEWS.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+    let mut pending = pending();
+    let last = if pending.since.is_some() { pending.round } else { pending.round - 1 };
+    pending.wanted_round = pending.wanted_round.max(last);
+    CHANGED.notify_all();
+    while pending.synced_round < last && pending.has_worker {
+        pending = CHANGED.wait(pending).unwrap_or_else(PoisonError::into_inner);
     }
 }
 
 fn work() {
-    let mut waiting = waiting();
+    let mut pending = pending();
     loop {
-        match waiting.rest() {
+        match pending.delay() {
             None => {
-                waiting = NEWS.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                pending = CHANGED.wait(pending).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            Some(rest) if rest > Duration::ZERO => {
-                waiting = NEWS.wait_timeout(waiting, rest).unwrap_or_else(PoisonError::into_inner).0;
+            Some(delay) if delay > Duration::ZERO => {
+                pending = CHANGED.wait_timeout(pending, delay).unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
             Some(_) => {}
         }
-        let (files, more) = waiting.take();
-        drop(waiting);
-        bring(&files, more.as_ref());
-        waiting = self::waiting();
-        waiting.brought = waiting.round - 1;
-        NEWS.notify_all();
+        let (files, file_system) = pending.take();
+        drop(pending);
+        sync_files(&files, file_system.as_ref());
+        pending = self::pending();
+        pending.synced_round = pending.round - 1;
+        CHANGED.notify_all();
     }
 }
 
-fn bring(files: &[File], more: Option<&File>) {
+fn sync_files(files: &[File], file_system: Option<&File>) {
     let one_by_one = files.iter().map(File::sync_data);
-    let all = more.map(|file| nix::unistd::syncfs(file).map_err(crate::sys::io));
+    let all = file_system.map(|file| nix::unistd::syncfs(file).map_err(crate::sys::io));
     if let Some(Err(error)) = one_by_one.chain(all).find(Result::is_err) {
         tracing::warn!("the disk could not keep what was written before: {error}");
     }
@@ -152,28 +154,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn due_by_bytes_and_by_time() {
+    fn sync_is_due_by_bytes_and_by_time() {
         let files = [tempfile::tempfile().expect("a file"), tempfile::tempfile().expect("a file")];
-        let (mut waiting, mut round) = (Waiting::new(), 0);
-        assert_eq!(waiting.rest(), None);
-        waiting.add(&mut round, BYTES - 1, files.iter());
-        assert!(waiting.rest().is_some_and(|rest| rest > EVERY / 2));
-        waiting.add(&mut round, 1, files.iter());
-        assert_eq!((waiting.rest(), waiting.files.len()), (Some(Duration::ZERO), 2), "named once");
-        waiting.take();
-        assert_eq!(waiting.rest(), None);
-        waiting.add(&mut round, 1, files.iter());
-        waiting.since = waiting.since.map(|since| since - EVERY);
-        assert_eq!((waiting.rest(), waiting.files.len()), (Some(Duration::ZERO), 2), "named again");
+        let (mut pending, mut round) = (PendingSync::new(), 0);
+        assert_eq!(pending.delay(), None);
+        pending.add(&mut round, MAX_BYTES - 1, files.iter());
+        assert!(pending.delay().is_some_and(|delay| delay > MAX_DELAY / 2));
+        pending.add(&mut round, 1, files.iter());
+        assert_eq!((pending.delay(), pending.files.len()), (Some(Duration::ZERO), 2), "named once");
+        pending.take();
+        assert_eq!(pending.delay(), None);
+        pending.add(&mut round, 1, files.iter());
+        pending.since = pending.since.map(|since| since - MAX_DELAY);
+        assert_eq!((pending.delay(), pending.files.len()), (Some(Duration::ZERO), 2), "named again");
     }
 
     #[test]
-    fn many_files_go_as_one_file_system() {
+    fn many_files_are_synced_as_one_file_system() {
         let file = tempfile::tempfile().expect("a file");
-        let mut waiting = Waiting::new();
-        (0..ONE_BY_ONE + 9).for_each(|_| waiting.add(&mut 0, 1, std::iter::once(&file)));
-        let (files, more) = waiting.take();
-        assert_eq!((files.len(), more.is_some()), (ONE_BY_ONE, true));
-        bring(&files, more.as_ref());
+        let mut pending = PendingSync::new();
+        (0..MAX_FILES + 9).for_each(|_| pending.add(&mut 0, 1, std::iter::once(&file)));
+        let (files, file_system) = pending.take();
+        assert_eq!((files.len(), file_system.is_some()), (MAX_FILES, true));
+        sync_files(&files, file_system.as_ref());
     }
 }

@@ -1,6 +1,6 @@
-//! Every unsafe line of this crate, behind owned types and functions that cannot be misused: the
-//! area's memory, handing over its descriptor, who is at the other end, the processor's counter,
-//! waking a writer, prefetching.
+//! The unsafe code of this crate apart from [`crate::spawn`] and the crash handler, in owned types
+//! and functions that cannot be misused: the memory of a shared area, the transfer of descriptors,
+//! the identity of a peer, the CPU's time stamp counter, the wake-up of a writer, prefetches.
 
 use nix::sys::{memfd, mman, socket};
 use nix::{errno::Errno, fcntl, libc, unistd};
@@ -15,8 +15,8 @@ use wire::modules::ModuleEntry;
 use wire::ring::Ring;
 use wire::{Area, Header, Layout, SlotControl, nodes};
 
-/// The memory of one session's area, mapped in the recorder; unmapped on drop. Everything made from
-/// it borrows it or is kept beside it.
+/// The shared memory area of one session, mapped in the recorder and unmapped on drop. Values made
+/// from it borrow it or are stored next to it.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<c_void>,
@@ -26,12 +26,15 @@ pub struct Mapping {
 // SAFETY: the mapping is shared memory that any thread may reach; `Area` states the sharing rules,
 // and only `Drop` unmaps.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: `Area` holds atomics only, and states which side writes which of them.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Makes an area of zeros: a sealed, sparse file in memory. Gives the descriptor that the
+    /// Creates a zeroed area: a sealed, sparse file in memory. Returns the descriptor that the
     /// client is to map.
+    ///
+    /// # Errors
+    /// The error of the file, its seals, or the mapping.
     pub fn create(params: Params) -> nix::Result<(Mapping, OwnedFd)> {
         let flags = memfd::MFdFlags::MFD_CLOEXEC | memfd::MFdFlags::MFD_ALLOW_SEALING;
         let file = memfd::memfd_create(c"heaptape", flags)?;
@@ -42,8 +45,12 @@ impl Mapping {
         Ok((Mapping::of(&file, params)?, file))
     }
 
-    /// Maps an area that another recorder made. Its sizes stand in its header, which its process
-    /// may have written to: they must be sound and fit the file.
+    /// Maps an area that another recorder created. Its sizes are read from its header, which the
+    /// traced process may have overwritten: they must be valid and match the file.
+    ///
+    /// # Errors
+    /// `InvalidData` when the file is not an area of this version, otherwise the error of the
+    /// mapping.
     pub fn adopt(file: &OwnedFd) -> io::Result<Mapping> {
         let mut head = [0; 32];
         let read = nix::sys::uio::pread(file, &mut head, 0)?;
@@ -64,7 +71,10 @@ impl Mapping {
         Ok(Mapping::of(file, params)?)
     }
 
-    /// Maps the area that lies in `file`, made with `params`.
+    /// Maps the area in `file`, which was created with `params`.
+    ///
+    /// # Errors
+    /// `EINVAL` when the file has another size, otherwise the error of the mapping.
     pub fn of(file: &OwnedFd, params: Params) -> nix::Result<Mapping> {
         let total = Layout::new(params).total;
         let size = nix::sys::stat::fstat(file)?.st_size;
@@ -74,93 +84,96 @@ impl Mapping {
         }
         let access = mman::ProtFlags::PROT_READ | mman::ProtFlags::PROT_WRITE;
         let kind = mman::MapFlags::MAP_SHARED | mman::MapFlags::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
-        // The file is sealed against shrinking, so reading the mapping cannot fault.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps no other memory. The
+        // file is sealed against shrinking, so reading the mapping cannot fault.
         let base = unsafe { mman::mmap(None, length, access, kind, file, 0)? };
         // SAFETY: exactly the bytes that were just mapped. A core dump of the recorder need not
-        // hold them; failing is no harm.
+        // contain them; a failure does no harm.
         let _ = unsafe { mman::madvise(base, length.get(), mman::MmapAdvise::MADV_DONTDUMP) };
-        // SAFETY: `total` bytes of the layout are mapped from `base` on, page-aligned, until `self`
-        // is dropped.
+        // SAFETY: `total` bytes of the layout are mapped at `base`, page-aligned, until `self` is
+        // dropped.
         let area = unsafe { Area::new(base.as_ptr().cast(), params) };
         Ok(Mapping { base, area })
     }
 
-    /// Returns the memory of an area to the system; it reads as zeros then. Processes that map
-    /// some of it would hold all of it.
+    /// Frees the memory of an area, which then reads as zeros. Otherwise processes that map a part
+    /// of the area would keep all of it allocated.
     pub fn empty(&self) {
-        // SAFETY: the whole mapping, which is shared memory whose content is never trusted.
-        // Failing is no harm.
+        // SAFETY: the range is the whole mapping: shared memory whose content is never trusted. A
+        // failure does no harm.
         let _ = unsafe { mman::madvise(self.base, self.bytes() as usize, mman::MmapAdvise::MADV_REMOVE) };
     }
 
-    /// What was agreed about sizes.
+    /// Returns the sizes with which the area was created.
     pub fn params(&self) -> Params {
         self.area.layout().params
     }
 
-    /// Bytes in all.
+    /// Returns the size of the area in bytes.
     pub fn bytes(&self) -> u64 {
         self.area.layout().total
     }
 
-    /// The header.
+    /// Returns the header of the area.
     pub fn header(&self) -> &Header {
         self.area.header()
     }
 
-    /// Whether the process, which has attached, calls a `malloc` that is not the library's.
+    /// Returns whether the attached process calls a `malloc` that is not the preload library's.
     pub fn has_own_malloc(&self) -> bool {
         self.header().own_malloc.load(Ordering::Relaxed) != 0
     }
 
-    /// The control block of a slot.
+    /// Returns the control record of a slot.
     pub fn slot(&self, index: u32) -> Option<&SlotControl> {
         self.area.slot(index)
     }
 
-    /// The ring of a slot; must not outlive the mapping.
+    /// Returns the ring of a slot. It must not outlive the mapping.
     pub fn ring(&self, index: u32) -> Option<Ring> {
         self.area.ring(index)
     }
 
-    /// A module entry.
+    /// Returns an entry of the module table.
     pub fn module(&self, index: u32) -> Option<&ModuleEntry> {
         self.area.module(index)
     }
 
-    /// Slots that may be in use.
+    /// Returns the number of slots that may be in use.
     pub fn slots_used(&self) -> u32 {
         self.area.slots_used()
     }
 
-    /// A node, judged as bytes of a stranger.
+    /// Returns a node of the stack table. Its bytes are validated as untrusted input.
     pub fn node(&self, number: u32) -> Option<nodes::NodeValue> {
-        // SAFETY: the table lies inside the mapping and has as many nodes as the layout was made
+        // SAFETY: the table is inside the mapping and has as many nodes as the layout was created
         // with.
         unsafe { nodes::read(self.area.first_node(), self.params().nodes, number) }
     }
 
-    /// The cell of a node, for whoever plays the traced process.
+    /// Returns the cell of a node, for tests that act as the traced process.
     pub fn node_cell(&self, number: u32) -> Option<&nodes::Node> {
         if number >= self.params().nodes {
             return None;
         }
-        // SAFETY: the number was checked, so the node lies inside the mapping, which the reference
-        // keeps alive; it is all atomics.
+        // SAFETY: the number was checked, so the node is inside the mapping, which the reference
+        // keeps alive. The node consists of atomics.
         Some(unsafe { &*self.area.first_node().add(number as usize) })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the whole mapping and nothing else; whatever was made from it borrows `self` or
-        // is dropped before it.
+        // SAFETY: the range is exactly the mapping. Every value made from it borrows `self` or is
+        // dropped before it.
         let _ = unsafe { mman::munmap(self.base, self.bytes() as usize) };
     }
 }
 
-/// Sends one message and a descriptor along.
+/// Sends one message, with a descriptor if one is given.
+///
+/// # Errors
+/// The error of `sendmsg`.
 pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> nix::Result<()> {
     let files: Vec<i32> = file.iter().map(|file| file.as_raw_fd()).collect();
     let rights = [socket::ControlMessage::ScmRights(&files)];
@@ -169,12 +182,16 @@ pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'
     socket::sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).map(drop)
 }
 
-/// Receives one message and the descriptor that comes along: the client's side of [`send_with`].
+/// Receives one message and the descriptor that was sent with it: the client's side of
+/// [`send_with`].
+///
+/// # Errors
+/// The error of `recvmsg`.
 pub fn receive_with(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Option<OwnedFd>)> {
     let mut space = nix::cmsg_space!([i32; 1]);
-    let mut parts = [io::IoSliceMut::new(bytes)];
+    let mut buffers = [io::IoSliceMut::new(bytes)];
     let flags = socket::MsgFlags::MSG_CMSG_CLOEXEC;
-    let message = socket::recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
+    let message = socket::recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), flags)?;
     let mut file = None;
     for control in message.cmsgs()? {
         if let socket::ControlMessageOwned::ScmRights(files) = control {
@@ -185,13 +202,19 @@ pub fn receive_with(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(us
     Ok((message.bytes, file))
 }
 
-/// Sends one message with any number of descriptors; waits until there is room.
+/// Sends one message with descriptors; waits until there is space.
+///
+/// # Errors
+/// The error of `sendmsg`.
 pub fn send_files(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> nix::Result<()> {
-    send_files_now(socket, bytes, files, true)
+    send_files_with(socket, bytes, files, true)
 }
 
-/// The same; waits only if told to.
-pub fn send_files_now(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>], waits: bool) -> nix::Result<()> {
+/// Sends one message with descriptors; waits for space only if `waits` is set.
+///
+/// # Errors
+/// The error of `sendmsg`: `EAGAIN` when there is no space and `waits` is not set.
+pub fn send_files_with(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>], waits: bool) -> nix::Result<()> {
     let files: Vec<i32> = files.iter().map(|file| file.as_raw_fd()).collect();
     let rights = [socket::ControlMessage::ScmRights(&files)];
     let control = if files.is_empty() { &[][..] } else { &rights[..] };
@@ -200,49 +223,62 @@ pub fn send_files_now(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<
     socket::sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).map(drop)
 }
 
-/// Receives one message and up to two descriptors that come along.
+/// Receives one message and up to two descriptors that were sent with it.
+///
+/// # Errors
+/// The error of `recvmsg`.
 pub fn receive_files(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
     receive_in(socket, bytes, nix::cmsg_space!([i32; 2]))
 }
 
-/// The same with as many as the kernel passes with one message.
+/// Receives one message with as many descriptors as the kernel passes with one.
+///
+/// # Errors
+/// The error of `recvmsg`.
 pub fn receive_many_files(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
     receive_in(socket, bytes, nix::cmsg_space!([i32; 253]))
 }
 
 fn receive_in(socket: BorrowedFd<'_>, bytes: &mut [u8], mut space: Vec<u8>) -> nix::Result<(usize, Vec<OwnedFd>)> {
-    let mut parts = [io::IoSliceMut::new(bytes)];
+    let mut buffers = [io::IoSliceMut::new(bytes)];
     let flags = socket::MsgFlags::MSG_CMSG_CLOEXEC;
-    let message = socket::recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
-    let mut found = Vec::new();
+    let message = socket::recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), flags)?;
+    let mut received = Vec::new();
     for control in message.cmsgs()? {
         if let socket::ControlMessageOwned::ScmRights(files) = control {
             // SAFETY: the kernel has just given these descriptors to us alone.
-            found.extend(files.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
+            received.extend(files.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
         }
     }
-    Ok((message.bytes, found))
+    Ok((message.bytes, received))
 }
 
-/// A file in memory that holds these bytes.
-pub fn bytes_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+/// Creates a file in memory that contains these bytes.
+///
+/// # Errors
+/// The error of the file.
+pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     let file = memfd::memfd_create(c"heaptape", memfd::MFdFlags::MFD_CLOEXEC)?;
     std::fs::File::from(file.try_clone()?).write_all(bytes)?;
     Ok(file)
 }
 
-/// A descriptor that we were started with (`LISTEN_FDS`); `None` when it is not open.
+/// Takes ownership of a descriptor with which this process was started (`LISTEN_FDS`); returns
+/// `None` when it is not open. Must be called once for each number.
 pub fn inherited(number: i32) -> Option<OwnedFd> {
-    // SAFETY: plain numbers; the answer says whether there is such a descriptor.
+    // SAFETY: the call takes integers only; its result shows whether the descriptor is open.
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return None;
     }
-    // SAFETY: it is open, and our parent passed it to us; the caller asks for each number
-    // once.
+    // SAFETY: the descriptor is open, the parent process passed it, and the caller requests each
+    // number once.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Takes the next connection, non-blocking and closed on exec.
+/// Accepts the next connection as a non-blocking socket that is closed on exec.
+///
+/// # Errors
+/// The error of `accept4`.
 pub fn accept(listener: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     let flags = socket::SockFlag::SOCK_CLOEXEC | socket::SockFlag::SOCK_NONBLOCK;
     let socket = socket::accept4(listener.as_raw_fd(), flags)?;
@@ -250,40 +286,46 @@ pub fn accept(listener: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
-/// Whether an error says that no descriptor is left, of this process or of the machine.
+/// Returns whether an error means that no descriptor is left, in this process or in the system.
 pub fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// A descriptor that becomes readable when the process ends: the peer's own where the kernel knows
-/// it, else by number.
+/// Returns a descriptor that becomes readable when the peer process ends. It is the peer's own
+/// where the kernel supports that, otherwise it is opened by number.
+///
+/// # Errors
+/// The error of `pidfd_open`.
 pub fn process_of_peer(socket: BorrowedFd<'_>, pid: u32) -> nix::Result<OwnedFd> {
     const SO_PEERPIDFD: i32 = 77;
-    let mut found: i32 = -1;
+    let mut received: i32 = -1;
     let mut length = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: value and length point to locals of the sizes given.
+    // SAFETY: value and length point to local variables of the sizes that are passed.
     let result = unsafe {
-        let value = (&raw mut found).cast::<c_void>();
+        let value = (&raw mut received).cast::<c_void>();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, value, &raw mut length)
     };
-    if result == 0 && found >= 0 {
+    if result == 0 && received >= 0 {
         // SAFETY: the kernel has just given the descriptor to us alone.
-        return Ok(unsafe { OwnedFd::from_raw_fd(found) });
+        return Ok(unsafe { OwnedFd::from_raw_fd(received) });
     }
     process(pid)
 }
 
-/// The same for any process of which the number is known to be still its own (a child not waited
-/// for).
+/// Returns a descriptor that becomes readable when a process ends. The number must still be that of
+/// the process, as for a child that has not been waited for.
+///
+/// # Errors
+/// The error of `pidfd_open`.
 pub fn process(pid: u32) -> nix::Result<OwnedFd> {
-    // SAFETY: plain numbers; the result is a new descriptor or an error.
-    let found = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) })?;
+    // SAFETY: the call takes integers only; its result is a new descriptor or an error.
+    let received = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) })?;
     // SAFETY: the kernel has just given the descriptor to us alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(found as i32) })
+    Ok(unsafe { OwnedFd::from_raw_fd(received as i32) })
 }
 
-/// How a process that is gone ended, as `wait` would say it; `None` on kernels before 6.15, or
-/// while nobody has waited for it.
+/// Returns the wait status of a process that has ended; `None` on kernels before 6.15, or while it
+/// has not been waited for.
 pub fn exit_status(process: BorrowedFd<'_>) -> Option<i32> {
     /// The kernel's `struct pidfd_info` in its first form, 64 bytes.
     #[repr(C)]
@@ -297,50 +339,55 @@ pub fn exit_status(process: BorrowedFd<'_>) -> Option<i32> {
     const INFO_EXIT: u64 = 1 << 3;
     const PIDFD_GET_INFO: libc::c_ulong = 0xc040_ff0b; // _IOWR(0xff, 11, 64 bytes)
     let mut info = Info { mask: INFO_EXIT, ..Info::default() };
-    // SAFETY: the request's number says 64 bytes, the size of `info`.
+    // SAFETY: the request's number contains the size 64, that of `info`.
     let result = unsafe { libc::ioctl(process.as_raw_fd(), PIDFD_GET_INFO as _, &raw mut info) };
     (result == 0 && info.mask & INFO_EXIT != 0).then_some(info.exit_code)
 }
 
-/// Forks a caller that has one thread: `None` in the child.
+/// Forks the process, which must have one thread. Returns the pid of the child, and `None` in the
+/// child.
+///
+/// # Errors
+/// The error of `fork`.
 pub fn fork() -> nix::Result<Option<u32>> {
-    // SAFETY: the one caller has not started a thread, so that nothing that the child may need is
-    // held by one that it does not have.
+    // SAFETY: the callers have not started a thread, so no lock that the child may need is held by
+    // a thread that it does not have.
     match unsafe { unistd::fork()? } {
         unistd::ForkResult::Parent { child } => Ok(u32::try_from(child.as_raw()).ok()),
         unistd::ForkResult::Child => Ok(None),
     }
 }
 
-/// Has nothing to say any more: what stands on its standard error would keep a pipe open.
-pub fn be_silent() {
-    if let Ok(nothing) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
-        let _ = unistd::dup2_stderr(&nothing);
+/// Redirects standard error to `/dev/null`, so that this process does not keep a pipe open.
+pub fn discard_stderr() {
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        let _ = unistd::dup2_stderr(&null);
     }
 }
 
-/// Closes every descriptor but one and the standard ones: for a process that goes on with nothing
-/// else of its parent's.
-pub fn keep_only(file: BorrowedFd<'_>) {
+/// Closes all descriptors but one and the standard ones: for a child that uses nothing else of its
+/// parent.
+pub fn close_all_except(file: BorrowedFd<'_>) {
     let kept = file.as_raw_fd().cast_unsigned();
     for (first, last) in [(3, kept - 1), (kept + 1, u32::MAX)] {
         if first <= last {
-            // SAFETY: plain numbers. The caller's process uses none of these descriptors any more.
+            // SAFETY: the call takes integers only. The calling process uses none of these
+            // descriptors any more.
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
     }
 }
 
-/// Leaves the processor to others where they want it.
-pub fn be_nice(by: i32) {
-    // SAFETY: plain numbers; 0 is the caller. Failing means that nothing changes.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, by) };
+/// Sets the nice value of this process, so that others get the CPU first.
+pub fn lower_priority(nice: i32) {
+    // SAFETY: the call takes integers only; 0 is the caller. A failure changes nothing.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
 }
 
-/// Waits until it can be read, at most so long; false when the time is over.
-pub fn wait_readable_for(file: BorrowedFd<'_>, most: std::time::Duration) -> bool {
+/// Waits until a descriptor is readable. Returns false when it is not within the timeout.
+pub fn wait_readable_for(file: BorrowedFd<'_>, timeout: std::time::Duration) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    let until = std::time::Instant::now() + most;
+    let until = std::time::Instant::now() + timeout;
     loop {
         let left = until.saturating_duration_since(std::time::Instant::now()).as_micros().div_ceil(1000);
         let mut polls = [PollFd::new(file, PollFlags::POLLIN)];
@@ -351,57 +398,59 @@ pub fn wait_readable_for(file: BorrowedFd<'_>, most: std::time::Duration) -> boo
     }
 }
 
-/// Lets the calling thread run before others of the machine, where the system allows it: for a
-/// thread that others wait for and that does little.
+/// Raises the priority of the calling thread where the system permits it: for a thread that others
+/// wait for and that does little.
 pub fn prefer_thread() {
     const NICE: i32 = -10;
-    // SAFETY: plain numbers. Without the right to do it nothing changes. On Linux 0 names the
-    // calling thread alone.
+    // SAFETY: the call takes integers only. Without the permission nothing changes. On Linux 0 is
+    // the calling thread alone.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
-/// Waits until one of these can be read.
+/// Waits until one of these descriptors is readable.
 pub fn wait_readable(files: &[BorrowedFd<'_>]) {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let mut polls: Vec<PollFd<'_>> = files.iter().map(|file| PollFd::new(*file, PollFlags::POLLIN)).collect();
     let _ = poll(&mut polls, PollTimeout::NONE);
 }
 
-/// Whether it can be read now, or is at its end.
+/// Returns whether a descriptor is readable now, or at its end.
 pub fn is_readable(file: BorrowedFd<'_>) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let mut polls = [PollFd::new(file, PollFlags::POLLIN)];
     poll(&mut polls, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// Wakes the thread of a traced process that waits for room: a futex on the low half of the tail's
-/// word.
+/// Wakes the thread of a traced process that waits for space in its ring: a futex on the low half
+/// of the tail.
 pub fn wake(tail: &AtomicU64) {
-    // SAFETY: the word is mapped as long as the reference lives; waking reads nothing of ours.
+    // SAFETY: the address is valid while the reference lives; the call reads no memory of this
+    // process.
     unsafe { libc::syscall(libc::SYS_futex, tail.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
-/// The processor's time stamp counter, not read before everything that stands before.
+/// Returns the CPU's time stamp counter. It is not read before all preceding instructions are
+/// complete.
 #[cfg(target_arch = "x86_64")]
 pub fn tsc() -> u64 {
-    // SAFETY: both instructions exist on every x86-64 processor.
+    // SAFETY: both instructions exist on every x86-64 CPU.
     unsafe {
         core::arch::x86_64::_mm_lfence();
         core::arch::x86_64::_rdtsc()
     }
 }
 
-/// No such counter is used on this processor.
+/// Returns 0: no such counter is used on this architecture.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn tsc() -> u64 {
     0
 }
 
-/// Asks for the cache line of a value that will soon be needed.
+/// Prefetches the cache line of a value that will soon be needed.
 #[inline(always)]
 pub fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint about the address of a reference; reads nothing.
+    // SAFETY: a prefetch is a hint about an address and reads nothing.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(std::ptr::from_ref(value).cast());
     }
@@ -409,28 +458,32 @@ pub fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// The error of a call of nix as the one of std.
+/// Converts an error of nix to one of std.
 pub fn io(error: Errno) -> io::Error {
     io::Error::from(error)
 }
 
-/// Borrows a descriptor; saves callers the trait.
+/// Borrows a descriptor, so that callers need not import the trait.
 pub fn fd(file: &impl AsFd) -> BorrowedFd<'_> {
     file.as_fd()
 }
 
-/// A store of everything written so far before everything read from here on.
+/// Orders all earlier stores before all later loads.
 pub fn full_fence() {
     std::sync::atomic::fence(Ordering::SeqCst);
 }
-/// Lets a user read a file, or look into a folder, by its access list; a user who is not its owner,
-/// nor this user, may nothing. Fails with `EOPNOTSUPP` where the file system has none.
+
+/// Permits a user to read a file or a folder by its access list. A user who is neither this one nor
+/// the owner has no permission.
+///
+/// # Errors
+/// `EOPNOTSUPP` where the file system has no access lists, otherwise the error of the call.
 pub fn let_read(file: &std::fs::File, uid: u32) -> io::Result<()> {
     /// `posix_acl_xattr.h`: version, then tag, rights and id of each entry.
     const VERSION: u32 = 2;
     const NO_ID: u32 = u32::MAX;
     let (own, read) = if file.metadata()?.is_dir() { (7, 5) } else { (6, 4) };
-    // The owner, the user, the group, what user and group may have at most, all others.
+    // The owner, the user, the group, the mask of user and group, all others.
     let entries = [(1, own, NO_ID), (2, read, uid), (4, 0, NO_ID), (16, read, NO_ID), (32, 0, NO_ID)];
     let mut list = VERSION.to_le_bytes().to_vec();
     for (tag, rights, id) in entries {
@@ -438,7 +491,7 @@ pub fn let_read(file: &std::fs::File, uid: u32) -> io::Result<()> {
         list.extend(u32::to_le_bytes(id));
     }
     let name = c"system.posix_acl_access";
-    // SAFETY: an open file, a name that ends in 0, and as many bytes as are said.
+    // SAFETY: the file is open, the name ends in 0, and the list has the length that is passed.
     let done = unsafe { libc::fsetxattr(file.as_raw_fd(), name.as_ptr(), list.as_ptr().cast(), list.len(), 0) };
     Errno::result(done).map(drop).map_err(io)
 }

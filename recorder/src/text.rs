@@ -1,4 +1,4 @@
-//! Where the code of an ELF file lies, for whoever counts by its addresses.
+//! The address range of the code of an ELF file.
 
 use object::elf::{self, ProgramHeader64};
 use object::read::elf::{ElfFile64, ProgramHeader};
@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Link-time addresses of a file's code: from the first executable segment's start to the last
-/// one's end. `None` where the file cannot be read, or has another build-id than this one.
+/// Returns the link-time addresses of a file's code, from the start of the first executable segment
+/// to the end of the last one; `None` where the file cannot be read, or has another build-id.
 pub fn extent(path: &Path, build_id: &[u8]) -> Option<Range<u64>> {
     if !path.is_absolute() {
         return None;
@@ -18,7 +18,7 @@ pub fn extent(path: &Path, build_id: &[u8]) -> Option<Range<u64>> {
     extent_of(&ReadCache::new(regular(path).ok()?), build_id)
 }
 
-/// Opens a regular file. The path comes from a traced program: to open a pipe could take forever.
+/// Opens a regular file. The path is that of a traced program: opening a pipe could block forever.
 fn regular(path: &Path) -> io::Result<File> {
     let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;

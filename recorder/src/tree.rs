@@ -1,9 +1,9 @@
-//! The process tree beyond what attached: who made whom, and who went on with a program that nobody
-//! records.
+//! The processes that did not attach: which process started them, and which processes continued
+//! with a program that is not recorded.
 //!
-//! Two sources. The library in a maker says so right before ([`wire::hello::Notice`]): that catches
-//! the shortest process. And programs of running sessions are looked at now and then: that catches
-//! an exec by a system call of the program's own.
+//! There are two sources. The library in the starting process reports it immediately before
+//! ([`wire::hello::Notice`]); this detects even the shortest process. And the programs of running
+//! sessions are checked regularly; this detects an exec by a direct system call of the program.
 
 use crate::process;
 use std::collections::HashMap;
@@ -15,85 +15,104 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often programs are looked at. One that changed is looked at once more before it counts: its
-/// hello may be on the way.
-const LOOK: Duration = Duration::from_millis(500);
-/// How soon after its maker said that a process goes on with another program.
-const SOON: Duration = Duration::from_millis(20);
-/// Generations that are looked through for a known one.
+/// Interval of the checks. A program that changed is checked once more before it counts: its hello
+/// may not have arrived yet.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Delay of the check after a process announced that it continues with another program.
+const ANNOUNCED_DELAY: Duration = Duration::from_millis(20);
+/// Maximum number of generations that are searched for a known ancestor.
 const GENERATIONS: usize = 32;
 
-/// The file that a process runs: device and inode, which neither a rename nor another root changes.
+/// Returns the file that a process executes: device and inode, which neither a rename nor another
+/// root directory changes.
 pub fn program(pid: u32) -> Option<(u64, u64)> {
     std::fs::metadata(format!("/proc/{pid}/exe")).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// The processes above one, the nearest first.
+/// Returns the ancestors of a process, the nearest first.
 pub fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(process::parent(pid), |pid| process::parent(*pid))
         .take_while(|pid| *pid > 1)
         .take(GENERATIONS)
 }
 
-/// What a process that was watched has done.
+/// What a watched process has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It runs another program, which did not attach.
+    /// The process executes another program, which did not attach.
     Left,
-    /// It was said to go on with another program, and goes on with its own: that could not be
+    /// The process announced another program and still executes its own: the other one could not be
     /// started.
     Stayed,
 }
 
-/// Watches the programs of running sessions.
+/// A process that may continue with another program.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    since: Instant,
+    /// Whether its library announced it.
+    is_announced: bool,
+}
+
+impl Leaving {
+    fn new(is_announced: bool) -> Leaving {
+        Leaving { since: Instant::now(), is_announced }
+    }
+
+    /// Returns the time until the process is to be checked.
+    fn delay(self) -> Duration {
+        let delay = if self.is_announced { ANNOUNCED_DELAY } else { CHECK_INTERVAL / 2 };
+        delay.saturating_sub(self.since.elapsed())
+    }
+}
+
+/// Watches the programs of running sessions for changes.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// Processes that are leaving: since when, and whether their library said so.
-    leaving: HashMap<u32, (Instant, bool)>,
-    looked: Option<Instant>,
+    /// Processes that may continue with another program.
+    leaving: HashMap<u32, Leaving>,
+    last_check: Option<Instant>,
 }
 
 impl Watch {
-    /// A process said that it goes on with another program.
+    /// Notes that a process announced that it continues with another program.
     pub fn leaves(&mut self, pid: u32) {
-        self.leaving.insert(pid, (Instant::now(), true));
+        self.leaving.insert(pid, Leaving::new(true));
     }
 
-    /// The process has ended, or attached anew. Whether it had said that it goes on with another
-    /// program.
+    /// Forgets a process that has ended or attached again. Returns whether it had announced that it
+    /// continues with another program.
     pub fn forget(&mut self, pid: u32) -> bool {
-        self.leaving.remove(&pid).is_some_and(|(_, said)| said)
+        self.leaving.remove(&pid).is_some_and(|leaving| leaving.is_announced)
     }
 
-    /// Time until the next look, when somebody is leaving.
+    /// Returns the time until the next check, when a process may be leaving.
     pub fn deadline(&self) -> Option<Duration> {
-        let wait = |said: bool| if said { SOON } else { LOOK / 2 };
-        self.leaving.values().map(|(since, said)| wait(*said).saturating_sub(since.elapsed())).min()
+        self.leaving.values().map(|leaving| leaving.delay()).min()
     }
 
-    /// Looks at these processes, given with the program that they ran when they attached, if it is
-    /// time.
+    /// Checks these processes, if it is time. Each is given with the program that it executed when
+    /// it attached.
     pub fn look(&mut self, running: impl Iterator<Item = (u32, Option<(u64, u64)>)>) -> Vec<(u32, Change)> {
-        let all = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK);
-        if all {
-            self.looked = Some(Instant::now());
+        let checks_all = self.last_check.is_none_or(|last| last.elapsed() >= CHECK_INTERVAL);
+        if checks_all {
+            self.last_check = Some(Instant::now());
         } else if self.deadline().is_none_or(|deadline| !deadline.is_zero()) {
             return Vec::new();
         }
         let mut changes = Vec::new();
         for (pid, before) in running {
             let leaving = self.leaving.get(&pid).copied();
-            let is_due = |(since, said): (Instant, bool)| since.elapsed() >= if said { SOON } else { LOOK / 2 };
-            if leaving.is_some_and(|leaving| !is_due(leaving)) || (!all && leaving.is_none()) {
+            if leaving.is_some_and(|leaving| !leaving.delay().is_zero()) || (!checks_all && leaving.is_none()) {
                 continue;
             }
             let has_left = matches!((before, program(pid)), (Some(before), Some(now)) if before != now);
             match (leaving, has_left) {
-                (Some((_, true)), false) => changes.push((pid, Change::Stayed)),
+                (Some(Leaving { is_announced: true, .. }), false) => changes.push((pid, Change::Stayed)),
                 (Some(_), true) => changes.push((pid, Change::Left)),
-                (Some((_, false)), false) => drop(self.leaving.remove(&pid)),
-                (None, true) => drop(self.leaving.insert(pid, (Instant::now(), false))),
-                _ => {}
+                (Some(_), false) => drop(self.leaving.remove(&pid)),
+                (None, true) => drop(self.leaving.insert(pid, Leaving::new(false))),
+                (None, false) => {}
             }
         }
         self.leaving.retain(|pid, _| !changes.iter().any(|(changed, _)| changed == pid));
@@ -101,24 +120,24 @@ impl Watch {
     }
 }
 
-/// Whether a program's name is meant by a pattern: `*` stands for anything.
+/// Returns whether a pattern matches a program's name; `*` matches any text.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut left) = name.strip_prefix(head) else { return false };
-    let mut parts = rest.split('*').peekable();
-    while let Some(part) = parts.next() {
-        if parts.peek().is_none() {
-            return left.ends_with(part);
+    let mut pieces = rest.split('*').peekable();
+    while let Some(piece) = pieces.next() {
+        if pieces.peek().is_none() {
+            return left.ends_with(piece);
         }
-        match left.find(part) {
-            Some(at) => left = &left[at + part.len()..],
+        match left.find(piece) {
+            Some(at) => left = &left[at + piece.len()..],
             None => return false,
         }
     }
     true
 }
 
-/// Why a program cannot load the library, from the head of its file.
+/// Returns why a program cannot load the library, judged by the head of its file; `None` if it can.
 pub fn why_not(path: &Path) -> Option<String> {
     const PT_INTERP: u32 = 3;
     let mut file = File::open(path).ok()?;
@@ -146,29 +165,29 @@ pub fn why_not(path: &Path) -> Option<String> {
     is_static.then(|| "it is statically linked".into())
 }
 
-/// Why a program that could have loaded the library did not attach.
+/// The reason for a program that could have loaded the library and did not attach.
 pub const NOT_LOADED: &str = "it did not load the library";
 
-/// What helps against a reason for which a program was not recorded.
+/// Returns what to do about a reason for which a program was not recorded.
 pub fn remedy(why: &str) -> Option<&'static str> {
     let remedies = [
         ("statically linked", "link it dynamically: nothing can be preloaded into a static program"),
         ("setuid", "record it as that user: the loader ignores LD_PRELOAD for others"),
         ("32-bit", "build it for 64 bits"),
         ("sanitizer", "build it without the sanitizer, which must be loaded first"),
-        (NOT_LOADED, "its environment must keep LD_PRELOAD and HEAPTAPE_SOCKET, and its loader must obey them"),
+        (NOT_LOADED, "its environment must keep LD_PRELOAD and HEAPTAPE_SOCKET, and its loader must follow them"),
     ];
     remedies.iter().find(|(reason, _)| why.contains(reason)).map(|(_, remedy)| *remedy)
 }
 
-/// The interpreter that the head of a script names.
+/// Returns the interpreter that the head of a script names.
 fn named_interpreter(head: &[u8]) -> Option<PathBuf> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?.trim_ascii();
     let interpreter = line.split(|byte| *byte == b' ' || *byte == b'\t').next()?;
     Some(PathBuf::from(OsString::from_vec(interpreter.to_vec())))
 }
 
-/// The interpreter of a script, by its first line.
+/// Returns the interpreter that the first line of a script names.
 pub fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut head = Vec::new();
     File::open(path).ok()?.take(4096).read_to_end(&mut head).ok()?;
@@ -180,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns() {
+    fn patterns_match_program_names() {
         for (pattern, name, wanted) in [
             ("cc1", "cc1", true),
             ("cc1", "cc1plus", false),
@@ -197,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_judged() {
+    fn unrecordable_programs_are_detected() {
         assert_eq!(why_not(Path::new("/bin/sh")), None);
         let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
         let path = folder.path().join("program");
@@ -219,21 +238,21 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_leaves_is_seen() {
+    fn exec_of_another_program_is_detected() {
         let mut child = std::process::Command::new("sh").args(["-c", "sleep 0.3; exec sleep 5"]).spawn().expect("sh");
         let (pid, before) = (child.id(), program(child.id()));
         assert!(ancestors(pid).next() == Some(std::process::id()) && before.is_some());
         let mut watch = Watch::default();
         assert_eq!(watch.look([(pid, before)].into_iter()), []);
         watch.leaves(pid);
-        std::thread::sleep(2 * SOON);
+        std::thread::sleep(2 * ANNOUNCED_DELAY);
         let before = program(pid);
         assert_eq!(watch.look([(pid, before)].into_iter()), [(pid, Change::Stayed)]);
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
         let mut seen = Vec::new();
         for _ in 0..8 {
             seen.extend(watch.look([(pid, before)].into_iter()));
-            std::thread::sleep(LOOK / 2);
+            std::thread::sleep(CHECK_INTERVAL / 2);
         }
         assert_eq!(seen.first(), Some(&(pid, Change::Left)));
         let _ = child.kill();

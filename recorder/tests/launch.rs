@@ -1,10 +1,10 @@
-//! `record` as a shell sees it: statuses, folders, refusals. What is preloaded here is a library
-//! that does nothing, so nothing attaches.
+//! Tests of `record` as a shell sees it: exit statuses, folders, errors. The library that is
+//! preloaded here does nothing, so no process attaches.
 
 #![allow(missing_docs)]
 
 use heaptape_formats::recording::{RECORDING, Recording};
-use heaptape_recorder::launch::{Finished, Launch, Refused, record};
+use heaptape_recorder::launch::{Finished, Launch, LaunchError, record};
 use heaptape_recorder::options::Options;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,21 +16,21 @@ fn library() -> PathBuf {
     path.expect("a libc").into()
 }
 
-fn run(dir: &Path, command: &[&str]) -> Result<Finished, Refused> {
+fn run(dir: &Path, command: &[&str]) -> Result<Finished, LaunchError> {
     record(Launch {
         program: command[0].into(),
         arguments: command[1..].iter().map(Into::into).collect(),
         dir: Some(dir.to_owned()),
         library: library(),
         options: Options::default(),
-        apart: false,
+        separate: false,
         wait: false,
         symbols: None,
     })
 }
 
 #[test]
-fn the_status_is_the_programs() {
+fn exit_status_is_that_of_the_program() {
     let folder = tempfile::tempdir().expect("a folder");
     for (number, (script, status)) in
         [("exit 0", 0), ("exit 42", 42), ("kill -9 $$", 137), ("kill -TERM $$", 143), ("kill -INT $$", 130)]
@@ -51,7 +51,7 @@ fn the_status_is_the_programs() {
 }
 
 #[test]
-fn what_cannot_run_leaves_nothing_behind() {
+fn program_that_cannot_run_leaves_no_folder() {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().join("new");
     let text = folder.path().join("text");
@@ -59,22 +59,22 @@ fn what_cannot_run_leaves_nothing_behind() {
     for (program, status) in
         [("/no/such/program", 127), ("no-such-program-anywhere", 127), (text.to_str().expect("text"), 126)]
     {
-        let refused = run(&dir, &[program]).expect_err("is refused");
-        assert_eq!(refused.status, status, "{refused}");
-        assert!(refused.message.starts_with(program) && refused.message.lines().count() == 1);
+        let error = run(&dir, &[program]).expect_err("is refused");
+        assert_eq!(error.status, status, "{error}");
+        assert!(error.message.starts_with(program) && error.message.lines().count() == 1);
         assert!(!dir.exists());
     }
 }
 
 #[test]
-fn a_folder_that_exists_or_cannot_be_made_is_refused_before_the_program_starts() {
+fn unusable_folder_is_reported_before_the_program_starts() {
     let folder = tempfile::tempdir().expect("a folder");
     let mark = folder.path().join("mark");
     let command = ["touch", mark.to_str().expect("text")];
     for dir in [folder.path().to_owned(), folder.path().join("a").join("b"), PathBuf::from("/proc/heaptape")] {
-        let refused = run(&dir, &command).expect_err("is refused");
-        assert_eq!(refused.status, 2);
-        assert!(refused.message.contains(&*dir.to_string_lossy()) && refused.message.lines().count() == 1, "{refused}");
+        let error = run(&dir, &command).expect_err("is refused");
+        assert_eq!(error.status, 2);
+        assert!(error.message.contains(&*dir.to_string_lossy()) && error.message.lines().count() == 1, "{error}");
         assert!(!mark.exists());
     }
 }
@@ -89,8 +89,8 @@ fn input_output_environment_and_signals_are_untouched() {
     );
     let finished = run(&folder.path().join("new"), &["sh", "-c", &script]).expect("runs");
     assert_eq!(finished.status, 0);
-    let said = std::fs::read_to_string(&out).expect("output");
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines[0].ends_with("0000000000000000"), "{said}");
+    let output = std::fs::read_to_string(&out).expect("output");
+    let lines: Vec<&str> = output.lines().collect();
+    assert!(lines[0].ends_with("0000000000000000"), "{output}");
     assert_eq!((lines[1], lines[2]), (library().to_str().expect("text"), "socket"));
 }

@@ -191,15 +191,15 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             }
             Ok(Outcome::Status(finished.status))
         }
-        Err(refused) => {
-            if let Some(bare) = &refused.bare {
+        Err(error) => {
+            if let Some(unrecorded) = &error.unrecorded {
                 let why = "the limit on processes is reached (RLIMIT_NPROC, or pids.max of the cgroup)";
                 eprintln!("heaptape: {program} runs unrecorded: {why}");
-                eprintln!("heaptape: {program}: {}", bare.run());
+                eprintln!("heaptape: {program}: {}", unrecorded.run());
                 return Ok(Outcome::Status(126));
             }
-            eprintln!("heaptape: {refused}");
-            Ok(Outcome::Status(refused.status))
+            eprintln!("heaptape: {error}");
+            Ok(Outcome::Status(error.status))
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What runs in a process that has crashed: a signal handler on a stack of its own, and the panic
-//! hook. From here on nothing allocates, takes a lock or waits for another thread; a fault in here
-//! ends the process at once, and what was written stays.
+//! The code that runs in a process that has crashed: a signal handler on a stack of its own, and
+//! the panic hook. It does not allocate, take a lock or wait for another thread. A fault in this
+//! code ends the process at once, and everything that was written stays.
 
-use super::report::{self, FRAMES, Lines, MOST, Modules, Text};
+use super::report::{self, Lines, MAX_FRAMES, MAX_REPORT_BYTES, Modules, Text};
 use super::{Role, destinations, names};
-use crate::spawn::{self, FATAL};
+use crate::spawn::{self, FATAL_SIGNALS};
 use formats::recording::CRASH_REPORT;
 use nix::libc::{self, c_char, c_int, c_void};
 use std::cell::UnsafeCell;
@@ -14,52 +14,53 @@ use std::panic::PanicHookInfo;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::Relaxed, Ordering::SeqCst};
 
-/// Bytes of a handler's stack: only what is used takes memory.
-const STACK: usize = 256 << 10;
-/// A file that is larger gets no further report.
-const MOST_BYTES: i64 = 256 << 10;
-/// A fault so near to the stack pointer is one of a full stack.
-const NEAR: u64 = 64 << 10;
-/// Seconds after which a handler that hangs is given up.
-const SECONDS: u32 = 20;
-/// How long the process waits for the names, in steps.
-const STEPS: u32 = 600;
-const STEP_NS: i64 = 10_000_000;
+/// Size of a handler's stack, in bytes. Only the used part takes memory.
+const STACK_BYTES: usize = 256 << 10;
+/// Size in bytes above which no further report is added to a file.
+const MAX_FILE_BYTES: i64 = 256 << 10;
+/// Maximum distance of a fault from the stack pointer that is reported as a stack overflow.
+const STACK_OVERFLOW_DISTANCE: u64 = 64 << 10;
+/// Seconds after which a handler that hangs is ended.
+const TIMEOUT_SECONDS: u32 = 20;
+/// Maximum number of steps that the process waits for the names.
+const WAIT_STEPS: u32 = 600;
+/// Length of such a step, in nanoseconds.
+const WAIT_STEP_NS: i64 = 10_000_000;
 
-/// The thread that reports; 0 for none.
+/// Id of the thread that writes the report; 0 for none.
 static REPORTING: AtomicI32 = AtomicI32::new(0);
-/// The signal that the process ends by.
+/// The signal that ends the process.
 static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGABRT);
-/// Whether signals that another process sent are put back, for a reader of a signal descriptor.
+/// Whether signals that another process sent are queued again, for a reader of a signal descriptor.
 static FORWARDS: AtomicBool = AtomicBool::new(false);
 
-/// What a report is made in.
+/// The static memory in which a report is composed.
 struct Scratch {
-    text: Text<MOST>,
+    text: Text<MAX_REPORT_BYTES>,
     modules: Modules,
     lines: Lines,
-    frames: [u64; FRAMES],
+    frames: [u64; MAX_FRAMES],
     count: usize,
-    outputs: [c_int; super::MOST_DESTINATIONS],
+    outputs: [c_int; super::MAX_DESTINATIONS],
     read: [u8; 4096],
 }
 
 struct Shared(UnsafeCell<Scratch>);
 
-// SAFETY: only the one thread that `REPORTING` names touches it.
+// SAFETY: only the one thread whose id `REPORTING` holds accesses it.
 unsafe impl Sync for Shared {}
 
 static SCRATCH: Shared = Shared(UnsafeCell::new(Scratch {
     text: Text::new(),
     modules: Modules::new(),
     lines: Lines::new(),
-    frames: [0; FRAMES],
+    frames: [0; MAX_FRAMES],
     count: 0,
-    outputs: [-1; super::MOST_DESTINATIONS],
+    outputs: [-1; super::MAX_DESTINATIONS],
     read: [0; 4096],
 }));
 
-/// The arguments of the process that names frames, made beforehand: program, option, and one
+/// The arguments of the process that names frames, created beforehand: program, option, and one
 /// descriptor each.
 static ARGUMENTS: AtomicPtr<CString> = AtomicPtr::new(ptr::null_mut());
 
@@ -70,7 +71,7 @@ fn set_action(signal: c_int, handler: libc::sighandler_t) {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        for (other, _) in FATAL {
+        for (other, _) in FATAL_SIGNALS {
             libc::sigaddset(&raw mut action.sa_mask, other);
         }
         libc::sigaction(signal, &raw const action, ptr::null_mut());
@@ -82,7 +83,7 @@ pub fn install() {
     let arguments = ["heaptape", names::OPTION].map(|text| CString::new(text).unwrap_or_default());
     ARGUMENTS.store(Box::leak(Box::new(arguments)).as_mut_ptr(), Relaxed);
     let handler = on_signal as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as libc::sighandler_t;
-    for (signal, _) in FATAL.iter().filter(|(signal, _)| !spawn::is_ignored(*signal)) {
+    for (signal, _) in FATAL_SIGNALS.iter().filter(|(signal, _)| !spawn::is_ignored(*signal)) {
         set_action(*signal, handler);
     }
 }
@@ -91,8 +92,8 @@ fn is_installed() -> bool {
     !ARGUMENTS.load(Relaxed).is_null()
 }
 
-/// Takes the handlers away: for a forked process that becomes another program, or whose crash is
-/// nothing to report.
+/// Removes the handlers: for a forked process that executes another program, or whose crash is not
+/// to be reported.
 pub fn disarm() {
     if is_installed() {
         let _ = std::panic::take_hook();
@@ -100,18 +101,18 @@ pub fn disarm() {
     }
 }
 
-/// Whether faults that another process sent (`kill -SEGV`) are kept pending, for a reader of a
+/// Sets whether faults that another process sent (`kill -SEGV`) are kept pending, for a reader of a
 /// signal descriptor.
 pub fn forward_faults(forwards: bool) {
     FORWARDS.store(forwards, Relaxed);
 }
 
-/// Unblocks the signals of faults for the calling thread: one that is blocked ends the process
+/// Unblocks the signals of faults for the calling thread: a blocked one would end the process
 /// without a report.
 pub fn unblock_faults() {
     if is_installed() {
         let (how, size) = (libc::SIG_UNBLOCK, size_of::<spawn::Mask>());
-        let faults = FATAL.iter().filter(|(signal, _)| *signal != libc::SIGABRT || !FORWARDS.load(Relaxed));
+        let faults = FATAL_SIGNALS.iter().filter(|(signal, _)| *signal != libc::SIGABRT || !FORWARDS.load(Relaxed));
         let mask: spawn::Mask = faults.map(|(signal, _)| spawn::bit(*signal)).sum();
         let none = ptr::null_mut::<spawn::Mask>();
         // SAFETY: the first pointer is to 8 bytes, the size that is passed; the other is null.
@@ -119,45 +120,45 @@ pub fn unblock_faults() {
     }
 }
 
-/// The calling thread's stack for handlers, until it is dropped.
+/// The signal stack of the calling thread. It is freed on drop.
 #[derive(Debug)]
-pub struct OwnStack(*mut c_void);
+pub struct SignalStack(*mut c_void);
 
-/// Sets a stack for handlers of the calling thread, if handlers are installed.
-pub fn use_own_stack() -> OwnStack {
+/// Sets a signal stack for the calling thread, if handlers are installed.
+pub fn use_signal_stack() -> SignalStack {
     if !is_installed() {
-        return OwnStack(ptr::null_mut());
+        return SignalStack(ptr::null_mut());
     }
     let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping at an address of the kernel's choice; it stays until the stack is no
     // longer used.
     unsafe {
-        let base = libc::mmap(ptr::null_mut(), STACK, rights, flags, -1, 0);
+        let base = libc::mmap(ptr::null_mut(), STACK_BYTES, rights, flags, -1, 0);
         if base == libc::MAP_FAILED {
-            return OwnStack(ptr::null_mut());
+            return SignalStack(ptr::null_mut());
         }
-        let stack = libc::stack_t { ss_sp: base, ss_flags: 0, ss_size: STACK };
+        let stack = libc::stack_t { ss_sp: base, ss_flags: 0, ss_size: STACK_BYTES };
         libc::sigaltstack(&raw const stack, ptr::null_mut());
-        OwnStack(base)
+        SignalStack(base)
     }
 }
 
-impl OwnStack {
-    /// Keeps it as long as the thread lives.
+impl SignalStack {
+    /// Keeps the stack as long as the thread lives.
     pub fn keep(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for OwnStack {
+impl Drop for SignalStack {
     fn drop(&mut self) {
         if !self.0.is_null() {
             let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-            // SAFETY: the thread does not use the stack, since it is not in a handler; after the
-            // first call nobody knows the mapping.
+            // SAFETY: the thread is not in a handler, so it does not use the stack; after the first
+            // call nothing refers to the mapping.
             unsafe {
                 libc::sigaltstack(&raw const none, ptr::null_mut());
-                libc::munmap(self.0, STACK);
+                libc::munmap(self.0, STACK_BYTES);
             }
         }
     }
@@ -168,15 +169,15 @@ fn thread_id() -> c_int {
     unsafe { libc::syscall(libc::SYS_gettid) as c_int }
 }
 
-/// Whether the calling thread is the one that reports. Another one waits for the end of the
-/// process.
+/// Returns whether the calling thread writes the report. Any other thread waits here for the end of
+/// the process.
 fn is_first() -> bool {
     let own = thread_id();
     match REPORTING.compare_exchange(0, own, SeqCst, SeqCst) {
         Ok(_) => true,
         Err(other) if other == own => false,
         Err(_) => loop {
-            pause_ns(STEP_NS);
+            pause_ns(WAIT_STEP_NS);
         },
     }
 }
@@ -209,8 +210,8 @@ extern "C" fn on_signal(signal: c_int, information: *mut libc::siginfo_t, contex
         let (pc, sp) = (register(libc::REG_RIP), register(libc::REG_RSP));
         // SAFETY: `is_first` was true, so nobody else has it.
         let scratch = unsafe { &mut *SCRATCH.0.get() };
-        let name = FATAL.iter().find(|(number, _)| *number == signal).map_or("a signal", |(_, name)| name);
-        scratch.begin(|text| {
+        let name = FATAL_SIGNALS.iter().find(|(number, _)| *number == signal).map_or("a signal", |(_, name)| name);
+        scratch.write_head(|text| {
             text.put(name.as_bytes());
             match sender {
                 Some(pid) if Some(pid) == own => text.put(b" by its own call"),
@@ -219,7 +220,7 @@ extern "C" fn on_signal(signal: c_int, information: *mut libc::siginfo_t, contex
                     // SAFETY: a fault's information has the address.
                     let address = unsafe { information.si_addr() } as u64;
                     text.put(b" at address ").hex(address);
-                    if address.abs_diff(sp) < NEAR && signal == libc::SIGSEGV {
+                    if address.abs_diff(sp) < STACK_OVERFLOW_DISTANCE && signal == libc::SIGSEGV {
                         text.put(b": the stack is full")
                     } else {
                         text
@@ -271,7 +272,7 @@ pub fn panicked(panic: &PanicHookInfo<'_>) {
     }
     // SAFETY: `is_first` was true, so nobody else has it.
     let scratch = unsafe { &mut *SCRATCH.0.get() };
-    scratch.begin(|text| {
+    scratch.write_head(|text| {
         text.put(b"panic at ");
         let _ = panic.location().map_or(Ok(()), |location| write!(text, "{location}"));
         text.put(b": ").put_clean(panic.payload_as_str().unwrap_or("no message").as_bytes());
@@ -291,15 +292,15 @@ extern "C" fn on_alarm(_: c_int) {
 }
 
 impl Scratch {
-    /// Writes who crashed and how.
-    fn begin(&mut self, cause: impl FnOnce(&mut Text<MOST>)) {
+    /// Writes the head of the report: which process crashed, and why.
+    fn write_head(&mut self, cause: impl FnOnce(&mut Text<MAX_REPORT_BYTES>)) {
         // SAFETY: the handler calls only functions that a handler may call. SIGALRM is the
         // process's own from here on.
         unsafe {
             libc::signal(libc::SIGALRM, on_alarm as extern "C" fn(c_int) as libc::sighandler_t);
             let (mask, none) = (spawn::bit(libc::SIGALRM), ptr::null_mut::<spawn::Mask>());
             libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const mask, none, size_of::<spawn::Mask>());
-            libc::alarm(SECONDS);
+            libc::alarm(TIMEOUT_SECONDS);
         }
         let text = &mut self.text;
         text.put(b"heaptape crash report\nversion: ").put(env!("CARGO_PKG_VERSION").as_bytes());
@@ -327,8 +328,7 @@ impl Scratch {
         text.put(b"\n");
     }
 
-    /// Writes the stack from `pc` on, brings the report to where it belongs, and has its functions
-    /// named.
+    /// Writes the stack from `pc` on, stores the report in its files, and names its functions.
     fn report(&mut self, pc: Option<u64>) {
         for (output, folder) in self.outputs.iter_mut().zip(destinations()) {
             *output = open_report(folder);
@@ -336,9 +336,10 @@ impl Scratch {
         let has_file = self.outputs.iter().any(|output| *output >= 0);
         let to_log = !has_file || Role::now() == Role::Daemon;
         if !to_log && Role::now() == Role::Command {
-            self.say_where();
+            self.print_location();
         }
-        // What is known without the stack, first: looking for it may fail.
+        // What is known without the stack is written first: a fault may occur while the stack is
+        // read.
         let mut written = self.write(0, to_log);
         self.collect(pc);
         self.read_modules();
@@ -353,8 +354,8 @@ impl Scratch {
         self.name_functions(to_log);
     }
 
-    /// Collects the return addresses, from `pc` on where that is among them: before it are the
-    /// handler's.
+    /// Collects the return addresses, starting at `pc` if it is among them: the frames before it
+    /// are the handler's.
     fn collect(&mut self, pc: Option<u64>) {
         self.count = 0;
         let mut is_found = pc.is_none();
@@ -365,12 +366,12 @@ impl Scratch {
                 if !is_found && pc == Some(address) {
                     (is_found, self.count) = (true, 0);
                 }
-                // The outermost frame returns nowhere.
+                // The outermost frame has no return address.
                 if let Some(slot) = self.frames.get_mut(self.count).filter(|_| address != 0 || pc == Some(0)) {
                     *slot = address;
                     self.count += 1;
                 }
-                self.count < FRAMES
+                self.count < MAX_FRAMES
             });
         }
         if !is_found && let (Some(pc), Some(first)) = (pc, self.frames.first_mut()) {
@@ -392,8 +393,8 @@ impl Scratch {
         }
     }
 
-    /// Writes the text from `from` on to all files, and to standard error with `to_log`. Returns
-    /// the bytes.
+    /// Writes the text from offset `from` on to all files, and to standard error with `to_log`.
+    /// Returns the number of bytes.
     fn write(&self, from: usize, to_log: bool) -> usize {
         let bytes = self.text.bytes().get(from..).unwrap_or_default();
         let log = to_log.then_some(libc::STDERR_FILENO);
@@ -406,8 +407,8 @@ impl Scratch {
         bytes.len()
     }
 
-    /// One line on standard error: what happened, and where the report is.
-    fn say_where(&self) {
+    /// Prints one line on standard error: what happened, and where the report is.
+    fn print_location(&self) {
         let mut path = [0u8; 512];
         let mut link = Text::<32>::new();
         link.put(b"/proc/self/fd/").number(destinations().next().unwrap_or(-1).unsigned_abs().into()).put(b"\0");
@@ -420,7 +421,7 @@ impl Scratch {
         write_all(libc::STDERR_FILENO, line.bytes());
     }
 
-    /// Runs this program once more, with the report as its input, and waits for it a while.
+    /// Runs this program again, with the report as its input, and waits for it for a limited time.
     fn name_functions(&self, to_log: bool) {
         let arguments = ARGUMENTS.load(Relaxed);
         let mut pipe = [-1; 2];
@@ -428,14 +429,14 @@ impl Scratch {
         if arguments.is_null() || unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
             return;
         }
-        // A pipe holds the report: nobody waits for its reader.
+        // The whole report fits into the pipe, so the write does not block.
         write_all(pipe[1], self.text.bytes());
-        // SAFETY: a fork without libc, whose locks may be held by a thread that is gone in the
-        // child; the child makes system calls alone.
+        // SAFETY: a fork without libc, whose locks may be held by a thread that does not exist in
+        // the child. The child makes system calls only.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t };
         if child == 0 {
-            let mut numbers = [const { Text::<12>::new() }; super::MOST_DESTINATIONS + 1];
-            let mut list = [ptr::null::<c_char>(); super::MOST_DESTINATIONS + 4];
+            let mut numbers = [const { Text::<12>::new() }; super::MAX_DESTINATIONS + 1];
+            let mut list = [ptr::null::<c_char>(); super::MAX_DESTINATIONS + 4];
             // SAFETY: `install` made two strings that are never freed; the list and the environment
             // end in a null pointer. Nothing returns from here.
             unsafe {
@@ -460,17 +461,18 @@ impl Scratch {
         // left.
         unsafe {
             libc::close(pipe[1]);
-            for _ in 0..STEPS {
+            for _ in 0..WAIT_STEPS {
                 if child < 0 || libc::waitpid(child, ptr::null_mut(), libc::WNOHANG) != 0 {
                     break;
                 }
-                pause_ns(STEP_NS);
+                pause_ns(WAIT_STEP_NS);
             }
         }
     }
 }
 
-/// Opens the report in a folder for appending; -1 when it cannot be, or is large enough.
+/// Opens the report in a folder for appending; returns -1 when that is not possible, or when the
+/// file is large already.
 fn open_report(folder: c_int) -> c_int {
     const NAME: &CStr = c"crash-report.txt";
     const { assert!(CRASH_REPORT.len() == NAME.count_bytes()) };
@@ -480,7 +482,7 @@ fn open_report(folder: c_int) -> c_int {
     unsafe {
         let file = libc::openat(folder, NAME.as_ptr(), flags, 0o600);
         let mut status: libc::stat = std::mem::zeroed();
-        if file >= 0 && (libc::fstat(file, &raw mut status) != 0 || status.st_size > MOST_BYTES) {
+        if file >= 0 && (libc::fstat(file, &raw mut status) != 0 || status.st_size > MAX_FILE_BYTES) {
             libc::close(file);
             return -1;
         }

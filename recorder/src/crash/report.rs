@@ -1,17 +1,18 @@
 //! The text of a report, made without allocating: what is in static memory may be used in a signal
 //! handler.
 
-/// Bytes of a report before the functions' names.
-pub const MOST: usize = 24 << 10;
-/// Frames of the stack, the innermost ones.
-pub const FRAMES: usize = 128;
-/// Mappings with code that are known by name.
-const MODULES: usize = 48;
-/// Bytes of a module's path, and of a panic's message.
-const PATH: usize = 192;
-const MESSAGE: usize = 2048;
+/// Maximum length of a report before the functions' names, in bytes.
+pub const MAX_REPORT_BYTES: usize = 24 << 10;
+/// Maximum number of frames of the stack, the innermost ones.
+pub const MAX_FRAMES: usize = 128;
+/// Maximum number of mappings with code that are known by name.
+const MAX_MODULES: usize = 48;
+/// Maximum length of a module's path, in bytes.
+const MAX_PATH: usize = 192;
+/// Maximum length of a panic's message, in bytes.
+const MAX_MESSAGE: usize = 2048;
 
-/// How a line with a frame begins; the reader of [`super::names`] looks for it.
+/// Prefix of a line with a frame; the reader of [`super::names`] searches for it.
 pub const FRAME: &str = "  #";
 
 /// Text of at most `N` bytes.
@@ -50,7 +51,7 @@ impl<const N: usize> Text<N> {
 
     /// Adds text of external origin: control characters become `?`.
     pub fn put_clean(&mut self, bytes: &[u8]) -> &mut Self {
-        for byte in bytes.iter().take(MESSAGE) {
+        for byte in bytes.iter().take(MAX_MESSAGE) {
             self.put(&[if byte.is_ascii_control() { b'?' } else { *byte }]);
         }
         self
@@ -94,27 +95,27 @@ struct Module {
     start: u64,
     end: u64,
     base: u64,
-    path: [u8; PATH],
+    path: [u8; MAX_PATH],
     length: usize,
 }
 
 /// The mappings with code, from the lines of `/proc/self/maps`.
 #[derive(Debug)]
 pub struct Modules {
-    list: [Module; MODULES],
+    list: [Module; MAX_MODULES],
     count: usize,
-    /// Where the file begins whose mappings are being read.
+    /// Start address of the file whose mappings are being read.
     base: u64,
 }
 
 impl Modules {
     /// Returns a table without any mapping.
     pub const fn new() -> Modules {
-        const NONE: Module = Module { start: 0, end: 0, base: 0, path: [0; PATH], length: 0 };
-        Modules { list: [NONE; MODULES], count: 0, base: 0 }
+        const NONE: Module = Module { start: 0, end: 0, base: 0, path: [0; MAX_PATH], length: 0 };
+        Modules { list: [NONE; MAX_MODULES], count: 0, base: 0 }
     }
 
-    /// Takes in one line: `START-END RIGHTS OFFSET DEVICE INODE PATH`.
+    /// Parses one line: `START-END RIGHTS OFFSET DEVICE INODE PATH`.
     pub fn line(&mut self, line: &[u8]) {
         let mut fields = line.splitn(6, |byte| *byte == b' ');
         let mut field = || fields.next().unwrap_or_default();
@@ -132,7 +133,7 @@ impl Modules {
         if rights.get(2) == Some(&b'x')
             && let Some(module) = self.list.get_mut(self.count)
         {
-            let length = path.len().min(PATH);
+            let length = path.len().min(MAX_PATH);
             *module = Module { start, end, base: self.base, length, ..*module };
             for (to, from) in module.path.iter_mut().zip(path) {
                 *to = *from;
@@ -141,22 +142,22 @@ impl Modules {
         }
     }
 
-    /// The path of the file in whose code an address is, and the distance from where the file
-    /// begins.
+    /// Returns the path of the file whose code contains an address, and the distance from the start
+    /// of the file.
     pub fn find(&self, address: u64) -> Option<(&[u8], u64)> {
         let known = self.list.get(..self.count)?;
         let module = known.iter().find(|module| (module.start..module.end).contains(&address))?;
         Some((module.path.get(..module.length)?, address.checked_sub(module.base)?))
     }
 
-    /// Where the file of this path begins.
+    /// Returns the start address of the file with this path.
     pub fn base(&self, path: &[u8]) -> Option<u64> {
         let known = self.list.get(..self.count)?;
         known.iter().find(|module| module.path.get(..module.length) == Some(path)).map(|module| module.base)
     }
 }
 
-/// Reads `/proc/self/maps` line by line from pieces as they come.
+/// Parses `/proc/self/maps` line by line from blocks as they are read.
 #[derive(Debug)]
 pub struct Lines {
     line: [u8; 512],
@@ -164,12 +165,12 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Nothing read so far.
+    /// Creates a parser that has read nothing.
     pub const fn new() -> Lines {
         Lines { line: [0; 512], length: 0 }
     }
 
-    /// Takes in some bytes. What is too long for a line is left out.
+    /// Parses some bytes. The rest of a line that is too long is ignored.
     pub fn read(&mut self, bytes: &[u8], modules: &mut Modules) {
         for byte in bytes {
             if *byte == b'\n' {
@@ -183,13 +184,13 @@ impl Lines {
     }
 }
 
-/// A number in hexadecimal, without a prefix.
+/// Parses a hexadecimal number without a prefix.
 pub fn hex(text: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok()
 }
 
 /// Writes the frames of a stack, one a line: number, address, and path and offset of its module.
-pub fn frames(text: &mut Text<MOST>, frames: &[u64], modules: &Modules) {
+pub fn frames(text: &mut Text<MAX_REPORT_BYTES>, frames: &[u64], modules: &Modules) {
     for (number, address) in frames.iter().enumerate() {
         text.put(FRAME.as_bytes()).number(number as u64).put(b" ").hex(*address);
         if let Some((path, offset)) = modules.find(*address) {
@@ -197,7 +198,7 @@ pub fn frames(text: &mut Text<MOST>, frames: &[u64], modules: &Modules) {
         }
         text.put(b"\n");
     }
-    if frames.len() == FRAMES {
+    if frames.len() == MAX_FRAMES {
         text.put(b"  further frames are left out\n");
     }
 }
@@ -206,7 +207,7 @@ pub fn frames(text: &mut Text<MOST>, frames: &[u64], modules: &Modules) {
 mod tests {
     use super::*;
 
-    fn text_of(fill: impl FnOnce(&mut Text<MOST>)) -> String {
+    fn text_of(fill: impl FnOnce(&mut Text<MAX_REPORT_BYTES>)) -> String {
         let mut text = Text::new();
         fill(&mut text);
         String::from_utf8_lossy(text.bytes()).into_owned()
@@ -218,9 +219,9 @@ mod tests {
             text.number(0).put(b" ").number(u64::MAX).put(b" ").hex(0xab0).put(b" ").put_clean(b"a\x1b[31m\nb");
         });
         assert_eq!(made, "0 18446744073709551615 0xab0 a?[31m?b");
-        let long = text_of(|text| (0..2 * MOST).for_each(|_| _ = text.put(b"x")));
-        assert_eq!(long.len(), MOST);
-        assert_eq!(text_of(|text| _ = text.put_clean(&[b'x'; 2 * MOST])).len(), MESSAGE);
+        let long = text_of(|text| (0..2 * MAX_REPORT_BYTES).for_each(|_| _ = text.put(b"x")));
+        assert_eq!(long.len(), MAX_REPORT_BYTES);
+        assert_eq!(text_of(|text| _ = text.put_clean(&[b'x'; 2 * MAX_REPORT_BYTES])).len(), MAX_MESSAGE);
     }
 
     #[test]
@@ -240,6 +241,6 @@ mod tests {
             let line = format!("{:x}-{:x} r-xp 0 0 0 /{}", number << 12, (number + 1) << 12, "x".repeat(400));
             modules.line(line.as_bytes());
         }
-        assert_eq!(modules.count, MODULES);
+        assert_eq!(modules.count, MAX_MODULES);
     }
 }

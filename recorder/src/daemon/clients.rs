@@ -146,7 +146,7 @@ impl Client {
         let Sampling::Budget(percent) = self.choice.sampling else { return };
         let mut last = self.past.iter().rev();
         let (Some((to, now)), Some((from, then))) = (last.next(), last.next()) else { return };
-        let ticks = process::processor_ticks(self.pid()).unwrap_or(self.ticks);
+        let ticks = process::cpu_ticks(self.pid()).unwrap_or(self.ticks);
         // A program that does nothing is measured by a hundredth of the time, so that the first
         // burst is not taken for an overload.
         let used = ticks.saturating_sub(self.ticks) * 10_000_000;

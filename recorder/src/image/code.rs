@@ -1,40 +1,41 @@
-//! What is known of code that no file describes: what the tape says of it, and live views.
+//! Names of code that no file describes, for the tape and for live views.
 
 use super::Image;
-use crate::code::{Named, Stamp};
+use crate::code::{MapVersion, NamedRange};
 use crate::vdso;
 use formats::perf_map::UnnamedAddresses;
 use formats::tape::{Code, Record as TapeRecord, is_virtual};
 
-/// Ranges of a record: 4 MiB with the longest names.
-const RANGES_A_RECORD: usize = 4096;
-/// Ranges of an image; sites of more stay without names.
-const MOST_RANGES: usize = 1 << 17;
+/// Number of ranges in a record: 4 MiB with the longest names.
+const RANGES_PER_RECORD: usize = 4096;
+/// Maximum number of ranges of a process; further sites stay without names.
+const MAX_RANGES: usize = 1 << 17;
 
-/// The names at the last look; strongest first.
+/// The names at the last check, those with the highest priority first.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    named: Vec<Named>,
-    /// How the maps stood then.
-    stamp: Stamp,
-    /// How many sites had no file then, and when the tape was last told.
+    named: Vec<NamedRange>,
+    /// Version of the maps at the last check.
+    version: MapVersion,
+    /// Number of sites without a file at the last check, and when the names were last stored in the
+    /// tape.
     unplaced: usize,
-    told: usize,
+    stored: usize,
 }
 
 impl Names {
-    /// What was found at the last look.
-    pub(super) fn named(&self) -> &[Named] {
+    /// Returns the names of the last check.
+    pub(super) fn named(&self) -> &[NamedRange] {
         &self.named
     }
 }
 
 impl Image {
-    /// Names of the sites that no file names, as their process tells them now.
-    pub(super) fn named_code(&mut self) -> &[Named] {
+    /// Returns the current names of the sites that no file names.
+    pub(super) fn named_code(&mut self) -> &[NamedRange] {
         let unplaced = self.stacks.unplaced();
-        let stamp = if unplaced.is_empty() { Stamp::new() } else { self.session.code.stamp() };
-        if self.names.unplaced == unplaced.len() && self.names.stamp == stamp {
+        let version = if unplaced.is_empty() { MapVersion::new() } else { self.session.code.version() };
+        if self.names.unplaced == unplaced.len() && self.names.version == version {
             return &self.names.named;
         }
         let (mut unnamed, mut named): (UnnamedAddresses, _) = (unplaced.iter().copied().collect(), Vec::new());
@@ -44,23 +45,23 @@ impl Image {
         });
         modules.for_each(|bias| vdso::name(bias, &mut unnamed, &mut named));
         self.session.code.name(&mut unnamed, &mut named);
-        named.truncate(MOST_RANGES);
-        let (unplaced, told) = (unplaced.len(), self.names.told);
-        self.names = Names { named, stamp, unplaced, told };
+        named.truncate(MAX_RANGES);
+        let (unplaced, stored) = (unplaced.len(), self.names.stored);
+        self.names = Names { named, version, unplaced, stored };
         &self.names.named
     }
 
-    /// The same for the tape, where later ranges hold.
+    /// Returns the names as records of the tape, where later ranges override earlier ones.
     pub(super) fn code(&mut self) -> Vec<TapeRecord> {
-        let ranges: Vec<_> = self.named_code().iter().rev().map(|(range, _)| range.clone()).collect();
-        self.names.told = self.names.unplaced;
-        ranges.chunks(RANGES_A_RECORD).map(|ranges| TapeRecord::Code(Code { ranges: ranges.to_vec() })).collect()
+        let ranges: Vec<_> = self.named_code().iter().rev().map(|named| named.range.clone()).collect();
+        self.names.stored = self.names.unplaced;
+        ranges.chunks(RANGES_PER_RECORD).map(|ranges| TapeRecord::Code(Code { ranges: ranges.to_vec() })).collect()
     }
 
-    /// What is worth telling before the end, should that never come: each time that such sites are
-    /// an eighth more.
+    /// Returns the names to store before the end, in case that is never reached: whenever the
+    /// number of such sites has grown by an eighth.
     pub(super) fn code_so_far(&mut self) -> Vec<TapeRecord> {
-        let is_due = self.stacks.unplaced().len() > self.names.told + self.names.told / 8;
+        let is_due = self.stacks.unplaced().len() > self.names.stored + self.names.stored / 8;
         if is_due { self.code() } else { Vec::new() }
     }
 }

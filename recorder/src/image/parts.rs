@@ -470,7 +470,7 @@ impl Image {
         let names = code::by_instruction(named);
         let frame = |(module, site): (u32, &tape::Site)| {
             let place = names.get(&tape::instruction(site.address, site.flags));
-            ViewFrame { module, address: site.address, code: place.map(|place| named[*place].0.name.clone()) }
+            ViewFrame { module, address: site.address, code: place.map(|place| named[*place].range.name.clone()) }
         };
         let site = |(site, live_bytes, row): (u32, u64, SiteSums)| ViewSite {
             site,

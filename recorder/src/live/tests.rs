@@ -1,4 +1,4 @@
-//! Calls against a plain map, and the odd shapes one by one.
+//! Tests of calls against a plain map, and of each unusual sequence.
 
 use super::*;
 
@@ -6,15 +6,15 @@ fn call(op: Op, thread: u32, address: u64, size: u64, tick: u64) -> Call {
     Call { op, thread, site: 1, address, size, weight: 0, tick }
 }
 
-struct Play {
+struct Scenario {
     live: Live,
     out: Vec<Effect>,
     tick: u64,
 }
 
-impl Play {
-    fn new() -> Play {
-        Play { live: Live::default(), out: Vec::new(), tick: 0 }
+impl Scenario {
+    fn new() -> Scenario {
+        Scenario { live: Live::default(), out: Vec::new(), tick: 0 }
     }
 
     fn step(&mut self, op: Op, thread: u32, address: u64, size: u64) -> &mut Self {
@@ -29,7 +29,7 @@ impl Play {
         self
     }
 
-    /// Ends it and gives (kind, index, address, size) of all effects.
+    /// Ends the recording and returns (kind, index, address, size) of all effects.
     fn end(&mut self) -> Vec<(Kind, u64, u64, u64)> {
         self.live.finish(self.tick, &mut self.out);
         self.out.iter().map(|effect| (effect.kind, effect.index, effect.call.address, effect.call.size)).collect()
@@ -38,55 +38,55 @@ impl Play {
 
 #[test]
 fn halves_of_resizes_join_last_in_first_out() {
-    let mut play = Play::new();
-    play.step(Op::MALLOC, 1, 16, 10).step(Op::MALLOC, 1, 32, 20);
+    let mut scenario = Scenario::new();
+    scenario.step(Op::MALLOC, 1, 16, 10).step(Op::MALLOC, 1, 32, 20);
     // A signal handler resizes the second block while the first is being resized.
-    play.step(Op::RESIZE_BEGIN, 1, 16, 0).step(Op::RESIZE_BEGIN, 1, 32, 0).step(Op::RESIZE, 1, 48, 21);
-    play.step(Op::RESIZE_FAILED, 1, 16, 0).step(Op::RESIZE_BEGIN, 1, 48, 0).step(Op::RESIZE_FREED, 1, 48, 0);
-    let effects = play.end();
+    scenario.step(Op::RESIZE_BEGIN, 1, 16, 0).step(Op::RESIZE_BEGIN, 1, 32, 0).step(Op::RESIZE, 1, 48, 21);
+    scenario.step(Op::RESIZE_FAILED, 1, 16, 0).step(Op::RESIZE_BEGIN, 1, 48, 0).step(Op::RESIZE_FREED, 1, 48, 0);
+    let effects = scenario.end();
     let expected =
         [(Kind::Alloc, 1, 16, 10), (Kind::Alloc, 2, 32, 20), (Kind::Resize, 2, 48, 21), (Kind::Free, 2, 48, 0)];
     assert_eq!(effects, expected);
-    assert_eq!(play.live.index().iter().collect::<Vec<_>>(), [(16, Block { index: 1, size: 10, site: 1 })]);
+    assert_eq!(scenario.live.index().iter().collect::<Vec<_>>(), [(16, Block { index: 1, size: 10, site: 1 })]);
 }
 
 #[test]
-fn another_thread_may_take_the_address_of_a_resize_under_way() {
-    let mut play = Play::new();
-    play.step(Op::MALLOC, 1, 16, 10).step(Op::RESIZE_BEGIN, 1, 16, 0).step(Op::MALLOC, 2, 16, 5);
-    play.step(Op::RESIZE, 1, 64, 100);
-    assert_eq!(play.end(), [(Kind::Alloc, 1, 16, 10), (Kind::Alloc, 2, 16, 5), (Kind::Resize, 1, 64, 100)]);
+fn address_of_an_open_resize_may_be_reused_by_another_thread() {
+    let mut scenario = Scenario::new();
+    scenario.step(Op::MALLOC, 1, 16, 10).step(Op::RESIZE_BEGIN, 1, 16, 0).step(Op::MALLOC, 2, 16, 5);
+    scenario.step(Op::RESIZE, 1, 64, 100);
+    assert_eq!(scenario.end(), [(Kind::Alloc, 1, 16, 10), (Kind::Alloc, 2, 16, 5), (Kind::Resize, 1, 64, 100)]);
 }
 
 #[test]
-fn a_thread_that_dies_inside_a_resize_leaves_the_block() {
-    let mut play = Play::new();
-    play.step(Op::MALLOC, 1, 16, 10).step(Op::RESIZE_BEGIN, 1, 16, 0);
-    play.live.put_back(1, 9, &mut play.out);
-    play.step(Op::FREE, 2, 16, 0);
-    assert_eq!(play.end(), [(Kind::Alloc, 1, 16, 10), (Kind::Free, 1, 16, 0)]);
+fn block_survives_a_thread_that_ends_inside_a_resize() {
+    let mut scenario = Scenario::new();
+    scenario.step(Op::MALLOC, 1, 16, 10).step(Op::RESIZE_BEGIN, 1, 16, 0);
+    scenario.live.put_back(1, 9, &mut scenario.out);
+    scenario.step(Op::FREE, 2, 16, 0);
+    assert_eq!(scenario.end(), [(Kind::Alloc, 1, 16, 10), (Kind::Free, 1, 16, 0)]);
 }
 
 #[test]
-fn a_missed_free_is_implied_and_its_late_one_excused() {
-    let mut play = Play::new();
-    play.step(Op::MALLOC, 1, 16, 10).step(Op::MALLOC, 1, 16, 11);
-    play.step(Op::FREE, 2, 16, 0);
-    assert_eq!(play.live.excused, 1);
-    play.tick += 2 * SKEW;
-    play.step(Op::FREE, 2, 16, 0);
+fn missed_free_is_implied_and_matched_when_it_arrives_late() {
+    let mut scenario = Scenario::new();
+    scenario.step(Op::MALLOC, 1, 16, 10).step(Op::MALLOC, 1, 16, 11);
+    scenario.step(Op::FREE, 2, 16, 0);
+    assert_eq!(scenario.live.excused, 1);
+    scenario.tick += 2 * CLOCK_SKEW;
+    scenario.step(Op::FREE, 2, 16, 0);
     let expected =
         [(Kind::Alloc, 1, 16, 10), (Kind::Implied, 1, 16, 0), (Kind::Alloc, 2, 16, 11), (Kind::Free, 2, 16, 0)];
-    assert_eq!(play.end(), expected);
+    assert_eq!(scenario.end(), expected);
 }
 
 #[test]
-fn a_free_seen_before_its_allocation_waits_for_it_within_the_skew() {
-    let mut play = Play::new();
-    play.step(Op::FREE, 2, 16, 0).step(Op::MALLOC, 1, 32, 1).step(Op::MALLOC, 1, 16, 10);
-    play.step(Op::FREE, 2, 48, 0);
-    play.tick += 2 * SKEW;
-    play.step(Op::MALLOC, 1, 48, 3);
+fn early_free_waits_for_its_allocation_within_the_clock_skew() {
+    let mut scenario = Scenario::new();
+    scenario.step(Op::FREE, 2, 16, 0).step(Op::MALLOC, 1, 32, 1).step(Op::MALLOC, 1, 16, 10);
+    scenario.step(Op::FREE, 2, 48, 0);
+    scenario.tick += 2 * CLOCK_SKEW;
+    scenario.step(Op::MALLOC, 1, 48, 3);
     let expected = [
         (Kind::Alloc, 1, 32, 1),
         (Kind::Alloc, 2, 16, 10),
@@ -94,45 +94,45 @@ fn a_free_seen_before_its_allocation_waits_for_it_within_the_skew() {
         (Kind::Unmatched, 0, 48, 0),
         (Kind::Alloc, 3, 48, 3),
     ];
-    assert_eq!(play.end(), expected);
-    assert_eq!(play.live.unknown, 1);
+    assert_eq!(scenario.end(), expected);
+    assert_eq!(scenario.live.unknown, 1);
 }
 
 #[test]
-fn a_resize_of_an_unknown_block_introduces_it() {
-    let mut play = Play::new();
-    play.step(Op::RESIZE_BEGIN, 1, 16, 0).step(Op::RESIZE, 1, 32, 5).step(Op::RESIZE, 1, 64, 6);
+fn resize_of_an_unknown_block_adds_it() {
+    let mut scenario = Scenario::new();
+    scenario.step(Op::RESIZE_BEGIN, 1, 16, 0).step(Op::RESIZE, 1, 32, 5).step(Op::RESIZE, 1, 64, 6);
     let expected = [
         (Kind::Inherited, 1, 16, 0),
         (Kind::ForeignResize, 1, 32, 5),
         (Kind::Inherited, 2, 64, 0),
         (Kind::ForeignResize, 2, 64, 6),
     ];
-    assert_eq!(play.end(), expected);
-    assert_eq!((play.live.unknown, play.live.index().len()), (2, 2));
+    assert_eq!(scenario.end(), expected);
+    assert_eq!((scenario.live.unknown, scenario.live.index().len()), (2, 2));
 }
 
 #[test]
-fn a_child_has_what_its_parent_had_at_the_fork() {
-    let mut play = Play::new();
+fn child_inherits_the_blocks_of_its_parent_at_the_fork() {
+    let mut scenario = Scenario::new();
     for block in 1..=4u64 {
-        play.step(Op::MALLOC, 1, 16 * block, block);
+        scenario.step(Op::MALLOC, 1, 16 * block, block);
     }
-    let fork = play.tick;
-    play.step(Op::FREE, 1, 16, 0).step(Op::MALLOC, 1, 160, 9).step(Op::RESIZE_BEGIN, 1, 32, 0).step(
+    let fork = scenario.tick;
+    scenario.step(Op::FREE, 1, 16, 0).step(Op::MALLOC, 1, 160, 9).step(Op::RESIZE_BEGIN, 1, 32, 0).step(
         Op::RESIZE,
         1,
         16,
         7,
     );
-    let left = play.live.bequeath(fork);
+    let left = scenario.live.bequeath(fork);
     assert_eq!((left.blocks, left.bytes, left.exact), (4, 10, true));
-    let mut child = Play::new();
+    let mut child = Scenario::new();
     child.live.inherit(left);
     child.step(Op::FREE, 1, 16, 0).step(Op::RESIZE_BEGIN, 1, 32, 0).step(Op::RESIZE, 1, 320, 40);
     child.step(Op::MALLOC, 1, 48, 5).step(Op::FREE, 1, 160, 0).step(Op::FREE, 1, 48, 0);
     assert_eq!(child.live.inherited(), (1, 4));
-    let mut grandchild = Play::new();
+    let mut grandchild = Scenario::new();
     grandchild.live.inherit(child.live.bequeath(0));
     grandchild.step(Op::FREE, 1, 64, 0).step(Op::FREE, 1, 320, 0);
     let expected = [
@@ -153,16 +153,16 @@ fn a_child_has_what_its_parent_had_at_the_fork() {
     ];
     assert_eq!((grandchild.end().as_slice(), grandchild.live.inherited()), (&expected[..], (0, 0)));
     // The parent is not touched by what its child does.
-    assert_eq!(play.live.index().len(), 4);
+    assert_eq!(scenario.live.index().len(), 4);
 }
 
 #[test]
 fn open_resizes_are_bounded() {
-    let mut play = Play::new();
+    let mut scenario = Scenario::new();
     for block in 1..10_000 {
-        play.step(Op::MALLOC, 1, 16 * block, 1).step(Op::RESIZE_BEGIN, 1, 16 * block, 0);
+        scenario.step(Op::MALLOC, 1, 16 * block, 1).step(Op::RESIZE_BEGIN, 1, 16 * block, 0);
     }
-    assert!(play.live.open.len() <= MOST_OPEN);
-    play.end();
-    assert_eq!(play.live.index().len(), 9_999);
+    assert!(scenario.live.open_resizes.len() <= MAX_OPEN_RESIZES);
+    scenario.end();
+    assert_eq!(scenario.live.index().len(), 9_999);
 }
