@@ -161,7 +161,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             skip: args.skip,
             ..Options::default()
         },
-        apart: true,
+        separate: true,
         wait: args.wait,
         symbols: Some(heaptape_analyzer::symbols::save),
     };
