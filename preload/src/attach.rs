@@ -44,7 +44,7 @@ static SESSION: Shared = Shared(UnsafeCell::new(None));
 
 impl Session {
     /// What a thread's word points to while the process is dormant; `None` while it is not.
-    pub fn dormant(&self) -> Option<*mut ThreadState> {
+    pub fn dormant_activation(&self) -> Option<*mut ThreadState> {
         let activation = &self.area.header().activation.0;
         (activation.load(Acquire) == ACTIVATION_DORMANT).then(|| (&raw const *activation).cast_mut().cast())
     }
@@ -114,7 +114,7 @@ pub fn session() -> Option<Session> {
 }
 
 /// Whether the process is not traced, for good.
-pub fn is_off() -> bool {
+pub fn is_untraced() -> bool {
     STATE.load(Acquire) == OFF
 }
 
@@ -132,7 +132,7 @@ static MISSED: AtomicU64 = AtomicU64::new(0);
 
 /// Counts an event of a thread that has no slot.
 #[cold]
-pub fn missed() {
+pub fn count_without_slot() {
     match area() {
         Some(area) => area.header().dropped_without_slot.fetch_add(1, Relaxed),
         None if STATE.load(Acquire) == ATTACHING => MISSED.fetch_add(1, Relaxed),

@@ -1,8 +1,8 @@
-//! A finished call -> events in the thread's ring; counts what found no room.
+//! Writes the events of finished calls into the thread's ring, and counts the ones that do not fit.
 //!
-//! Order within one event: capture, announce (`intent`), stamp, store, publish. The announcement
-//! lets the recorder know that a stamp may already have been taken for something that it cannot see
-//! yet; it is not needed while the process has one thread.
+//! The order within one event: capture the stack, store the reservation, take the timestamp, store
+//! the record, publish. The reservation lets the recorder know that a timestamp may have been taken
+//! for an event that it cannot see yet. It is not needed while the process has one thread.
 
 mod resize;
 mod ring_space;
@@ -22,28 +22,30 @@ use heaptape_wire::event::DELTA_LIMIT;
 use heaptape_wire::{Event, Op, Record};
 use ring_space::ensure_capacity;
 
-/// Most records of one event: gap mark, interval, stamp, prefix, event.
+/// The most records of one event: gap, sampling interval, timestamp, prefix, event.
 const MAX_EVENT_RECORDS: u64 = 5;
-/// With one thread each 16th event is stamped.
+/// While the process has one thread, every 16th event gets a timestamp: the number of events
+/// between two of them.
 const TIMESTAMP_INTERVAL: u32 = 15;
 
-/// How a call goes on.
+/// The path that a hook takes.
 enum HookPath {
-    /// The thread's block, its gate ready.
+    /// The fast path, with the thread's state, whose activation is [`READY`].
     Fast(*mut ThreadState),
     /// The process is not traced.
     Untraced,
-    /// Everything else.
+    /// All other cases, which [`slow_path_state`] handles.
     Slow,
 }
 
+/// Returns the path of the current call.
 #[inline(always)]
 fn hook_path() -> HookPath {
     let state = tls::get();
     if state.is_null() {
         return HookPath::Slow;
     }
-    // SAFETY: a block's memory stays mapped for ever once its address was stored in the slot; in a
+    // SAFETY: a state stays mapped for ever once its address is in the thread-local variable; in a
     // forked child it reads as zeros.
     match unsafe { (&raw const (*state).activation).read_volatile() } & 0xff {
         READY => HookPath::Fast(state),
@@ -52,7 +54,8 @@ fn hook_path() -> HookPath {
     }
 }
 
-/// The same for the slow way: attaches, judges. `None`: not traced, or not an event of its own.
+/// Attaches the thread if needed and classifies the call. Returns `None` if the call is not traced,
+/// or is not an event of its own.
 #[cold]
 #[inline(never)]
 fn slow_path_state(sp: usize, bp: usize, size: usize, address: usize) -> Option<(*mut ThreadState, CallKind)> {
@@ -64,52 +67,53 @@ fn slow_path_state(sp: usize, bp: usize, size: usize, address: usize) -> Option<
     }
     // SAFETY: as above.
     if unsafe { (*state).activation } == thread::ENTERING {
-        attach::missed();
+        attach::count_without_slot();
         return None;
     }
-    // SAFETY: the thread's own block with a gate that is not 0.
+    // SAFETY: the thread's own state, whose activation is not 0.
     unsafe {
-        let mut verdict = guard::classify(state, sp, size, address);
-        if verdict == CallKind::Deferred && hook_is_gone(state, sp, bp) {
+        let mut kind = guard::classify(state, sp, size, address);
+        if kind == CallKind::Deferred && hook_is_gone(state, sp, bp) {
             guard::abandon(state);
-            verdict = CallKind::Event;
+            kind = CallKind::Event;
         }
-        // What waited for a hook that is gone came before this call.
-        if verdict == CallKind::Event && (&raw const (*state).deferred_count).read_volatile() != 0 {
+        // Events that waited for a hook that has been left happened before this call.
+        if kind == CallKind::Event && (&raw const (*state).deferred_count).read_volatile() != 0 {
             emit_deferred(state, sp);
         }
-        (verdict != CallKind::Inner).then_some((state, verdict))
+        (kind != CallKind::Inner).then_some((state, kind))
     }
 }
 
-/// Whether the hook that this call seems to interrupt was left by a jump: no event can wait any
-/// more, and the stack from here to its end does not hold that hook. (It may also have been left
-/// for another stack, to be gone on with later; while few events wait, they wait for that.)
+/// Returns whether the hook that this call seems to interrupt was left by a jump. It was if no
+/// further event can be deferred, and the stack from here to its end does not contain that hook.
+/// (The hook may also have been left for another stack, to be resumed later. While there is space
+/// for deferred events, they wait for that.)
 ///
 /// # Safety
-/// As [`guard::judge`].
+/// As [`guard::classify`].
 #[cold]
 unsafe fn hook_is_gone(state: *mut ThreadState, sp: usize, bp: usize) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         let is_full = (&raw const (*state).deferred_count).read_volatile() as usize >= MAX_DEFERRED;
         is_full && stack_cache::meets(state, sp, bp, (*state).busy_sp) == Some(false)
     }
 }
 
-/// Whether an allocation is passed over by a sampled thread; it is counted then. Asked before the
-/// call, so that a jump to the allocator is all that follows; one that fails has been counted
-/// nevertheless.
+/// Returns whether sampling skips this allocation of a thread that samples, and counts it then. It
+/// is called before the allocation, so that only a jump to the allocator has to follow. An
+/// allocation that fails has been counted nevertheless.
 #[inline(always)]
 pub fn is_sampled_out(size: usize) -> bool {
     match hook_path() {
-        // SAFETY: the thread's own block, its gate ready.
+        // SAFETY: the thread's own state, whose activation is ready.
         HookPath::Fast(state) => unsafe { sample::is_sampled_out(state, size as u64) },
         _ => false,
     }
 }
 
-/// The same for a free. Null is not an event, and goes the long way.
+/// The same as [`is_sampled_out`] for a free. Null is not an event and takes the full path.
 #[inline(always)]
 pub fn is_free_sampled_out(address: *mut u8) -> bool {
     match hook_path() {
@@ -119,11 +123,11 @@ pub fn is_free_sampled_out(address: *mut u8) -> bool {
     }
 }
 
-/// An allocation: after the real call.
+/// Records an allocation. Called after the allocator.
 #[inline(always)]
 pub fn allocated(op: Op, address: *mut u8, size: usize, sp: usize, bp: usize) {
     match hook_path() {
-        // SAFETY: the thread's own block, its gate ready.
+        // SAFETY: the thread's own state, whose activation is ready.
         HookPath::Fast(state) if unsafe { sample::selects(state, false, address as u64, size as u64) } => {
             record_with_stack(state, op, address as u64, size as u64, sp, bp);
         }
@@ -132,7 +136,7 @@ pub fn allocated(op: Op, address: *mut u8, size: usize, sp: usize, bp: usize) {
     }
 }
 
-/// A free: before the real call.
+/// Records a free. Called before the allocator.
 #[inline(always)]
 pub fn freed(op: Op, address: *mut u8, sp: usize, bp: usize) {
     match hook_path() {
@@ -145,16 +149,18 @@ pub fn freed(op: Op, address: *mut u8, sp: usize, bp: usize) {
     }
 }
 
-/// One copy for all hooks: the capture is what fills the instruction cache.
+/// Records an event with its call stack. One copy serves all hooks, because the capture is what
+/// fills the instruction cache.
 #[inline(never)]
 fn record_with_stack(state: *mut ThreadState, op: Op, address: u64, size: u64, sp: usize, bp: usize) {
-    // SAFETY: the gate is busy when `record` calls this, and `sp` and `bp` are the hook's.
+    // SAFETY: the activation is busy when `record` calls this, and `sp` and `bp` are the hook's.
     record(state, op, address, size, sp, || unsafe { stack_cache::capture(state, sp, bp) });
 }
 
+/// Records an event with the stack node that `stack` returns.
 #[inline(always)]
 fn record(state: *mut ThreadState, op: Op, address: u64, size: u64, sp: usize, stack: impl FnOnce() -> u32) {
-    // SAFETY: the thread's own block, not busy; `sp` is the hook's.
+    // SAFETY: the thread's own state, which is not busy; `sp` is the hook's.
     unsafe {
         guard::begin(state, sp, COUNTED);
         let stack = stack();
@@ -166,13 +172,14 @@ fn record(state: *mut ThreadState, op: Op, address: u64, size: u64, sp: usize, s
     }
 }
 
+/// Records an event on the slow path.
 #[cold]
 #[inline(never)]
 fn record_slowly(op: Op, address: u64, size: u64, sp: usize, bp: usize, with_stack: bool) {
     let named = if op.is_free() { address as usize } else { 0 };
     match slow_path_state(sp, bp, size as usize, named) {
         None => {}
-        // SAFETY: the thread's own block with a gate that is not 0.
+        // SAFETY: the thread's own state, whose activation is not 0.
         Some((state, _)) if !unsafe { sample::selects(state, op.is_free(), address, size) } => {}
         Some((state, CallKind::Deferred)) => {
             let stack = if with_stack { deferred_stack(state, sp, bp) } else { 0 };
@@ -183,13 +190,14 @@ fn record_slowly(op: Op, address: u64, size: u64, sp: usize, bp: usize, with_sta
     }
 }
 
-/// Stamps and publishes an event; false when it found no room and was counted.
+/// Timestamps and publishes an event. Returns false if the event did not fit and was counted as
+/// dropped.
 ///
 /// # Safety
-/// The block is the calling thread's and its gate is busy.
+/// The state must be the calling thread's, with a busy activation.
 #[inline(always)]
 unsafe fn push(state: &mut ThreadState, event: Event) -> bool {
-    // SAFETY: the slot's control words stay mapped as long as the session.
+    // SAFETY: the slot's control record stays mapped while the session lives.
     let producer = unsafe { &(*state.control).producer.0 };
     if state.head + MAX_EVENT_RECORDS + state.reserved > state.limit && !ensure_capacity(state) {
         producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
@@ -213,7 +221,7 @@ unsafe fn push(state: &mut ThreadState, event: Event) -> bool {
         producer.reservation.store(state.head + 1, Relaxed);
         let now = timestamp::now();
         delta = now.wrapping_sub(state.timestamp);
-        // Not before the last stamp of this thread, whatever the clock does.
+        // A timestamp is never before the thread's last one, even if the clock is.
         if (delta as i64) < 0 {
             delta = 0;
         } else if delta >= DELTA_LIMIT {
@@ -229,27 +237,29 @@ unsafe fn push(state: &mut ThreadState, event: Event) -> bool {
     } else {
         event.extended(delta).into_iter().for_each(|record| state.put(record));
     }
-    // Right before the event is published: a thread killed between the two leaves the least doubt.
+    // Stored right before the event is published, so that the count is in doubt for as short as
+    // possible if the thread is killed between the two.
     producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
     // SAFETY: as above.
     unsafe { state.publish() };
     true
 }
 
-/// What is to be told before the next event: a gap, another sampling interval.
+/// Stores the records that are due before the next event: a gap, a change of the sampling interval.
 #[cold]
 #[inline(never)]
 fn put_pending_reports(state: &mut ThreadState) {
-    let marks = core::mem::take(&mut state.pending_reports);
-    let events = marks & !(INTERVAL_PENDING | INTERVAL_AFTER_NEXT);
+    let reports = core::mem::take(&mut state.pending_reports);
+    let events = reports & !(INTERVAL_PENDING | INTERVAL_AFTER_NEXT);
     if events != 0 {
         state.put(Record::dropped(events));
     }
-    if marks & INTERVAL_PENDING != 0 {
-        state.put(Record::sample_interval(state.countdown.mean, marks & INTERVAL_AFTER_NEXT != 0));
+    if reports & INTERVAL_PENDING != 0 {
+        state.put(Record::sample_interval(state.countdown.mean, reports & INTERVAL_AFTER_NEXT != 0));
     }
 }
 
+/// Counts one event that was dropped for want of space.
 #[cold]
 fn count_dropped(state: &mut ThreadState) {
     // SAFETY: as in `push`.
@@ -259,18 +269,18 @@ fn count_dropped(state: &mut ThreadState) {
     producer.dropped.store(state.dropped, Release);
 }
 
-/// An event of a signal handler that interrupted a hook of this thread: kept until that hook is
-/// done. False when it was lost.
+/// Keeps an event of a signal handler that interrupted a hook of this thread until that hook ends.
+/// Returns false if the event was dropped.
 #[cold]
 #[inline(never)]
 fn defer(state: *mut ThreadState, event: Event) -> bool {
-    // SAFETY: the thread's own block. The interrupted hook reads `nested_count` only when it is
+    // SAFETY: the thread's own state. The interrupted hook reads `nested_count` only when it is
     // done, and never the rest.
     unsafe {
         let count = (&raw const (*state).deferred_count).read_volatile() as usize;
         if count >= MAX_DEFERRED {
-            // The interrupted hook may hold the other counters in registers: this one is the
-            // handlers' own.
+            // The interrupted hook may hold the other counters in registers. This one is written by
+            // handlers only.
             (*(*state).control).producer.0.deferred_dropped.fetch_add(1, Relaxed);
             return false;
         }
@@ -281,10 +291,11 @@ fn defer(state: *mut ThreadState, event: Event) -> bool {
     }
 }
 
-/// The stack of a nested event; 0 when a handler interrupted another one's capture.
+/// Captures the stack of a deferred event. Returns 0 if a handler interrupted another handler's
+/// capture.
 #[cold]
 fn deferred_stack(state: *mut ThreadState, sp: usize, bp: usize) -> u32 {
-    // SAFETY: `nested_busy` gives the nested frames to this call alone.
+    // SAFETY: `is_capturing_deferred` reserves the deferred frames for this call.
     unsafe {
         if (&raw const (*state).is_capturing_deferred).read_volatile() != 0 {
             return 0;
@@ -296,11 +307,11 @@ fn deferred_stack(state: *mut ThreadState, sp: usize, bp: usize) -> u32 {
     }
 }
 
-/// Puts the events that waited into the ring. `sp` is the hook's that has just finished.
+/// Emits the deferred events. `sp` is that of the hook that has just finished.
 #[cold]
 #[inline(never)]
 fn emit_deferred(state: *mut ThreadState, sp: usize) {
-    // SAFETY: the thread's own block; handlers add behind `nested_count` only, and an index is
+    // SAFETY: the thread's own state; handlers add after `deferred_count` only, and an index is
     // passed before its event is emitted, so that a jump out of here emits none twice.
     unsafe {
         loop {
@@ -319,6 +330,8 @@ fn emit_deferred(state: *mut ThreadState, sp: usize) {
     }
 }
 
+/// Publishes a deferred event with its own timestamp.
+///
 /// # Safety
 /// As [`push`].
 unsafe fn push_deferred(state: &mut ThreadState, deferred: DeferredEvent) {

@@ -1,46 +1,47 @@
 //! The exported stubs: naked functions that add the caller's stack pointer and frame pointer to the
 //! arguments and jump to the body. At their first instruction rsp is the address of the return
-//! address and rbp is still the caller's: two moves and a jump.
+//! address, and rbp is still the caller's. So a stub is two moves and a jump.
 //!
-//! What an export jumps to is chosen for the whole process ([`choose`]), so that neither a dormant
-//! process nor a sampled one pays for the traced one's way: a pair of malloc and free is 10.8 ns
-//! bare, 12.6 dormant (15.1 by way of the body), 13.3 sampled (16.1). Each lane is right at any
-//! time and in any thread: one that finds another state than it is for goes on as the full one
-//! does.
+//! The target of the exports is chosen for the whole process ([`choose`]), so that neither a
+//! dormant process nor one that samples pays for full tracing. A pair of malloc and free takes 10.8
+//! ns without the library, 12.6 ns dormant (15.1 through the body), 13.3 ns sampled (16.1 through
+//! the body). Every mode is correct at any time and in any thread: if it finds another state than
+//! the one that it is made for, it continues like the full one.
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// What the exports jump to.
+/// The target of all exports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum EntryMode {
-    /// The bodies.
+    /// The bodies of the hooks, which record every event.
     Full,
-    /// Bodies that first ask whether the call is passed over, where that is asked before it.
+    /// Bodies that first check whether sampling skips the call, for functions where that can be
+    /// decided before the call.
     Sampled,
-    /// A look at the thread's gate, and a jump to the allocator.
+    /// A check of the thread's activation, and a jump to the allocator.
     Untraced,
 }
 
 impl EntryMode {
-    /// For threads that record one block in so many bytes, or all.
+    /// Returns the mode for a sampling interval of `sample_bytes`, or for all events if it is 0.
     pub fn of_interval(sample_bytes: u64) -> EntryMode {
         if sample_bytes == 0 { EntryMode::Full } else { EntryMode::Sampled }
     }
 }
 
-/// Chooses what all exports jump to.
+/// Sets the target of all exports.
 pub fn choose(mode: EntryMode) {
     static NOW: AtomicU8 = AtomicU8::new(EntryMode::Full as u8);
-    // Asked at each thread's start: a line that all share is written only when there is something
-    // to write.
+    // This is called at each thread's start, so the shared cache line is written only if the mode
+    // changes.
     if NOW.load(Relaxed) != mode as u8 && NOW.swap(mode as u8, Relaxed) != mode as u8 {
         crate::hooks::choose_exports(mode);
         crate::hooks::choose_operators(mode);
     }
 }
 
-/// Exports `name` with its number of arguments, with its bodies for the full and the sampled
-/// lane; they take two more.
+/// Exports `name` with its number of arguments and with its bodies for the full and the sampled
+/// mode, which take two more arguments.
 macro_rules! exports {
     ($($name:ident $count:tt $full:ident $sampled:ident;)*) => {
         /// The exported names.
@@ -68,7 +69,7 @@ macro_rules! exports {
                 }
             )*
         }
-        /// Chooses what the exported names jump to.
+        /// Sets the target of the exported names.
         pub fn choose_exports(mode: crate::entry::EntryMode) {
             use core::{ffi::c_void, sync::atomic::Ordering::Relaxed};
             $(
@@ -82,7 +83,7 @@ macro_rules! exports {
     };
 }
 
-/// The instructions of a stub for a body with so many arguments before the two.
+/// The instructions of a stub whose body has this number of arguments before the two added ones.
 macro_rules! stub {
     (1, $mode:path) => {
         core::arch::naked_asm!("endbr64", "mov rsi, rsp", "mov rdx, rbp", "jmp qword ptr [rip + {target}]", target = sym $mode)
@@ -95,9 +96,9 @@ macro_rules! stub {
     };
 }
 
-/// The instructions of the untraced lane: on to `next` when the thread's gate says that nothing is
-/// recorded, unless the first argument is a block of the cradle; else to `full`. Further arguments
-/// that a stub has set are not the next function's.
+/// The instructions of the untraced mode. They jump to `next` if the thread's activation says that
+/// nothing is recorded and the first argument is not a block of the bootstrap arena, and else to
+/// `full`. The next function ignores further arguments that a stub has set.
 macro_rules! untraced {
     ($next:literal, ($($operand:tt)*)) => {
         core::arch::naked_asm!(
@@ -127,9 +128,9 @@ macro_rules! untraced {
     };
 }
 
-/// What a C++ operator's export jumps to in the full lane. `delete` never throws and is a plain
-/// body. `new` may: it keeps a frame of its own, described to the unwinder, without a landing pad,
-/// and calls begin, the next definition, and end.
+/// The target of a C++ operator's export in the full mode. `delete` never throws, so its target is
+/// a plain body. `new` may throw: its target keeps a frame of its own, which is described to the
+/// unwinder and has no landing pad, and calls `new_begins`, the next definition, and `new_ends`.
 macro_rules! operator_full {
     ($symbol:ident, $index:literal, delete) => {
         pub use crate::hooks::delete as $symbol;
@@ -168,7 +169,7 @@ macro_rules! operator_full {
     };
 }
 
-/// A C++ operator's export.
+/// The exported stub of a C++ operator.
 macro_rules! operator_stub {
     ($symbol:ident, $index:literal, delete) => {
         #[unsafe(no_mangle)]
@@ -187,7 +188,7 @@ macro_rules! operator_stub {
     };
 }
 
-/// The C++ operators: exports, lanes, and the choice.
+/// The exports of the C++ operators, their targets, and the choice of the targets.
 macro_rules! operator_exports {
     ($($index:literal $symbol:ident $shape:ident;)*) => {
         /// The exported operators.
@@ -215,7 +216,7 @@ macro_rules! operator_exports {
                 }
             )*
         }
-        /// Chooses what the operators jump to.
+        /// Sets the target of the operators.
         pub fn choose_operators(mode: crate::entry::EntryMode) {
             use core::sync::atomic::Ordering::Relaxed;
             $(
@@ -230,14 +231,14 @@ macro_rules! operator_exports {
 
 pub(crate) use {exports, operator_exports, operator_full, operator_stub, stub, untraced};
 
-/// `operator new` where nobody defines one (never seen: a program that calls it links it): the
-/// allocator's plain block.
+/// Implements `operator new` where no library defines one, by a plain block of the allocator. This
+/// has never been seen, because a program that calls the operator links a definition.
 pub unsafe extern "C" fn new_without_next(size: usize) -> *mut u8 {
-    // SAFETY: the program's own call, in C's words.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     unsafe { crate::next::malloc(size.max(1)) }
 }
 
-/// Functions that need nothing of their caller's state.
+/// Exports that need nothing of their caller's state.
 #[cfg(not(test))]
 #[allow(missing_docs)]
 pub mod plain {
@@ -245,19 +246,19 @@ pub mod plain {
 
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
-        // SAFETY: the program's own call.
+        // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { crate::hooks::malloc_usable_size(block) }
     }
 
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn fork() -> c_int {
-        // SAFETY: the program's own call.
+        // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { crate::fork::fork() }
     }
 
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn _Fork() -> c_int {
-        // SAFETY: the program's own call.
+        // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { crate::fork::underscore_fork() }
     }
 
@@ -270,7 +271,7 @@ pub mod plain {
         argv: *const *const c_char,
         environment: *const *const c_char,
     ) -> c_int {
-        // SAFETY: the program's own call.
+        // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { crate::exec::posix_spawn(pid, path, actions, attributes, argv, environment) }
     }
 
@@ -283,13 +284,13 @@ pub mod plain {
         argv: *const *const c_char,
         environment: *const *const c_char,
     ) -> c_int {
-        // SAFETY: the program's own call.
+        // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { crate::exec::posix_spawnp(pid, name, actions, attributes, argv, environment) }
     }
 
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int {
-        // SAFETY: the program's own call.
+        // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { crate::sandbox::prctl(option, a, b, c, d) }
     }
 
@@ -301,7 +302,7 @@ pub mod plain {
 
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
-        // SAFETY: the program's own call.
+        // SAFETY: the arguments are the program's, passed on unchanged.
         unsafe { crate::fork::dlclose(handle) }
     }
 }

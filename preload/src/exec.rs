@@ -344,7 +344,7 @@ pub unsafe extern "C" fn posix_spawn(
     argv: Strings,
     environment: Strings,
 ) -> c_int {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     unsafe { spawning(false, next::posix_spawn, pid, path, [actions, attributes], [argv, environment]) }
 }
 
@@ -357,6 +357,6 @@ pub unsafe extern "C" fn posix_spawnp(
     argv: Strings,
     environment: Strings,
 ) -> c_int {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     unsafe { spawning(true, next::posix_spawnp, pid, name, [actions, attributes], [argv, environment]) }
 }

@@ -1,6 +1,6 @@
-//! Fork and `dlclose`, whose moments must be known. `vfork` and `clone` are never wrapped (nor is
-//! what `posix_spawn` does): their child runs in the parent's memory while the parent's thread
-//! stands still, so its events belong to the parent's ring.
+//! Fork and `dlclose`, which the library must know of when they happen. `vfork` and `clone` are
+//! never wrapped, and neither is what `posix_spawn` does: their child runs in the parent's memory
+//! while the parent's thread waits, so its events belong to the parent's ring.
 
 use crate::thread::ThreadState;
 use crate::unwind::{rules, tables};
@@ -8,40 +8,40 @@ use crate::{attach, board, guard, next, operators, sandbox, stack_table, sys, th
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Forks by `real`. The child attaches by itself at its first event; the parent's time of the fork
-/// travels in its memory.
+/// Forks by `call`. The child attaches by itself at its first event. It finds the parent's time of
+/// the fork in its memory.
 ///
 /// The call may come from a signal handler that interrupted a hook of this thread. When the handler
-/// returns in the child, that hook goes on where the area is not mapped and its block reads as
-/// zeros: so the child gets both back, as pages that nobody reads. Its own events go to a session
+/// returns in the child, that hook continues where the area is not mapped and its state reads as
+/// zeros. So the child gets both back, as pages that nobody reads. Its own events go to a session
 /// of its own.
-pub fn forking(real: impl FnOnce() -> c_long) -> c_long {
+pub fn forking(call: impl FnOnce() -> c_long) -> c_long {
     let state = tls::get();
-    let Some(area) = attach::area().filter(|_| guard::is_traced(state)) else { return real() };
+    let Some(area) = attach::area().filter(|_| guard::is_traced(state)) else { return call() };
     attach::FORK_TICK.store(timestamp::now(), Relaxed);
-    // SAFETY: the thread's own block, mapped for ever, of which only this thread writes.
+    // SAFETY: the thread's own state, mapped for ever, which only this thread writes.
     let activation = unsafe { (*state).activation };
     let is_busy = activation & thread::BUSY != 0;
-    // Whether no hook of this thread was interrupted, so that none goes on in the child.
+    // Whether no hook of this thread was interrupted, so that none continues in the child.
     let is_idle = activation & 0xff == thread::READY;
-    let mut words = [0u8; thread::BYTES_BEFORE_CACHE];
-    // SAFETY: as above; the words are the first of the block.
-    unsafe { core::ptr::copy_nonoverlapping(state.cast::<u8>(), words.as_mut_ptr(), words.len()) };
-    let whole = if is_busy && sandbox::allows(sandbox::MAP) { copied(state) } else { None };
-    let result = real();
-    // A handler of `pthread_atfork` may have allocated in the child: the child has attached by
-    // then, and this thread has a block of the new session.
+    let mut fields = [0u8; thread::BYTES_BEFORE_CACHE];
+    // SAFETY: as above; the fields are the first of the block.
+    unsafe { core::ptr::copy_nonoverlapping(state.cast::<u8>(), fields.as_mut_ptr(), fields.len()) };
+    let complete = if is_busy && sandbox::allows(sandbox::MAP) { copied(state) } else { None };
+    let result = call();
+    // A handler of `pthread_atfork` may have allocated in the child. The child has attached by
+    // then, and this thread has a state in the new session.
     let has_attached = result == 0 && is_idle && attach::area().is_some();
     if result == 0 && !has_attached && sandbox::allows(sandbox::MAP) {
-        // The first page is shared with the recorder, for the board. A hook that goes on must not
+        // The first page is shared with the recorder, for the board. A hook that continues must not
         // write there.
         area.replace_in_child(is_busy);
         board::forked(area.base(), is_busy);
-        // SAFETY: as above; the block is mapped in the child too.
+        // SAFETY: as above; the state is mapped in the child too.
         unsafe {
-            match whole {
-                Some(whole) => core::ptr::copy_nonoverlapping(whole, state.cast::<u8>(), thread::STATE_BYTES),
-                None => core::ptr::copy_nonoverlapping(words.as_ptr(), state.cast::<u8>(), words.len()),
+            match complete {
+                Some(complete) => core::ptr::copy_nonoverlapping(complete, state.cast::<u8>(), thread::STATE_BYTES),
+                None => core::ptr::copy_nonoverlapping(fields.as_ptr(), state.cast::<u8>(), fields.len()),
             }
         }
         if is_busy {
@@ -49,49 +49,50 @@ pub fn forking(real: impl FnOnce() -> c_long) -> c_long {
         }
         tls::set(core::ptr::null_mut());
     } else if result != 0 {
-        // A fork that does not come through here must not take this time for its own.
+        // A fork that this library does not see must not use this time.
         attach::FORK_TICK.store(0, Relaxed);
-        // What the parent does from here on must not look as if it had been done before the fork:
-        // stamp the next event. SAFETY: as above.
+        // The parent's events from here on must not seem to be before the fork, so its next event
+        // gets a timestamp.
+        // SAFETY: the thread's own state, which stays mapped.
         unsafe { (&raw mut (*state).until_timestamp).write_volatile(0) };
     }
-    whole.into_iter().for_each(|whole| sys::unmap(whole, thread::STATE_BYTES));
+    complete.into_iter().for_each(|complete| sys::unmap(complete, thread::STATE_BYTES));
     result
 }
 
-/// A copy of a whole block, which a hook that is at work needs.
+/// Copies a complete state, which a running hook needs.
 #[cold]
 fn copied(state: *mut ThreadState) -> Option<*mut u8> {
     let copy = sys::map_private(core::ptr::null_mut(), thread::STATE_BYTES, 0)?;
-    // SAFETY: both are as long as a block; the hook that uses the block stands still below this
+    // SAFETY: both are as long as a state; the hook that uses the state is suspended below this
     // call.
     unsafe { core::ptr::copy_nonoverlapping(state.cast::<u8>(), copy, thread::STATE_BYTES) };
     Some(copy)
 }
 
-/// `fork`.
+/// The body of `fork`.
 pub unsafe extern "C" fn fork() -> c_int {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     forking(|| c_long::from(unsafe { next::fork() })) as c_int
 }
 
-/// `_Fork`, which runs no handlers.
+/// The body of `_Fork`, which runs no handlers.
 pub unsafe extern "C" fn underscore_fork() -> c_int {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     forking(|| c_long::from(unsafe { next::_Fork() })) as c_int
 }
 
-/// `dlclose`: afterwards other code may stand where the closed module was, so rules, memos and
-/// nodes of vanished modules are dropped.
+/// The body of `dlclose`. Afterwards other code may be at the addresses of the closed module, so
+/// rules, stack caches and nodes of unmapped modules are dropped.
 pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     if attach::area().is_none() {
-        // SAFETY: the program's own call.
+        // SAFETY: the arguments are the program's, passed on unchanged.
         return unsafe { next::dlclose(handle) };
     }
-    // A mark in this frame: when it is gone, so is the call.
+    // A mark in this frame. When it is overwritten, the call has been left.
     let mut mark = 0;
     let closing = rules::closing(core::hint::black_box(&mut mark));
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     let result = unsafe { next::dlclose(handle) };
     let gone = sys::keeping_errno(stack_table::retire_gone_modules);
     if gone {

@@ -1,64 +1,66 @@
-//! Is this call an event of its own? The gate of the thread's block says so at one glance;
-//! everything else is judged here, on the slow side:
-//! * a hook of this thread is at work and a signal handler called another: the event is *nested*
-//!   and waits until that hook is done;
-//! * the same, but the hook is gone (the handler jumped out of it, the thread was cancelled): the
-//!   mark is stale and is cleared;
-//! * `operator new` is under way and calls `malloc` for the same bytes: one event, recorded by the
-//!   outer hook.
+//! Decides whether a call is an event of its own. The activation of the thread's state answers this
+//! at once in the usual case. The other cases are decided here, on the slow path:
+//! * A hook of this thread is running and a signal handler called another one. The event is
+//!   *deferred* until that hook ends.
+//! * The same, but the hook was left (the handler jumped out of it, or the thread was cancelled).
+//!   The mark is stale and is cleared.
+//! * `operator new` is running and calls `malloc` for the same bytes. This is one event, which the
+//!   hook of the operator records.
 
 use crate::thread::{BUSY, COUNTED, FORWARDING, ONE_EVENT, READY, ThreadState};
 use crate::{sandbox, sys};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
 
-/// Changes the gate in one instruction: a handler that comes between a load and a store of it would
-/// have its own count undone.
-macro_rules! activation {
+/// Changes the activation in one instruction. With a separate load and store, a handler that runs
+/// between them would have its own count undone.
+macro_rules! update_activation {
     ($op:literal, $state:expr, $value:expr) => {
         core::arch::asm!(concat!($op, " qword ptr [{0}], {1}"), in(reg) &raw mut (*$state).activation, in(reg) $value, options(nostack))
     };
 }
 
-/// The outer call whose inner calls are not events of their own.
+/// A forwarded call, whose inner calls are not events of their own.
 #[derive(Clone, Copy)]
 pub struct Forward {
-    /// Stack pointer of the outer hook.
+    /// The stack pointer of the hook that forwards the call.
     pub sp: usize,
-    /// Bytes that an inner allocation of the same call asks for,
+    /// The bytes that an inner allocation of the same call requests.
     pub size: usize,
-    /// or so many more: an alignment that the size may be rounded up to.
+    /// The most bytes by which the inner request may be larger, because the size may be rounded up
+    /// to an alignment.
     pub slack: usize,
-    /// Block that an inner free of the same call names; null for an allocation.
+    /// The block that an inner free of the same call frees; 0 for an allocation.
     pub address: usize,
-    /// What the word at `sp` holds while the outer call lasts: its return address.
+    /// The return address at `sp`, which is there until the forwarded call ends.
     pub return_address: u64,
 }
 
-/// What a call is.
+/// The kind of a call of a hook.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum CallKind {
-    /// An event of its own, on the usual way.
+    /// A regular event of its own.
     Event,
-    /// Came while a hook of this thread was at work.
+    /// A call that interrupted a running hook of this thread.
     Deferred,
-    /// The inner part of a forwarded call.
+    /// The inner call of a forwarded call.
     Inner,
 }
 
-/// Whether a thread's block is one that events go to.
+/// Returns whether events are written to this state.
 #[inline(always)]
 pub fn is_traced(state: *mut ThreadState) -> bool {
-    // SAFETY: blocks stay mapped for ever; a forked child reads zeros.
+    // SAFETY: states stay mapped for ever; a forked child reads zeros.
     !state.is_null() && unsafe { (&raw const (*state).activation).read_volatile() } & READY != 0
 }
 
-/// Judges a call that found more than the plain gate. `size` and `block` are the call's own (0 when
-/// it has none).
+/// Classifies a call that found an activation other than [`READY`]. `size` and `address` are the
+/// call's own, or 0 if it has none.
 ///
 /// # Safety
-/// `block` is the calling thread's, with a gate that is not 0.
+/// `state` must be the calling thread's, with an activation that is not 0.
 pub unsafe fn classify(state: *mut ThreadState, sp: usize, size: usize, address: usize) -> CallKind {
-    // SAFETY: the caller's promise; plain accesses by the only thread that has the block.
+    // SAFETY: the state is the calling thread's, as the caller ensures; plain accesses by the only
+    // thread that has the block.
     unsafe {
         if (*state).activation & BUSY != 0 {
             if is_alive(state, sp, (*state).busy_sp, (*state).busy_return_address) {
@@ -69,7 +71,7 @@ pub unsafe fn classify(state: *mut ThreadState, sp: usize, size: usize, address:
         if (*state).activation & FORWARDING != 0 {
             let forward = (*state).forward;
             if !is_alive(state, sp, forward.sp, forward.return_address) {
-                activation!("and", state, !FORWARDING);
+                update_activation!("and", state, !FORWARDING);
             } else if (address != 0 && address == forward.address)
                 || (address == 0
                     && forward.address == 0
@@ -82,16 +84,17 @@ pub unsafe fn classify(state: *mut ThreadState, sp: usize, size: usize, address:
     }
 }
 
-/// Whether the frame of a hook that entered at `frame` still stands under a call at `sp`. Another
-/// word in its return address's place proves that it is gone, and so does, on the thread's own
-/// stack, a call from above it. On another stack (a signal's, a coroutine's) it is taken to stand
-/// otherwise: [`crate::emit`] looks again when many calls have found it so.
+/// Returns whether the frame of the hook that was entered at `frame` is still on the stack below a
+/// call at `sp`. Another word at its return address proves that it is gone. On the thread's own
+/// stack, a call from above it proves the same. On another stack (a signal handler's or a
+/// coroutine's) the frame is assumed to be there otherwise; [`crate::emit`] checks again when many
+/// calls have found it so.
 ///
 /// # Safety
-/// As [`judge`].
+/// As [`classify`].
 unsafe fn is_alive(state: *mut ThreadState, sp: usize, frame: usize, word: u64) -> bool {
-    // SAFETY: the caller's promise; the frame's word is read only where the stack is known to be
-    // mapped.
+    // SAFETY: the state is the calling thread's; the frame's word is read only where the stack is
+    // known to be mapped.
     unsafe {
         let own = |address: usize| address >= (*state).stack_low && address < (*state).stack_end;
         if !own(frame) {
@@ -107,13 +110,14 @@ unsafe fn is_alive(state: *mut ThreadState, sp: usize, frame: usize, word: u64) 
     }
 }
 
-/// Clears up after a hook that was left by a jump: what it stored but did not publish is taken
-/// back, and its event is counted as lost.
+/// Cleans up after a hook that was left by a jump. Records that it stored but did not publish are
+/// removed, and its event is counted as dropped.
 ///
 /// # Safety
-/// As [`judge`].
+/// As [`classify`].
 pub unsafe fn abandon(state: *mut ThreadState) {
-    // SAFETY: the caller's promise; the block's control words are mapped while its gate is not 0.
+    // SAFETY: the state is the calling thread's; its control words are mapped while its activation
+    // is not 0.
     unsafe {
         let producer = &(*(*state).control).producer.0;
         let published = producer.head.load(Acquire);
@@ -127,12 +131,11 @@ pub unsafe fn abandon(state: *mut ThreadState) {
         }
         (*state).head = published;
         producer.reservation.store(published, Release);
-        activation!("and", state, !(BUSY | COUNTED));
+        update_activation!("and", state, !(BUSY | COUNTED));
         (*state).stack_cache.forget();
         (*state).is_capturing_deferred = 0;
         (*state).until_timestamp = 0;
-        // A stamp may have been stored with the records that were taken back, and so may the
-        // interval.
+        // The removed records may have contained a timestamp and a sampling interval.
         (*state).timestamp = 0;
         if (*state).countdown.mean != 0 {
             (*state).pending_reports |= crate::thread::INTERVAL_PENDING;
@@ -140,15 +143,16 @@ pub unsafe fn abandon(state: *mut ThreadState) {
     }
 }
 
-/// Marks the hook that entered at `sp` as at work, and counts its event when it is one
-/// ([`COUNTED`]).
+/// Marks the hook that was entered at `sp` as running, and counts its event if `counted` is
+/// [`COUNTED`].
 ///
 /// # Safety
-/// `block` is the calling thread's, not busy, and `sp` the address of the hook's return address.
+/// `state` must be the calling thread's and not busy, and `sp` the address of the hook's return
+/// address.
 #[inline(always)]
 pub unsafe fn begin(state: *mut ThreadState, sp: usize, counted: u64) {
     let count = if counted != 0 { ONE_EVENT } else { 0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         let word = (sp as *const u64).read();
         let mark = |state: *mut ThreadState| {
@@ -156,32 +160,34 @@ pub unsafe fn begin(state: *mut ThreadState, sp: usize, counted: u64) {
             (&raw mut (*state).busy_return_address).write_volatile(word);
             (&raw mut (*state).event_head).write_volatile((*state).head);
         };
-        // Before the gate, so that a handler that finds it busy finds these; behind it once more,
-        // for one that came just before it and left its own.
+        // The fields are written before the activation, so that a handler that finds it busy finds
+        // them set. They are written again after it, in case a handler ran just before and left its
+        // own values.
         mark(state);
-        activation!("add", state, count | BUSY | counted);
+        update_activation!("add", state, count | BUSY | counted);
         mark(state);
     }
     compiler_fence(SeqCst);
 }
 
-/// The hook is done.
+/// Marks the hook as ended.
 ///
 /// # Safety
 /// As [`begin`].
 #[inline(always)]
 pub unsafe fn end(state: *mut ThreadState) {
     compiler_fence(SeqCst);
-    // SAFETY: the caller's promise.
-    unsafe { activation!("and", state, !(BUSY | COUNTED)) };
+    // SAFETY: the state is the calling thread's, as the caller ensures.
+    unsafe { update_activation!("and", state, !(BUSY | COUNTED)) };
 }
 
-/// Marks a forwarded call under way; false when it is itself inner to another.
+/// Marks the start of a forwarded call. Returns false if the call is itself an inner call of
+/// another one.
 ///
 /// # Safety
 /// As [`begin`].
 pub unsafe fn forward(state: *mut ThreadState, sp: usize, size: usize, slack: usize, address: usize) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         if classify(state, sp, size, address) != CallKind::Event {
             return false;
@@ -191,20 +197,20 @@ pub unsafe fn forward(state: *mut ThreadState, sp: usize, size: usize, slack: us
         }
         (*state).forward = Forward { sp, size, slack, address, return_address: (sp as *const u64).read() };
         compiler_fence(SeqCst);
-        activation!("or", state, FORWARDING);
+        update_activation!("or", state, FORWARDING);
         true
     }
 }
 
-/// The forwarded call that entered at `sp` is done.
+/// Marks the end of the forwarded call that was entered at `sp`.
 ///
 /// # Safety
 /// As [`begin`].
 pub unsafe fn forwarded(state: *mut ThreadState, sp: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         if (*state).activation & FORWARDING != 0 && (*state).forward.sp == sp {
-            activation!("and", state, !FORWARDING);
+            update_activation!("and", state, !FORWARDING);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! THE list of intercepted functions and their bodies. A new one is a row here and a program in
-//! `tests/programs`.
+//! The list of all intercepted functions, and their bodies. A new one needs a row here and a
+//! program in `tests/programs`.
 //!
-//! Each export is a naked stub ([`crate::entry`]) that hands the stack pointer and the frame
-//! pointer of its caller to the body: the exact state at the call, whatever the compiler does with
-//! our own frames.
+//! Each export is a naked stub ([`crate::entry`]) that passes the stack pointer and the frame
+//! pointer of its caller to the body. So the body has the exact state at the call, independent of
+//! the frames that the compiler makes for this library.
 
 use crate::emit::{allocated, freed, is_free_sampled_out, is_sampled_out, resize_begins, resize_ends};
 use crate::{bootstrap_arena, guard, next, operators, tls};
@@ -11,16 +11,17 @@ use core::ffi::{CStr, c_int, c_void};
 use heaptape_wire::Op;
 
 /// Runs a call of an allocator whose functions may call each other by their public names, so that
-/// the inner ones are not events.
+/// the inner calls are not events.
 #[inline(always)]
 fn forward_call<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
     if next::is_glibc() { call() } else { mark_forwarded(sp, size, block, call) }
 }
 
-/// The same for a call that does so in glibc too: `reallocarray` is a product and a `realloc`.
+/// The same for a call that makes inner calls in glibc too: `reallocarray` is a multiplication and
+/// a `realloc`.
 fn mark_forwarded<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce() -> T) -> T {
     let state = crate::thread::state(sp);
-    // SAFETY: the thread's own block, or null.
+    // SAFETY: the thread's own state, or null.
     let marked = guard::is_traced(state) && unsafe { guard::forward(state, sp, size, 0, block as usize) };
     let result = call();
     if marked {
@@ -30,6 +31,7 @@ fn mark_forwarded<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce()
     result
 }
 
+/// Records a block, unless it is null or from the bootstrap arena, and returns it.
 #[inline(always)]
 fn record_alloc(op: Op, block: *mut u8, size: usize, sp: usize, bp: usize) -> *mut u8 {
     if !block.is_null() && !bootstrap_arena::owns(block) {
@@ -40,20 +42,21 @@ fn record_alloc(op: Op, block: *mut u8, size: usize, sp: usize, bp: usize) -> *m
 
 /// The body of `malloc`.
 pub unsafe extern "C" fn malloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     record_alloc(Op::MALLOC, unsafe { next::malloc(size) }, size, sp, bp)
 }
 
-/// The body of `malloc` for the sampled lane.
+/// The body of `malloc` in the sampled mode.
 pub unsafe extern "C" fn malloc_sampled(size: usize, sp: usize, bp: usize) -> *mut u8 {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     unsafe { if is_sampled_out(size) { next::malloc(size) } else { malloc(size, sp, bp) } }
 }
 
 /// The body of `calloc`.
 pub unsafe extern "C" fn calloc(count: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
     let bytes = count.wrapping_mul(size);
-    // SAFETY: the program's own call. An overflow makes it fail, so that `bytes` is not used.
+    // SAFETY: the arguments are the program's, passed on unchanged. An overflow makes it fail, so
+    // that `bytes` is not used.
     record_alloc(
         Op::CALLOC,
         forward_call(sp, bytes, core::ptr::null_mut(), || unsafe { next::calloc(count, size) }),
@@ -63,6 +66,7 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize, sp: usize, bp: usize)
     )
 }
 
+/// Implements `realloc` and `reallocarray`. `ops` are the op of an allocation and that of a resize.
 #[inline(always)]
 fn resize(block: *mut u8, size: usize, sp: usize, bp: usize, ops: [Op; 2], call: impl FnOnce() -> *mut u8) -> *mut u8 {
     let [first, again] = ops;
@@ -80,6 +84,7 @@ fn resize(block: *mut u8, size: usize, sp: usize, bp: usize, ops: [Op; 2], call:
     new
 }
 
+/// Reallocates a block of the bootstrap arena.
 #[cold]
 fn leave_arena(block: *mut u8, size: usize, op: Op, sp: usize, bp: usize) -> *mut u8 {
     // SAFETY: a new block of `size` bytes; the old one holds its own size and stays where it is for
@@ -95,15 +100,15 @@ fn leave_arena(block: *mut u8, size: usize, op: Op, sp: usize, bp: usize) -> *mu
 
 /// The body of `realloc`.
 pub unsafe extern "C" fn realloc(block: *mut u8, size: usize, sp: usize, bp: usize) -> *mut u8 {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     let call = || unsafe { next::realloc(block, size) };
     resize(block, size, sp, bp, [Op::REALLOC, Op::RESIZE], || forward_call(sp, size, block, call))
 }
 
 /// The body of `reallocarray`.
 pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
-    // SAFETY: the program's own call; when the product overflows it fails and leaves the block as
-    // it is.
+    // SAFETY: the arguments are the program's, passed on unchanged; when the product overflows it
+    // fails and leaves the block as it is.
     let call = || unsafe { next::reallocarray(block, count, size) };
     match count.checked_mul(size) {
         Some(bytes) => {
@@ -116,7 +121,7 @@ pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, size: usize,
 
 /// The body of `posix_memalign`.
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, size: usize, sp: usize, bp: usize) -> c_int {
-    // SAFETY: the program's own call; on success `*out` is the block.
+    // SAFETY: the arguments are the program's, passed on unchanged; on success `*out` is the block.
     unsafe {
         let result = forward_call(sp, size, core::ptr::null_mut(), || next::posix_memalign(out, align, size));
         if result == 0 {
@@ -128,7 +133,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, size: u
 
 /// The body of `aligned_alloc`.
 pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     record_alloc(
         Op::ALIGNED_ALLOC,
         forward_call(sp, size, core::ptr::null_mut(), || unsafe { next::aligned_alloc(align, size) }),
@@ -140,7 +145,7 @@ pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize, sp: usize, bp:
 
 /// The body of `memalign`.
 pub unsafe extern "C" fn memalign(align: usize, size: usize, sp: usize, bp: usize) -> *mut u8 {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     record_alloc(
         Op::MEMALIGN,
         forward_call(sp, size, core::ptr::null_mut(), || unsafe { next::memalign(align, size) }),
@@ -152,7 +157,7 @@ pub unsafe extern "C" fn memalign(align: usize, size: usize, sp: usize, bp: usiz
 
 /// The body of `valloc`.
 pub unsafe extern "C" fn valloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     record_alloc(
         Op::VALLOC,
         forward_call(sp, size, core::ptr::null_mut(), || unsafe { next::valloc(size) }),
@@ -164,7 +169,7 @@ pub unsafe extern "C" fn valloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
 
 /// The body of `pvalloc`.
 pub unsafe extern "C" fn pvalloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     record_alloc(
         Op::PVALLOC,
         forward_call(sp, size, core::ptr::null_mut(), || unsafe { next::pvalloc(size) }),
@@ -174,6 +179,7 @@ pub unsafe extern "C" fn pvalloc(size: usize, sp: usize, bp: usize) -> *mut u8 {
     )
 }
 
+/// Implements all functions that free a block.
 #[inline(always)]
 fn free_by(op: Op, block: *mut u8, sp: usize, bp: usize, call: impl FnOnce()) {
     if block.is_null() {
@@ -188,13 +194,13 @@ fn free_by(op: Op, block: *mut u8, sp: usize, bp: usize, call: impl FnOnce()) {
 
 /// The body of `free`.
 pub unsafe extern "C" fn free(block: *mut u8, sp: usize, bp: usize) {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     free_by(Op::FREE, block, sp, bp, || unsafe { next::free(block) });
 }
 
-/// The body of `free` for the sampled lane.
+/// The body of `free` in the sampled mode.
 pub unsafe extern "C" fn free_sampled(block: *mut u8, sp: usize, bp: usize) {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     unsafe {
         if !bootstrap_arena::owns(block) && is_free_sampled_out(block) {
             next::free(block)
@@ -206,39 +212,39 @@ pub unsafe extern "C" fn free_sampled(block: *mut u8, sp: usize, bp: usize) {
 
 /// The body of `cfree`.
 pub unsafe extern "C" fn cfree(block: *mut u8, sp: usize, bp: usize) {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     free_by(Op::CFREE, block, sp, bp, || forward_call(sp, 0, block, || unsafe { next::cfree(block) }));
 }
 
 /// The body of `free_sized`.
 pub unsafe extern "C" fn free_sized(block: *mut u8, size: usize, sp: usize, bp: usize) {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     free_by(Op::FREE_SIZED, block, sp, bp, || forward_call(sp, 0, block, || unsafe { next::free_sized(block, size) }));
 }
 
 /// The body of `free_aligned_sized`.
 pub unsafe extern "C" fn free_aligned_sized(block: *mut u8, align: usize, size: usize, sp: usize, bp: usize) {
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     let call = || unsafe { next::free_aligned_sized(block, align, size) };
     free_by(Op::FREE_ALIGNED_SIZED, block, sp, bp, || forward_call(sp, 0, block, call));
 }
 
-/// The body of `malloc_usable_size`: passed through.
+/// The body of `malloc_usable_size`, which is not an event.
 pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
     if bootstrap_arena::owns(block) {
-        // SAFETY: the cradle's own block.
+        // SAFETY: a block of the arena, as checked.
         return unsafe { bootstrap_arena::size(block) };
     }
-    // SAFETY: the program's own call.
+    // SAFETY: the arguments are the program's, passed on unchanged.
     unsafe { next::malloc_usable_size(block) }
 }
 
 macro_rules! operators {
     ($($index:literal $symbol:ident $name:literal $shape:ident $op:ident;)*) => {
-        /// Names of the C++ operators, by number.
+        /// Names of the C++ operators, by their number in this list.
         pub const OPERATORS: [&CStr; [$($name),*].len()] = [$($name),*];
         crate::entry::operator_exports! { $($index $symbol $shape;)* }
-        /// What each operator is recorded as.
+        /// The op that each operator is recorded as.
         const OPERATOR_OPS: [Op; OPERATORS.len()] = [$(Op::$op),*];
     };
 }
@@ -266,16 +272,18 @@ operators! {
     19 _ZdaPvSt11align_val_tRKSt9nothrow_t c"_ZdaPvSt11align_val_tRKSt9nothrow_t" delete DELETE_ARRAY;
 }
 
-/// Numbers of the forms of `operator new` with an alignment.
+/// Numbers of the forms of `operator new` that have an alignment.
 const ALIGNED_NEW: core::ops::RangeInclusive<usize> = 4..=7;
 
-/// Before `operator new`: marks the call as one, and gives the next definition. The stub calls it
-/// itself, so that an exception thrown there passes through a frame that has nothing but its size.
+/// Runs before `operator new`: marks the call as forwarded and returns the next definition. The
+/// stub calls that itself, so that an exception thrown there passes through a frame that has
+/// nothing but its size.
 ///
-/// The aligned forms may ask for their size rounded up to the alignment, their second argument.
+/// The aligned forms may request their size rounded up to the alignment, which is their second
+/// argument.
 pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second: usize) -> *mut c_void {
     let state = crate::thread::state(sp);
-    // SAFETY: the thread's own block, or null; `sp` is the stub's.
+    // SAFETY: the thread's own state, or null; `sp` is the stub's.
     unsafe {
         if guard::is_traced(state) {
             let slack = if ALIGNED_NEW.contains(&which) { second.wrapping_sub(1) } else { 0 };
@@ -286,7 +294,7 @@ pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second
     }
 }
 
-/// After `operator new`.
+/// Runs after `operator new`, and records the block.
 pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, sp: usize, bp: usize) -> *mut u8 {
     let state = tls::get();
     // SAFETY: as above.
@@ -299,15 +307,16 @@ pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, sp:
     if is_outer { record_alloc(OPERATOR_OPS[which], block, size, sp, bp) } else { block }
 }
 
-/// The body of `operator delete`. The two further arguments are whatever the form has.
+/// The body of `operator delete`. `second` and `third` hold the further arguments of the form, if
+/// it has any.
 pub unsafe extern "C" fn delete(block: *mut u8, second: usize, third: usize, which: usize, sp: usize, bp: usize) {
-    // SAFETY: the program's own call; `sp` is the stub's.
+    // SAFETY: the arguments are the program's, passed on unchanged; `sp` is the stub's.
     unsafe {
         let next = operators::next(which, (sp as *const usize).read());
         if next.is_null() {
             return free_by(OPERATOR_OPS[which], block, sp, bp, || next::free(block));
         }
-        // SAFETY of the type: every form takes at most three register arguments and gives nothing.
+        // SAFETY: every form takes at most three arguments in registers and returns nothing.
         let next: unsafe extern "C" fn(*mut u8, usize, usize) = core::mem::transmute(next);
         free_by(OPERATOR_OPS[which], block, sp, bp, || {
             let state = crate::thread::state(sp);

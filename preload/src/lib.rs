@@ -1,18 +1,16 @@
-//! `libheaptape.so`: the library inside the traced process. Hook, stamp, unwind, push, return.
+//! `libheaptape.so`, the library inside the traced process. A hook takes a timestamp, unwinds the
+//! stack, writes a record and returns.
 //!
-//! The rules of this crate:
-//! 1. Do no harm. When in doubt stop tracing, not the program: no abort, no message, no changed
-//!    result, no changed `errno`.
-//! 2. No `std`, no `alloc`: allocating inside the allocator cannot even be written. System calls
-//!    are raw (`sys.rs`), so that they are no cancellation points and never touch `errno`.
-//! 3. After the attach: no descriptor, no thread, no signal handler, no lock, and no system call on
-//!    the steady path.
-//! 4. Calls are forwarded to the next definition (`RTLD_NEXT`), never to one libc's own; blocks are
-//!    the allocator's, untouched.
-//! 5. A hook may be interrupted by a signal at any instruction, and the handler may allocate, fork,
-//!    or jump away.
-//! 6. Everything read from the traced program's stack is bounded by what is known to be mapped.
-//! 7. Every event that happens is published or counted as lost.
+//! The rules of this crate: 1. Do no harm. When in doubt, stop tracing, not the program: no abort,
+//! no message, no changed result, no changed `errno`. 2. No `std`, no `alloc`, so that allocating
+//! inside the allocator cannot even be written. System calls are made directly (`sys.rs`), so that
+//! they are not cancellation points and never touch `errno`. 3. After the attach there is no
+//! descriptor, no thread, no signal handler, no lock, and no system call on the fast path. 4. Calls
+//! are forwarded to the next definition (`RTLD_NEXT`), never to one libc's own. Blocks belong to
+//! the allocator and are not touched. 5. A signal may interrupt a hook at any instruction, and its
+//! handler may allocate, fork, or jump away. 6. Everything that is read from the traced program's
+//! stack is bounded by what is known to be mapped. 7. Every event is published or counted as
+//! dropped.
 #![cfg_attr(not(test), no_std)]
 #![allow(clippy::missing_safety_doc)]
 // The exports are switched off in the test program, which must keep its own allocator: what only
@@ -50,12 +48,13 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     sys::exit_by_abort()
 }
 
-/// A debug build refers to it although nothing unwinds; the release build does not.
+/// A debug build refers to this symbol although nothing unwinds. The release build does not.
 #[cfg(all(not(test), debug_assertions))]
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 
-/// The start-up call: attaches before `main`, unless an earlier allocation has done so.
+/// Runs when the library is loaded: attaches before `main`, unless an earlier allocation has done
+/// so.
 #[cfg(not(test))]
 #[ctor::ctor(unsafe)]
 fn start() {

@@ -1,8 +1,8 @@
-//! The allocator behind us: finds it once, calls it for ever.
+//! The next definitions of the allocator's functions: found once, and called for every call.
 //!
-//! Each pointer starts at a boot function, so that the hot path has no check: the first call of any
-//! of them resolves all. Calls that arrive meanwhile, from another thread or a signal handler, are
-//! served by the cradle.
+//! Each pointer starts at a boot function, so that the fast path has no check. The first call of
+//! any of them resolves all pointers. Calls that arrive meanwhile, from another thread or a signal
+//! handler, are served by the bootstrap arena.
 
 use crate::dynsym::{self, Scope, Wanted};
 use crate::{bootstrap_arena, sys};
@@ -22,7 +22,7 @@ macro_rules! next_functions {
                 unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> $result>(pointer)($($arg),*) }
             }
         )*
-        /// Where the next functions are.
+        /// The addresses of the next functions.
         #[allow(missing_docs, non_upper_case_globals, non_snake_case)]
         pub mod pointers {
             use super::*;
@@ -39,12 +39,12 @@ macro_rules! next_functions {
                         // SAFETY: resolved now: not this function again.
                         return unsafe { super::$name($($arg),*) };
                     }
-                    // SAFETY: the program's own call.
+                    // SAFETY: the arguments are the program's, passed on unchanged.
                     unsafe { missing::$name($($arg),*) }
                 }
             )*
         }
-        /// What is done where there is no next definition, or not yet.
+        /// Replacements where there is no next definition, or while it is not known yet.
         #[allow(non_snake_case)]
         mod missing {
             use super::*;
@@ -69,9 +69,9 @@ macro_rules! next_functions {
 next_functions! {
     free c"free" (block: *mut u8) -> (), { let _ = block; };
     realloc c"realloc" (block: *mut u8, size: usize) -> *mut u8, move_out(block, size);
-    malloc c"malloc" (size: usize) -> *mut u8, bootstrap_arena::take(size, 16);
+    malloc c"malloc" (size: usize) -> *mut u8, bootstrap_arena::alloc(size, 16);
     calloc c"calloc" (count: usize, size: usize) -> *mut u8, {
-        count.checked_mul(size).map_or(core::ptr::null_mut(), |bytes| bootstrap_arena::take(bytes, 16))
+        count.checked_mul(size).map_or(core::ptr::null_mut(), |bytes| bootstrap_arena::alloc(bytes, 16))
     };
     reallocarray c"reallocarray" (block: *mut u8, count: usize, size: usize) -> *mut u8, {
         match count.checked_mul(size) {
@@ -80,7 +80,7 @@ next_functions! {
             None => { sys::set_errno(libc::ENOMEM); core::ptr::null_mut() }
         }
     };
-    memalign c"memalign" (align: usize, size: usize) -> *mut u8, bootstrap_arena::take(size, align);
+    memalign c"memalign" (align: usize, size: usize) -> *mut u8, bootstrap_arena::alloc(size, align);
     aligned_alloc c"aligned_alloc" (align: usize, size: usize) -> *mut u8, {
         // SAFETY: an allocator without `aligned_alloc` gets the older call of the same meaning.
         unsafe { super::memalign(align, size) }
@@ -138,11 +138,11 @@ fn raw_fork() -> c_int {
     unsafe { sys::syscall(libc::SYS_fork, [0; 6]) as c_int }
 }
 
-/// `realloc` of a block in the cradle: a new block with the old bytes.
+/// Implements `realloc` of a block in the bootstrap arena, by a new block with the old bytes.
 fn move_out(block: *mut u8, size: usize) -> *mut u8 {
-    // SAFETY: before the real allocator is known every block is the cradle's.
+    // SAFETY: before the next allocator is known, every block comes from the arena.
     let old = if block.is_null() { 0 } else { unsafe { bootstrap_arena::size(block) } };
-    let new = bootstrap_arena::take(size, 16);
+    let new = bootstrap_arena::alloc(size, 16);
     if !new.is_null() && !block.is_null() {
         // SAFETY: both blocks hold at least the smaller size.
         unsafe { core::ptr::copy_nonoverlapping(block, new, old.min(size)) };
@@ -156,7 +156,7 @@ const RESOLVED: u32 = 2;
 static STATE: AtomicU32 = AtomicU32::new(UNRESOLVED);
 static IS_GLIBC: AtomicBool = AtomicBool::new(false);
 
-/// Finds the next definitions. False while another call is at it.
+/// Finds the next definitions. Returns false while another call is doing so.
 pub fn resolve() -> bool {
     match STATE.compare_exchange(UNRESOLVED, RESOLVING, Acquire, Acquire) {
         Ok(_) => {
@@ -178,12 +178,12 @@ pub fn resolve() -> bool {
     }
 }
 
-/// Whether the next definitions are known.
+/// Returns whether the next definitions are known.
 pub fn is_resolved() -> bool {
     STATE.load(Acquire) == RESOLVED
 }
 
-/// Whether the allocator behind us is glibc's own, whose functions do not call each other through
+/// Returns whether the next allocator is glibc's own, whose functions do not call each other by
 /// their public names.
 #[inline(always)]
 pub fn is_glibc() -> bool {

@@ -1,10 +1,12 @@
-//! The next definitions of the C++ operators. They are found on first use: a C program has none.
+//! The next definitions of the C++ operators. They are looked up on first use, since a C program
+//! has none.
 //!
-//! What was loaded at the program's start is the same for all callers, and is found once. Libraries
-//! that were opened later may bring their own operators, which serve nobody else: there each
-//! calling object has its own next definition, found as the loader would have found it for that
-//! object had this library not been there. (The loader also looks into libraries opened with
-//! `RTLD_GLOBAL`; which ones these are it does not tell, so they come last here.)
+//! The definitions in objects that were loaded at the program's start are the same for all callers,
+//! and are looked up once. Libraries that were opened later may bring operators of their own, which
+//! no other library uses. There each calling object has its own next definition, which is the one
+//! that the loader would have found for that object without this library. (The loader also searches
+//! libraries that were opened with `RTLD_GLOBAL`. It does not show which ones these are, so they
+//! come last here.)
 
 use crate::dynsym::{self, Scope};
 use crate::hooks::OPERATORS as NAMES;
@@ -13,23 +15,23 @@ use crate::{sys, tls};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Those that were loaded at the start.
+/// The definitions in objects that were loaded at the start.
 pub static NEXT: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
 
-/// The next definition of an operator; null when there is none. `caller` is an address in the
-/// calling object.
+/// Returns the next definition of an operator, or null if there is none. `caller` is an address in
+/// the calling object.
 #[inline(always)]
 pub fn next(which: usize, caller: usize) -> *mut c_void {
     let found = NEXT[which].load(Relaxed);
     if found.is_null() { next_for(which, caller) } else { found }
 }
 
-/// First address of a row that is being filled: no object lies there.
+/// The value of `start` in a row that is being filled. No object is at this address.
 const CLAIMED: u64 = u64::MAX;
 
-/// What was found for the callers in one object.
+/// The definitions for the callers in one object.
 struct Scoped {
-    /// The object's first address; 0: the row is free.
+    /// The object's first address; 0 if the row is free.
     start: AtomicU64,
     end: AtomicU64,
     found: [AtomicPtr<c_void>; NAMES.len()],
@@ -44,14 +46,15 @@ static SCOPED: [Scoped; 32] = [const {
 }; 32];
 
 impl Scoped {
-    /// What was found for a caller; null when nothing was, or the row is another object's.
+    /// Returns the definition for a caller, or null if there is none or the row is another
+    /// object's.
     fn look(&self, which: usize, caller: u64) -> *mut c_void {
         let start = self.start.load(Acquire);
         if start == 0 || caller < start || caller >= self.end.load(Relaxed) {
             return core::ptr::null_mut();
         }
         let found = self.found[which].load(Acquire);
-        // Another object's since: then what was read may be that one's.
+        // If the row belongs to another object by now, the address may be that one's.
         if self.start.load(Relaxed) == start { found } else { core::ptr::null_mut() }
     }
 }
@@ -78,7 +81,7 @@ fn find_aligned(which: usize, caller: usize) -> *mut c_void {
     let mut object = objects::find(caller);
     let mut caller = caller;
     if object.as_ref().is_some_and(is_ours) {
-        // An operator that jumps to another one shows our own stub as that one's caller.
+        // An operator that jumps to another one leaves this library's stub as that one's caller.
         caller = tls::operator_caller();
         object = objects::find(caller);
     }
@@ -97,8 +100,8 @@ fn find_aligned(which: usize, caller: usize) -> *mut c_void {
     found
 }
 
-/// Keeps what was found for the callers in one object, while there is a row for it. A row that two
-/// threads take at once is no one's.
+/// Keeps a definition for the callers in one object, if there is a row for it. A row that two
+/// threads claim at once stays unused by both.
 fn keep(object: &Object, which: usize, found: *mut c_void) {
     let Some(row) = SCOPED.iter().find(|row| row.start.load(Acquire) == object.start) else {
         let Some(row) = SCOPED.iter().find(|row| row.start.compare_exchange(0, CLAIMED, Acquire, Relaxed).is_ok())
@@ -106,7 +109,7 @@ fn keep(object: &Object, which: usize, found: *mut c_void) {
             return;
         };
         row.end.store(object.end, Relaxed);
-        row.found.iter().for_each(|place| place.store(core::ptr::null_mut(), Relaxed));
+        row.found.iter().for_each(|pointer| pointer.store(core::ptr::null_mut(), Relaxed));
         row.found[which].store(found, Relaxed);
         row.start.store(object.start, Release);
         return;
@@ -114,8 +117,8 @@ fn keep(object: &Object, which: usize, found: *mut c_void) {
     row.found[which].store(found, Release);
 }
 
-/// After a library went: nothing is known of the scopes of those that were opened.
+/// Forgets the definitions for all opened libraries, after one of them was unmapped.
 pub fn forget() {
-    NEXT.iter().for_each(|place| place.store(core::ptr::null_mut(), Relaxed));
+    NEXT.iter().for_each(|pointer| pointer.store(core::ptr::null_mut(), Relaxed));
     SCOPED.iter().filter(|row| row.start.load(Relaxed) != CLAIMED).for_each(|row| row.start.store(0, Release));
 }

@@ -1,10 +1,11 @@
-//! Sampling by bytes: each byte asked for is a sampling point with the same small chance, so gaps
-//! between points are exponential and a block of `s` bytes is sampled with the chance `1 - exp(-s /
-//! mean)`. The recorder gives it the weight of its inverse: sums are unbiased.
+//! Sampling by bytes. Each requested byte is a sampling point with the same small probability, so
+//! the gaps between points are distributed exponentially, and a block of `s` bytes is sampled with
+//! probability `1 - exp(-s / mean)`. The recorder weights it with the inverse, so that sums are
+//! unbiased.
 //!
-//! Frees must know which blocks were sampled. A counting filter of 64 Ki places answers nearly all
-//! with one load; behind it stands the exact set. Both belong to the process, not to a thread:
-//! blocks are freed anywhere.
+//! A free must find out whether its block was sampled. A counting filter of 65,536 counters answers
+//! nearly all frees with one load; the exact set decides the rest. Both belong to the process and
+//! not to a thread, because any thread may free a block.
 
 use crate::thread::ThreadState;
 use crate::{sandbox, sys, timestamp};
@@ -13,18 +14,18 @@ use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering::AcqRel, Orde
 const FILTER_LOG2: u32 = 16;
 static FILTER: [AtomicU16; 1 << FILTER_LOG2] = [const { AtomicU16::new(0) }; 1 << FILTER_LOG2];
 
-/// Buckets of two cache lines. 2 MiB in all, mapped at the first sampled block and touched as
-/// blocks are sampled.
+/// Number of addresses in a bucket of two cache lines. The set has 2 MiB in total. It is mapped at
+/// the first sampled block, and its pages are touched as blocks are sampled.
 const BUCKET: usize = 16;
 const BUCKETS_LOG2: u32 = 14;
-/// Buckets that a block may stand in.
+/// Number of buckets that a block may be in.
 const REACH: usize = 4;
 #[repr(C, align(128))]
 struct Bucket([AtomicU64; BUCKET]);
 static SET: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
 type Set = [Bucket; 1 << BUCKETS_LOG2];
 
-/// The set of sampled blocks; none before the first one.
+/// Returns the set of sampled blocks; `None` before the first one.
 #[inline(always)]
 fn set() -> Option<&'static Set> {
     // SAFETY: null, or mapped as long as the process lives; zeros are a set without blocks, and all
@@ -32,7 +33,7 @@ fn set() -> Option<&'static Set> {
     unsafe { SET.load(Acquire).as_ref() }
 }
 
-/// Maps the set when that has not been done; false when there is no memory for it.
+/// Maps the set if that has not been done. Returns false if there is no memory for it.
 #[cold]
 pub fn make_set() -> bool {
     let bytes = size_of::<Set>();
@@ -47,30 +48,30 @@ pub fn make_set() -> bool {
     set().is_some()
 }
 
-/// The thread's countdown to its next sampling point.
+/// A thread's countdown to its next sampling point.
 #[derive(Clone, Copy)]
 pub struct Countdown {
-    /// Mean bytes between points; 0: every event is recorded.
+    /// Mean number of bytes between points; 0 if every event is recorded.
     pub mean: u64,
     left: i64,
     random: u64,
 }
 
 impl Countdown {
-    /// A countdown that starts at a random point.
+    /// Returns a countdown that starts at a random point.
     pub fn new(mean: u64) -> Countdown {
         if mean == 0 {
             return Countdown { mean, left: 0, random: 1 };
         }
-        // In a sandbox the thread may not ask for its number; the time alone tells threads apart
-        // then.
+        // A sandbox may not allow the system call for the thread id. The time alone tells threads
+        // apart then.
         let thread = if sandbox::allows(sandbox::THREAD) { sys::tid() } else { 0 };
         let mut countdown = Countdown { mean, left: 0, random: (timestamp::now() ^ u64::from(thread) << 32) | 1 };
         countdown.left = countdown.gap();
         countdown
     }
 
-    /// Whether an allocation of this size holds a sampling point.
+    /// Returns whether an allocation of `size` bytes contains a sampling point.
     #[inline(always)]
     pub fn hits(&mut self, size: u64) -> bool {
         self.left -= size.min(i64::MAX as u64) as i64;
@@ -83,7 +84,7 @@ impl Countdown {
         true
     }
 
-    /// Takes up an interval; true when it is another one, which is to be told.
+    /// Sets the sampling interval. Returns whether it has changed, and so has to be reported.
     pub fn set_mean(&mut self, mean: u64) -> bool {
         let differs = mean != self.mean;
         if differs {
@@ -93,23 +94,23 @@ impl Countdown {
         differs
     }
 
-    /// An exponentially distributed number with this mean. In integers: the floating-point state is
-    /// the program's.
+    /// Returns an exponentially distributed number with this mean. Computed in integers, because
+    /// the floating-point registers belong to the program.
     fn gap(&mut self) -> i64 {
         const LN_2: u128 = 0xb172_17f7;
         const LARGEST: u64 = 1 << 56;
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        // 52 random bits make a number in (0, 1]; the negative of its logarithm to the base 2, with
-        // 32 bits behind the point.
+        // 52 random bits make a number in (0, 1]. This is the negative of its binary logarithm,
+        // with 32 fractional bits.
         let negative = (52 << 32) - logarithm((self.random >> 12) + 1);
         ((u128::from(negative) * LN_2 * u128::from(self.mean.min(LARGEST))) >> 64) as i64
     }
 }
 
-/// Logarithm to the base 2 of a number that is not 0, with 32 bits behind the point. Each squaring
-/// of the mantissa gives one of them.
+/// Returns the binary logarithm of a number that is not 0, with 32 fractional bits. Each squaring
+/// of the mantissa yields one of them.
 fn logarithm(value: u64) -> u64 {
     let zeros = value.leading_zeros();
     let mut mantissa = u128::from(value << zeros);
@@ -131,27 +132,27 @@ fn buckets(address: u64) -> impl Iterator<Item = &'static Bucket> {
     set().into_iter().flat_map(move |set| (0..REACH).map(move |step| &set[(start + step) & ((1 << BUCKETS_LOG2) - 1)]))
 }
 
-/// Notes a block as sampled; false when there is no room for it.
+/// Adds a block to the set. Returns false if there is no space for it.
 pub fn insert(address: u64) -> bool {
     if set().is_none() && !make_set() {
         return false;
     }
-    let place = buckets(address)
+    let entry = buckets(address)
         .flat_map(|bucket| &bucket.0)
-        .find(|place| place.load(Relaxed) == 0 && place.compare_exchange(0, address, AcqRel, Relaxed).is_ok());
-    if place.is_some() {
+        .find(|entry| entry.load(Relaxed) == 0 && entry.compare_exchange(0, address, AcqRel, Relaxed).is_ok());
+    if entry.is_some() {
         FILTER[(hash(address) >> (64 - FILTER_LOG2)) as usize].fetch_add(1, AcqRel);
     }
-    place.is_some()
+    entry.is_some()
 }
 
-/// Whether a block may have been sampled.
+/// Returns whether a block may have been sampled.
 #[inline(always)]
 fn is_likely(address: u64) -> bool {
     FILTER[(hash(address) >> (64 - FILTER_LOG2)) as usize].load(Acquire) != 0
 }
 
-/// Whether a block was sampled; it is no longer noted.
+/// Removes a block from the set. Returns whether it was there.
 #[inline(always)]
 pub fn remove(address: u64) -> bool {
     is_likely(address) && remove_exact(address)
@@ -161,21 +162,21 @@ pub fn remove(address: u64) -> bool {
 fn remove_exact(address: u64) -> bool {
     let found = buckets(address)
         .flat_map(|bucket| &bucket.0)
-        .any(|place| place.load(Relaxed) == address && place.compare_exchange(address, 0, AcqRel, Relaxed).is_ok());
+        .any(|entry| entry.load(Relaxed) == address && entry.compare_exchange(address, 0, AcqRel, Relaxed).is_ok());
     if found {
         FILTER[(hash(address) >> (64 - FILTER_LOG2)) as usize].fetch_sub(1, AcqRel);
     }
     found
 }
 
-/// Whether an allocation of this size holds a sampling point. Where it does, the recorder's
-/// wishes are looked up.
+/// Returns whether an allocation of `size` bytes contains a sampling point. If it does, the
+/// recorder's settings are read again.
 ///
 /// # Safety
-/// As [`wants`].
+/// As [`selects`].
 #[inline(always)]
 pub unsafe fn hits(state: *mut ThreadState, size: u64) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         let hit = (*state).countdown.hits(size);
         if hit {
@@ -185,14 +186,14 @@ pub unsafe fn hits(state: *mut ThreadState, size: u64) -> bool {
     }
 }
 
-/// Whether an allocation or a free is to be recorded; one that is not is counted.
+/// Returns whether sampling selects an allocation or a free, and counts it as sampled out if not.
 ///
 /// # Safety
-/// `block` is the calling thread's, with a gate that is not 0.
+/// `state` must be the calling thread's, with an activation that is not 0.
 #[inline(always)]
 pub unsafe fn selects(state: *mut ThreadState, is_free: bool, address: u64, size: u64) -> bool {
-    // SAFETY: the caller's promise. A handler between load and store of the countdown costs a
-    // little chance, nothing else.
+    // SAFETY: the state is the calling thread's. A handler between load and store of the countdown
+    // costs a little chance, nothing else.
     unsafe {
         if (*state).countdown.mean == 0 {
             return true;
@@ -205,14 +206,14 @@ pub unsafe fn selects(state: *mut ThreadState, is_free: bool, address: u64, size
     }
 }
 
-/// Whether an allocation holds no sampling point, which is then counted and done with. Else nothing
-/// was changed.
+/// Returns whether an allocation contains no sampling point. It is then counted, and nothing else
+/// is to be done. Otherwise nothing has changed.
 ///
 /// # Safety
-/// As [`wants`].
+/// As [`selects`].
 #[inline(always)]
 pub unsafe fn is_sampled_out(state: *mut ThreadState, size: u64) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         let countdown = &mut (*state).countdown;
         let left = countdown.left.wrapping_sub(size as i64);
@@ -225,14 +226,14 @@ pub unsafe fn is_sampled_out(state: *mut ThreadState, size: u64) -> bool {
     }
 }
 
-/// Whether a free is of a block that was surely not sampled, which is then counted and done with.
-/// Else nothing was changed.
+/// Returns whether the freed block was certainly not sampled. The free is then counted, and nothing
+/// else is to be done. Otherwise nothing has changed.
 ///
 /// # Safety
-/// As [`wants`].
+/// As [`selects`].
 #[inline(always)]
 pub unsafe fn is_free_sampled_out(state: *mut ThreadState, address: u64) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         let passes = (*state).countdown.mean != 0 && !is_likely(address);
         if passes {
@@ -242,13 +243,14 @@ pub unsafe fn is_free_sampled_out(state: *mut ThreadState, address: u64) -> bool
     }
 }
 
-/// Counts an event that is passed over, in one instruction: a handler may come at any time.
+/// Counts a sampled-out event in one instruction, since a handler may run at any time.
 ///
 /// # Safety
-/// As [`wants`].
+/// As [`selects`].
 #[inline(always)]
 pub unsafe fn count_sampled_out(state: *mut ThreadState) {
-    // SAFETY: the caller's promise; only the thread that owns the slot writes the word.
+    // SAFETY: the state is the calling thread's, as the caller ensures; only the thread that owns
+    // the slot writes the word.
     unsafe {
         let word = &raw const (*(*state).control).producer.0.sampled_out;
         core::arch::asm!("add qword ptr [{0}], 1", in(reg) word, options(nostack));

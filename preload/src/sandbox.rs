@@ -203,7 +203,8 @@ fn changing(change: Change, call: impl FnOnce() -> c_long) -> c_long {
 
 /// `prctl`.
 pub unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int {
-    // SAFETY: the program's own call; libc takes five words whatever the option.
+    // SAFETY: the arguments are the program's, passed on unchanged; libc takes five words whatever
+    // the option.
     let call = || unsafe { crate::next::prctl(option, a, b, c, d) };
     match change_by_prctl(option as u64, a, b) {
         Some(change) => changing(change, || c_long::from(call())) as c_int,

@@ -1,8 +1,8 @@
-//! A thread's private state, and how a thread comes to have it.
+//! The private state of a thread, and how a thread gets it.
 //!
-//! Each slot has a block, mapped when the slot is claimed ([`crate::private`]). In a forked child
-//! every block reads as zeros, so the first event finds `gate == 0` and takes the slow way,
-//! whatever kind of fork it was.
+//! Each slot has a [`ThreadState`], mapped when the slot is claimed ([`crate::private`]). In a
+//! forked child every state reads as zeros. So the first event there finds `activation == 0` and
+//! takes the slow path, whichever kind of fork it was.
 
 use crate::entry::{self, EntryMode};
 use crate::unwind::stack_cache::StackCache;
@@ -12,132 +12,136 @@ use heaptape_wire::area::{OVERFLOW_DROP, SLOT_CLAIMED, SLOT_FREE};
 use heaptape_wire::limits::HEADER_CHECK_RECORDS;
 use heaptape_wire::{Record, SlotControl, ring::Ring};
 
-/// `gate`, low byte: events take the fast path.
+/// Low byte of `activation`: events take the fast path.
 pub const READY: u64 = 1;
-/// `gate` bit: a hook of this thread is at work.
+/// Bit of `activation`: a hook of this thread is running.
 pub const BUSY: u64 = 2;
-/// `gate` bit: a forwarded call is under way that may call other hooks (`operator new` calls
+/// Bit of `activation`: a forwarded call is running that may call other hooks (`operator new` calls
 /// `malloc`).
 pub const FORWARDING: u64 = 4;
-/// `gate` bit, with [`BUSY`]: the hook's event is in the count.
+/// Bit of `activation`, with [`BUSY`]: the hook's event has been counted.
 pub const COUNTED: u64 = 8;
-/// `gate`, low byte: the process is not traced: for good, or as long as the header's gate says so.
+/// Low byte of `activation`: the process is not traced, either for good or while the header's
+/// `activation` says so.
 pub const UNTRACED: u64 = heaptape_wire::area::ACTIVATION_DORMANT;
-/// `gate`, low byte: the thread is being given its block.
+/// Low byte of `activation`: the thread is getting its state.
 pub const ENTERING: u64 = 64;
-/// `gate`: events begun on this thread, above the bits. One store marks the hook busy and counts
-/// its event, so that a jump out of the hook at any instruction leaves a true count.
+/// The unit of the count of begun events, which `activation` holds above its low byte. One store
+/// marks the hook busy and counts its event, so that the count is right even if a jump leaves the
+/// hook at any instruction.
 pub const ONE_EVENT: u64 = 1 << 8;
 
-/// Bit of `lost_untold`: the sampling interval is to be told.
+/// Bit of `pending_reports`: the sampling interval has to be reported.
 pub const INTERVAL_PENDING: u64 = 1 << 63;
-/// Bit of `lost_untold`: the event that is told next was still chosen by the old one.
+/// Bit of `pending_reports`: the next event was still selected by the old interval.
 pub const INTERVAL_AFTER_NEXT: u64 = 1 << 62;
 
-/// Events of signal handlers that interrupted a hook wait here until it is done.
+/// The most deferred events of a thread: events of signal handlers that interrupted a hook.
 pub const MAX_DEFERRED: usize = 64;
 
-/// An event that waits, with its stamp.
+/// An event of a signal handler, kept until the interrupted hook ends.
 #[derive(Clone, Copy)]
 pub struct DeferredEvent {
-    /// Absolute ticks.
+    /// The absolute timestamp in ticks.
     pub timestamp: u64,
-    /// The event.
+    /// The event as the hook found it.
     pub event: heaptape_wire::Event,
 }
 
-/// The thread's state. Only its own thread reads or writes it, a signal handler on that thread
-/// included.
+/// The state of one thread. Only its own thread reads or writes it, including signal handlers on
+/// that thread.
 #[repr(C, align(4096))]
 pub struct ThreadState {
-    /// [`READY`] plus bits, and the count of events begun; 0 before the claim and in a forked
-    /// child. First: [`OFF`] has nothing else.
+    /// [`READY`] plus bits, and the count of begun events; 0 before the slot is claimed and in a
+    /// forked child. It is the first field because [`UNTRACED_STATE`] has no other.
     pub activation: u64,
-    /// The published `head` when the hook at work began: while it still is, the event of that hook
-    /// is not published.
+    /// The published `head` when the running hook began. While it is unchanged, that hook's event
+    /// has not been published.
     pub event_head: u64,
-    /// Events still to go until the next stamp, while the process has one thread.
+    /// Number of events until the next timestamp, while the process has one thread.
     pub until_timestamp: u32,
-    /// The slot's control words.
+    /// The control record of the slot.
     pub control: *const SlotControl,
-    /// The slot's ring.
+    /// The ring of the slot.
     pub ring: Ring,
-    /// Next position in the ring.
+    /// The next position in the ring.
     pub head: u64,
-    /// Positions below this are free to write.
+    /// Positions below this one are free to write.
     pub limit: u64,
-    /// Last stamp published.
+    /// The last timestamp that was published.
     pub timestamp: u64,
-    /// Stack pointer of the hook at work.
+    /// The stack pointer of the running hook.
     pub busy_sp: usize,
-    /// Word at `busy_sp`: the hook's return address; another word there proves that the hook is
-    /// gone.
+    /// The word at `busy_sp`, which is the hook's return address. If another word is there, the
+    /// hook has ended.
     pub busy_return_address: u64,
-    /// Records kept free for second halves of resizes.
+    /// Number of records kept free for second halves of resizes.
     pub reserved: u64,
-    /// Events that found no room.
+    /// Number of events that were dropped for want of space in the ring.
     pub dropped: u64,
-    /// Of these, not yet told by a record in the ring; above them [`INTERVAL`] and [`BEHIND_NEXT`].
+    /// Number of dropped events that no record in the ring has reported yet, with
+    /// [`INTERVAL_PENDING`] and [`INTERVAL_AFTER_NEXT`] above it.
     pub pending_reports: u64,
-    /// Lowest address known to be mapped up to `stack_end`.
+    /// The lowest address from which the stack is known to be mapped up to `stack_end`.
     pub stack_low: usize,
-    /// Behind the highest word of the thread's own stack that may be read; 0 when it is not known.
+    /// The end of the readable part of the thread's own stack; 0 if it is not known.
     pub stack_end: usize,
-    /// No page below this one belongs to the thread's own stack: one of them cannot be read.
+    /// No page below this address belongs to the thread's own stack, because one of them cannot be
+    /// read.
     pub stack_floor: usize,
-    /// Pages of other stacks.
+    /// Pages of other stacks that can be read.
     pub other_pages: crate::unwind::other::Pages,
-    /// The same before the walk at work; not a variable of it, since it may run on a very small
-    /// stack.
+    /// The value of `other_pages` before the current walk. It is a field and not a local variable
+    /// because the walk may run on a very small stack.
     pub pages_before: crate::unwind::other::Pages,
-    /// Bytes to the next sampling point.
+    /// The bytes to the next sampling point.
     pub countdown: crate::sample::Countdown,
-    /// See [`crate::guard`].
+    /// The forwarded call that is running; see [`crate::guard`].
     pub forward: crate::guard::Forward,
-    /// Filled places of `nested`.
+    /// Number of entries of `deferred` in use.
     pub deferred_count: u32,
-    /// Of these, already told.
+    /// Number of entries of `deferred` that have been emitted.
     pub deferred_emitted: u32,
-    /// A nested event is being captured.
+    /// 1 while the stack of a deferred event is being captured.
     pub is_capturing_deferred: u32,
-    /// What the last captures read.
+    /// The last captures of this thread.
     pub stack_cache: StackCache,
-    /// Room for a capture inside a capture.
+    /// The frames of a capture that interrupted another capture.
     pub deferred_frames: crate::unwind::Frames,
-    /// Events of handlers.
+    /// The deferred events, in the order in which they happened.
     pub deferred: [DeferredEvent; MAX_DEFERRED],
 }
 
-/// The block of every thread of a process that is not traced: a gate that says so, and nothing else
-/// is looked at.
-static OFF: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(UNTRACED);
+/// The state of all threads of a process that is not traced. It consists of an `activation` only,
+/// since hooks read nothing else then.
+static UNTRACED_STATE: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(UNTRACED);
 
-/// Stands in the slot while a thread is given its block, so that an allocation inside that does not
-/// claim a second one.
+/// The state of a thread that is getting its own state, so that an allocation on the way does not
+/// claim a second slot.
 static CLAIMING: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(ENTERING);
 
-/// The block of a thread that is not traced.
+/// Returns the state of a thread that is not traced.
 pub fn untraced() -> *mut ThreadState {
-    (&raw const OFF).cast_mut().cast()
+    (&raw const UNTRACED_STATE).cast_mut().cast()
 }
 
-/// Bytes of a block before its large parts.
+/// Size of the fields of a state before its large ones, in bytes.
 pub const BYTES_BEFORE_CACHE: usize = core::mem::offset_of!(ThreadState, stack_cache);
 
-/// Bytes of a block, a multiple of the page.
+/// Size of a state in bytes, a multiple of the page size.
 pub const STATE_BYTES: usize = size_of::<ThreadState>();
 
-/// The thread's block, made when it has none yet: for calls that must be marked before they are
-/// made.
+/// Returns the thread's state, and creates it if there is none yet. Used by calls that must be
+/// marked before they are made.
 #[inline(always)]
 pub fn state(sp: usize) -> *mut ThreadState {
     let state = tls::get();
-    // SAFETY: a block's memory stays mapped for ever once its address was stored in the slot.
+    // SAFETY: a state stays mapped for ever once its address is in the thread-local variable.
     if state.is_null() || unsafe { (&raw const (*state).activation).read_volatile() } == 0 { enter(sp) } else { state }
 }
 
-/// The slow way of a hook: gives the thread its block, attaching the process first when that has
-/// not been tried. Null when the process is not traced.
+/// Creates the state of the calling thread, and attaches the process first if that has not been
+/// tried. This is the slow path of a hook. Returns null if the process is not traced.
 #[cold]
 pub fn enter(sp: usize) -> *mut ThreadState {
     sys::aligned(|| {
@@ -145,10 +149,10 @@ pub fn enter(sp: usize) -> *mut ThreadState {
             return core::ptr::null_mut();
         }
         if !sandbox::allows(sandbox::THREAD) {
-            attach::missed();
+            attach::count_without_slot();
             return core::ptr::null_mut();
         }
-        // A handler that jumped out from here would leave the thread without a block for ever.
+        // A handler that jumped out of this code would leave the thread without a state for good.
         let signals = sys::hold_signals();
         let state = attach_thread(sp);
         sys::release_signals(signals);
@@ -158,12 +162,12 @@ pub fn enter(sp: usize) -> *mut ThreadState {
 
 fn attach_thread(sp: usize) -> *mut ThreadState {
     tls::set((&raw const CLAIMING).cast_mut().cast());
-    let state = attach::session().map(|session| match session.dormant() {
+    let state = attach::session().map(|session| match session.dormant_activation() {
         Some(activation) => Err(activation),
         None => Ok(new_state(&session, sp)),
     });
     let state = match state {
-        // Looked at again at each call, until the recorder opens it.
+        // Looked up again at each call, until the recorder enables the process.
         Some(Err(activation)) => {
             tls::set(activation);
             entry::choose(EntryMode::Untraced);
@@ -177,19 +181,19 @@ fn attach_thread(sp: usize) -> *mut ThreadState {
             tls::set(state);
             return state;
         }
-        None if attach::is_off() => {
+        None if attach::is_untraced() => {
             tls::set(untraced());
             entry::choose(EntryMode::Untraced);
         }
         _ => {
             tls::set(core::ptr::null_mut());
-            attach::missed();
+            attach::count_without_slot();
         }
     }
     core::ptr::null_mut()
 }
 
-/// A block for the calling thread; `None` when there is no slot or no memory for it.
+/// Returns a state for the calling thread, or `None` if there is no slot or no memory for it.
 fn new_state(session: &attach::Session, sp: usize) -> Option<*mut ThreadState> {
     claim(session).or_else(|| wait_for_slot(session)).and_then(|slot| {
         let control = session.area.slot(slot)?;
@@ -198,21 +202,21 @@ fn new_state(session: &attach::Session, sp: usize) -> Option<*mut ThreadState> {
             return None;
         };
         let sample_bytes = session.area.header().sample_bytes.load(Relaxed);
-        // SAFETY: the slot was claimed by this thread alone and its block is mapped.
+        // SAFETY: the slot was claimed by this thread alone and its state is mapped.
         unsafe { prepare(state, control, ring, sp, sample_bytes) };
         entry::choose(EntryMode::of_interval(sample_bytes));
         Some(state)
     })
 }
 
-/// Fills a block for its new owner.
+/// Initializes a state for its new owner.
 ///
 /// # Safety
-/// The block is mapped and the caller's alone; the memory of an earlier owner is whole, so that
-/// plain writes of the fields suffice.
+/// The state must be mapped and owned by the caller alone. If it had an earlier owner, all its
+/// fields are initialized, so that plain writes suffice.
 unsafe fn prepare(state: *mut ThreadState, control: &SlotControl, ring: Ring, sp: usize, sample_bytes: u64) {
     let head = control.producer.0.head.load(Relaxed);
-    // SAFETY: the caller's promise.
+    // SAFETY: the state is mapped and the caller's alone, as the caller ensures.
     unsafe {
         (*state).control = control;
         (*state).ring = ring;
@@ -238,15 +242,15 @@ unsafe fn prepare(state: *mut ThreadState, control: &SlotControl, ring: Ring, sp
     }
 }
 
-/// Looks how far down the calling thread's stack can be read while asking is still allowed: as if
-/// it had gone so deep before.
+/// Finds how far down the calling thread's stack can be read, while the system calls for it are
+/// still allowed, as if the thread had used the stack to that depth before.
 pub fn probe_stack() {
     const AHEAD: usize = 512 << 10;
     let state = tls::get();
     if !crate::guard::is_traced(state) {
         return;
     }
-    // SAFETY: the thread's own block.
+    // SAFETY: the thread's own state.
     let state = unsafe { &mut *state };
     let lowest = state.stack_low.saturating_sub(AHEAD);
     while state.stack_end != 0 && state.stack_low > lowest && sys::is_readable(state.stack_low - 4096) {
@@ -254,13 +258,13 @@ pub fn probe_stack() {
     }
 }
 
-/// Slots of threads that are over come back when the recorder has read their rings. Where events
-/// wait for room, a thread waits for a slot as long as there are such slots: threads may come and
-/// go faster than a recorder without a processor can follow.
+/// Waits for a free slot. The recorder frees the slots of ended threads when it has read their
+/// rings. If the overflow policy is to wait, a thread waits for a slot while such slots exist,
+/// because threads may come and go faster than a recorder without CPU time can follow.
 #[cold]
 fn wait_for_slot(session: &attach::Session) -> Option<u32> {
-    /// Many threads may wait at once, and each look goes through all slots: the recorder needs the
-    /// processor more.
+    /// The longest sleep between two attempts, in milliseconds. Many threads may wait at once, and
+    /// each attempt goes through all slots, while the recorder needs the CPU.
     const LONGEST_SLEEP_MS: u64 = 32;
     let mut sleep_ms = 1;
     let header = session.area.header();
@@ -272,6 +276,7 @@ fn wait_for_slot(session: &attach::Session) -> Option<u32> {
     {
         sys::sleep_ms(sleep_ms);
         sleep_ms = (2 * sleep_ms).min(LONGEST_SLEEP_MS);
+        // The recorder may have freed some after the last attempt.
         let slot = claim(session);
         if slot.is_some() {
             return slot;
@@ -284,7 +289,7 @@ fn wait_for_slot(session: &attach::Session) -> Option<u32> {
     claim(session)
 }
 
-/// Whether a slot's owner is over, looked for in some of them.
+/// Returns whether the owner of some slot has ended. It looks at a sample of the slots.
 fn has_ended_owners(session: &attach::Session) -> bool {
     const LOOKS: u32 = 256;
     let slots = session.area.params().slots;
@@ -295,7 +300,8 @@ fn has_ended_owners(session: &attach::Session) -> bool {
     })
 }
 
-/// Takes the lowest free slot. Lock-free: a compare-and-swap on the slot's own word decides.
+/// Claims the lowest free slot and returns its index. Lock-free: a compare-and-swap on the slot's
+/// own state decides.
 fn claim(session: &attach::Session) -> Option<u32> {
     let header = session.area.header();
     let slots = session.area.params().slots;
@@ -308,30 +314,30 @@ fn claim(session: &attach::Session) -> Option<u32> {
         {
             owner.tid.store(sys::tid(), Release);
             header.slots_used.0.fetch_max(index + 1, AcqRel);
-            // A hint only: a slot given back meanwhile lowers it again, and a lost update costs a
-            // scan.
+            // This is a hint only. If the recorder frees a slot meanwhile, it lowers the hint
+            // again, and a lost update costs one scan.
             let _ = header.slot_hint.compare_exchange(start, index + 1, Relaxed, Relaxed);
             return Some(index);
         }
     }
-    // The hint may have passed a slot that was given back at the same moment.
+    // The hint may be above a slot that was freed at the same moment.
     header.slot_hint.store(0, Relaxed);
     None
 }
 
-/// The end of the stack that `sp` lies on: threads made by libc have their thread pointer at its
-/// top, the main thread has the kernel's random bytes above its first frame. The only thread of a
-/// forked child may have been either. 0 when the pages up to there are not all mapped: the first
-/// event came on another stack.
+/// Returns the end of the stack that holds `sp`. Threads made by libc have their thread pointer at
+/// the top of the stack. The main thread has the kernel's random bytes above its first frame. The
+/// only thread of a forked child may have been either. Returns 0 if not all pages up to there are
+/// mapped; then the first event came on another stack.
 pub fn own_stack_end(sp: usize, tid: u32) -> usize {
     let is_main = tid == attach::pid();
     let kernels = if is_main { mapped_up_to(sp, sys::auxiliary(libc::AT_RANDOM)) } else { 0 };
     if kernels == 0 && (!is_main || attach::is_forked()) { mapped_up_to(sp, tls::thread_pointer()) } else { kernels }
 }
 
-/// The word's address, when everything from `sp` up to it can be read; else 0.
+/// Returns `end` rounded down to a word if everything from `sp` up to it can be read, else 0.
 fn mapped_up_to(sp: usize, end: usize) -> usize {
-    /// 64 MiB: more than any stack in use at a thread's first event.
+    /// 64 MiB, which is more than any stack uses at a thread's first event.
     const FARTHEST: usize = 64 << 20;
     let end = end & !7;
     if end <= sp || end - sp > FARTHEST {
@@ -349,8 +355,8 @@ fn mapped_up_to(sp: usize, end: usize) -> usize {
 }
 
 impl ThreadState {
-    /// The window of the thread's own stack that may be read from `sp` up, grown down to `sp` page
-    /// by page when it went deeper than ever before. False: `sp` lies on another stack.
+    /// Returns whether `sp` is on the thread's own stack, which can then be read from `sp` up. The
+    /// known part of the stack is extended page by page if `sp` is deeper than ever before.
     #[inline(always)]
     pub fn is_on_own_stack(&mut self, sp: usize) -> bool {
         (sp >= self.stack_low && sp < self.stack_end) || self.grow_stack(sp)
@@ -358,13 +364,13 @@ impl ThreadState {
 
     #[cold]
     fn grow_stack(&mut self, sp: usize) -> bool {
-        /// 2,048 pages: what a single frame may skip at once.
+        /// The most bytes that a single frame may skip: 2,048 pages.
         const MOST: usize = 8 << 20;
         if self.other_pages.contain(sp as u64) {
             return false;
         }
         if self.stack_end == 0 {
-            // A sandbox may not let the thread ask who it is.
+            // A sandbox may not allow the system call for the thread id.
             if !sandbox::allows(sandbox::THREAD) {
                 return false;
             }
@@ -376,7 +382,7 @@ impl ThreadState {
         if sp >= self.stack_end || self.stack_low - target > MOST || target < self.stack_floor {
             return false;
         }
-        // The page of `sp` itself is there: it is being used.
+        // The page of `sp` itself is mapped, since it is in use.
         while self.stack_low > target + 4096 {
             if !sys::is_readable(self.stack_low - 4096) {
                 if sandbox::allows(sandbox::PROBE) {
@@ -390,11 +396,11 @@ impl ThreadState {
         true
     }
 
-    /// Publishes everything up to `self.head`.
+    /// Publishes all records up to `self.head`.
     ///
     /// # Safety
-    /// `self.control` must be the claimed slot's: [`enter`] upholds it for a block whose gate is
-    /// not 0.
+    /// `self.control` must be the control record of the claimed slot. [`enter`] ensures it for a
+    /// state whose activation is not 0.
     #[inline(always)]
     pub unsafe fn publish(&mut self) {
         // SAFETY: the control words stay mapped as long as the session.
@@ -402,7 +408,7 @@ impl ThreadState {
         producer.head.store(self.head, Release);
     }
 
-    /// Stores a record behind the published ones.
+    /// Stores a record after the ones already stored.
     #[inline(always)]
     pub fn put(&mut self, record: Record) {
         self.ring.put(self.head, record);

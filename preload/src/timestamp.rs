@@ -1,13 +1,15 @@
-//! When an event happened, in ticks that order the events of all threads.
+//! Timestamps: ticks that order the events of all threads.
 //!
-//! With several threads the counter is read behind `lfence`: a plain `rdtsc` may run ahead of the
-//! load that received the pointer, and was seen to invert 4.5 % of tight hand-overs; with the fence
-//! 0 in 4 M. A stamp costs 9 ns, with the fence 13 ns, more than all else on this path, so a
-//! process with one thread stamps each 16th event: the ring's order is the order.
+//! With several threads the CPU counter (TSC) is read after `lfence`. A plain `rdtsc` may
+//! run ahead of the load that received the pointer, and was seen to invert 4.5 % of tight
+//! hand-overs between threads; with the fence it was 0 in 4 million. A timestamp costs 9 ns, and 13
+//! ns with the fence, which is more than everything else on this path. So a process with one thread
+//! takes a timestamp for each 16th event only: the order in the ring is the order of its events.
 //!
-//! A program can have the counter switched off (`PR_SET_TSC`, strict seccomp): reading it is then a
-//! fault, by the vDSO's clock too. From then on timestamps are numbers in sequence, never below the
-//! recorder's clock at its last pass, which it leaves in the area's heartbeat.
+//! A program can have the counter disabled (`PR_SET_TSC`, strict seccomp). Reading it then raises a
+//! signal, also by the vDSO's clock. From then on timestamps are numbers in sequence, which are
+//! never below the recorder's clock at its last pass. The recorder stores that in the area's
+//! heartbeat.
 
 use crate::{attach, sys};
 use core::arch::x86_64::{_mm_lfence, _rdtsc};
@@ -15,15 +17,15 @@ use core::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
 };
 
-/// Where timestamps come from.
+/// The source of timestamps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Source {
-    /// The time stamp counter.
+    /// The CPU counter (TSC), by `rdtsc`.
     Counter = 0,
-    /// `CLOCK_MONOTONIC`.
+    /// The clock `CLOCK_MONOTONIC` of the kernel.
     Clock = 1,
-    /// Numbers in sequence, because the other two may be deadly.
+    /// Numbers in sequence, because the other two may kill the process.
     Sequence = 2,
 }
 
@@ -38,14 +40,14 @@ impl Source {
 }
 
 static SOURCE: AtomicU8 = AtomicU8::new(Source::Counter as u8);
-/// Whether the counter is switched off, which the vDSO's clock reads too.
+/// Whether the counter is disabled, which the vDSO's clock reads too.
 static IS_OFF: AtomicU8 = AtomicU8::new(0);
 /// The last number of the sequence.
 static LAST: AtomicU64 = AtomicU64::new(0);
 static ALWAYS_THREADED: u8 = 0;
 static SINGLE: AtomicPtr<u8> = AtomicPtr::new((&raw const ALWAYS_THREADED).cast_mut());
 
-/// Chooses the clock that the recorder asked for, unless it may be deadly.
+/// Sets the clock that the recorder has chosen, unless it may kill the process.
 pub fn choose(by_counter: bool) {
     let source = if by_counter { Source::Counter } else { Source::Clock };
     if Source::of(SOURCE.load(Relaxed)) != Source::Sequence {
@@ -53,15 +55,15 @@ pub fn choose(by_counter: bool) {
     }
 }
 
-/// Reads neither counter nor clock from now on; gives what [`return_to`] needs.
+/// Stops reading the counter and the clock. Returns what [`return_to`] needs.
 pub fn leave_counter() -> Source {
     let source = leave();
     IS_OFF.store(1, Relaxed);
     source
 }
 
-/// Asks the clock no more from now on, which may do it by a system call; gives what [`return_to`]
-/// needs, if anything has changed.
+/// Stops reading the clock, which may do so by a system call. Returns what [`return_to`] needs, if
+/// anything has changed.
 pub fn leave_clock() -> Option<Source> {
     (SOURCE.load(Relaxed) == Source::Clock as u8).then(leave)
 }
@@ -79,7 +81,8 @@ fn leave() -> Source {
     source
 }
 
-/// The change that [`leave_counter`] or [`leave_clock`] prepared for has not come.
+/// Undoes [`leave_counter`] or [`leave_clock`], because the change that it prepared for was not
+/// made.
 pub fn return_to(source: Source) {
     if source != Source::Sequence {
         IS_OFF.store(0, Relaxed);
@@ -87,20 +90,20 @@ pub fn return_to(source: Source) {
     SOURCE.store(source as u8, Relaxed);
 }
 
-/// Whether the counter is switched off.
+/// Returns whether the counter is disabled.
 pub fn counter_is_off() -> bool {
     IS_OFF.load(Relaxed) != 0
 }
 
-/// Names libc's flag that the process has one thread (glibc 2.32 and later:
-/// `__libc_single_threaded`); without it every event is stamped.
+/// Sets the address of libc's flag for a process with one thread (glibc 2.32 and later:
+/// `__libc_single_threaded`). Without it every event gets a timestamp.
 pub fn watch_threads(flag: *mut u8) {
     if !flag.is_null() {
         SINGLE.store(flag, Relaxed);
     }
 }
 
-/// Whether the process has one thread.
+/// Returns whether the process has one thread.
 #[inline(always)]
 pub fn is_single_threaded() -> bool {
     // SAFETY: libc's flag, or ours; libc writes it while the process has one thread, or the only
@@ -118,7 +121,7 @@ fn counter() -> u64 {
     }
 }
 
-/// The time now, not before anything that the calling thread has seen.
+/// Returns the current time, which is not before anything that the calling thread has seen.
 #[inline(always)]
 pub fn now() -> u64 {
     if SOURCE.load(Relaxed) == Source::Counter as u8 { counter() } else { otherwise() }
@@ -134,14 +137,14 @@ fn without_counter() -> u64 {
     if SOURCE.load(Relaxed) == Source::Clock as u8 {
         return sys::monotonic_ns();
     }
-    // The recorder stores its clock before it looks at the rings: what is numbered after that look
-    // comes after all that it found.
+    // The recorder stores its clock before it reads the rings. So an event that gets its number
+    // after that pass comes after all events that the pass found.
     let passed = attach::area().map_or(0, |area| area.header().heartbeat.0.load(Acquire));
     let next = |last: u64| Some(last.max(passed) + 1);
     LAST.fetch_update(AcqRel, Relaxed, next).map_or(0, |last| last.max(passed) + 1)
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`; `None` where asking for them may be deadly.
+/// Returns nanoseconds of `CLOCK_MONOTONIC`, or `None` where reading it may kill the process.
 pub fn monotonic_ns() -> Option<u64> {
     crate::sandbox::allows(crate::sandbox::TIME).then(sys::monotonic_ns)
 }

@@ -1,5 +1,5 @@
-//! A resize: two events around one call. Its first half gives the old block back before another
-//! thread can get its address, its second half takes the new one.
+//! Resizes: two events around one call of the allocator. The first half frees the old block before
+//! another thread can get its address; the second half allocates the new block.
 
 use super::{HookPath, defer, deferred_stack, emit_deferred, hook_path, push, slow_path_state};
 use crate::guard::{self, CallKind};
@@ -8,32 +8,34 @@ use crate::thread::{COUNTED, ThreadState};
 use crate::unwind::stack_cache;
 use heaptape_wire::{Event, Op};
 
-/// Records that the second half needs.
+/// Number of records that a second half needs.
 const SECOND_HALF: u64 = 3;
-/// Most records kept for second halves: a resize that is left by a jump never asks for its own.
+/// The most records that are kept free for second halves. A resize that is left by a jump never
+/// uses its own.
 const MOST_RESERVED: u64 = 8 * SECOND_HALF;
 
-/// A resize whose first half has been told, or that is sampled and has none to tell.
+/// A resize whose first half has been emitted, or that sampling selects without a first half.
 #[derive(Clone, Copy)]
 pub struct Resize {
     state: *mut ThreadState,
     deferred: bool,
-    /// With sampling: the old block was sampled, the new one is to be. Both hold for a resize that
-    /// is recorded whole.
+    /// With sampling: the old block was sampled. True for every resize that is fully recorded.
     old: bool,
+    /// With sampling: the new block is selected. True for every resize that is fully recorded.
     new: bool,
 }
 
-/// The first half of a resize: before the real call. Gives what the second half needs.
+/// Emits the first half of a resize. Called before the allocator. Returns what the second half
+/// needs, or `None` if there is no second half.
 #[inline(never)]
 pub fn resize_begins(old: *mut u8, size: usize, sp: usize, bp: usize) -> Option<Resize> {
-    let (state, verdict) = match hook_path() {
+    let (state, kind) = match hook_path() {
         HookPath::Fast(state) => (state, CallKind::Event),
         HookPath::Untraced => return None,
         HookPath::Slow => slow_path_state(sp, bp, size, old as usize)?,
     };
-    let mut resize = Resize { state, deferred: verdict == CallKind::Deferred, old: true, new: true };
-    // SAFETY: the thread's own block with a gate that is not 0.
+    let mut resize = Resize { state, deferred: kind == CallKind::Deferred, old: true, new: true };
+    // SAFETY: the thread's own state, whose activation is not 0.
     unsafe {
         if (*state).countdown.mean != 0 {
             (resize.old, resize.new) = (sample::remove(old as u64), sample::hits(state, size as u64));
@@ -46,7 +48,7 @@ pub fn resize_begins(old: *mut u8, size: usize, sp: usize, bp: usize) -> Option<
     if resize.deferred {
         return defer(state, event).then_some(resize);
     }
-    // SAFETY: the thread's own block, not busy.
+    // SAFETY: the thread's own state, which is not busy.
     unsafe {
         guard::begin(state, sp, 0);
         let reserved = (*state).reserved;
@@ -60,11 +62,11 @@ pub fn resize_begins(old: *mut u8, size: usize, sp: usize, bp: usize) -> Option<
     }
 }
 
-/// The second half: after the real call.
+/// Emits the second half of a resize. Called after the allocator.
 #[inline(never)]
 pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usize, sp: usize, bp: usize) {
     let state = resize.state;
-    // SAFETY: the block that the first half was given.
+    // SAFETY: the state that the first half used.
     unsafe {
         if (*state).activation == 0 {
             return; // forked inside the real call: the child's first event of its own attaches it
@@ -98,12 +100,12 @@ pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usi
     }
 }
 
-/// What a resize is recorded as when blocks are sampled; `None`: not at all, and counted. The new
-/// block's chance is its own: sampled to not sampled is a free, not sampled to sampled an
-/// allocation.
+/// Returns the op that a resize is recorded as when blocks are sampled. Returns `None` if it is
+/// counted and not recorded. The new block is selected independently of the old one: from sampled
+/// to not sampled is a free, from not sampled to sampled is an allocation.
 ///
 /// # Safety
-/// The block is the calling thread's.
+/// The state must be the calling thread's.
 #[cold]
 unsafe fn sampled_resize(resize: Resize, op: Op, old: *mut u8, new: *mut u8, failed: bool) -> Option<Op> {
     if failed {
@@ -115,7 +117,7 @@ unsafe fn sampled_resize(resize: Resize, op: Op, old: *mut u8, new: *mut u8, fai
         (true, false) => Some(Op::RESIZE_FREED),
         (false, true) => Some(if op == Op::RESIZE { Op::REALLOC } else { Op::REALLOCARRAY }),
         (false, false) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the state is the calling thread's, as the caller ensures.
             unsafe { sample::count_sampled_out(resize.state) };
             None
         }

@@ -1,5 +1,5 @@
-//! What a thread does when its ring looks full: takes up what the recorder wants changed, and waits
-//! for it, or not.
+//! What a thread does when its ring looks full: it applies what the recorder has changed, and waits
+//! for space if the overflow policy says so.
 
 use super::MAX_EVENT_RECORDS;
 use crate::entry::{self, EntryMode};
@@ -9,15 +9,15 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use heaptape_wire::area::{ACTIVATION_DORMANT, CLOSED, OVERFLOW_DROP, OVERFLOW_WAIT};
 use heaptape_wire::limits::HEADER_CHECK_RECORDS;
 
-/// What the recorder wants changed. The event at hand is told as it was begun.
+/// Applies what the recorder has changed. The current event is still emitted as it was begun.
 ///
 /// # Safety
-/// The block is the calling thread's, with a gate that is not 0.
+/// The state must be the calling thread's, with an activation that is not 0.
 #[cold]
 pub unsafe fn apply_control(state: *mut ThreadState) {
     let Some(area) = attach::area() else { return };
     let header = area.header();
-    // SAFETY: the caller's promise.
+    // SAFETY: the state is the calling thread's, as the caller ensures.
     let state = unsafe { &mut *state };
     let sample_bytes = header.sample_bytes.load(Relaxed);
     if state.countdown.set_mean(sample_bytes) {
@@ -25,14 +25,16 @@ pub unsafe fn apply_control(state: *mut ThreadState) {
         state.pending_reports |= INTERVAL_PENDING | INTERVAL_AFTER_NEXT;
     }
     if header.activation.0.load(Relaxed) == ACTIVATION_DORMANT {
-        // The block stays as it is until the recorder sees the thread in another slot, or gone.
+        // The state stays as it is until the recorder sees that the thread has another slot, or has
+        // ended.
         tls::set((&raw const header.activation.0).cast_mut().cast());
         entry::choose(EntryMode::Untraced);
     }
 }
 
-/// The ring looks full, or was not looked at for long: reads the recorder's position again; waits,
-/// when that is wanted and the recorder lives. True when there is room.
+/// Ensures that the ring has space for one event. Called if the ring looks full, or the header has
+/// not been read for a while. Reads the recorder's position again, and waits if the overflow policy
+/// says so and the recorder is alive. Returns whether there is space.
 #[cold]
 #[inline(never)]
 pub fn ensure_capacity(state: &mut ThreadState) -> bool {
@@ -50,7 +52,7 @@ fn ensure_capacity_aligned(state: &mut ThreadState) -> bool {
         state.limit = end.min(wanted + HEADER_CHECK_RECORDS);
         wanted <= end
     };
-    // SAFETY: the caller's own block.
+    // SAFETY: the calling thread's own state.
     unsafe { apply_control(state) };
     if refresh(state) {
         return true;
@@ -69,41 +71,42 @@ fn ensure_capacity_aligned(state: &mut ThreadState) -> bool {
     wait(state, header, control, &mut refresh)
 }
 
-/// Turns of a loop between two looks.
+/// Number of spin-loop iterations between two checks.
 const SPINS: u32 = 64;
 
-/// How long a thread waits for the recorder.
+/// Decides how long a thread waits for the recorder.
 pub struct Deadline {
     heartbeat: u64,
     start: u64,
     alive: u64,
-    /// Looks without a clock.
+    /// Number of checks, which replaces the clock where there is none.
     looks: u64,
 }
 
 impl Deadline {
-    /// From now on.
+    /// Starts the wait now.
     pub fn new(header: &heaptape_wire::Header) -> Deadline {
         let now = timestamp::monotonic_ns().unwrap_or(0);
         Deadline { heartbeat: header.heartbeat.0.load(Relaxed), start: now, alive: now, looks: 0 }
     }
 
     fn now(&mut self) -> u64 {
-        /// A look and the [`SPINS`] before it, where there is no clock.
+        /// Estimated time of a check and the [`SPINS`] before it, in nanoseconds.
         const LOOK_NS: u64 = 2_000;
         self.looks += 1;
         timestamp::monotonic_ns().unwrap_or(self.looks * LOOK_NS)
     }
 
-    /// Whether to wait no longer: the session is closed, the process drops by now (by choice, or
-    /// since another of its threads waited without success), the recorder's heart has not beaten
-    /// for `wait_ms`, or too much time has passed in all.
+    /// Returns whether to stop waiting: the session is closed, the process drops events (by its
+    /// policy, or because another of its threads waited without success), the recorder has shown no
+    /// sign of life for `wait_ms`, or the wait has lasted too long in total.
     pub fn is_over(&mut self, header: &heaptape_wire::Header) -> bool {
-        /// A recorder that lives but takes nothing from a ring for so long is as good as dead.
+        /// The longest wait in milliseconds. A recorder that is alive but reads nothing from a ring
+        /// for this long is treated as dead.
         const LONGEST_MS: u64 = 30_000;
         let (now, beat) = (self.now(), header.heartbeat.0.load(Relaxed));
         let overflow = header.overflow.load(Relaxed);
-        // Signs of life lengthen the wait only where the wait has no bound of its own.
+        // Signs of life extend the wait only if the policy has no bound of its own.
         if beat != self.heartbeat && overflow == OVERFLOW_WAIT {
             (self.heartbeat, self.alive) = (beat, now);
         }
@@ -115,7 +118,7 @@ impl Deadline {
     }
 }
 
-/// Waits for room as long as [`Patience`] lasts. Then the breaker trips for the whole process.
+/// Waits for space until the [`Deadline`] is over. Then the whole process stops waiting.
 fn wait(
     state: &mut ThreadState,
     header: &heaptape_wire::Header,
