@@ -1,7 +1,8 @@
-//! The reports: text and JSON for people and scripts. One file each; what they share stands here.
+//! The reports, as text for people and as JSON for scripts: one file for each, and here what they
+//! share.
 //!
-//! Text goes through a [`crate::text::Screen`]; JSON goes through [`json::print`], which escapes
-//! what could steer a terminal.
+//! Text goes through a [`crate::text::Screen`]. JSON goes through [`json::print`], which escapes
+//! what could control a terminal.
 
 pub mod diff;
 mod filter;
@@ -15,7 +16,7 @@ pub mod leaks;
 pub mod lifetimes;
 pub mod peak;
 pub mod profile_names;
-mod questions;
+mod query;
 mod range;
 pub mod realloc;
 pub mod sites;
@@ -30,10 +31,10 @@ pub mod timeline;
 pub mod verify;
 
 pub use filter::Filter;
-pub use frames::{FrameJson, Place, frames_of, place, stack_json};
-pub use grouping::By;
+pub use frames::{CallSite, FrameJson, call_site, frames_of, stack_json};
+pub use grouping::GroupBy;
 pub use profile_names::{PLAIN_LIMIT, name_profile};
-pub use questions::{Head, Query};
+pub use query::{ProcessHeader, Query};
 pub use stack_text::text_stack;
 pub use summary::after_record;
 
@@ -42,84 +43,86 @@ use crate::missing::{self, Missing};
 use crate::text::{self, Screen};
 use std::io;
 
-/// Why a report could not be made.
+/// The reason why a report could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing can be read.
+    /// A recording or file cannot be read.
     #[error(transparent)]
     Load(#[from] crate::load::Failure),
-    /// It could not be printed, or a file not be written.
+    /// The report cannot be printed, or a file cannot be written.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The question cannot be asked of this file.
+    /// The recording does not hold what the report needs.
     #[error("{0}")]
     Unanswerable(String),
 }
 
-/// How a report came out, for the exit code.
+/// The outcome of a report, which determines the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing is missing.
+    /// Nothing is missing from the recordings.
     Complete,
-    /// Something is.
+    /// Something is missing from the recordings.
     Incomplete,
-    /// It was printed that nothing was recorded.
+    /// Nothing was recorded, as the report states.
     NoAnswer,
 }
 
 impl Outcome {
-    /// Incomplete when something is missing.
+    /// Returns the outcome for a number of missing things.
     pub fn of(missing: usize) -> Self {
         if missing == 0 { Outcome::Complete } else { Outcome::Incomplete }
     }
 
-    /// Both together.
+    /// Returns the outcome of two reports together.
     #[must_use]
     pub fn and(self, other: Outcome) -> Self {
         if self == Outcome::Complete { other } else { self }
     }
 }
 
-/// How many missing things are printed one by one.
+/// Maximum number of missing things that are printed one by one.
 const SHOWN: usize = 5;
 
-/// Says what is missing, the first few things one by one.
-pub(crate) fn say_missing(screen: &mut Screen, of: &str, missing: &[Missing]) -> io::Result<()> {
-    say_lines(screen, of, &missing::lines(missing))
+/// Prints what is missing, the first few things one by one. Each line begins with `of`.
+pub(crate) fn print_missing(screen: &mut Screen, of: &str, missing: &[Missing]) -> io::Result<()> {
+    print_lines(screen, of, &missing::lines(missing))
 }
 
-/// Says of a sampled recording that it is one.
-pub(crate) fn say_sampled(screen: &mut Screen, of: &str, image: &Image) -> io::Result<()> {
+/// Prints that the recording is sampled, if it is.
+pub(crate) fn print_sampled(screen: &mut Screen, of: &str, image: &Image) -> io::Result<()> {
     if !image.tape.is_sampled() {
         return Ok(());
     }
-    let passed = text::count(image.tape.sampled_out());
+    let skipped = text::count(image.tape.sampled_out());
     screen.line(&format!(
-        "{of}sampled: {passed} events were passed over; bytes are estimates, blocks are those of the sample"
+        "{of}sampled: {skipped} events were sampled out; bytes are estimates, blocks are those of the sample"
     ))
 }
 
-/// Names the programs that have a `malloc` of their own, which is called instead of heaptape's.
-pub(crate) fn say_own_malloc<'a>(
+/// Prints the names of the programs that have their own `malloc`, which is called instead of
+/// heaptape's.
+pub(crate) fn print_own_malloc<'a>(
     screen: &mut Screen,
     programs: impl Iterator<Item = (&'a str, u32)>,
 ) -> io::Result<()> {
     for (name, pid) in programs.take(SHOWN) {
         screen.warning(&format!(
-            "! {name} (pid {pid}): the program has its own malloc, in itself or in a library preloaded before heaptape's; what this \
-             does not pass on is not recorded"
+            "! {name} (pid {pid}): the program has its own malloc, in itself or in a library preloaded before heaptape's; only what it \
+             passes on to the next malloc is recorded"
         ))?;
     }
     Ok(())
 }
 
-pub(crate) fn say_lines(screen: &mut Screen, of: &str, missing: &[String]) -> io::Result<()> {
+/// Prints the first few lines about missing things, and the number of the others.
+pub(crate) fn print_lines(screen: &mut Screen, of: &str, missing: &[String]) -> io::Result<()> {
     for one in missing.iter().take(SHOWN) {
         screen.warning(&format!("! {of}{one}"))?;
     }
     if missing.len() > SHOWN {
         screen
-            .warning(&format!("! {of}{} things more are missing; heaptape verify lists them", missing.len() - SHOWN))?;
+            .warning(&format!("! {of}{} more things are missing; heaptape verify lists them", missing.len() - SHOWN))?;
     }
     Ok(())
 }

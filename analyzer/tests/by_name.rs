@@ -2,7 +2,7 @@
 
 mod made;
 
-use heaptape_analyzer::report::{By, Query, sites};
+use heaptape_analyzer::report::{GroupBy, Query, sites};
 use heaptape_analyzer::text::Style;
 use made::{Options, Step};
 use serde_json::Value;
@@ -12,16 +12,16 @@ fn stacks_are_told_together_by_what_was_asked() {
     let step = |index, site| Step::Alloc { index, size: 10, site, thread: 1, tick: 200 + index };
     let steps: Vec<Step> = (1..=8).map(|index| step(index, index as u32)).collect();
     let (_dir, path) = made::recording(&steps, &Options::default());
-    let rows = |by: Option<By>| {
+    let rows = |by: Option<GroupBy>| {
         let query = Query { paths: vec![path.clone()], json: true, top: 100, by, ..Query::default() };
         let mut out = Vec::new();
         sites::run(&query, &mut out, Style::PLAIN).unwrap();
         let value: Value = serde_json::from_slice(&out).unwrap();
         value["processes"][0]["sites"].as_array().unwrap().clone()
     };
-    assert_eq!(rows(Some(By::Stack)).len(), 8, "each site is another stack");
-    assert_eq!(rows(Some(By::Function)).len(), 8, "no names: addresses stand for them");
-    let modules = rows(Some(By::Module));
+    assert_eq!(rows(Some(GroupBy::Stack)).len(), 8, "each site is another stack");
+    assert_eq!(rows(Some(GroupBy::Function)).len(), 8, "no names: addresses stand for them");
+    let modules = rows(Some(GroupBy::Module));
     assert_eq!(modules.len(), 1);
     assert_eq!(modules[0]["bytes"], 80);
     assert_eq!(modules[0]["place"], "(unknown)");

@@ -72,7 +72,7 @@ proptest! {
         }
         let image = &recordings[0].images[0];
         let rows = rows(&held);
-        let all = sums::within(image, &Range::ALL, &Progress::silent("test"));
+        let all = sums::sums_within(image, &Range::ALL, &Progress::silent("test"));
         prop_assert_eq!(rows.len(), all.sites.len());
         for site in &all.sites {
             let row = rows[&title(site.site)];

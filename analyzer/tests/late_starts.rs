@@ -5,7 +5,7 @@ mod made;
 
 use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::load::tape::TraceRange;
-use heaptape_analyzer::report::{By, Query, peak, sums, timeline};
+use heaptape_analyzer::report::{GroupBy, Query, peak, sums, timeline};
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::{Progress, open};
 use heaptape_formats::tape::{Codec, Totals};
@@ -17,7 +17,7 @@ use std::path::Path;
 /// that is an answer too.
 fn answers(path: &Path, range: Range) -> Vec<String> {
     let query = Query { paths: vec![path.to_path_buf()], json: true, range, top: 100, ..Query::default() };
-    let by = Query { by: Some(By::Stack), ..query.clone() };
+    let by = Query { by: Some(GroupBy::Stack), ..query.clone() };
     let style = Style::of_stdout();
     let (mut peaks, mut lives, mut groups) = (Vec::new(), Vec::new(), Vec::new());
     let errors = [
@@ -30,7 +30,7 @@ fn answers(path: &Path, range: Range) -> Vec<String> {
     for until in [range.from, range.to] {
         let recording = open(path).unwrap();
         let until = Range { from: None, to: until };
-        let sums = sums::within(&recording.images[0], &until, &Progress::silent("test"));
+        let sums = sums::sums_within(&recording.images[0], &until, &Progress::silent("test"));
         // An inherited block that is met before the place and freed behind it is made here; the
         // recorder writes both at once.
         let totals = Totals { inherited_blocks: 0, inherited_bytes: 0, ..sums.totals };

@@ -484,8 +484,8 @@ fn sent_files_have_the_name_of_their_program() {
     daemon.ask(&["epoch"]);
     let epoch = daemon.epochs(&[]).remove(0);
     let report = daemon.word(&["report"], std::slice::from_ref(&epoch)).success();
-    let head = format!("process images of {}", epoch.file_name().expect("a name").to_string_lossy());
+    let head = format!("processes of {}", epoch.file_name().expect("a name").to_string_lossy());
     assert!(report.text().contains(&head), "{report}");
-    assert!(report.text().contains("ls, sent whole") && !report.text().contains("end not recorded"), "{report}");
+    assert!(report.text().contains("ls, sent completely") && !report.text().contains("end not recorded"), "{report}");
     daemon.stop();
 }

@@ -212,7 +212,7 @@ fn short_lived_processes_are_summed_up() {
     }
     let said = recording.heaptape(&["report"]).success();
     assert!(said.text().contains(" short-lived process"), "{said}");
-    let is_row = |line: &&str| line.contains(", exit 0") || line.contains(", went on with another program");
+    let is_row = |line: &&str| line.contains(", exit 0") || line.contains(", replaced by another program");
     let rows = |said: &Outcome| said.text().lines().filter(is_row).count();
     assert_eq!(rows(&recording.heaptape(&["report", "--all-processes"]).success()), all);
     let said = recording.heaptape(&["report", "--json", "--program", "l?"]).success();

@@ -232,7 +232,7 @@ impl<'a> Source<'a> {
         let sums = if range.is_all() {
             sums::sums(image, &self.progress)
         } else {
-            sums::within(image, &range, &self.progress)
+            sums::sums_within(image, &range, &self.progress)
         };
         self.found(&sums.missing);
         let sums = Rc::new(sums);

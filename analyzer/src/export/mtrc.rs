@@ -5,7 +5,7 @@ use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
 use crate::event::{Event, Kind};
 use crate::load::{Events, Image, bare};
 use crate::missing::Missing;
-use crate::report::place;
+use crate::report::call_site;
 use heaptape_formats::Ending;
 use heaptape_formats::mtrc::{Header, Location, Options, Record, Stream, Writer};
 use rustc_hash::FxHashMap;
@@ -215,7 +215,7 @@ impl Named {
             if site == 0 {
                 return NONE;
             }
-            let frame = place(symbols, image.stacks(), site, 1).frame;
+            let frame = call_site(symbols, image.stacks(), site, 1).frame;
             Name {
                 function: Some(frame.title().into_bytes()),
                 line: frame.line.map_or(0, u64::from),

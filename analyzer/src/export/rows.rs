@@ -3,7 +3,7 @@
 use super::{Error, Measure, Source, Totals};
 use crate::event::{Event, Kind};
 use crate::load::Image;
-use crate::report::{FrameJson, frames_of, place};
+use crate::report::{FrameJson, call_site, frames_of};
 use crate::symbols::Symbolizer;
 use heaptape_formats::tape::Entry;
 use rustc_hash::FxHashMap;
@@ -147,7 +147,7 @@ pub fn event_totals(source: &mut Source<'_>) -> Result<Totals, Error> {
 /// A stack in one line, and its innermost frame that is the program's.
 fn text(symbols: &mut Symbolizer, image: &Image, site: u32) -> (String, FrameJson) {
     let frames = frames_of(symbols, image.stacks(), site);
-    let place = FrameJson { blamed: true, ..FrameJson::from(&place(symbols, image.stacks(), site, 1).frame) };
+    let place = FrameJson { blamed: true, ..FrameJson::from(&call_site(symbols, image.stacks(), site, 1).frame) };
     let titles: Vec<String> = frames.iter().rev().map(|frame| frame.title().replace(';', ":")).collect();
     (titles.join(";"), place)
 }

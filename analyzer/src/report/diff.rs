@@ -1,74 +1,74 @@
-//! `heaptape diff`: what changed between two runs, builds, processes or moments, whatever files
-//! hold them.
+//! `heaptape diff`: what changed between two runs, builds, processes or points in time, in any
+//! supported files.
 //!
-//! Sites are matched by the names of their innermost frames of the program, and among those by
-//! line, so that neither moved addresses nor lines that were added above them make two of one. What
-//! stays within the noise is summed up and not listed.
+//! Sites are matched by the names of their innermost program frames, and among those by line, so
+//! that neither moved addresses nor lines that were added above them make two of one. Changes
+//! within the noise are summed up and not listed.
 
 mod matching;
 mod side;
 mod text;
 
-pub use side::{Side, Sums};
+pub use side::{DiffInput, Sums};
 pub use text::change_line;
 
 use super::frames::FrameJson;
-use super::{Error, Outcome, json, say_lines};
+use super::{Error, Outcome, json, print_lines};
 use crate::symbols::{Detail, Origin, Symbolizer};
 use crate::text::{Screen, Style};
-use matching::Pair;
+use matching::SitePair;
 use serde::Serialize;
-use side::Measured;
+use side::Measurement;
 use std::io::Write;
 
 /// How both sides are made comparable.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Normal {
-    /// As they are.
+pub enum Normalization {
+    /// The sides are compared as they are.
     #[default]
     None,
     /// B is scaled to the length of A's run.
     Time,
     /// B is scaled to the number of A's allocations.
     Events,
-    /// Each is divided by its number of units of work.
+    /// Each side is divided by its number of units of work.
     Per(f64, f64),
 }
 
-/// In which order changes are listed.
+/// The order in which changes are listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// The greatest change in live bytes first.
+    /// Largest change of live bytes first.
     #[default]
     Live,
-    /// The greatest change in allocated bytes first.
+    /// Largest change of allocated bytes first.
     Allocated,
-    /// The greatest change in the number of allocations first.
+    /// Largest change of the number of allocations first.
     Allocs,
-    /// The greatest change relative to both sides first: |b - a| / (a + b).
+    /// Largest change relative to both sides first: |b - a| / (a + b).
     Relative,
 }
 
-/// How sides are compared.
+/// Options of `heaptape diff`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Frames of the program that must have the same names.
+    /// Number of innermost program frames that must have the same names.
     pub depth: usize,
     /// How both sides are made comparable.
-    pub normal: Normal,
-    /// In which order changes are listed.
+    pub normalization: Normalization,
+    /// The order in which changes are listed.
     pub order: Order,
     /// Whether the sides are two points in time of one run, the first one earlier.
     pub within_one: bool,
-    /// Changes of a site below this share of its own are noise.
+    /// A change smaller than this fraction of the value of the site is noise.
     pub noise: f64,
-    /// So are changes below this share of the whole side.
-    pub least: f64,
-    /// Rows; JSON lists all unless this was asked for.
+    /// A change smaller than this fraction of the whole side is noise.
+    pub min_share: f64,
+    /// Maximum number of rows; `None` for a few in text, and for all in JSON.
     pub top: Option<usize>,
-    /// JSON instead of text.
+    /// Whether to print JSON instead of text.
     pub json: bool,
-    /// Where the files are looked for that name frames.
+    /// Where the files are found that name frames.
     pub origin: Origin,
 }
 
@@ -76,11 +76,11 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             depth: 1,
-            normal: Normal::None,
+            normalization: Normalization::None,
             order: Order::Live,
             within_one: false,
             noise: 0.01,
-            least: 0.001,
+            min_share: 0.001,
             top: None,
             json: false,
             origin: Origin::default(),
@@ -88,21 +88,21 @@ impl Default for Options {
     }
 }
 
-/// Numbers of one site, or of a whole side, after normalisation.
+/// Normalized sums of one site, or of a whole side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Values {
-    /// Live bytes at the end, or at the moment asked for.
+    /// Live bytes at the end, or at the selected point in time.
     pub live_bytes: f64,
-    /// Live blocks.
+    /// Live blocks at the same time.
     pub live_blocks: f64,
     /// Bytes allocated until then.
     pub bytes: f64,
-    /// Allocations and resizes until then.
+    /// Allocations and reallocations until then.
     pub allocs: f64,
 }
 
 impl Values {
-    /// Numbers in turn, in the order of the fields.
+    /// Returns the values in the order of the fields.
     pub const fn all(&self) -> [f64; 4] {
         [self.live_bytes, self.live_blocks, self.bytes, self.allocs]
     }
@@ -113,7 +113,7 @@ impl Values {
 
     fn zip(&self, other: &Values, with: impl Fn(f64, f64) -> f64) -> Values {
         let (a, b) = (self.all(), other.all());
-        Values::of(std::array::from_fn(|at| with(a[at], b[at])))
+        Values::of(std::array::from_fn(|index| with(a[index], b[index])))
     }
 
     fn add(&mut self, other: &Values) {
@@ -121,79 +121,81 @@ impl Values {
     }
 }
 
-/// One site that changed.
+/// A site that changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
     /// `new`, `gone` or `changed`.
     pub status: &'static str,
-    /// The functions that it is matched by, innermost first.
+    /// Names of the functions that the site is matched by, innermost first.
     pub functions: Vec<String>,
-    /// Where it is, in B if it is there.
+    /// Source file of the site, in B if the site is there.
     pub file: Option<String>,
-    /// The line there; of several the one that allocates most.
+    /// Line in the file; of several lines, the one that allocates most.
     pub line: Option<u32>,
-    /// Number of source lines that this sums up, of the side that has more; 0 where none is known.
+    /// Number of source lines that this change sums up, of the side that has more; 0 if none is
+    /// known.
     pub lines: usize,
-    /// Before.
+    /// Values of the site on side A.
     pub a: Values,
-    /// After.
+    /// Values of the site on side B.
     pub b: Values,
-    /// What changed.
+    /// Difference between B and A.
     pub delta: Values,
-    /// |b - a| / (a + b) of allocated bytes, or of live bytes where these changed more.
+    /// |b - a| / (a + b) of allocated bytes, or of live bytes if these changed more.
     pub range: f64,
-    /// A stack of it, innermost first.
+    /// A call stack of the site, innermost frame first.
     pub stack: Vec<FrameJson>,
 }
 
-/// What was found.
+/// The comparison of two sides.
 #[derive(Clone, Debug, Serialize)]
-pub struct Found {
-    /// The whole of A.
+pub struct Comparison {
+    /// Sums of the whole side A.
     pub a: Values,
-    /// The whole of B.
+    /// Sums of the whole side B.
     pub b: Values,
-    /// The peaks, where both are known.
+    /// Peaks of A and B, if both are known.
     pub peak_bytes: Option<(f64, f64)>,
-    /// By what B was multiplied.
+    /// Factor by which B was multiplied.
     pub scale: f64,
-    /// What changed, in order.
+    /// Sites that changed, in the selected order.
     pub changes: Vec<Change>,
-    /// Sites that are the same, or differ by noise alone.
+    /// Number of sites that are equal or differ by noise alone.
     pub quiet_sites: u64,
-    /// What these changed in sum.
+    /// Sum of the changes of these sites.
     pub quiet: Values,
-    /// Whether a side is of samples: its bytes are estimates, its blocks those of the sample.
+    /// Whether a side is sampled: its bytes are estimates, and its blocks those of the sample.
     pub is_sampled: bool,
-    /// What is missing of the sides, in words.
+    /// What is missing from the sides, as sentences.
     pub missing: Vec<String>,
 }
 
 /// Compares two sides, each of one run or of several.
 ///
 /// # Errors
-/// When nothing can be read.
-pub fn find(a: &[Side], b: &[Side], options: &Options) -> Result<Found, Error> {
+/// Returns an error when a recording cannot be read, when a selection or a time range is empty, or
+/// when a file does not hold what the comparison needs.
+pub fn compare(a: &[DiffInput], b: &[DiffInput], options: &Options) -> Result<Comparison, Error> {
     let mut symbols = Symbolizer::from(Detail::Full, options.origin.clone());
-    let known = side::Known::of(a, b, options.within_one, &mut symbols)?;
-    let measure = |sides: &[Side], symbols: &mut Symbolizer| -> Result<Vec<Measured>, Error> {
+    let known = side::NameMatcher::of(a, b, options.within_one, &mut symbols)?;
+    let measure = |sides: &[DiffInput], symbols: &mut Symbolizer| -> Result<Vec<Measurement>, Error> {
         sides.iter().map(|side| side::measure(side, &known, options.depth, symbols)).collect()
     };
     let (runs_a, runs_b) = (measure(a, &mut symbols)?, measure(b, &mut symbols)?);
     let mean =
-        |runs: &[Measured], of: fn(&Measured) -> f64| runs.iter().map(of).sum::<f64>() / runs.len().max(1) as f64;
-    let ratio = |of: fn(&Measured) -> f64| match (mean(&runs_a, of), mean(&runs_b, of)) {
+        |runs: &[Measurement], of: fn(&Measurement) -> f64| runs.iter().map(of).sum::<f64>() / runs.len().max(1) as f64;
+    let ratio = |of: fn(&Measurement) -> f64| match (mean(&runs_a, of), mean(&runs_b, of)) {
         (a, b) if a > 0.0 && b > 0.0 => a / b,
         _ => 1.0,
     };
-    let (scale_a, scale_b) = match options.normal {
-        Normal::None => (1.0, 1.0),
-        Normal::Time => (1.0, ratio(|run| run.seconds)),
-        Normal::Events => (1.0, ratio(|run| run.total.allocs as f64)),
-        Normal::Per(a, b) => (1.0 / a, 1.0 / b),
+    let (scale_a, scale_b) = match options.normalization {
+        Normalization::None => (1.0, 1.0),
+        Normalization::Time => (1.0, ratio(|run| run.seconds)),
+        Normalization::Events => (1.0, ratio(|run| run.total.allocs as f64)),
+        Normalization::Per(a, b) => (1.0 / a, 1.0 / b),
     };
     let pairs = matching::pairs(&runs_a, &runs_b, scale_a, scale_b);
-    let mut found = Found {
+    let mut found = Comparison {
         a: Values::default(),
         b: Values::default(),
         peak_bytes: peaks(&runs_a, &runs_b).map(|(a, b)| (a * scale_a, b * scale_b)),
@@ -233,27 +235,29 @@ pub fn find(a: &[Side], b: &[Side], options: &Options) -> Result<Found, Error> {
     Ok(found)
 }
 
-/// Mean peaks, when every run knows its own.
-fn peaks(a: &[Measured], b: &[Measured]) -> Option<(f64, f64)> {
-    let mean = |runs: &[Measured]| {
+/// Returns the mean peaks of both sides if every run has one.
+fn peaks(a: &[Measurement], b: &[Measurement]) -> Option<(f64, f64)> {
+    let mean = |runs: &[Measurement]| {
         let peaks: Option<Vec<u64>> = runs.iter().map(|run| run.peak_bytes).collect();
         peaks.map(|peaks| peaks.iter().map(|&peak| peak as f64).sum::<f64>() / peaks.len().max(1) as f64)
     };
     Some((mean(a)?, mean(b)?))
 }
 
-/// A change is noise when it is small beside the site itself or beside the whole side, or lies
-/// within what runs of one side differ by among themselves. Blocks count as well as bytes: each in
-/// its own measure.
-fn is_noise(pair: &Pair, whole: &Values, options: &Options) -> bool {
+/// Returns whether a change is noise: small relative to the site or to the whole side, or within
+/// the differences among the runs of one side. All four values must be noise.
+fn is_noise(pair: &SitePair, whole: &Values, options: &Options) -> bool {
     let (a, b, spread, whole) = (pair.a.all(), pair.b.all(), pair.spread.all(), whole.all());
-    (0..4).all(|at| {
-        let change = (b[at] - a[at]).abs();
-        change <= options.noise * a[at].max(b[at]) || change <= options.least * whole[at] || change <= spread[at]
+    (0..4).all(|field| {
+        let change = (b[field] - a[field]).abs();
+        change <= options.noise * a[field].max(b[field])
+            || change <= options.min_share * whole[field]
+            || change <= spread[field]
     })
 }
 
-fn change(pair: Pair) -> Change {
+/// Returns the change of a matched site.
+fn change(pair: SitePair) -> Change {
     let range = |a: f64, b: f64| if a + b > 0.0 { (b - a).abs() / (a + b) } else { 0.0 };
     let nothing = |values: &Values| values.all().iter().all(|&value| value == 0.0);
     Change {
@@ -274,12 +278,18 @@ fn change(pair: Pair) -> Change {
     }
 }
 
-/// `heaptape diff`.
+/// Runs `heaptape diff`: prints the comparison of two sides.
 ///
 /// # Errors
-/// When nothing can be read, or `out` fails.
-pub fn run(a: &[Side], b: &[Side], options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    let mut found = find(a, b, options)?;
+/// Returns an error when the comparison fails as that of [`find`] does, or when `out` fails.
+pub fn run(
+    a: &[DiffInput],
+    b: &[DiffInput],
+    options: &Options,
+    out: &mut dyn Write,
+    style: Style,
+) -> Result<Outcome, Error> {
+    let mut found = compare(a, b, options)?;
     let lacking = found.missing.len();
     if options.json {
         found.changes.truncate(options.top.unwrap_or(usize::MAX));
@@ -291,6 +301,6 @@ pub fn run(a: &[Side], b: &[Side], options: &Options, out: &mut dyn Write, style
     if found.is_sampled {
         screen.line("sampled: bytes are estimates, blocks are those of the sample")?;
     }
-    say_lines(&mut screen, "", &found.missing)?;
+    print_lines(&mut screen, "", &found.missing)?;
     Ok(Outcome::of(lacking))
 }

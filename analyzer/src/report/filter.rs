@@ -1,4 +1,4 @@
-//! Which blocks a question is about, as a person says it, and the replay of these alone.
+//! Filters of blocks as the command line states them, and the replay of the selected blocks.
 
 use super::Query;
 use crate::event::Span;
@@ -15,27 +15,27 @@ use heaptape_formats::tape::Thread;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::rc::Rc;
 
-/// Conditions that all must hold; of several patterns or threads one is enough.
+/// Conditions on blocks. All of them must hold; of several patterns or threads, one must match.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Bytes at least.
+    /// Minimum size in bytes.
     pub min_size: Option<u64>,
-    /// Bytes at most.
+    /// Maximum size in bytes.
     pub max_size: Option<u64>,
-    /// Nanoseconds (events, where there are no times) that a block lived at least.
+    /// Minimum lifetime of a block in nanoseconds; in events for recordings without times.
     pub min_age: Option<u64>,
-    /// At most.
+    /// Maximum lifetime of a block, in the unit of `min_age`.
     pub max_age: Option<u64>,
-    /// Threads: by number, kernel's id or a pattern of the name.
+    /// Threads, each by its number, its kernel thread id, or a pattern of its name.
     pub threads: Vec<String>,
-    /// Patterns of the path of the module that allocated: of the innermost frame of the program.
+    /// Patterns of the path of the allocating module, which is that of the innermost program frame.
     pub modules: Vec<String>,
     /// Patterns of functions that the stack passes through.
     pub functions: Vec<String>,
 }
 
 impl Filter {
-    /// Whether nothing is left out.
+    /// Returns whether the filter selects every block.
     pub const fn is_all(&self) -> bool {
         self.min_size.is_none()
             && self.max_size.is_none()
@@ -46,7 +46,8 @@ impl Filter {
             && self.functions.is_empty()
     }
 
-    /// Which blocks of an image these are. A question about ages takes a pass of its own.
+    /// Returns which blocks of a process the filter selects. A condition on ages takes one pass
+    /// over the events.
     pub fn resolve(&self, image: &Image, symbols: &mut Symbolizer, progress: &Progress) -> BlockFilter {
         let mut chosen = BlockFilter::default();
         if self.min_size.is_some() || self.max_size.is_some() {
@@ -60,7 +61,7 @@ impl Filter {
             chosen.threads = Some(threads);
         }
         if !self.modules.is_empty() || !self.functions.is_empty() {
-            chosen.sites = Some(self.sites(image.stacks(), symbols));
+            chosen.sites = Some(self.matching_sites(image.stacks(), symbols));
         }
         if self.min_age.is_some() || self.max_age.is_some() {
             let unit = |value: u64| match image.has_times() {
@@ -78,8 +79,8 @@ impl Filter {
         chosen
     }
 
-    /// Whether only sites are chosen, so that sums by site can answer.
-    pub const fn is_of_sites(&self) -> bool {
+    /// Returns whether the filter selects call sites only, so that sums by site suffice.
+    pub const fn selects_sites_only(&self) -> bool {
         self.min_size.is_none()
             && self.max_size.is_none()
             && self.min_age.is_none()
@@ -87,11 +88,12 @@ impl Filter {
             && self.threads.is_empty()
     }
 
-    /// Whether each name matches something of these processes.
+    /// Checks that each name matches something in these processes.
     ///
     /// # Errors
-    /// When one matches nothing, or a range of sizes or ages is empty: an answer about nothing
-    /// would look like a good one.
+    /// Returns a message when a name matches nothing, when a range of sizes or ages is empty, or
+    /// when the filter needs events and there are none: a report on nothing would look like a good
+    /// one.
     pub fn check(&self, images: &[&Image], symbols: &mut Symbolizer) -> Result<(), String> {
         if self.min_size > self.max_size && self.max_size.is_some() {
             return Err("--min-size is greater than --max-size".into());
@@ -99,8 +101,8 @@ impl Filter {
         if self.min_age > self.max_age && self.max_age.is_some() {
             return Err("--min-age is greater than --max-age".into());
         }
-        if !self.is_of_sites() && !images.iter().any(|image| image.has_events()) {
-            return Err(super::questions::NEEDS_EVENTS.into());
+        if !self.selects_sites_only() && !images.iter().any(|image| image.has_events()) {
+            return Err(super::query::NEEDS_EVENTS.into());
         }
         for query in &self.threads {
             check_thread(query, images)?;
@@ -120,9 +122,9 @@ impl Filter {
                 }
             }
             if !self.modules.is_empty() {
-                for site in allocating(image) {
-                    let place = super::place(symbols, stacks, site, 1);
-                    modules.insert(place.frame.module.clone());
+                for site in allocating_sites(image) {
+                    let call_site = super::call_site(symbols, stacks, site, 1);
+                    modules.insert(call_site.frame.module.clone());
                 }
             }
         }
@@ -143,18 +145,18 @@ impl Filter {
         Ok(())
     }
 
-    /// For each site whether its stack is asked for.
-    pub(super) fn sites(&self, stacks: &Stacks, symbols: &mut Symbolizer) -> Vec<bool> {
+    /// Returns for each site, by its number, whether the filter selects its stack.
+    pub(super) fn matching_sites(&self, stacks: &Stacks, symbols: &mut Symbolizer) -> Vec<bool> {
         let modules: Vec<Pattern> = self.modules.iter().map(|text| Pattern::found(text)).collect();
         let functions: Vec<FunctionPattern> = self.functions.iter().map(|text| FunctionPattern::new(text)).collect();
-        let hit = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.matches(text));
+        let matches_any = |patterns: &[Pattern], text: &str| patterns.iter().any(|pattern| pattern.matches(text));
         // Callers come first: what a caller's stack passes through, its callee's does too.
-        let mut through: Vec<bool> = vec![functions.is_empty(); stacks.len() + 1];
+        let mut selected: Vec<bool> = vec![functions.is_empty(); stacks.len() + 1];
         let mut named: FxHashMap<String, bool> = FxHashMap::default();
         for number in 1..=stacks.len() as u32 {
             let site = stacks.site(number);
-            let parent = if site.parent < number { through[site.parent as usize] } else { false };
-            through[number as usize] = parent
+            let parent = if site.parent < number { selected[site.parent as usize] } else { false };
+            selected[number as usize] = parent
                 || symbols.frames(stacks, &site).iter().any(|frame| {
                     let title = frame.title();
                     named.get(&title).copied().unwrap_or_else(|| {
@@ -164,26 +166,27 @@ impl Filter {
                     })
                 });
         }
-        through[0] &= modules.is_empty();
+        selected[0] &= modules.is_empty();
         if !modules.is_empty() {
             for number in 1..=stacks.len() as u32 {
-                if through[number as usize] {
-                    let place = super::place(symbols, stacks, number, 1);
-                    through[number as usize] = hit(&modules, &place.frame.module);
+                if selected[number as usize] {
+                    let call_site = super::call_site(symbols, stacks, number, 1);
+                    selected[number as usize] = matches_any(&modules, &call_site.frame.module);
                 }
             }
         }
-        through
+        selected
     }
 }
 
+/// Returns whether a thread has the queried number, kernel thread id or name.
 fn is_thread(thread: &Thread, query: &str) -> bool {
     *query == thread.number.to_string()
         || *query == thread.tid.to_string()
         || Pattern::whole(query).matches(&thread.name.lossy())
 }
 
-/// Whether somebody is the thread that is asked for.
+/// Checks that one of the processes has the queried thread.
 fn check_thread(query: &str, images: &[&Image]) -> Result<(), String> {
     let mut known = images.iter().flat_map(|image| image.tape.threads.values());
     if known.any(|thread| is_thread(thread, query)) {
@@ -210,8 +213,9 @@ fn check_thread(query: &str, images: &[&Image]) -> Result<(), String> {
     Err(clean(&format!("no thread {query} in the recording{hint}")).into_owned())
 }
 
-/// The sites that allocated: callers' own entries in the table of stacks apart, where sums say so.
-fn allocating(image: &Image) -> Vec<u32> {
+/// Returns the sites that allocated. Where sums by site are known, nodes of the stack table that
+/// are only callers are left out.
+fn allocating_sites(image: &Image) -> Vec<u32> {
     match image.ready_sums() {
         Some(sums) => sums.sites.iter().map(|row| row.site).collect(),
         None => (1..=image.stacks().len() as u32).collect(),
@@ -219,7 +223,7 @@ fn allocating(image: &Image) -> Vec<u32> {
 }
 
 impl Query {
-    /// Replays what was asked about alone; what is alive at the end holds it alone, too.
+    /// Replays the selected blocks of the query. The live set at the end holds only these.
     pub(super) fn replay(
         &self,
         image: &Image,
@@ -231,13 +235,13 @@ impl Query {
         self.replay_from(image, None, span, symbols, progress, model)
     }
 
-    /// Where the pass may begin that needs what was live at the start of a span: of chosen blocks
-    /// alone that is not known.
-    pub(super) fn start(&self, image: &Image, span: Span, by_site: bool) -> Option<StartPoint> {
+    /// Returns where a pass may begin that needs what was live at the start of the span. With a
+    /// filter there is none, because summaries do not divide live blocks by it.
+    pub(super) fn replay_start(&self, image: &Image, span: Span, by_site: bool) -> Option<StartPoint> {
         if self.filter.is_all() { image.start_before(span, by_site) } else { None }
     }
 
-    /// Replays from such a place on.
+    /// Replays the selected blocks of the query from a start on.
     pub(super) fn replay_from(
         &self,
         image: &Image,
@@ -256,7 +260,8 @@ impl Query {
         outcome
     }
 
-    /// Whether it is about the whole run and all blocks, so that sums that are ready answer it.
+    /// Returns whether the query is about the whole run and all blocks, so that ready sums answer
+    /// it.
     pub(super) const fn is_all(&self) -> bool {
         self.range.is_all() && self.filter.is_all()
     }

@@ -1,7 +1,7 @@
-//! `heaptape fragmentation`: how live blocks lie in memory at a moment (`--until`, or the end), and
-//! who keeps nearly empty pages.
+//! `heaptape fragmentation`: how live blocks are spread over pages at a point in time (`--until`,
+//! or the end), and which call sites keep nearly empty pages.
 
-use super::questions::{Answer, Query, Shown, ask, group};
+use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
 use crate::model::fragments::Fragments;
 use crate::text::{Screen, Style, bytes, count, counted, percent};
@@ -14,33 +14,34 @@ struct Row {
     blocks: u64,
     live_bytes: u64,
     #[serde(flatten)]
-    shown: Shown,
+    site: SiteDescription,
 }
 
 #[derive(Serialize)]
-struct FragmentationAnswer {
+struct FragmentationReport {
     live_blocks: u64,
     live_bytes: u64,
     page_bytes: u64,
     pages: u64,
     nearly_empty_pages: u64,
     largest_gap: u64,
-    /// Pages by how full they are: tenth by tenth, whole pages last.
+    /// Number of pages by how full they are: one class for each tenth, full pages last.
     pages_by_tenth: Vec<u64>,
     sites: Vec<Row>,
 }
 
-/// Bytes of a page where the recording does not say.
+/// Page size in bytes for recordings that do not contain it.
 const PAGE: u64 = 4096;
 
-/// `heaptape fragmentation`.
+/// Runs `heaptape fragmentation`: prints the report on pages.
 ///
 /// # Errors
-/// When nothing can be read, or `out` fails.
+/// Returns an error when a recording cannot be read, when it does not hold what the report needs,
+/// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(query, out, style, true, |image, symbols, progress| {
+    print_reports(query, out, style, true, |image, symbols, progress| {
         if image.tape.is_sampled() {
-            let why = "this needs every block, and the recording is a sample: how full pages are cannot be said";
+            let why = "this needs every block, and the recording is sampled: how full pages are is unknown";
             return Err(Error::Unanswerable(why.into()));
         }
         let span = image.span(&query.range).with_history();
@@ -51,12 +52,12 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         };
         let found = Fragments::of(&outcome.live, page);
         let rows = found.sites.iter().zip(0u32..).map(|(row, site)| (site, [row.bytes, row.blocks, row.live]));
-        let groups = group(query, image, symbols, rows);
+        let groups = group_sites(query, image, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {
             let [pinned_bytes, blocks, live_bytes] = group.values;
-            Row { pinned_bytes, blocks, live_bytes, shown: group.shown(image, symbols) }
+            Row { pinned_bytes, blocks, live_bytes, site: group.describe(image, symbols) }
         });
-        let answer = FragmentationAnswer {
+        let report = FragmentationReport {
             live_blocks: found.blocks,
             live_bytes: found.live,
             page_bytes: page,
@@ -66,15 +67,15 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             pages_by_tenth: found.tenths.to_vec(),
             sites: sites.collect(),
         };
-        Ok((answer, outcome.missing))
+        Ok((report, outcome.missing))
     })
 }
 
-impl Answer for FragmentationAnswer {
+impl Report for FragmentationReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let held = self.pages.saturating_mul(self.page_bytes);
         screen.line(&format!(
-            "{} in {} lie on {} ({}), which are {} full; {} hold less than a quarter of themselves",
+            "{} in {} on {} ({}), which are {} full; {} are less than a quarter full",
             bytes(self.live_bytes),
             counted(self.live_blocks, "block"),
             counted(self.pages, "page"),
@@ -98,11 +99,11 @@ impl Answer for FragmentationAnswer {
         if self.sites.is_empty() {
             return Ok(());
         }
-        screen.line("who keeps pages that are nearly empty:")?;
+        screen.line("call sites that keep nearly empty pages:")?;
         let rows: Vec<Vec<String>> = self
             .sites
             .iter()
-            .map(|row| vec![bytes(row.pinned_bytes), count(row.blocks), bytes(row.live_bytes), row.shown.place.clone()])
+            .map(|row| vec![bytes(row.pinned_bytes), count(row.blocks), bytes(row.live_bytes), row.site.label.clone()])
             .collect();
         screen.table(&["keeps", "blocks", "live", "allocated at"], &rows)
     }

@@ -1,7 +1,7 @@
-//! `heaptape free-sites`: where memory is given back, and where it came from.
+//! `heaptape free-sites`: where blocks are freed, and where they were allocated.
 
-use super::frames::{Lines, place, place_line};
-use super::questions::{Answer, Query, Shown, ask, group};
+use super::frames::{SourceLines, call_site, call_site_line};
+use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
 use crate::model::free_sites::FreeSites;
 use crate::text::{Screen, Style, bytes, count};
@@ -14,25 +14,27 @@ struct Row {
     blocks: u64,
     bytes: u64,
     blocks_of_other_threads: u64,
-    /// Where most of the blocks came from, and how many did.
+    /// The call site that allocated most of the blocks.
     mostly_from: String,
+    /// Number of the blocks that this site allocated.
     mostly_blocks: u64,
     #[serde(flatten)]
-    shown: Shown,
+    site: SiteDescription,
 }
 
 #[derive(Serialize)]
-struct FreeSitesAnswer {
+struct FreeSitesReport {
     unknown: u64,
     sites: Vec<Row>,
 }
 
-/// `heaptape free-sites`.
+/// Runs `heaptape free-sites`: prints the report on frees.
 ///
 /// # Errors
-/// When nothing can be read, frees were recorded without stacks, or `out` fails.
+/// Returns an error when a recording cannot be read, when frees were recorded without stacks, or
+/// when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(query, out, style, true, |image, symbols, progress| {
+    print_reports(query, out, style, true, |image, symbols, progress| {
         if !image.tape.process.free_sites {
             let why = "frees were recorded without their stacks: record with --free-stacks";
             return Err(Error::Unanswerable(why.into()));
@@ -46,7 +48,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         }
         let mut rows: Vec<(u32, [u64; 3])> = sums.into_iter().collect();
         rows.sort_unstable();
-        let groups = group(query, image, symbols, rows.into_iter());
+        let groups = group_sites(query, image, symbols, rows.into_iter());
         let sites: Vec<Row> = groups
             .iter()
             .take(query.top)
@@ -55,23 +57,23 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 let from = model.pairs.iter().filter(|((at, _), _)| *at == group.site);
                 let most = from.map(|((_, from), freed)| (freed.blocks, std::cmp::Reverse(*from))).max();
                 let (mostly_blocks, from) = most.map_or((0, 0), |(blocks, from)| (blocks, from.0));
-                let from = place(symbols, image.stacks(), from, 2);
-                let mostly_from = place_line(&from, &Lines::default());
-                let shown = group.shown(image, symbols);
-                Row { blocks, bytes, blocks_of_other_threads, mostly_from, mostly_blocks, shown }
+                let from = call_site(symbols, image.stacks(), from, 2);
+                let mostly_from = call_site_line(&from, &SourceLines::default());
+                let site = group.describe(image, symbols);
+                Row { blocks, bytes, blocks_of_other_threads, mostly_from, mostly_blocks, site }
             })
             .collect();
-        Ok((FreeSitesAnswer { unknown: model.unknown, sites }, outcome.missing))
+        Ok((FreeSitesReport { unknown: model.unknown, sites }, outcome.missing))
     })
 }
 
-impl Answer for FreeSitesAnswer {
+impl Report for FreeSitesReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let rows: Vec<Vec<String>> = self
             .sites
             .iter()
             .map(|row| {
-                let what = format!("{}, mostly from {}", row.shown.place, row.mostly_from);
+                let what = format!("{}, mostly from {}", row.site.label, row.mostly_from);
                 vec![count(row.blocks), bytes(row.bytes), count(row.blocks_of_other_threads), what]
             })
             .collect();

@@ -1,43 +1,43 @@
-//! By what stacks are told together.
+//! The keys by which reports group call stacks.
 
-use super::frames::place;
+use super::frames::call_site;
 use crate::stacks::Stacks;
 use crate::symbols::Symbolizer;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
-/// By what.
+/// What the stacks of a group have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum GroupBy {
     /// The whole stack, by function and line; by address where no line is known.
     Stack,
-    /// So many innermost frames of the program.
+    /// The given number of innermost program frames.
     Frames(usize),
-    /// The function that is the innermost frame of the program.
+    /// The function of the innermost program frame.
     Function,
-    /// Its source file; the module where no file is known.
+    /// The source file of the innermost program frame; its module where no file is known.
     File,
-    /// Its source line.
+    /// The source line of the innermost program frame.
     Line,
-    /// Its module.
+    /// The module of the innermost program frame.
     Module,
 }
 
-impl By {
-    /// What a person may ask for.
-    pub const NAMES: &[(&str, By)] = &[
-        ("stack", By::Stack),
-        ("function", By::Function),
-        ("file", By::File),
-        ("line", By::Line),
-        ("module", By::Module),
+impl GroupBy {
+    /// The values of `--by` with their names.
+    pub const NAMES: &[(&str, GroupBy)] = &[
+        ("stack", GroupBy::Stack),
+        ("function", GroupBy::Function),
+        ("file", GroupBy::File),
+        ("line", GroupBy::Line),
+        ("module", GroupBy::Module),
     ];
 }
 
-/// What the stacks of a group have in common.
-pub fn key(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, by: By) -> Vec<String> {
+/// Returns the key of the group that a stack belongs to: the names that its stacks have in common.
+pub fn group_key(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, by: GroupBy) -> Vec<String> {
     match by {
-        By::Stack => {
+        GroupBy::Stack => {
             let mut whole = DefaultHasher::new();
             for (_, site) in stacks.stack(site) {
                 // A loop that the compiler unrolled calls from several addresses of one line.
@@ -48,18 +48,18 @@ pub fn key(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, by: By) -> Vec<
             }
             vec![whole.finish().to_string()]
         }
-        By::Frames(count) => place(symbols, stacks, site, count.max(1)).names,
-        By::Function => place(symbols, stacks, site, 1).names,
-        By::File | By::Line | By::Module => {
-            let frame = place(symbols, stacks, site, 1).frame;
+        GroupBy::Frames(count) => call_site(symbols, stacks, site, count.max(1)).names,
+        GroupBy::Function => call_site(symbols, stacks, site, 1).names,
+        GroupBy::File | GroupBy::Line | GroupBy::Module => {
+            let frame = call_site(symbols, stacks, site, 1).frame;
             let module = || match frame.module_name() {
                 "" => "(unknown)".to_string(),
                 module => module.to_string(),
             };
             vec![match (by, &frame.file) {
-                (By::File, Some(file)) => file.clone(),
-                (By::Line, Some(file)) => format!("{file}:{}", frame.line.unwrap_or(0)),
-                (By::Line, None) => frame.title(),
+                (GroupBy::File, Some(file)) => file.clone(),
+                (GroupBy::Line, Some(file)) => format!("{file}:{}", frame.line.unwrap_or(0)),
+                (GroupBy::Line, None) => frame.title(),
                 _ => module(),
             }]
         }

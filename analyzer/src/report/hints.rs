@@ -1,4 +1,4 @@
-//! Advice that a recording's own stacks give a reader: what hides allocations, and how to record
+//! Hints on a recording that follow from its stacks: what hides allocations, and how to record
 //! them.
 
 use crate::load::Image;
@@ -8,12 +8,12 @@ use crate::symbols::{Symbolizer, link_address, module_of};
 use heaptape_formats::tape::SiteSums;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What to do about pymalloc, which takes memory by `mmap` and hands out pieces of it.
-const PYMALLOC: &str =
+/// Hint on pymalloc, which takes memory by `mmap` and divides it among objects.
+const PYMALLOC_HINT: &str =
     "CPython's own allocator hides objects of up to 512 bytes: record with PYTHONMALLOC=malloc to see them";
 
 /// Functions of pymalloc (`Objects/obmalloc.c`). None of them is called with `PYTHONMALLOC=malloc`.
-const FUNCTIONS: &[&str] = &[
+const PYMALLOC_FUNCTIONS: &[&str] = &[
     "_PyObject_Malloc",
     "_PyObject_Calloc",
     "_PyObject_Realloc",
@@ -25,31 +25,32 @@ const FUNCTIONS: &[&str] = &[
     "arena_map_get",
 ];
 
-/// Bytes of a middle and of a bottom node of the tree in which pymalloc finds its arenas: 2^15
-/// pointers, and 2^14 pairs of `int` (CPython 3.10 and later, 64 bits).
-const NODES: [u64; 2] = [262_144, 131_072];
+/// Sizes in bytes of a middle and of a bottom node of the radix tree in which pymalloc finds its
+/// arenas: 2^15 pointers, and 2^14 pairs of `int` (CPython 3.10 and later, 64 bits).
+const NODE_BYTES: [u64; 2] = [262_144, 131_072];
 
-/// `arena_map_get` allocates both kinds of node: its two calls are not further apart than this.
-const FARTHEST: u64 = 4096;
+/// Maximum distance in bytes between the two calls in `arena_map_get` that allocate the two kinds
+/// of node.
+const MAX_CALL_DISTANCE: u64 = 4096;
 
-/// What a reader of this image should do differently, if anything. `rows`: what is known of its
-/// sites' sums.
-pub(super) fn of(image: &Image, rows: &[SiteSums], symbols: &mut Symbolizer) -> Option<String> {
+/// Returns a hint on how to record this program better, if there is one. `rows` are the known sums
+/// of its sites.
+pub(super) fn find(image: &Image, rows: &[SiteSums], symbols: &mut Symbolizer) -> Option<String> {
     let stacks = image.stacks();
     let is_used = has_function(stacks, symbols) || has_nodes(stacks, rows);
-    is_used.then(|| PYMALLOC.to_string())
+    is_used.then(|| PYMALLOC_HINT.to_string())
 }
 
-/// The module file name of a site's address.
+/// Returns the file name of a module path.
 fn module_name(path: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default())
 }
 
-/// Whether a stack passes through a function of pymalloc.
+/// Returns whether a stack passes through a function of pymalloc.
 fn has_function(stacks: &Stacks, symbols: &mut Symbolizer) -> bool {
     let cpython: Vec<bool> = stacks.modules.iter().map(|module| is_cpython(&module_name(&module.path))).collect();
     let is_candidate =
-        |site: &Site| (site.module as usize).checked_sub(1).and_then(|place| cpython.get(place)) == Some(&true);
+        |site: &Site| (site.module as usize).checked_sub(1).and_then(|index| cpython.get(index)) == Some(&true);
     let mut seen = FxHashSet::default();
     (1..=stacks.len() as u32).map(|number| stacks.site(number)).any(|site| {
         if !is_candidate(&site) || !seen.insert((site.module, site.address)) {
@@ -57,16 +58,16 @@ fn has_function(stacks: &Stacks, symbols: &mut Symbolizer) -> bool {
         }
         // The compiler's clones end in `.constprop.0` and the like.
         let symbol = symbols.symbol(stacks, &site);
-        symbol.is_some_and(|symbol| FUNCTIONS.contains(&symbol.split('.').next().unwrap_or_default()))
+        symbol.is_some_and(|symbol| PYMALLOC_FUNCTIONS.contains(&symbol.split('.').next().unwrap_or_default()))
     })
 }
 
-/// Whether one function of CPython, which may have no name, allocates both kinds of node and
-/// nothing else.
+/// Returns whether one function of CPython, which may have no name, allocates both kinds of node
+/// and nothing else.
 fn has_nodes(stacks: &Stacks, rows: &[SiteSums]) -> bool {
     let mut calls: FxHashMap<u32, [Option<u64>; 2]> = FxHashMap::default();
     for row in rows.iter().filter(|row| row.allocs > 0) {
-        let Some(kind) = NODES.iter().position(|bytes| row.allocs.checked_mul(*bytes) == Some(row.bytes)) else {
+        let Some(kind) = NODE_BYTES.iter().position(|bytes| row.allocs.checked_mul(*bytes) == Some(row.bytes)) else {
             continue;
         };
         let site = stacks.site(row.site);
@@ -75,5 +76,7 @@ fn has_nodes(stacks: &Stacks, rows: &[SiteSums]) -> bool {
         };
         calls.entry(site.parent).or_default()[kind] = Some(link_address(module, &site));
     }
-    calls.into_values().any(|calls| matches!(calls, [Some(middle), Some(bottom)] if middle.abs_diff(bottom) < FARTHEST))
+    calls
+        .into_values()
+        .any(|calls| matches!(calls, [Some(middle), Some(bottom)] if middle.abs_diff(bottom) < MAX_CALL_DISTANCE))
 }

@@ -1,4 +1,4 @@
-//! JSON for scripts, on terminals too: what could steer a terminal is escaped, which JSON allows
+//! JSON output for scripts. Characters that could control a terminal are escaped, which JSON allows
 //! for any character.
 
 use crate::text;
@@ -6,10 +6,10 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter};
 use std::io::{self, Write};
 
-/// Pretty printing that escapes more than JSON asks for.
-struct Harmless<'a>(PrettyFormatter<'a>);
+/// Pretty printing that escapes more characters than JSON requires.
+struct EscapingFormatter<'a>(PrettyFormatter<'a>);
 
-impl Formatter for Harmless<'_> {
+impl Formatter for EscapingFormatter<'_> {
     fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
         if let std::borrow::Cow::Borrowed(_) = text::clean(fragment) {
             return out.write_all(fragment.as_bytes());
@@ -57,12 +57,12 @@ impl Formatter for Harmless<'_> {
     }
 }
 
-/// Prints a value and a line feed.
+/// Prints a value as JSON, followed by a line feed.
 ///
 /// # Errors
-/// When `out` fails.
+/// Returns an error when `out` fails or when the value cannot be serialized.
 pub fn print(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
-    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, Harmless(PrettyFormatter::new()));
+    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, EscapingFormatter(PrettyFormatter::new()));
     value.serialize(&mut serializer).map_err(io::Error::from)?;
     writeln!(out)
 }
@@ -70,7 +70,7 @@ pub fn print(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn strings_come_back_and_steer_nothing() {
+    fn strings_round_trip_without_control_characters() {
         let hostile = "a\x1b[31m\u{9b}\u{202e}\u{e0041}é\"\\\n\x7f";
         let mut out = Vec::new();
         super::print(&mut out, &[hostile]).unwrap();

@@ -1,17 +1,17 @@
-//! `heaptape leaks`: what was never freed, by stack, with a verdict and its evidence.
+//! `heaptape leaks`: blocks that were never freed, by call stack, with a verdict and its evidence.
 
 pub(crate) mod evidence;
 mod suppressed;
 mod text;
 
-pub use evidence::{Evidence, FreedAt, Lives};
+pub use evidence::{Evidence, FreedAt, LifetimeClass};
 pub use suppressed::Rules;
 
 use super::frames::{FrameJson, stack_json};
-use super::grouping::{By, key};
-use super::questions::{Head, Query};
+use super::grouping::{GroupBy, group_key};
+use super::query::{ProcessHeader, Query};
 use super::sums::sums;
-use super::{Error, Outcome, json, say_missing};
+use super::{Error, Outcome, json, print_missing};
 use crate::event::Span;
 use crate::load::{Image, Recording};
 use crate::missing::Missing;
@@ -31,22 +31,26 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// The leaks of one stack; where they were merged, of several.
+/// The blocks of one stack, or of a group of stacks, that were never freed.
 pub struct Leak<'a> {
+    /// The process that allocated the blocks.
     pub(super) image: &'a Image,
-    /// What it is.
+    /// What the leak is judged to be.
     pub verdict: Verdict,
+    /// The site that represents the group: the one with the most bytes.
     pub(super) site: u32,
+    /// Number of sites in the group.
     sites: u64,
-    /// Blocks never freed.
+    /// Number of blocks that were never freed.
     pub blocks: u64,
-    /// Their bytes.
+    /// Number of bytes in these blocks.
     pub bytes: u64,
-    /// The most bytes that lived at once of what grew through the run and was freed only at its
-    /// end; else 0.
+    /// Peak of the live bytes of a site that grew through the run and was freed only at its end; 0
+    /// for other leaks.
     pub grown: u64,
+    /// The evidence of the verdict, where events or snapshots of the sums are known.
     evidence: Option<Evidence>,
-    /// What the run-time keeps here on purpose.
+    /// Name of what the C or C++ runtime keeps here on purpose, if this is such a block.
     pub kept: Option<&'static str>,
 }
 
@@ -66,18 +70,18 @@ struct LeakJson<'a> {
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
-    leaks: Each<'a>,
-    freed_at_exit: Each<'a>,
+struct LeaksJson<'a> {
+    leaks: LeakList<'a>,
+    freed_at_exit: LeakList<'a>,
     total: Total,
-    suppressions: Vec<suppressed::Eaten>,
-    processes: Vec<Process>,
+    suppressions: Vec<suppressed::RuleEffect>,
+    processes: Vec<ProcessJson>,
 }
 
 #[derive(Serialize)]
-struct Process {
+struct ProcessJson {
     #[serde(flatten)]
-    head: Head,
+    header: ProcessHeader,
     inherited_blocks: u64,
     inherited_bytes: u64,
 }
@@ -85,45 +89,45 @@ struct Process {
 /// Sums of all leaks.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Total {
-    /// Bytes never freed.
+    /// Number of bytes never freed.
     pub bytes: u64,
-    /// Blocks.
+    /// Number of blocks never freed.
     pub blocks: u64,
-    /// Stacks that they come from.
+    /// Number of call stacks that allocated them.
     pub stacks: u64,
-    /// The most bytes that lived at once of what grew through the run and was freed only at its
-    /// end, summed over processes.
+    /// Peak live bytes of the sites that grew through the run and were freed only at its end,
+    /// summed over processes.
     pub grown_bytes: u64,
 }
 
 impl Leak<'_> {
-    /// What leaks are sorted by, worst first.
+    /// Returns the key that sorts leaks, worst first.
     fn order(&self) -> (std::cmp::Reverse<u64>, u32) {
         (std::cmp::Reverse(self.bytes.max(self.grown).saturating_mul(self.verdict.weight())), self.site)
     }
 }
 
-/// What was found.
-pub struct Found<'a> {
-    /// What was never freed and is not suppressed, worst first.
+/// The leaks of the selected processes.
+pub struct LeakReport<'a> {
+    /// Leaks that are not suppressed, worst first.
     pub leaks: Vec<Leak<'a>>,
-    /// What grew and was freed only at the end.
-    pub at_exit: Vec<Leak<'a>>,
-    /// Sums of `leaks`, without what the run-time keeps on purpose; and of `at_exit`.
+    /// Call sites that grew and were freed only at the end of the run, worst first.
+    pub freed_at_exit: Vec<Leak<'a>>,
+    /// Sums of `leaks` without what the runtime keeps on purpose, and of `at_exit`.
     pub total: Total,
-    /// The most live bytes, summed over processes.
+    /// Peak live bytes, summed over processes.
     pub peak_bytes: u64,
-    /// Images, and what is missing of each.
+    /// The processes, each with what is missing of its recording.
     pub missing: Vec<(&'a Image, Vec<Missing>)>,
-    /// Suppressions, with what they ate.
+    /// The suppressions, with what each of them suppressed.
     pub rules: Rules,
 }
 
-/// Leaks one by one: stacks are named as they are written, so that there is never more than one in
-/// memory.
-struct Each<'a>(&'a [Leak<'a>], &'a RefCell<Symbolizer>);
+/// Serializes leaks one by one. Their stacks are named as they are written, so that there is never
+/// more than one in memory.
+struct LeakList<'a>(&'a [Leak<'a>], &'a RefCell<Symbolizer>);
 
-impl Serialize for Each<'_> {
+impl Serialize for LeakList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.0.len()))?;
         for leak in self.0 {
@@ -145,23 +149,23 @@ impl Serialize for Each<'_> {
     }
 }
 
-/// How leaks are shown.
+/// Options of `heaptape leaks`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Stacks are merged when this number of innermost program frames is the same; 0: only when
-    /// they are the same throughout.
+    /// Number of innermost program frames that must be equal for stacks to be merged; 0 for the
+    /// whole stack.
     pub depth: usize,
-    /// Frames of each stack in text, `usize::MAX`: all; none: a few, or as many as stacks are
-    /// merged by.
+    /// Number of frames of each stack in text, `usize::MAX` for all; `None` for a few, or for
+    /// `depth` if it is set.
     pub frames: Option<usize>,
-    /// How many are listed; JSON lists all unless this was asked for.
+    /// Maximum number of leaks in the report; `None` for a few in text, and for all in JSON.
     pub top: Option<usize>,
-    /// Files of suppressions.
+    /// Paths of the files of suppressions.
     pub suppressions: Vec<PathBuf>,
-    /// Whether what the run-time keeps on purpose is separated, and the program's own suppressions
-    /// hold.
+    /// Whether to separate what the runtime keeps on purpose, and to apply the program's own
+    /// suppressions.
     pub built_in: bool,
-    /// Print suppressions of what is found, instead.
+    /// Prints suppressions for the leaks in this dialect instead of a report.
     pub generate: Option<Dialect>,
 }
 
@@ -174,30 +178,31 @@ impl Default for Options {
 /// Finds the leaks of recordings.
 ///
 /// # Errors
-/// When a file of suppressions cannot be read, or a process was named that is not there.
+/// Returns an error when a file of suppressions cannot be read, when the query selects nothing, or
+/// when the sums of a profile do not count frees.
 pub fn find<'a>(
     recordings: &'a [Recording],
     query: &Query,
     options: &Options,
     symbols: &mut Symbolizer,
-) -> Result<Found<'a>, Error> {
+) -> Result<LeakReport<'a>, Error> {
     let progress = Progress::new("reading events");
     let rules = Rules::read(&options.suppressions, options.built_in)?;
-    let (leaks, at_exit, missing) = (Vec::new(), Vec::new(), Vec::new());
-    let mut found = Found { leaks, at_exit, total: Total::default(), peak_bytes: 0, missing, rules };
+    let (leaks, freed_at_exit, missing) = (Vec::new(), Vec::new(), Vec::new());
+    let mut found = LeakReport { leaks, freed_at_exit, total: Total::default(), peak_bytes: 0, missing, rules };
     for image in query.images(recordings, symbols)? {
         if options.built_in {
             found.rules.add_own(image, symbols);
         }
-        let lacking = if image.has_events() {
-            of_events(image, query, options.depth, symbols, &progress, &mut found)
+        let missing_count = if image.has_events() {
+            leaks_from_events(image, query, options.depth, symbols, &progress, &mut found)
         } else {
-            of_sums(image, query, &progress, symbols, &mut found)?
+            leaks_from_sums(image, query, &progress, symbols, &mut found)?
         };
-        found.missing.push((image, lacking));
+        found.missing.push((image, missing_count));
     }
     found.leaks.sort_by_key(Leak::order);
-    found.at_exit.sort_by_key(Leak::order);
+    found.freed_at_exit.sort_by_key(Leak::order);
     for leak in found.leaks.iter().filter(|leak| leak.kept.is_none()) {
         found.total.bytes = found.total.bytes.saturating_add(leak.bytes);
         found.total.blocks += leak.blocks;
@@ -206,76 +211,78 @@ pub fn find<'a>(
     Ok(found)
 }
 
-/// `heaptape leaks`.
+/// Runs `heaptape leaks`: prints the report on leaks.
 ///
 /// # Errors
-/// When nothing can be read, or `out` fails.
+/// Returns an error when a recording or a file of suppressions cannot be read, when it does not
+/// hold what the report needs, or when `out` fails.
 pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let recordings = query.open()?;
     let mut symbols = query.symbolizer();
     let mut found = find(&recordings, query, options, &mut symbols)?;
-    let lacking =
+    let missing_count =
         found.missing.iter().map(|(_, missing)| missing.len()).chain(recordings.iter().map(|r| r.missing.len())).sum();
     if let Some(dialect) = options.generate {
         suppressions(&found, dialect, options, &mut symbols, out)?;
     } else if query.json {
         let top = |leaks: &[Leak]| options.top.unwrap_or(leaks.len()).min(leaks.len());
-        let processes = found.missing.iter().map(|(image, missing)| Process {
-            head: Head::of(image, missing),
+        let processes = found.missing.iter().map(|(image, missing)| ProcessJson {
+            header: ProcessHeader::of(image, missing),
             inherited_blocks: image.tape.inherited.as_ref().map_or(0, |inherited| inherited.blocks),
             inherited_bytes: image.tape.inherited.as_ref().map_or(0, |inherited| inherited.bytes),
         });
         let processes = processes.collect();
         let symbols = RefCell::new(symbols);
-        let answer = Answer {
-            leaks: Each(&found.leaks[..top(&found.leaks)], &symbols),
-            freed_at_exit: Each(&found.at_exit[..top(&found.at_exit)], &symbols),
+        let report = LeaksJson {
+            leaks: LeakList(&found.leaks[..top(&found.leaks)], &symbols),
+            freed_at_exit: LeakList(&found.freed_at_exit[..top(&found.freed_at_exit)], &symbols),
             total: found.total,
-            suppressions: found.rules.eaten(),
+            suppressions: found.rules.suppressed(),
             processes,
         };
-        json::print(out, &answer)?;
+        json::print(out, &report)?;
     } else {
         found.leaks.retain(|leak| leak.kept.is_none());
         let mut screen = Screen::new(out, style);
         text::print(&found, options, &mut symbols, &mut screen)?;
         for recording in &recordings {
-            say_missing(&mut screen, "", &recording.missing)?;
+            print_missing(&mut screen, "", &recording.missing)?;
         }
         let images: Vec<&Image> = found.missing.iter().map(|(image, _)| *image).collect();
         query.processes.note(&images).iter().try_for_each(|note| screen.line(note))?;
     }
-    Ok(Outcome::of(lacking))
+    Ok(Outcome::of(missing_count))
 }
 
-/// Suppressions of what was found, ready for a file.
+/// Writes suppressions for the leaks, ready for a file.
 fn suppressions(
-    found: &Found,
+    found: &LeakReport,
     dialect: Dialect,
     options: &Options,
     symbols: &mut Symbolizer,
     out: &mut dyn Write,
 ) -> Result<(), Error> {
-    let mut told = Vec::new();
+    let mut written = Vec::new();
     let own = found.leaks.iter().filter(|leak| leak.kept.is_none());
     for leak in own.take(options.top.unwrap_or(usize::MAX)) {
-        let stack = suppressed::seen(leak.image, symbols, leak.site);
-        let rule = generate(dialect, &stack, suppressed::blamed_frame(&stack), told.len() + 1);
+        let stack = suppressed::named_stack(leak.image, symbols, leak.site);
+        let rule = generate(dialect, &stack, suppressed::blamed_frame(&stack), written.len() + 1);
         let rule: Vec<_> = rule.lines().map(|line| clean(line).into_owned()).collect();
         let rule = rule.join("\n");
-        if !rule.is_empty() && !told.contains(&rule) {
+        if !rule.is_empty() && !written.contains(&rule) {
             writeln!(out, "{rule}")?;
-            told.push(rule);
+            written.push(rule);
         }
     }
     Ok(())
 }
 
-/// Sites that are told together.
+/// Sites whose stacks are merged.
 #[derive(Default)]
 struct Group {
-    /// The site with the most bytes, and how many these are.
+    /// The site with the most bytes.
     site: u32,
+    /// Number of bytes of `site`.
     greatest: u64,
     sites: u64,
     survivors: Survivors,
@@ -283,14 +290,15 @@ struct Group {
     kept: Option<&'static str>,
 }
 
-/// Leaks of an image with events.
-fn of_events<'a>(
+/// Finds the leaks of a process by a replay of its events. Returns what is missing of its
+/// recording.
+fn leaks_from_events<'a>(
     image: &'a Image,
     query: &Query,
     depth: usize,
     symbols: &mut Symbolizer,
     progress: &Progress,
-    found: &mut Found<'a>,
+    found: &mut LeakReport<'a>,
 ) -> Vec<Missing> {
     let span = image.span(&query.range);
     let axis = axis(image, span);
@@ -299,18 +307,18 @@ fn of_events<'a>(
     let mut missing = image.missing.clone();
     missing.extend(outcome.missing);
     let born = Span { end: u64::MAX, end_tick: u64::MAX, ..span };
-    let by = query.by.unwrap_or(if depth == 0 { By::Stack } else { By::Frames(depth) });
+    let by = query.by.unwrap_or(if depth == 0 { GroupBy::Stack } else { GroupBy::Frames(depth) });
     let mut survivors: Vec<((u32, bool), Survivors)> = model.survivors(&outcome.live, born).into_iter().collect();
     let run = run_of(image, axis, span, &model, &missing);
     survivors.sort_by_key(|(key, _)| *key);
     let mut groups: FxHashMap<(Vec<String>, bool, Option<&'static str>), Group> = FxHashMap::default();
     for ((site, inherited), survivors) in survivors {
         let (blocks, bytes) = (survivors.blocks, survivors.bytes);
-        if found.rules.eat(image, symbols, site, blocks, bytes) {
+        if found.rules.suppress(image, symbols, site, blocks, bytes) {
             continue;
         }
-        let kept = found.rules.keep(image, symbols, site, blocks, bytes);
-        let names = key(symbols, image.stacks(), site, by);
+        let kept = found.rules.count_kept(image, symbols, site, blocks, bytes);
+        let names = group_key(symbols, image.stacks(), site, by);
         let group = groups.entry((names, inherited, kept)).or_insert_with(|| Group { site, kept, ..Group::default() });
         if survivors.bytes > group.greatest {
             (group.site, group.greatest) = (site, survivors.bytes);
@@ -327,22 +335,23 @@ fn of_events<'a>(
         let (blocks, bytes) = (survivors.blocks, survivors.bytes);
         leaks.push(Leak { image, verdict, site, sites, blocks, bytes, grown: 0, evidence, kept });
     }
-    settle(&run, &mut leaks, symbols);
+    settle_verdicts(&run, &mut leaks, symbols);
     found.leaks.extend(leaks);
     found.peak_bytes = found.peak_bytes.saturating_add(run.peak_bytes);
-    // What lives on has a stack of its own; of this nothing does: a function says enough.
-    let by = if by == By::Stack && query.by.is_none() { By::Function } else { by };
-    at_exit(image, &run, &model, by, symbols, found);
+    // A live block has a call stack to show. Nothing of these is live, so that the function
+    // suffices.
+    let by = if by == GroupBy::Stack && query.by.is_none() { GroupBy::Function } else { by };
+    find_freed_at_exit(image, &run, &model, by, symbols, found);
     missing
 }
 
-/// Calls growth what it is only where there is enough of it to tell.
-fn settle(run: &Run, leaks: &mut [Leak], symbols: &mut Symbolizer) {
+/// Corrects the verdicts on growth of leaks with too little growth in their function to be sure.
+fn settle_verdicts(run: &Run, leaks: &mut [Leak], symbols: &mut Symbolizer) {
     let mut growth = Growth::default();
     let mut functions: Vec<Option<Vec<String>>> = Vec::new();
     for leak in leaks.iter() {
         let rises = matches!(leak.verdict, Verdict::Growing | Verdict::Slow);
-        let function = rises.then(|| key(symbols, leak.image.stacks(), leak.site, By::Function));
+        let function = rises.then(|| group_key(symbols, leak.image.stacks(), leak.site, GroupBy::Function));
         if let Some(function) = &function {
             growth.add(function.clone(), leak.verdict, leak.bytes);
         }
@@ -360,12 +369,19 @@ fn settle(run: &Run, leaks: &mut [Leak], symbols: &mut Symbolizer) {
     }
 }
 
-/// Functions whose sites were emptied only at the end. While events are missing nothing is said:
-/// what looks empty may not be.
-fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, by: By, symbols: &mut Symbolizer, found: &mut Found<'a>) {
+/// Finds the functions whose sites were emptied only at the end of the run. While events are
+/// missing, it finds none: a site that seems empty may not be.
+fn find_freed_at_exit<'a>(
+    image: &'a Image,
+    run: &Run,
+    model: &Leaks,
+    by: GroupBy,
+    symbols: &mut Symbolizer,
+    found: &mut LeakReport<'a>,
+) {
     let mut groups: FxHashMap<Vec<String>, Group> = FxHashMap::default();
     for (site, history) in model.histories().filter(|(_, history)| run.hidden == 0 && is_kept_to_exit(history)) {
-        let names = key(symbols, image.stacks(), site, by);
+        let names = group_key(symbols, image.stacks(), site, by);
         let group = groups.entry(names).or_default();
         if history.peak_bytes > group.greatest {
             (group.site, group.greatest) = (site, history.peak_bytes);
@@ -374,7 +390,7 @@ fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, by: By, symbols: &mut
         group.history.merge(&history);
     }
     let mut all = History::default();
-    // Sums at one moment: what several sites had at most they may have had at different ones.
+    // The sum at one point in time: several sites may have had their peaks at different times.
     let together = |history: &History| history.series.iter().copied().max().unwrap_or(0);
     for Group { site, greatest, sites, mut history, .. } in groups.into_values() {
         if !is_freed_at_exit(&history) {
@@ -386,23 +402,34 @@ fn at_exit<'a>(image: &'a Image, run: &Run, model: &Leaks, by: By, symbols: &mut
         let freed_at = freed_at(image, model, site, symbols);
         let evidence = Some(evidence::evidence(image, run, &history, &Survivors::default(), freed_at));
         let verdict = Verdict::FreedAtExit;
-        found.at_exit.push(Leak { image, verdict, site, sites, blocks: 0, bytes: 0, grown, evidence, kept: None });
+        found.freed_at_exit.push(Leak {
+            image,
+            verdict,
+            site,
+            sites,
+            blocks: 0,
+            bytes: 0,
+            grown,
+            evidence,
+            kept: None,
+        });
     }
     found.total.grown_bytes = found.total.grown_bytes.saturating_add(together(&all));
 }
 
-/// Leaks of sums: what was allocated and not freed, with evidence where the sums were looked at
-/// through the run.
-fn of_sums<'a>(
+/// Finds the leaks of a process from its sums: what was allocated and not freed. There is evidence
+/// where snapshots of the sums were recorded through the run. Returns what is missing of its
+/// recording.
+fn leaks_from_sums<'a>(
     image: &'a Image,
     query: &Query,
     progress: &Progress,
     symbols: &mut Symbolizer,
-    found: &mut Found<'a>,
+    found: &mut LeakReport<'a>,
 ) -> Result<Vec<Missing>, Error> {
     let mut sums = sums(image, progress);
     if !query.filter.is_all() {
-        let chosen = query.filter.sites(image.stacks(), symbols);
+        let chosen = query.filter.matching_sites(image.stacks(), symbols);
         sums.sites.retain(|row| chosen.get(row.site as usize).copied().unwrap_or(false));
     }
     sums.needs_frees(image)?;
@@ -414,11 +441,11 @@ fn of_sums<'a>(
     let mut leaks = Vec::new();
     for row in &sums.sites {
         let (blocks, bytes) = (row.allocs.saturating_sub(row.frees), row.bytes.saturating_sub(row.freed_bytes));
-        if (blocks > 0 || bytes > 0) && !found.rules.eat(image, symbols, row.site, blocks, bytes) {
+        if (blocks > 0 || bytes > 0) && !found.rules.suppress(image, symbols, row.site, blocks, bytes) {
             let judged = run.as_ref().zip(courses.get(&row.site)).map(|(run, site)| {
                 let (history, survivors) = snapshots::evidence_of(run, course, site, row);
                 let verdict = judge_snapshots(run, &history, &survivors);
-                (verdict, Some(evidence::of_course(image, run, &history, &survivors)))
+                (verdict, Some(evidence::evidence_from_snapshots(image, run, &history, &survivors)))
             });
             let (verdict, evidence) = judged.unwrap_or((Verdict::Uncertain, None));
             leaks.push(Leak {
@@ -435,7 +462,7 @@ fn of_sums<'a>(
         }
     }
     if let Some(run) = &run {
-        settle(run, &mut leaks, symbols);
+        settle_verdicts(run, &mut leaks, symbols);
     }
     found.leaks.extend(leaks);
     Ok(sums.missing)

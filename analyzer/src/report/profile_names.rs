@@ -1,6 +1,6 @@
-//! Writes function names into the profiles of a recording, so that mpatrol's own mprof shows them:
-//! symbol tables only. A profile of very many stacks is compressed, as the recorder compresses a
-//! long trace.
+//! Writes function names into the profiles of a recording, so that mpatrol's own mprof shows them.
+//! The names come from symbol tables alone. A profile of very many stacks is compressed, as the
+//! recorder compresses a long trace.
 
 use super::Error;
 use crate::load::{self, Image, Recording};
@@ -14,14 +14,16 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Write};
 use std::path::Path;
 
-/// Bytes up to which a profile stays as mpatrol's own mprof reads it: 200,000 call sites.
+/// Maximum size in bytes of a profile that stays uncompressed, so that mpatrol's own mprof can read
+/// it: 200,000 call sites.
 pub const PLAIN_LIMIT: u64 = 16 << 20;
 
-/// Names the functions in each image's profile. One of more than `plain` bytes is compressed, where
-/// its trace is. A profile that has names, or is another machine's, stays as it is.
+/// Names the functions in the profile of each process. A profile larger than `plain` bytes is
+/// compressed if its trace is. A profile that has names already, or that was written on another
+/// machine type, is not changed.
 ///
 /// # Errors
-/// When a profile cannot be written.
+/// Returns an error when a profile cannot be written.
 pub fn name_profile(recording: &Recording, plain: u64) -> Result<(), Error> {
     let mut symbols = Symbolizer::new(Detail::Quick);
     for image in &recording.images {
@@ -29,16 +31,17 @@ pub fn name_profile(recording: &Recording, plain: u64) -> Result<(), Error> {
         let Ok(file) = File::open(&path) else { continue };
         let is_large = file.metadata().is_ok_and(|about| about.len() > plain);
         let codec = load::trace_file(&image.path).filter(|_| is_large).map_or(Codec::Plain, |(_, codec)| codec);
-        let mut known = Known { image, symbols: &mut symbols, names: FxHashMap::default(), last: Default::default() };
-        let mut input = BufReader::with_capacity(BUFFER, file);
+        let mut known =
+            FunctionLookup { image, symbols: &mut symbols, names: FxHashMap::default(), last: Default::default() };
+        let mut input = BufReader::with_capacity(BUFFER_BYTES, file);
         let written = match codec {
             Codec::Zstd => replace(&path, codec.suffix(), |out| {
-                let mut out = zstd::Encoder::new(out, LEVEL)?;
+                let mut out = zstd::Encoder::new(out, ZSTD_LEVEL)?;
                 mptl::add_names(&mut input, &mut out, &mut known)?;
                 out.finish().map(drop)
             }),
             Codec::Plain | Codec::Lz4 => replace(&path, "", |out| {
-                let mut out = BufWriter::with_capacity(BUFFER, out);
+                let mut out = BufWriter::with_capacity(BUFFER_BYTES, out);
                 mptl::add_names(&mut input, &mut out, &mut known)?;
                 out.flush()
             }),
@@ -51,21 +54,23 @@ pub fn name_profile(recording: &Recording, plain: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Of zstd: a profile becomes a thirteenth in 3 ns a byte; higher levels gain little.
-const LEVEL: i32 = 1;
-/// Bytes that are read and written at once.
-const BUFFER: usize = 1 << 18;
+/// Compression level of zstd. At this level, a profile shrinks to a thirteenth at 3 ns per byte;
+/// higher levels gain little.
+const ZSTD_LEVEL: i32 = 1;
+/// Size in bytes of the buffers for reading and writing.
+const BUFFER_BYTES: usize = 1 << 18;
 
-/// The functions of an image's sites. Sites of one address follow each other, so few are looked up.
-struct Known<'a> {
+/// Looks up the functions of the sites of a process. Sites of one address follow each other, so few
+/// are looked up.
+struct FunctionLookup<'a> {
     image: &'a Image,
     symbols: &'a mut Symbolizer,
     names: FxHashMap<(u32, u64), Vec<u8>>,
     last: (Site, Option<(u32, u64)>),
 }
 
-impl FunctionNames for Known<'_> {
-    /// Module and start of the function.
+impl FunctionNames for FunctionLookup<'_> {
+    /// The module and the start address of the function.
     type Key = (u32, u64);
 
     fn function(&mut self, number: u64, _: u64) -> Option<Self::Key> {
@@ -87,14 +92,15 @@ impl FunctionNames for Known<'_> {
     }
 }
 
-/// The same profile with names. Its sites have the numbers of the tape's.
+/// Returns the same profile with function names. Its sites have the numbers that they have on the
+/// tape.
 pub(crate) fn named(profile: &Profile, image: &Image, symbols: &mut Symbolizer) -> Profile {
     let mut builder = Builder::new(profile.bounds, profile.bins.clone());
     let mut functions: FxHashMap<(u32, u64), Symbol> = FxHashMap::default();
-    let (places, data) = (profile.site_positions(), profile.data_positions());
+    let (sites, data) = (profile.site_positions(), profile.data_positions());
     let mut sums = vec![0; data.len()];
-    for (place, number) in places.iter().zip(1u32..) {
-        let Some(site) = profile.sites.get(*place) else { continue };
+    for (position, number) in sites.iter().zip(1u32..) {
+        let Some(site) = profile.sites.get(*position) else { continue };
         let known = image.stacks().site(number);
         let function = symbols.function(image.stacks(), &known);
         let symbol = function.map(|(start, name)| {
@@ -105,31 +111,31 @@ pub(crate) fn named(profile: &Profile, image: &Image, symbols: &mut Symbolizer) 
             *row = u64::from(number);
         }
     }
-    // Data records keep their numbers: they are handed over in the order of these.
-    for (place, site) in data.iter().zip(sums) {
-        if let Some(row) = profile.data.get(*place) {
+    // Data records keep their numbers, because they are passed on in this order.
+    for (position, site) in data.iter().zip(sums) {
+        if let Some(row) = profile.data.get(*position) {
             builder.sums(site, row.allocated, row.freed);
         }
     }
     builder.build()
 }
 
-/// Writes beside the file and renames: a reader sees the old one or the new one. A new one whose
-/// name has a suffix is read only when the old one is gone.
+/// Replaces a file by writing beside it and renaming, so that a reader sees either the old file or
+/// the new one. A new file whose name has a suffix is read only when the old one has been removed.
 fn replace(path: &Path, suffix: &str, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let beside = path.with_extension("mptl.tmp");
+    let temporary = path.with_extension("mptl.tmp");
     let new = path.with_extension(format!("mptl{suffix}"));
-    let written = File::create(&beside).and_then(|mut file| {
-        // The new file is for the same eyes as the old one.
+    let written = File::create(&temporary).and_then(|mut file| {
+        // The new file has the permissions of the old one.
         file.set_permissions(std::fs::metadata(path)?.permissions())?;
         write(&mut file)?;
         file.sync_all()?;
-        std::fs::rename(&beside, &new)?;
+        std::fs::rename(&temporary, &new)?;
         if new == path { Ok(()) } else { std::fs::remove_file(path) }
     });
     if written.is_err() {
-        // The old profile stands; the half-written one must not.
-        let _ = std::fs::remove_file(&beside);
+        // The old profile stays valid; the incomplete one is removed.
+        let _ = std::fs::remove_file(&temporary);
     }
     written
 }

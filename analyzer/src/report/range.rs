@@ -1,24 +1,25 @@
-//! Whether a time range holds anything of a recording.
+//! Checks of time ranges against recordings.
 
 use crate::event::{Bound, Range};
 use crate::load::Image;
 use crate::text::{count, duration};
 
-/// What a range is for one process.
-enum Held {
-    /// Something of the run.
-    Some,
-    /// Nothing: it begins behind the end of the run.
-    Behind,
-    /// Nothing: its end is not behind its start.
-    Reversed,
+/// How a range relates to the run of a process.
+enum RangeStatus {
+    /// The range overlaps the run.
+    Overlaps,
+    /// The range begins after the end of the run.
+    AfterEnd,
+    /// The end of the range is not after its start.
+    Empty,
 }
 
 impl Range {
-    /// Whether the range holds a part of at least one of these processes.
+    /// Checks that the range overlaps the run of at least one of these processes.
     ///
     /// # Errors
-    /// When it holds nothing, or has times and no process has any.
+    /// Returns a message when the range overlaps no run, or when it is given in times and no
+    /// process has any.
     pub fn check(&self, images: &[&Image]) -> Result<(), String> {
         if self.is_all() {
             return Ok(());
@@ -26,17 +27,17 @@ impl Range {
         let is_time = |bound: &Option<Bound>| matches!(bound, Some(Bound::Time(_)));
         let with_events: Vec<&&Image> = images.iter().filter(|image| image.has_events()).collect();
         if with_events.is_empty() {
-            return Err(super::questions::NEEDS_EVENTS.into());
+            return Err(super::query::NEEDS_EVENTS.into());
         }
         if (is_time(&self.from) || is_time(&self.to)) && !with_events.iter().any(|image| image.has_times()) {
-            return Err("the recording holds no times: give a share of the run (40%) or an event's number".into());
+            return Err("the recording holds no times: use a share of the run (40%) or an event number".into());
         }
-        let held: Vec<Held> = with_events.iter().map(|image| self.held(image)).collect();
-        if held.iter().any(|held| matches!(held, Held::Some)) {
+        let statuses: Vec<RangeStatus> = with_events.iter().map(|image| self.status(image)).collect();
+        if statuses.iter().any(|status| matches!(status, RangeStatus::Overlaps)) {
             return Ok(());
         }
         let shown = |bound: Option<Bound>, open: &str| bound.map_or_else(|| open.to_string(), shown);
-        if held.iter().any(|held| matches!(held, Held::Reversed)) {
+        if statuses.iter().any(|status| matches!(status, RangeStatus::Empty)) {
             let (from, to) = (shown(self.from, "0%"), shown(self.to, "100%"));
             return Err(format!("the time range is empty: --from {from} is not before --until {to}"));
         }
@@ -47,21 +48,26 @@ impl Range {
             Some(nanos) => format!("{}, event {}", duration(nanos), count(events)),
             None => format!("event {}", count(events)),
         };
-        Err(format!("--from {} is behind the end of the recording ({end})", shown(self.from, "0%")))
+        Err(format!("--from {} is after the end of the recording ({end})", shown(self.from, "0%")))
     }
 
-    fn held(&self, image: &Image) -> Held {
+    /// Returns how the range relates to the run of a process.
+    fn status(&self, image: &Image) -> RangeStatus {
         let span = image.span(self);
         let end_tick = if image.has_times() { image.tape.last_tick.saturating_add(1) } else { u64::MAX };
         let is_whole = self.from == Some(Bound::Share(1.0));
         if is_whole || span.first_tick >= end_tick || (span.first > 0 && span.first >= image.tape.events) {
-            return Held::Behind;
+            return RangeStatus::AfterEnd;
         }
-        if span.first >= span.end || span.first_tick >= span.end_tick { Held::Reversed } else { Held::Some }
+        if span.first >= span.end || span.first_tick >= span.end_tick {
+            RangeStatus::Empty
+        } else {
+            RangeStatus::Overlaps
+        }
     }
 }
 
-/// A bound as a person writes it.
+/// Formats a bound as it is written on the command line.
 fn shown(bound: Bound) -> String {
     match bound {
         Bound::Time(nanos) => duration(nanos).replace(' ', ""),

@@ -1,6 +1,7 @@
-//! `heaptape realloc`: what resizes cost, and who resizes the same block again and again.
+//! `heaptape realloc`: what reallocations cost, and which call sites reallocate the same block
+//! again and again.
 
-use super::questions::{Answer, Query, Shown, ask, group};
+use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
 use crate::model::resizes::Resizes;
 use crate::text::{Screen, Style, bytes, count, counted, percent};
@@ -16,7 +17,7 @@ struct Row {
     shrunk: u64,
     longest_chain: u64,
     #[serde(flatten)]
-    shown: Shown,
+    site: SiteDescription,
 }
 
 #[derive(Serialize)]
@@ -26,7 +27,7 @@ struct Chain {
 }
 
 #[derive(Serialize)]
-struct ReallocAnswer {
+struct ReallocReport {
     resizes: u64,
     moved: u64,
     copied_bytes: u64,
@@ -35,26 +36,27 @@ struct ReallocAnswer {
     sites: Vec<Row>,
 }
 
-/// `heaptape realloc`.
+/// Runs `heaptape realloc`: prints the report on reallocations.
 ///
 /// # Errors
-/// When nothing can be read, or `out` fails.
+/// Returns an error when a recording cannot be read, when it does not hold what the report needs,
+/// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(query, out, style, true, |image, symbols, progress| {
+    print_reports(query, out, style, true, |image, symbols, progress| {
         let mut model = Resizes::default();
         let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
         model.finish(&outcome.live);
         let rows = model.rows.iter().zip(0u32..);
         let rows =
             rows.map(|(row, site)| (site, [row.resizes, row.moved, row.copied, row.grown, row.shrunk, row.longest]));
-        let groups = group(query, image, symbols, rows);
+        let groups = group_sites(query, image, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {
-            let ([resizes, moved, copied_bytes, grown, shrunk, _], [.., longest_chain]) = (group.values, group.most);
-            Row { resizes, moved, copied_bytes, grown, shrunk, longest_chain, shown: group.shown(image, symbols) }
+            let ([resizes, moved, copied_bytes, grown, shrunk, _], [.., longest_chain]) = (group.values, group.max);
+            Row { resizes, moved, copied_bytes, grown, shrunk, longest_chain, site: group.describe(image, symbols) }
         });
         let sum = |of: fn(&crate::model::resizes::Row) -> u64| model.rows.iter().map(of).fold(0, u64::saturating_add);
         let chains = model.chains.iter().enumerate().filter(|(_, blocks)| **blocks > 0);
-        let answer = ReallocAnswer {
+        let report = ReallocReport {
             resizes: sum(|row| row.resizes),
             moved: sum(|row| row.moved),
             copied_bytes: sum(|row| row.copied),
@@ -62,11 +64,11 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
             chains: chains.map(|(class, &blocks)| Chain { resizes_from: 1 << class, blocks }).collect(),
             sites: sites.collect(),
         };
-        Ok((answer, outcome.missing))
+        Ok((report, outcome.missing))
     })
 }
 
-impl Answer for ReallocAnswer {
+impl Report for ReallocReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         screen.line(&format!(
             "{}; {} moved the block ({}) and copied {}",
@@ -89,7 +91,7 @@ impl Answer for ReallocAnswer {
             .map(|row| {
                 let moved = percent(row.moved, row.resizes);
                 let (copied, longest) = (bytes(row.copied_bytes), count(row.longest_chain));
-                vec![count(row.resizes), moved, copied, longest, row.shown.place.clone()]
+                vec![count(row.resizes), moved, copied, longest, row.site.label.clone()]
             })
             .collect();
         screen.table(&["resizes", "moved", "copied", "longest chain", "site"], &rows)

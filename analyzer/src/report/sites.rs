@@ -1,7 +1,7 @@
-//! `heaptape sites`: where memory is allocated, how much, and how much of it is gone.
+//! `heaptape sites`: which call sites allocate how much, and how much of it is freed.
 
-use super::questions::{Answer, Query, Shown, ask, group};
-use super::sums::{of_asked, sums};
+use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
+use super::sums::{filtered_sums, sums};
 use super::{Error, Outcome};
 use crate::text::{Screen, Style, bytes, count};
 use serde::Serialize;
@@ -16,31 +16,33 @@ struct Row {
     live_blocks: u64,
     live_bytes: u64,
     #[serde(flatten)]
-    shown: Shown,
+    site: SiteDescription,
 }
 
 #[derive(Serialize)]
-struct SitesAnswer {
+struct SitesReport {
     stacks: u64,
     sites: Vec<Row>,
 }
 
-/// `heaptape sites`. In a range: what was allocated in it, and how much of that was freed in it.
+/// Runs `heaptape sites`. With a time range, it reports what was allocated in the range, and how
+/// much of that was freed in it.
 ///
 /// # Errors
-/// When nothing can be read, or `out` fails.
+/// Returns an error when a recording cannot be read, when it does not hold what the report needs,
+/// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(query, out, style, !query.is_all(), |image, symbols, progress| {
+    print_reports(query, out, style, !query.is_all(), |image, symbols, progress| {
         let sums = match query.is_all() {
             true => {
                 let sums = sums(image, progress);
                 sums.needs_frees(image)?;
                 sums
             }
-            false => of_asked(image, query, symbols, progress),
+            false => filtered_sums(image, query, symbols, progress),
         };
         let rows = sums.sites.iter().map(|row| (row.site, [row.bytes, row.allocs, row.frees, row.freed_bytes]));
-        let groups = group(query, image, symbols, rows);
+        let groups = group_sites(query, image, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {
             let [bytes, allocs, frees, freed_bytes] = group.values;
             Row {
@@ -50,14 +52,14 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 freed_bytes,
                 live_blocks: allocs.saturating_sub(frees),
                 live_bytes: bytes.saturating_sub(freed_bytes),
-                shown: group.shown(image, symbols),
+                site: group.describe(image, symbols),
             }
         });
-        Ok((SitesAnswer { sites: sites.collect(), stacks: sums.sites.len() as u64 }, sums.missing))
+        Ok((SitesReport { sites: sites.collect(), stacks: sums.sites.len() as u64 }, sums.missing))
     })
 }
 
-impl Answer for SitesAnswer {
+impl Report for SitesReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         screen.line(&format!("{} stacks allocated; by the innermost frames of the program:", count(self.stacks)))?;
         let rows: Vec<Vec<String>> = self
@@ -65,7 +67,7 @@ impl Answer for SitesAnswer {
             .iter()
             .map(|row| {
                 let live = bytes(row.live_bytes);
-                vec![bytes(row.bytes), count(row.allocs), count(row.frees), live, row.shown.place.clone()]
+                vec![bytes(row.bytes), count(row.allocs), count(row.frees), live, row.site.label.clone()]
             })
             .collect();
         screen.table(&["allocated", "allocations", "frees", "live", "site"], &rows)

@@ -1,6 +1,6 @@
 //! `heaptape sizes`: how large blocks are, and what rounding costs.
 
-use super::questions::{Answer, Query, ask};
+use super::query::{Query, Report, print_reports};
 use super::{Error, Outcome};
 use crate::charts;
 use crate::model::sizes::{self, Sizes};
@@ -20,7 +20,7 @@ struct Row {
 }
 
 #[derive(Serialize)]
-struct SizesAnswer {
+struct SizesReport {
     allocs: u64,
     bytes: u64,
     rounding_bytes: u64,
@@ -28,17 +28,19 @@ struct SizesAnswer {
     common: Vec<Row>,
 }
 
+/// Returns the JSON row of a size class from `from` to `to` bytes.
 fn row(row: &sizes::Row, (from, to): (u64, u64)) -> Row {
     let &sizes::Row { allocs, bytes, live_blocks, live_bytes, waste } = row;
     Row { from, to, allocs, bytes, live_blocks, live_bytes, rounding_bytes: waste }
 }
 
-/// `heaptape sizes`.
+/// Runs `heaptape sizes`: prints the report on sizes.
 ///
 /// # Errors
-/// When nothing can be read, or `out` fails.
+/// Returns an error when a recording cannot be read, when it does not hold what the report needs,
+/// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(query, out, style, true, |image, symbols, progress| {
+    print_reports(query, out, style, true, |image, symbols, progress| {
         let mut model = Sizes::default();
         let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
         let classes = model.classes.iter().enumerate().filter(|(_, row)| row.allocs > 0);
@@ -52,11 +54,11 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         common.truncate(query.top);
         let sum = |of: fn(&Row) -> u64| classes.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)));
         let (allocs, bytes, rounding_bytes) = (sum(|r| r.allocs), sum(|r| r.bytes), sum(|r| r.rounding_bytes));
-        Ok((SizesAnswer { allocs, bytes, rounding_bytes, classes, common }, outcome.missing))
+        Ok((SizesReport { allocs, bytes, rounding_bytes, classes, common }, outcome.missing))
     })
 }
 
-impl Answer for SizesAnswer {
+impl Report for SizesReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let waste = bytes(self.rounding_bytes);
         screen.line(&format!(
@@ -74,7 +76,7 @@ impl Answer for SizesAnswer {
         };
         let head = ["size", "allocations", "share", "bytes", "live", ""];
         screen.table(&head, &self.classes.iter().map(cells).collect::<Vec<_>>())?;
-        screen.line("commonest exact sizes")?;
+        screen.line("most common exact sizes")?;
         screen.table(&head, &self.common.iter().map(cells).collect::<Vec<_>>())
     }
 }

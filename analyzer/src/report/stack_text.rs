@@ -1,5 +1,5 @@
-//! A stack as lines of text: from the frame that is blamed outwards, with an interpreter's own
-//! frames folded.
+//! Call stacks as lines of text, from the blamed frame outwards. An interpreter's own frames are
+//! folded.
 
 use super::frames::{frame_line, frames_of};
 use crate::program_frames::{Role, blamed};
@@ -7,23 +7,25 @@ use crate::stacks::Stacks;
 use crate::symbols::{Frame, Symbolizer};
 use crate::text::counted;
 
-/// Frames of scripts that are kept beyond the number asked for, as a multiple of it.
+/// Maximum number of script frames that are kept beyond the requested number of frames, as a
+/// multiple of it.
 const SCRIPT_FRAMES: usize = 4;
 
 /// One line of a stack.
 struct Line {
     text: String,
-    /// How many frames it stands for.
+    /// Number of frames that the line represents.
     frames: usize,
-    /// Whether it is a function of a script that an interpreter runs.
+    /// Whether the frame is a function of a script that an interpreter runs.
     script: bool,
 }
 
-/// A stack for text reports: at most `count` frames from the one that is blamed on, and how many
-/// outer ones follow. `usize::MAX`: every frame, wrappers and the interpreter's own among them.
+/// Formats a stack for text reports. Returns at most `count` frames from the blamed frame outwards,
+/// and the number of further outer frames. With `usize::MAX`, all frames are returned, including
+/// those of allocator wrappers and of interpreters.
 ///
-/// Runs of an interpreter's own frames are one line. Functions of scripts are kept where others are
-/// left out. A line that would hide a single frame shows it.
+/// Runs of an interpreter's own frames become one line. Functions of scripts are kept where other
+/// frames are left out. A line that would hide a single frame shows it.
 pub fn text_stack(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, count: usize) -> (Vec<String>, usize) {
     let frames = frames_of(symbols, stacks, site);
     if count == usize::MAX && !frames.is_empty() {
@@ -37,7 +39,8 @@ pub fn text_stack(symbols: &mut Symbolizer, stacks: &Stacks, site: u32, count: u
     shortened(folded(&frames[first..=last]), count)
 }
 
-/// Lines of frames; runs of an interpreter's own frames become one where the program has frames.
+/// Returns the lines of frames. Runs of an interpreter's own frames become one line if the program
+/// has frames of its own.
 fn folded(frames: &[Frame]) -> Vec<Line> {
     let interpreter = |frame: &Frame| match frame.role {
         Role::Interpreter(name) => Some(name),
@@ -59,15 +62,15 @@ fn folded(frames: &[Frame]) -> Vec<Line> {
             })),
         }
     }
-    // Where nothing is interpreted, what has no module is generated code of the program itself.
+    // Without an interpreter, a frame without a module is generated code of the program itself.
     if !frames.iter().any(|frame| interpreter(frame).is_some()) {
         lines.iter_mut().for_each(|line| line.script = false);
     }
     lines
 }
 
-/// At most `count` frames and the functions of scripts among the others; how many frames at the end
-/// are left out.
+/// Keeps at most `count` frames and the script functions among the others. Returns the lines and
+/// the number of outer frames that are left out.
 fn shortened(lines: Vec<Line>, count: usize) -> (Vec<String>, usize) {
     let (mut frames, mut scripts) = (0, 0);
     let kept: Vec<bool> = lines
@@ -82,15 +85,15 @@ fn shortened(lines: Vec<Line>, count: usize) -> (Vec<String>, usize) {
         })
         .collect();
     let mut shown = Vec::new();
-    let mut at = 0;
+    let mut position = 0;
     for run in kept.chunk_by(|a, b| a == b) {
-        let own = &lines[at..at + run.len()];
-        at += run.len();
+        let own = &lines[position..position + run.len()];
+        position += run.len();
         let hidden: usize = own.iter().map(|line| line.frames).sum();
         match own {
             own if run[0] => shown.extend(own.iter().map(|line| line.text.clone())),
             [one] => shown.push(one.text.clone()),
-            _ if at == lines.len() => return (shown, hidden),
+            _ if position == lines.len() => return (shown, hidden),
             _ => shown.push(format!("… {}", counted(hidden as u64, "frame"))),
         }
     }
@@ -144,7 +147,7 @@ mod tests {
             ]
         );
         assert_eq!(more, 0);
-        // Of an interpreter alone nothing is folded: it is the program.
+        // In a stack of interpreter frames alone nothing is folded: the interpreter is the program.
         assert_eq!(shown(&[("a", C), ("b", C), ("c", C)], 8).0.len(), 3);
     }
 }

@@ -1,10 +1,9 @@
-//! The summary: what a run did with its heap, on one screen. `heaptape record` prints it, and
-//! `heaptape report`.
+//! The summary of a run on one screen, printed by `heaptape record` and `heaptape report`.
 
-use super::frames::{Lines, Place, place, place_line};
-use super::questions::Query;
-use super::sums::{Sums, sums, sums_of_new};
-use super::{Error, Outcome, hints, json, say_lines, say_missing, say_own_malloc};
+use super::frames::{CallSite, SourceLines, call_site, call_site_line};
+use super::query::Query;
+use super::sums::{Sums, sums, sums_of_new_process};
+use super::{Error, Outcome, hints, json, print_lines, print_missing, print_own_malloc};
 use crate::load::{Image, Recording};
 use crate::missing::{self, Missing};
 use crate::processes::{ProcessFilter, folded_line};
@@ -17,24 +16,24 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Rows of each ranking.
-const ROWS: usize = 5;
-/// Sites of a ranking that are named and grouped when nobody may be kept waiting: 20,000 take 30
-/// ms.
-const QUICK: usize = 20_000;
-/// Processes listed one by one.
-const PROCESSES: usize = 8;
-/// Notes about names that are printed.
-const NOTES: usize = 3;
-/// Frames of the program by which sites are grouped.
+/// Maximum number of rows of each ranking.
+const MAX_ROWS: usize = 5;
+/// Maximum number of sites of a ranking that are named and grouped after a recording, when the user
+/// waits for the prompt: 20,000 take 30 ms.
+const MAX_QUICK_SITES: usize = 20_000;
+/// Maximum number of processes that are listed one by one.
+const MAX_PROCESSES: usize = 8;
+/// Maximum number of notes that are printed.
+const MAX_NOTES: usize = 3;
+/// Number of innermost program frames by which sites are grouped.
 const FRAMES: usize = 3;
 
-/// One process image in `--json`. Names are stable; fields are only ever added.
+/// A process in JSON. Names are stable, and fields are only ever added.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Process {
-    /// Process id.
+    /// Id of the process.
     pub pid: u32,
-    /// Parent's process id.
+    /// Process id of the parent.
     pub ppid: u32,
     /// Path of the executable.
     pub exe: String,
@@ -42,67 +41,70 @@ pub struct Process {
     pub folder: String,
     /// `start`, `fork`, `exec` or `attach`.
     pub origin: String,
-    /// Folder of the image that it was forked or exec'd from.
+    /// Folder of the process that it was forked or executed from.
     pub parent: Option<String>,
-    /// Whether nothing is missing.
+    /// Whether nothing is missing from the recording of the process.
     pub complete: bool,
-    /// How it ended.
+    /// How the process ended, if that was recorded.
     pub exit: Option<Exit>,
-    /// Nanoseconds from attach to the last thing known.
+    /// Nanoseconds from the attachment to the last recorded event or state.
     pub duration_ns: u64,
-    /// Nanoseconds that the process had run before: its earlier part is in another recording, or in
-    /// none.
+    /// Nanoseconds that the process had run before this recording. That time is in another
+    /// recording, or not recorded.
     pub earlier_ns: u64,
-    /// Whether the program has a `malloc` of its own, so that only what that passes on is recorded.
+    /// Whether the program has its own `malloc`, so that only what it passes on is recorded.
     pub own_malloc: bool,
-    /// The numbers.
+    /// Event counts and heap sizes.
     #[serde(flatten)]
     pub numbers: Numbers,
-    /// What is missing, in words.
+    /// What is missing, as sentences.
     pub missing: Vec<String>,
-    /// Whether `lost_events` are all that are lost: nothing is missing of which it is not known how
-    /// many events are in it.
+    /// Whether `lost_events` counts all lost events: nothing is missing whose number of events is
+    /// unknown.
     pub lost_is_exact: bool,
 }
 
-/// The numbers of a process, and of all together.
+/// Event counts and heap sizes of a process, or of all processes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Numbers {
-    /// Allocations.
+    /// Number of recorded allocations.
     pub allocs: u64,
-    /// Resizes.
+    /// Number of recorded reallocations.
     pub resizes: u64,
-    /// Frees.
+    /// Number of recorded frees.
     pub frees: u64,
-    /// Requested bytes of allocations and new bytes of resizes.
+    /// Requested bytes of allocations, and new bytes of reallocations.
     pub bytes_allocated: u64,
-    /// Own blocks live at the end.
+    /// Number of the process's own blocks that are live at the end.
     pub live_blocks: u64,
-    /// Their bytes.
+    /// Number of bytes in `live_blocks`.
     pub live_bytes: u64,
-    /// The most live bytes; in the totals, of any one process.
+    /// Peak of the live bytes; in the totals, the largest peak of any process.
     pub peak_bytes: u64,
-    /// The most live blocks; likewise.
+    /// Peak number of live blocks; in the totals, the largest peak of any process.
     pub peak_blocks: u64,
-    /// Events that happened: recorded, lost and sampled out together.
+    /// Number of events that happened: recorded, lost and sampled out together.
     pub emitted_events: u64,
-    /// Events that are recorded and can be read.
+    /// Number of events that are recorded and can be read.
     pub recorded_events: u64,
-    /// Events that found no room or cannot be read; more may be, unless nothing else is missing.
+    /// Number of events that were dropped or cannot be read. It is a lower bound if something else
+    /// is missing.
     pub lost_events: u64,
-    /// Events passed over by sampling.
+    /// Number of events that sampling skipped.
     pub sampled_out_events: u64,
-    /// Blocks got from the parent by fork and not freed.
+    /// Number of blocks inherited from the parent by fork and not freed.
     pub inherited_blocks: u64,
-    /// Their bytes.
+    /// Number of bytes in `inherited_blocks`.
     pub inherited_bytes: u64,
-    /// Frees and resizes of unknown addresses.
+    /// Number of frees and reallocations of unknown addresses.
     pub unknown_frees: u64,
-    /// Frees that were not seen, known because their address was allocated again.
+    /// Number of frees that were not recorded, and are known because their address was allocated
+    /// again.
     pub implied_frees: u64,
 }
 
 impl Numbers {
+    /// Adds the numbers of another process.
     pub(crate) fn add(&mut self, other: &Numbers) {
         let Numbers {
             allocs, resizes, frees, bytes_allocated, live_blocks, live_bytes, peak_bytes, peak_blocks, ..
@@ -126,50 +128,52 @@ impl Numbers {
     }
 }
 
-/// A row of a ranking.
+/// A row of a ranking: a call site with its blocks.
 #[derive(Clone, Debug, Serialize)]
-pub struct Top {
-    /// The innermost frames of the program, innermost first.
+pub struct RankedSite {
+    /// Names of the innermost program frames, innermost first.
     pub functions: Vec<String>,
-    /// The first of them with its line, and its callers, as text reports show it.
-    pub place: String,
-    /// Blocks: live, live at the peak, or allocated.
+    /// The innermost frame with its line, and its callers, as text reports show it.
+    #[serde(rename = "place")]
+    pub call_site: String,
+    /// Number of blocks: live at the end, live at the peak, or allocated.
     pub blocks: u64,
-    /// Their bytes.
+    /// Number of bytes in these blocks.
     pub bytes: u64,
 }
 
-/// The three rankings.
+/// The three rankings of call sites.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Tops {
-    /// Most bytes live at the end.
-    pub live: Vec<Top>,
-    /// Most bytes live at the peak (of each process).
-    pub peak: Vec<Top>,
-    /// Most allocations.
-    pub allocs: Vec<Top>,
+pub struct Rankings {
+    /// By bytes that are live at the end.
+    pub live: Vec<RankedSite>,
+    /// By bytes that are live at the peak of each process.
+    pub peak: Vec<RankedSite>,
+    /// By number of allocations.
+    pub allocs: Vec<RankedSite>,
 }
 
-/// What `report --json` prints.
+/// The JSON of `heaptape report`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
-    /// Every process image.
+    /// All processes of the recordings.
     pub processes: Vec<Process>,
-    /// All together.
+    /// Numbers of all processes together.
     pub totals: Numbers,
     /// The command line that was recorded.
     pub command: Vec<String>,
     /// Processes of the tree that could not be recorded.
     pub not_traced: Vec<NotTraced>,
-    /// What is missing of the recordings as a whole.
+    /// What is missing from the recordings as a whole, as sentences.
     pub missing: Vec<String>,
-    /// Files that were needed for names and are not there, or not what they were.
+    /// Messages on files that are needed for names and are missing or changed.
     pub notes: Vec<String>,
-    /// The rankings.
-    pub top: Tops,
+    /// The rankings of call sites.
+    pub top: Rankings,
 }
 
 impl Summary {
+    /// Returns the outcome of the report.
     fn outcome(&self) -> Outcome {
         if self.processes.is_empty() {
             return Outcome::NoAnswer;
@@ -179,6 +183,7 @@ impl Summary {
     }
 }
 
+/// Returns the JSON of a process.
 pub(crate) fn process(image: &Image, sums: &Sums) -> Process {
     let Accounting { emitted, recorded, lost, sampled_out } = sums.accounting.all();
     let totals = &sums.totals;
@@ -222,51 +227,66 @@ pub(crate) fn process(image: &Image, sums: &Sums) -> Process {
     }
 }
 
-/// What a site counts for in a ranking: blocks, bytes, and what it is ranked by.
-type Weigh = fn(&SiteSums) -> (u64, u64, u64);
+/// What a site contributes to a ranking.
+struct Weight {
+    blocks: u64,
+    bytes: u64,
+    /// The value that sites are ranked by.
+    rank: u64,
+}
 
-fn live(row: &SiteSums) -> (u64, u64, u64) {
+/// Returns what a site contributes to a ranking.
+type Weigh = fn(&SiteSums) -> Weight;
+
+fn live(row: &SiteSums) -> Weight {
     let bytes = row.bytes.saturating_sub(row.freed_bytes);
-    (row.allocs.saturating_sub(row.frees), bytes, bytes)
+    Weight { blocks: row.allocs.saturating_sub(row.frees), bytes, rank: bytes }
 }
 
-fn at_peak(row: &SiteSums) -> (u64, u64, u64) {
-    (row.peak_blocks, row.peak_bytes, row.peak_bytes)
+fn at_peak(row: &SiteSums) -> Weight {
+    Weight { blocks: row.peak_blocks, bytes: row.peak_bytes, rank: row.peak_bytes }
 }
 
-fn allocated(row: &SiteSums) -> (u64, u64, u64) {
-    (row.allocs, row.bytes, row.allocs)
+fn allocated(row: &SiteSums) -> Weight {
+    Weight { blocks: row.allocs, bytes: row.bytes, rank: row.allocs }
 }
 
-fn ranking(images: &[(&Image, &Sums)], symbols: &mut Symbolizer, weigh: Weigh) -> Vec<Top> {
+/// Returns the call sites with the highest ranks, grouped by their innermost program frames.
+fn ranking(images: &[(&Image, &Sums)], symbols: &mut Symbolizer, weigh: Weigh) -> Vec<RankedSite> {
     struct Group {
-        place: Place,
-        lines: Lines,
+        call_site: CallSite,
+        lines: SourceLines,
         blocks: u64,
         bytes: u64,
         rank: u64,
     }
     let mut rows: Vec<(u64, usize, &SiteSums)> = Vec::new();
     for (number, (_, sums)) in images.iter().enumerate() {
-        rows.extend(sums.sites.iter().map(|row| (weigh(row).2, number, row)).filter(|row| row.0 > 0));
+        rows.extend(sums.sites.iter().map(|row| (weigh(row).rank, number, row)).filter(|row| row.0 > 0));
     }
-    if symbols.detail() == Detail::Quick && rows.len() > QUICK {
-        rows.select_nth_unstable_by_key(QUICK, |row| std::cmp::Reverse(row.0));
-        rows.truncate(QUICK);
+    if symbols.detail() == Detail::Quick && rows.len() > MAX_QUICK_SITES {
+        rows.select_nth_unstable_by_key(MAX_QUICK_SITES, |row| std::cmp::Reverse(row.0));
+        rows.truncate(MAX_QUICK_SITES);
     }
     rows.sort_by_key(|&(rank, number, row)| (std::cmp::Reverse(rank), number, row.site));
     let mut groups: Vec<Group> = Vec::new();
     let mut known: FxHashMap<Vec<String>, usize> = FxHashMap::default();
     for (rank, number, row) in rows {
         let image = images[number].0;
-        let place = place(symbols, image.stacks(), row.site, FRAMES);
-        let (blocks, bytes, _) = weigh(row);
-        let at = *known.entry(place.names.clone()).or_insert_with(|| {
-            groups.push(Group { place: place.clone(), lines: Lines::default(), blocks: 0, bytes: 0, rank: 0 });
+        let call_site = call_site(symbols, image.stacks(), row.site, FRAMES);
+        let Weight { blocks, bytes, .. } = weigh(row);
+        let index = *known.entry(call_site.names.clone()).or_insert_with(|| {
+            groups.push(Group {
+                call_site: call_site.clone(),
+                lines: SourceLines::default(),
+                blocks: 0,
+                bytes: 0,
+                rank: 0,
+            });
             groups.len() - 1
         });
-        let group = &mut groups[at];
-        group.lines.add(&place.frame);
+        let group = &mut groups[index];
+        group.lines.add(&call_site.frame);
         group.blocks += blocks;
         group.bytes = group.bytes.saturating_add(bytes);
         group.rank = group.rank.saturating_add(rank);
@@ -274,17 +294,17 @@ fn ranking(images: &[(&Image, &Sums)], symbols: &mut Symbolizer, weigh: Weigh) -
     groups.sort_by_key(|group| std::cmp::Reverse(group.rank));
     groups
         .into_iter()
-        .take(ROWS)
-        .map(|group| Top {
-            place: place_line(&group.place, &group.lines),
-            functions: group.place.names,
+        .take(MAX_ROWS)
+        .map(|group| RankedSite {
+            call_site: call_site_line(&group.call_site, &group.lines),
+            functions: group.call_site.names,
             blocks: group.blocks,
             bytes: group.bytes,
         })
         .collect()
 }
 
-/// Makes the summary of recordings, with what names their frames.
+/// Returns the summary of recordings. `symbols` names their frames.
 pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &Progress) -> Summary {
     let mut summary = Summary::default();
     let mut all: Vec<(&Image, Sums)> = Vec::new();
@@ -294,7 +314,7 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
             summary.not_traced.extend(about.not_traced.iter().cloned());
         }
         summary.missing.extend(recording.missing.iter().map(ToString::to_string));
-        let sums = if symbols.detail() == Detail::Quick { sums_of_new } else { sums };
+        let sums = if symbols.detail() == Detail::Quick { sums_of_new_process } else { sums };
         all.extend(recording.images.iter().map(|image| (image, sums(image, progress))));
     }
     for (image, sums) in &all {
@@ -303,26 +323,27 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
         summary.processes.push(process);
     }
     let images: Vec<(&Image, &Sums)> = all.iter().map(|(image, sums)| (*image, sums)).collect();
-    summary.top = Tops {
+    summary.top = Rankings {
         live: ranking(&images, &mut symbols, live),
         peak: ranking(&images, &mut symbols, at_peak),
         allocs: ranking(&images, &mut symbols, allocated),
     };
     summary.notes = recordings.iter().filter_map(Recording::crash_note).collect();
-    summary.notes.extend(all.iter().find_map(|(image, sums)| hints::of(image, &sums.sites, &mut symbols)));
+    summary.notes.extend(all.iter().find_map(|(image, sums)| hints::find(image, &sums.sites, &mut symbols)));
     summary.notes.extend(symbols.take_notes());
     summary
 }
 
-/// `heaptape report`.
+/// Runs `heaptape report`: prints the summary.
 ///
 /// # Errors
-/// When nothing can be read, or `out` fails.
+/// Returns an error when a recording cannot be read, when no selected process is in it, or when
+/// `out` fails.
 pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let mut recordings = query.open()?;
     let processes = &query.processes;
     let mut note = None;
-    // A recording without any process says why, on the same screen.
+    // For a recording without processes, the summary shows why.
     if !processes.is_all() {
         note = processes.note(&processes.select(&recordings).map_err(Error::Unanswerable)?);
         recordings.iter_mut().for_each(|recording| recording.images.retain(|image| processes.matches(image)));
@@ -340,38 +361,41 @@ pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcom
     Ok(summary.outcome())
 }
 
-/// What `heaptape record` prints at the end: the same, without anything that takes long.
+/// Prints the summary at the end of `heaptape record`, without anything that takes long.
 ///
 /// # Errors
-/// When `out` fails.
+/// Returns an error when `out` fails.
 pub fn after_record(recording: &[Recording; 1], out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let summary = summarize(recording, Symbolizer::new(Detail::Quick), &Progress::new("reading events"));
     print(&summary, recording, &ProcessFilter::default(), &mut Screen::new(out, style))?;
     Ok(summary.outcome())
 }
 
+/// Describes how a process ended.
 pub(crate) fn ending(process: &Process) -> String {
     match process.exit {
         Some(Exit::Code(code)) => format!("exit {code}"),
         Some(Exit::Signal(signal)) => format!("ended by signal {signal}"),
-        Some(Exit::Exec) => "went on with another program".into(),
+        Some(Exit::Exec) => "replaced by another program".into(),
         Some(Exit::Running) => "still running when the recording ended".into(),
-        Some(Exit::Unknown) => "ended, how is not known".into(),
-        // A trace or a profile that was sent says nothing about the end of its program.
-        None if process.origin == STREAM && process.complete => "sent whole".into(),
+        Some(Exit::Unknown) => "ended in an unknown way".into(),
+        // A trace or profile that was sent to a daemon does not contain the end of its program.
+        None if process.origin == STREAM && process.complete => "sent completely".into(),
         None if process.origin == STREAM => "sent in part".into(),
         None => "end not recorded".into(),
     }
 }
 
+/// Returns the short name of a process.
 fn name(process: &Process) -> &str {
     let exe = process.exe.rsplit('/').next().unwrap_or_default();
     if exe.is_empty() { &process.folder } else { exe }
 }
 
-/// What was recorded: the command line, or an epoch's folder, since a daemon runs no command.
+/// Returns what was recorded: the command line, or the folder of an epoch, because a daemon runs no
+/// command.
 fn subject(summary: &Summary, recordings: &[Recording]) -> String {
-    const MOST: usize = 3;
+    const MAX_NAMES: usize = 3;
     if !summary.command.is_empty() {
         return summary.command.join(" ");
     }
@@ -379,13 +403,14 @@ fn subject(summary: &Summary, recordings: &[Recording]) -> String {
         let name = recording.path.file_name().unwrap_or(recording.path.as_os_str());
         name.to_string_lossy().into_owned()
     };
-    let mut names: Vec<String> = recordings.iter().take(MOST).map(name).collect();
-    if recordings.len() > MOST {
-        names.push(format!("{} more", recordings.len() - MOST));
+    let mut names: Vec<String> = recordings.iter().take(MAX_NAMES).map(name).collect();
+    if recordings.len() > MAX_NAMES {
+        names.push(format!("{} more", recordings.len() - MAX_NAMES));
     }
     names.join(", ")
 }
 
+/// Prints the summary as text.
 fn print(summary: &Summary, recordings: &[Recording], query: &ProcessFilter, screen: &mut Screen) -> io::Result<()> {
     match &summary.processes[..] {
         [] => screen.heading("no process was recorded")?,
@@ -397,7 +422,7 @@ fn print(summary: &Summary, recordings: &[Recording], query: &ProcessFilter, scr
             screen.heading(&head)?;
         }
         processes => {
-            let number = counted(processes.len() as u64, "process image");
+            let number = counted(processes.len() as u64, "process");
             screen.heading(&format!("{number} of {}", subject(summary, recordings)))?;
             processes_table(processes, recordings, query, screen)?;
         }
@@ -411,17 +436,17 @@ fn print(summary: &Summary, recordings: &[Recording], query: &ProcessFilter, scr
         screen.warning(&format!("! {name} (pid {}) was not recorded: {}", process.pid, process.why))?;
     }
     let own_malloc = summary.processes.iter().filter(|process| process.own_malloc);
-    say_own_malloc(screen, own_malloc.map(|process| (name(process), process.pid)))?;
+    print_own_malloc(screen, own_malloc.map(|process| (name(process), process.pid)))?;
     for recording in recordings {
         let several = if recordings.len() > 1 { format!("{}: ", recording.path.display()) } else { String::new() };
         let known = |one: &&Missing| **one != Missing::NoProcess || recordings.len() > 1;
-        say_missing(screen, &several, &recording.missing.iter().filter(known).cloned().collect::<Vec<_>>())?;
+        print_missing(screen, &several, &recording.missing.iter().filter(known).cloned().collect::<Vec<_>>())?;
     }
     for process in &summary.processes {
         let of = if summary.processes.len() > 1 { format!("{}: ", process.folder) } else { String::new() };
-        say_lines(screen, &of, &process.missing)?;
+        print_lines(screen, &of, &process.missing)?;
     }
-    for note in summary.notes.iter().take(NOTES) {
+    for note in summary.notes.iter().take(MAX_NOTES) {
         screen.line(&format!("note: {note}"))?;
     }
     if let [recording] = recordings
@@ -434,7 +459,7 @@ fn print(summary: &Summary, recordings: &[Recording], query: &ProcessFilter, scr
     Ok(())
 }
 
-/// How long a process ran, and how much of that is recorded.
+/// Describes how long a process ran, and how much of that time is recorded.
 fn lifetime(process: &Process) -> String {
     match process.earlier_ns {
         0 => duration(process.duration_ns),
@@ -446,12 +471,13 @@ fn lifetime(process: &Process) -> String {
     }
 }
 
+/// Prints the event counts and heap sizes of all processes together.
 fn numbers(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
     let n = &summary.totals;
     let is_exact = summary.missing.is_empty() && summary.processes.iter().all(|process| process.lost_is_exact);
     let lost = match (n.lost_events, is_exact) {
         (0, true) => "none lost".to_string(),
-        (0, false) => "how many are lost is not known".to_string(),
+        (0, false) => "an unknown number lost".to_string(),
         (lost, true) => format!("{} LOST", count(lost)),
         (lost, false) => format!("at least {} LOST", count(lost)),
     };
@@ -477,14 +503,14 @@ fn numbers(summary: &Summary, screen: &mut Screen) -> io::Result<()> {
     screen.line(&left)?;
     if n.sampled_out_events > 0 {
         screen.line(&format!(
-            "sampled    {} events were passed over: bytes are estimates",
+            "sampled    {} events were sampled out: bytes are estimates",
             count(n.sampled_out_events)
         ))?;
     }
     Ok(())
 }
 
-/// A number of lost events, which may be too small.
+/// Formats a number of lost events, which may be a lower bound.
 fn lost(events: u64, is_exact: bool) -> String {
     match (events, is_exact) {
         (0, false) => "?".to_string(),
@@ -493,6 +519,7 @@ fn lost(events: u64, is_exact: bool) -> String {
     }
 }
 
+/// Prints the table of processes.
 fn processes_table(
     processes: &[Process],
     recordings: &[Recording],
@@ -505,7 +532,7 @@ fn processes_table(
     let pairs = processes.iter().zip(images).filter(|(_, image)| is_listed(image));
     let mut order: Vec<&Process> = pairs.map(|(process, _)| process).collect();
     order.sort_by_key(|process| std::cmp::Reverse(process.numbers.recorded_events));
-    let rows_shown = if query.all { usize::MAX } else { PROCESSES };
+    let rows_shown = if query.all { usize::MAX } else { MAX_PROCESSES };
     let rows: Vec<Vec<String>> = order
         .iter()
         .take(rows_shown)
@@ -532,7 +559,8 @@ fn processes_table(
     Ok(())
 }
 
-fn rankings(top: &Tops, screen: &mut Screen) -> io::Result<()> {
+/// Prints the tables of the rankings.
+fn rankings(top: &Rankings, screen: &mut Screen) -> io::Result<()> {
     let lists = [
         ("live at the end", "blocks", &top.live),
         ("live at the peak", "blocks", &top.peak),
@@ -543,7 +571,7 @@ fn rankings(top: &Tops, screen: &mut Screen) -> io::Result<()> {
             continue;
         }
         let rows: Vec<Vec<String>> =
-            rows.iter().map(|row| vec![bytes(row.bytes), count(row.blocks), row.place.clone()]).collect();
+            rows.iter().map(|row| vec![bytes(row.bytes), count(row.blocks), row.call_site.clone()]).collect();
         screen.table(&["bytes", blocks, heading], &rows)?;
     }
     Ok(())

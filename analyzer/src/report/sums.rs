@@ -1,8 +1,8 @@
-//! Totals and sums by site of an image, the cheapest way that gives them: the tape's own summary, a
-//! profile's, or a replay.
+//! Totals and sums by site of a process, by the cheapest means: the summary of the tape, that of a
+//! profile, or a replay.
 
 use super::Error;
-use super::questions::Query;
+use super::query::Query;
 use crate::event::{Range, Span};
 use crate::load::{Accounting, Image, StartPoint};
 use crate::missing::Missing;
@@ -14,75 +14,78 @@ use crate::replay::{self, replay_from};
 use crate::symbols::Symbolizer;
 use heaptape_formats::tape::{self, Inherited, SiteSums};
 
-/// What most reports begin with.
+/// Totals and sums by site, from which most reports begin.
 #[derive(Clone, Debug, Default)]
 pub struct Sums {
-    /// Totals of the image.
+    /// Totals of the process.
     pub totals: tape::Totals,
-    /// A row for each site with allocations.
+    /// One row for each site with allocations.
     pub sites: Vec<SiteSums>,
-    /// Whether the peak is known (a profile knows none).
+    /// Whether the peak is known, which is not the case for profiles.
     pub has_peak: bool,
-    /// What is missing: of the image, and what was found on the way.
+    /// What is missing: of the process, and what was found missing during the replay.
     pub missing: Vec<Missing>,
-    /// What became of its events: of the whole image, also where the sums are of a part of it.
+    /// The accounting of all events of the process, also where the sums are those of a time range.
     pub accounting: Accounting,
 }
 
 impl Sums {
-    /// Whether they say what was freed.
+    /// Checks that the sums count frees.
     ///
     /// # Errors
-    /// When they hold only bytes that were alive at the peak and at some other moment, as Massif's
-    /// do.
+    /// Returns [`Error::Unanswerable`] when the sums hold only the live bytes at the peak and at
+    /// other points in time, as Massif's do.
     pub(super) fn needs_frees(&self, image: &Image) -> Result<(), Error> {
         if self.totals.allocs > 0 || self.sites.iter().all(|row| row.peak_bytes == 0) {
             return Ok(());
         }
-        let why = "the file counts no allocations: it says what was alive at some moments (peak), not what was freed";
+        let why =
+            "the file counts no allocations: it holds the live bytes at some points in time (peak), not what was freed";
         Err(Error::Unanswerable(format!("{}: {why}", image.path.display())))
     }
 }
 
-/// The sums of a whole image.
+/// Returns the sums of a whole process.
 pub fn sums(image: &Image, progress: &Progress) -> Sums {
     match image.ready_sums() {
-        Some(ready) => of_ready(image, ready, image.unusable_chunks()),
-        None => replayed(image, progress),
+        Some(ready) => from_summary(image, ready, image.unusable_chunks()),
+        None => replayed_sums(image, progress),
     }
 }
 
-/// The same for an image that was written a moment ago: its trace is not read to see whether it is
-/// whole.
-pub fn sums_of_new(image: &Image, progress: &Progress) -> Sums {
+/// Returns the sums of a process that has just been recorded. Unlike [`sums`], this does not read
+/// the trace to check it for damage.
+pub fn sums_of_new_process(image: &Image, progress: &Progress) -> Sums {
     match image.ready_sums() {
-        Some(ready) => of_ready(image, ready, Vec::new()),
-        None => replayed(image, progress),
+        Some(ready) => from_summary(image, ready, Vec::new()),
+        None => replayed_sums(image, progress),
     }
 }
 
-fn of_ready(image: &Image, ready: tape::Summary, damage: Vec<Missing>) -> Sums {
+/// Returns sums from a ready summary.
+fn from_summary(image: &Image, ready: tape::Summary, damage: Vec<Missing>) -> Sums {
     let tape::Summary { totals, sites } = ready;
     let missing = [image.missing.clone(), damage].concat();
     let accounting = Accounting::of(image, &totals, &missing, None);
     Sums { totals, sites, has_peak: image.knows_peak(), missing, accounting }
 }
 
-/// The sums of a whole image by a pass over its events.
-fn replayed(image: &Image, progress: &Progress) -> Sums {
-    let mut sums = within(image, &Range::ALL, progress);
-    // A trace whose stacks are known only from the profile beside it.
+/// Returns the sums of a whole process by a pass over its events.
+fn replayed_sums(image: &Image, progress: &Progress) -> Sums {
+    let mut sums = sums_within(image, &Range::ALL, progress);
+    // The stacks of this trace are known only from the profile beside it.
     if let Some((_, profile)) = &image.sums {
         (sums.sites, sums.has_peak) = (profile.clone(), false);
     }
     sums
 }
 
-/// The sums of a part of an image: what was allocated in it, and how much of that was freed in it.
-pub fn within(image: &Image, range: &Range, progress: &Progress) -> Sums {
+/// Returns the sums of a time range: what was allocated in it, and how much of that was freed in
+/// it.
+pub fn sums_within(image: &Image, range: &Range, progress: &Progress) -> Sums {
     let inherited = if range.is_all() { image.tape.inherited.as_ref() } else { None };
     let span = image.span(range);
-    // Sums since the start go on from the last summary before the end.
+    // Sums since the start continue from the last summary before the end.
     let start = match range {
         Range { from: None, to: Some(_) } => image.start_before_end(span),
         _ => None,
@@ -91,14 +94,17 @@ pub fn within(image: &Image, range: &Range, progress: &Progress) -> Sums {
     by_replay(image, inherited, start.as_ref(), range.is_all(), &mut replay_all)
 }
 
-/// The sums of what was asked about.
-pub(super) fn of_asked(image: &Image, query: &Query, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
+/// Returns the sums of the blocks and the time range of a query.
+pub(super) fn filtered_sums(image: &Image, query: &Query, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
     let span = image.span(&query.range);
     by_replay(image, None, None, false, &mut |models| query.replay(image, span, symbols, progress, models))
 }
 
+/// The models that compute the sums in one pass.
 type Models<'a> = (&'a mut Totals, &'a mut CallSites, &'a mut Peak);
 
+/// Returns the sums that `replay` computes, beginning from the summary of `start`. The accounting
+/// covers recorded events only if `is_whole`.
 fn by_replay(
     image: &Image,
     inherited: Option<&Inherited>,

@@ -1,6 +1,7 @@
-//! `heaptape temporary`: blocks freed with nothing, or little, between.
+//! `heaptape temporary`: blocks that are freed with few or no events between their allocation and
+//! their free.
 
-use super::questions::{Answer, Query, Shown, ask, group};
+use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
 use super::{Error, Outcome};
 use crate::model::temporary::Temporary;
 use crate::text::{Screen, Style, bytes, count, percent};
@@ -14,11 +15,11 @@ struct Row {
     allocs: u64,
     ended_by_resize: u64,
     #[serde(flatten)]
-    shown: Shown,
+    site: SiteDescription,
 }
 
 #[derive(Serialize)]
-struct TemporaryAnswer {
+struct TemporaryReport {
     between: usize,
     allocs: u64,
     temporary: u64,
@@ -26,12 +27,14 @@ struct TemporaryAnswer {
     sites: Vec<Row>,
 }
 
-/// `heaptape temporary`: freed with at most `between` events of the same thread between.
+/// Runs `heaptape temporary`. A block is temporary when it is freed with at most `between` events
+/// of the same thread in between.
 ///
 /// # Errors
-/// When nothing can be read, or `out` fails.
+/// Returns an error when a recording cannot be read, when it does not hold what the report needs,
+/// or when `out` fails.
 pub fn run(query: &Query, between: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(query, out, style, true, |image, symbols, progress| {
+    print_reports(query, out, style, true, |image, symbols, progress| {
         let mut model = Temporary::within(between);
         let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
         let rows = &model.rows;
@@ -40,20 +43,20 @@ pub fn run(query: &Query, between: usize, out: &mut dyn Write, style: Style) -> 
         };
         let (allocs, temporary, bytes) = (sum(|row| row.allocs), sum(|row| row.blocks), sum(|row| row.bytes));
         let rows = rows.iter().zip(0u32..).map(|(row, site)| (site, [row.blocks, row.bytes, row.allocs, row.resized]));
-        let groups = group(query, image, symbols, rows);
+        let groups = group_sites(query, image, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {
             let [temporary, bytes, allocs, ended_by_resize] = group.values;
-            Row { temporary, bytes, allocs, ended_by_resize, shown: group.shown(image, symbols) }
+            Row { temporary, bytes, allocs, ended_by_resize, site: group.describe(image, symbols) }
         });
-        Ok((TemporaryAnswer { between, allocs, temporary, bytes, sites: sites.collect() }, outcome.missing))
+        Ok((TemporaryReport { between, allocs, temporary, bytes, sites: sites.collect() }, outcome.missing))
     })
 }
 
-impl Answer for TemporaryAnswer {
+impl Report for TemporaryReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let between = if self.between == 0 { "nothing".into() } else { format!("at most {} events", self.between) };
         screen.line(&format!(
-            "{} of {} allocations ({}) were freed or resized with {between} of their thread between: {}",
+            "{} of {} allocations ({}) were freed or reallocated with {between} of their thread in between: {}",
             count(self.temporary),
             count(self.allocs),
             percent(self.temporary, self.allocs),
@@ -64,9 +67,9 @@ impl Answer for TemporaryAnswer {
             .iter()
             .map(|row| {
                 let share = percent(row.temporary, row.allocs);
-                vec![count(row.temporary), share, bytes(row.bytes), row.shown.place.clone()]
+                vec![count(row.temporary), share, bytes(row.bytes), row.site.label.clone()]
             })
             .collect();
-        screen.table(&["temporary", "of its own", "bytes", "site"], &rows)
+        screen.table(&["temporary", "share", "bytes", "site"], &rows)
     }
 }

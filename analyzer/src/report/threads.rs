@@ -1,6 +1,6 @@
 //! `heaptape threads`: what each thread allocated and freed.
 
-use super::questions::{Answer, Query, When, ask};
+use super::query::{PointInTime, Query, Report, print_reports};
 use super::{Error, Outcome};
 use crate::load::Accounting;
 use crate::model::threads::Threads;
@@ -24,21 +24,22 @@ struct Row {
     live_bytes: u64,
     emitted_events: Option<u64>,
     lost_events: Option<u64>,
-    first: When,
-    last: When,
+    first: PointInTime,
+    last: PointInTime,
 }
 
 #[derive(Serialize)]
-struct ThreadsAnswer {
+struct ThreadsReport {
     threads: Vec<Row>,
 }
 
-/// `heaptape threads`.
+/// Runs `heaptape threads`: prints the report on threads.
 ///
 /// # Errors
-/// When nothing can be read, or `out` fails.
+/// Returns an error when a recording cannot be read, when it does not hold what the report needs,
+/// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(query, out, style, true, |image, symbols, progress| {
+    print_reports(query, out, style, true, |image, symbols, progress| {
         let mut model = Threads::default();
         let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
         let missing = [&image.missing[..], &outcome.missing[..]].concat();
@@ -64,8 +65,8 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                     live_bytes: row.live_bytes,
                     emitted_events: account.map(|account| account.emitted),
                     lost_events: account.map(|account| account.lost),
-                    first: When::at(image, row.first_tick, None),
-                    last: When::at(image, row.last_tick, None),
+                    first: PointInTime::at(image, row.first_tick, None),
+                    last: PointInTime::at(image, row.last_tick, None),
                 }
             })
             .collect();
@@ -73,11 +74,11 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         if !query.json {
             threads.truncate(query.top);
         }
-        Ok((ThreadsAnswer { threads }, outcome.missing))
+        Ok((ThreadsReport { threads }, outcome.missing))
     })
 }
 
-impl Answer for ThreadsAnswer {
+impl Report for ThreadsReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let rows: Vec<Vec<String>> = self
             .threads

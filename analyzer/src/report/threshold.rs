@@ -1,15 +1,15 @@
-//! Thresholds for CI: `--fail-if 'leaked > 0'`. What is measured, whether it passes, and why not in
-//! at most 20 lines.
+//! Thresholds for CI: `--fail-if 'leaked > 0'`. Measures the metrics, evaluates the conditions, and
+//! reports the call sites that made them hold in at most 20 lines.
 
 mod expression;
 mod files;
 
-pub use expression::{Expression, METRICS, bytes};
+pub use expression::{Expression, METRICS, Metric, bytes};
 pub use files::{junit, sarif};
 
-use super::diff::{self, Side};
-use super::frames::{Lines, place, place_line};
-use super::leaks::{self, Found};
+use super::diff::{self, DiffInput};
+use super::frames::{SourceLines, call_site, call_site_line};
+use super::leaks::{self, LeakReport};
 use super::stack_text::text_stack;
 use super::sums::sums;
 use super::{Error, Query};
@@ -22,14 +22,14 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-/// A comparison that thresholds may be about.
+/// The comparison that conditions on `diff.…` are about.
 #[derive(Clone, Debug)]
-pub struct Against {
-    /// The old side's runs.
-    pub a: Vec<Side>,
-    /// The new side's runs.
-    pub b: Vec<Side>,
-    /// How they are compared.
+pub struct DiffRequest {
+    /// Runs of the old side.
+    pub a: Vec<DiffInput>,
+    /// Runs of the new side.
+    pub b: Vec<DiffInput>,
+    /// Options of the comparison.
     pub options: diff::Options,
 }
 
@@ -50,7 +50,7 @@ pub struct Culprit {
 
 /// Result of one condition.
 #[derive(Clone, Debug, Serialize)]
-pub struct Judged {
+pub struct ThresholdResult {
     /// The condition as it was written.
     #[serde(rename = "gate")]
     pub threshold: String,
@@ -62,7 +62,7 @@ pub struct Judged {
     pub limit: String,
     /// Whether the condition holds, which makes the command fail.
     pub failed: bool,
-    /// Measured value.
+    /// Measured value of the metric.
     pub value: f64,
     /// Measured value with its unit, for people.
     pub shown: String,
@@ -72,72 +72,73 @@ pub struct Judged {
 
 /// Results of all conditions.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Verdicts {
+pub struct ThresholdResults {
     /// Result of each condition, in the order of the command line.
     #[serde(rename = "gates")]
-    pub thresholds: Vec<Judged>,
+    pub thresholds: Vec<ThresholdResult>,
     /// What is missing from the recordings, as sentences: a condition may hold for what is missing.
     pub missing: Vec<String>,
     /// Notes on the processes: some were not recorded, or several have one name.
     pub notes: Vec<String>,
 }
 
-impl Verdicts {
+impl ThresholdResults {
     /// Returns whether any condition holds.
     pub fn failed(&self) -> bool {
         self.thresholds.iter().any(|threshold| threshold.failed)
     }
 }
 
-/// Culprits told of.
-const CULPRITS: usize = 5;
-/// Lines of text on failure.
-const LINES: usize = 20;
+/// Maximum number of call sites that are reported for each condition.
+const MAX_CULPRITS: usize = 5;
+/// Maximum number of lines of text.
+const MAX_LINES: usize = 20;
 
-/// Judges thresholds.
+/// Evaluates conditions on the recordings of a query.
 ///
 /// # Errors
-/// When nothing can be read, or a threshold asks for what is not there.
-pub fn judge(
+/// Returns an error when a recording cannot be read, when the query selects nothing, when a
+/// recording does not hold a metric, and when a condition on `diff.…` has no comparison.
+pub fn evaluate(
     thresholds: &[Expression],
     query: &Query,
     options: &leaks::Options,
-    against: Option<&Against>,
-) -> Result<Verdicts, Error> {
-    let mut verdicts = Verdicts::default();
+    against: Option<&DiffRequest>,
+) -> Result<ThresholdResults, Error> {
+    let mut results = ThresholdResults::default();
     let mut values: BTreeMap<&'static str, f64> = BTreeMap::new();
     let mut symbols = query.symbolizer();
     let recordings = query.open()?;
     let needs = |of: fn(&Expression) -> bool| thresholds.iter().any(of);
-    // Whatever is measured, a recording of nothing passes no threshold. A comparison looks at both
-    // sides by itself.
+    // A recording of nothing passes no threshold, of any metric. A comparison checks both sides by
+    // itself.
     if needs(|threshold| !threshold.is_of_diff()) {
         let images = query.images(&recordings, &mut symbols)?;
-        verdicts.notes.extend(query.processes.note(&images));
+        results.notes.extend(query.processes.note(&images));
     }
     for recording in &recordings {
-        verdicts.missing.extend(recording.missing.iter().map(ToString::to_string));
+        results.missing.extend(recording.missing.iter().map(ToString::to_string));
         for process in recording.about.iter().flat_map(|about| &about.not_traced) {
             let name = process.exe.rsplit('/').next().unwrap_or_default();
-            verdicts.notes.push(format!("{name} (pid {}) was not recorded: {}", process.pid, process.why));
+            results.notes.push(format!("{name} (pid {}) was not recorded: {}", process.pid, process.why));
         }
     }
     if needs(Expression::is_of_sums) {
-        of_sums(&recordings, query, &mut values, &mut verdicts)?;
+        measure_totals(&recordings, query, &mut values, &mut results)?;
     }
     let found = match needs(Expression::is_of_leaks) {
         true => Some(leaks::find(&recordings, query, options, &mut symbols)?),
         false => None,
     };
     if let Some(found) = &found {
-        of_leaks(found, &mut values);
+        measure_leaks(found, &mut values);
         let lacking = found.missing.iter().flat_map(|(_, missing)| missing.iter().map(ToString::to_string));
-        let lacking: Vec<String> = lacking.filter(|missing| !verdicts.missing.contains(missing)).collect();
-        verdicts.missing.extend(lacking);
+        let lacking: Vec<String> = lacking.filter(|missing| !results.missing.contains(missing)).collect();
+        results.missing.extend(lacking);
     }
     let compared = match (needs(Expression::is_of_diff), against) {
         (false, _) => None,
-        (true, Some(against)) => Some(diff::find(&against.a, &against.b, &against.options)?),
+        (true, Some(against)) => Some(diff::compare(&against.a, &against.b, &against.options)?),
         (true, None) => {
             return Err(Error::Unanswerable(
                 "a condition on diff.… needs two sides: heaptape diff A B --fail-if …".into(),
@@ -146,37 +147,38 @@ pub fn judge(
     };
     for threshold in thresholds {
         let missing = || {
-            let why = "the recording holds only sums, which do not say it";
+            let why = "the recording holds only sums, which do not include it";
             Error::Unanswerable(format!("{}: {} cannot be measured: {why}", threshold.text, threshold.metric))
         };
         let value = match (&compared, threshold.is_of_diff()) {
-            (Some(compared), true) => of_diff(compared, threshold).ok_or_else(missing)?,
+            (Some(compared), true) => measure_change(compared, threshold).ok_or_else(missing)?,
             _ => *values.get(threshold.metric).ok_or_else(missing)?,
         };
         let failed = threshold.holds(value);
         let culprits = match (failed, &found, &compared) {
             (false, ..) => Vec::new(),
-            (true, _, Some(compared)) if threshold.is_of_diff() => changed(compared, threshold, value),
-            (true, Some(found), _) if threshold.is_of_leaks() => leaking(found, threshold, &mut symbols),
+            (true, _, Some(compared)) if threshold.is_of_diff() => changed_sites(compared, threshold, value),
+            (true, Some(found), _) if threshold.is_of_leaks() => leaking_sites(found, threshold, &mut symbols),
             _ => Vec::new(),
         };
         let (metric, limit) = (threshold.metric, threshold.limit());
         let (threshold, shown) = (threshold.text.clone(), shown(threshold, value));
-        verdicts.thresholds.push(Judged { threshold, metric, limit, failed, value, shown, culprits });
+        results.thresholds.push(ThresholdResult { threshold, metric, limit, failed, value, shown, culprits });
     }
     if let Some(compared) = compared {
-        verdicts.missing.extend(compared.missing);
+        results.missing.extend(compared.missing);
     }
-    Ok(verdicts)
+    Ok(results)
 }
 
+/// Formats a measured value with its unit.
 fn shown(threshold: &Expression, value: f64) -> String {
     let number = value.abs().min(u64::MAX as f64) as u64;
     let sign = if value < 0.0 { "-" } else { "" };
     match threshold.unit {
         Unit::Percent if value.is_infinite() => "new, from 0".into(),
         Unit::Percent => format!("{value:+.2}%"),
-        // Of a comparison the sign says in which direction.
+        // In a comparison, the sign is the direction of the change.
         _ if threshold.is_of_diff() && value > 0.0 && threshold.metric != "diff.sites" => match threshold.unit {
             Unit::Bytes => format!("+{}", text::bytes(number)),
             _ => format!("+{}", text::count(number)),
@@ -186,20 +188,21 @@ fn shown(threshold: &Expression, value: f64) -> String {
     }
 }
 
-fn of_sums(
+/// Measures the metrics of totals.
+fn measure_totals(
     recordings: &[crate::load::Recording],
     query: &Query,
     values: &mut BTreeMap<&'static str, f64>,
-    verdicts: &mut Verdicts,
+    results: &mut ThresholdResults,
 ) -> Result<(), Error> {
     let progress = Progress::new("reading events");
     let mut symbols = query.symbolizer();
     for image in query.images(recordings, &mut symbols)? {
         let sums = match query.is_all() {
             true => sums(image, &progress),
-            false => super::sums::of_asked(image, query, &mut symbols, &progress),
+            false => super::sums::filtered_sums(image, query, &mut symbols, &progress),
         };
-        verdicts.missing.extend(sums.missing.iter().map(ToString::to_string));
+        results.missing.extend(sums.missing.iter().map(ToString::to_string));
         let totals = &sums.totals;
         let added = [
             ("live", totals.live_bytes),
@@ -214,7 +217,7 @@ fn of_sums(
         for (name, value) in added {
             *values.entry(name).or_default() += value as f64;
         }
-        // Peaks of several processes are at different times: the greatest counts.
+        // The peaks of several processes are at different times, so the largest one counts.
         for (name, value) in [("peak", totals.peak_bytes), ("peak.blocks", totals.peak_blocks)] {
             if sums.has_peak {
                 let most = values.entry(name).or_default();
@@ -225,8 +228,8 @@ fn of_sums(
     Ok(())
 }
 
-/// The class of leaks that a metric is about; none: all.
-fn class(metric: &str) -> Option<Verdict> {
+/// Returns the verdict of the leaks that a metric counts; `None` if it counts all.
+fn verdict_of(metric: &str) -> Option<Verdict> {
     match metric {
         "leaked.growing" => Some(Verdict::Growing),
         "leaked.slow" => Some(Verdict::Slow),
@@ -238,10 +241,11 @@ fn class(metric: &str) -> Option<Verdict> {
     }
 }
 
-fn of_leaks(found: &Found, values: &mut BTreeMap<&'static str, f64>) {
+/// Measures the metrics of leaks.
+fn measure_leaks(found: &LeakReport, values: &mut BTreeMap<&'static str, f64>) {
     let own = || found.leaks.iter().filter(|leak| leak.kept.is_none() && leak.verdict != Verdict::Inherited);
-    for metric in METRICS.iter().map(|(name, ..)| *name).filter(|name| name.starts_with("leaked")) {
-        let bytes = match (metric, class(metric)) {
+    for metric in METRICS.iter().map(|metric| metric.name).filter(|name| name.starts_with("leaked")) {
+        let bytes = match (metric, verdict_of(metric)) {
             ("leaked.blocks", _) => own().map(|leak| leak.blocks as f64).sum(),
             ("leaked.stacks", _) => own().count() as f64,
             (_, Some(class)) => own().filter(|leak| leak.verdict == class).map(|leak| leak.bytes as f64).sum(),
@@ -252,8 +256,8 @@ fn of_leaks(found: &Found, values: &mut BTreeMap<&'static str, f64>) {
     values.insert(FREED_AT_EXIT, found.total.grown_bytes as f64);
 }
 
-/// The change that a threshold is about, or its share of the old value.
-fn of_diff(found: &diff::Found, threshold: &Expression) -> Option<f64> {
+/// Returns the change of the metric of a condition, or its percentage of the old value.
+fn measure_change(found: &diff::Comparison, threshold: &Expression) -> Option<f64> {
     let (a, b) = match threshold.metric {
         "diff.live" => (found.a.live_bytes, found.b.live_bytes),
         "diff.live.blocks" => (found.a.live_blocks, found.b.live_blocks),
@@ -270,37 +274,39 @@ fn of_diff(found: &diff::Found, threshold: &Expression) -> Option<f64> {
     })
 }
 
-fn changed(found: &diff::Found, threshold: &Expression, value: f64) -> Vec<Culprit> {
+/// Returns the call sites whose changes made a condition hold.
+fn changed_sites(found: &diff::Comparison, threshold: &Expression, value: f64) -> Vec<Culprit> {
     let delta = |change: &diff::Change| match threshold.metric {
         "diff.live" | "diff.peak" => change.delta.live_bytes,
         "diff.live.blocks" => change.delta.live_blocks,
         "diff.allocs" => change.delta.allocs,
         _ => change.delta.bytes,
     };
-    // Where the whole became less, those that became less are named.
+    // Where the total decreased, the sites that decreased are reported.
     let sign = if threshold.metric != "diff.sites" && value < 0.0 { -1.0 } else { 1.0 };
     let grew = |change: &&diff::Change| threshold.metric == "diff.sites" || delta(change) * sign > 0.0;
     let mut worst: Vec<&diff::Change> = found.changes.iter().filter(grew).collect();
     worst.sort_by(|x, y| (delta(y) * sign).total_cmp(&(delta(x) * sign)));
-    let told = worst.into_iter().take(CULPRITS).map(|change| Culprit {
+    let culprits = worst.into_iter().take(MAX_CULPRITS).map(|change| Culprit {
         text: diff::change_line(change),
         kind: change.status.into(),
         file: change.file.clone(),
         line: change.line,
         stack: change.stack.iter().filter(|frame| frame.program).map(|frame| frame.function.clone()).collect(),
     });
-    told.collect()
+    culprits.collect()
 }
 
-fn leaking(found: &Found, threshold: &Expression, symbols: &mut Symbolizer) -> Vec<Culprit> {
-    let wanted = class(threshold.metric);
-    let list = if threshold.metric == FREED_AT_EXIT { &found.at_exit } else { &found.leaks };
+/// Returns the call sites whose leaks made a condition hold.
+fn leaking_sites(found: &LeakReport, threshold: &Expression, symbols: &mut Symbolizer) -> Vec<Culprit> {
+    let wanted = verdict_of(threshold.metric);
+    let list = if threshold.metric == FREED_AT_EXIT { &found.freed_at_exit } else { &found.leaks };
     let own = list.iter().filter(|leak| leak.kept.is_none());
-    let told = own.filter(|leak| wanted.is_none_or(|class| leak.verdict == class)).take(CULPRITS).map(|leak| {
+    let culprits = own.filter(|leak| wanted.is_none_or(|class| leak.verdict == class)).take(MAX_CULPRITS).map(|leak| {
         let stacks = leak.image.stacks();
-        let place = place(symbols, stacks, leak.site, 3);
+        let call_site = call_site(symbols, stacks, leak.site, 3);
         let (stack, _) = text_stack(symbols, stacks, leak.site, 8);
-        let blamed = place_line(&place, &Lines::default());
+        let blamed = call_site_line(&call_site, &SourceLines::default());
         let (size, blocks) = (text::bytes(leak.bytes.max(leak.grown)), counted(leak.blocks, "block"));
         Culprit {
             text: match leak.verdict {
@@ -308,42 +314,42 @@ fn leaking(found: &Found, threshold: &Expression, symbols: &mut Symbolizer) -> V
                 verdict => format!("{size} in {blocks}, {}: {blamed}", verdict.name()),
             },
             kind: leak.verdict.name().into(),
-            file: place.frame.file.clone(),
-            line: place.frame.line,
+            file: call_site.frame.file.clone(),
+            line: call_site.frame.line,
             stack,
         }
     });
-    told.collect()
+    culprits.collect()
 }
 
-/// Prints the verdicts.
+/// Prints the results as text or JSON.
 ///
 /// # Errors
-/// When `out` fails.
-pub fn print(verdicts: &Verdicts, as_json: bool, out: &mut dyn Write, style: Style) -> Result<(), Error> {
+/// Returns an error when `out` fails.
+pub fn print(results: &ThresholdResults, as_json: bool, out: &mut dyn Write, style: Style) -> Result<(), Error> {
     if as_json {
-        super::json::print(out, verdicts)?;
+        super::json::print(out, results)?;
         return Ok(());
     }
     let mut lines = Vec::new();
-    for threshold in &verdicts.thresholds {
-        let word = if threshold.failed { "FAILED" } else { "ok" };
+    for threshold in &results.thresholds {
+        let status = if threshold.failed { "FAILED" } else { "ok" };
         lines.push((
             threshold.failed,
-            format!("{word}: {} = {} (limit: {})", threshold.metric, threshold.shown, threshold.limit),
+            format!("{status}: {} = {} (limit: {})", threshold.metric, threshold.shown, threshold.limit),
         ));
         lines.extend(
             threshold.culprits.iter().enumerate().map(|(at, one)| (true, format!("  {}. {}", at + 1, one.text))),
         );
     }
-    for line in verdicts.missing.iter().chain(&verdicts.notes) {
+    for line in results.missing.iter().chain(&results.notes) {
         lines.push((false, format!("! {line}")));
     }
-    // What failed is told before what passed or is missing.
-    if lines.len() > LINES {
+    // Failed conditions come before those that passed and before what is missing.
+    if lines.len() > MAX_LINES {
         lines.sort_by_key(|(failed, _)| !failed);
-        let more = lines.len() - (LINES - 1);
-        lines.truncate(LINES - 1);
+        let more = lines.len() - (MAX_LINES - 1);
+        lines.truncate(MAX_LINES - 1);
         lines.push((false, format!("… {} more", counted(more as u64, "line"))));
     }
     let mut screen = Screen::new(out, style);

@@ -1,8 +1,8 @@
 //! `heaptape timeline`: live bytes and blocks over the run.
 
-use super::frames::{Lines, place, place_line};
-use super::grouping::{By, key};
-use super::questions::{Answer, Query, When, ask};
+use super::frames::{SourceLines, call_site, call_site_line};
+use super::grouping::{GroupBy, group_key};
+use super::query::{PointInTime, Query, Report, print_reports};
 use super::{Error, Outcome};
 use crate::charts;
 use crate::event::Position;
@@ -16,7 +16,7 @@ use std::io::{self, Write};
 
 #[derive(Serialize)]
 struct Row {
-    at: When,
+    at: PointInTime,
     live_bytes: u64,
     live_blocks: u64,
     most_bytes: u64,
@@ -25,7 +25,7 @@ struct Row {
     frees: u64,
 }
 
-/// Live bytes of a group at the end of each slice.
+/// Live bytes of a group of call sites at the end of each slice.
 #[derive(Serialize)]
 struct Group {
     name: String,
@@ -34,29 +34,29 @@ struct Group {
 }
 
 #[derive(Serialize)]
-struct TimelineAnswer {
+struct TimelineReport {
     slices: Vec<Row>,
-    /// With `--by`: what has the most live bytes at the end of some slice, first.
+    /// The groups of `--by`, by their peak of live bytes, largest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<Group>,
 }
 
-/// Groups in text, and in JSON.
-const GROUPS: usize = 20;
-/// Numbers kept of all groups together: 128 MiB.
-const MOST_NUMBERS: usize = 16 << 20;
+/// Default number of groups in the report.
+const DEFAULT_GROUPS: usize = 20;
+/// Maximum number of values that are kept for all groups and slices together: 128 MiB.
+const MAX_VALUES: usize = 16 << 20;
 
-/// For each site its group, and the groups' names.
-fn groups(stacks: &Stacks, symbols: &mut Symbolizer, by: By) -> (Vec<u32>, Vec<String>) {
+/// Returns the group of each site, and the names of the groups.
+fn groups(stacks: &Stacks, symbols: &mut Symbolizer, by: GroupBy) -> (Vec<u32>, Vec<String>) {
     let mut known: FxHashMap<String, u32> = FxHashMap::default();
     let mut names = Vec::new();
     let group_of = (0..=stacks.len() as u32).map(|site| {
         let name = match by {
-            By::Stack => {
-                let place = place(symbols, stacks, site, 3);
-                place_line(&place, &Lines::default())
+            GroupBy::Stack => {
+                let call_site = call_site(symbols, stacks, site, 3);
+                call_site_line(&call_site, &SourceLines::default())
             }
-            by => key(symbols, stacks, site, by).join(" < "),
+            by => group_key(symbols, stacks, site, by).join(" < "),
         };
         *known.entry(name).or_insert_with_key(|name| {
             names.push(name.clone());
@@ -66,12 +66,13 @@ fn groups(stacks: &Stacks, symbols: &mut Symbolizer, by: By) -> (Vec<u32>, Vec<S
     (group_of.collect(), names)
 }
 
-/// `heaptape timeline` in so many slices.
+/// Runs `heaptape timeline` with the given number of slices.
 ///
 /// # Errors
-/// When nothing can be read, or `out` fails.
+/// Returns an error when a recording cannot be read, when it does not hold what the report needs,
+/// or when `out` fails.
 pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    ask(query, out, style, true, |image, symbols, progress| {
+    print_reports(query, out, style, true, |image, symbols, progress| {
         let span = image.span(&query.range);
         let from = Position { number: span.first, tick: span.first_tick.max(image.clock.start_tick) };
         let to = Position {
@@ -81,13 +82,15 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
         let by_event = !image.has_times() || span.first > 0 || span.end < u64::MAX;
         let mut model = Timeline::new(from, to, !by_event, slices);
         let (group_of, names) = query.by.map(|by| groups(image.stacks(), symbols, by)).unwrap_or_default();
-        if names.len().saturating_mul(slices) > MOST_NUMBERS {
-            let why =
-                format!("{} groups of {slices} slices are too many: --slices, --by function, --by module", names.len());
+        if names.len().saturating_mul(slices) > MAX_VALUES {
+            let why = format!(
+                "{} groups with {slices} slices are too many: use fewer --slices, --by function or --by module",
+                names.len()
+            );
             return Err(Error::Unanswerable(why));
         }
         let mut grouped = ByGroup::beside(&model, group_of, names.len());
-        let start = query.start(image, span, !names.is_empty());
+        let start = query.replay_start(image, span, !names.is_empty());
         if let Some(start) = &start {
             model.begin(start.live);
             grouped.begin(start.summary.as_ref().map_or(&[], |summary| &summary.sites[..]));
@@ -106,10 +109,10 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
         });
         let mut groups: Vec<Group> = all.filter(|group| group.most_bytes > 0).collect();
         groups.sort_by(|a, b| b.most_bytes.cmp(&a.most_bytes).then_with(|| a.name.cmp(&b.name)));
-        groups.truncate(if query.top > 0 { query.top } else { GROUPS });
+        groups.truncate(if query.top > 0 { query.top } else { DEFAULT_GROUPS });
         let when = |slice: usize| match by_event {
-            true => When { time_ns: None, event: Some(model.start_of(slice)) },
-            false => When::at(image, model.start_of(slice), None),
+            true => PointInTime { time_ns: None, event: Some(model.start_of(slice)) },
+            false => PointInTime::at(image, model.start_of(slice), None),
         };
         let rows = model.slices.iter().enumerate().map(|(at, slice)| Row {
             at: when(at),
@@ -120,11 +123,11 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
             bytes: slice.bytes,
             frees: slice.frees,
         });
-        Ok((TimelineAnswer { slices: rows.collect(), groups }, outcome.missing))
+        Ok((TimelineReport { slices: rows.collect(), groups }, outcome.missing))
     })
 }
 
-impl Answer for TimelineAnswer {
+impl Report for TimelineReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let most = self.slices.iter().map(|row| row.most_bytes).max().unwrap_or(0).max(1);
         let width = screen.style.width.saturating_sub(64).max(10);
@@ -141,7 +144,7 @@ impl Answer for TimelineAnswer {
                     (Some(nanos), _) => duration(nanos),
                     (None, event) => count(event.unwrap_or(0)),
                 };
-                // Live at the end of the slice, and the most in it.
+                // The bar shows the live bytes at the end of the slice, and their maximum in it.
                 let drawn = charts::bars(style, row.live_bytes, row.most_bytes, most, width);
                 vec![at, bytes(row.live_bytes), bytes(row.most_bytes), count(row.live_blocks), count(row.allocs), drawn]
             })

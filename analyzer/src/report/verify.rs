@@ -1,5 +1,5 @@
-//! `heaptape verify`: is a recording whole, and do its parts agree? Everything is read; the ledger
-//! is printed.
+//! `heaptape verify`: checks that a recording is complete and that its files agree. Reads
+//! everything, and prints the accounting.
 
 use super::{Error, Outcome};
 use crate::event::{Event, Kind, Span};
@@ -21,7 +21,7 @@ use std::error::Error as _;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What is checked on the way, beyond what a replay itself notices.
+/// Checks of the order of events, beyond those that a replay makes.
 #[derive(Debug, Default)]
 struct Checks {
     next_index: u64,
@@ -67,15 +67,15 @@ impl Model for Checks {
     }
 }
 
-/// `heaptape verify`: prints what was checked.
+/// Runs `heaptape verify`: prints the check of a recording.
 ///
 /// # Errors
-/// When nothing can be read, or `out` fails.
+/// Returns an error when nothing can be read, or when `out` fails.
 pub fn run(path: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let recording = load::open(path)?;
     let readable = |image: &Image| !matches!(image.events, Events::None);
     if !recording.images.is_empty() && !recording.images.iter().any(readable) {
-        return Err(Error::Unanswerable(format!("{}: none of its images can be read", path.display())));
+        return Err(Error::Unanswerable(format!("{}: none of its processes can be read", path.display())));
     }
     let progress = Progress::new("verifying");
     let mut screen = Screen::new(out, style);
@@ -94,6 +94,7 @@ pub fn run(path: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Er
     Ok(Outcome::of(wrong.len()))
 }
 
+/// Checks a process and prints its accounting. Returns what is missing or wrong.
 fn verify(image: &Image, progress: &Progress, screen: &mut Screen) -> io::Result<Vec<String>> {
     let (mut totals, mut sites, mut peak) = (Totals::default(), CallSites::default(), Peak::within(Span::ALL));
     let mut checks = Checks::default();
@@ -110,13 +111,13 @@ fn verify(image: &Image, progress: &Progress, screen: &mut Screen) -> io::Result
         !missing.iter().any(Missing::hides_events) && !missing.iter().any(|m| matches!(m, Missing::Salvaged { .. }));
     let mut expect = |what: &str, held: u64, stated: u64| {
         if intact && held != stated {
-            wrong.push(format!("{what}: the events say {}, the tape says {}", count(held), count(stated)));
+            wrong.push(format!("{what}: {} in the events, {} in the tape", count(held), count(stated)));
         }
     };
     let sums_alone = image.tape.summary.as_ref().filter(|_| image.tape.ranges.is_empty() && !image.has_events());
     if let Some(summary) = sums_alone {
-        ledger(image, &accounting, None, screen, &mut expect)?;
-        same_sums(summary, &mut expect);
+        print_accounting(image, &accounting, None, screen, &mut expect)?;
+        check_sums(summary, &mut expect);
         let totals = &summary.totals;
         screen.line(&format!(
             "{}: sums of {} allocations, {} resizes, {} frees, without events; {} live blocks at the end",
@@ -126,26 +127,27 @@ fn verify(image: &Image, progress: &Progress, screen: &mut Screen) -> io::Result
             count(totals.frees),
             count(totals.live_blocks)
         ))?;
-        profile(image, totals, intact, &mut wrong);
+        check_profile(image, totals, intact, &mut wrong);
         return Ok(wrong);
     }
     if let Events::Taped { .. } = image.events {
-        // The real free came after its address was used again: it is counted, and the trace has it
-        // as one that nobody saw.
+        // The real free came after its address was used again. It is counted, and the trace has it
+        // as an implied free.
         let stated =
             image.tape.summary.as_ref().filter(|_| image.tape.summary_is_last && image.tape.inherited.is_none());
         let late = stated.map_or(0, |stated| totals.implied_frees.saturating_sub(stated.totals.implied_frees));
-        ledger(image, &accounting, Some((&outcome.recorded, late)), screen, &mut expect)?;
-        chunks(image, &mut expect);
+        print_accounting(image, &accounting, Some((&outcome.recorded, late)), screen, &mut expect)?;
+        check_chunks(image, &mut expect);
         if let Some(summary) = image.tape.summary.as_ref().filter(|_| image.tape.summary_is_last) {
-            // A block of the parent whose free was not seen has no event: the image never held it.
+            // The free of a block of the parent that was not recorded has no event: the process
+            // never held this block.
             let mut held = totals.clone();
             match image.tape.inherited {
                 None => (held.frees, held.implied_frees) = (held.frees + late, held.implied_frees - late),
                 Some(_) => held.implied_frees = summary.totals.implied_frees,
             }
-            same_totals(&held, &summary.totals, &mut expect);
-            same_sites(&sites, &peak, &summary.sites, &mut expect);
+            check_totals(&held, &summary.totals, &mut expect);
+            check_sites(&sites, &peak, &summary.sites, &mut expect);
         }
         expect("events whose time runs backwards", checks.backwards, 0);
         expect("allocations out of order", checks.out_of_order, 0);
@@ -159,14 +161,14 @@ fn verify(image: &Image, progress: &Progress, screen: &mut Screen) -> io::Result
         count(outcome.unmatched),
         count(totals.live_blocks)
     ))?;
-    profile(image, &totals, intact, &mut wrong);
+    check_profile(image, &totals, intact, &mut wrong);
     Ok(wrong)
 }
 
-/// Prints the accounting, and checks the recorder's own ledger: each thread's `emitted = recorded +
-/// lost + sampled out`, and its `recorded` against the events that were read. Of those, `late` may
-/// be missing in all: the trace has them as frees that nobody saw.
-fn ledger(
+/// Prints the accounting and checks the recorder's own: `emitted = recorded + lost + sampled out`
+/// for each thread, and `recorded` against the events that were read. `late` of them may be missing
+/// in total, because the trace has them as frees that were not recorded.
+fn print_accounting(
     image: &Image,
     accounting: &Accounting,
     read: Option<(&RecordedEvents, u64)>,
@@ -175,12 +177,12 @@ fn ledger(
 ) -> io::Result<()> {
     for tape::Account { thread, emitted, recorded, lost, sampled_out } in &image.tape.accounts {
         let accounted = recorded.saturating_add(*lost).saturating_add(*sampled_out);
-        // What was emitted and is in no gap counts as lost.
-        expect(&format!("ledger of thread {thread}, emitted"), accounted.max(*emitted), *emitted);
+        // Emitted events that are not in a gap count as lost.
+        expect(&format!("accounting of thread {thread}, emitted"), accounted.max(*emitted), *emitted);
         if let Some((read, late)) = read.filter(|_| image.tape.has_final_accounts()) {
             let held = read.of(*thread);
             let missing = recorded.saturating_sub(held).min(late);
-            expect(&format!("ledger of thread {thread}, recorded"), held + missing, *recorded);
+            expect(&format!("accounting of thread {thread}, recorded"), held + missing, *recorded);
         }
     }
     let mut accounts: Vec<&tape::Account> = accounting.threads.iter().collect();
@@ -191,26 +193,26 @@ fn ledger(
         let who = if *thread == 0 { "no thread".to_string() } else { format!("thread {thread} {name}") };
         vec![count(*emitted), count(*recorded), count(*lost), count(*sampled_out), who]
     };
-    let more = accounts.len().saturating_sub(LEDGER_ROWS);
-    let mut rows: Vec<Vec<String>> = accounts.into_iter().take(LEDGER_ROWS).map(row).collect();
+    let more = accounts.len().saturating_sub(MAX_THREADS);
+    let mut rows: Vec<Vec<String>> = accounts.into_iter().take(MAX_THREADS).map(row).collect();
     let Sums { emitted, recorded, lost, sampled_out } = accounting.all();
     let all = if more > 0 { format!("all, {more} threads more among them") } else { "all".into() };
     rows.push(vec![count(emitted), count(recorded), count(lost), count(sampled_out), all]);
-    screen.table(&["emitted", "recorded", "lost", "sampled out", "ledger"], &rows)?;
+    screen.table(&["emitted", "recorded", "lost", "sampled out", "accounting"], &rows)?;
     if !accounting.is_exact {
-        screen.line("more may be lost: it is not known how many events are in what is missing")?;
+        screen.line("more may be lost: the number of events in what is missing is unknown")?;
     }
     Ok(())
 }
 
-/// Threads of the ledger that are printed one by one.
-const LEDGER_ROWS: usize = 20;
+/// Maximum number of threads that are printed one by one.
+const MAX_THREADS: usize = 20;
 
-/// Chunks must follow one another without holes, in the trace and in their numbers.
-fn chunks(image: &Image, expect: &mut impl FnMut(&str, u64, u64)) {
+/// Checks that chunks follow one another without holes, in the trace and in their numbers.
+fn check_chunks(image: &Image, expect: &mut impl FnMut(&str, u64, u64)) {
     let (mut number, mut stored, mut plain, mut index) = (0u64, 0u64, 0u64, 1u64);
-    for place in &image.tape.ranges {
-        let TraceRange::Committed { chunk, .. } = place else { continue };
+    for range in &image.tape.ranges {
+        let TraceRange::Committed { chunk, .. } = range else { continue };
         let of = format!("chunk {}", chunk.number);
         expect(&format!("{of}, number"), number + 1, chunk.number.into());
         expect(&format!("{of}, offset in the trace file"), stored, chunk.stored_offset);
@@ -223,11 +225,11 @@ fn chunks(image: &Image, expect: &mut impl FnMut(&str, u64, u64)) {
     }
 }
 
-/// Sums without events must at least agree with themselves.
-fn same_sums(summary: &tape::Summary, expect: &mut impl FnMut(&str, u64, u64)) {
+/// Checks that sums without events agree with their totals.
+fn check_sums(summary: &tape::Summary, expect: &mut impl FnMut(&str, u64, u64)) {
     let totals = &summary.totals;
     let sum = |of: fn(&SiteSums) -> u64| summary.sites.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)));
-    // Events without a stack are counted at no site.
+    // Events without a stack are not counted at any site.
     if summary.sites.iter().all(|row| row.site != 0) {
         expect("allocations and resizes by site", sum(|row| row.allocs), totals.allocs.saturating_add(totals.resizes));
         expect("bytes allocated by site", sum(|row| row.bytes), totals.bytes_allocated);
@@ -236,7 +238,8 @@ fn same_sums(summary: &tape::Summary, expect: &mut impl FnMut(&str, u64, u64)) {
     }
 }
 
-fn same_totals(held: &tape::Totals, stated: &tape::Totals, expect: &mut impl FnMut(&str, u64, u64)) {
+/// Checks the totals of the events against those of the tape.
+fn check_totals(held: &tape::Totals, stated: &tape::Totals, expect: &mut impl FnMut(&str, u64, u64)) {
     expect("allocations", held.allocs, stated.allocs);
     expect("resizes", held.resizes, stated.resizes);
     expect("frees", held.frees, stated.frees);
@@ -249,7 +252,8 @@ fn same_totals(held: &tape::Totals, stated: &tape::Totals, expect: &mut impl FnM
     expect("implied frees", held.implied_frees, stated.implied_frees);
 }
 
-fn same_sites(held: &CallSites, peak: &Peak, stated: &[SiteSums], expect: &mut impl FnMut(&str, u64, u64)) {
+/// Checks the sums by site of the events against those of the tape.
+fn check_sites(held: &CallSites, peak: &Peak, stated: &[SiteSums], expect: &mut impl FnMut(&str, u64, u64)) {
     let rows = held.sums();
     expect("sites with allocations", rows.len() as u64, stated.len() as u64);
     let different = stated.iter().filter(|row| {
@@ -262,8 +266,8 @@ fn same_sites(held: &CallSites, peak: &Peak, stated: &[SiteSums], expect: &mut i
     expect("sites whose sums differ", 0, different.count() as u64);
 }
 
-/// The profile must be whole and count the same.
-fn profile(image: &Image, totals: &tape::Totals, intact: bool, wrong: &mut Vec<String>) {
+/// Checks that the profile is complete and counts the same allocations.
+fn check_profile(image: &Image, totals: &tape::Totals, intact: bool, wrong: &mut Vec<String>) {
     let Events::Taped { .. } = image.events else { return };
     let path = load::profile_file(&image.path).unwrap_or_else(|| image.path.join(PROFILE));
     let why = |error: unpack::Error| error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -271,7 +275,7 @@ fn profile(image: &Image, totals: &tape::Totals, intact: bool, wrong: &mut Vec<S
     let profile = read.and_then(|opened| Profile::read(&opened.bytes).map_err(|error| error.to_string()));
     match profile {
         Err(why) => wrong.push(format!("{PROFILE}: {why}")),
-        Ok((_, ending)) if !ending.is_complete() => wrong.push(format!("{PROFILE} is cut")),
+        Ok((_, ending)) if !ending.is_complete() => wrong.push(format!("{PROFILE} is truncated")),
         Ok((profile, _)) => {
             let allocated = profile.bins.allocated.iter().fold(0u64, |sum, &count| sum.saturating_add(count));
             let expected = totals.allocs + totals.resizes;

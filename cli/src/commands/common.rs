@@ -4,7 +4,7 @@ use crate::Outcome;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::processes::ProcessFilter;
-use heaptape_analyzer::report::{self, By, Error, Filter, Query};
+use heaptape_analyzer::report::{self, Error, Filter, GroupBy, Query};
 use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
 use std::io::Write;
@@ -39,7 +39,7 @@ pub struct Common {
     /// Group call sites by stack, or by function, file, line or module of the innermost program
     /// frame
     #[arg(long, value_name = "WHAT", value_parser = by())]
-    by: Option<By>,
+    by: Option<GroupBy>,
     #[command(flatten)]
     names: Names,
     #[command(flatten, next_help_heading = "Filters")]
@@ -165,9 +165,9 @@ pub struct Only {
     function: Vec<String>,
 }
 
-fn by() -> impl TypedValueParser<Value = By> {
-    PossibleValuesParser::new(By::NAMES.iter().map(|(name, _)| *name)).try_map(|name| {
-        let found = By::NAMES.iter().find(|(known, _)| *known == name).map(|(_, by)| *by);
+fn by() -> impl TypedValueParser<Value = GroupBy> {
+    PossibleValuesParser::new(GroupBy::NAMES.iter().map(|(name, _)| *name)).try_map(|name| {
+        let found = GroupBy::NAMES.iter().find(|(known, _)| *known == name).map(|(_, by)| *by);
         found.ok_or("unknown")
     })
 }

@@ -8,8 +8,8 @@ use anyhow::bail;
 use clap::ValueEnum;
 use heaptape_analyzer::event::Bound;
 use heaptape_analyzer::processes::ProcessFilter;
-use heaptape_analyzer::report::diff::{self, Normal, Options, Order, Side};
-use heaptape_analyzer::report::threshold::Against;
+use heaptape_analyzer::report::diff::{self, DiffInput, Normalization, Options, Order};
+use heaptape_analyzer::report::threshold::DiffRequest;
 use heaptape_analyzer::report::{Filter, Query};
 use std::path::{Path, PathBuf};
 
@@ -101,7 +101,7 @@ pub struct Args {
     noise: f64,
     /// Ignore changes below this percentage of the total
     #[arg(long, value_name = "PERCENT", default_value_t = 0.1)]
-    least: f64,
+    min_share: f64,
     /// Order of the changes
     #[arg(long, value_enum, default_value = "live")]
     sort: Sort,
@@ -125,9 +125,10 @@ fn runs(
     processes: &ProcessFilter,
     until: Option<Bound>,
     filter: &Filter,
-) -> Vec<Side> {
+) -> Vec<DiffInput> {
     let paths = std::iter::once(first).chain(again.iter().map(PathBuf::as_path));
-    let side = |path: &Path| Side { path: path.into(), processes: processes.clone(), until, filter: filter.clone() };
+    let side =
+        |path: &Path| DiffInput { path: path.into(), processes: processes.clone(), until, filter: filter.clone() };
     paths.map(side).collect()
 }
 
@@ -141,21 +142,21 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         }
         None => bail!("only one run: name another one, or two points in time of it (--from, --until)"),
     };
-    let normal = match (args.normalise, &args.per[..]) {
-        (Some(Normalise::Time), _) => Normal::Time,
-        (Some(Normalise::Events), _) => Normal::Events,
-        (None, []) => Normal::None,
-        (None, &[both]) => Normal::Per(both, both),
-        (None, &[a, b, ..]) => Normal::Per(a, b),
+    let normalization = match (args.normalise, &args.per[..]) {
+        (Some(Normalise::Time), _) => Normalization::Time,
+        (Some(Normalise::Events), _) => Normalization::Events,
+        (None, []) => Normalization::None,
+        (None, &[both]) => Normalization::Per(both, both),
+        (None, &[a, b, ..]) => Normalization::Per(a, b),
     };
-    if let Normal::Per(a, b) = normal
+    if let Normalization::Per(a, b) = normalization
         && !(a > 0.0 && b > 0.0 && a.is_finite() && b.is_finite())
     {
         bail!("--per must be positive numbers");
     }
     let options = Options {
         depth: args.depth.into(),
-        normal,
+        normalization,
         order: match args.sort {
             Sort::Live => Order::Live,
             Sort::Allocated => Order::Allocated,
@@ -164,7 +165,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         },
         within_one: args.b.is_none(),
         noise: args.noise / 100.0,
-        least: args.least / 100.0,
+        min_share: args.min_share / 100.0,
         top: args.top,
         json: args.json,
         origin: args.names.origin(),
@@ -180,7 +181,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if args.thresholds.is_given() {
         let query = Query { paths: vec![b], json: args.json, processes: of_b, filter, ..Query::default() };
         let query = Query { origin: options.origin.clone(), ..query };
-        let against = Against { a: old, b: new, options };
+        let against = DiffRequest { a: old, b: new, options };
         return args.thresholds.check(&query, Some(&against), &args.suppress.options(), args.strict.strict);
     }
     print(args.strict.strict, |out, style| diff::run(&old, &new, &options, out, style))

@@ -4,7 +4,7 @@ use super::leaks::Suppress;
 use crate::Outcome;
 use crate::exit::FAILED;
 use anyhow::Context;
-use heaptape_analyzer::report::threshold::{self, Against, Expression, METRICS};
+use heaptape_analyzer::report::threshold::{self, DiffRequest, Expression, METRICS};
 use heaptape_analyzer::report::{Query, leaks};
 use heaptape_analyzer::text::Style;
 use std::ffi::OsString;
@@ -48,8 +48,8 @@ pub fn is_list_request(args: &[OsString]) -> bool {
 /// Standard output cannot be written.
 pub fn print_metrics() -> anyhow::Result<Outcome> {
     let mut out = std::io::stdout().lock();
-    for (name, _, meaning) in METRICS {
-        writeln!(out, "{name:24} {meaning}")?;
+    for metric in METRICS {
+        writeln!(out, "{:24} {}", metric.name, metric.meaning)?;
     }
     Ok(Outcome::Done)
 }
@@ -67,22 +67,22 @@ impl Thresholds {
     pub fn check(
         &self,
         query: &Query,
-        against: Option<&Against>,
+        against: Option<&DiffRequest>,
         options: &leaks::Options,
         strict: bool,
     ) -> anyhow::Result<Outcome> {
         let mut out = std::io::stdout().lock();
-        let verdicts = threshold::judge(&self.fail_if, query, options, against)?;
+        let results = threshold::evaluate(&self.fail_if, query, options, against)?;
         // The program may have been built on another machine, where the folder exists.
         let root = self.source_root.as_ref().map(|root| root.canonicalize().unwrap_or_else(|_| root.clone()));
-        let sarif = threshold::sarif(&verdicts, root.as_deref());
-        for (file, text) in [(&self.junit, threshold::junit(&verdicts)), (&self.sarif, sarif)] {
+        let sarif = threshold::sarif(&results, root.as_deref());
+        for (file, text) in [(&self.junit, threshold::junit(&results)), (&self.sarif, sarif)] {
             if let Some(file) = file {
                 std::fs::write(file, text).with_context(|| file.display().to_string())?;
             }
         }
-        threshold::print(&verdicts, query.json, &mut out, Style::of_stdout())?;
-        Ok(match (verdicts.failed(), verdicts.missing.is_empty()) {
+        threshold::print(&results, query.json, &mut out, Style::of_stdout())?;
+        Ok(match (results.failed(), results.missing.is_empty()) {
             (true, _) => Outcome::ThresholdFailed(self.fail_code),
             (false, true) => Outcome::Done,
             (false, false) => Outcome::Incomplete { strict },

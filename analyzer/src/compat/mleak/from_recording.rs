@@ -9,7 +9,7 @@ use crate::load::Image;
 use crate::model::live_set;
 use crate::progress::Progress;
 use crate::replay::replay;
-use crate::report::place;
+use crate::report::call_site;
 use crate::symbols::{Detail, Frame, Symbolizer};
 use crate::text::clean_columns;
 use heaptape_formats::tape::Entry;
@@ -59,7 +59,7 @@ fn block_text(symbols: &mut Symbolizer, image: &Image, index: u64, block: &live_
     let entry = Entry::from_number(block.entry).map_or("malloc", Entry::name);
     let location = match block.site {
         0 => Frame::default(),
-        site => place(symbols, image.stacks(), site, 1).frame,
+        site => call_site(symbols, image.stacks(), site, 1).frame,
     };
     let or_dash = |text: Option<&str>| text.filter(|text| !text.is_empty()).unwrap_or("-").to_string();
     let (function, file) = (or_dash(location.function.as_deref()), or_dash(location.file.as_deref()));

@@ -16,7 +16,7 @@ use crate::model::totals::Totals;
 use crate::model::verdict::{Growth, Verdict, judge};
 use crate::progress::Progress;
 use crate::replay::replay;
-use crate::report::grouping::{By, key};
+use crate::report::grouping::{GroupBy, group_key};
 use crate::report::leaks::{Rules, evidence};
 use crate::report::summary;
 use crate::report::sums::{self, Sums};
@@ -192,15 +192,15 @@ impl Gathered {
         let mut rules = own_rules(image, symbols);
         for ((site, _), survivor) in left {
             let (blocks, bytes) = (survivor.blocks, survivor.bytes);
-            if rules.eat(image, symbols, site, blocks, bytes)
-                || rules.keep(image, symbols, site, blocks, bytes).is_some()
+            if rules.suppress(image, symbols, site, blocks, bytes)
+                || rules.count_kept(image, symbols, site, blocks, bytes).is_some()
             {
                 continue;
             }
             let history = survivors.history(site);
             let verdict = judge(&run, &history, &survivor);
             let rises = matches!(verdict, Verdict::Growing | Verdict::Slow);
-            let function = if rises { key(symbols, image.stacks(), site, By::Function) } else { Vec::new() };
+            let function = if rises { group_key(symbols, image.stacks(), site, GroupBy::Function) } else { Vec::new() };
             growth.add(function.clone(), verdict, survivor.bytes);
             judged.push((site, verdict, function, history, survivor));
         }

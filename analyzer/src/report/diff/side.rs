@@ -1,4 +1,4 @@
-//! One side of a comparison: a run, as a person names it, and its sums by site.
+//! One side of a comparison: the run that the command line names, and its sums by site.
 
 use crate::event::{Bound, Range};
 use crate::load::{self, Events, Image, Recording};
@@ -7,41 +7,41 @@ use crate::processes::ProcessFilter;
 use crate::program_frames::Role;
 use crate::progress::Progress;
 use crate::report::frames::{FrameJson, blamed_frames, stack_json};
-use crate::report::sums::{sums, within};
+use crate::report::sums::{sums, sums_within};
 use crate::report::{Error, Filter};
 use crate::stacks::Stacks;
 use crate::symbols::{Frame, Symbolizer, module_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::path::PathBuf;
 
-/// A run, or a part of it.
+/// A run, or the time up to a point in it.
 #[derive(Clone, Debug, Default)]
-pub struct Side {
-    /// The recording or file.
+pub struct DiffInput {
+    /// Path of the recording or file.
     pub path: PathBuf,
-    /// Only these processes.
+    /// Which processes are selected.
     pub processes: ProcessFilter,
-    /// What was until this moment; none: the end.
+    /// Point in time up to which events count; `None` for the end.
     pub until: Option<Bound>,
-    /// Only these blocks.
+    /// Which blocks are selected.
     pub filter: Filter,
 }
 
 /// Sums of a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Allocations and resizes.
+    /// Number of allocations and reallocations.
     pub allocs: u64,
-    /// Their bytes.
+    /// Number of bytes that these allocated.
     pub bytes: u64,
-    /// Of these, live.
+    /// Number of blocks that are live.
     pub live_blocks: u64,
-    /// Live bytes.
+    /// Number of bytes that are live.
     pub live_bytes: u64,
 }
 
 impl Sums {
-    /// The numbers in the order of [`super::Values`].
+    /// Returns the sums in the order of [`super::Values`].
     pub const fn values(&self) -> [f64; 4] {
         [self.live_bytes as f64, self.live_blocks as f64, self.bytes as f64, self.allocs as f64]
     }
@@ -54,59 +54,66 @@ impl Sums {
     }
 }
 
-/// Where a site is in its source: file name without folders, and line; none where no debug
-/// information says it.
+/// Location of a site in its source: file name without folders, and line; `None` where debug
+/// information does not contain it.
 pub type Line = Option<(String, u32)>;
 
-/// One line of a function that allocates.
+/// Sums of one source line of a function.
 #[derive(Clone, Debug, Default)]
-pub struct At {
-    /// Sums.
+pub struct LineSums {
+    /// Sums of the line.
     pub sums: Sums,
-    /// The file's whole path.
+    /// Path of the source file.
     pub file: Option<String>,
-    /// The stack that allocated most.
+    /// Call stack of the site that allocated most.
     pub stack: Vec<FrameJson>,
+    /// Number of bytes that this site allocated.
     most: u64,
 }
 
-/// A run, measured.
+/// The sums of a run.
 #[derive(Debug, Default)]
-pub struct Measured {
-    /// By the names of the innermost frames of the program, then by line.
-    pub sites: FxHashMap<Vec<String>, FxHashMap<Line, At>>,
-    /// The whole.
+pub struct Measurement {
+    /// Sums by the names of the innermost program frames, then by source line.
+    pub sites: FxHashMap<Vec<String>, FxHashMap<Line, LineSums>>,
+    /// Sums of the whole run.
     pub total: Sums,
-    /// The most live bytes at any moment; of one process image only.
+    /// Peak of the live bytes, if the side is a single process.
     pub peak_bytes: Option<u64>,
-    /// Length of the run; 0 when not known.
+    /// Length of the run in seconds; 0 if unknown.
     pub seconds: f64,
-    /// Whether it is of samples.
+    /// Whether a process of the run is sampled.
     pub is_sampled: bool,
-    /// What is missing, in words.
+    /// What is missing from the recording, as sentences.
     pub missing: Vec<String>,
 }
 
-/// What both sides know, so that both are named alike.
+/// What is known of both sides, so that both are named alike.
 #[derive(Debug)]
-pub struct Known {
-    /// Whether some side has names alone, and no modules.
+pub struct NameMatcher {
+    /// Whether a side has names without modules.
     names_alone: bool,
-    /// Build-ids that all sides have: an offset in such a module means the same.
+    /// Build ids that all sides have: an offset in such a module means the same.
     builds: FxHashSet<Vec<u8>>,
 }
 
-impl Known {
-    /// Looks at all sides.
+impl NameMatcher {
+    /// Reads the modules of all sides, and checks their filters and time ranges.
     ///
     /// # Errors
-    /// When one cannot be read.
-    pub fn of(a: &[Side], b: &[Side], within_one: bool, symbols: &mut Symbolizer) -> Result<Known, Error> {
-        let mut known = Known { names_alone: false, builds: FxHashSet::default() };
+    /// Returns an error when a side cannot be read, or when its selection of processes, times or
+    /// blocks is empty.
+    pub fn of(
+        a: &[DiffInput],
+        b: &[DiffInput],
+        within_one: bool,
+        symbols: &mut Symbolizer,
+    ) -> Result<NameMatcher, Error> {
+        let mut known = NameMatcher { names_alone: false, builds: FxHashSet::default() };
         let is_filtered = a.iter().chain(b).any(|side| !side.filter.is_all());
-        // Recordings whose names are compared with those of the filter: what only one side has is a
-        // change.
-        let mut kept: Vec<(Recording, &Side)> = Vec::new();
+        // Recordings whose names are compared with those of the filter. A name that only one side
+        // has is a change.
+        let mut kept: Vec<(Recording, &DiffInput)> = Vec::new();
         for (number, side) in a.iter().chain(b).enumerate() {
             let recording = load::open(&side.path)?;
             let images = images(&recording, side)?;
@@ -139,10 +146,10 @@ impl Known {
         Ok(known)
     }
 
-    /// What a frame is called on both sides.
+    /// Returns the name of a frame that is the same on both sides.
     fn name(&self, stacks: &Stacks, site: u32, frame: &Frame) -> String {
         match &frame.function {
-            Some(function) => plain(function).to_string(),
+            Some(function) => without_clone_suffix(function).to_string(),
             None => {
                 let same = |id: &Vec<u8>| self.builds.contains(id);
                 let module = module_of(stacks, &stacks.site(site));
@@ -155,7 +162,7 @@ impl Known {
         }
     }
 
-    /// The role of a frame on both sides.
+    /// Returns the role of a frame that is the same on both sides.
     fn role(&self, symbols: &Symbolizer, frame: &Frame) -> Role {
         match (self.names_alone, &frame.function) {
             (true, Some(function)) => symbols.roles().by_name(Some(function)),
@@ -164,44 +171,51 @@ impl Known {
     }
 }
 
-/// A function's name without what a compiler adds to its copies and parts.
-fn plain(function: &str) -> &str {
+/// Returns a function's name without the suffixes that a compiler adds to its clones and split
+/// parts.
+fn without_clone_suffix(function: &str) -> &str {
     let ends = [".constprop.", ".isra.", ".part.", ".cold", ".llvm.", ".lto_priv."];
-    ends.iter().filter_map(|end| function.find(end)).min().map_or(function, |at| &function[..at])
+    ends.iter().filter_map(|end| function.find(end)).min().map_or(function, |length| &function[..length])
 }
 
-fn images<'a>(recording: &'a Recording, side: &Side) -> Result<Vec<&'a Image>, Error> {
+/// Returns the selected processes of a side.
+fn images<'a>(recording: &'a Recording, side: &DiffInput) -> Result<Vec<&'a Image>, Error> {
     let chosen = side.processes.select(std::slice::from_ref(recording));
     chosen.map_err(|why| match side.processes.is_all() {
-        // It names the path already.
+        // The message already contains the path.
         true => Error::Unanswerable(why),
         false => Error::Unanswerable(format!("{}: {why}", side.path.display())),
     })
 }
 
-/// Measures a side.
+/// Returns the sums of a side.
 ///
 /// # Errors
-/// When it cannot be read, or needs events that it does not have.
-pub fn measure(side: &Side, known: &Known, depth: usize, symbols: &mut Symbolizer) -> Result<Measured, Error> {
+/// Returns an error when the side cannot be read, or when it needs events that it does not have.
+pub fn measure(
+    side: &DiffInput,
+    known: &NameMatcher,
+    depth: usize,
+    symbols: &mut Symbolizer,
+) -> Result<Measurement, Error> {
     let recording = load::open(&side.path)?;
     let progress = Progress::new("reading events");
-    let mut measured = Measured::default();
+    let mut measured = Measurement::default();
     let mut missing = recording.missing.clone();
     let images = images(&recording, side)?;
     for image in &images {
         let range = Range { from: None, to: side.until };
         if (side.until.is_some() || !side.filter.is_all()) && matches!(image.events, Events::Profile) {
-            let why = format!("{}: a profile holds only sums, and no moments", side.path.display());
+            let why = format!("{}: a profile holds only sums at the end", side.path.display());
             return Err(Error::Unanswerable(why));
         }
         let sums = if !side.filter.is_all() {
-            let asked = crate::report::Query { range, filter: side.filter.clone(), ..Default::default() };
-            crate::report::sums::of_asked(image, &asked, symbols, &progress)
+            let query = crate::report::Query { range, filter: side.filter.clone(), ..Default::default() };
+            crate::report::sums::filtered_sums(image, &query, symbols, &progress)
         } else if range.is_all() {
             sums(image, &progress)
         } else {
-            within(image, &range, &progress)
+            sums_within(image, &range, &progress)
         };
         for found in &sums.missing {
             if !missing.contains(found) {
@@ -222,12 +236,13 @@ pub fn measure(side: &Side, known: &Known, depth: usize, symbols: &mut Symbolize
             };
             measured.total.add(&sums);
             let stacks = image.stacks();
-            let (names, file, line) = named(stacks, row.site, known, depth, symbols);
+            let SiteKey { names, file, line } = named(stacks, row.site, known, depth, symbols);
             let short = file.as_deref().map(|file| file.rsplit('/').next().unwrap_or(file).to_string());
-            let at = measured.sites.entry(names).or_default().entry(short.zip(line)).or_default();
-            at.sums.add(&sums);
-            if row.bytes > at.most || at.stack.is_empty() {
-                (at.most, at.stack, at.file) = (row.bytes, stack_json(symbols, stacks, row.site), file);
+            let sums_of_line = measured.sites.entry(names).or_default().entry(short.zip(line)).or_default();
+            sums_of_line.sums.add(&sums);
+            if row.bytes > sums_of_line.most || sums_of_line.stack.is_empty() {
+                (sums_of_line.most, sums_of_line.stack, sums_of_line.file) =
+                    (row.bytes, stack_json(symbols, stacks, row.site), file);
             }
         }
     }
@@ -238,16 +253,19 @@ pub fn measure(side: &Side, known: &Known, depth: usize, symbols: &mut Symbolize
     Ok(measured)
 }
 
-/// The names that a site is matched by, and where the frame is that is blamed.
-fn named(
-    stacks: &Stacks,
-    site: u32,
-    known: &Known,
-    depth: usize,
-    symbols: &mut Symbolizer,
-) -> (Vec<String>, Option<String>, Option<u32>) {
+/// What a site is matched by: names of functions, and the location of the blamed frame.
+struct SiteKey {
+    names: Vec<String>,
+    file: Option<String>,
+    line: Option<u32>,
+}
+
+/// Returns what a site is matched by.
+fn named(stacks: &Stacks, site: u32, known: &NameMatcher, depth: usize, symbols: &mut Symbolizer) -> SiteKey {
     let frames = blamed_frames(symbols, stacks, site, depth, |symbols, frame| known.role(symbols, frame));
-    let Some((_, first)) = frames.first() else { return (vec!["(no stack)".into()], None, None) };
+    let Some((_, first)) = frames.first() else {
+        return SiteKey { names: vec!["(no stack)".into()], file: None, line: None };
+    };
     let names = frames.iter().map(|(number, frame)| known.name(stacks, *number, frame)).collect();
-    (names, first.file.clone(), first.line)
+    SiteKey { names, file: first.file.clone(), line: first.line }
 }

@@ -1,13 +1,13 @@
-//! A comparison as text.
+//! The comparison as text.
 
-use super::{Change, Found, Options, Values};
+use super::{Change, Comparison, Options, Values};
 use crate::text::{Screen, bytes, count};
 use std::io;
 
-/// Rows when nobody asked for another number.
+/// Default number of rows.
 const TOP: usize = 20;
 
-/// A change with its sign.
+/// Formats a change with its sign.
 fn signed(value: f64, shown: impl Fn(u64) -> String) -> String {
     match value.round() {
         0.0 => "0".into(),
@@ -16,7 +16,7 @@ fn signed(value: f64, shown: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// The change in per cent of the old value.
+/// Formats a change as a percentage of the old value.
 fn relative(a: f64, b: f64) -> String {
     match (a, b) {
         (a, b) if a == b => "same".into(),
@@ -26,22 +26,25 @@ fn relative(a: f64, b: f64) -> String {
     }
 }
 
-/// Prints what changed.
-pub fn print(found: &Found, options: &Options, screen: &mut Screen) -> io::Result<()> {
+/// Prints the changes, and the sums of both sides.
+///
+/// # Errors
+/// Returns an error when the screen cannot be written.
+pub fn print(found: &Comparison, options: &Options, screen: &mut Screen) -> io::Result<()> {
     let whole = |name: &str, a: f64, b: f64, shown: fn(u64) -> String| {
         format!("{name} {} -> {} ({})", shown(a.max(0.0) as u64), shown(b.max(0.0) as u64), relative(a, b))
     };
     let Values { live_bytes, live_blocks, bytes: allocated, allocs } = found.a;
-    let mut parts = vec![
+    let mut totals = vec![
         whole("live", live_bytes, found.b.live_bytes, bytes),
         whole("live blocks", live_blocks, found.b.live_blocks, count),
         whole("allocated", allocated, found.b.bytes, bytes),
         whole("allocations", allocs, found.b.allocs, count),
     ];
     if let Some((a, b)) = found.peak_bytes {
-        parts.push(whole("peak", a, b, bytes));
+        totals.push(whole("peak", a, b, bytes));
     }
-    screen.line(&parts.join("; "))?;
+    screen.line(&totals.join("; "))?;
     if (found.scale - 1.0).abs() > 1e-9 {
         screen.line(&format!("B is multiplied by {:.4}", found.scale))?;
     }
@@ -52,12 +55,12 @@ pub fn print(found: &Found, options: &Options, screen: &mut Screen) -> io::Resul
     let rows: Vec<Vec<String>> = found.changes.iter().take(top).map(row).collect();
     screen.table(&["live", "", "allocated", "", "allocations", "", "site"], &rows)?;
     if found.changes.len() > top {
-        screen.line(&format!("and {} more sites that changed (--top N)", count((found.changes.len() - top) as u64)))?;
+        screen.line(&format!("and {} more changed sites (--top N)", count((found.changes.len() - top) as u64)))?;
     }
     screen.line(&format!("{} sites did not change beyond the noise", count(found.quiet_sites)))
 }
 
-/// One change in a line, without a table around it.
+/// Formats a change on one line, for a report without a table.
 pub fn change_line(change: &Change) -> String {
     let Change { delta, .. } = change;
     let (live, blocks) = (signed(delta.live_bytes, bytes), signed(delta.live_blocks, count));
@@ -65,10 +68,10 @@ pub fn change_line(change: &Change) -> String {
     format!("{live} live in {blocks} blocks, {allocated} allocated in {allocs} allocations: {}", site(change))
 }
 
-/// Where it is: the innermost function with its line, or with how many lines it sums up, and its
-/// callers.
+/// Formats the site of a change: the innermost function with its line, or with the number of lines
+/// that it sums up, then its callers.
 fn site(change: &Change) -> String {
-    let place = match (&change.file, change.line) {
+    let location = match (&change.file, change.line) {
         (Some(file), Some(line)) => {
             let file = file.rsplit('/').next().unwrap_or(file);
             if change.lines > 1 { format!(" {file} ({} lines)", change.lines) } else { format!(" {file}:{line}") }
@@ -76,7 +79,7 @@ fn site(change: &Change) -> String {
         _ => String::new(),
     };
     let mut names = change.functions.iter();
-    let mut site = names.next().cloned().unwrap_or_default() + &place;
+    let mut site = names.next().cloned().unwrap_or_default() + &location;
     names.for_each(|name| site += &format!(" < {name}"));
     site
 }

@@ -1,5 +1,5 @@
-//! Why a verdict is what it is: the evidence of a site as `--json` holds it, and what the run as a
-//! whole says.
+//! The evidence of verdicts: that of a site, as JSON holds it, and what the run as a whole
+//! contributes.
 
 use crate::event::Span;
 use crate::load::Image;
@@ -7,98 +7,108 @@ use crate::load::tape::TraceRange;
 use crate::missing::Missing;
 use crate::model::leaks::{Axis, History, LIFETIME_CLASSES, Leaks, SLICES, Survivors, lifetime_bound};
 use crate::model::verdict::{Run, Verdict, slope};
-use crate::report::place;
-use crate::report::questions::When;
+use crate::report::call_site;
+use crate::report::query::PointInTime;
 use crate::symbols::Symbolizer;
 use serde::Serialize;
 
-/// Why the verdict is what it is.
+/// The evidence of a verdict.
 #[derive(Clone, Debug, Serialize)]
 pub struct Evidence {
-    /// Birth of the oldest survivor.
-    pub first: When,
-    /// Birth of the youngest.
-    pub last: When,
-    /// Bytes a second by which the site grew; none without times, and in runs too short to say.
+    /// Time of the allocation of the oldest survivor.
+    pub first: PointInTime,
+    /// Time of the allocation of the youngest survivor.
+    pub last: PointInTime,
+    /// Growth of the site in bytes per second; `None` without times, and in runs that are too
+    /// short.
     pub bytes_per_second: Option<f64>,
     /// Unit of lifetimes and ages: `ns`, or `events` without times and in short runs.
     pub unit: &'static str,
-    /// Allocations and resizes of the site.
+    /// Number of allocations and reallocations of the site.
     pub allocs: u64,
-    /// Of these, freed.
+    /// Number of these that were freed.
     pub freed: u64,
-    /// Of these, resized away.
+    /// Number of these whose block was reallocated.
     pub resized: u64,
-    /// Mean lifetime of the freed ones.
-    pub mean_life: Option<u64>,
-    /// The longest.
-    pub longest_life: Option<u64>,
-    /// How the lifetimes of the freed ones are spread.
-    pub lives: Vec<Lives>,
-    /// Age of the oldest survivor at the end, in the same unit.
+    /// Mean lifetime of the freed blocks.
+    #[serde(rename = "mean_life")]
+    pub mean_lifetime: Option<u64>,
+    /// Longest lifetime of a freed block.
+    #[serde(rename = "longest_life")]
+    pub longest_lifetime: Option<u64>,
+    /// Distribution of the lifetimes of the freed blocks.
+    #[serde(rename = "lives")]
+    pub lifetimes: Vec<LifetimeClass>,
+    /// Age of the oldest survivor at the end of the run, in `unit`.
     pub oldest_age: u64,
-    /// Age of the youngest.
+    /// Age of the youngest survivor at the end of the run, in `unit`.
     pub youngest_age: u64,
-    /// Smallest survivor; none where only sums are known.
+    /// Size of the smallest survivor; `None` where only sums are known.
     pub smallest: Option<u64>,
-    /// Largest, likewise.
+    /// Size of the largest survivor; `None` where only sums are known.
     pub largest: Option<u64>,
     /// The first few threads that allocated survivors.
     pub threads: Vec<u32>,
-    /// The oldest few: address and size.
+    /// Address and size of the oldest survivors.
     pub examples: Vec<(String, u64)>,
-    /// The most bytes of the site alive at once.
+    /// Peak of the live bytes of the site.
     pub most_bytes: u64,
     /// Live bytes of the site at the end of each 16th of the run.
     pub live_bytes: [u64; SLICES],
-    /// Births of survivors in each 16th of the run: how their ages are spread.
-    pub births: [u64; SLICES],
-    /// Where siblings were freed, most often first, when frees were recorded with stacks.
+    /// Number of survivors that were allocated in each 16th of the run: the distribution of their
+    /// ages.
+    #[serde(rename = "births")]
+    pub allocs_by_slice: [u64; SLICES],
+    /// Where blocks of the same site were freed, most frequent first, if frees were recorded with
+    /// stacks.
     pub freed_at: Vec<FreedAt>,
-    /// Events missing from the recording; a free of a survivor may be among them.
+    /// Number of events that are missing from the recording; a free of a survivor may be among
+    /// them.
     pub missing_events: Option<u64>,
-    /// What would be said of it in a longer run or of more bytes, where that is too little to tell.
+    /// The verdict that a longer run, or more bytes, would lead to; present where there is too
+    /// little of either.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trend: Option<Verdict>,
 }
 
-/// So many blocks lived less than a bound, and not less than the bound before.
+/// A class of lifetimes: blocks that lived less than a bound, and not less than the bound of the
+/// class before.
 #[derive(Clone, Debug, Serialize)]
-pub struct Lives {
-    /// The bound; none: longer than all bounds.
+pub struct LifetimeClass {
+    /// The bound; `None` for the class of the longest lifetimes.
     pub below: Option<u64>,
-    /// How many.
+    /// Number of blocks in the class.
     pub blocks: u32,
 }
 
-/// A place where siblings were freed.
+/// A call site that freed blocks of the same allocation site.
 #[derive(Clone, Debug, Serialize)]
 pub struct FreedAt {
-    /// How many.
+    /// Number of blocks that it freed.
     pub blocks: u64,
-    /// The innermost frames of the program.
+    /// Names of the innermost program frames.
     pub functions: Vec<String>,
 }
 
-/// A run shorter than this is measured in events: its time is mostly the start's and the
-/// scheduler's.
+/// A run shorter than this is measured in events, because its time is mostly that of the start and
+/// of the scheduler.
 const SHORT_NS: u64 = 100_000_000;
-/// A shorter one than this, too, when its allocations do not fill a quarter of its time: a single
-/// stall may be the rest.
+/// A run shorter than this is also measured in events when its allocations do not fill a quarter of
+/// its time, because the rest may be a single stall.
 const STALLED_NS: u64 = 400_000_000;
 
-/// How an image's run is measured, up to the end of a span.
+/// Returns the axis by which the run of a process is measured, up to the end of a span.
 pub fn axis(image: &Image, span: Span) -> Axis {
     let (mut start, mut end) = (image.clock.start_tick, image.tape.last_tick.min(span.end_tick));
-    if is_told_by_time(image, end) && span.end == u64::MAX {
-        // Waiting before the first birth and behind the last is no time in which nothing grew,
-        // unless it is most of the run. Nor is a long time of taking down what was built up.
+    if is_measured_by_time(image, end) && span.end == u64::MAX {
+        // The time before the first allocation and after the last one does not show that nothing
+        // grows, unless it is most of the run. Neither does a long teardown at the end.
         let half = start + end.saturating_sub(start) / 2;
         if let Some(last) = image.allocation_at(100).filter(|last| last.tick < end) {
             let frees = image.tape.events.saturating_sub(last.number + 1);
             let live = image.tape.summary.as_ref().map_or(u64::MAX, |summary| summary.totals.live_blocks);
             let taken_down = frees > 0 && frees >= live.saturating_add(frees) / 4;
-            // A short run that was busy for long enough: how late its end was seen says nothing.
+            // A short run that was busy for long enough: its end may have been noticed late.
             let whole = image.clock.nanos(end);
             let busy = whole < 1_000_000_000 && image.clock.nanos(last.tick) >= SHORT_NS;
             end = if taken_down || busy || last.tick >= half { last.tick } else { end };
@@ -116,8 +126,8 @@ pub fn axis(image: &Image, span: Span) -> Axis {
     Axis { by_tick: false, start: 0, end: last.min(span.end) }
 }
 
-/// Whether time says more about a run than events do.
-fn is_told_by_time(image: &Image, end: u64) -> bool {
+/// Returns whether time measures the run better than events do.
+fn is_measured_by_time(image: &Image, end: u64) -> bool {
     if !image.has_times() || image.clock.nanos(end) < SHORT_NS {
         return false;
     }
@@ -128,11 +138,12 @@ fn is_told_by_time(image: &Image, end: u64) -> bool {
     image.clock.nanos(end) >= STALLED_NS || filled() >= image.clock.nanos(end) / 4
 }
 
-/// What the run as a whole says to every site.
+/// Returns what the run as a whole contributes to the verdict on every site.
 pub fn run_of(image: &Image, axis: Axis, span: Span, model: &Leaks, missing: &[Missing]) -> Run {
     let end_tick = image.tape.last_tick.min(span.end_tick);
-    // How late the recorder sees a death is no age of anything, unless nothing happened for long.
-    let last_event = image.tape.ranges.iter().rev().find_map(|place| match place {
+    // The recorder may notice the end of a process late. This delay is not part of the age of a
+    // block, unless nothing happened for a long time before.
+    let last_event = image.tape.ranges.iter().rev().find_map(|range| match range {
         TraceRange::Committed { chunk, .. } => Some(chunk.last_tick),
         TraceRange::Salvage { .. } => None,
     });
@@ -161,7 +172,7 @@ pub fn run_of(image: &Image, axis: Axis, span: Span, model: &Leaks, missing: &[M
     run
 }
 
-/// The evidence of a site.
+/// Returns the evidence of a site.
 pub fn evidence(
     image: &Image,
     run: &Run,
@@ -171,24 +182,23 @@ pub fn evidence(
 ) -> Evidence {
     let by_tick = run.axis.by_tick;
     let unit = |value: u64| if by_tick { image.clock.span_nanos(value) } else { value };
-    let died = history.freed > 0;
+    let has_frees = history.freed > 0;
     let (first, last) = (survivors.first, survivors.last);
     let age = |birth: (u64, u64)| unit(run.end.saturating_sub(if by_tick { birth.0 } else { birth.1 }));
-    let lives = history.lifetimes.iter().enumerate().filter(|(_, blocks)| **blocks > 0).map(|(class, &blocks)| Lives {
-        below: (class + 1 < LIFETIME_CLASSES).then(|| unit(lifetime_bound(class))),
-        blocks,
+    let lifetimes = history.lifetimes.iter().enumerate().filter(|(_, blocks)| **blocks > 0).map(|(class, &blocks)| {
+        LifetimeClass { below: (class + 1 < LIFETIME_CLASSES).then(|| unit(lifetime_bound(class))), blocks }
     });
     Evidence {
-        first: When::at(image, first.0, Some(first.1)),
-        last: When::at(image, last.0, Some(last.1)),
+        first: PointInTime::at(image, first.0, Some(first.1)),
+        last: PointInTime::at(image, last.0, Some(last.1)),
         bytes_per_second: by_tick.then(|| slope(run, history) * image.clock.ticks_per_second as f64),
         unit: if by_tick { "ns" } else { "events" },
         allocs: history.allocs,
         freed: history.freed,
         resized: history.resized,
-        mean_life: died.then(|| unit(history.lifetime_sum / history.freed.max(1))),
-        longest_life: died.then(|| unit(history.longest_lifetime)),
-        lives: lives.collect(),
+        mean_lifetime: has_frees.then(|| unit(history.lifetime_sum / history.freed.max(1))),
+        longest_lifetime: has_frees.then(|| unit(history.longest_lifetime)),
+        lifetimes: lifetimes.collect(),
         oldest_age: age(first),
         youngest_age: age(last),
         smallest: Some(survivors.smallest),
@@ -197,32 +207,34 @@ pub fn evidence(
         examples: survivors.examples.iter().map(|&(_, address, size)| (format!("{address:#x}"), size)).collect(),
         most_bytes: history.peak_bytes,
         live_bytes: history.series,
-        births: survivors.allocs_by_slice,
+        allocs_by_slice: survivors.allocs_by_slice,
         freed_at,
         missing_events: (run.hidden > 0 && run.hidden < u64::MAX).then_some(run.hidden),
         trend: None,
     }
 }
 
-/// The evidence of a site of which only sums are known, at some moments: no sizes, no lives.
-pub fn of_course(image: &Image, run: &Run, history: &History, survivors: &Survivors) -> Evidence {
-    let (mean_life, longest_life, smallest, largest) = (None, None, None, None);
-    let (first, last) = (When::at(image, survivors.first.0, None), When::at(image, survivors.last.0, None));
+/// Returns the evidence of a site of which only snapshots of its sums are known: without sizes and
+/// lifetimes.
+pub fn evidence_from_snapshots(image: &Image, run: &Run, history: &History, survivors: &Survivors) -> Evidence {
+    let (mean_lifetime, longest_lifetime, smallest, largest) = (None, None, None, None);
+    let (first, last) =
+        (PointInTime::at(image, survivors.first.0, None), PointInTime::at(image, survivors.last.0, None));
     let evidence = evidence(image, run, history, survivors, Vec::new());
-    Evidence { first, last, mean_life, longest_life, smallest, largest, ..evidence }
+    Evidence { first, last, mean_lifetime, longest_lifetime, smallest, largest, ..evidence }
 }
 
-/// Places told of where siblings were freed.
-const PLACES: usize = 3;
+/// Maximum number of freeing call sites in the evidence.
+const MAX_FREE_SITES: usize = 3;
 
-/// Where blocks of a site were freed.
+/// Returns the call sites that freed blocks of a site.
 pub fn freed_at(image: &Image, model: &Leaks, site: u32, symbols: &mut Symbolizer) -> Vec<FreedAt> {
     let mut named: Vec<FreedAt> = Vec::new();
     for (at, blocks) in model.freed_at(site) {
-        let names = place(symbols, image.stacks(), at, 2).names;
+        let names = call_site(symbols, image.stacks(), at, 2).names;
         match named.iter().position(|known| known.functions == names) {
             Some(known) => named[known].blocks += blocks,
-            None if named.len() < PLACES => named.push(FreedAt { blocks, functions: names }),
+            None if named.len() < MAX_FREE_SITES => named.push(FreedAt { blocks, functions: names }),
             None => {}
         }
     }

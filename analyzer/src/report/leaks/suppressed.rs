@@ -1,6 +1,6 @@
-//! Suppressions of `heaptape leaks`: where the rules come from, and what they ate.
+//! Suppressions of `heaptape leaks`: where the rules come from, and what they suppressed.
 
-use super::Found;
+use super::LeakReport;
 use crate::load::Image;
 use crate::program_frames::blamed;
 use crate::report::Error;
@@ -11,25 +11,25 @@ use serde::Serialize;
 use std::io;
 use std::path::PathBuf;
 
-/// Frames of a stack that rules look at.
-const DEEPEST: usize = 512;
+/// Maximum number of frames of a stack that rules are matched against.
+const MAX_FRAMES: usize = 512;
 
-/// The rules of a question.
+/// The suppression rules of a report.
 #[derive(Debug, Default)]
 pub struct Rules {
-    /// Rules of files and programs.
+    /// Rules from files and from programs, with what each of them suppressed.
     pub rules: Vec<Rule>,
-    /// Bytes and blocks of stacks that the run-time keeps on purpose; none when they are not to be
-    /// kept apart.
+    /// Bytes and blocks that the runtime keeps on purpose; `None` when they are not separated.
     pub kept: Option<(u64, u64)>,
-    /// What could not be read.
+    /// Messages on rules of programs that could not be read.
     pub notes: Vec<String>,
+    /// Paths of the modules whose own rules have been read.
     programs: Vec<String>,
 }
 
-/// What a rule ate, in `--json`.
+/// What a rule suppressed, in JSON.
 #[derive(Clone, Debug, Serialize)]
-pub struct Eaten {
+pub struct RuleEffect {
     rule: String,
     origin: String,
     stacks: u64,
@@ -38,15 +38,15 @@ pub struct Eaten {
 }
 
 impl Rules {
-    /// What the run-time keeps on purpose, and no files.
+    /// Returns rules without files that separate what the runtime keeps on purpose.
     pub fn built_in() -> Rules {
         Rules { kept: Some((0, 0)), ..Rules::default() }
     }
 
-    /// Reads the files that were named.
+    /// Reads files of suppressions.
     ///
     /// # Errors
-    /// When one of them cannot be read or is no file of suppressions.
+    /// Returns [`Error::Unanswerable`] when a file cannot be read or is not a file of suppressions.
     pub fn read(files: &[PathBuf], built_in: bool) -> Result<Rules, Error> {
         let mut rules = Rules { kept: built_in.then_some((0, 0)), ..Rules::default() };
         for file in files {
@@ -58,7 +58,8 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Adds what the image's own modules bring: the text of their `__lsan_default_suppressions`.
+    /// Adds the rules of the process's own modules: the text of their
+    /// `__lsan_default_suppressions`.
     pub fn add_own(&mut self, image: &Image, symbols: &mut Symbolizer) {
         for module in &image.stacks().modules {
             let path = String::from_utf8_lossy(&module.path).into_owned();
@@ -77,12 +78,12 @@ impl Rules {
         }
     }
 
-    /// Whether a stack is suppressed; counts what is.
-    pub fn eat(&mut self, image: &Image, symbols: &mut Symbolizer, site: u32, blocks: u64, size: u64) -> bool {
+    /// Returns whether a rule suppresses the stack, and counts its blocks if so.
+    pub fn suppress(&mut self, image: &Image, symbols: &mut Symbolizer, site: u32, blocks: u64, size: u64) -> bool {
         if self.rules.is_empty() {
             return false;
         }
-        let stack = seen(image, symbols, site);
+        let stack = named_stack(image, symbols, site);
         let Some(rule) = self.rules.iter_mut().find(|rule| rule.matches(&stack)) else { return false };
         rule.stacks += 1;
         rule.blocks += blocks;
@@ -90,8 +91,9 @@ impl Rules {
         true
     }
 
-    /// What the run-time keeps on purpose in a stack, if it does; counts it.
-    pub fn keep(
+    /// Returns the name of what the runtime keeps on purpose in this stack, and counts its blocks;
+    /// `None` for other stacks.
+    pub fn count_kept(
         &mut self,
         image: &Image,
         symbols: &mut Symbolizer,
@@ -101,16 +103,16 @@ impl Rules {
     ) -> Option<&'static str> {
         let (all_bytes, all_blocks) = self.kept.as_mut()?;
         let stacks = image.stacks();
-        let frames = stacks.stack(site).take(DEEPEST).map(|(_, site)| symbols.name(stacks, &site).as_ref().clone());
+        let frames = stacks.stack(site).take(MAX_FRAMES).map(|(_, site)| symbols.name(stacks, &site).as_ref().clone());
         let what = kept_on_purpose(frames)?;
         *all_bytes = all_bytes.saturating_add(size);
         *all_blocks += blocks;
         Some(what)
     }
 
-    /// What each rule ate.
-    pub fn eaten(&self) -> Vec<Eaten> {
-        let row = |rule: &Rule| Eaten {
+    /// Returns what each rule suppressed.
+    pub fn suppressed(&self) -> Vec<RuleEffect> {
+        let row = |rule: &Rule| RuleEffect {
             rule: rule.text.clone(),
             origin: rule.origin.clone(),
             stacks: rule.stacks,
@@ -121,11 +123,11 @@ impl Rules {
     }
 }
 
-/// A stack with all that rules may name, innermost first.
-pub fn seen(image: &Image, symbols: &mut Symbolizer, site: u32) -> Vec<NamedFrame> {
+/// Returns a stack with all names that rules may match, innermost frame first.
+pub fn named_stack(image: &Image, symbols: &mut Symbolizer, site: u32) -> Vec<NamedFrame> {
     let stacks = image.stacks();
     let mut all = Vec::new();
-    for (_, site) in stacks.stack(site).take(DEEPEST) {
+    for (_, site) in stacks.stack(site).take(MAX_FRAMES) {
         let symbol = symbols.symbol(stacks, &site);
         let frames = symbols.frames(stacks, &site);
         all.extend(
@@ -137,20 +139,22 @@ pub fn seen(image: &Image, symbols: &mut Symbolizer, site: u32) -> Vec<NamedFram
     all
 }
 
-/// Position of the frame of a stack that is blamed.
+/// Returns the index of the blamed frame of a stack.
 pub fn blamed_frame(stack: &[NamedFrame]) -> usize {
     blamed(stack.iter().map(|seen| seen.frame.role), 1).first().copied().unwrap_or(0)
 }
 
-/// Says what was suppressed, and which rules are of no use.
-pub fn print(found: &Found, screen: &mut Screen) -> io::Result<()> {
+/// Prints what was suppressed, and which rules suppressed nothing.
+///
+/// # Errors
+/// Returns an error when the screen cannot be written.
+pub fn print(found: &LeakReport, screen: &mut Screen) -> io::Result<()> {
     let Rules { rules, kept, notes, .. } = &found.rules;
     if let Some((size, blocks)) = kept
         && *blocks > 0
     {
         let (size, blocks) = (bytes(*size), counted(*blocks, "block"));
-        screen
-            .line(&format!("{size} in {blocks} that the run-time keeps on purpose are not listed (--no-built-in)"))?;
+        screen.line(&format!("{size} in {blocks} that the runtime keeps on purpose are not listed (--no-built-in)"))?;
     }
     let used: Vec<&Rule> = rules.iter().filter(|rule| rule.stacks > 0).collect();
     if !used.is_empty() {

@@ -1,32 +1,36 @@
-//! Leaks as text.
+//! The leak report as text.
 
 use super::evidence::Evidence;
-use super::{Found, Leak, Options};
+use super::{Leak, LeakReport, Options};
 use crate::charts::sparkline;
 use crate::missing::Missing;
 use crate::model::leaks::SLICES;
 use crate::model::verdict::{FLOOR_BYTES, FLOOR_SECONDS, FLOOR_SHARE, Verdict};
-use crate::report::frames::{Lines, place, place_line};
+use crate::report::frames::{SourceLines, call_site, call_site_line};
 use crate::report::stack_text::text_stack;
-use crate::report::{hints, say_missing, say_own_malloc, say_sampled};
+use crate::report::{hints, print_missing, print_own_malloc, print_sampled};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, bytes, count, counted, duration, percent, shorten};
 use heaptape_formats::recording::Exit;
 use std::io;
 
-/// Frames of each stack in the text.
+/// Default number of frames of each stack.
 const FRAMES: usize = 8;
-/// Rows of the text when nobody asked for another number.
+/// Default number of leaks in the report.
 const TOP: usize = 10;
-/// What grew and was freed only at exit is in the headline from this share of the peak on: 1/100.
+/// The headline names what grew and was freed only at exit if it is at least this fraction of the
+/// peak: 1/100.
 const GROWN_SHARE: u64 = 100;
 
-/// Prints what was found.
-pub fn print(found: &Found, options: &Options, symbols: &mut Symbolizer, screen: &mut Screen) -> io::Result<()> {
-    let Found { leaks, at_exit, missing, .. } = found;
+/// Prints the report on leaks as text.
+///
+/// # Errors
+/// Returns an error when the screen cannot be written.
+pub fn print(found: &LeakReport, options: &Options, symbols: &mut Symbolizer, screen: &mut Screen) -> io::Result<()> {
+    let LeakReport { leaks, freed_at_exit, missing, .. } = found;
     screen.heading(&headline(found, symbols))?;
     let several = missing.len() > 1;
-    let mut entries: Vec<&Leak> = leaks.iter().chain(at_exit).collect();
+    let mut entries: Vec<&Leak> = leaks.iter().chain(freed_at_exit).collect();
     entries.sort_by_key(|leak| leak.order());
     let top = options.top.unwrap_or(TOP).min(entries.len());
     for (number, leak) in entries[..top].iter().enumerate() {
@@ -64,44 +68,44 @@ pub fn print(found: &Found, options: &Options, symbols: &mut Symbolizer, screen:
     super::suppressed::print(found, screen)?;
     for (image, missing) in missing {
         let of = if several { format!("{}: ", image.about.folder) } else { String::new() };
-        say_sampled(screen, &of, image)?;
-        say_missing(screen, &of, missing)?;
+        print_sampled(screen, &of, image)?;
+        print_missing(screen, &of, missing)?;
     }
     let own_malloc: Vec<_> = missing.iter().filter(|(image, _)| image.about.own_malloc).collect();
     let own_malloc: Vec<_> = own_malloc.iter().map(|(image, _)| (image.name(), image.about.pid)).collect();
-    say_own_malloc(screen, own_malloc.iter().map(|(name, pid)| (name.as_ref(), *pid)))?;
-    let hint = missing.iter().find_map(|(image, _)| hints::of(image, image.known_sites(), symbols));
+    print_own_malloc(screen, own_malloc.iter().map(|(name, pid)| (name.as_ref(), *pid)))?;
+    let hint = missing.iter().find_map(|(image, _)| hints::find(image, image.known_sites(), symbols));
     hint.iter().try_for_each(|hint| screen.line(&format!("note: {hint}")))
 }
 
-/// The first line: how much was never freed, and what to look at first.
-fn headline(found: &Found, symbols: &mut Symbolizer) -> String {
-    let Found { leaks, at_exit, total, missing, .. } = found;
-    let cut = missing.iter().any(|(_, missing)| missing.contains(&Missing::NoEnd));
+/// Returns the first line: how much was never freed, and what to look at first.
+fn headline(found: &LeakReport, symbols: &mut Symbolizer) -> String {
+    let LeakReport { leaks, freed_at_exit, total, missing, .. } = found;
+    let truncated = missing.iter().any(|(_, missing)| missing.contains(&Missing::NoEnd));
     let runs = missing.iter().any(|(image, _)| image.about.exit == Some(Exit::Running));
-    let when = match (cut, runs) {
-        (true, _) => "still live when the recording was cut",
+    let when = match (truncated, runs) {
+        (true, _) => "still live at the end of the truncated recording",
         (false, true) => "still live",
         (false, false) => "never freed",
     };
     let (all, blocks) = (bytes(total.bytes), counted(total.blocks, "block"));
     let mut line = format!("{all} in {blocks} {when}, from {}", counted(total.stacks, "stack"));
     let mut blamed = |leak: &Leak| {
-        let place = place(symbols, leak.image.stacks(), leak.site, 1);
-        place_line(&place, &Lines::default())
+        let call_site = call_site(symbols, leak.image.stacks(), leak.site, 1);
+        call_site_line(&call_site, &SourceLines::default())
     };
     if let Some(worst) = leaks.first().filter(|leak| leak.verdict <= Verdict::Slow) {
         line += &format!("; {}: {}", worst.verdict.name(), blamed(worst));
     }
-    if let Some(worst) = at_exit.first().filter(|_| total.grown_bytes >= found.peak_bytes / GROWN_SHARE) {
+    if let Some(worst) = freed_at_exit.first().filter(|_| total.grown_bytes >= found.peak_bytes / GROWN_SHARE) {
         let grown = bytes(total.grown_bytes);
         line += &format!("; {grown} grew through the run and were freed only at exit: {}", blamed(worst));
     }
     line
 }
 
-/// How much an entry is, and its verdict.
-fn amount(leak: &Leak, found: &Found) -> String {
+/// Returns the amount and the verdict of an entry.
+fn amount(leak: &Leak, found: &LeakReport) -> String {
     if leak.verdict == Verdict::FreedAtExit {
         return format!(
             "grew to {}, and was freed only when the program ended: {}",
@@ -113,7 +117,8 @@ fn amount(leak: &Leak, found: &Found) -> String {
     format!("{size} in {blocks}, {} of all: {}", percent(leak.bytes, found.total.bytes), leak.verdict.name())
 }
 
-/// The entries that are not listed, of those that grew and were freed at exit, or of the others.
+/// Describes the entries that are not listed: those that grew and were freed at exit if `grown`,
+/// else the others.
 fn more(entries: &[&Leak], grown: bool) -> Option<String> {
     let own: Vec<&&Leak> = entries.iter().filter(|leak| (leak.verdict == Verdict::FreedAtExit) == grown).collect();
     let (size, blocks) = own.iter().fold((0u64, 0), |(size, blocks), leak| {
@@ -149,22 +154,26 @@ fn one(
     }
     match &leak.evidence {
         Some(evidence) => explain(leak, evidence, screen),
-        None => screen.line("    sums hold no order and no times: nothing more can be said"),
+        None => screen.line("    the recording holds only sums: there is no evidence"),
     }
 }
 
 fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<()> {
     let time = |value: u64| if evidence.unit == "ns" { duration(value) } else { counted(value, "event") };
     if leak.blocks > 0 {
-        let mut born = match leak.blocks {
-            1 => format!("born {}", evidence.first.text()),
-            _ => format!("born {} to {}", evidence.first.text().replace(" after the start", ""), evidence.last.text()),
+        let mut allocated = match leak.blocks {
+            1 => format!("allocated {}", evidence.first.text()),
+            _ => format!(
+                "allocated {} to {}",
+                evidence.first.text().replace(" after the start", ""),
+                evidence.last.text()
+            ),
         };
         if let Some(rate) = evidence.bytes_per_second
             && rate >= 1.0
             && leak.verdict <= Verdict::Slow
         {
-            born += &format!(", +{}/s", bytes(rate as u64));
+            allocated += &format!(", +{}/s", bytes(rate as u64));
         }
         let sizes = match (evidence.smallest, evidence.largest) {
             (Some(a), _) if leak.blocks == 1 => format!("; {a} B"),
@@ -177,15 +186,15 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
             [] | [_] => String::new(),
             several => format!(", by threads {}", several.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")),
         };
-        screen.line(&format!("    {born}{sizes}{example}{threads}"))?;
+        screen.line(&format!("    {allocated}{sizes}{example}{threads}"))?;
     }
     if (leak.blocks > 2 || leak.verdict == Verdict::FreedAtExit)
         && let Some(line) = sparkline(screen.style, &evidence.live_bytes, SLICES)
     {
         screen.line(&format!("    live bytes over the run: {line}"))?;
     }
-    if let (Some(mean), Some(longest)) = (evidence.mean_life, evidence.longest_life) {
-        let mut siblings = format!(
+    if let (Some(mean), Some(longest)) = (evidence.mean_lifetime, evidence.longest_lifetime) {
+        let mut line = format!(
             "    {} of {} allocations here were freed, after {} on average, {} at most",
             count(evidence.freed),
             count(evidence.allocs),
@@ -193,14 +202,14 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
             time(longest)
         );
         if let Some(at) = evidence.freed_at.first() {
-            siblings += &format!(", mostly in {}", at.functions.join(" < "));
+            line += &format!(", mostly in {}", at.functions.join(" < "));
         }
-        screen.line(&siblings)?;
+        screen.line(&line)?;
     } else if evidence.freed > 0 {
         let (freed, allocs) = (count(evidence.freed), count(evidence.allocs));
         screen.line(&format!("    {freed} of {allocs} allocations here were freed"))?;
     } else if evidence.resized > 0 {
-        screen.line(&format!("    resized {} times", count(evidence.resized)))?;
+        screen.line(&format!("    reallocated {} times", count(evidence.resized)))?;
     }
     Ok(())
 }

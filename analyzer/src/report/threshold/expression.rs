@@ -1,52 +1,64 @@
-//! `METRIC OPERATOR VALUE`: what a threshold says.
+//! The grammar of thresholds: `METRIC OPERATOR VALUE`.
 
 use std::str::FromStr;
 
-/// In what a metric is counted.
+/// Unit of a metric or of a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Bytes.
+    /// The metric counts bytes.
     Bytes,
-    /// Things.
+    /// The metric counts blocks, events or sites.
     Count,
-    /// Per cent of the old side; of what a threshold says, never of a metric by itself.
+    /// The threshold is a percentage of the value of the old side. No metric has this unit.
     Percent,
 }
 
-/// THE list of metrics: name, unit, meaning.
+/// A quantity that a threshold may limit.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Name of the metric in expressions.
+    pub name: &'static str,
+    /// Unit of its values.
+    pub unit: Unit,
+    /// Explanation for the help text.
+    pub meaning: &'static str,
+}
+
+/// All metrics, in the order of the help text. This is the only list of them.
 #[rustfmt::skip]
-pub const METRICS: &[(&str, Unit, &str)] = &[
-    ("leaked", Unit::Bytes, "bytes never freed, without what is suppressed or kept by the run-time on purpose"),
-    ("leaked.blocks", Unit::Count, "blocks never freed, likewise"),
-    ("leaked.stacks", Unit::Count, "stacks with such blocks"),
-    ("leaked.growing", Unit::Bytes, "bytes of leaks that grow"),
-    ("leaked.slow", Unit::Bytes, "bytes of leaks that grow slowly"),
-    ("leaked.container-growth", Unit::Bytes, "bytes of containers that grew and live"),
-    ("leaked.one-time", Unit::Bytes, "bytes allocated in one part of the run and kept"),
-    ("leaked.too-little", Unit::Bytes, "bytes of leaks that grow, in too short a run or too few to tell"),
-    ("leaked.uncertain", Unit::Bytes, "bytes whose frees may be missing from the recording"),
-    (FREED_AT_EXIT, Unit::Bytes, "bytes that grew through the run and were freed only when it ended: in no leaked metric"),
-    ("live", Unit::Bytes, "bytes live at the end"),
-    ("live.blocks", Unit::Count, "blocks live at the end"),
-    ("peak", Unit::Bytes, "the most live bytes at any moment; of several processes the greatest"),
-    ("peak.blocks", Unit::Count, "the most live blocks at any moment"),
-    ("allocated", Unit::Bytes, "bytes ever allocated"),
-    ("allocs", Unit::Count, "allocations"),
-    ("resizes", Unit::Count, "resizes"),
-    ("frees", Unit::Count, "frees"),
-    ("unknown-frees", Unit::Count, "frees of addresses that were not known to be allocated"),
-    ("lost", Unit::Count, "events that found no room"),
-    ("diff.live", Unit::Bytes, "change of live bytes"),
-    ("diff.live.blocks", Unit::Count, "change of live blocks"),
-    ("diff.peak", Unit::Bytes, "change of the peak"),
-    ("diff.allocated", Unit::Bytes, "change of allocated bytes"),
-    ("diff.allocs", Unit::Count, "change of allocations"),
-    ("diff.sites", Unit::Count, "sites that changed beyond the noise"),
+pub const METRICS: &[Metric] = &[
+    Metric { name: "leaked", unit: Unit::Bytes, meaning: "bytes never freed, except what is suppressed or kept by the runtime on purpose" },
+    Metric { name: "leaked.blocks", unit: Unit::Count, meaning: "blocks never freed, likewise" },
+    Metric { name: "leaked.stacks", unit: Unit::Count, meaning: "stacks with such blocks" },
+    Metric { name: "leaked.growing", unit: Unit::Bytes, meaning: "bytes of leaks that grow" },
+    Metric { name: "leaked.slow", unit: Unit::Bytes, meaning: "bytes of leaks that grow slowly" },
+    Metric { name: "leaked.container-growth", unit: Unit::Bytes, meaning: "bytes of containers that grew and live" },
+    Metric { name: "leaked.one-time", unit: Unit::Bytes, meaning: "bytes allocated in one period of the run and kept" },
+    Metric { name: "leaked.too-little", unit: Unit::Bytes, meaning: "bytes of leaks that grow, in too short a run or by too few bytes to be certain" },
+    Metric { name: "leaked.uncertain", unit: Unit::Bytes, meaning: "bytes whose frees may be missing from the recording" },
+    Metric { name: FREED_AT_EXIT, unit: Unit::Bytes, meaning: "bytes that grew through the run and were freed only when it ended: in no leaked metric" },
+    Metric { name: "live", unit: Unit::Bytes, meaning: "bytes live at the end" },
+    Metric { name: "live.blocks", unit: Unit::Count, meaning: "blocks live at the end" },
+    Metric { name: "peak", unit: Unit::Bytes, meaning: "the most live bytes at any time; of several processes the largest" },
+    Metric { name: "peak.blocks", unit: Unit::Count, meaning: "the most live blocks at any time" },
+    Metric { name: "allocated", unit: Unit::Bytes, meaning: "bytes ever allocated" },
+    Metric { name: "allocs", unit: Unit::Count, meaning: "allocations" },
+    Metric { name: "resizes", unit: Unit::Count, meaning: "resizes" },
+    Metric { name: "frees", unit: Unit::Count, meaning: "frees" },
+    Metric { name: "unknown-frees", unit: Unit::Count, meaning: "frees of addresses that were not known to be allocated" },
+    Metric { name: "lost", unit: Unit::Count, meaning: "events that were dropped" },
+    Metric { name: "diff.live", unit: Unit::Bytes, meaning: "change of live bytes" },
+    Metric { name: "diff.live.blocks", unit: Unit::Count, meaning: "change of live blocks" },
+    Metric { name: "diff.peak", unit: Unit::Bytes, meaning: "change of the peak" },
+    Metric { name: "diff.allocated", unit: Unit::Bytes, meaning: "change of allocated bytes" },
+    Metric { name: "diff.allocs", unit: Unit::Count, meaning: "change of allocations" },
+    Metric { name: "diff.sites", unit: Unit::Count, meaning: "sites that changed beyond the noise" },
 ];
 
-/// The metric of what grew and was freed only at exit.
+/// Name of the metric of what grew and was freed only at exit.
 pub const FREED_AT_EXIT: &str = "freed-at-exit";
 
+/// An operator that compares a value with the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operator {
     Greater,
@@ -57,7 +69,7 @@ enum Operator {
     Other,
 }
 
-/// Spellings, longer ones first.
+/// Spellings of the operators, longer ones first.
 const OPERATORS: &[(&str, Operator)] = &[
     (">=", Operator::AtLeast),
     ("<=", Operator::AtMost),
@@ -68,21 +80,21 @@ const OPERATORS: &[(&str, Operator)] = &[
     ("=", Operator::Equal),
 ];
 
-/// A threshold.
+/// A condition on a metric. The command fails when it holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expression {
-    /// As it was written.
+    /// The condition as it was written.
     pub text: String,
-    /// Name in [`METRICS`].
+    /// Name of the metric, one of [`METRICS`].
     pub metric: &'static str,
-    /// In what its value is.
+    /// Unit of the limit.
     pub unit: Unit,
     operator: Operator,
     value: f64,
 }
 
 impl Expression {
-    /// Whether the threshold fails on a value.
+    /// Returns whether the condition holds for a value.
     pub fn holds(&self, value: f64) -> bool {
         match self.operator {
             Operator::Greater => value > self.value,
@@ -94,22 +106,22 @@ impl Expression {
         }
     }
 
-    /// The condition alone, as it was written.
+    /// Returns the operator and the limit as they were written.
     pub fn limit(&self) -> String {
         self.text.find(['<', '>', '=', '!']).map_or_else(String::new, |at| self.text[at..].to_string())
     }
 
-    /// Whether it needs two sides.
+    /// Returns whether the metric is the change between two sides.
     pub fn is_of_diff(&self) -> bool {
         self.metric.starts_with("diff.")
     }
 
-    /// Whether it needs leaks.
+    /// Returns whether the metric is about leaks.
     pub fn is_of_leaks(&self) -> bool {
         self.metric.starts_with("leaked") || self.metric == FREED_AT_EXIT
     }
 
-    /// Whether it needs totals.
+    /// Returns whether the metric is about totals.
     pub fn is_of_sums(&self) -> bool {
         !self.is_of_diff() && !self.is_of_leaks()
     }
@@ -127,17 +139,17 @@ impl FromStr for Expression {
             OPERATORS.iter().find(|(spelling, _)| rest.starts_with(spelling)).ok_or_else(form)?;
         let value = rest[spelling.len()..].trim();
         let plain = name.replace('_', "-");
-        let &(metric, unit, _) = METRICS.iter().find(|(known, ..)| *known == plain).ok_or_else(|| {
-            let names: Vec<&str> = METRICS.iter().map(|(name, ..)| *name).collect();
-            format!("'{name}' is not measured; these are: {}", names.join(", "))
+        let &Metric { name: metric, unit, .. } = METRICS.iter().find(|known| known.name == plain).ok_or_else(|| {
+            let names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
+            format!("'{name}' is not a metric; the metrics are: {}", names.join(", "))
         })?;
-        let wrong = || format!("'{value}' is no value of {metric}");
+        let wrong = || format!("'{value}' is not a value of {metric}");
         let percent = value.strip_suffix('%').map(|number| number.trim().parse::<f64>());
         let (unit, value) = match (percent, unit) {
             (Some(number), _) if metric.starts_with("diff.") && metric != "diff.sites" => {
                 (Unit::Percent, number.map_err(|_| wrong())?)
             }
-            (Some(_), _) => return Err(format!("{metric} has nothing that it could be a share of")),
+            (Some(_), _) => return Err(format!("{metric} has no old value for a percentage to refer to")),
             (None, Unit::Bytes) => (unit, bytes(value).ok_or_else(wrong)? as f64),
             (None, _) => (unit, value.parse::<f64>().ok().filter(|value| value.is_finite()).ok_or_else(wrong)?),
         };
@@ -145,7 +157,7 @@ impl FromStr for Expression {
     }
 }
 
-/// Bytes as people write them: `4096`, `64KiB`, `1.5MiB`, `200M` (binary), `10MB` (decimal).
+/// Parses a number of bytes: `4096`, `64KiB`, `1.5MiB`, `200M` (binary), `10MB` (decimal).
 pub fn bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -174,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gates_are_read_as_people_write_them() {
+    fn conditions_are_parsed_and_evaluated() {
         let threshold = |text: &str| text.parse::<Expression>().unwrap();
         for (text, value, fails) in [
             ("leaked > 0", 1.0, true),

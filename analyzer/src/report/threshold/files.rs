@@ -1,11 +1,12 @@
-//! Verdicts of thresholds for other programs: JUnit's XML and SARIF.
+//! Results of thresholds as files for other programs: JUnit XML and SARIF.
 
-use super::{Judged, Verdicts};
+use super::{ThresholdResult, ThresholdResults};
 use crate::text::clean;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 
+/// Escapes text for XML, and replaces control characters.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -24,7 +25,8 @@ fn escaped(text: &str) -> String {
     out
 }
 
-fn sentence(threshold: &Judged) -> String {
+/// Returns the call sites that made a condition hold, with their stacks, as lines of text.
+fn sentence(threshold: &ThresholdResult) -> String {
     let mut text = String::new();
     for culprit in &threshold.culprits {
         let _ = writeln!(text, "{}", culprit.text);
@@ -35,13 +37,13 @@ fn sentence(threshold: &Judged) -> String {
     text
 }
 
-/// JUnit: a test case a threshold.
-pub fn junit(verdicts: &Verdicts) -> String {
-    let failed = verdicts.thresholds.iter().filter(|threshold| threshold.failed).count();
-    let head = format!("name=\"heaptape\" tests=\"{}\" failures=\"{failed}\"", verdicts.thresholds.len());
+/// Returns a JUnit document with one test case for each threshold.
+pub fn junit(results: &ThresholdResults) -> String {
+    let failed = results.thresholds.iter().filter(|threshold| threshold.failed).count();
+    let head = format!("name=\"heaptape\" tests=\"{}\" failures=\"{failed}\"", results.thresholds.len());
     let mut out =
         format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {head}>\n<testsuite {head} errors=\"0\">\n");
-    for threshold in &verdicts.thresholds {
+    for threshold in &results.thresholds {
         let name = escaped(&threshold.threshold);
         let _ = write!(out, "<testcase classname=\"heaptape\" name=\"{name}\"");
         if threshold.failed {
@@ -51,23 +53,23 @@ pub fn junit(verdicts: &Verdicts) -> String {
             out += "/>\n";
         }
     }
-    if !verdicts.missing.is_empty() {
-        let lines: Vec<String> = verdicts.missing.iter().map(|missing| escaped(missing)).collect();
+    if !results.missing.is_empty() {
+        let lines: Vec<String> = results.missing.iter().map(|missing| escaped(missing)).collect();
         let _ = writeln!(out, "<system-err>{}</system-err>", lines.join("\n"));
     }
     out + "</testsuite>\n</testsuites>\n"
 }
 
-/// SARIF 2.1.0: a result for each culprit of a threshold that failed; for the threshold itself
-/// where nobody in particular is to blame. Files below `root` are named relative to it, as services
-/// that show them in a repository need it.
-pub fn sarif(verdicts: &Verdicts, root: Option<&Path>) -> String {
-    let mut results = Vec::new();
-    for threshold in verdicts.thresholds.iter().filter(|threshold| threshold.failed) {
+/// Returns a SARIF 2.1.0 log with one result for each call site that made a threshold fail, or one
+/// for the threshold if there is none. Paths below `root` are relative to it, as services need them
+/// that show results in a repository.
+pub fn sarif(results: &ThresholdResults, root: Option<&Path>) -> String {
+    let mut sarif_results = Vec::new();
+    for threshold in results.thresholds.iter().filter(|threshold| threshold.failed) {
         let rule = rule_id(threshold);
         let message = format!("{}: it is {}", threshold.threshold, threshold.shown);
         if threshold.culprits.is_empty() {
-            results.push(json!({"ruleId": rule, "level": "error", "message": {"text": clean(&message)}}));
+            sarif_results.push(json!({"ruleId": rule, "level": "error", "message": {"text": clean(&message)}}));
         }
         for culprit in &threshold.culprits {
             let text = format!("{} ({message})", culprit.text);
@@ -78,26 +80,26 @@ pub fn sarif(verdicts: &Verdicts, root: Option<&Path>) -> String {
                 "properties": {"kind": culprit.kind, "stack": culprit.stack},
             });
             if let Some(file) = &culprit.file {
-                let mut place = json!({"artifactLocation": artifact(file, root)});
+                let mut location = json!({"artifactLocation": artifact(file, root)});
                 if let Some(line) = culprit.line.filter(|&line| line > 0) {
-                    place["region"] = json!({"startLine": line});
+                    location["region"] = json!({"startLine": line});
                 }
-                result["locations"] = json!([{"physicalLocation": place}]);
+                result["locations"] = json!([{"physicalLocation": location}]);
             }
-            results.push(result);
+            sarif_results.push(result);
         }
     }
-    let mut rules: Vec<String> = verdicts.thresholds.iter().map(rule_id).collect();
+    let mut rules: Vec<String> = results.thresholds.iter().map(rule_id).collect();
     rules.sort();
     rules.dedup();
     let rules: Vec<Value> = rules.into_iter().map(|id| json!({"id": id})).collect();
     let driver = json!({"name": "heaptape", "version": env!("CARGO_PKG_VERSION"), "rules": rules});
     let run = json!({
         "tool": {"driver": driver},
-        "results": results,
+        "results": sarif_results,
         "invocations": [{
             "executionSuccessful": true,
-            "toolExecutionNotifications": verdicts.missing.iter()
+            "toolExecutionNotifications": results.missing.iter()
                 .map(|missing| json!({"level": "warning", "message": {"text": clean(missing)}})).collect::<Vec<_>>(),
         }],
     });
@@ -105,21 +107,23 @@ pub fn sarif(verdicts: &Verdicts, root: Option<&Path>) -> String {
     format!("{log:#}\n")
 }
 
-fn rule_id(threshold: &Judged) -> String {
+/// Returns the SARIF rule of a threshold: `heaptape/` and the metric.
+fn rule_id(threshold: &ThresholdResult) -> String {
     let end = threshold.threshold.find(['<', '>', '=', '!']).unwrap_or(threshold.threshold.len());
     format!("heaptape/{}", threshold.threshold[..end].trim())
 }
 
-/// Where a file is: relative to the source's root where it lies below it.
+/// Returns the location of a file in SARIF, relative to the root of the sources if it is below it.
 fn artifact(file: &str, root: Option<&Path>) -> Value {
-    let below = root.and_then(|root| Path::new(file).strip_prefix(root).ok()).and_then(Path::to_str);
-    match below {
-        Some(below) => json!({"uri": uri(below), "uriBaseId": "%SRCROOT%"}),
+    let relative = root.and_then(|root| Path::new(file).strip_prefix(root).ok()).and_then(Path::to_str);
+    match relative {
+        Some(relative) => json!({"uri": uri(relative), "uriBaseId": "%SRCROOT%"}),
         None => json!({"uri": uri(file)}),
     }
 }
 
-/// A path as SARIF wants it: what is no plain letter of a path is written as %XX.
+/// Returns a path as a URI for SARIF: bytes other than letters, digits and `/-._~` are written as
+/// %XX.
 fn uri(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
     let mut out = if path.starts_with('/') { "file://".to_string() } else { String::new() };

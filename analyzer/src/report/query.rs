@@ -1,0 +1,324 @@
+//! What the reports on one subject have in common: the query, the processes that it selects, and
+//! how call sites are grouped and shown.
+
+use super::filter::Filter;
+use super::frames::{CallSite, FrameJson, SourceLines, call_site, call_site_line, stack_json};
+use super::grouping::{GroupBy, group_key};
+use super::{Error, Outcome, json, print_missing, print_sampled};
+use crate::event::Range;
+use crate::load::{self, Image, Recording};
+use crate::missing::Missing;
+use crate::processes::{ProcessFilter, folded_line};
+use crate::progress::Progress;
+use crate::symbols::{Detail, Origin, Symbolizer};
+use crate::text::{Screen, Style, duration};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Number of innermost program frames by which call sites are grouped by default.
+const FRAMES: usize = 3;
+/// Message of the error for a report on events when the file holds only sums.
+pub(super) const NEEDS_EVENTS: &str = "this needs events, and there are none: the file holds only sums by stack";
+
+/// A query: which recordings, processes, blocks and times a report is about, and how it is printed.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// Recordings and files to read.
+    pub paths: Vec<PathBuf>,
+    /// Whether to print JSON instead of text.
+    pub json: bool,
+    /// Time range of the run.
+    pub range: Range,
+    /// Maximum number of rows of a table.
+    pub top: usize,
+    /// Which processes are selected.
+    pub processes: ProcessFilter,
+    /// Which blocks are selected.
+    pub filter: Filter,
+    /// How stacks are grouped; `None` for the default of the report.
+    pub by: Option<GroupBy>,
+    /// Where the files are found that name frames.
+    pub origin: Origin,
+}
+
+impl Query {
+    /// Opens the recordings and files of the query.
+    ///
+    /// # Errors
+    /// Returns an error when one of the paths cannot be read.
+    pub fn open(&self) -> Result<Vec<Recording>, Error> {
+        Ok(self.paths.iter().map(|path| load::open(path)).collect::<Result<_, _>>()?)
+    }
+
+    /// Returns a symbolizer that names frames in full.
+    pub fn symbolizer(&self) -> Symbolizer {
+        Symbolizer::from(Detail::Full, self.origin.clone())
+    }
+
+    /// Returns the selected processes.
+    ///
+    /// # Errors
+    /// Returns [`Error::Unanswerable`] when the report would be about nothing: when nothing was
+    /// recorded, when no process, thread, module or function has a given name, or when the time
+    /// range is empty.
+    pub fn images<'a>(&self, recordings: &'a [Recording], symbols: &mut Symbolizer) -> Result<Vec<&'a Image>, Error> {
+        let chosen = self.processes.select(recordings).map_err(Error::Unanswerable)?;
+        self.range.check(&chosen).map_err(Error::Unanswerable)?;
+        self.filter.check(&chosen, symbols).map_err(Error::Unanswerable)?;
+        Ok(chosen)
+    }
+}
+
+/// The fields with which the JSON of each process begins.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProcessHeader {
+    /// Id of the process.
+    pub pid: u32,
+    /// Path of the executable.
+    pub exe: String,
+    /// Folder of the process in the recording.
+    pub folder: String,
+    /// Mean number of bytes between samples; 0 when every event was recorded. In a sampled
+    /// recording, bytes are estimates, and blocks are those of the sample.
+    pub sample_bytes: u64,
+    /// Whether nothing is missing from the recording of the process.
+    pub complete: bool,
+    /// What is missing, as sentences.
+    pub missing: Vec<String>,
+}
+
+impl ProcessHeader {
+    /// Returns the header of the report on a process.
+    pub fn of(image: &Image, missing: &[Missing]) -> Self {
+        ProcessHeader {
+            pid: image.about.pid,
+            exe: image.about.exe.clone(),
+            folder: image.about.folder.clone(),
+            sample_bytes: image.tape.process.sample_bytes,
+            complete: missing.is_empty(),
+            missing: missing.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+/// A report on one process.
+pub(super) trait Report: Serialize {
+    /// Prints the report as text.
+    fn print(&self, screen: &mut Screen) -> io::Result<()>;
+}
+
+#[derive(Serialize)]
+struct ProcessReport<'a, A> {
+    #[serde(flatten)]
+    header: ProcessHeader,
+    #[serde(flatten)]
+    report: &'a A,
+}
+
+#[derive(Serialize)]
+struct Reports<'a, A> {
+    processes: Vec<ProcessReport<'a, A>>,
+}
+
+/// Computes the report on each selected process with `answer` and prints all of them.
+/// `needs_events` is true when a profile alone does not suffice.
+///
+/// # Errors
+/// Returns the error of `answer`, and [`Error::Unanswerable`] when no selected process has the
+/// events that the report needs. Other errors are those of opening the recordings and of writing to
+/// `out`.
+pub(super) fn print_reports<A: Report>(
+    query: &Query,
+    out: &mut dyn Write,
+    style: Style,
+    needs_events: bool,
+    mut report: impl FnMut(&Image, &mut Symbolizer, &Progress) -> Result<(A, Vec<Missing>), Error>,
+) -> Result<Outcome, Error> {
+    let recordings = query.open()?;
+    let mut symbols = query.symbolizer();
+    let images = query.images(&recordings, &mut symbols)?;
+    if (needs_events || !query.is_all()) && !images.iter().any(|image| image.has_events()) {
+        return Err(Error::Unanswerable(NEEDS_EVENTS.into()));
+    }
+    let note = query.processes.note(&images);
+    let (images, folded) = match query.json {
+        true => (images, Vec::new()),
+        false => query.processes.fold(images),
+    };
+    let progress = Progress::new("reading events");
+    let mut reports = Vec::new();
+    for image in images {
+        let (report, mut missing) = report(image, &mut symbols, &progress)?;
+        for found in &image.missing {
+            if !missing.contains(found) {
+                missing.push(found.clone());
+            }
+        }
+        reports.push((image, report, missing));
+    }
+    drop(progress);
+    let incomplete = reports.iter().filter(|(_, _, missing)| !missing.is_empty()).count();
+    let incomplete = incomplete + folded.iter().filter(|image| !image.missing.is_empty()).count();
+    let incomplete = incomplete + recordings.iter().map(|recording| recording.missing.len()).sum::<usize>();
+    if query.json {
+        let processes = reports
+            .iter()
+            .map(|(image, report, missing)| ProcessReport { header: ProcessHeader::of(image, missing), report })
+            .collect();
+        json::print(out, &Reports { processes })?;
+        return Ok(Outcome::of(incomplete));
+    }
+    let mut screen = Screen::new(out, style);
+    let several = reports.len() > 1;
+    for (number, (image, report, missing)) in reports.iter().enumerate() {
+        if several {
+            if number > 0 {
+                screen.blank()?;
+            }
+            screen.heading(&format!("{} (pid {})", image.name(), image.about.pid))?;
+        }
+        report.print(&mut screen)?;
+        print_sampled(&mut screen, "", image)?;
+        print_missing(&mut screen, "", missing)?;
+    }
+    if !folded.is_empty() {
+        screen.blank()?;
+        screen.line(&folded_line(&folded))?;
+        for image in &folded {
+            print_missing(&mut screen, &format!("{}: ", image.about.folder), &image.missing)?;
+        }
+    }
+    if let Some(note) = note {
+        screen.line(&note)?;
+    }
+    for recording in &recordings {
+        print_missing(&mut screen, "", &recording.missing)?;
+    }
+    Ok(Outcome::of(incomplete))
+}
+
+/// Call sites that have the same group key.
+#[derive(Clone, Debug)]
+pub(super) struct SiteGroup<const N: usize> {
+    call_site: CallSite,
+    key: Vec<String>,
+    by: Option<GroupBy>,
+    /// The site with the largest first value.
+    pub site: u32,
+    /// Number of call sites in the group.
+    pub sites: u64,
+    /// Sums of the values that the report counts.
+    pub values: [u64; N],
+    /// For each value, its maximum over the sites.
+    pub max: [u64; N],
+    largest: u64,
+    /// Source lines of the blamed frames.
+    lines: SourceLines,
+}
+
+/// Groups rows of sites, by default by their innermost program frames. The group with the largest
+/// first value comes first; rows whose first value is 0 are left out.
+pub(super) fn group_sites<const N: usize>(
+    query: &Query,
+    image: &Image,
+    symbols: &mut Symbolizer,
+    rows: impl Iterator<Item = (u32, [u64; N])>,
+) -> Vec<SiteGroup<N>> {
+    let mut groups: Vec<SiteGroup<N>> = Vec::new();
+    let mut known: FxHashMap<Vec<String>, usize> = FxHashMap::default();
+    for (site, values) in rows.filter(|(_, values)| values[0] > 0) {
+        let call_site = call_site(symbols, image.stacks(), site, FRAMES);
+        let key = match query.by {
+            None | Some(GroupBy::Frames(FRAMES)) => call_site.names.clone(),
+            Some(by) => group_key(symbols, image.stacks(), site, by),
+        };
+        let index = *known.entry(key.clone()).or_insert_with(|| {
+            let (call_site, lines) = (call_site.clone(), SourceLines::default());
+            groups.push(SiteGroup {
+                call_site,
+                key,
+                by: query.by,
+                site,
+                sites: 0,
+                values: [0; N],
+                max: [0; N],
+                largest: 0,
+                lines,
+            });
+            groups.len() - 1
+        });
+        let group = &mut groups[index];
+        group.lines.add(&call_site.frame);
+        if values[0] > group.largest {
+            (group.largest, group.site, group.call_site) = (values[0], site, call_site);
+        }
+        group.sites += 1;
+        for ((sum, max), value) in group.values.iter_mut().zip(&mut group.max).zip(values) {
+            *sum = sum.saturating_add(value);
+            *max = value.max(*max);
+        }
+    }
+    groups.sort_by(|a, b| b.values[0].cmp(&a.values[0]).then_with(|| a.site.cmp(&b.site)));
+    groups
+}
+
+/// How a group is shown: its call site on one line, and the whole stack of its largest site.
+#[derive(Clone, Debug, Serialize)]
+pub struct SiteDescription {
+    /// The innermost program frame and its callers, on one line.
+    #[serde(rename = "place")]
+    pub label: String,
+    /// Number of call sites in the group.
+    pub sites: u64,
+    /// Number of source lines of the innermost frame; 0 when none is known.
+    pub lines: u64,
+    /// Call stack of the site with the largest first value, innermost frame first.
+    pub stack: Vec<FrameJson>,
+}
+
+impl<const N: usize> SiteGroup<N> {
+    /// Returns the description of the group, with named frames.
+    pub fn describe(&self, image: &Image, symbols: &mut Symbolizer) -> SiteDescription {
+        SiteDescription {
+            label: match self.by {
+                Some(GroupBy::Function | GroupBy::File | GroupBy::Line | GroupBy::Module) => self.key.join(" < "),
+                Some(GroupBy::Frames(count)) => {
+                    let call_site = call_site(symbols, image.stacks(), self.site, count.max(1));
+                    call_site_line(&call_site, &self.lines)
+                }
+                None | Some(GroupBy::Stack) => call_site_line(&self.call_site, &self.lines),
+            },
+            sites: self.sites,
+            lines: self.lines.count() as u64,
+            stack: stack_json(symbols, image.stacks(), self.site),
+        }
+    }
+}
+
+/// A point in time of a run: nanoseconds after the start if the recording has times, and the number
+/// of events before it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PointInTime {
+    /// Nanoseconds after the start; `None` without times.
+    pub time_ns: Option<u64>,
+    /// Number of events before it; `None` if unknown.
+    pub event: Option<u64>,
+}
+
+impl PointInTime {
+    /// Returns the point in time of a tick and, where it is known, of an event number.
+    pub fn at(image: &Image, tick: u64, event: Option<u64>) -> Self {
+        PointInTime { time_ns: image.has_times().then(|| image.clock.nanos(tick)), event }
+    }
+
+    /// Returns the point in time as text for people.
+    pub fn text(&self) -> String {
+        match (self.time_ns, self.event) {
+            (Some(nanos), _) => format!("{} after the start", duration(nanos)),
+            (None, Some(event)) => format!("event {event}"),
+            (None, None) => "an unknown point in time".into(),
+        }
+    }
+}
