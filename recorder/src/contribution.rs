@@ -12,7 +12,7 @@ use formats::tape::field::Text;
 use formats::tape::{Module, Record, SiteSums, Totals, instruction};
 
 /// One frame of the tree of call sites.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// Position of the caller in the same list, counted from 1; 0 for the outermost frame.
     pub parent: u32,

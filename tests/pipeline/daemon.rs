@@ -231,5 +231,5 @@ fn errors_name_the_socket_and_say_what_to_do() {
     let daemon = Daemon::start(&[]);
     let said = daemon.ctl(&["show", "1"]).exits(2);
     assert!(said.error().contains(daemon.control().to_str().expect("a name")), "{said}");
-    assert!(said.error().contains("no process 1 is served"), "{said}");
+    assert!(said.error().contains("no recorded process matches '1'"), "{said}");
 }

@@ -133,7 +133,7 @@ fn another_user() {
     assert_ne!(as_other(&[&command, "ctl", "--control", control, "stop"]).code(), 0);
     std::fs::set_permissions(control, std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("rights");
     let said = as_other(&[&command, "ctl", "--control", control, "stop"]).exits(2);
-    assert!(said.error().contains("only the superuser"), "{said}");
+    assert!(said.error().contains("only root and the daemon's own user"), "{said}");
     let own = daemon.state().join("0");
     assert_ne!(as_other(&["ls", own.to_str().expect("text")]).code(), 0);
     let preload = format!("LD_PRELOAD={library}");

@@ -216,7 +216,7 @@ fn a_slow_sender_holds_up_nobody() {
     );
     until("the silent one is ended", || status(&daemon, "streams") == 0);
     let said = silent.answer();
-    assert!(said["why"].as_str().is_some_and(|why| why.contains("no byte came for 5s")), "{said}");
+    assert!(said["why"].as_str().is_some_and(|why| why.contains("no byte arrived for 5s")), "{said}");
     assert_eq!(daemon.ask(&["status"])["budgets_hit"]["stream-idle"], 1);
     daemon.stop();
     let report = daemon.report(&daemon.epochs(&[]));
@@ -317,7 +317,7 @@ fn another_user_sends() {
     }
     let alone = Daemon::start(&["--all-users", "false"]);
     let said = send_as_other(&alone).exits(2);
-    assert!(said.error().contains("serves its own user"), "{said}");
+    assert!(said.error().contains("serves only its own user"), "{said}");
     assert!(!alone.state().join("65534").exists());
 }
 
@@ -347,7 +347,7 @@ fn a_stream_outlives_its_daemon() {
     assert!(report.processes.iter().all(|one| one.allocs > 0 && !one.complete), "{report:#?}");
     let said: String =
         daemon.epochs(&[]).iter().map(|epoch| daemon.word(&["verify"], std::slice::from_ref(epoch)).text()).collect();
-    assert!(said.contains("the daemon was killed while it came") && said.contains("the daemon ended"), "{said}");
+    assert!(said.contains("the daemon was killed during the reception") && said.contains("the daemon ended"), "{said}");
 }
 
 /// Connects to a stream socket, sends the file of its second argument in odd pieces and prints what
@@ -466,11 +466,15 @@ fn sent_files_have_the_name_of_their_program() {
     assert_eq!(daemon.epochs(&["--program", "sqlite3"]), [place_of(&said)]);
     assert_eq!(daemon.epochs(&["--label", "nightly"]), [place_of(&said)]);
     assert_eq!(read(place_of(&said).join("trace.mtrc")).ok(), read(golden("names.mtrc")).ok(), "without the line");
-    for (line, why) in [("{\"name\": 7}\n", "the line about the file"), ("{x", "nothing"), (&"{".repeat(5000), "4096")]
+    for (line, why) in
+        [("{\"name\": 7}\n", "the line that describes the file"), ("{x", "nothing"), (&"{".repeat(5000), "4096")]
     {
         let said = by_python(&daemon, &golden("basic.mtrc"), line, "shut");
         let error = said["error"].as_str().unwrap_or_default();
-        assert!(error.contains(why) || (why == "nothing" && error.contains("the line about the file")), "{said}");
+        assert!(
+            error.contains(why) || (why == "nothing" && error.contains("the line that describes the file")),
+            "{said}"
+        );
     }
     // A file of a recording brings the name along.
     let recorded = heaptape_tests::Program::new(target::c("small")).recorded();

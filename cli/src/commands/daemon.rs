@@ -257,7 +257,7 @@ impl Args {
 
 pub fn run(args: Args) -> anyhow::Result<Outcome> {
     if let Some(path) = &args.keep_for_next {
-        daemon::fd_store::keep(path)?;
+        daemon::fd_store::run(path)?;
         return Ok(Outcome::Done);
     }
     let config = args.merged()?;

@@ -1,6 +1,6 @@
-//! One process as the service sees it: who it is, what is kept of it, how it grows.
+//! One process of the service: its identity, what is kept of it, and its growth.
 
-use super::config::{Choice, GREATEST_INTERVAL, LEAST_INTERVAL, Sampling};
+use super::config::{Choice, GREATEST_INTERVAL, MIN_INTERVAL, Sampling};
 use super::epoch::Epoch;
 use super::fd_store::Name;
 use crate::options::Mode;
@@ -15,95 +15,96 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 use wire::area::{ACTIVATION_DORMANT, ACTIVATION_ENABLED};
 
-/// What an event costs the program, nanoseconds: one that is recorded with its stack, and one that
-/// sampling passes over. Measured by `scripts/bench --only micro` and the reference prototypes; the
-/// budget is kept by this model.
+/// Cost of an event that is recorded with its stack, for the program, in nanoseconds. The budget of
+/// sampling is computed with this model, which was measured by `scripts/bench --only micro` and the
+/// reference prototypes.
 const RECORDED_NS: u64 = 120;
-const PASSED_NS: u64 = 3;
-/// More sampled blocks than this alive at once would find no room in the library's table.
-const MOST_STANDING: u64 = 150_000;
-/// A minute of looks a second apart.
-const PAST: usize = 61;
+/// Cost of an event that sampling skips, for the program, in nanoseconds.
+const SKIPPED_NS: u64 = 3;
+/// Maximum number of live sampled blocks: more would not fit into the library's table.
+const MAX_LIVE_SAMPLES: u64 = 150_000;
+/// Number of measurements that are kept: a minute, one per second.
+const MAX_MEASUREMENTS: usize = 61;
 
-/// A process that is served.
+/// A process that the daemon records.
 #[derive(Debug)]
 pub struct Client {
-    /// What the stages know of it.
+    /// The session of the process, which the stages share.
     pub session: Arc<Session>,
-    /// Becomes readable when it ends.
+    /// Descriptor that becomes readable when the process ends.
     pub process: OwnedFd,
-    /// Its area, for a daemon that comes after this one.
+    /// Descriptor of the shared memory area, for the next daemon.
     pub area: OwnedFd,
-    /// Its user.
+    /// User id of the process.
     pub uid: u32,
-    /// Its number as it sees itself.
+    /// Process id in the process's own pid namespace.
     pub hello_pid: u32,
-    /// The digest that has it.
+    /// Number of the digest that processes its events.
     pub worker: usize,
-    /// What is kept of it.
+    /// What is kept of the process.
     pub choice: Choice,
-    /// The interval that it samples by now.
+    /// Current sampling interval, in bytes.
     pub interval: u64,
-    /// Its name, as the kernel tells it.
+    /// Name of the process (`comm`), from the kernel.
     pub name: String,
-    /// Its label: what it calls itself, or its systemd unit.
+    /// Label of the process: its own one, or its systemd unit.
     pub label: String,
-    /// Its control group.
+    /// Path of the control group.
     pub cgroup: String,
-    /// The epoch that it is written to.
+    /// Epoch to which the process is written.
     pub epoch: Arc<Epoch>,
-    /// When it came.
+    /// When the process attached.
     pub since: Instant,
-    /// Live bytes, a look a second.
+    /// Measurements of the last minute, one per second.
     pub past: VecDeque<(Instant, Now)>,
-    /// Its processor time at the last look, in ticks of the kernel.
+    /// CPU time of the process at the last measurement, in clock ticks of the kernel.
     pub ticks: u64,
-    /// When its flight was last kept.
+    /// When the events of its flight recording were last kept.
     pub kept: Option<Instant>,
-    /// Set when a budget holds it down: which.
+    /// The limit because of which its mode was reduced, if any.
     pub held: Option<&'static str>,
 }
 
-/// What changed in a second.
+/// Changes per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// Allocations a second.
+    /// Allocations per second.
     pub allocs: u64,
-    /// Bytes allocated a second.
+    /// Bytes allocated per second.
     pub bytes: u64,
-    /// Events a second, all of them.
+    /// Events per second: recorded, lost and sampled out.
     pub events: u64,
-    /// Events lost a second.
+    /// Events lost per second.
     pub lost: u64,
 }
 
 impl Client {
-    /// Its number.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.session.process.pid
     }
 
-    /// The name that it is held under for the next daemon.
+    /// Returns the name under which the fd store holds the process for the next daemon.
     pub fn held_as(&self) -> Name {
-        // A budget's interval is of no use later: it is found anew.
+        // The interval of a budget is not stored, since the next daemon adapts it anew.
         let interval = self.choice.interval();
         Name { pid: self.pid(), uid: self.uid, hello_pid: self.hello_pid, choice: self.choice, interval }
     }
 
-    /// How it stands.
+    /// Returns the current counters of the process.
     pub fn now(&self) -> Now {
         self.session.stats.now()
     }
 
-    /// Looks: once a second.
+    /// Stores a measurement. Called once a second.
     pub fn look(&mut self) {
         self.past.push_back((Instant::now(), self.now()));
-        if self.past.len() > PAST {
+        if self.past.len() > MAX_MEASUREMENTS {
             self.past.pop_front();
         }
     }
 
-    /// What changed between the last two looks.
+    /// Returns the changes per second between the last two measurements.
     pub fn rates(&self) -> Rates {
         let mut last = self.past.iter().rev();
         let (Some((to, now)), Some((from, then))) = (last.next(), last.next()) else { return Rates::default() };
@@ -118,20 +119,21 @@ impl Client {
         }
     }
 
-    /// Seconds over which growth is known, a minute at most.
+    /// Returns the number of seconds over which the growth is known, a minute at most.
     fn growth_seconds(&self) -> u64 {
         let (first, last) = (self.past.front(), self.past.back());
         first.zip(last).map_or(0, |((first, _), (last, _))| last.duration_since(*first).as_secs_f64().round() as u64)
     }
 
-    /// By how much its live bytes grew in a minute, or since it came.
+    /// Returns by how much the live bytes grew in the last minute, or since the process attached.
     pub fn growth(&self) -> i64 {
         let first = self.past.front().map_or(0, |(_, then)| then.live_bytes);
         let last = self.past.back().map_or(0, |(_, now)| now.live_bytes);
         i64::try_from(last).unwrap_or(i64::MAX).saturating_sub_unsigned(first)
     }
 
-    /// Tells the library what the choice means for it. Threads take it up by themselves.
+    /// Writes the mode and the sampling interval into the shared header. Threads adopt them by
+    /// themselves.
     pub fn command(&self) {
         let header = self.session.mapping.header();
         header.sample_bytes.store(self.interval, Relaxed);
@@ -139,46 +141,47 @@ impl Client {
         header.activation.0.store(activation, Release);
     }
 
-    /// Moves the sampling interval so that what it costs stays below the budget. A step at most
-    /// doubles or halves it; sums stay unbiased since each sample carries the interval that it was
-    /// taken by.
+    /// Adapts the sampling interval so that its cost stays within the budget. A step at most
+    /// doubles or halves it. Sums stay unbiased, since each sample has the interval with which it
+    /// was taken.
     pub fn adapt(&mut self) {
         let Sampling::Budget(percent) = self.choice.sampling else { return };
         let mut last = self.past.iter().rev();
         let (Some((to, now)), Some((from, then))) = (last.next(), last.next()) else { return };
         let ticks = process::cpu_ticks(self.pid()).unwrap_or(self.ticks);
-        // A program that does nothing is measured by a hundredth of the time, so that the first
-        // burst is not taken for an overload.
+        // An idle program is measured by a hundredth of the elapsed time, so that its first burst
+        // does not look like an overload.
         let used = ticks.saturating_sub(self.ticks) * 10_000_000;
         let used = used.max(to.duration_since(*from).as_nanos() as u64 / 100);
         self.ticks = ticks;
         let recorded = now.recorded.saturating_sub(then.recorded);
-        let passed = now.sampled_out.saturating_sub(then.sampled_out);
-        // What passing over costs cannot be helped but by going to sleep.
+        let skipped = now.sampled_out.saturating_sub(then.sampled_out);
+        // The cost of skipped events can only be avoided by making the process dormant.
         let cost = (recorded * RECORDED_NS) as f64;
-        let room = (used as f64 * percent / 100.0 - (passed * PASSED_NS) as f64).max(used as f64 * percent / 1000.0);
-        let crowded = now.live_blocks > 0 && self.standing() > MOST_STANDING;
-        let next = if cost > room || crowded {
+        let allowed =
+            (used as f64 * percent / 100.0 - (skipped * SKIPPED_NS) as f64).max(used as f64 * percent / 1000.0);
+        let crowded = now.live_blocks > 0 && self.live_samples() > MAX_LIVE_SAMPLES;
+        let next = if cost > allowed || crowded {
             self.interval.saturating_mul(2)
-        } else if cost < room / 4.0 && self.standing() < MOST_STANDING / 4 {
+        } else if cost < allowed / 4.0 && self.live_samples() < MAX_LIVE_SAMPLES / 4 {
             self.interval / 2
         } else {
             self.interval
         };
-        let next = next.clamp(LEAST_INTERVAL, GREATEST_INTERVAL);
+        let next = next.clamp(MIN_INTERVAL, GREATEST_INTERVAL);
         if next != self.interval {
             self.interval = next;
             self.command();
         }
     }
 
-    /// About how many sampled blocks live: what lives, by the interval.
-    fn standing(&self) -> u64 {
+    /// Returns the estimated number of live sampled blocks.
+    fn live_samples(&self) -> u64 {
         let now = self.now();
         (now.live_bytes / self.interval.max(1)).min(now.live_blocks)
     }
 
-    /// For `list`.
+    /// Returns the answer to `list` for this process.
     pub fn json(&self) -> Value {
         let (now, rates) = (self.now(), self.rates());
         let live_since = self.session.stats.live_since_unix_ns.load(Relaxed);
@@ -200,10 +203,10 @@ impl Client {
     }
 }
 
-/// Whether a death is one that its owner would want to know about.
+/// Returns whether an exit is an abnormal one: by a signal, or with a code other than 0.
 pub fn is_bad(exit: &Exit) -> bool {
     !matches!(exit, Exit::Code(0) | Exit::Exec | Exit::Running)
 }
 
-/// Time between looks.
+/// Time between two measurements.
 pub const LOOK: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! What an operator chooses, as typed values: words for modes, sizes, times and shares, patterns of
-//! names, and where things lie by default.
+//! The configuration of the daemon, with the parsers of its values: modes, sizes, times and shares,
+//! patterns of names, and default paths.
 
 use super::retention::Keep;
 use crate::options::{Mode, Options, Overflow, Window};
@@ -10,96 +10,100 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Everything that can be chosen.
+/// The configuration of the daemon.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where programs find the daemon.
+    /// Path of the socket for programs.
     pub socket: PathBuf,
-    /// Where traces and profiles can be sent over a stream socket.
+    /// Path of the stream socket for traces and profiles.
     pub stream_socket: PathBuf,
-    /// Where `ctl` finds it.
+    /// Path of the control socket.
     pub control: PathBuf,
-    /// Where epochs are kept.
+    /// Folder of the epochs.
     pub state: PathBuf,
-    /// Address of the metrics; loopback only.
+    /// Address on which metrics are served; loopback only.
     pub metrics: Option<SocketAddr>,
-    /// Whether programs of other users are served.
+    /// Whether programs of other users are recorded.
     pub serves_all: bool,
-    /// What is kept of programs that no rule names.
+    /// What is kept of programs that no rule matches.
     pub mode: Choice,
-    /// Rules, the first that fits counts: pattern of the program's name, what is kept.
+    /// Rules: a pattern of the program's name, and what is kept. The first one that matches
+    /// applies.
     pub programs: Vec<(Pattern, Choice)>,
-    /// What a thread does when its ring is full, where neither its rule nor its program says.
+    /// What a thread does when its ring is full, unless its rule or its program specifies that.
     pub overflow: Overflow,
-    /// Whether a program may choose for itself (`HEAPTAPE_MODE` in its environment).
+    /// Whether a program may choose its own mode (`HEAPTAPE_MODE` in its environment).
     pub asks_programs: bool,
-    /// Bytes of a thread's ring.
+    /// Size of the ring of each thread, in bytes.
     pub ring: u64,
     /// Time between a profile's snapshots.
     pub snapshot: Duration,
     /// Length of an epoch.
     pub epoch: Duration,
-    /// Epochs older than this go.
+    /// Maximum age of an epoch.
     pub keep_age: Duration,
-    /// So many bytes of epochs are kept, the newest three in any case.
+    /// Maximum number of bytes of all epochs. The newest three of each user are always kept.
     pub keep_bytes: u64,
-    /// So many of them are one user's; by default half where there are others.
+    /// Maximum number of bytes of one user's epochs; by default half of `keep_bytes` where other
+    /// users are served.
     pub user_keep_bytes: Option<u64>,
-    /// What a flight keeps.
+    /// How much of the past a flight recording keeps.
     pub window: Window,
-    /// When a flight is kept.
+    /// When the events of a flight recording are kept.
     pub triggers: Triggers,
-    /// What the daemon and its clients may use.
+    /// Limits of the resources that the daemon and its clients may use.
     pub budget: Budget,
 }
 
-/// When the events of a flight are kept.
+/// Conditions on which the events of a flight recording are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Triggers {
-    /// More live bytes than this.
+    /// The process has more live bytes than this.
     pub live_bytes: Option<u64>,
-    /// Live bytes that grew by more than this in a minute.
+    /// The live bytes grew by more than this within a minute.
     pub growth: Option<u64>,
-    /// The process dies: never, badly (a signal, an exit code that is not 0), or in any way.
+    /// The process exits: in no case, abnormally (a signal, an exit code other than 0), or in any
+    /// case.
     pub death: Death,
 }
 
-/// Deaths that keep a flight.
+/// Exits on which the events of a flight recording are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Death {
-    /// None.
+    /// The exit of a process does not matter.
     Never,
-    /// By a signal, or with an exit code that is not 0.
+    /// An exit by a signal, or with a code other than 0.
     #[default]
     Bad,
-    /// Any.
+    /// Any exit of the process.
     Any,
 }
 
-/// Bounds; each is told when it is hit.
+/// Limits of resources. Reaching one is logged and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Resident bytes of the daemon.
+    /// Resident memory of the daemon, in bytes.
     pub memory: u64,
-    /// Share of one processor that the daemon may use, in per cent.
+    /// CPU time that the daemon may use, in percent of one CPU.
     pub cpu: u64,
-    /// Processes of one user.
+    /// Number of processes of one user.
     pub clients: u64,
-    /// Connections that one user makes in a second.
+    /// Number of connections per second of one user.
     pub connections: u64,
-    /// Processes of one user that are taken in in a second, and files that he sends.
+    /// Number of processes of one user that are accepted per second, and of files that the user
+    /// sends.
     pub starts: u64,
-    /// Threads of one process.
+    /// Number of threads of one process.
     pub threads: u64,
-    /// Events a second of one user.
+    /// Number of events per second of one user.
     pub events: u64,
-    /// Traces and profiles that one user sends in an epoch.
+    /// Number of traces and profiles that one user sends in an epoch.
     pub streams: u64,
-    /// Bytes of one of them.
+    /// Size of one trace or profile that is sent, in bytes.
     pub stream_bytes: u64,
-    /// Bytes of all that one user sends in an epoch.
+    /// Size of all traces and profiles that one user sends in an epoch, in bytes.
     pub user_stream_bytes: u64,
-    /// Time without a byte that ends one.
+    /// Time without a byte after which the reception of a trace or profile ends.
     pub stream_idle: Duration,
 }
 
@@ -121,42 +125,42 @@ impl Default for Budget {
     }
 }
 
-/// What is kept of a program, of how many of its blocks, and what its threads do when their rings
-/// are full: `MODE[:SAMPLING][,overflow=OVERFLOW]`.
+/// What is kept of a program, which of its blocks are sampled, and what its threads do when their
+/// rings are full: `MODE[:SAMPLING][,overflow=OVERFLOW]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Choice {
-    /// What is kept.
+    /// Which data is kept.
     pub mode: Mode,
-    /// Of which blocks.
+    /// Which blocks are recorded.
     pub sampling: Sampling,
-    /// What a thread does when its ring is full; `None`: as the daemon's configuration says.
+    /// What a thread does when its ring is full; `None` applies the configuration of the daemon.
     pub overflow: Option<Overflow>,
 }
 
-/// The longest wait for room in a ring that can be chosen.
-const MOST_WAIT: Duration = Duration::from_secs(30);
+/// The longest wait for space in a ring that can be configured.
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Which blocks are recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Sampling {
-    /// All.
+    /// Every block.
     #[default]
     All,
-    /// One in so many bytes.
+    /// On average one block per this number of bytes.
     Every(u64),
-    /// As many as this share of the program's processor time allows, in per cent.
+    /// As many as this share of the program's CPU time permits, in percent.
     Budget(f64),
 }
 
-/// Where sampling by budget starts, and between which intervals it moves.
+/// Initial interval of sampling by budget, in bytes.
 pub const START_INTERVAL: u64 = 64 << 10;
-/// The least interval.
-pub const LEAST_INTERVAL: u64 = 1 << 10;
-/// The greatest.
+/// Minimum interval of sampling by budget, in bytes.
+pub const MIN_INTERVAL: u64 = 1 << 10;
+/// Maximum interval of sampling by budget, in bytes.
 pub const GREATEST_INTERVAL: u64 = 64 << 20;
 
 impl Choice {
-    /// The mean bytes between samples to start with.
+    /// Returns the initial mean number of bytes between samples; 0 records every event.
     pub fn interval(self) -> u64 {
         match self.sampling {
             Sampling::All => 0,
@@ -165,7 +169,7 @@ impl Choice {
         }
     }
 
-    /// How a process with this choice is recorded.
+    /// Returns the options with which a process is recorded.
     pub fn options(self, config: &Config, label: &str) -> Options {
         Options {
             overflow: self.overflow.unwrap_or(config.overflow),
@@ -204,17 +208,17 @@ impl fmt::Display for Overflow {
     }
 }
 
-/// A daemon's programs wait for a bounded time or not at all.
+/// Programs of a daemon wait for a limited time or not at all.
 impl FromStr for Overflow {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("invalid overflow '{text}': must be drop, or wait:TIME with a time from 1ms to 30s");
+        let invalid = || format!("invalid overflow '{text}': must be drop, or wait:TIME with a time from 1ms to 30s");
         if text == "drop" {
             return Ok(Overflow::Drop);
         }
-        let time = text.strip_prefix("wait:").ok_or_else(wrong)?.parse::<Span>().map_err(|_| wrong())?.0;
-        (time > Duration::ZERO && time <= MOST_WAIT).then_some(Overflow::WaitAtMost(time)).ok_or_else(wrong)
+        let time = text.strip_prefix("wait:").ok_or_else(invalid)?.parse::<Span>().map_err(|_| invalid())?.0;
+        (time > Duration::ZERO && time <= MAX_WAIT).then_some(Overflow::WaitAtMost(time)).ok_or_else(invalid)
     }
 }
 
@@ -232,14 +236,19 @@ impl FromStr for Choice {
         let (mode, sampling) = kept.split_once(':').unwrap_or((kept, ""));
         let modes = [Mode::Off, Mode::Profile, Mode::Trace, Mode::Flight];
         let mode = modes.into_iter().find(|known| known.name() == mode);
-        let mode = mode
-            .ok_or_else(|| format!("'{text}' is no mode: off, profile, trace or flight, :512KiB or :2% behind it"))?;
+        let mode = mode.ok_or_else(|| {
+            format!("invalid mode '{text}': must be off, profile, trace or flight, then :512KiB or :2%")
+        })?;
         let sampling = match sampling.strip_suffix('%') {
             _ if sampling.is_empty() => Sampling::All,
-            _ if mode == Mode::Off => return Err("a dormant program is not sampled".into()),
+            _ if mode == Mode::Off => {
+                return Err("invalid mode 'off:SAMPLING': a program that is off is not sampled".into());
+            }
             Some(number) => {
                 let percent = number.parse().ok().filter(|percent| (0.01..=100.0).contains(percent));
-                Sampling::Budget(percent.ok_or_else(|| format!("'{sampling}' is no share from 0.01% to 100%"))?)
+                Sampling::Budget(
+                    percent.ok_or_else(|| format!("invalid share '{sampling}': must be from 0.01% to 100%"))?,
+                )
             }
             None => match sampling.parse::<Bytes>()?.0 {
                 0 => Sampling::All,
@@ -250,23 +259,23 @@ impl FromStr for Choice {
     }
 }
 
-/// A pattern of names: `*` stands for any text, `?` for one letter.
+/// A pattern of names: `*` matches any text, `?` one byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
 
 impl Pattern {
-    /// This pattern.
+    /// Creates a pattern from its text.
     pub fn new(text: &str) -> Pattern {
         Pattern(text.to_owned())
     }
 
-    /// Whether a name fits.
-    pub fn fits(&self, name: &[u8]) -> bool {
+    /// Returns whether a name matches.
+    pub fn matches(&self, name: &[u8]) -> bool {
         formats::pattern::matches(self.0.as_bytes(), name)
     }
 }
 
-/// Bytes as people write them: `512KiB`, `10G`.
+/// A number of bytes with a unit: `512KiB`, `10G`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
@@ -274,7 +283,7 @@ impl FromStr for Bytes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+        let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let shift = match unit.to_ascii_lowercase().as_str() {
             "" | "b" => 0,
@@ -282,14 +291,15 @@ impl FromStr for Bytes {
             "m" | "mib" => 20,
             "g" | "gib" => 30,
             "t" | "tib" => 40,
-            _ => return Err(format!("'{text}' is no size, such as 512KiB or 10GiB")),
+            _ => return Err(format!("invalid size '{text}': must be a number such as 512KiB or 10GiB")),
         };
-        let number: u64 = number.parse().map_err(|_| format!("'{text}' is no size, such as 512KiB or 10GiB"))?;
-        number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| format!("'{text}' is too large"))
+        let number: u64 =
+            number.parse().map_err(|_| format!("invalid size '{text}': must be a number such as 512KiB or 10GiB"))?;
+        number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| format!("invalid size '{text}': too large"))
     }
 }
 
-/// A time as people write it: `500ms`, `15s`, `1h`, `30d`.
+/// A time with a unit: `500ms`, `15s`, `1h`, `30d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
@@ -297,7 +307,7 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+        let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let scale: u64 = match unit {
             "ms" => 1,
@@ -305,13 +315,15 @@ impl FromStr for Span {
             "m" | "min" => 60_000,
             "h" => 3_600_000,
             "d" => 86_400_000,
-            _ => return Err(format!("'{text}' is no time, such as 500ms, 15s, 1h or 30d")),
+            _ => return Err(format!("invalid time '{text}': must be a number such as 500ms, 15s, 1h or 30d")),
         };
-        let number: u64 = number.parse().map_err(|_| format!("'{text}' is no time, such as 500ms, 15s, 1h or 30d"))?;
+        let number: u64 = number
+            .parse()
+            .map_err(|_| format!("invalid time '{text}': must be a number such as 500ms, 15s, 1h or 30d"))?;
         number
             .checked_mul(scale)
             .map(|ms| Span(Duration::from_millis(ms)))
-            .ok_or_else(|| format!("'{text}' is too long"))
+            .ok_or_else(|| format!("invalid time '{text}': too long"))
     }
 }
 
@@ -323,13 +335,14 @@ impl FromStr for Death {
             "never" => Ok(Death::Never),
             "bad" => Ok(Death::Bad),
             "any" => Ok(Death::Any),
-            _ => Err(format!("'{text}' is none of never, bad, any")),
+            _ => Err(format!("invalid exit '{text}': must be never, bad or any")),
         }
     }
 }
 
 impl Default for Config {
-    /// As the superuser the system's places, and for all users; else the person's own.
+    /// For root, the paths of the system, and the programs of all users; for others, their own
+    /// paths and programs.
     fn default() -> Self {
         let is_root = nix::unistd::geteuid().is_root();
         let run = run_folder(is_root, |name| std::env::var_os(name));
@@ -361,9 +374,9 @@ fn run_folder(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Pat
     if is_root {
         return "/run/heaptape".into();
     }
-    let place = variable("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|place| place.is_absolute());
-    match place {
-        Some(place) => place.join("heaptape"),
+    let folder = variable("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    match folder {
+        Some(folder) => folder.join("heaptape"),
         None => PathBuf::from(format!("/tmp/heaptape-{}-run", nix::unistd::geteuid())),
     }
 }
@@ -372,25 +385,25 @@ fn state_folder(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> P
     if is_root {
         return "/var/lib/heaptape".into();
     }
-    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|place| place.is_absolute());
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
     state.unwrap_or_else(std::env::temp_dir).join("heaptape")
 }
 
 impl Config {
-    /// What is kept on disk.
+    /// Returns the limits of what is kept on disk.
     pub fn keep(&self) -> Keep {
-        let usual = if self.serves_all { self.keep_bytes / 2 } else { self.keep_bytes };
-        let user_bytes = self.user_keep_bytes.unwrap_or(usual);
+        let default = if self.serves_all { self.keep_bytes / 2 } else { self.keep_bytes };
+        let user_bytes = self.user_keep_bytes.unwrap_or(default);
         Keep { age: self.keep_age, bytes: self.keep_bytes, user_bytes }
     }
 
-    /// What is kept of a program: what it asks for itself, else the first rule that fits its name,
-    /// else the usual.
-    pub fn choose(&self, name: &[u8], asked: Option<&str>) -> Choice {
-        let asked = asked.filter(|_| self.asks_programs).and_then(|text| text.parse().ok());
-        let rule = || self.programs.iter().find(|(pattern, _)| pattern.fits(name)).map(|(_, choice)| *choice);
-        asked.or_else(rule).unwrap_or(self.mode)
+    /// Returns what is kept of a program: its own choice, otherwise that of the first rule that
+    /// matches its name, otherwise the default.
+    pub fn choose(&self, name: &[u8], requested: Option<&str>) -> Choice {
+        let requested = requested.filter(|_| self.asks_programs).and_then(|text| text.parse().ok());
+        let rule = || self.programs.iter().find(|(pattern, _)| pattern.matches(name)).map(|(_, choice)| *choice);
+        requested.or_else(rule).unwrap_or(self.mode)
     }
 }
 
@@ -399,7 +412,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_become_values() {
+    fn modes_and_values_are_parsed() {
         for text in [
             "off",
             "profile",
@@ -413,12 +426,12 @@ mod tests {
             assert_eq!(text.parse::<Choice>().map(|choice| choice.to_string()).as_deref(), Ok(text));
         }
         assert_eq!("trace, overflow = wait:2s".parse::<Choice>(), "trace,overflow=wait:2s".parse());
-        for wrong in ["", "on", "off:2%", "trace:0%", "trace:101%", "trace:x", "profile:nan%", "trace:1TB"] {
-            assert!(wrong.parse::<Choice>().is_err(), "{wrong}");
+        for invalid in ["", "on", "off:2%", "trace:0%", "trace:101%", "trace:x", "profile:nan%", "trace:1TB"] {
+            assert!(invalid.parse::<Choice>().is_err(), "{invalid}");
         }
-        for wrong in ["wait", "wait:0s", "wait:31s", "wait:x", "drop:2s", ""] {
-            let wrong = format!("trace,overflow={wrong}");
-            assert!(wrong.parse::<Choice>().is_err(), "{wrong}");
+        for invalid in ["wait", "wait:0s", "wait:31s", "wait:x", "drop:2s", ""] {
+            let invalid = format!("trace,overflow={invalid}");
+            assert!(invalid.parse::<Choice>().is_err(), "{invalid}");
         }
         assert_eq!("10GiB".parse(), Ok(Bytes(10 << 30)));
         assert_eq!("30d".parse(), Ok(Span(Duration::from_secs(30 * 86_400))));
@@ -427,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_the_rules_and_the_usual() {
+    fn own_choice_precedes_rules_and_default() {
         let rule = (Pattern::new("nginx"), Choice { mode: Mode::Trace, ..Choice::default() });
         let config = Config { programs: vec![rule], ..Config::default() };
         assert_eq!(config.choose(b"nginx", None).mode, Mode::Trace);
@@ -438,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_a_person_and_of_the_system() {
+    fn default_paths_of_a_user_and_of_the_system() {
         let own = |name: &str| (name == "HOME").then(|| OsString::from("/home/x"));
         assert_eq!(state_folder(false, own), PathBuf::from("/home/x/.local/state/heaptape"));
         assert_eq!(state_folder(true, own), PathBuf::from("/var/lib/heaptape"));

@@ -1,8 +1,8 @@
-//! The control socket: a line of JSON each way. Only root and the daemon's own user are
+//! The control socket: one line of JSON in each direction. Only root and the daemon's own user are
 //! answered.
 //!
-//! Each client is served by a thread of its own, so that waiting for a disk holds up nobody else;
-//! the service's thread itself only begins what was asked.
+//! Each client has a thread of its own, so that waiting for a disk delays nobody else. The thread
+//! of the service only starts what was requested.
 
 use crate::crash;
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -17,65 +17,70 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A line of a question has at most so many bytes.
-const LINE: u64 = 4096;
-/// Connections at once.
-const MOST: usize = 32;
-/// Time for the question to come, and for the answer to be taken.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Time for what was asked to be done.
-const LONGEST: Duration = Duration::from_secs(60);
+/// Maximum length of the line of a request, in bytes.
+const MAX_LINE: u64 = 4096;
+/// Maximum number of connections at once.
+const MAX_CONNECTIONS: usize = 32;
+/// Time in which the request must arrive, and in which the response must be read.
+const IO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time in which a request must be executed.
+const EXECUTION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A question.
+/// A request, with the channel for its answer.
 #[derive(Debug)]
 pub struct Ask {
-    /// What: a word and what belongs to it.
+    /// The command and its arguments.
     pub question: Value,
-    /// Where the answer goes.
+    /// The channel for the answer.
     pub reply: Sender<Answer>,
 }
 
-/// An answer.
+/// The answer to a request.
 #[derive(Debug)]
 pub enum Answer {
-    /// This is it.
+    /// The answer is complete.
     Now(Value),
-    /// It is this once so many have told that they are done.
+    /// The answer is the value, once this number of completions have been received.
     When(Receiver<()>, usize, Value),
-    /// It comes from there.
+    /// The answer will be received from this channel.
     Later(Receiver<Value>),
-    /// It cannot be done.
+    /// The request is refused for this reason.
     Refused(String),
 }
 
-/// What wakes the service's thread.
+/// The socket that wakes the thread of the service.
 pub type Wake = Arc<UnixStream>;
 
-/// Sends a question to the service and waits for its answer.
+/// Sends a request to the service and waits for its answer.
 pub fn ask(asks: &Sender<Ask>, wake: &Wake, question: Value) -> Value {
-    let refused = |why: &str| json!({ "error": why });
+    let error_json = |why: &str| json!({ "error": why });
     let (reply, answer) = bounded(1);
     if asks.send(Ask { question, reply }).is_err() {
-        return refused("the daemon is stopping");
+        return error_json("the daemon is stopping");
     }
     let _ = wake.as_ref().write(&[1]);
-    match answer.recv_timeout(LONGEST) {
+    match answer.recv_timeout(EXECUTION_TIMEOUT) {
         Ok(Answer::Now(value)) => value,
         Ok(Answer::When(done, count, value)) => {
             for _ in 0..count {
-                if done.recv_timeout(LONGEST).is_err() {
-                    return refused("not all of it was done in a minute, or a process ended meanwhile");
+                if done.recv_timeout(EXECUTION_TIMEOUT).is_err() {
+                    return error_json("the request was not completed within a minute, or a process ended meanwhile");
                 }
             }
             value
         }
-        Ok(Answer::Later(value)) => value.recv_timeout(LONGEST).unwrap_or_else(|_| refused("the process has ended")),
-        Ok(Answer::Refused(why)) => refused(&why),
-        Err(_) => refused("the daemon did not answer"),
+        Ok(Answer::Later(value)) => {
+            value.recv_timeout(EXECUTION_TIMEOUT).unwrap_or_else(|_| error_json("the process has ended"))
+        }
+        Ok(Answer::Refused(why)) => error_json(&why),
+        Err(_) => error_json("the daemon did not answer"),
     }
 }
 
-/// Opens the socket of a path: another daemon's that is dead is replaced.
+/// Listens at a path. The socket of a daemon that has ended is replaced.
+///
+/// # Errors
+/// When another daemon serves the path, when it is not a socket, or the error of the socket.
 pub fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     clear(path, || UnixStream::connect(path).map(drop))?;
     let listener = UnixListener::bind(path)?;
@@ -83,14 +88,18 @@ pub fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Removes a socket that nobody listens at.
+/// Removes a socket at which no process listens.
+///
+/// # Errors
+/// `AddrInUse` when a process listens at the path, `AlreadyExists` when it is not a socket, or the
+/// error of the removal.
 pub fn clear(path: &Path, connect: impl Fn() -> io::Result<()>) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
         return Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            format!("{} is there and is no socket", path.display()),
+            format!("{} exists and is not a socket", path.display()),
         ));
     }
     match connect() {
@@ -99,7 +108,8 @@ pub fn clear(path: &Path, connect: impl Fn() -> io::Result<()>) -> io::Result<()
     }
 }
 
-/// The thread: serves until the service is gone. `busy` counts connections.
+/// The thread of the control socket, which serves clients until the service is gone. `busy` counts
+/// the connections.
 pub fn run(listener: UnixListener, asks: Sender<Ask>, wake: Wake, busy: Arc<AtomicUsize>) {
     let own = nix::unistd::geteuid().as_raw();
     for stream in listener.incoming() {
@@ -113,12 +123,12 @@ pub fn run(listener: UnixListener, asks: Sender<Ask>, wake: Wake, busy: Arc<Atom
                 "user {} may not control this daemon",
                 peer.map_or_else(|_| "?".into(), |uid| uid.to_string())
             );
-            let _ = answer(&stream, &json!({ "error": "only the superuser and the daemon's own user are answered" }));
+            let _ = answer(&stream, &json!({ "error": "only root and the daemon's own user may control this daemon" }));
             continue;
         }
-        if busy.fetch_add(1, Relaxed) >= MOST {
+        if busy.fetch_add(1, Relaxed) >= MAX_CONNECTIONS {
             busy.fetch_sub(1, Relaxed);
-            let _ = answer(&stream, &json!({ "error": "too many questions at once" }));
+            let _ = answer(&stream, &json!({ "error": "too many requests at once" }));
             continue;
         }
         let (asks, wake, done) = (asks.clone(), Arc::clone(&wake), Arc::clone(&busy));
@@ -133,17 +143,17 @@ pub fn run(listener: UnixListener, asks: Sender<Ask>, wake: Wake, busy: Arc<Atom
 }
 
 fn serve(stream: &UnixStream, asks: &Sender<Ask>, wake: &Wake) {
-    let _ = stream.set_read_timeout(Some(PATIENCE));
+    let _ = stream.set_read_timeout(Some(IO_TIMEOUT));
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
-        match reader.by_ref().take(LINE).read_until(b'\n', &mut line) {
+        match reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
             Ok(count) if count > 0 && line.ends_with(b"\n") => {}
             _ => return,
         }
         let value = match serde_json::from_slice(&line) {
             Ok(question) => ask(asks, wake, question),
-            Err(error) => json!({ "error": format!("no question: {error}") }),
+            Err(error) => json!({ "error": format!("invalid request: {error}") }),
         };
         if answer(stream, &value).is_err() {
             return;
@@ -152,28 +162,32 @@ fn serve(stream: &UnixStream, asks: &Sender<Ask>, wake: &Wake) {
 }
 
 fn answer(mut stream: &UnixStream, value: &Value) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(IO_TIMEOUT))?;
     let mut bytes = serde_json::to_vec(value)?;
     bytes.push(b'\n');
     stream.write_all(&bytes)
 }
 
-/// Asks a daemon, as `ctl` does.
+/// Sends a request to a daemon, as `ctl` does, and returns the response.
+///
+/// # Errors
+/// When the daemon cannot be reached, or closes the connection without a response.
 pub fn question(path: &Path, question: &Value) -> io::Result<Value> {
     let stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(2 * LONGEST))?;
+    stream.set_read_timeout(Some(2 * EXECUTION_TIMEOUT))?;
     let mut bytes = serde_json::to_vec(question)?;
     bytes.push(b'\n');
-    // Whoever refuses us may have said so and gone before we asked.
-    let asked = (&stream).write_all(&bytes);
+    // A daemon that refuses the client may respond and close the connection before the request is
+    // sent.
+    let sent = (&stream).write_all(&bytes);
     let mut line = String::new();
     match BufReader::new(&stream).read_line(&mut line) {
         Ok(count) if count > 0 => Ok(serde_json::from_str(&line)?),
-        answered => Err(asked.and(answered.map(drop)).err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())),
+        received => Err(sent.and(received.map(drop)).err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())),
     }
 }
 
-/// A socket that was passed in as a listener of this kind.
+/// Converts a socket that was passed in to a listener.
 pub fn passed(socket: OwnedFd) -> UnixListener {
     UnixListener::from(socket)
 }

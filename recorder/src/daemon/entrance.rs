@@ -1,10 +1,10 @@
 //! The thread that accepts connections, and the queue between it and the service. Each user has a
-//! budget of connections and of starts a second and a queue of its own, and the service takes from
-//! these queues in turn: a user who floods waits behind nobody but himself.
+//! budget of connections and of starts per second, and a queue. The service serves these queues in
+//! turn, so a user who floods delays only himself.
 //!
 //! All users share the kernel's queue of one listening socket. So this thread does nothing that
-//! takes longer than a few microseconds a connection, and drops what is beyond a budget before
-//! anything is read from it.
+//! takes longer than a few microseconds per connection, and closes connections that exceed a budget
+//! before anything is read from them.
 
 use super::config::Budget;
 use super::control::Wake;
@@ -20,35 +20,35 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use wire::hello::REFUSED_FULL;
 
-/// Requests of one user that may wait for the service.
-const MOST_WAITING: usize = 256;
-/// The longest time between two looks at silent connections.
-const LONGEST: Duration = Duration::from_secs(1);
+/// Maximum number of requests of one user that wait for the service.
+const MAX_WAITING: usize = 256;
+/// Maximum time between two checks of silent connections.
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a client asks of the service.
+/// A request of a client to the service.
 #[derive(Debug)]
 pub enum Request {
-    /// To be recorded.
+    /// The client requests to be recorded.
     Start(Client),
-    /// To have a trace or a profile kept.
+    /// The client requests to store a trace or a profile.
     Stream(Sender),
 }
 
-/// Requests of all users, one queue for each, and what was turned away.
+/// The waiting requests of all users, with one queue for each, and the numbers of refused ones.
 #[derive(Debug, Default)]
-struct Waiting {
+struct RequestQueues {
     users: HashMap<u32, VecDeque<Request>>,
     /// Users with requests, in the order in which they are served.
     order: VecDeque<u32>,
-    /// Connections and starts that were turned away, by budget and user.
+    /// Number of refused connections and starts, by budget and user.
     refused: BTreeMap<(&'static str, u32), u64>,
 }
 
-impl Waiting {
-    /// Queues a request; returns it when its user has too many.
+impl RequestQueues {
+    /// Queues a request. Returns the request when its user has too many.
     fn push(&mut self, uid: u32, request: Request) -> Option<Request> {
         let queue = self.users.entry(uid).or_default();
-        if queue.len() >= MOST_WAITING {
+        if queue.len() >= MAX_WAITING {
             return Some(request);
         }
         if queue.is_empty() {
@@ -58,7 +58,7 @@ impl Waiting {
         None
     }
 
-    /// The next request of the user whose turn it is.
+    /// Removes the first request of the next user.
     fn pop(&mut self) -> Option<Request> {
         let uid = self.order.pop_front()?;
         let queue = self.users.get_mut(&uid)?;
@@ -72,95 +72,99 @@ impl Waiting {
     }
 }
 
-/// Starts that a user may save up, in seconds: a build starts many programs at once, and not for
-/// long.
-const BURST: u64 = 5;
+/// Length of a burst of starts that a user may accumulate, in seconds: a build starts many programs
+/// within a short time.
+const BURST_SECONDS: u64 = 5;
 
-/// How many a user may still have: as many a second as the budget says, and a number of seconds at
-/// once.
+/// How many connections or starts a user may still make: a number per second from the budget,
+/// accumulated over a number of seconds.
 #[derive(Clone, Copy, Debug)]
-struct Allowance {
-    left: f64,
-    since: Instant,
+struct TokenBucket {
+    tokens: f64,
+    updated: Instant,
 }
 
-impl Allowance {
+impl TokenBucket {
     fn take(&mut self, per_second: u64, burst: u64, now: Instant) -> bool {
-        let (rate, most) = (per_second as f64, (per_second * burst) as f64);
-        self.left = (self.left + now.duration_since(self.since).as_secs_f64() * rate).min(most);
-        self.since = now;
-        let has_one = self.left >= 1.0;
-        self.left -= f64::from(u8::from(has_one));
+        let (rate, capacity) = (per_second as f64, (per_second * burst) as f64);
+        self.tokens = (self.tokens + now.duration_since(self.updated).as_secs_f64() * rate).min(capacity);
+        self.updated = now;
+        let has_one = self.tokens >= 1.0;
+        self.tokens -= f64::from(u8::from(has_one));
         has_one
     }
 }
 
-/// What users may still have of one budget.
+/// The token buckets of all users for one budget.
 #[derive(Debug)]
-struct Allowances {
+struct TokenBuckets {
     per_second: u64,
     burst: u64,
-    users: HashMap<u32, Allowance>,
+    users: HashMap<u32, TokenBucket>,
 }
 
-impl Allowances {
-    /// Users whose allowance is remembered; those of more are full again.
-    const MOST: usize = 4096;
+impl TokenBuckets {
+    /// Number of users above which buckets that must be full again are removed.
+    const MAX_USERS: usize = 4096;
 
-    fn new(per_second: u64, burst: u64) -> Allowances {
-        Allowances { per_second: per_second.min(1 << 32), burst, users: HashMap::new() }
+    fn new(per_second: u64, burst: u64) -> TokenBuckets {
+        TokenBuckets { per_second: per_second.min(1 << 32), burst, users: HashMap::new() }
     }
 
     fn take(&mut self, uid: u32) -> bool {
         let now = Instant::now();
-        if self.users.len() >= Self::MOST {
-            self.users.retain(|_, one| now.duration_since(one.since) < Duration::from_secs(BURST));
+        if self.users.len() >= Self::MAX_USERS {
+            self.users.retain(|_, one| now.duration_since(one.updated) < Duration::from_secs(BURST_SECONDS));
         }
-        let full = Allowance { left: (self.per_second * self.burst) as f64, since: now };
+        let full = TokenBucket { tokens: (self.per_second * self.burst) as f64, updated: now };
         self.users.entry(uid).or_insert(full).take(self.per_second, self.burst, now)
     }
 }
 
-/// The service's end.
+/// The service's handle to the thread.
 #[derive(Debug)]
 pub struct Entrance {
-    waiting: Arc<Mutex<Waiting>>,
-    stops: UnixStream,
+    queues: Arc<Mutex<RequestQueues>>,
+    stop_sender: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
 
-fn locked(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked(queues: &Mutex<RequestQueues>) -> MutexGuard<'_, RequestQueues> {
+    queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Entrance {
     /// Starts the thread.
+    ///
+    /// # Errors
+    /// The error of the socket pair, or of the thread.
     pub fn open(door: Door, budget: Budget, wake: Wake) -> io::Result<Entrance> {
-        let waiting = Arc::new(Mutex::new(Waiting::default()));
-        let (stops, stopped) = UnixStream::pair()?;
-        let shared = Arc::clone(&waiting);
-        let thread = crash::spawn("entrance", move || run(door, budget, &shared, &wake, stopped))?;
-        Ok(Entrance { waiting, stops, thread: Some(thread) })
+        let queues = Arc::new(Mutex::new(RequestQueues::default()));
+        let (stop_sender, stop_receiver) = UnixStream::pair()?;
+        let shared = Arc::clone(&queues);
+        let thread = crash::spawn("entrance", move || run(door, budget, &shared, &wake, stop_receiver))?;
+        Ok(Entrance { queues, stop_sender, thread: Some(thread) })
     }
 
-    /// The next request, of each user in turn.
+    /// Removes the next request, of each user in turn.
     pub fn next(&self) -> Option<Request> {
-        locked(&self.waiting).pop()
+        locked(&self.queues).pop()
     }
 
-    /// Whether requests wait.
+    /// Returns whether requests are waiting.
     pub fn has_more(&self) -> bool {
-        !locked(&self.waiting).order.is_empty()
+        !locked(&self.queues).order.is_empty()
     }
 
-    /// What was turned away since the last call: budget, user, how many.
+    /// Returns the number of requests that were refused since the last call, by budget and user.
     pub fn refused(&self) -> BTreeMap<(&'static str, u32), u64> {
-        std::mem::take(&mut locked(&self.waiting).refused)
+        std::mem::take(&mut locked(&self.queues).refused)
     }
 
-    /// Accepts no more. Sockets that were made here are gone afterwards.
+    /// Stops accepting connections, and refuses the waiting ones. Sockets that this process created
+    /// are removed.
     pub fn close(&mut self) {
-        let _ = (&self.stops).write(&[1]);
+        let _ = (&self.stop_sender).write(&[1]);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -177,29 +181,30 @@ fn refuse(request: Request) {
     }
 }
 
-fn run(mut door: Door, budget: Budget, waiting: &Mutex<Waiting>, wake: &Wake, mut stopped: UnixStream) {
+fn run(mut door: Door, budget: Budget, queues: &Mutex<RequestQueues>, wake: &Wake, mut stop_receiver: UnixStream) {
     sys::prefer_thread();
-    let (mut connections, mut starts) = (Allowances::new(budget.connections, 1), Allowances::new(budget.starts, BURST));
+    let (mut connections, mut starts) =
+        (TokenBuckets::new(budget.connections, 1), TokenBuckets::new(budget.starts, BURST_SECONDS));
     loop {
         let mut polls: Vec<PollFd<'_>> = door.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        polls.push(PollFd::new(sys::fd(&stopped), PollFlags::POLLIN));
-        let most = door.deadline().map_or(LONGEST, |deadline| deadline.min(LONGEST));
+        polls.push(PollFd::new(sys::fd(&stop_receiver), PollFlags::POLLIN));
+        let capacity = door.deadline().map_or(MAX_CHECK_INTERVAL, |deadline| deadline.min(MAX_CHECK_INTERVAL));
         let _ = nix::poll::poll(
             &mut polls,
-            PollTimeout::try_from(most.as_millis().max(1) as i32).unwrap_or(PollTimeout::MAX),
+            PollTimeout::try_from(capacity.as_millis().max(1) as i32).unwrap_or(PollTimeout::MAX),
         );
-        let is_over = polls.last().is_some_and(|poll| poll.any().unwrap_or(false));
+        let is_stopped = polls.last().is_some_and(|poll| poll.any().unwrap_or(false));
         drop(polls);
-        if is_over {
-            let _ = stopped.read(&mut [0]);
+        if is_stopped {
+            let _ = stop_receiver.read(&mut [0]);
             return;
         }
         let visits = door.admitted_visits(&mut |uid| connections.take(uid));
         if visits.is_empty() {
             continue;
         }
-        let (mut turned_away, mut is_new) = (Vec::new(), false);
-        let mut shared = locked(waiting);
+        let (mut refused_requests, mut is_new) = (Vec::new(), false);
+        let mut shared = locked(queues);
         for visit in visits {
             let (uid, request) = match visit {
                 Visit::Hello(client) => (client.uid, Request::Start(client)),
@@ -217,13 +222,13 @@ fn run(mut door: Door, budget: Budget, waiting: &Mutex<Waiting>, wake: &Wake, mu
             let refused = if starts.take(uid) { shared.push(uid, request) } else { Some(request) };
             if let Some(request) = refused {
                 *shared.refused.entry(("starts", uid)).or_default() += 1;
-                turned_away.push(request);
+                refused_requests.push(request);
             } else {
                 is_new = true;
             }
         }
         drop(shared);
-        turned_away.into_iter().for_each(refuse);
+        refused_requests.into_iter().for_each(refuse);
         if is_new {
             let _ = wake.as_ref().write(&[1]);
         }
@@ -235,16 +240,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allowance_is_a_rate_and_a_burst() {
-        let mut one = Allowance { left: 3.0, since: Instant::now() };
-        let start = one.since;
+    fn bucket_allows_a_rate_and_a_burst() {
+        let mut one = TokenBucket { tokens: 3.0, updated: Instant::now() };
+        let start = one.updated;
         let taken = (0..5).filter(|_| one.take(3, 1, start)).count();
         assert_eq!(taken, 3);
         assert!(
             one.take(3, 1, start + Duration::from_millis(400)) && !one.take(3, 1, start + Duration::from_millis(500))
         );
         let later = start + Duration::from_secs(60);
-        assert_eq!((0..9).filter(|_| one.take(3, 1, later)).count(), 3, "what was not used is not saved up");
+        assert_eq!(
+            (0..9).filter(|_| one.take(3, 1, later)).count(),
+            3,
+            "unused tokens do not accumulate beyond the capacity"
+        );
     }
 
     #[test]
@@ -253,19 +262,19 @@ mod tests {
             let socket = std::fs::File::open("/dev/null").expect("a descriptor").into();
             Request::Stream(Sender { socket, pid: 1, uid, is_stream: true })
         };
-        let mut waiting = Waiting::default();
-        let refused = (0..MOST_WAITING + 10).filter(|_| waiting.push(7, request(7)).is_some()).count();
+        let mut queues = RequestQueues::default();
+        let refused = (0..MAX_WAITING + 10).filter(|_| queues.push(7, request(7)).is_some()).count();
         assert_eq!(refused, 10);
-        assert!(waiting.push(8, request(8)).is_none());
-        assert!(waiting.push(8, request(8)).is_none());
-        let order: Vec<u32> = std::iter::from_fn(|| waiting.pop())
+        assert!(queues.push(8, request(8)).is_none());
+        assert!(queues.push(8, request(8)).is_none());
+        let order: Vec<u32> = std::iter::from_fn(|| queues.pop())
             .map(|request| match request {
                 Request::Stream(sender) => sender.uid,
                 Request::Start(client) => client.uid,
             })
             .collect();
         assert_eq!(order[..5], [7, 8, 7, 8, 7]);
-        assert_eq!(order.len(), MOST_WAITING + 2);
-        assert!(waiting.users.is_empty());
+        assert_eq!(order.len(), MAX_WAITING + 2);
+        assert!(queues.users.is_empty());
     }
 }

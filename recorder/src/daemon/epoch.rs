@@ -1,5 +1,5 @@
-//! An epoch: a stretch of time and the folder with what was recorded in it. Folders of a user sort
-//! in the order in which they began.
+//! An epoch: a period of time, and the folder with its recordings. The names of a user's folders
+//! sort in the order of their start.
 
 use crate::clock;
 use crate::process::make_folder;
@@ -8,26 +8,29 @@ use formats::recording::is_epoch;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Characters of a name that say the minute.
-const MINUTE: usize = 12;
-/// Epochs that the names of one minute have room for.
-const MOST: u32 = 9999;
+/// Number of characters of a name that denote the minute.
+const MINUTE_DIGITS: usize = 12;
+/// Maximum number of epochs that start in the same minute.
+const MAX_PER_MINUTE: u32 = 9999;
 
-/// An epoch as everybody names it.
+/// An epoch of one user.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Epoch {
-    /// Whose.
+    /// User id of the owner of the recorded processes.
     pub uid: u32,
-    /// Who may read its files besides the daemon's own user.
+    /// User who may read the files besides the daemon's own user.
     pub reader: Option<u32>,
-    /// Its folder.
+    /// Path of the epoch's folder.
     pub dir: PathBuf,
-    /// When it began.
+    /// Start of the epoch, in nanoseconds since 1970.
     pub started_unix_ns: u64,
 }
 
 impl Epoch {
-    /// Begins one: makes its folder.
+    /// Starts an epoch: creates its folder.
+    ///
+    /// # Errors
+    /// The error of the folder.
     pub fn begin(state: &Path, uid: u32, reader: Option<u32>) -> io::Result<Epoch> {
         let own = state.join(uid.to_string());
         make_folder(&own, reader)?;
@@ -46,27 +49,27 @@ fn minute(unix_ns: u64) -> String {
     format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}")
 }
 
-/// The minute, or its next number. After the clock was set back it is the last epoch's minute: a
-/// name that sorts before older epochs would be removed before them.
+/// Returns the minute as a name, or its next number. After the clock was set back this is the
+/// minute of the last epoch: a name that sorts before older epochs would be removed before them.
 fn name_after(last: Option<&str>, minute: &str) -> Option<String> {
-    let Some(last) = last.filter(|last| last.get(..MINUTE).is_some_and(|last| last >= minute)) else {
+    let Some(last) = last.filter(|last| last.get(..MINUTE_DIGITS).is_some_and(|last| last >= minute)) else {
         return Some(minute.to_owned());
     };
     let (digits, number) = last.split_once('-').unwrap_or((last, "1"));
-    let number = number.parse::<u32>().ok().filter(|number| *number < MOST)? + 1;
+    let number = number.parse::<u32>().ok().filter(|number| *number < MAX_PER_MINUTE)? + 1;
     Some(format!("{digits}-{number:04}"))
 }
 
-/// Seconds since 1970 that an epoch's name says.
+/// Returns the start of an epoch from its name, in seconds since 1970.
 pub fn begun(dir: &Path) -> Option<u64> {
     let name = dir.file_name()?.to_str()?;
-    let part = |from: usize, to: usize| name.get(from..to)?.parse::<u64>().ok();
-    let (year, month, day) = (part(0, 4)?, part(4, 6)?, part(6, 8)?);
-    let (hour, minute) = (part(8, 10)?, part(10, 12)?);
+    let field = |from: usize, to: usize| name.get(from..to)?.parse::<u64>().ok();
+    let (year, month, day) = (field(0, 4)?, field(4, 6)?, field(6, 8)?);
+    let (hour, minute) = (field(8, 10)?, field(10, 12)?);
     if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) {
         return None;
     }
-    // Days of the civil calendar, years from March on.
+    // Days of the civil calendar, with years that start in March.
     let (years, months) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = years * 365 + years / 4 - years / 100 + years / 400 + (153 * months + 2) / 5 + day - 1;
     Some(((days - 719_468) * 24 + hour) * 3600 + minute * 60)
@@ -77,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_times() {
+    fn names_denote_times() {
         for (name, seconds) in
             [("197001010000", 0), ("202611211130-0002", 1_795_260_600), ("200002291200", 951_825_600)]
         {
@@ -99,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_removed_is_not_given_again() {
+    fn removed_name_is_not_used_again() {
         let state = tempfile::tempdir().expect("a folder");
         let begin = || Epoch::begin(state.path(), 7, None).expect("an epoch");
         let epochs = [begin(), begin(), begin()];

@@ -1,10 +1,11 @@
-//! Who holds the areas of live processes while no daemon runs, so that the next one goes on where
-//! the last one stopped or was killed: systemd's descriptor store where there is one, else a small
-//! process of our own that does nothing else.
+//! The fd store, which holds the memory areas of live processes while no daemon runs, so that the
+//! next daemon continues where the last one stopped or was killed. It is systemd's descriptor store
+//! where there is one, otherwise a small process that does nothing else.
 //!
-//! The fd store speaks in messages: `+NAME` with two descriptors (area, process) holds, `-NAME`
-//! lets go, `?` asks for all (each comes as `NAME` with its two, then `.`), `!` ends it. A name
-//! says all that the next daemon must know and cannot ask the kernel.
+//! The process receives messages: `+NAME` with two descriptors (area, process) stores them, `-NAME`
+//! removes them, `?` requests all (each is sent as `NAME` with its two descriptors, then `.`), `!`
+//! ends the process. A name contains everything that the next daemon needs and cannot read from the
+//! kernel.
 
 use super::config::Choice;
 use super::notify::Notify;
@@ -20,29 +21,29 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
-/// So long the fd store waits for the next daemon; then the programs run on untraced.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// And so long with those whose process has ended.
-const PATIENCE_ENDED: Duration = Duration::from_secs(60);
-/// Time for the fd store to start, and to answer.
-const SOON: Duration = Duration::from_secs(5);
-/// Most processes that are held.
-const MOST: usize = 16_384;
-/// A message has at most so many bytes.
-const MESSAGE: usize = 256;
+/// How long the fd store waits for the next daemon; then the programs run untraced.
+const NO_DAEMON_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long it holds the areas of processes that have ended.
+const ENDED_PROCESS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time in which the fd store must start, and answer.
+const START_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of processes in the store.
+const MAX_PROCESSES: usize = 16_384;
+/// Maximum length of a message, in bytes.
+const MAX_MESSAGE_LEN: usize = 256;
 
-/// What a name says.
+/// The name under which a process is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Name {
-    /// Process id.
+    /// Process id, in the daemon's pid namespace.
     pub pid: u32,
-    /// Its user.
+    /// User id of the process.
     pub uid: u32,
-    /// The process as it sees itself.
+    /// Process id in the process's own pid namespace.
     pub hello_pid: u32,
-    /// What is kept of it.
+    /// What is kept of the process.
     pub choice: Choice,
-    /// Mean bytes between its samples.
+    /// Mean number of bytes between samples.
     pub interval: u64,
 }
 
@@ -54,39 +55,40 @@ impl Name {
     }
 
     fn parse(text: &str) -> Option<Name> {
-        let mut parts = text.splitn(5, '-');
-        let mut number = || parts.next()?.parse::<u64>().ok();
+        let mut fields = text.splitn(5, '-');
+        let mut number = || fields.next()?.parse::<u64>().ok();
         let (pid, uid) = (u32::try_from(number()?).ok()?, u32::try_from(number()?).ok()?);
         let (hello_pid, interval) = (u32::try_from(number()?).ok()?, number()?);
-        let choice = parts.next()?.replace('~', ":").parse().ok()?;
+        let choice = fields.next()?.replace('~', ":").parse().ok()?;
         Some(Name { pid, uid, hello_pid, choice, interval })
     }
 }
 
-/// A process that was held.
+/// A process from the store.
 #[derive(Debug)]
 pub struct Held {
-    /// Who.
+    /// Name of the process in the store.
     pub name: Name,
-    /// Its area.
+    /// Descriptor of the memory area.
     pub area: OwnedFd,
-    /// The process.
+    /// Descriptor of the process.
     pub process: OwnedFd,
 }
 
-/// The way to whoever holds.
+/// The connection to the fd store.
 #[derive(Debug)]
 pub enum FdStore {
-    /// systemd.
+    /// The descriptor store of systemd.
     Store(Notify),
-    /// Our own fd store.
+    /// The process of heaptape.
     Process(OwnedFd),
-    /// Nobody.
+    /// There is no store.
     Nobody,
 }
 
 impl FdStore {
-    /// Finds who holds, and gets what is held. `passed` are descriptors that systemd gave back.
+    /// Finds the fd store, or starts one, and returns the processes in it. `passed` are descriptors
+    /// that systemd passed to this process.
     pub fn find(path: &Path, passed: Vec<(String, OwnedFd)>, has_store: bool) -> (FdStore, Vec<Held>) {
         if has_store {
             let mut pairs: BTreeMap<String, Vec<OwnedFd>> = BTreeMap::new();
@@ -96,16 +98,16 @@ impl FdStore {
                 pairs.into_iter().filter_map(|(name, files)| held(&name, files)).collect(),
             );
         }
-        match connect(path).or_else(|_| start(path)).and_then(|fd_store| Ok((ask(&fd_store)?, fd_store))) {
+        match connect(path).or_else(|_| start(path)).and_then(|fd_store| Ok((request_all(&fd_store)?, fd_store))) {
             Ok((held, fd_store)) => (FdStore::Process(fd_store), held),
             Err(error) => {
-                tracing::warn!("nobody holds what is recorded while the daemon is away: {error}");
+                tracing::warn!("no fd store: processes will not be recorded after a restart of the daemon: {error}");
                 (FdStore::Nobody, Vec::new())
             }
         }
     }
 
-    /// Holds a process.
+    /// Stores a process.
     pub fn hold(&self, name: &Name, area: &OwnedFd, process: &OwnedFd) {
         let files = [sys::fd(area), sys::fd(process)];
         let result = match self {
@@ -116,11 +118,11 @@ impl FdStore {
             FdStore::Nobody => Ok(()),
         };
         if let Err(error) = result {
-            tracing::warn!("process {} is not held for the next daemon: {error}", name.pid);
+            tracing::warn!("process {} is not stored for the next daemon: {error}", name.pid);
         }
     }
 
-    /// Lets go of it.
+    /// Removes a process.
     pub fn release(&self, name: &Name) {
         match self {
             FdStore::Store(notify) => notify.tell(&format!("FDSTOREREMOVE=1\nFDNAME={}", name.text())),
@@ -131,7 +133,7 @@ impl FdStore {
         }
     }
 
-    /// Nothing is to be held any more.
+    /// Ends the fd store.
     pub fn end(&self) {
         if let FdStore::Process(fd_store) = self {
             let _ = sys::send_files(sys::fd(fd_store), b"!", &[]);
@@ -139,7 +141,8 @@ impl FdStore {
     }
 }
 
-/// Only an area has seals. systemd gives descriptors of one name back in any order.
+/// Returns a process from its name and descriptors. Only an area has seals: systemd returns
+/// descriptors of the same name in arbitrary order.
 fn held(name: &str, files: Vec<OwnedFd>) -> Option<Held> {
     let name = Name::parse(name)?;
     let (areas, others): (Vec<_>, Vec<_>) =
@@ -157,12 +160,12 @@ fn connect(path: &Path) -> io::Result<OwnedFd> {
     socket::connect(socket.as_raw_fd(), &socket::UnixAddr::new(path)?)?;
     let peer = socket::getsockopt(&socket, sockopt::PeerCredentials)?;
     if peer.uid() != nix::unistd::geteuid().as_raw() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "somebody else's keeper"));
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the fd store belongs to another user"));
     }
     Ok(socket)
 }
 
-/// Starts a fd store: this program again, in a session of its own.
+/// Starts the process of the fd store: this program, in a session of its own.
 fn start(path: &Path) -> io::Result<OwnedFd> {
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
@@ -171,26 +174,27 @@ fn start(path: &Path) -> io::Result<OwnedFd> {
     command.arg("daemon").arg("--keep-for-next").arg(path).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
     let mut child = command.spawn()?;
-    // Somebody must hear of its end; it outlives us or ends when we want.
-    crash::spawn("keeper", move || child.wait())?;
-    let begun = Instant::now();
+    // The thread reaps the process, which outlives this one or ends on request.
+    crash::spawn("fd-store", move || child.wait())?;
+    let start_time = Instant::now();
     loop {
         match connect(path) {
-            Err(_) if begun.elapsed() < SOON => std::thread::sleep(Duration::from_millis(5)),
+            Err(_) if start_time.elapsed() < START_TIMEOUT => std::thread::sleep(Duration::from_millis(5)),
             connected => return connected,
         }
     }
 }
 
-fn ask(fd_store: &OwnedFd) -> io::Result<Vec<Held>> {
+/// Requests all processes in the store.
+fn request_all(fd_store: &OwnedFd) -> io::Result<Vec<Held>> {
     sys::send_files(sys::fd(fd_store), b"?", &[])?;
     let mut all = Vec::new();
     loop {
         let mut wait = [PollFd::new(sys::fd(fd_store), PollFlags::POLLIN)];
-        if nix::poll::poll(&mut wait, PollTimeout::from(SOON.as_millis() as u16))? == 0 {
+        if nix::poll::poll(&mut wait, PollTimeout::from(START_TIMEOUT.as_millis() as u16))? == 0 {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let mut bytes = [0; MESSAGE];
+        let mut bytes = [0; MAX_MESSAGE_LEN];
         let (count, files) = sys::receive_files(sys::fd(fd_store), &mut bytes)?;
         let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
         if count == 0 || text == "." {
@@ -200,12 +204,12 @@ fn ask(fd_store: &OwnedFd) -> io::Result<Vec<Held>> {
     }
 }
 
-/// The fd store's process: holds descriptors until it is asked to end, or until no daemon has come
-/// for long.
+/// The process of the fd store: holds descriptors until it is requested to end, or until no daemon
+/// has come for a long time.
 ///
 /// # Errors
 /// When it cannot listen.
-pub fn keep(path: &PathBuf) -> io::Result<()> {
+pub fn run(path: &PathBuf) -> io::Result<()> {
     crash::set_role(Role::FdStore);
     let listener = stream()?;
     socket::bind(listener.as_raw_fd(), &socket::UnixAddr::new(path)?)?;
@@ -213,7 +217,7 @@ pub fn keep(path: &PathBuf) -> io::Result<()> {
     socket::listen(&listener, socket::Backlog::new(4).unwrap_or(socket::Backlog::MAXCONN))?;
     let mut held: BTreeMap<String, Vec<OwnedFd>> = BTreeMap::new();
     let mut daemon: Option<OwnedFd> = None;
-    let mut alone = Instant::now();
+    let mut daemon_gone = Instant::now();
     let own = nix::unistd::geteuid().as_raw();
     let outcome = loop {
         let mut waits = vec![PollFd::new(sys::fd(&listener), PollFlags::POLLIN)];
@@ -227,16 +231,16 @@ pub fn keep(path: &PathBuf) -> io::Result<()> {
         if ready.get(1) == Some(&true)
             && let Some(socket) = daemon.take()
         {
-            let mut bytes = [0; MESSAGE];
+            let mut bytes = [0; MAX_MESSAGE_LEN];
             let received = sys::receive_files(sys::fd(&socket), &mut bytes);
             let (count, files) = received.unwrap_or_default();
             match bytes[..count].split_first() {
-                None => alone = Instant::now(),
+                None => daemon_gone = Instant::now(),
                 Some((b'!', _)) => break Ok(()),
                 Some((kind, name)) => {
                     let name = String::from_utf8_lossy(name).into_owned();
                     match kind {
-                        b'+' if held.len() < MOST => drop(held.insert(name, files)),
+                        b'+' if held.len() < MAX_PROCESSES => drop(held.insert(name, files)),
                         b'-' => drop(held.remove(&name)),
                         b'?' => {
                             for (name, files) in &held {
@@ -255,18 +259,21 @@ pub fn keep(path: &PathBuf) -> io::Result<()> {
             && let Ok(socket) = sys::accept(sys::fd(&listener))
             && socket::getsockopt(&socket, sockopt::PeerCredentials).is_ok_and(|peer| peer.uid() == own)
         {
-            // A second daemon is the one that counts: the first is about to find out.
+            // A second daemon replaces the first, which is about to notice it.
             let _ = fcntl(&socket, FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()));
             daemon = Some(socket);
         }
-        if daemon.is_none() && alone.elapsed() > PATIENCE_ENDED {
+        if daemon.is_none() && daemon_gone.elapsed() > ENDED_PROCESS_TIMEOUT {
             held.retain(|_, files| files.get(1).is_some_and(|process| !has_ended(process)));
         }
-        if daemon.is_none() && (held.is_empty() || alone.elapsed() > PATIENCE) && alone.elapsed() > SOON {
+        if daemon.is_none()
+            && (held.is_empty() || daemon_gone.elapsed() > NO_DAEMON_TIMEOUT)
+            && daemon_gone.elapsed() > START_TIMEOUT
+        {
             break Ok(());
         }
     };
-    // Nobody will read these any more.
+    // No daemon will read these areas any more.
     for area in held.values().filter_map(|files| files.first()) {
         if let Ok(mapping) = Mapping::adopt(area) {
             mapping.header().state.store(wire::area::CLOSED, Release);
@@ -286,12 +293,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_area_is_told_from_a_process() {
+    fn area_is_distinguished_from_process() {
         let process = || sys::process(std::process::id()).unwrap_or_else(|error| panic!("{error}"));
         let params = wire::area::Params { ring_bytes: 4096, slots: 1, nodes: 16 };
         let area = || Mapping::create(params).unwrap_or_else(|error| panic!("{error}")).1;
         for files in [vec![area(), process()], vec![process(), area()]] {
-            let held = held("7-0-7-0-trace", files).unwrap_or_else(|| panic!("nothing is held"));
+            let held = held("7-0-7-0-trace", files).unwrap_or_else(|| panic!("no process was found"));
             assert!(fcntl(&held.area, FcntlArg::F_GET_SEALS).is_ok());
             assert!(fcntl(&held.process, FcntlArg::F_GET_SEALS).is_err() && !has_ended(&held.process));
         }
@@ -299,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_back() {
+    fn names_are_parsed_as_written() {
         for choice in ["off", "profile:2%", "trace:65536", "flight"] {
             let choice = choice.parse().unwrap_or_else(|error| panic!("{error}"));
             let name = Name { pid: 4711, uid: 1000, hello_pid: 7, choice, interval: 1 << 20 };

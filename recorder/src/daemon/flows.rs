@@ -1,6 +1,6 @@
-//! DCPI's idea for heaps: in each epoch a profile file for each image (by build-id) and event, the
-//! counts of all processes that ran it added up. What was allocated and freed counts for the epoch
-//! in which it was; what lives, as it stood at the epoch's end.
+//! DCPI profiles of heaps: in each epoch a profile file for each module (by build-id) and event,
+//! with the sum of the counts of all processes that executed it. Allocations and frees count for
+//! the epoch in which they happened; live blocks count as they are at the end of the epoch.
 
 use crate::contribution::Contribution;
 use crate::process::{make_folder, replace_file, sanitised};
@@ -14,50 +14,51 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The events, in the order of the counts.
+/// Names of the events, in the order of the counts.
 const EVENTS: [&str; 8] =
     ["alloc-bytes", "alloc-count", "free-bytes", "free-count", "live-bytes", "live-count", "leak-bytes", "leak-count"];
-/// Images and addresses that one epoch counts; what comes behind is left out, and that is said.
-const MOST_ADDRESSES: usize = 1 << 20;
+/// Maximum number of addresses that one epoch counts. Further ones are left out, and their number
+/// is reported.
+const MAX_ADDRESSES: usize = 1 << 20;
 
-/// What is counted of one image.
+/// The counts of one module.
 #[derive(Debug)]
-struct Image {
-    /// Link-time addresses of its code; those of its mapping where its file cannot be read.
+struct ModuleCounts {
+    /// Link-time addresses of the module's code, or of its mapping where its file cannot be read.
     text: Range<u64>,
-    /// By link-time address.
+    /// Counts by link-time address.
     counts: BTreeMap<u64, [u64; EVENTS.len()]>,
 }
 
-impl Image {
-    fn of(module: &Module) -> Image {
+impl ModuleCounts {
+    fn of(module: &Module) -> ModuleCounts {
         let mapping = module.start.wrapping_sub(module.bias)..module.end.wrapping_sub(module.bias);
         let text = text::extent(Path::new(OsStr::from_bytes(&module.path.0)), &module.build_id.0).unwrap_or(mapping);
-        Image { text, counts: BTreeMap::new() }
+        ModuleCounts { text, counts: BTreeMap::new() }
     }
 }
 
-/// The machine, as a file's header names it.
+/// The machine, as it is named in the header of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Host<'a> {
-    /// Its name.
+    /// Host name of the machine.
     pub name: &'a str,
-    /// Its processors' speed; 0 if not known.
+    /// Speed of the CPUs in MHz; 0 if not known.
     pub megahertz: u64,
 }
 
 /// The counts of one epoch.
 #[derive(Debug, Default)]
 pub struct Flows {
-    /// By build-id and path.
-    images: BTreeMap<(String, String), Image>,
+    /// The modules by build-id and path.
+    modules: BTreeMap<(String, String), ModuleCounts>,
     addresses: usize,
-    /// Rows that found no room.
+    /// Number of rows that were left out.
     pub left_out: u64,
 }
 
 impl Flows {
-    /// Adds what a process did.
+    /// Adds the contribution of a process.
     pub fn add(&mut self, from: &Contribution) {
         for row in &from.rows {
             let frame = (row.sums.site as usize).checked_sub(1).and_then(|at| from.frames.get(at));
@@ -65,9 +66,9 @@ impl Flows {
             let (Some(frame), Some(module)) = (frame, module) else { continue };
             let hex: String = module.build_id.0.iter().map(|byte| format!("{byte:02x}")).collect();
             let key = (hex, module.path.lossy().into_owned());
-            let image = self.images.entry(key).or_insert_with(|| Image::of(module));
+            let image = self.modules.entry(key).or_insert_with(|| ModuleCounts::of(module));
             let address = instruction(frame.address, frame.flags);
-            if self.addresses >= MOST_ADDRESSES && !image.counts.contains_key(&address) {
+            if self.addresses >= MAX_ADDRESSES && !image.counts.contains_key(&address) {
                 self.left_out += 1;
                 continue;
             }
@@ -84,16 +85,19 @@ impl Flows {
     }
 
     /// Writes the files into `folder`.
+    ///
+    /// # Errors
+    /// The error of the file that could not be written.
     pub fn write(&self, folder: &Path, unix_seconds: u64, host: Host, reader: Option<u32>) -> io::Result<()> {
-        if self.images.is_empty() {
+        if self.modules.is_empty() {
             return Ok(());
         }
         make_folder(folder, reader)?;
-        for ((build_id, path), Image { text, counts }) in &self.images {
+        for ((build_id, path), ModuleCounts { text, counts }) in &self.modules {
             let (Some((first, _)), Some((last, _))) = (counts.first_key_value(), counts.last_key_value()) else {
                 continue;
             };
-            // A hostile process may name a module and count outside of it.
+            // A hostile process may name a module and addresses outside of it.
             let (start, end) = (text.start.min(*first), text.end.max(last.saturating_add(1)));
             let name = sanitised(path.rsplit('/').next().unwrap_or_default().as_bytes());
             let identity = if build_id.is_empty() {

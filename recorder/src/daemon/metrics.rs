@@ -1,5 +1,5 @@
-//! Prometheus text: what each program holds and does, and what the daemon itself costs. Served on a
-//! loopback port, and by `ctl metrics`.
+//! Metrics as Prometheus text: the heap of each program, and the resources of the daemon itself.
+//! They are served on a loopback port, and by `ctl metrics`.
 
 use super::control::{Ask, Wake, ask};
 use crate::session::Now;
@@ -12,27 +12,28 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A request has at most so many bytes, and this time to come.
-const REQUEST: usize = 4096;
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Programs that have metrics of their own; further ones are summed under one name, for any names
-/// clients take.
-const MOST_PROGRAMS: usize = 500;
+/// Maximum length of a request, in bytes.
+const MAX_REQUEST_LEN: usize = 4096;
+/// Time in which a request must arrive.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of programs with metrics of their own. Further ones are summed under one name,
+/// since clients can choose any names.
+const MAX_PROGRAMS: usize = 500;
 
-/// The daemon's own figures: name, kind, help, value.
-pub type Own = (&'static str, &'static str, &'static str, f64);
+/// A metric of the daemon itself: name, kind, help, value.
+pub type OwnMetric = (&'static str, &'static str, &'static str, f64);
 
-/// A label's value: backslash, quote and newline escaped, other control characters and what is no
-/// UTF-8 replaced.
+/// Escapes the value of a label: backslash, quote and newline are escaped, other control characters
+/// are replaced.
 pub fn escaped(text: &str) -> String {
     let mut out = String::new();
-    for letter in text.chars().take(200) {
-        match letter {
+    for character in text.chars().take(200) {
+        match character {
             '\\' => out.push_str("\\\\"),
             '"' => out.push_str("\\\""),
             '\n' => out.push_str("\\n"),
-            letter if letter.is_control() => out.push('\u{fffd}'),
-            letter => out.push(letter),
+            character if character.is_control() => out.push('\u{fffd}'),
+            character => out.push(character),
         }
     }
     out
@@ -50,18 +51,18 @@ struct Sum {
     growing: u64,
 }
 
-/// Figures by name and label of a program; of programs beyond [`MOST_PROGRAMS`] under one name.
+/// Metrics by name and label of a program. Programs beyond [`MAX_PROGRAMS`] share one name.
 #[derive(Debug, Default)]
 pub struct Programs(BTreeMap<(String, String), Sum>);
 
 impl Programs {
     fn of(&mut self, name: &str, label: &str) -> &mut Sum {
         let key = (name.to_owned(), label.to_owned());
-        let known = self.0.len() < MOST_PROGRAMS || self.0.contains_key(&key);
+        let known = self.0.len() < MAX_PROGRAMS || self.0.contains_key(&key);
         self.0.entry(if known { key } else { ("other".into(), String::new()) }).or_default()
     }
 
-    /// Adds what a process has counted; one that has ended holds nothing any more.
+    /// Adds the counters of a process. One that has ended holds no memory any more.
     pub fn add(&mut self, name: &str, label: &str, now: &Now, runs: bool) {
         let sum = self.of(name, label);
         sum.processes += u64::from(runs);
@@ -80,27 +81,30 @@ impl Programs {
     }
 }
 
-/// The text: of `past` processes what they had counted, of others how they stand.
+/// Returns the metrics as text: of `past` processes their final counters, of others the current
+/// ones.
 pub fn text<'a>(
     past: &Programs,
     processes: impl Iterator<Item = (&'a str, &'a str, Now, bool)>,
-    own: &[Own],
+    own: &[OwnMetric],
     hits: &[(&str, u64)],
 ) -> String {
     let mut all = Programs(past.0.clone());
     processes.for_each(|(name, label, now, runs)| all.add(name, label, &now, runs));
     let programs = &all.0;
     let mut out = String::new();
-    /// Name, kind, help, figure.
+    /// Name, kind, help, value.
     type Row = (&'static str, &'static str, &'static str, fn(&Sum) -> u64);
     let rows: [Row; 8] = [
         ("processes", "gauge", "Processes served", |sum| sum.processes),
         ("live_bytes", "gauge", "Bytes allocated and not freed", |sum| sum.live_bytes),
         ("live_blocks", "gauge", "Blocks allocated and not freed", |sum| sum.live_blocks),
-        ("allocations_total", "counter", "Allocations and resizes, of processes that are over too", |sum| sum.allocs),
-        ("allocated_bytes_total", "counter", "Bytes that they asked for", |sum| sum.bytes),
-        ("lost_events_total", "counter", "Events that found no room", |sum| sum.lost),
-        ("sampled_out_events_total", "counter", "Events passed over by sampling", |sum| sum.sampled_out),
+        ("allocations_total", "counter", "Allocations and resizes, including those of ended processes", |sum| {
+            sum.allocs
+        }),
+        ("allocated_bytes_total", "counter", "Bytes that they requested", |sum| sum.bytes),
+        ("lost_events_total", "counter", "Events lost for want of space", |sum| sum.lost),
+        ("sampled_out_events_total", "counter", "Events skipped by sampling", |sum| sum.sampled_out),
         ("growing_sites", "gauge", "Call sites that hold more than a minute ago", |sum| sum.growing),
     ];
     for (name, kind, help, value) in rows {
@@ -111,7 +115,7 @@ pub fn text<'a>(
         }
     }
     if !hits.is_empty() {
-        out.push_str("# HELP heaptape_budget_hits_by_name_total Times that a budget was hit\n");
+        out.push_str("# HELP heaptape_budget_hits_by_name_total Number of times that a limit was reached\n");
         out.push_str("# TYPE heaptape_budget_hits_by_name_total counter\n");
     }
     for (budget, times) in hits {
@@ -123,16 +127,19 @@ pub fn text<'a>(
     out
 }
 
-/// Opens the port: loopback only, since nobody is asked who they are.
+/// Listens on the port: loopback only, since clients are not authenticated.
+///
+/// # Errors
+/// `InvalidInput` for an address that is not loopback, or the error of the socket.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_loopback() {
-        let why = format!("{address} is no loopback address: metrics are for this machine");
+        let why = format!("{address} is not a loopback address: metrics are only served to this machine");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     TcpListener::bind(address)
 }
 
-/// The thread: one request after another, each bounded in size and time.
+/// The thread of the metrics: serves one request after another, each limited in size and time.
 pub fn run(listener: TcpListener, asks: Sender<Ask>, wake: Wake) {
     for stream in listener.incoming() {
         match stream {
@@ -143,15 +150,15 @@ pub fn run(listener: TcpListener, asks: Sender<Ask>, wake: Wake) {
 }
 
 fn serve(mut stream: TcpStream, asks: &Sender<Ask>, wake: &Wake) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     let mut request = Vec::new();
-    let begun = std::time::Instant::now();
+    let start_time = std::time::Instant::now();
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        let mut part = [0; 512];
-        let count = stream.read(&mut part)?;
-        request.extend_from_slice(&part[..count]);
-        if count == 0 || request.len() > REQUEST || begun.elapsed() > PATIENCE {
+        let mut block = [0; 512];
+        let count = stream.read(&mut block)?;
+        request.extend_from_slice(&block[..count]);
+        if count == 0 || request.len() > MAX_REQUEST_LEN || start_time.elapsed() > REQUEST_TIMEOUT {
             return Ok(());
         }
     }
@@ -177,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_cannot_break_out_of_their_quotes() {
+    fn label_values_are_escaped() {
         assert_eq!(escaped("a\"} 1\nheaptape_live 5\\\u{1b}[31m"), "a\\\"} 1\\nheaptape_live 5\\\\\u{fffd}[31m");
         assert_eq!(escaped(&"x".repeat(1000)).len(), 200);
         let text = text(&Programs::default(), std::iter::empty(), &[("up", "gauge", "One", 1.0)], &[("starts", 3)]);
@@ -186,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_is_of_this_machine() {
+    fn only_loopback_addresses_are_accepted() {
         assert!(listen("0.0.0.0:0".parse().unwrap_or_else(|error| panic!("{error}"))).is_err());
         assert!(listen("127.0.0.1:0".parse().unwrap_or_else(|error| panic!("{error}"))).is_ok());
     }

@@ -1,14 +1,14 @@
-//! `heaptape daemon`: every process of a machine that has the library preloaded, for months, within
-//! fixed bounds.
+//! `heaptape daemon`: records all processes of a machine that load the preload library, for months,
+//! within fixed limits.
 //!
 //! ```text
-//! programs ──> entrance ─> service ──> stages ──> image folders ─┐
+//! programs ──> entrance ─> service ──> stages ──> process folders ─┐
 //! ctl      ──>  clients    (drain, digest, store)    ├─> epochs: STATE/UID/EPOCH/
 //! metrics  ──>  budgets         └── contributions ──>┘     archive: programs, flows, retention
 //! senders  ──>  streams ──> receive (a thread each) ──>┘
 //! ```
-//! The service's thread takes processes in and answers questions; nothing that it does waits for a
-//! disk. The archive's thread owns what is in the epochs. Both speak in messages.
+//! The thread of the service accepts processes and answers requests; it never waits for a disk. The
+//! thread of the archive owns the files of the epochs. They communicate by messages.
 
 mod answers;
 mod archive;

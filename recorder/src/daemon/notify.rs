@@ -1,5 +1,5 @@
-//! Messages to and from systemd, where it runs: readiness, watchdog, sockets that it holds
-//! open. A few lines of a stable protocol.
+//! Messages to and from systemd: readiness, watchdog, sockets that it holds open. The protocol is
+//! small and stable.
 
 use crate::sys;
 use nix::sys::socket::{SockType, getsockopt, sockopt};
@@ -9,15 +9,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// The first descriptor that systemd passes.
-const FIRST: i32 = 3;
+/// Number of the first descriptor that systemd passes.
+const FIRST_DESCRIPTOR: i32 = 3;
 
-/// The way to systemd; goes nowhere when there is none.
+/// The connection to systemd; without systemd, messages are discarded.
 #[derive(Debug)]
 pub struct Notify(Option<UnixDatagram>);
 
 impl Notify {
-    /// Finds it in the environment.
+    /// Connects to the socket that is named in the environment.
     pub fn find() -> Notify {
         let connect = || {
             let path = std::env::var_os("NOTIFY_SOCKET")?;
@@ -34,21 +34,17 @@ impl Notify {
         Notify(connect())
     }
 
-    /// Tells `READY=1`, `STOPPING=1`, `WATCHDOG=1`, `STATUS=…`.
+    /// Sends a state: `READY=1`, `STOPPING=1`, `WATCHDOG=1`, `STATUS=…`.
     pub fn tell(&self, state: &str) {
         if let Some(socket) = &self.0 {
             let _ = socket.send(state.as_bytes());
         }
     }
-}
 
-impl Notify {
-    /// Whether there is somebody.
-    pub fn is_there(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Lets systemd hold descriptors for the next daemon, under a name.
+    /// Stores descriptors for the next daemon in systemd, under a name.
+    ///
+    /// # Errors
+    /// The error of `sendmsg`.
     pub fn store(&self, name: &str, files: &[BorrowedFd<'_>]) -> nix::Result<()> {
         match &self.0 {
             Some(socket) => sys::send_files(sys::fd(socket), format!("FDSTORE=1\nFDNAME={name}").as_bytes(), files),
@@ -57,12 +53,12 @@ impl Notify {
     }
 }
 
-/// Whether systemd holds descriptors for this service (`FileDescriptorStoreMax=`).
+/// Returns whether systemd stores descriptors for this service (`FileDescriptorStoreMax=`).
 pub fn has_store() -> bool {
-    std::env::var("FDSTORE").is_ok_and(|most| most.parse::<u64>().is_ok_and(|most| most > 0))
+    std::env::var("FDSTORE").is_ok_and(|maximum| maximum.parse::<u64>().is_ok_and(|maximum| maximum > 0))
 }
 
-/// How often the watchdog wants to hear from us: half of its patience.
+/// Returns the interval at which the watchdog is to be notified: half of its timeout.
 pub fn watchdog() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     if number("WATCHDOG_PID").is_some_and(|pid| pid != u64::from(std::process::id())) {
@@ -71,14 +67,14 @@ pub fn watchdog() -> Option<Duration> {
     number("WATCHDOG_USEC").filter(|usec| *usec > 0).map(|usec| Duration::from_micros(usec / 2))
 }
 
-/// Whether a descriptor is a listening socket of this kind; what the descriptor store holds is
-/// none.
+/// Returns whether a descriptor is a listening socket of this kind. Descriptors from the descriptor
+/// store are not.
 pub fn listens(socket: &OwnedFd, kind: SockType) -> bool {
     let is_kind = getsockopt(socket, sockopt::SockType).is_ok_and(|found| found == kind);
     is_kind && getsockopt(socket, sockopt::AcceptConn).is_ok_and(|accepts| accepts)
 }
 
-/// The sockets that systemd listens with, by the names in the unit; called once.
+/// Returns the sockets that systemd has opened, with their names in the unit. Must be called once.
 pub fn sockets() -> Vec<(String, OwnedFd)> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     if number("LISTEN_PID") != Some(u64::from(std::process::id())) {
@@ -88,7 +84,7 @@ pub fn sockets() -> Vec<(String, OwnedFd)> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':').map(str::to_owned);
     let mut found = Vec::new();
-    for descriptor in FIRST..FIRST + count {
+    for descriptor in FIRST_DESCRIPTOR..FIRST_DESCRIPTOR + count {
         let name = names.next().unwrap_or_default();
         found.extend(sys::inherited(descriptor).map(|socket| (name, socket)));
     }

@@ -1,6 +1,6 @@
-//! The sums of processes that are over, by program: a shell script's thousand children are one row.
-//! Call sites of processes that were loaded at different addresses become one tree; each module
-//! gets a range of addresses of its own in it.
+//! The sums of ended processes, by program, so that the thousand children of a shell script are one
+//! row. Call sites of processes that were loaded at different addresses become one tree, in which
+//! each module has a range of addresses of its own.
 
 use crate::contribution::{Contribution, Frame, Row};
 use crate::profile::{BINS, BOUNDS, Sums as ClassSums};
@@ -15,89 +15,86 @@ use formats::tape::{
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
 
-/// Link-time addresses are below this; a module's range begins at a multiple of it.
-const RANGE: u64 = 1 << 36;
-/// Code that has a name and no module is given addresses where no process has any, a fixed number
-/// of bytes each.
-const NAMES: u64 = 1 << 47;
+/// Limit of link-time addresses. The range of a module starts at a multiple of it.
+const MODULE_RANGE: u64 = 1 << 36;
+/// First address of code that has a name and no module. No process has addresses from here on.
+const NAMES_START: u64 = 1 << 47;
+/// Length of the address range of each such name, in bytes.
 const NAME_BYTES: u64 = 16;
-/// Such names of one program, of at most 1 KiB; code that has another one counts for its caller.
-const MOST_NAMES: usize = 1 << 15;
-/// Names of one tape record.
-const NAMES_A_RECORD: usize = 1 << 12;
-/// Modules of one program; more are kept as unknown addresses.
-const MOST_MODULES: usize = 1 << 10;
-/// Frames of one program's tree; what comes behind counts for its outermost known caller, in the
-/// end for none.
-const MOST_FRAMES: usize = 1 << 20;
-/// Sites of one tape record.
-const SITES_A_RECORD: usize = 1 << 16;
+/// Maximum number of such names of one program, of at most 1 KiB each. Code with a further name
+/// counts for its caller.
+const MAX_NAMES: usize = 1 << 15;
+/// Number of names in one tape record.
+const NAMES_PER_RECORD: usize = 1 << 12;
+/// Maximum number of modules of one program. Further modules are stored as unknown addresses.
+const MAX_MODULES: usize = 1 << 10;
+/// Maximum number of frames of one program's tree. Further frames count for their innermost known
+/// caller, if there is one.
+const MAX_FRAMES: usize = 1 << 20;
+/// Number of sites in one tape record.
+const SITES_PER_RECORD: usize = 1 << 16;
 
-/// One program's processes together.
+/// The sums of all processes of one program.
 #[derive(Debug)]
 pub struct Program {
     exe: String,
     label: String,
     uid: u32,
     modules: Vec<Module>,
-    /// The file of each, and its separate debug information.
+    /// File of each module and of its separate debug information.
     files: Vec<[Option<Opened>; 2]>,
-    /// Frames whose names were looked up.
-    named: usize,
-    /// Names of code that no module describes, and the place of each in the order in which they
-    /// came.
+    /// Number of frames whose names were looked up.
+    resolved_frames: usize,
+    /// Names of code that no module describes, with their indexes in the order of their addition.
     names: FxHashMap<Text, u64>,
     frames: Vec<Frame>,
-    known: FxHashMap<(u32, u32, u64, bool, u8), u32>,
+    frame_numbers: FxHashMap<Frame, u32>,
     rows: FxHashMap<u32, Row>,
     totals: Totals,
     bins: Bins,
     account: Sums,
-    /// How many processes.
+    /// Number of processes.
     pub processes: u64,
     started_unix_ns: u64,
-    /// Whether something was added since it was written.
+    /// Whether a process was added since the program was written.
     pub is_new: bool,
 }
 
 impl Program {
-    /// A program of which nothing is known yet.
+    /// Creates a program without processes.
     pub fn new(exe: &str, label: &str, uid: u32, started_unix_ns: u64) -> Program {
-        let (modules, files, names, frames, known, rows, totals, account) = Default::default();
-        let (exe, label, bins) = (exe.to_owned(), label.to_owned(), Bins::new(BINS));
-        let (processes, is_new) = (0, true);
         Program {
-            exe,
-            label,
+            exe: exe.to_owned(),
+            label: label.to_owned(),
             uid,
-            modules,
-            files,
-            named: 0,
-            names,
-            frames,
-            known,
-            rows,
-            totals,
-            bins,
-            account,
-            processes,
+            modules: Vec::new(),
+            files: Vec::new(),
+            resolved_frames: 0,
+            names: FxHashMap::default(),
+            frames: Vec::new(),
+            frame_numbers: FxHashMap::default(),
+            rows: FxHashMap::default(),
+            totals: Totals::default(),
+            bins: Bins::new(BINS),
+            account: Sums::default(),
+            processes: 0,
             started_unix_ns,
-            is_new,
+            is_new: true,
         }
     }
 
-    /// Adds a process.
+    /// Adds the contribution of a process.
     pub fn add(&mut self, from: &Contribution) {
         self.processes += 1;
         self.is_new = true;
         let modules: Vec<u32> =
             (0..from.modules.len()).map(|at| self.module(&from.modules[at], from.files.get(at))).collect();
-        let mut places = Vec::with_capacity(from.frames.len());
+        let mut numbers = Vec::with_capacity(from.frames.len());
         for frame in &from.frames {
-            let parent = place(&places, frame.parent);
+            let parent = number_in_program(&numbers, frame.parent);
             let module = (frame.module as usize).checked_sub(1).and_then(|at| modules.get(at)).copied().unwrap_or(0);
-            let module = if frame.address < RANGE { module } else { 0 };
-            places.push(if frame.is_named {
+            let module = if frame.address < MODULE_RANGE { module } else { 0 };
+            numbers.push(if frame.is_named {
                 let name = from.names.get(frame.address as usize).and_then(|name| self.name(name));
                 name.map_or(parent, |address| self.frame(Frame { parent, module: 0, address, ..*frame }))
             } else {
@@ -105,12 +102,12 @@ impl Program {
             });
         }
         if from.totals.peak_bytes > self.totals.peak_bytes {
-            // The greatest peak of one process, and who made it.
+            // The peak is the greatest one of a single process, with its sites.
             self.rows.values_mut().for_each(|row| (row.sums.peak_blocks, row.sums.peak_bytes) = (0, 0));
         }
         let is_peak = from.totals.peak_bytes > self.totals.peak_bytes;
         for row in &from.rows {
-            let at = place(&places, row.sums.site);
+            let at = number_in_program(&numbers, row.sums.site);
             if at == 0 {
                 continue;
             }
@@ -152,59 +149,58 @@ impl Program {
         let same = |known: &Module| known.path == module.path && known.build_id == module.build_id;
         if let Some(at) = self.modules.iter().position(same) {
             let known = &mut self.modules[at];
-            known.end = known.end.max(known.start + (module.end - module.start).min(RANGE));
+            known.end = known.end.max(known.start + (module.end - module.start).min(MODULE_RANGE));
             return known.number;
         }
-        if self.modules.len() >= MOST_MODULES {
+        if self.modules.len() >= MAX_MODULES {
             return 0;
         }
         let number = self.modules.len() as u32 + 1;
-        let bias = u64::from(number) * RANGE;
-        let start = bias + module.start.wrapping_sub(module.bias).min(RANGE - 1);
-        let end = (start + module.end.saturating_sub(module.start)).min(bias + RANGE);
+        let bias = u64::from(number) * MODULE_RANGE;
+        let start = bias + module.start.wrapping_sub(module.bias).min(MODULE_RANGE - 1);
+        let end = (start + module.end.saturating_sub(module.start)).min(bias + MODULE_RANGE);
         self.modules.push(Module { number, start, end, bias, ..module.clone() });
         self.files.push(files.cloned().unwrap_or_default());
         number
     }
 
-    /// The place of a name among those of all processes.
+    /// Returns the index of a name among those of all processes; `None` when there are too many.
     fn name(&mut self, name: &Text) -> Option<u64> {
-        let place = self.names.len();
+        let index = self.names.len();
         match self.names.get(name) {
             Some(known) => Some(*known),
-            None if place >= MOST_NAMES => None,
+            None if index >= MAX_NAMES => None,
             None => {
-                self.names.insert(name.clone(), place as u64);
-                Some(place as u64)
+                self.names.insert(name.clone(), index as u64);
+                Some(index as u64)
             }
         }
     }
 
     fn frame(&mut self, frame: Frame) -> u32 {
-        let key = (frame.parent, frame.module, frame.address, frame.is_named, frame.flags);
-        if let Some(place) = self.known.get(&key) {
-            return *place;
+        if let Some(number) = self.frame_numbers.get(&frame) {
+            return *number;
         }
-        if self.frames.len() >= MOST_FRAMES {
+        if self.frames.len() >= MAX_FRAMES {
             return frame.parent;
         }
         self.frames.push(frame);
-        let place = self.frames.len() as u32;
-        self.known.insert(key, place);
-        place
+        let number = self.frames.len() as u32;
+        self.frame_numbers.insert(frame, number);
+        number
     }
 
-    /// What is to be looked up for its names; nothing when frames became no more by an eighth, or,
-    /// at the last, no more at all.
+    /// Returns the job that looks up the program's names; `None` when the number of frames has
+    /// grown by less than an eighth, or, for the last job, not at all.
     pub fn symbols(&mut self, folder: PathBuf, reader: Option<u32>, is_last: bool) -> Option<Job> {
-        let least = if is_last { self.named } else { self.named + self.named / 8 };
+        let least = if is_last { self.resolved_frames } else { self.resolved_frames + self.resolved_frames / 8 };
         if self.frames.len() <= least {
             return None;
         }
-        self.named = self.frames.len();
+        self.resolved_frames = self.frames.len();
         let mut addresses: Vec<Vec<u64>> = vec![Vec::new(); self.modules.len()];
         for frame in self.frames.iter().filter(|frame| !frame.is_named) {
-            if let Some(of) = (frame.module as usize).checked_sub(1).and_then(|place| addresses.get_mut(place)) {
+            if let Some(of) = (frame.module as usize).checked_sub(1).and_then(|index| addresses.get_mut(index)) {
                 of.push(instruction(frame.address, frame.flags));
             }
         }
@@ -224,9 +220,9 @@ impl Program {
 
     fn address(frame: &Frame) -> u64 {
         match frame.is_named {
-            // A return address is that of what follows the call.
-            true => NAMES + frame.address * NAME_BYTES + 1,
-            false => u64::from(frame.module) * RANGE + frame.address,
+            // A return address is the address after the call.
+            true => NAMES_START + frame.address * NAME_BYTES + 1,
+            false => u64::from(frame.module) * MODULE_RANGE + frame.address,
         }
     }
 
@@ -236,7 +232,7 @@ impl Program {
         sums
     }
 
-    /// The records of its tape.
+    /// Returns the records of the program's tape.
     pub fn tape(&self, unix_ns: u64) -> Vec<Record> {
         let lifetime = unix_ns.saturating_sub(self.started_unix_ns);
         let process = tape::Process {
@@ -255,17 +251,17 @@ impl Program {
         records.extend(self.modules.iter().cloned().map(Record::Module));
         let site = |frame: &Frame| Site { parent: frame.parent, address: Program::address(frame), flags: frame.flags };
         let sites: Vec<Site> = self.frames.iter().map(site).collect();
-        for (chunk, first) in sites.chunks(SITES_A_RECORD).zip((1..).step_by(SITES_A_RECORD)) {
+        for (chunk, first) in sites.chunks(SITES_PER_RECORD).zip((1..).step_by(SITES_PER_RECORD)) {
             records.push(Record::Sites(Sites { first, sites: chunk.to_vec() }));
         }
-        let range = |(name, place): (&Text, &u64)| CodeRange {
-            start: NAMES + place * NAME_BYTES,
+        let range = |(name, index): (&Text, &u64)| CodeRange {
+            start: NAMES_START + index * NAME_BYTES,
             length: NAME_BYTES,
             name: name.clone(),
         };
         let ranges: Vec<CodeRange> = self.names.iter().map(range).collect();
-        records.extend(ranges.chunks(NAMES_A_RECORD).map(|ranges| Record::Code(Code { ranges: ranges.to_vec() })));
-        let text = format!("the sums of {} processes that are over", self.processes).as_str().into();
+        records.extend(ranges.chunks(NAMES_PER_RECORD).map(|ranges| Record::Code(Code { ranges: ranges.to_vec() })));
+        let text = format!("sums of {} ended processes", self.processes).as_str().into();
         records.push(Record::Note(tape::Note { tick: 0, text }));
         let Sums { emitted, recorded, lost, sampled_out } = self.account;
         let account = Account { thread: 1, emitted, recorded, lost, sampled_out };
@@ -275,12 +271,12 @@ impl Program {
         records
     }
 
-    /// Its profile.
+    /// Returns the program's profile as a file.
     pub fn mptl(&self) -> Vec<u8> {
         let mut builder = Builder::new(BOUNDS, self.bins.clone());
-        for (frame, place) in self.frames.iter().zip(1u32..) {
+        for (frame, frame_number) in self.frames.iter().zip(1u32..) {
             let number = builder.site(frame.parent.into(), Program::address(frame), None);
-            if let Some(row) = self.rows.get(&place) {
+            if let Some(row) = self.rows.get(&frame_number) {
                 let of = |value: fn(&ClassSums) -> u64| [0, 1, 2, 3].map(|class: usize| value(&row.classes[class]));
                 let allocated = mptl::Sums { counts: of(|sums| sums.allocs), totals: of(|sums| sums.bytes) };
                 let freed = mptl::Sums { counts: of(|sums| sums.frees), totals: of(|sums| sums.freed_bytes) };
@@ -293,8 +289,9 @@ impl Program {
     }
 }
 
-fn place(places: &[u32], number: u32) -> u32 {
-    (number as usize).checked_sub(1).and_then(|at| places.get(at)).copied().unwrap_or(0)
+/// Returns the number of a process's frame in the tree of the program; 0 for none.
+fn number_in_program(numbers: &[u32], number: u32) -> u32 {
+    (number as usize).checked_sub(1).and_then(|at| numbers.get(at)).copied().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -364,7 +361,7 @@ mod tests {
         for names in [["one", "two"], ["two", "one"]] {
             let mut from = contribution(0x5555_0000_0000, 1);
             from.names = names.map(Text::from).to_vec();
-            // The first frame's name is `two` both times, at another place each.
+            // The name of the first frame is `two` both times, with another index each.
             let address = u64::from(names[1] == "two");
             from.frames[0] = Frame { parent: 0, module: 0, address, is_named: true, flags: 0 };
             program.add(&from);
@@ -385,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_adds_nothing_wrong() {
+    fn invalid_references_are_ignored() {
         let mut program = Program::new("/bin/x", "", 0, 5);
         let mut from = contribution(0, 0);
         from.frames[1] = Frame { parent: 99, module: 99, address: u64::MAX, is_named: true, flags: 255 };

@@ -1,10 +1,10 @@
-//! A trace or a profile that a client sends is taken in, checked and stored: by a thread of its
-//! own, piece by piece, in memory that does not grow with it. Whatever ends it, what came before
+//! A thread of its own receives, checks and stores a trace or a profile that a client sends, block
+//! by block, in memory of fixed size. When the reception ends early, the data that arrived before
 //! can be read.
 //!
-//! A client sends messages, or bytes over a stream socket; borders of messages mean nothing. A
-//! message of no byte, and closing, end it. A line of JSON may stand before the file and say what
-//! the file is of ([`About`]).
+//! A client sends messages, or bytes over a stream socket; the boundaries of messages have no
+//! meaning. An empty message, or closing the socket, ends the file. A line of JSON may precede the
+//! file and describe it ([`FileInfo`]).
 
 use crate::process::{let_read, make_folder};
 use crate::quota::Quota;
@@ -24,206 +24,208 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-/// A message has at most so many bytes.
-pub const MESSAGE: usize = 256 << 10;
-/// A profile of at most this size is checked as a whole, one at a time: callers that form a
-/// loop are only seen so.
-const WHOLE: u64 = 16 << 20;
-/// The file's name while it comes.
-const COMING: &str = "coming";
-/// The name of what was said about it, until it has come.
-const ABOUT: &str = "about";
-/// The line about a file has at most so many bytes.
-const MOST_ABOUT: usize = 4096;
+/// Maximum length of a message, in bytes.
+pub const MAX_MESSAGE_LEN: usize = 256 << 10;
+/// Maximum size of a profile that is checked as a whole, in bytes. Only such a check detects
+/// callers that form a loop. One profile is checked at a time.
+const MAX_CHECKED_PROFILE: u64 = 16 << 20;
+/// Name of the file while it is being received.
+const INCOMPLETE: &str = "coming";
+/// Name of the file with the description, until the reception is complete.
+const FILE_INFO: &str = "about";
+/// Maximum length of the line that describes a file, in bytes.
+const MAX_FILE_INFO: usize = 4096;
 
-/// What a sender says of a file: words to file it under, which decide nothing else.
+/// A sender's description of a file: names under which it is stored, and that have no other effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct About {
-    /// The program that it is of: a name or a path.
+pub struct FileInfo {
+    /// The program that the file describes: a name or a path.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Its label.
+    /// Label of the program.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label: String,
 }
 
-impl About {
-    fn parse(line: &[u8]) -> Result<About, String> {
-        serde_json::from_slice(line).map_err(|error| format!("the line about the file: {error}"))
+impl FileInfo {
+    fn parse(line: &[u8]) -> Result<FileInfo, String> {
+        serde_json::from_slice(line).map_err(|error| format!("the line that describes the file: {error}"))
     }
 
-    fn read(folder: &Path) -> Option<About> {
+    fn read(folder: &Path) -> Option<FileInfo> {
         let mut bytes = Vec::new();
-        File::open(folder.join(ABOUT)).ok()?.take(MOST_ABOUT as u64).read_to_end(&mut bytes).ok()?;
-        About::parse(&bytes).ok()
+        File::open(folder.join(FILE_INFO)).ok()?.take(MAX_FILE_INFO as u64).read_to_end(&mut bytes).ok()?;
+        FileInfo::parse(&bytes).ok()
     }
 }
 
-/// What one stream may take.
+/// Limits of one stream.
 #[derive(Clone, Debug)]
-pub struct Bounds {
-    /// Its bytes.
+pub struct Limits {
+    /// Maximum size, in bytes.
     pub bytes: u64,
-    /// Time without a byte.
+    /// Maximum time without a byte.
     pub idle: Duration,
-    /// Bytes of all streams of its user in this epoch, and what those may be.
+    /// Number of bytes of all streams of its user in this epoch, and the maximum of that.
     pub user: (Arc<AtomicU64>, u64),
 }
 
-/// What is seen of a stream while it comes.
+/// The state of a stream that other threads can see while it is received.
 #[derive(Debug, Default)]
-pub struct Seen {
-    /// Bytes so far.
+pub struct Progress {
+    /// Number of bytes received so far.
     pub bytes: AtomicU64,
-    /// Set when the daemon ends it.
+    /// Set when the daemon ends the reception.
     pub is_stopped: AtomicBool,
-    /// What its sender says of it, if anything.
-    pub about: OnceLock<About>,
+    /// The description of the file, if the sender has sent one.
+    pub info: OnceLock<FileInfo>,
 }
 
-/// A stream to be taken in.
+/// A stream to be received.
 #[derive(Debug)]
 pub struct Job {
-    /// Its number.
+    /// Number of the stream.
     pub id: u64,
-    /// Where it comes from.
+    /// Socket from which the stream is received.
     pub socket: Arc<OwnedFd>,
-    /// Whether that is a stream socket.
+    /// Whether the socket is a stream socket.
     pub is_stream: bool,
-    /// Where it is put; a new folder.
+    /// Folder for the file, which is created.
     pub folder: PathBuf,
-    /// Who may read that.
+    /// User who may read the folder, besides the daemon's own user.
     pub reader: Option<u32>,
-    /// What it may take.
-    pub bounds: Bounds,
-    /// What others see of it.
-    pub seen: Arc<Seen>,
-    /// The disk space that it shares with everything else of its user.
+    /// Limits of the stream.
+    pub limits: Limits,
+    /// The state of the stream that other threads can see.
+    pub progress: Arc<Progress>,
+    /// Disk quota that the stream shares with all other files of its user.
     pub quota: Arc<Quota>,
 }
 
-/// What became of it.
+/// The outcome of the reception of a stream.
 #[derive(Debug)]
 pub struct Received {
-    /// Its number.
+    /// Number of the stream.
     pub id: u64,
-    /// Where it lies; none when nothing of it can be read.
+    /// Folder and format of the stored file; `None` when nothing of it can be read.
     pub kept: Option<(PathBuf, Format)>,
-    /// Bytes that are kept.
+    /// Number of bytes that are stored.
     pub bytes: u64,
-    /// Why it is not whole.
+    /// Why the file is incomplete; `None` if it is complete.
     pub why: Option<String>,
-    /// Whether that is more than an end before the end mark.
-    pub is_wrong: bool,
-    /// The budget that ended it.
+    /// Whether the file is corrupt, and not merely truncated.
+    pub is_corrupt: bool,
+    /// The limit that ended the reception, if any.
     pub hit: Option<&'static str>,
 }
 
-/// The messages of a stream, as one file to read; what is read is also stored.
-struct Pieces<'a> {
+/// The messages of a stream as one file to read. All data that is read is also stored.
+struct StreamReader<'a> {
     job: &'a Job,
     file: &'a File,
     message: Vec<u8>,
-    /// What of the message was not read yet.
+    /// Range of the message that was not read yet.
     from: usize,
     to: usize,
-    /// The line about the file as far as it has come; none once the file has begun.
+    /// The part of the line that describes the file which has arrived; `None` once the file has
+    /// started.
     line: Option<Vec<u8>>,
-    /// Why no more is taken.
+    /// Why the reception was ended.
     why: Option<String>,
     hit: Option<&'static str>,
 }
 
-impl Pieces<'_> {
+impl StreamReader<'_> {
     fn stop(&mut self, why: impl Into<String>) -> usize {
         self.why = Some(why.into());
         0
     }
 
-    /// The next bytes of the file: their place in the message, which is empty at the end.
+    /// Returns the range of the next bytes of the file in the message; it is empty at the end.
     fn next(&mut self) -> (usize, usize) {
         loop {
             let count = self.message();
-            let Some(line) = &mut self.line else { return (0, self.within(0, count)) };
+            let Some(line) = &mut self.line else { return (0, self.store_within_limits(0, count)) };
             if line.is_empty() && self.message[..count].first() != Some(&b'{') {
                 self.line = None;
-                return (0, self.within(0, count));
+                return (0, self.store_within_limits(0, count));
             }
             let end = self.message[..count].iter().position(|byte| *byte == b'\n');
             line.extend(&self.message[..end.unwrap_or(count)]);
-            if line.len() > MOST_ABOUT {
-                return (0, self.stop(format!("the line about the file: at most {MOST_ABOUT} bytes")));
+            if line.len() > MAX_FILE_INFO {
+                return (0, self.stop(format!("the line that describes the file: at most {MAX_FILE_INFO} bytes")));
             }
             match end {
                 Some(end) => {
-                    let said = About::parse(line);
+                    let parsed = FileInfo::parse(line);
                     self.line = None;
-                    if let Err(why) = said.and_then(|about| self.note(about)) {
+                    if let Err(why) = parsed.and_then(|info| self.store_info(info)) {
                         return (0, self.stop(why));
                     }
                     if end + 1 < count {
-                        return (end + 1, self.within(end + 1, count));
+                        return (end + 1, self.store_within_limits(end + 1, count));
                     }
                 }
                 None if count == 0 && self.why.is_some() => return (0, 0),
-                None if count == 0 => return (0, self.stop("the line about the file: it has no end")),
+                None if count == 0 => return (0, self.stop("the line that describes the file: it has no end")),
                 None => {}
             }
         }
     }
 
-    /// Keeps what is said of the file, also for the next daemon.
-    fn note(&self, about: About) -> Result<(), String> {
-        let stored = serde_json::to_vec(&about).map_err(io::Error::from);
+    /// Stores the description of the file, also for the next daemon.
+    fn store_info(&self, info: FileInfo) -> Result<(), String> {
+        let stored = serde_json::to_vec(&info).map_err(io::Error::from);
         stored
-            .and_then(|bytes| std::fs::write(self.job.folder.join(ABOUT), bytes))
+            .and_then(|bytes| std::fs::write(self.job.folder.join(FILE_INFO), bytes))
             .map_err(|error| error.to_string())?;
-        let _ = self.job.seen.about.set(about);
+        let _ = self.job.progress.info.set(info);
         Ok(())
     }
 
-    /// The next message; 0 bytes at the end.
+    /// Receives the next message and returns its length; 0 at the end.
     fn message(&mut self) -> usize {
         let job = self.job;
         loop {
             let mut wait = [PollFd::new(job.socket.as_fd(), PollFlags::POLLIN)];
-            let idle = PollTimeout::try_from(job.bounds.idle).unwrap_or(PollTimeout::MAX);
+            let idle = PollTimeout::try_from(job.limits.idle).unwrap_or(PollTimeout::MAX);
             match nix::poll::poll(&mut wait, idle) {
                 Ok(0) => {
                     self.hit = Some("stream-idle");
-                    return self.stop(format!("no byte came for {:?}", job.bounds.idle));
+                    return self.stop(format!("no byte arrived for {:?}", job.limits.idle));
                 }
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return self.stop(error.to_string()),
             }
-            // With MSG_TRUNC the length is the message's, also where that is more than there is
-            // room for.
-            let whole = if job.is_stream { MsgFlags::empty() } else { MsgFlags::MSG_TRUNC };
-            let flags = MsgFlags::MSG_DONTWAIT | whole;
+            // With MSG_TRUNC the length of the whole message is returned, even if it is longer than
+            // the buffer.
+            let truncation = if job.is_stream { MsgFlags::empty() } else { MsgFlags::MSG_TRUNC };
+            let flags = MsgFlags::MSG_DONTWAIT | truncation;
             match socket::recv(job.socket.as_raw_fd(), &mut self.message, flags) {
                 Err(Errno::EAGAIN | Errno::EINTR) => {}
-                Ok(0) | Err(_) if job.seen.is_stopped.load(Relaxed) => return self.stop("the daemon ended"),
+                Ok(0) | Err(_) if job.progress.is_stopped.load(Relaxed) => return self.stop("the daemon ended"),
                 Ok(0) | Err(_) => return 0,
-                Ok(count) if count > MESSAGE => {
-                    return self.stop(format!("a message of {count} bytes: at most {MESSAGE} make one"));
+                Ok(count) if count > MAX_MESSAGE_LEN => {
+                    return self.stop(format!("a message of {count} bytes: at most {MAX_MESSAGE_LEN} are allowed"));
                 }
                 Ok(count) => return count,
             }
         }
     }
 
-    /// Stores as much of a message as its budgets allow, and returns where that ends.
-    fn within(&mut self, from: usize, to: usize) -> usize {
+    /// Stores as much of a message as the limits permit, and returns the end of the stored range.
+    fn store_within_limits(&mut self, from: usize, to: usize) -> usize {
         if from == to {
             return from;
         }
         let count = to - from;
-        let Bounds { bytes, user: (taken, most), .. } = &self.job.bounds;
-        let own = (count as u64).min(bytes.saturating_sub(self.job.seen.bytes.load(Relaxed)));
-        let room = own.min(most.saturating_sub(taken.fetch_add(own, Relaxed)));
-        if room < count as u64 {
-            let (hit, most) = if room == own { ("stream-bytes", bytes) } else { ("user-stream-bytes", most) };
+        let Limits { bytes, user: (taken, most), .. } = &self.job.limits;
+        let within_stream = (count as u64).min(bytes.saturating_sub(self.job.progress.bytes.load(Relaxed)));
+        let permitted = within_stream.min(most.saturating_sub(taken.fetch_add(within_stream, Relaxed)));
+        if permitted < count as u64 {
+            let (hit, most) =
+                if permitted == within_stream { ("stream-bytes", bytes) } else { ("user-stream-bytes", most) };
             self.hit = Some(hit);
             self.stop(format!("its budget ({hit}) of {most} bytes is used up"));
         }
@@ -232,18 +234,18 @@ impl Pieces<'_> {
             self.stop("its user's share of the daemon's disk is used up");
             return from;
         }
-        let count = room as usize;
+        let count = permitted as usize;
         if let Err(error) = self.file.write_all(&self.message[from..from + count]) {
             self.stop(format!("it cannot be stored: {error}"));
             return from;
         }
-        self.job.seen.bytes.fetch_add(count as u64, Relaxed);
+        self.job.progress.bytes.fetch_add(count as u64, Relaxed);
         self.job.quota.count(count as u64);
         from + count
     }
 }
 
-impl Read for Pieces<'_> {
+impl Read for StreamReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.from == self.to && self.why.is_none() {
             (self.from, self.to) = self.next();
@@ -256,56 +258,64 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// Takes a stream in to its end.
+/// Receives a stream to its end.
 pub fn receive(job: &Job) -> Received {
     let nothing =
-        |why: String| Received { id: job.id, kept: None, bytes: 0, why: Some(why), is_wrong: true, hit: None };
-    let path = job.folder.join(COMING);
+        |why: String| Received { id: job.id, kept: None, bytes: 0, why: Some(why), is_corrupt: true, hit: None };
+    let path = job.folder.join(INCOMPLETE);
     let file = make_folder(&job.folder, None)
         .and_then(|()| OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path));
     let file = match file {
         Ok(file) => file,
         Err(error) => return nothing(format!("it cannot be stored: {error}")),
     };
-    let (message, from, to, line, why, hit) = (vec![0; MESSAGE], 0, 0, Some(Vec::new()), None, None);
-    let mut pieces = Pieces { job, file: &file, message, from, to, line, why, hit };
-    let walked = walk(&mut pieces);
-    let (why, hit) = (pieces.why, pieces.hit);
-    finish(job.id, &job.folder, &file, job.reader, walked, why, hit)
+    let (message, from, to, line, why, hit) = (vec![0; MAX_MESSAGE_LEN], 0, 0, Some(Vec::new()), None, None);
+    let mut reader = StreamReader { job, file: &file, message, from, to, line, why, hit };
+    let validated = validate(&mut reader);
+    let (why, hit) = (reader.why, reader.hit);
+    finish(job.id, &job.folder, &file, job.reader, validated, why, hit)
 }
 
-/// What a killed daemon had of a stream.
-pub fn salvage(id: u64, folder: &Path, reader: Option<u32>, seen: &Seen) -> Received {
-    About::read(folder).map(|about| seen.about.set(about));
-    let path = [COMING, TRACE, PROFILE].map(|name| folder.join(name)).into_iter().find(|path| path.is_file());
+/// Completes a stream that a killed daemon had received in part.
+pub fn recover(id: u64, folder: &Path, reader: Option<u32>, progress: &Progress) -> Received {
+    FileInfo::read(folder).map(|info| progress.info.set(info));
+    let path = [INCOMPLETE, TRACE, PROFILE].map(|name| folder.join(name)).into_iter().find(|path| path.is_file());
     let file = path.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound)).and_then(|path| {
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
-        std::fs::rename(path, folder.join(COMING))?;
+        std::fs::rename(path, folder.join(INCOMPLETE))?;
         Ok(file)
     });
     match file {
         Ok(file) => {
-            let walked = walk(&file);
-            finish(id, folder, &file, reader, walked, Some("the daemon was killed while it came".into()), None)
+            let validated = validate(&file);
+            finish(
+                id,
+                folder,
+                &file,
+                reader,
+                validated,
+                Some("the daemon was killed during the reception".into()),
+                None,
+            )
         }
         Err(error) => {
             let _ = std::fs::remove_dir_all(folder);
-            Received { id, kept: None, bytes: 0, why: Some(error.to_string()), is_wrong: true, hit: None }
+            Received { id, kept: None, bytes: 0, why: Some(error.to_string()), is_corrupt: true, hit: None }
         }
     }
 }
 
-fn walk(mut from: impl Read) -> (Option<Format>, Result<Validation, ReadError>) {
+fn validate(mut from: impl Read) -> (Option<Format>, Result<Validation, ReadError>) {
     let mut start = Vec::new();
     if let Err(error) = from.by_ref().take(mtrc::layout::MAGIC.len() as u64).read_to_end(&mut start) {
         return (None, Err(error.into()));
     }
-    let all = (&start[..]).chain(from);
+    let contents = (&start[..]).chain(from);
     if start == mptl::layout::MAGIC {
-        (Some(Format::Mptl), mptl::validate(all))
+        (Some(Format::Mptl), mptl::validate(contents))
     } else {
-        // What begins as neither gets the trace's error.
-        (Some(Format::Mtrc), mtrc::validate(all))
+        // Data that begins like neither format gets the error of the trace.
+        (Some(Format::Mtrc), mtrc::validate(contents))
     }
 }
 
@@ -314,32 +324,35 @@ fn finish(
     folder: &Path,
     file: &File,
     reader: Option<u32>,
-    (format, walked): (Option<Format>, Result<Validation, ReadError>),
+    (format, validated): (Option<Format>, Result<Validation, ReadError>),
     why: Option<String>,
     hit: Option<&'static str>,
 ) -> Received {
     let kept = || {
         let (format, Validation { mut ending, mut bytes }) =
-            (format.ok_or("nothing came")?, walked.map_err(|error| error.to_string())?);
+            (format.ok_or("no data arrived")?, validated.map_err(|error| error.to_string())?);
         file.set_len(bytes).map_err(|error| error.to_string())?;
-        if format == Format::Mptl && ending.as_ref().is_ok_and(|ending| ending.is_complete()) && bytes <= WHOLE {
-            (ending, bytes) = look_through(file, bytes).map_err(|error| error.to_string())?;
+        if format == Format::Mptl
+            && ending.as_ref().is_ok_and(|ending| ending.is_complete())
+            && bytes <= MAX_CHECKED_PROFILE
+        {
+            (ending, bytes) = check_profile(file, bytes).map_err(|error| error.to_string())?;
         }
         let name = if format == Format::Mptl { PROFILE } else { TRACE };
         let_read(file, reader)
             .and_then(|()| let_read(&File::open(folder)?, reader))
             .and_then(|()| file.sync_data())
-            .and_then(|()| std::fs::rename(folder.join(COMING), folder.join(name)))
-            .map(|()| drop(std::fs::remove_file(folder.join(ABOUT))))
+            .and_then(|()| std::fs::rename(folder.join(INCOMPLETE), folder.join(name)))
+            .map(|()| drop(std::fs::remove_file(folder.join(FILE_INFO))))
             .map_err(|error| format!("it cannot be stored: {error}"))?;
         Ok::<_, String>((format, ending, bytes))
     };
     match kept() {
         Ok((format, ending, bytes)) => {
-            let is_whole = ending.as_ref().is_ok_and(|ending| ending.is_complete());
-            let is_wrong = !is_whole && (ending.is_err() || why.is_some());
-            let hit = hit.filter(|_| !is_whole);
-            let said = match ending {
+            let is_complete = ending.as_ref().is_ok_and(|ending| ending.is_complete());
+            let is_corrupt = !is_complete && (ending.is_err() || why.is_some());
+            let hit = hit.filter(|_| !is_complete);
+            let parsed = match ending {
                 Ok(Ending::Complete) => None,
                 Ok(Ending::Truncated { offset, field }) => {
                     let cut = format!("{format}: offset {offset}: {field}: it ends here");
@@ -347,40 +360,41 @@ fn finish(
                 }
                 Err(error) => Some(error.to_string()),
             };
-            Received { id, kept: Some((folder.to_owned(), format)), bytes, why: said, is_wrong, hit }
+            Received { id, kept: Some((folder.to_owned(), format)), bytes, why: parsed, is_corrupt, hit }
         }
         Err(error) => {
             let _ = std::fs::remove_dir_all(folder);
-            Received { id, kept: None, bytes: 0, why: Some(why.unwrap_or(error)), is_wrong: true, hit }
+            Received { id, kept: None, bytes: 0, why: Some(why.unwrap_or(error)), is_corrupt: true, hit }
         }
     }
 }
 
-/// Looks at a profile as a whole; cuts it before what is wrong in it.
-fn look_through(file: &File, bytes: u64) -> io::Result<(formats::Result<Ending>, u64)> {
+/// Checks a profile as a whole, and truncates it before the first error.
+fn check_profile(file: &File, bytes: u64) -> io::Result<(formats::Result<Ending>, u64)> {
     use std::os::unix::fs::FileExt;
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
-    let mut all = vec![0; bytes as usize];
-    file.read_exact_at(&mut all, 0)?;
-    let mut wrong = None;
-    // Each cut is before the last; a file made to need many is worth no more.
+    let mut contents = vec![0; bytes as usize];
+    file.read_exact_at(&mut contents, 0)?;
+    let mut first_error = None;
+    // Each truncation is before the previous one. A file that needs many is hostile and is given
+    // up.
     for _ in 0..8 {
-        match mptl::Profile::read(&all) {
+        match mptl::Profile::read(&contents) {
             Ok(_) => {
-                file.set_len(all.len() as u64)?;
-                return Ok((wrong.map_or(Ok(Ending::Complete), Err), all.len() as u64));
+                file.set_len(contents.len() as u64)?;
+                return Ok((first_error.map_or(Ok(Ending::Complete), Err), contents.len() as u64));
             }
             Err(error) => {
-                all.truncate(error.offset as usize);
-                wrong.get_or_insert(error);
+                contents.truncate(error.offset as usize);
+                first_error.get_or_insert(error);
             }
         }
     }
-    Err(io::Error::other(wrong.map(|error| error.to_string()).unwrap_or_default()))
+    Err(io::Error::other(first_error.map(|error| error.to_string()).unwrap_or_default()))
 }
 
-/// Tells a client what became of its stream. Nobody waits for one that does not listen.
+/// Sends the outcome to the client of a stream. Does not wait for a client that does not read.
 pub fn answer(socket: &OwnedFd, value: &Value) {
     let mut bytes = serde_json::to_vec(value).unwrap_or_default();
     if socket::getsockopt(socket, socket::sockopt::SockType) == Ok(SockType::Stream) {
@@ -388,19 +402,19 @@ pub fn answer(socket: &OwnedFd, value: &Value) {
     }
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     let _ = socket::send(socket.as_raw_fd(), &bytes, flags);
-    // What lay unread would make the kernel tell the client of a broken connection instead.
+    // Unread data would make the kernel report a broken connection to the client.
     let _ = socket::shutdown(socket.as_raw_fd(), socket::Shutdown::Read);
     let mut rest = [0; 4096];
     while socket::recv(socket.as_raw_fd(), &mut rest, MsgFlags::MSG_DONTWAIT).is_ok_and(|count| count > 0) {}
 }
 
 impl Received {
-    /// The answer to whoever sent it: where it lies, or why it does not.
-    pub fn json(&self, place: Option<&Path>) -> Value {
-        match (&self.kept, place) {
-            (Some((_, format)), Some(place)) => json!({
+    /// Returns the answer to the sender: the folder of the file, or why it is not stored.
+    pub fn json(&self, folder: Option<&Path>) -> Value {
+        match (&self.kept, folder) {
+            (Some((_, format)), Some(folder)) => json!({
                 "bytes": self.bytes, "format": format.name(), "whole": self.why.is_none(), "why": self.why,
-                "folder": place.display().to_string(),
+                "folder": folder.display().to_string(),
             }),
             _ => json!({ "error": self.why.as_deref().unwrap_or("it cannot be stored") }),
         }

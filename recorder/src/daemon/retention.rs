@@ -1,6 +1,6 @@
-//! Which epochs are kept: none that is too old, not more bytes than allowed, and in any case the
-//! newest three of each user and those that are still written. Each user has a share of the bytes.
-//! Who holds more than that loses his own oldest epochs, never another user's.
+//! Which epochs are kept: none that is too old, and no more bytes than permitted, but in any case
+//! the newest three of each user and those that are still written. Each user has a share of the
+//! bytes. A user who exceeds it loses his own oldest epochs, never those of another user.
 
 use super::epoch::begun;
 use super::service::FLIGHTS;
@@ -9,81 +9,82 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Epochs of a user that stay whatever else is said.
-pub const NEWEST: usize = 3;
+/// Number of epochs of a user that are kept in any case.
+pub const MIN_EPOCHS: usize = 3;
 
-/// What is kept.
+/// The limits of the epochs that are kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Keep {
-    /// The age that an epoch may have.
+    /// Maximum age of an epoch.
     pub age: Duration,
-    /// The bytes that all may have together.
+    /// Maximum number of bytes of all epochs.
     pub bytes: u64,
-    /// The bytes that one user may have.
+    /// Maximum number of bytes of one user's epochs.
     pub user_bytes: u64,
 }
 
 impl Keep {
-    /// The share of each user, given the bytes that are stored for each: what is free is
-    /// everybody's, and nobody has to give up anything for others as long as he holds no more than
-    /// an equal share.
+    /// Returns the share of each user, given the bytes that are stored for each. Free space is
+    /// available to every user, and nobody loses epochs because of others as long as he holds no
+    /// more than an equal share.
     fn limits(&self, used: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
         let mut wanted: Vec<u64> = used.values().map(|bytes| (*bytes).min(self.user_bytes)).collect();
         wanted.sort_unstable();
         let (mut free, mut level) = (self.bytes, None);
-        for (place, bytes) in wanted.iter().enumerate() {
-            let equal = free / (wanted.len() - place) as u64;
+        for (index, bytes) in wanted.iter().enumerate() {
+            let equal = free / (wanted.len() - index) as u64;
             if *bytes > equal {
                 level = Some(equal);
                 break;
             }
             free -= bytes;
         }
-        // An equal share is a user's own also where others have borrowed of it: they lose that when
-        // he wants it.
+        // Each user is entitled to an equal share even where others have used some of it: they lose
+        // that when he needs it.
         let equal = self.bytes / wanted.len().max(1) as u64;
         let limit = |bytes: u64| level.unwrap_or_else(|| bytes.saturating_add(free)).max(equal).min(self.user_bytes);
         used.iter().map(|(uid, bytes)| (*uid, limit(*bytes))).collect()
     }
 
-    /// What a user may have of whom nothing is stored yet.
+    /// Returns the share of a user for whom nothing is stored yet.
     pub fn first(&self, others: usize) -> u64 {
         (self.bytes / (others as u64 + 1)).min(self.user_bytes)
     }
 }
 
-/// An epoch's folder.
+/// The folder of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Found {
-    /// Whose.
+    /// User id of the owner.
     pub uid: u32,
-    /// Its folder.
+    /// Path of the folder.
     pub dir: PathBuf,
 }
 
-/// What a sweep found.
+/// The outcome of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Bytes that are left.
+    /// Number of bytes that remain.
     pub bytes: u64,
-    /// Epochs that are left.
+    /// Number of epochs that remain.
     pub epochs: u64,
-    /// Epochs that went.
+    /// Number of epochs that were removed.
     pub removed: u64,
-    /// Of each user: bytes that are left, and what they may be.
+    /// For each user, the number of bytes that remain and its limit.
     pub users: BTreeMap<u32, (u64, u64)>,
 }
 
-/// Sizes of epochs that do not change any more.
+/// Sizes of epochs that do not change any more, in bytes.
 pub type Sizes = HashMap<PathBuf, u64>;
 
-/// The folders of users.
+/// Returns the folders of all users.
 fn users(state: &Path) -> Vec<(u32, PathBuf)> {
     let folders = std::fs::read_dir(state).into_iter().flatten().flatten();
     folders.filter_map(|user| Some((user.file_name().to_str()?.parse().ok()?, user.path()))).collect()
 }
 
-/// All epochs, a user's in their order. Links are not followed and other names are left alone.
+/// Returns all epochs, those of a user in the order of their start. Links are not followed, and
+/// other names are ignored.
 pub fn epochs(state: &Path) -> Vec<Found> {
     let mut found = Vec::new();
     for (uid, path) in users(state) {
@@ -98,7 +99,7 @@ pub fn epochs(state: &Path) -> Vec<Found> {
     found
 }
 
-/// Bytes that a folder takes on disk.
+/// Returns the disk space of a folder, in bytes.
 pub fn bytes(folder: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let mut sum = 0;
@@ -112,13 +113,14 @@ pub fn bytes(folder: &Path) -> u64 {
     sum
 }
 
-/// Removes what need not be kept and is not `open`: first what is too old, then the oldest of each
-/// user who has too much. A sixteenth of what he may have stays free for the epoch that is written.
+/// Removes epochs that need not be kept and are not `open`: first those that are too old, then the
+/// oldest of each user who exceeds his share. A sixteenth of the share stays free for the epoch
+/// that is being written.
 pub fn sweep(state: &Path, keep: Keep, open: &[&Path], now: u64, sizes: &mut Sizes) -> Swept {
     let all = epochs(state);
-    let mut rest: Vec<(Found, u64, bool)> = Vec::new();
-    for (place, found) in all.iter().enumerate() {
-        let newer = all[place + 1..].iter().filter(|other| other.uid == found.uid).count();
+    let mut remaining: Vec<(Found, u64, bool)> = Vec::new();
+    for (index, found) in all.iter().enumerate() {
+        let newer = all[index + 1..].iter().filter(|other| other.uid == found.uid).count();
         let is_open = open.contains(&found.dir.as_path());
         let size = match sizes.get(&found.dir).filter(|_| !is_open) {
             Some(size) => *size,
@@ -127,34 +129,34 @@ pub fn sweep(state: &Path, keep: Keep, open: &[&Path], now: u64, sizes: &mut Siz
         if !is_open {
             sizes.insert(found.dir.clone(), size);
         }
-        rest.push((found.clone(), size, newer >= NEWEST && !is_open));
+        remaining.push((found.clone(), size, newer >= MIN_EPOCHS && !is_open));
     }
     let mut swept = Swept::default();
-    let mut remove = |(found, _, may_go): &(Found, u64, bool)| {
-        let gone = *may_go && std::fs::remove_dir_all(&found.dir).is_ok();
-        swept.removed += u64::from(gone);
-        gone
+    let mut remove = |(found, _, is_removable): &(Found, u64, bool)| {
+        let is_removed = *is_removable && std::fs::remove_dir_all(&found.dir).is_ok();
+        swept.removed += u64::from(is_removed);
+        is_removed
     };
     let is_old = |found: &Found| begun(&found.dir).is_some_and(|begun| now.saturating_sub(begun) > keep.age.as_secs());
-    rest.retain(|row| !(is_old(&row.0) && remove(row)));
-    // Flights cannot go, but count.
+    remaining.retain(|row| !(is_old(&row.0) && remove(row)));
+    // Kept flight recordings are not removed, but count.
     let mut used: BTreeMap<u32, u64> =
         users(state).into_iter().map(|(uid, path)| (uid, bytes(&path.join(FLIGHTS)))).collect();
-    for (found, size, _) in &rest {
+    for (found, size, _) in &remaining {
         *used.entry(found.uid).or_default() += size;
     }
     let limits = keep.limits(&used);
-    rest.retain(|row| {
+    remaining.retain(|row| {
         let (Some(used), Some(limit)) = (used.get_mut(&row.0.uid), limits.get(&row.0.uid)) else { return true };
-        let goes = *used > limit - limit / 16 && remove(row);
-        *used -= if goes { row.1 } else { 0 };
-        !goes
+        let is_removed = *used > limit - limit / 16 && remove(row);
+        *used -= if is_removed { row.1 } else { 0 };
+        !is_removed
     });
-    sizes.retain(|dir, _| rest.iter().any(|(found, ..)| found.dir == *dir));
-    // What went is free again.
+    sizes.retain(|dir, _| remaining.iter().any(|(found, ..)| found.dir == *dir));
+    // The space of removed epochs is free again.
     let limits = keep.limits(&used);
     let users = used.iter().map(|(uid, used)| (*uid, (*used, limits.get(uid).copied().unwrap_or(0)))).collect();
-    Swept { bytes: used.values().sum(), epochs: rest.len() as u64, users, ..swept }
+    Swept { bytes: used.values().sum(), epochs: remaining.len() as u64, users, ..swept }
 }
 
 #[cfg(test)]
@@ -162,27 +164,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_ones_go_then_the_oldest_and_three_stay() {
-        let place = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    fn old_epochs_are_removed_first_and_three_are_kept() {
+        let state = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
         let make = |uid: &str, name: &str, size: usize| {
-            let dir = place.path().join(uid).join(name);
+            let dir = state.path().join(uid).join(name);
             std::fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("{error}"));
             std::fs::write(dir.join("file"), vec![1; size]).unwrap_or_else(|error| panic!("{error}"));
         };
         let left = || -> Vec<String> {
             let name =
                 |found: Found| format!("{}/{}", found.uid, found.dir.file_name().unwrap_or_default().to_string_lossy());
-            epochs(place.path()).into_iter().map(name).collect()
+            epochs(state.path()).into_iter().map(name).collect()
         };
         for hour in 0..6 {
             make("7", &format!("20261121{hour:02}00"), 100_000);
         }
         make("8", "202001010000", 100_000);
-        std::fs::create_dir_all(place.path().join("7/flight")).unwrap_or_else(|error| panic!("{error}"));
+        std::fs::create_dir_all(state.path().join("7/flight")).unwrap_or_else(|error| panic!("{error}"));
         let now = begun(Path::new("202611210600")).unwrap_or(0);
         let keep = Keep { age: Duration::from_secs(5 * 3600), bytes: u64::MAX, user_bytes: u64::MAX };
-        let sweep = |keep, open: &[&Path], now| sweep(place.path(), keep, open, now, &mut Sizes::new());
-        let written = place.path().join("7/202611210000");
+        let sweep = |keep, open: &[&Path], now| sweep(state.path(), keep, open, now, &mut Sizes::new());
+        let written = state.path().join("7/202611210000");
         assert_eq!(sweep(keep, &[&written], now).removed, 0, "it is still written");
         let swept = sweep(keep, &[], now);
         assert_eq!((swept.epochs, swept.removed), (6, 1), "one is too old, and another user's only one stays");
@@ -191,31 +193,32 @@ mod tests {
         assert!(swept.bytes >= 400_000 && swept.removed == 2, "{swept:?}");
         let swept = sweep(Keep { bytes: 0, ..keep }, &[], now + 1_000_000);
         assert_eq!((swept.removed, left().len()), (0, 4));
-        assert!(place.path().join("7/flight").is_dir());
+        assert!(state.path().join("7/flight").is_dir());
     }
+
     #[test]
-    fn share_of_a_user_is_not_given_to_another() {
+    fn share_of_a_user_is_not_used_up_by_another() {
         let limits = |bytes, user_bytes, used: &[(u32, u64)]| -> Vec<u64> {
             let keep = Keep { age: Duration::MAX, bytes, user_bytes };
             keep.limits(&used.iter().copied().collect()).into_values().collect()
         };
-        assert_eq!(limits(100, 100, &[(1, 10), (2, 20)]), [80, 90], "what is free is everybody's");
+        assert_eq!(limits(100, 100, &[(1, 10), (2, 20)]), [80, 90], "free space is available to all");
         assert_eq!(limits(100, 50, &[(1, 10), (2, 20)]), [50, 50], "up to the share of a user");
         assert_eq!(limits(100, 100, &[(1, 10), (2, 500), (3, 30)]), [60, 60, 60]);
         assert_eq!(limits(100, 100, &[(1, 400), (2, 500)]), [50, 50]);
         assert_eq!(limits(100, 40, &[(1, 400), (2, 500), (3, 20)]), [40, 40, 33]);
-        let place = tempfile::tempdir().expect("a folder");
+        let state = tempfile::tempdir().expect("a folder");
         for (uid, epochs, size) in [(7, 5, 40_000), (8, 6, 1_000_000)] {
             for hour in 0..epochs {
-                let dir = place.path().join(format!("{uid}/20261121{hour:02}00"));
+                let dir = state.path().join(format!("{uid}/20261121{hour:02}00"));
                 std::fs::create_dir_all(&dir).expect("an epoch");
                 std::fs::write(dir.join("file"), vec![1; size]).expect("a file");
             }
         }
         let keep = Keep { age: Duration::MAX, bytes: 2_000_000, user_bytes: u64::MAX };
-        let open = place.path().join("8/202611210500");
-        let swept = sweep(place.path(), keep, &[&open], 0, &mut Sizes::new());
-        let left = |uid| epochs(place.path()).iter().filter(|found| found.uid == uid).count();
+        let open = state.path().join("8/202611210500");
+        let swept = sweep(state.path(), keep, &[&open], 0, &mut Sizes::new());
+        let left = |uid| epochs(state.path()).iter().filter(|found| found.uid == uid).count();
         assert_eq!((left(7), left(8), swept.removed), (5, 3, 3), "{swept:?}");
         let (used, limit) = swept.users[&8];
         assert!(used > limit && limit < 2_000_000, "its own newest epochs are too much: {swept:?}");

@@ -1,12 +1,12 @@
-//! Traces and profiles that clients send through the programs' socket: who may, how many at once,
-//! and what becomes of them. A thread takes each in ([`receive`]); once it is over its folder moves
-//! to the epoch of that moment, and is an image like any other.
+//! Traces and profiles that clients send through the programs' socket: which clients are permitted,
+//! how many at once, and where they are stored. A thread receives each one ([`receive`]). When it
+//! is complete its folder moves to the current epoch, and is a process like any other.
 
 use super::archive::Told;
 use super::config::Budget;
-use super::receive::{self, Bounds, Job, Received, Seen};
+use super::receive::{self, Job, Limits, Progress, Received};
 use super::service::Service;
-use crate::attach::Sender as Caller;
+use crate::attach::Sender as FileSender;
 use crate::clock;
 use crate::crash;
 use crate::options::Mode;
@@ -24,64 +24,65 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Streams at once: of one user, and of all.
-const OF_USER: usize = 16;
-const MOST: usize = 64;
-/// Name of the folder of what is coming, beside the users'.
-const COMING: &str = "streams";
-/// Time for all of them to end with the daemon.
-const ENDED: Duration = Duration::from_secs(5);
-/// Stack of a thread that takes one in.
-const STACK: usize = 512 << 10;
+/// Maximum number of streams of one user at once.
+const MAX_STREAMS_OF_USER: usize = 16;
+/// Maximum number of streams of all users at once.
+const MAX_STREAMS: usize = 64;
+/// Name of the folder of streams that are being received, next to the folders of users.
+const INCOMING: &str = "streams";
+/// Time in which all streams must end when the daemon ends.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// Size of the stack of a thread that receives a stream, in bytes.
+const STACK_BYTES: usize = 512 << 10;
 
-/// A stream that is coming.
+/// A stream that is being received.
 #[derive(Debug)]
-struct Coming {
+struct Incoming {
     id: u64,
     uid: u32,
     name: String,
-    image: ProcessInfo,
-    /// None when an earlier daemon had it.
+    process_info: ProcessInfo,
+    /// Socket of the sender; `None` for a stream of an earlier daemon.
     socket: Option<Arc<OwnedFd>>,
-    seen: Arc<Seen>,
+    progress: Arc<Progress>,
     since: Instant,
 }
 
-impl Coming {
-    /// The name and the image that it is filed under: those of the program that its sender names,
-    /// else the sender's own.
-    fn filed(&self) -> (String, ProcessInfo) {
-        let (mut name, mut image) = (self.name.clone(), self.image.clone());
-        if let Some(about) = self.seen.about.get() {
-            if !about.name.is_empty() {
-                about.name.rsplit('/').next().unwrap_or_default().clone_into(&mut name);
-                (image.exe, image.argv) = (about.name.clone(), vec![about.name.clone()]);
+impl Incoming {
+    /// Returns the name and the process under which the stream is stored: those of the program that
+    /// its sender names, otherwise those of the sender itself.
+    fn attributed(&self) -> (String, ProcessInfo) {
+        let (mut name, mut process_info) = (self.name.clone(), self.process_info.clone());
+        if let Some(info) = self.progress.info.get() {
+            if !info.name.is_empty() {
+                info.name.rsplit('/').next().unwrap_or_default().clone_into(&mut name);
+                (process_info.exe, process_info.argv) = (info.name.clone(), vec![info.name.clone()]);
             }
-            if !about.label.is_empty() {
-                image.label = about.label.chars().take(200).collect();
+            if !info.label.is_empty() {
+                process_info.label = info.label.chars().take(200).collect();
             }
         }
-        (name, image)
+        (name, process_info)
     }
 }
 
-/// What became of streams since the start.
+/// Counts of streams since the start of the daemon.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
-    /// Streams that are kept.
+    /// Number of streams that are stored.
     pub kept: u64,
-    /// Those of them that are not whole.
+    /// Number of stored streams that are incomplete.
     pub incomplete: u64,
-    /// Streams of which nothing is kept.
+    /// Number of streams of which nothing is stored.
     pub refused: u64,
-    /// Bytes of those that are kept.
+    /// Number of bytes of the stored streams.
     pub bytes: u64,
 }
 
-/// All of them.
+/// All streams of the daemon.
 #[derive(Debug)]
 pub(super) struct Streams {
-    coming: Vec<Coming>,
+    incoming: Vec<Incoming>,
     next: u64,
     pub(super) counters: Counters,
     ended: Receiver<(u32, Received)>,
@@ -91,56 +92,56 @@ pub(super) struct Streams {
 impl Default for Streams {
     fn default() -> Self {
         let (ends, ended) = unbounded();
-        Streams { coming: Vec::new(), next: 1, counters: Counters::default(), ended, ends }
+        Streams { incoming: Vec::new(), next: 1, counters: Counters::default(), ended, ends }
     }
 }
 
 impl Streams {
-    /// How many are coming.
+    /// Returns the number of streams that are being received.
     pub fn count(&self) -> usize {
-        self.coming.len()
+        self.incoming.len()
     }
 
-    /// For `list`: as a process that holds nothing.
+    /// Returns the answers to `list`: each stream is a process without live blocks.
     pub fn json(&self) -> impl Iterator<Item = Value> {
-        self.coming.iter().map(|one| {
-            let (name, image) = one.filed();
+        self.incoming.iter().map(|one| {
+            let (name, process_info) = one.attributed();
             json!({
-                "pid": one.image.pid, "uid": one.uid, "name": name, "label": image.label, "exe": image.exe, "mode": STREAM,
-                "seconds": one.since.elapsed().as_secs(), "received": one.seen.bytes.load(Relaxed),
+                "pid": one.process_info.pid, "uid": one.uid, "name": name, "label": process_info.label, "exe": process_info.exe, "mode": STREAM,
+                "seconds": one.since.elapsed().as_secs(), "received": one.progress.bytes.load(Relaxed),
             })
         })
     }
 }
 
 impl Service {
-    fn coming(&self) -> PathBuf {
-        self.config.state.join(COMING)
+    fn incoming(&self) -> PathBuf {
+        self.config.state.join(INCOMING)
     }
 
-    /// Begins to take a stream in.
-    pub(super) fn take_stream(&mut self, caller: Caller) {
-        let Caller { socket, pid, uid, is_stream } = caller;
+    /// Starts the reception of a stream.
+    pub(super) fn take_stream(&mut self, caller: FileSender) {
+        let FileSender { socket, pid, uid, is_stream } = caller;
         let socket = Arc::new(socket);
-        if let Err(why) = self.may_send(uid).and_then(|()| self.begin_stream(&socket, pid, uid, is_stream)) {
+        if let Err(why) = self.check_permission(uid).and_then(|()| self.begin_stream(&socket, pid, uid, is_stream)) {
             self.streams.counters.refused += 1;
-            tracing::debug!("process {pid} of user {uid} sends what is not kept: {why}");
+            tracing::debug!("a stream of process {pid} of user {uid} is not stored: {why}");
             receive::answer(&socket, &json!({ "error": why }));
         }
     }
 
-    fn may_send(&mut self, uid: u32) -> Result<(), String> {
+    fn check_permission(&mut self, uid: u32) -> Result<(), String> {
         if !self.config.serves_all && uid != nix::unistd::geteuid().as_raw() {
-            return Err("this daemon serves its own user".into());
+            return Err("this daemon serves only its own user".into());
         }
         if self.disk.is_full(uid) {
-            self.guard.hit("disk", &format!("user {uid}: a stream is not kept"));
+            self.guard.hit("disk", &format!("user {uid}: a stream is not stored"));
             return Err("its user's share of the daemon's disk is used up".into());
         }
         let Budget { streams, user_stream_bytes, .. } = self.config.budget;
         let (begun, bytes) = self.epochs.get(&uid).map_or((0, 0), |now| (now.streams, now.streamed.load(Relaxed)));
-        let of_user = self.streams.coming.iter().filter(|one| one.uid == uid).count();
-        let (what, why) = if of_user >= OF_USER || self.streams.coming.len() >= MOST {
+        let of_user = self.streams.incoming.iter().filter(|one| one.uid == uid).count();
+        let (what, why) = if of_user >= MAX_STREAMS_OF_USER || self.streams.incoming.len() >= MAX_STREAMS {
             ("streams", "too many streams at once".into())
         } else if begun >= streams {
             ("streams", format!("its user has sent {begun} streams in this epoch"))
@@ -159,8 +160,8 @@ impl Service {
         let Some(current) = self.epochs.get_mut(&uid) else { return Err("no epoch".into()) };
         current.streams += 1;
         let user = (Arc::clone(&current.streamed), user_stream_bytes);
-        let bounds = Bounds { bytes: stream_bytes, idle: stream_idle, user };
-        // What is read is this process's as long as it has not ended behind it.
+        let limits = Limits { bytes: stream_bytes, idle: stream_idle, user };
+        // The data that is read belongs to this process if it has not ended in the meantime.
         let end = sys::process_of_peer(sys::fd(&**socket), pid);
         let (process, label) = (Process::read(pid), process::variable(pid, &["HEAPTAPE_LABEL"]).pop().flatten());
         let (_, unit) = process::control_group(pid);
@@ -169,7 +170,7 @@ impl Service {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let name = if process.comm.is_empty() { STREAM.to_owned() } else { text(&process.comm) };
         let started_unix_ns = clock::unix_ns();
-        let image = ProcessInfo {
+        let process_info = ProcessInfo {
             pid,
             ppid: process.ppid,
             origin: STREAM.into(),
@@ -181,24 +182,24 @@ impl Service {
         };
         let id = self.streams.next;
         self.streams.next += 1;
-        let seen = Arc::new(Seen::default());
-        let folder = self.coming().join(format!("{uid}-{pid}.{}@{started_unix_ns}-{id}", sanitised(name.as_bytes())));
+        let progress = Arc::new(Progress::default());
+        let folder = self.incoming().join(format!("{uid}-{pid}.{}@{started_unix_ns}-{id}", sanitised(name.as_bytes())));
         let (quota, reader) = (self.quota(uid), epoch.reader);
-        let (seen_by_job, socket_of_job) = (Arc::clone(&seen), Arc::clone(socket));
-        let job = Job { id, socket: socket_of_job, is_stream, folder, reader, bounds, seen: seen_by_job, quota };
+        let (job_progress, socket_of_job) = (Arc::clone(&progress), Arc::clone(socket));
+        let job = Job { id, socket: socket_of_job, is_stream, folder, reader, limits, progress: job_progress, quota };
         let (ends, wake) = (self.streams.ends.clone(), Arc::clone(&self.wake));
         let take = move || {
             let _ = ends.send((uid, receive::receive(&job)));
             let _ = wake.as_ref().write(&[1]);
         };
-        let thread = crash::spawn_in(std::thread::Builder::new().name(STREAM.into()).stack_size(STACK), take);
+        let thread = crash::spawn_in(std::thread::Builder::new().name(STREAM.into()).stack_size(STACK_BYTES), take);
         thread.map_err(|error| error.to_string())?;
         let (socket, since) = (Some(Arc::clone(socket)), Instant::now());
-        self.streams.coming.push(Coming { id, uid, name, image, socket, seen, since });
+        self.streams.incoming.push(Incoming { id, uid, name, process_info, socket, progress, since });
         Ok(())
     }
 
-    /// Lists what has ended meanwhile.
+    /// Stores the streams that have ended.
     pub(super) fn take_streams(&mut self) {
         while let Ok((uid, received)) = self.streams.ended.try_recv() {
             self.stream_ended(uid, received);
@@ -206,14 +207,14 @@ impl Service {
     }
 
     fn stream_ended(&mut self, uid: u32, received: Received) {
-        let Some(place) = self.streams.coming.iter().position(|one| one.id == received.id) else { return };
-        let coming = self.streams.coming.swap_remove(place);
-        let ((name, mut image), socket) = (coming.filed(), coming.socket);
+        let Some(index) = self.streams.incoming.iter().position(|one| one.id == received.id) else { return };
+        let incoming = self.streams.incoming.swap_remove(index);
+        let ((name, mut process_info), socket) = (incoming.attributed(), incoming.socket);
         if let Some(hit) = received.hit {
-            self.guard.hit(hit, &format!("user {uid}: a stream of process {} was ended", image.pid));
+            self.guard.hit(hit, &format!("user {uid}: a stream of process {} was ended", process_info.pid));
         }
-        let why = received.why.clone().unwrap_or_else(|| "whole".into());
-        tracing::debug!("stream of {} ({}), {} bytes: {why}", name.escape_debug(), image.pid, received.bytes);
+        let why = received.why.clone().unwrap_or_else(|| "complete".into());
+        tracing::debug!("stream of {} ({}), {} bytes: {why}", name.escape_debug(), process_info.pid, received.bytes);
         let kept = received.kept.as_ref().map(|(folder, _)| folder.clone());
         let epoch = kept.is_some().then(|| self.epoch(uid).ok()).flatten();
         let (Some(from), Some(epoch)) = (kept, epoch) else {
@@ -224,26 +225,26 @@ impl Service {
         counters.kept += 1;
         counters.bytes += received.bytes;
         counters.incomplete += u64::from(received.why.is_some());
-        image.ended_unix_ns = Some(clock::unix_ns());
-        image.lacks = received.why.clone().filter(|_| received.is_wrong);
-        let to = self.folder(uid, &epoch, Mode::Profile, image.pid, &name);
-        image.folder = to.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        process_info.ended_unix_ns = Some(clock::unix_ns());
+        process_info.lacks = received.why.clone().filter(|_| received.is_corrupt);
+        let to = self.folder(uid, &epoch, Mode::Profile, process_info.pid, &name);
+        process_info.folder = to.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let done = Then::new(move || {
-            let place = to.is_dir().then_some(to.as_path());
-            socket.iter().for_each(|socket| receive::answer(socket, &received.json(place)));
+            let folder = to.is_dir().then_some(to.as_path());
+            socket.iter().for_each(|socket| receive::answer(socket, &received.json(folder)));
         });
-        let _ = self.archive.send(Told::Stream(epoch, from, image, done));
+        let _ = self.archive.send(Told::Stream(epoch, from, process_info, done));
     }
 
-    /// Ends all of them, for the daemon ends.
+    /// Ends all streams, since the daemon ends.
     pub(super) fn end_streams(&mut self) {
-        for one in &self.streams.coming {
-            one.seen.is_stopped.store(true, Relaxed);
+        for one in &self.streams.incoming {
+            one.progress.is_stopped.store(true, Relaxed);
             if let Some(socket) = &one.socket {
                 let _ = socket::shutdown(socket.as_raw_fd(), socket::Shutdown::Read);
             }
         }
-        let until = Instant::now() + ENDED;
+        let until = Instant::now() + END_TIMEOUT;
         while self.streams.count() > 0
             && let Ok((uid, received)) = self.streams.ended.recv_deadline(until)
         {
@@ -251,12 +252,12 @@ impl Service {
         }
     }
 
-    /// Goes on with what a killed daemon left of its streams.
+    /// Completes the streams that a killed daemon had received in part.
     pub(super) fn find_streams(&mut self) -> io::Result<()> {
-        let coming = self.coming();
-        make_folder(&coming, None)?;
-        let mut left = Vec::new();
-        for entry in std::fs::read_dir(&coming)?.flatten() {
+        let incoming = self.incoming();
+        make_folder(&incoming, None)?;
+        let mut unfinished = Vec::new();
+        for entry in std::fs::read_dir(&incoming)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let (from, name) = name.split_once('-').unwrap_or_default();
             let (pid, name) = name.split_once('.').unwrap_or_default();
@@ -264,23 +265,23 @@ impl Service {
                 std::fs::remove_dir_all(entry.path())?;
                 continue;
             };
-            let image =
+            let process_info =
                 ProcessInfo { pid, origin: STREAM.into(), started_unix_ns: clock::unix_ns(), ..ProcessInfo::default() };
             let id = self.streams.next;
             self.streams.next += 1;
-            let (name, seen, since) = (name.to_owned(), Arc::new(Seen::default()), Instant::now());
-            let seen_by_job = Arc::clone(&seen);
-            self.streams.coming.push(Coming { id, uid, name, image, socket: None, seen, since });
+            let (name, progress, since) = (name.to_owned(), Arc::new(Progress::default()), Instant::now());
+            let job_progress = Arc::clone(&progress);
+            self.streams.incoming.push(Incoming { id, uid, name, process_info, socket: None, progress, since });
             let reader = (uid != nix::unistd::geteuid().as_raw()).then_some(uid);
-            left.push((id, uid, entry.path(), reader, seen_by_job));
+            unfinished.push((id, uid, entry.path(), reader, job_progress));
         }
         let (ends, wake) = (self.streams.ends.clone(), Arc::clone(&self.wake));
-        let look = move || {
-            for (id, uid, folder, reader, seen) in left {
-                let _ = ends.send((uid, receive::salvage(id, &folder, reader, &seen)));
+        let recover_all = move || {
+            for (id, uid, folder, reader, progress) in unfinished {
+                let _ = ends.send((uid, receive::recover(id, &folder, reader, &progress)));
                 let _ = wake.as_ref().write(&[1]);
             }
         };
-        crash::spawn(STREAM, look).map(drop)
+        crash::spawn(STREAM, recover_all).map(drop)
     }
 }

@@ -1,5 +1,5 @@
-//! Epochs begin and end, processes go on in other folders and modes, flights are kept: whatever
-//! turns from one part to the next.
+//! Rotation: epochs start and end, processes continue in other folders and modes, flight recordings
+//! are kept.
 
 use super::archive::Told;
 use super::config::Choice;
@@ -23,12 +23,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Service {
-    /// Sessions of which the last while is kept.
+    /// Returns the sessions that are flight recordings.
     pub(super) fn flights(&self) -> impl Iterator<Item = SessionId> {
         self.clients.iter().filter(|client| client.choice.mode == Mode::Flight).map(|client| client.session.id)
     }
 
-    /// The epoch of a user.
+    /// Returns the epoch of a user, and starts one if there is none.
     pub(super) fn epoch(&mut self, uid: u32) -> io::Result<Arc<Epoch>> {
         if let Some(current) = self.epochs.get(&uid) {
             return Ok(Arc::clone(&current.epoch));
@@ -37,19 +37,24 @@ impl Service {
         let epoch = Arc::new(Epoch::begin(&self.config.state, uid, (uid != own).then_some(uid))?);
         let _ = self.archive.send(Told::Begin(Arc::clone(&epoch)));
         let until = Instant::now() + self.config.epoch;
-        let (names, streamed) = Default::default();
-        let (_crash, streams) = (Destination::of(&epoch.dir), 0);
-        let current = Current { epoch: Arc::clone(&epoch), until, names, streams, streamed, _crash };
+        let current = Current {
+            epoch: Arc::clone(&epoch),
+            until,
+            names: HashMap::new(),
+            streams: 0,
+            streamed: Arc::default(),
+            _crash: Destination::of(&epoch.dir),
+        };
         self.epochs.insert(uid, current);
         Ok(epoch)
     }
 
-    /// The disk space that what is kept of a user's processes shares.
+    /// Returns the disk quota that all files of a user's processes share.
     pub(super) fn quota(&self, uid: u32) -> Arc<Quota> {
         self.disk.quota(uid, |others| self.config.keep().first(others))
     }
 
-    /// A folder of its own for a process: in the epoch, or among the flights.
+    /// Returns a new folder for a process: in the epoch, or among the flight recordings.
     pub(super) fn folder(&mut self, uid: u32, epoch: &Epoch, mode: Mode, pid: u32, name: &str) -> PathBuf {
         let stem = format!("{pid}.{}", sanitised(name.as_bytes()));
         let number = self.epochs.get_mut(&uid).map_or(1, |current| {
@@ -63,19 +68,19 @@ impl Service {
         }
         let flights = epoch.dir.with_file_name(FLIGHTS);
         let _ = make_folder(&flights, epoch.reader);
-        // The epoch's name makes it unlike those of other epochs.
+        // The epoch's name distinguishes it from those of other epochs.
         let of = epoch.dir.file_name().unwrap_or_default().to_string_lossy();
         flights.join(format!("{name}@{of}+1"))
     }
 
-    /// The last byte of a part is written.
+    /// Handles a segment whose last byte is written.
     pub(super) fn stored(&mut self, mut stored: Stored) {
         let id = stored.session;
         self.counters.errors += u64::from(stored.error.is_some());
         let is_of =
             |closing: &Closing| closing.pending.get(&id).is_some_and(|part| stored.is_over || stored.part == *part);
-        if let Some(place) = self.closing.iter().position(is_of) {
-            let closing = &mut self.closing[place];
+        if let Some(index) = self.closing.iter().position(is_of) {
+            let closing = &mut self.closing[index];
             closing.pending.remove(&id);
             let ending = self.ending.get(&id).filter(|_| stored.is_over);
             let label = ending.map(|ending| ending.label.clone());
@@ -97,7 +102,7 @@ impl Service {
             }
             let _ = self.archive.send(Told::Part(epoch, stored, label, exit));
         } else if let Some(client) = self.clients.iter().find(|client| client.session.id == id) {
-            // A part that ended by a change of mode may still be the old epoch's.
+            // A segment that ended by a change of mode may still belong to the old epoch.
             let is_in = |closing: &&Closing| stored.part.parent() == Some(&closing.epoch.dir);
             let old = self.closing.iter().find(is_in).map(|closing| Arc::clone(&closing.epoch));
             let epoch = old.unwrap_or_else(|| Arc::clone(&client.epoch));
@@ -105,7 +110,7 @@ impl Service {
         }
     }
 
-    /// A process is over and written.
+    /// Handles a process that has ended and is written.
     pub(super) fn over(&mut self, epoch: &Arc<Epoch>, stored: &mut Stored) {
         let ending = self.ending.remove(&stored.session);
         if let Some(ending) = &ending {
@@ -117,7 +122,7 @@ impl Service {
         }
         if ending.is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
             self.counters.kept += 1;
-            tracing::info!("the flight of a process that died is kept in {}", epoch.dir.display());
+            tracing::info!("the flight recording of a process that exited is kept in {}", epoch.dir.display());
             let told = Told::Adopt(
                 Arc::clone(epoch),
                 stored.session,
@@ -131,9 +136,9 @@ impl Service {
     }
 
     pub(super) fn seal_closed(&mut self) {
-        for place in (0..self.closing.len()).rev() {
-            if self.closing[place].pending.is_empty() {
-                let Closing { epoch, then, .. } = self.closing.remove(place);
+        for index in (0..self.closing.len()).rev() {
+            if self.closing[index].pending.is_empty() {
+                let Closing { epoch, then, .. } = self.closing.remove(index);
                 let done = Then::new(move || then.into_iter().for_each(Then::call));
                 let _ = self.archive.send(Told::Seal(epoch, done));
             }
@@ -149,12 +154,12 @@ impl Service {
         }
     }
 
-    /// Epochs of users, for whoever wants to wait for each.
+    /// Returns the number of users with an epoch.
     pub(super) fn users(&self) -> usize {
         self.epochs.len()
     }
 
-    /// Ends a user's epoch; the next one begins with whatever runs.
+    /// Ends the epoch of a user. The next one starts with the processes that run.
     pub(super) fn rotate(&mut self, uid: u32, then: Then) {
         let Some(Current { epoch: old, .. }) = self.epochs.remove(&uid) else { return then.call() };
         self.counters.epochs += 1;
@@ -168,11 +173,11 @@ impl Service {
         let new =
             if runs { self.epoch(uid).map_err(|error| tracing::error!("no new epoch: {error}")).ok() } else { None };
         if let Some(new) = new {
-            for place in 0..self.clients.len() {
-                if self.clients[place].uid == uid {
-                    let session = Arc::clone(&self.clients[place].session);
-                    self.move_on(place, &new);
-                    if self.clients[place].choice.mode != Mode::Flight {
+            for index in 0..self.clients.len() {
+                if self.clients[index].uid == uid {
+                    let session = Arc::clone(&self.clients[index].session);
+                    self.move_on(index, &new);
+                    if self.clients[index].choice.mode != Mode::Flight {
                         pending.insert(session.id, session.folder.clone());
                     }
                 }
@@ -182,25 +187,25 @@ impl Service {
         self.seal_closed();
     }
 
-    pub(super) fn move_on(&mut self, place: usize, epoch: &Arc<Epoch>) {
-        self.clients[place].epoch = Arc::clone(epoch);
-        let choice = self.clients[place].choice;
+    pub(super) fn move_on(&mut self, index: usize, epoch: &Arc<Epoch>) {
+        self.clients[index].epoch = Arc::clone(epoch);
+        let choice = self.clients[index].choice;
         if choice.mode == Mode::Flight {
-            let client = &self.clients[place];
+            let client = &self.clients[index];
             let told = Told::Process(Arc::clone(epoch), client.session.id, about_again(&client.session));
             let _ = self.archive.send(told);
         } else {
-            self.part(place, choice, Then::new(|| {}));
+            self.part(index, choice, Then::new(|| {}));
         }
     }
 
-    /// Goes on with a process in another folder, in the mode of the choice.
-    pub(super) fn part(&mut self, place: usize, choice: Choice, then: Then) {
-        let (uid, epoch) = (self.clients[place].uid, Arc::clone(&self.clients[place].epoch));
-        let (pid, name) = (self.clients[place].pid(), self.clients[place].name.clone());
+    /// Continues a process in another folder, in the mode of the choice.
+    pub(super) fn part(&mut self, index: usize, choice: Choice, then: Then) {
+        let (uid, epoch) = (self.clients[index].uid, Arc::clone(&self.clients[index].epoch));
+        let (pid, name) = (self.clients[index].pid(), self.clients[index].name.clone());
         let folder = self.folder(uid, &epoch, choice.mode, pid, &name);
         let quota = self.quota(uid);
-        let client = &mut self.clients[place];
+        let client = &mut self.clients[index];
         let mut options = choice.options(&self.config, &client.label);
         (options.reader, options.quota) = (epoch.reader, Some(quota));
         if choice.sampling == client.choice.sampling {
@@ -208,7 +213,7 @@ impl Service {
         } else {
             client.interval = choice.interval();
         }
-        // A profile goes on counting from the attach; a trace begins anew.
+        // A profile continues to count from the attach; a trace starts anew.
         let starts = choice.mode.has_events().then(|| (self.clock.now(), clock::unix_ns()));
         let session = Arc::new(client.session.part(folder, Arc::new(options), starts));
         client.choice = choice;
@@ -217,36 +222,36 @@ impl Service {
         let _ = self.stages.commands.send(Command::Tell(session.id, Tell::Turn(session, then)));
     }
 
-    /// Changes what is kept of a process that runs.
+    /// Changes what is kept of a running process.
     pub(super) fn change(&mut self, id: SessionId, choice: Choice, then: Then) {
-        let Some(place) = self.clients.iter().position(|client| client.session.id == id) else { return then.call() };
-        self.holder.release(&self.clients[place].held_as());
-        self.part(place, choice, then);
-        let client = &self.clients[place];
+        let Some(index) = self.clients.iter().position(|client| client.session.id == id) else { return then.call() };
+        self.holder.release(&self.clients[index].held_as());
+        self.part(index, choice, then);
+        let client = &self.clients[index];
         client.session.options.overflow.set(client.session.mapping.header());
         client.command();
-        self.hold(place);
+        self.hold(index);
     }
 
-    /// Tells the digest of a process something.
+    /// Sends a message to the digest of a process.
     pub(super) fn tell(&self, id: SessionId, tell: Tell) {
         let _ = self.stages.commands.send(Command::Tell(id, tell));
     }
 
-    /// Lets the archive write everything.
+    /// Makes the archive write everything.
     pub(super) fn flush(&self, then: Then) {
         let _ = self.archive.send(Told::Flush(then));
     }
 
-    /// Keeps the events of a flight.
+    /// Keeps the events of a flight recording.
     pub(super) fn keep_flight(&mut self, id: SessionId, why: &str, then: Then) {
         let Some(client) = self.clients.iter_mut().find(|client| client.session.id == id) else { return then.call() };
         client.kept = Some(Instant::now());
         self.counters.kept += 1;
-        tracing::info!("the flight of {} ({}) is kept: {why}", client.name.escape_debug(), client.pid());
+        tracing::info!("the flight recording of {} ({}) is kept: {why}", client.name.escape_debug(), client.pid());
         let (archive, epoch) = (self.archive.clone(), Arc::clone(&client.epoch));
         let (reply, folders) = bounded(1);
-        // The reply comes from the stage that has written them.
+        // The reply is sent by the stage that has written the files.
         let adopt = move || {
             if let Ok(kept) = folders.recv() {
                 let _ = archive.send(Told::Adopt(epoch, id, kept, then));
