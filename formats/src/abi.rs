@@ -36,6 +36,15 @@ impl Abi {
     ///
     /// `01 00 00 00` is LE64 if four zero bytes follow, else LE32: the second word is nonzero and
     /// small.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use heaptape_formats::Abi;
+    ///
+    /// assert_eq!(Abi::detect(&[1, 0, 0, 0, 0, 0, 0, 0]), Some(Abi::LE64));
+    /// assert_eq!(Abi::detect(&[0, 0, 0, 1, 0, 0, 0, 0]), Some(Abi::BE32));
+    /// ```
     pub fn detect(bytes: &[u8]) -> Option<Abi> {
         match *bytes.first_chunk::<8>()? {
             [1, 0, 0, 0, 0, 0, 0, 0] => Some(Abi::LE64),

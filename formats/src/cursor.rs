@@ -3,6 +3,18 @@
 use crate::{Abi, Error, Format, Kind, Result, leb128};
 
 /// A read position in a slice of bytes of one format.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::{Cursor, Format};
+///
+/// let mut cursor = Cursor::new(Format::Tape, b"\x03abc");
+/// assert_eq!(cursor.bytes("name")?, b"abc");
+/// let error = cursor.byte("flags").unwrap_err();
+/// assert_eq!(error.to_string(), "tape: offset 4: flags: the file ends here");
+/// # Ok::<(), heaptape_formats::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Cursor<'a> {
     format: Format,

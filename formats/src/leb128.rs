@@ -16,6 +16,18 @@ pub enum DecodeError {
 /// Reads one number from the start of `bytes`. Returns it with the number of its bytes. Overlong
 /// encodings (`81 80 00`) are read, as mpatrol's tools read them; the MTRC writer pads with them.
 ///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::leb128::{self, DecodeError};
+///
+/// let mut bytes = Vec::new();
+/// leb128::write(&mut bytes, 300);
+/// assert_eq!(bytes, [0xac, 0x02]);
+/// assert_eq!(leb128::read(&bytes), Ok((300, 2)));
+/// assert_eq!(leb128::read(&bytes[..1]), Err(DecodeError::Truncated));
+/// ```
+///
 /// # Errors
 ///
 /// [`DecodeError::Truncated`] if the bytes end inside the number, [`DecodeError::TooLong`] if it

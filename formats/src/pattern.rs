@@ -2,6 +2,15 @@
 
 /// Returns whether `name` matches `pattern`. The time is at most proportional to the product of
 /// both lengths.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::pattern::matches;
+///
+/// assert!(matches(b"redis-*", b"redis-server"));
+/// assert!(!matches(b"redis-?", b"redis-server"));
+/// ```
 pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut pattern_index, mut name_index, mut star) = (0, 0, None);
     while name_index < name.len() {

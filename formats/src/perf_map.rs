@@ -25,6 +25,17 @@ fn hexadecimal(field: &[u8]) -> Option<u64> {
 
 impl Line<'_> {
     /// Parses a line. Returns `None` if it is not one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use heaptape_formats::perf_map::Line;
+    ///
+    /// let line = Line::read(b"7f6578026140 338 JS:*outer app.js:2").unwrap();
+    /// assert_eq!((line.start, line.length), (0x7f65_7802_6140, 0x338));
+    /// assert_eq!(line.name, b"JS:*outer app.js:2");
+    /// assert!(Line::read(b"no address").is_none());
+    /// ```
     pub fn read(line: &[u8]) -> Option<Line<'_>> {
         let mut fields = line.splitn(3, |byte| *byte == b' ');
         let (start, length) = (hexadecimal(fields.next()?)?, hexadecimal(fields.next()?)?);

@@ -50,6 +50,17 @@ const FORMATS: [(Format, Detector); 10] = [
 /// Detects the format of a file from its first bytes. After a result other than
 /// [`Detection::NeedMore`], every longer prefix has the same result, except that
 /// [`Detection::Weak`] may become unknown.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::Format;
+/// use heaptape_formats::sniff::{Detection, sniff};
+///
+/// assert_eq!(sniff(b"MT"), Detection::NeedMore);
+/// assert_eq!(sniff(b"MTRC"), Detection::Known(Format::Mtrc));
+/// assert_eq!(sniff(&[0xff; 64]), Detection::Unknown);
+/// ```
 pub fn sniff(prefix: &[u8]) -> Detection {
     let mut detection = Detection::Unknown;
     for (format, detect) in FORMATS {
@@ -64,6 +75,16 @@ pub fn sniff(prefix: &[u8]) -> Detection {
 }
 
 /// Returns the format of a complete file. A file that is too short for detection has none.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::{Format, sniff};
+///
+/// let profile = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/mpatrol/basic.mpt"))?;
+/// assert_eq!(sniff::format(&profile), Some(Format::Mptl));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn format(bytes: &[u8]) -> Option<Format> {
     match sniff(bytes) {
         Detection::Known(format) | Detection::Weak(format) => Some(format),

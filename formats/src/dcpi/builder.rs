@@ -37,6 +37,27 @@ pub struct HeaderFields<'a> {
 }
 
 /// A file in the making.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::dcpi::{self, Builder, HeaderFields};
+///
+/// let mut builder = Builder::new(&HeaderFields {
+///     image: "b1d0cafe",
+///     event: "live-bytes",
+///     platform: "host",
+///     tstart: 0x40_0000,
+///     tsize: 4096,
+///     ..HeaderFields::default()
+/// })?;
+/// builder.add(0x40_0010, 500);
+/// builder.add(0x40_0010, 250);
+/// let built = builder.finish()?;
+/// let profile = dcpi::read(&built.bytes)?;
+/// assert_eq!(profile.samples().collect::<Vec<_>>(), [(0x40_0010, 750)]);
+/// # Ok::<(), heaptape_formats::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Builder {
     lines: Lines,

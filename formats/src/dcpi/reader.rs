@@ -80,6 +80,18 @@ struct Reach {
 }
 
 /// Reads a file; the stride is what its header says, else four bytes.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::dcpi;
+///
+/// let bytes = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/dcpi/good/v007-many.dcpi"))?;
+/// let profile = dcpi::read(&bytes)?.strict()?;
+/// let samples: u64 = profile.samples().map(|(_address, count)| u64::from(count)).sum();
+/// assert_eq!(samples, profile.total_samples);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn read(bytes: &[u8]) -> Result<Profile<'_>> {
     read_at(bytes, None)
 }

@@ -7,6 +7,18 @@ use crate::{Ending, Error, Format, Kind, Result};
 impl File {
     /// Reads a file. The ending says whether it was complete.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// use heaptape_formats::dhat::File;
+    ///
+    /// let bytes = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/import/valgrind-dhat.json"))?;
+    /// let (file, ending) = File::read(&bytes)?;
+    /// assert!(ending.is_complete());
+    /// assert_eq!(file.verb, "Allocated");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// When the bytes are not a DHAT file of the known version.
     pub fn read(bytes: &[u8]) -> Result<(File, Ending)> {

@@ -13,6 +13,21 @@ use super::union::{put_arc, split};
 use crate::{Abi, Error, Format, Kind, Result};
 
 /// Collects the sums of a file.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::Abi;
+/// use heaptape_formats::gmon::{self, Builder, Unit};
+///
+/// let mut builder = Builder::new(Abi::LE64, Unit::counted("bytes", b'b'));
+/// builder.sample(0x1149, 0x1180, 4096);
+/// builder.arc(0x1171, 0x1140, 4096);
+/// let file = builder.finish()?;
+/// assert_eq!(file.arcs().count(), 1);
+/// assert!(gmon::write(&file)?.starts_with(b"gmon"));
+/// # Ok::<(), heaptape_formats::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Builder {
     abi: Abi,

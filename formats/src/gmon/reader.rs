@@ -17,6 +17,20 @@ pub struct Hints {
 
 /// Reads a file of any form.
 ///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::gmon::{self, Hints};
+///
+/// let bytes = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/gmon/real/calls64.gmon"))?;
+/// let file = gmon::read(&bytes, Hints::default())?;
+/// for arc in file.arcs() {
+///     println!("{:#x} called {:#x} {} times", arc.from, arc.to, arc.count);
+/// }
+/// assert_eq!(gmon::write(&file)?, bytes);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 ///
 /// When the bytes are not a gmon.out file, have a version that is not read, or contain an unknown

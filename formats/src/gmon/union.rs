@@ -29,6 +29,22 @@ impl Sum {
 }
 
 /// Sums of all records of the added files.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::gmon::{self, Hints, Union};
+///
+/// let bytes = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/gmon/real/calls64.gmon"))?;
+/// let file = gmon::read(&bytes, Hints::default())?;
+/// let (mut once, mut twice) = (Union::default(), Union::default());
+/// once.add(&file)?;
+/// twice.add(&file)?;
+/// twice.add(&file)?;
+/// let sum = |union: &Union| union.sums.iter().flat_map(|sum| &sum.bins).sum::<u64>();
+/// assert_eq!(2 * sum(&once), sum(&twice));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Union {
     /// Unit of the first histogram record. Its rate is used for all.

@@ -8,6 +8,17 @@ use std::io::{self, BufRead, Read};
 const MAX_LEN: u64 = 4 << 20;
 
 /// Reader of the lines of a file.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::heaptrack::{Line, Reader};
+///
+/// let data = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/import/heaptrack.txt"))?;
+/// let mut reader = Reader::new(&data[..]);
+/// assert!(matches!(reader.next()?, Some(Line::Version { file: 3, .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Reader<R> {
     from: R,

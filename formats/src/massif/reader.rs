@@ -4,6 +4,20 @@ use super::layout::{Header, Kind, MAX_DEPTH, Node, Snapshot};
 use crate::{Ending, Error, Format, Kind as Wrong, Result};
 
 /// Reader of the snapshots of a file.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::massif::Reader;
+///
+/// let bytes = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/import/valgrind-massif.out"))?;
+/// let (mut reader, mut peak) = (Reader::new(&bytes)?, 0);
+/// while let Some(snapshot) = reader.next()? {
+///     peak = peak.max(snapshot.heap);
+/// }
+/// assert_eq!(peak, 10_001);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],

@@ -17,6 +17,25 @@ struct Frame {
 }
 
 /// Collects the sites, symbols and sums of a profile.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::mptl::{Bins, Builder, Profile};
+///
+/// let mut builder = Builder::new([32, 256, 2048], Bins::new(1024));
+/// let symbol = builder.symbol(0x1000, b"main");
+/// let main = builder.site(0, 0x1010, Some(symbol));
+/// builder.alloc(main, 100);
+/// builder.alloc(main, 200);
+/// builder.free(main, 100);
+///
+/// let mut bytes = Vec::new();
+/// builder.build().write(&mut bytes);
+/// let (profile, _) = Profile::read(&bytes)?;
+/// assert_eq!(profile.data[0].allocated.total() - profile.data[0].freed.total(), 200);
+/// # Ok::<(), heaptape_formats::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Builder {
     bounds: [u64; 3],

@@ -33,6 +33,19 @@ struct TableOffsets {
 impl Profile {
     /// Reads a profile. The ending says whether the file was complete.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// use heaptape_formats::{Ending, mptl::Profile};
+    ///
+    /// let bytes = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/mpatrol/basic.mpt"))?;
+    /// let (profile, ending) = Profile::read(&bytes)?;
+    /// assert_eq!(ending, Ending::Complete);
+    /// let allocated: u64 = profile.data.iter().map(|data| data.allocated.total()).sum();
+    /// assert!(allocated > 0 && !profile.sites.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// When the bytes are not a profile, or its tables contradict each other.
     pub fn read(bytes: &[u8]) -> Result<(Profile, Ending)> {

@@ -207,6 +207,24 @@ fn name(cursor: &mut Cursor, field: &'static str, cache: &mut ReaderCache) -> Re
 }
 
 /// Reader of the records of a file, or of one chunk.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::mtrc::{Reader, Record};
+///
+/// let trace = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/mpatrol/basic.mtrc"))?;
+/// let mut reader = Reader::new(&trace)?;
+/// let mut allocations = 0;
+/// while let Some(record) = reader.next()? {
+///     if let Record::Alloc { size, .. } = record {
+///         allocations += 1;
+///         assert!(size > 0);
+///     }
+/// }
+/// assert!(allocations > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     header: Header,

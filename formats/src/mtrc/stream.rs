@@ -9,6 +9,21 @@ use std::io::{self, Read};
 const BUFFER: usize = 256 * 1024;
 
 /// Reader of the records of a file that arrives in several reads.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::{Ending, mtrc::Stream};
+/// use std::fs::File;
+///
+/// let file = File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/mpatrol/basic.mtrc"))?;
+/// let mut stream = Stream::new(file)?;
+/// while let Some(record) = stream.next()? {
+///     println!("{record:?}");
+/// }
+/// assert_eq!(stream.ending(), Some(Ending::Complete));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Stream<R> {
     input: R,
@@ -106,6 +121,18 @@ impl<R: Read> Stream<R> {
 }
 
 /// Validates a trace up to the end mark, in constant memory. Bytes after it are not looked at.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::{Ending, mtrc};
+///
+/// let trace = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/mpatrol/basic.mtrc"))?;
+/// assert_eq!(mtrc::validate(&trace[..])?.ending, Ok(Ending::Complete));
+/// let ending = mtrc::validate(&trace[..trace.len() / 2])?.ending;
+/// assert!(matches!(ending, Ok(Ending::Truncated { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// When reading fails, or the bytes do not start with a header of a version that can be read.

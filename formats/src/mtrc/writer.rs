@@ -29,6 +29,24 @@ pub struct Options {
 
 /// Writer of records. It owns no buffer: each call is passed the `Vec` to append to, which the
 /// caller may empty in between.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::mtrc::{Location, Options, Reader, Record, Writer};
+///
+/// let (mut writer, mut trace) = (Writer::new(Options::default()), Vec::new());
+/// writer.header(&mut trace);
+/// writer.alloc(&mut trace, 1, 0x1000, 24, &Location::thread(1));
+/// writer.free(&mut trace, 1, &Location::thread(1));
+/// writer.end(&mut trace);
+///
+/// let mut reader = Reader::new(&trace)?;
+/// assert!(matches!(reader.next()?, Some(Record::Alloc { index: 1, size: 24, .. })));
+/// assert!(matches!(reader.next()?, Some(Record::Free { index: 1, .. })));
+/// assert!(reader.next()?.is_none());
+/// # Ok::<(), heaptape_formats::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Writer {
     options: Options,

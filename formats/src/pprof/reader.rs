@@ -11,6 +11,20 @@ const BYTES: u64 = 2;
 const FOUR: u64 = 5;
 
 /// Reader of the records of an uncompressed profile.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::pprof::{Reader, Record};
+///
+/// let profile = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/import/go-heap.pb"))?;
+/// let (mut reader, mut samples) = (Reader::new(&profile), 0);
+/// while let Some(record) = reader.next()? {
+///     samples += usize::from(matches!(record, Record::Sample(_)));
+/// }
+/// assert!(samples > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     cursor: Cursor<'a>,

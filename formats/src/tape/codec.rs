@@ -3,6 +3,19 @@
 use std::io::Read;
 
 /// A compression. Its numbers are part of the file format and never change.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::tape::Codec;
+///
+/// let plain = [7; 1000];
+/// let mut stored = Vec::new();
+/// Codec::Zstd.pack(&plain, 3, &mut stored)?;
+/// assert!(stored.len() < 100);
+/// assert_eq!(Codec::Zstd.unpack(&stored, 1000)?, plain);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Codec {

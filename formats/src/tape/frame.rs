@@ -84,6 +84,27 @@ pub enum Step {
 }
 
 /// Reads a tape from bytes in memory (or mapped).
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::tape::{Note, Reader, Record, Step, Writer};
+///
+/// let mut tape = Vec::new();
+/// Writer::file_header(&mut tape);
+/// Writer::default().record(&Record::Note(Note { tick: 7, text: "disk full".into() }), &mut tape);
+///
+/// let mut reader = Reader::new(&tape)?;
+/// loop {
+///     match reader.step() {
+///         Step::Record(offset, record) => println!("{offset}: {record:?}"),
+///         Step::Unknown(offset, kind) => println!("{offset}: unknown kind {kind}"),
+///         Step::Damage(from, to, error) => println!("{from} to {to}: damaged: {error}"),
+///         Step::End(ending) => break assert!(ending.is_complete()),
+///     }
+/// }
+/// # Ok::<(), heaptape_formats::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],

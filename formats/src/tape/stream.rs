@@ -58,6 +58,29 @@ impl Source for [u8] {
 }
 
 /// Reader of the records of a [`Source`].
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_formats::tape::{Record, Step, Stream};
+/// use std::fs::File;
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/large");
+/// # let path = std::fs::read_dir(path)?.map(|entry| entry.unwrap().path().join("events.tape"));
+/// # let path = path.filter(|path| path.is_file()).min().unwrap();
+/// let file = File::open(path)?;
+/// let mut stream = Stream::new(&file)?;
+/// let mut events = 0;
+/// loop {
+///     match stream.step()? {
+///         Step::Record(_, Record::Chunk(chunk)) => events += chunk.events,
+///         Step::End(_) => break,
+///         _ => {}
+///     }
+/// }
+/// assert_eq!(events, 120_615);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Stream<'a, S: ?Sized> {
     source: &'a S,

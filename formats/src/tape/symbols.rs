@@ -98,6 +98,21 @@ tape_record! {
 impl SymbolTable {
     /// Packs the table into a record that names the module.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// use heaptape_formats::tape::{SymbolFunction, SymbolTable, Symbols};
+    ///
+    /// let table = SymbolTable {
+    ///     texts: vec!["main".into()],
+    ///     functions: vec![SymbolFunction { start: 0x1139, length: 20, symbol: 1 }],
+    ///     ..SymbolTable::default()
+    /// };
+    /// let record = table.pack(Symbols { path: "/usr/bin/program".into(), ..Symbols::default() })?;
+    /// assert_eq!(SymbolTable::unpack(&record)?, table);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// When it is longer than [`MAX_TABLE`].
     pub fn pack(&self, of: Symbols) -> std::io::Result<Symbols> {
