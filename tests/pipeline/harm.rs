@@ -30,6 +30,8 @@ fn a_minute_of_generated_programs() {
     println!("{summary}");
     assert!(summary.found.is_empty(), "seeds from 1 and from {now}: {summary}");
     assert!(summary.runs > 0 && summary.unsteady.len() as u64 * 10 <= summary.cases.max(20), "{summary}");
+    let fault = hunt.epoch_fault();
+    assert!(fault.is_none(), "{}", fault.unwrap_or_default());
     torture::passed(59, "generated programs without a difference", summary.cases);
 }
 

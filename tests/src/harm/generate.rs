@@ -74,10 +74,6 @@ struct Generator {
     steps_left: i64,
 }
 
-/// Whether cases limit their address space and lock their memory. The library's reservation of
-/// address space is too large for that yet.
-const LIMITS_ADDRESS_SPACE: bool = false;
-
 /// Signals that the steps block, ignore and send.
 const SIGNALS: [i64; 8] = [1, 10, 12, 13, 15, 17, 28, 40];
 
@@ -285,13 +281,13 @@ impl Generator {
                 4 if around.is_child => [4, self.random.one(&[0, 4096])],
                 5 => [6, 1000],
                 6 => [7, self.random.between(200, 2000)],
-                7 if LIMITS_ADDRESS_SPACE => [8, self.random.between(1000, 4000)],
+                7 => [8, self.random.between(1000, 4000)],
                 _ => [5, number],
             };
             return steps.push(Step::leaf("limit", &[limit[0], limit[1], self.random.below(2)]));
         }
         let harmless = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 15];
-        let harsh = if LIMITS_ADDRESS_SPACE { [10, 12, 13] } else { [12, 12, 13] };
+        let harsh = [10, 12, 13];
         let which = if around.is_child && self.random.chance(30) {
             self.random.one(&harsh)
         } else {

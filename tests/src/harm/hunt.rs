@@ -171,4 +171,11 @@ impl Hunt {
         });
         found.what = what;
     }
+
+    /// Stops the daemon and returns what is wrong with its recordings.
+    pub fn epoch_fault(mut self) -> Option<String> {
+        let daemon = self.bench.daemon();
+        daemon.stop();
+        recording::epoch_fault(daemon)
+    }
 }

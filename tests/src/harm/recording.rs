@@ -2,7 +2,7 @@
 
 use super::{Case, Observation};
 use crate::recording::heaptape;
-use crate::{Report, test_env};
+use crate::{Daemon, Report, test_env};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -88,6 +88,30 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
         ));
     }
     None
+}
+
+/// What is wrong with a daemon's epochs, in words. Events that a jump out of a hook cost, or that
+/// found a full ring, are lost and counted; nothing else may be missing.
+pub(super) fn epoch_fault(daemon: &Daemon) -> Option<String> {
+    let epochs = daemon.epochs(&[]);
+    if epochs.is_empty() {
+        return Some(format!("the daemon has no epoch: {}", daemon.log()));
+    }
+    epochs.iter().find_map(|epoch| {
+        let verify = heaptape([OsStr::new("verify"), epoch.as_os_str()]);
+        let text = verify.text();
+        let mut remarks = text.lines().filter(|line| line.starts_with("! "));
+        let is_counted = verify.code() == 1 && remarks.all(|line| line.contains("and are lost"));
+        if verify.code() != 0 && !is_counted {
+            return Some(format!("verify of {}: {verify}", epoch.display()));
+        }
+        let processes = daemon.report(std::slice::from_ref(epoch)).processes;
+        let is_balanced = |process: &crate::Process| {
+            process.emitted_events == process.recorded_events + process.lost_events + process.sampled_out_events
+        };
+        let unbalanced = processes.iter().find(|process| !is_balanced(process));
+        unbalanced.map(|process| format!("the ledger does not balance in {}: {process:#?}", epoch.display()))
+    })
 }
 
 /// The command that replays a case.

@@ -140,8 +140,8 @@ impl Bench {
     }
 
     /// The daemon of [`Way::Daemon`].
-    pub fn daemon(&self) -> &Daemon {
-        &self.daemon
+    pub fn daemon(&mut self) -> &mut Daemon {
+        &mut self.daemon
     }
 
     /// The recording of the last [`Way::Recorded`].
