@@ -22,6 +22,9 @@ pub fn path() -> anyhow::Result<PathBuf> {
         anyhow::ensure!(path.is_file(), "{} ({ENV_LIBRARY}) is not a file", path.display());
         return Ok(path);
     }
+    if let Some(path) = installed() {
+        return Ok(path);
+    }
     let mut last = anyhow::anyhow!("no folder can hold the preload library");
     for folder in folders() {
         match write(&folder) {
@@ -35,8 +38,25 @@ pub fn path() -> anyhow::Result<PathBuf> {
     Err(last)
 }
 
-/// Returns the folders to try. LD_PRELOAD separates paths by blanks and colons, so none may contain
-/// one.
+/// Returns the library that a package installed beside this command (`bin/heaptape`,
+/// `lib/heaptape/libheaptape.so`), if it is the one inside, and only its owner can change it.
+fn installed() -> Option<PathBuf> {
+    let folder = std::env::current_exe().ok()?.parent()?.parent()?.join("lib").join("heaptape");
+    let path = folder.join("libheaptape.so");
+    let is_safe = |path: &Path| {
+        let found = std::fs::symlink_metadata(path).ok();
+        found.is_some_and(|found| [0, owner()].contains(&found.uid()) && found.mode() & 0o022 == 0)
+    };
+    let is_ours = is_usable(&path) && is_safe(&folder) && is_safe(&path);
+    (is_ours && std::fs::read(&path).is_ok_and(|bytes| bytes == LIBRARY)).then_some(path)
+}
+
+/// Returns whether LD_PRELOAD can name a path: it separates paths by blanks and colons.
+fn is_usable(path: &Path) -> bool {
+    path.is_absolute() && !path.as_os_str().as_bytes().iter().any(|byte| b" \t\n:".contains(byte))
+}
+
+/// Returns the folders to try.
 fn folders() -> impl Iterator<Item = PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let own = format!("heaptape-{}", owner());
@@ -50,10 +70,7 @@ fn folders() -> impl Iterator<Item = PathBuf> {
         Some(PathBuf::from("/tmp").join(&own)),
         Some(PathBuf::from("/tmp").join(format!("{own}-{}", std::process::id()))),
     ];
-    let is_usable = |folder: &PathBuf| {
-        folder.is_absolute() && !folder.as_os_str().as_bytes().iter().any(|byte| b" \t\n:".contains(byte))
-    };
-    folders.into_iter().flatten().filter(is_usable)
+    folders.into_iter().flatten().filter(|folder| is_usable(folder))
 }
 
 /// Returns the effective user id: the owner of this process's folder in /proc.
