@@ -79,6 +79,16 @@ pub struct Position {
 
 /// One end of a time range as the user writes it: a time after the start (`1.5s`, `300ms`, `2m`,
 /// `1h`), a share of the run (`40%`), or the number of an event.
+///
+/// # Examples
+///
+/// ```
+/// use heaptape_analyzer::event::Bound;
+///
+/// assert_eq!("1.5s".parse(), Ok(Bound::Time(1_500_000_000)));
+/// assert_eq!("40%".parse(), Ok(Bound::Share(0.4)));
+/// assert_eq!("5000".parse(), Ok(Bound::Number(5000)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     /// Time after the start, in nanoseconds.

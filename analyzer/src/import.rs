@@ -84,6 +84,19 @@ pub fn from_path(path: &Path, format: Format) -> Result<Image, Failure> {
 
 /// Imports decompressed bytes in memory.
 ///
+/// # Examples
+///
+/// ```
+/// use heaptape_analyzer::import;
+/// use heaptape_formats::Format;
+///
+/// let bytes = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/import/valgrind-dhat.json"))?;
+/// let (imported, ending) = import::from_bytes(Format::Dhat, &bytes)?;
+/// assert!(ending.is_complete());
+/// assert_eq!(imported.totals.live_bytes, 1001);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns an error if the bytes are not a file of the format.
 pub fn from_bytes(format: Format, bytes: &[u8]) -> Result<(Imported, Ending), Error> {

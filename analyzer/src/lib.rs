@@ -6,6 +6,26 @@
 //! ```
 //! Models know nothing of files; reports know nothing of replay. Whatever a recording lacks comes
 //! along as [`missing::Missing`], and every report says it.
+//!
+//! # Examples
+//!
+//! ```
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
+//! use heaptape_analyzer::event::{Kind, Span};
+//! use heaptape_analyzer::{Progress, open};
+//!
+//! let recording = open(path.as_ref())?;
+//! assert!(recording.is_complete());
+//! for process in &recording.images {
+//!     let mut reallocations = 0;
+//!     let missing = process.for_each(Span::ALL, &Progress::new("counting"), &mut |events| {
+//!         reallocations += events.iter().filter(|event| event.kind == Kind::Resize).count();
+//!     });
+//!     assert!(missing.is_empty());
+//!     println!("{}: {reallocations} reallocations", process.about.exe);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod charts;

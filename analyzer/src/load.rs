@@ -108,6 +108,18 @@ fn is_image(folder: &Path) -> bool {
 
 /// Opens a recording, an image's folder or a file.
 ///
+/// # Examples
+///
+/// ```
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
+/// let recording = heaptape_analyzer::open(path.as_ref())?;
+/// assert_eq!(recording.images.len(), 2);
+/// for missing in &recording.missing {
+///     println!("! {missing}");
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// When nothing there can be read.
 pub fn open(path: &Path) -> Result<Recording, Failure> {

@@ -108,6 +108,31 @@ pub struct Outcome {
 const PREFETCH_BATCH: usize = 32;
 
 /// Replays every event of a span to the models.
+///
+/// # Examples
+///
+/// ```
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
+/// use heaptape_analyzer::event::{Event, Span};
+/// use heaptape_analyzer::model::live_set::Block;
+/// use heaptape_analyzer::replay::{Model, replay};
+/// use heaptape_analyzer::{Progress, open};
+///
+/// /// The largest block.
+/// struct Largest(u64);
+///
+/// impl Model for Largest {
+///     fn alloc(&mut self, _: &Event, block: &Block) {
+///         self.0 = self.0.max(block.size);
+///     }
+/// }
+///
+/// let recording = open(path.as_ref())?;
+/// let mut largest = Largest(0);
+/// replay(&recording.images[0], Span::ALL, &Progress::new("replaying"), &mut largest);
+/// assert_eq!(largest.0, 1000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn replay(image: &Image, span: Span, progress: &Progress, models: &mut impl Model) -> Outcome {
     replay_from(image, None, span, progress, models)
 }

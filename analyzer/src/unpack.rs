@@ -122,6 +122,17 @@ pub enum Error {
 
 /// Reads a file, or standard input if the path is `-`, with [`Limit::DEFAULT`].
 ///
+/// # Examples
+///
+/// ```
+/// use heaptape_analyzer::unpack;
+/// use heaptape_formats::Format;
+///
+/// let file = unpack::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/import/go-heap.pb").as_ref())?;
+/// assert_eq!(file.format, Some(Format::Pprof));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns an error if the file cannot be read, if its content exceeds the limit, or if nothing can
 /// be decompressed.

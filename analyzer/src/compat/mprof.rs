@@ -52,6 +52,20 @@ impl Default for Options {
 
 /// Prints the tables of a profile.
 ///
+/// # Examples
+///
+/// ```
+/// use heaptape_analyzer::compat::mprof::{self, Options};
+/// use heaptape_formats::mptl::Profile;
+///
+/// let bytes = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/mpatrol/basic.mpt"))?;
+/// let (profile, _) = Profile::read(&bytes)?;
+/// let mut text = Vec::new();
+/// mprof::view(&profile, &Options::default(), &mut text)?;
+/// assert_eq!(text, std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/mpatrol/basic.mprof.txt"))?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns an error if writing to `out` fails.
 pub fn view(profile: &Profile, options: &Options, out: &mut dyn Write) -> io::Result<()> {

@@ -272,6 +272,21 @@ impl Written {
 
 /// Exports recordings or images; `verify` reads the files back.
 ///
+/// # Examples
+///
+/// ```
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
+/// use heaptape_analyzer::export::{self, Options};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let target = folder.path().join("stacks.txt");
+/// let exporter = export::exporter("collapsed").unwrap();
+/// let written = export::run(exporter, &[path.into()], &Options::default(), Some(&target), true)?;
+/// assert!(written.is_whole());
+/// assert!(std::fs::read_to_string(&written.files[0])?.contains("main;keep_two"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// When nothing can be read, the images do not hold what the format needs, or a file cannot be
 /// written.

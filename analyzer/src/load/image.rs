@@ -423,6 +423,21 @@ impl Image {
     /// Hands the events of a span on, in order, in batches; chunks outside it are not even read.
     /// Gives what could not be read. Chunks are decoded on threads of their own, a few ahead of the
     /// one that is being used.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
+    /// use heaptape_analyzer::{Progress, event::Span, open};
+    ///
+    /// let recording = open(path.as_ref())?;
+    /// let mut bytes = 0;
+    /// recording.images[0].for_each(Span::ALL, &Progress::new("adding up"), &mut |events| {
+    ///     bytes += events.iter().map(|event| event.bytes()).sum::<u64>();
+    /// });
+    /// assert_eq!(bytes, 32_217);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn for_each(&self, span: Span, progress: &Progress, each: &mut dyn FnMut(&[Event])) -> Vec<Missing> {
         self.for_each_from(None, span, progress, each)
     }

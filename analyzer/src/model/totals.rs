@@ -6,6 +6,19 @@ use crate::replay::Model;
 use heaptape_formats::tape::Inherited;
 
 /// Counts everything once; the same numbers as the tape's own totals.
+///
+/// # Examples
+///
+/// ```
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
+/// use heaptape_analyzer::{Progress, event::Span, model::totals::Totals, open, replay};
+///
+/// let recording = open(path.as_ref())?;
+/// let mut totals = Totals::default();
+/// replay(&recording.images[0], Span::ALL, &Progress::new("adding up"), &mut totals);
+/// assert_eq!((totals.sums.allocs, totals.sums.resizes, totals.sums.frees), (311, 4, 300));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Totals {
     /// The numbers.

@@ -280,6 +280,21 @@ fn change(pair: SitePair) -> Change {
 
 /// Runs `heaptape diff`: prints the comparison of two sides.
 ///
+/// # Examples
+///
+/// ```
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
+/// # let other = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/large");
+/// use heaptape_analyzer::report::diff::{self, Options, Side};
+/// use heaptape_analyzer::text::Style;
+///
+/// let side = |path: &str| [Side { path: path.into(), ..Side::default() }];
+/// let mut text = Vec::new();
+/// diff::run(&side(path), &side(other), &Options::default(), &mut text, Style::PLAIN)?;
+/// assert!(!text.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns an error when the comparison fails as that of [`find`] does, or when `out` fails.
 pub fn run(

@@ -213,6 +213,20 @@ pub fn find<'a>(
 
 /// Runs `heaptape leaks`: prints the report on leaks.
 ///
+/// # Examples
+///
+/// ```
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
+/// use heaptape_analyzer::report::{Query, leaks};
+/// use heaptape_analyzer::text::Style;
+///
+/// let query = Query { paths: vec![path.into()], top: 5, ..Query::default() };
+/// let mut text = Vec::new();
+/// leaks::run(&query, &leaks::Options::default(), &mut text, Style::PLAIN)?;
+/// assert!(String::from_utf8(text)?.contains("keep_two"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns an error when a recording or a file of suppressions cannot be read, when it does not
 /// hold what the report needs, or when `out` fails.

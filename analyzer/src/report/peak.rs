@@ -30,6 +30,21 @@ struct PeakReport {
 /// Runs `heaptape peak`. The peaks of single call sites need a pass over the events; without
 /// events, the recorder's sums provide the rest.
 ///
+/// # Examples
+///
+/// ```
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
+/// use heaptape_analyzer::report::{Query, peak};
+/// use heaptape_analyzer::text::Style;
+///
+/// let query = Query { paths: vec![path.into()], json: true, top: 5, ..Query::default() };
+/// let mut json = Vec::new();
+/// peak::run(&query, &mut json, Style::PLAIN)?;
+/// let answer: serde_json::Value = serde_json::from_slice(&json)?;
+/// assert_eq!(answer["processes"][0]["peak_bytes"], 26_160);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.

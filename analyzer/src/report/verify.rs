@@ -69,6 +69,18 @@ impl Model for Checks {
 
 /// Runs `heaptape verify`: prints the check of a recording.
 ///
+/// # Examples
+///
+/// ```
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
+/// use heaptape_analyzer::report::{Outcome, verify};
+/// use heaptape_analyzer::text::Style;
+///
+/// let outcome = verify::run(path.as_ref(), &mut std::io::sink(), Style::PLAIN)?;
+/// assert_eq!(outcome, Outcome::Complete);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns an error when nothing can be read, or when `out` fails.
 pub fn run(path: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
