@@ -285,12 +285,12 @@ fn change(pair: SitePair) -> Change {
 /// ```
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
 /// # let other = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/large");
-/// use heaptape_analyzer::report::diff::{self, Options, Side};
+/// use heaptape_analyzer::report::diff::{self, DiffInput, Options};
 /// use heaptape_analyzer::text::Style;
 ///
-/// let side = |path: &str| [Side { path: path.into(), ..Side::default() }];
+/// let input = |path: &str| [DiffInput { path: path.into(), ..DiffInput::default() }];
 /// let mut text = Vec::new();
-/// diff::run(&side(path), &side(other), &Options::default(), &mut text, Style::PLAIN)?;
+/// diff::run(&input(path), &input(other), &Options::default(), &mut text, Style::PLAIN)?;
 /// assert!(!text.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
