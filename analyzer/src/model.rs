@@ -1,5 +1,5 @@
-//! What reports ask: each model learns one thing from the events that [`crate::replay()`] gives it,
-//! and knows nothing of files.
+//! Models: each computes the numbers of one kind of report from the events that [`crate::replay()`]
+//! passes to it. Models do not depend on files.
 
 pub mod block_filter;
 pub mod call_sites;
@@ -19,7 +19,7 @@ pub mod timeline;
 pub mod totals;
 pub mod verdict;
 
-/// The row of a dense number, made when it is first asked for.
+/// Returns the row of a dense number. Adds it, and all before it, on first use.
 pub(crate) fn row<T: Default + Clone>(rows: &mut Vec<T>, number: u32) -> &mut T {
     let index = number as usize;
     if index >= rows.len() {

@@ -1,5 +1,5 @@
-//! Filters for queries about some of the blocks. A model behind a filter receives the events of the
-//! matching blocks only.
+//! Filters for queries about some of the blocks. A filtered model receives only the events of
+//! matching blocks.
 
 use super::live_set::Block;
 use crate::event::{Event, Kind};
@@ -43,7 +43,7 @@ impl BlockFilter {
 /// A model that passes the events of matching blocks on to another model.
 #[derive(Debug)]
 pub struct Filtered<'a, M> {
-    /// The filter.
+    /// The filter for blocks.
     pub filter: &'a BlockFilter,
     /// The model that receives the events.
     pub model: &'a mut M,

@@ -1,4 +1,4 @@
-//! Sums per call site: what was allocated there, and how much of that is gone.
+//! Sums by call site: what was allocated there, and how much of it was freed.
 
 use super::live_set::Block;
 use super::row;
@@ -6,28 +6,28 @@ use crate::event::Event;
 use crate::replay::Model;
 use heaptape_formats::tape::SiteSums;
 
-/// Sums of one site.
+/// The sums of one site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Allocations and resizes here.
+    /// Number of allocations and reallocations.
     pub allocs: u64,
-    /// Their bytes.
+    /// Number of allocated bytes.
     pub bytes: u64,
-    /// Of these, freed or resized away.
+    /// Number of these blocks that were freed or reallocated.
     pub frees: u64,
-    /// Their bytes.
+    /// Number of bytes of the blocks that were freed or reallocated.
     pub freed_bytes: u64,
 }
 
-/// Sums by site number; place 0 is for events without a stack.
+/// The model that computes the sums of all sites.
 #[derive(Debug, Default)]
 pub struct CallSites {
-    /// The rows.
+    /// The sums by site number. Row 0 is for events without a stack.
     pub rows: Vec<Sums>,
 }
 
 impl CallSites {
-    /// Begins with sums so far.
+    /// Starts with the sums of all events before the first one.
     pub fn begin(&mut self, sums: &[SiteSums]) {
         for &SiteSums { site, allocs, bytes, frees, freed_bytes, .. } in sums {
             *row(&mut self.rows, site) = Sums { allocs, bytes, frees, freed_bytes };
@@ -35,20 +35,20 @@ impl CallSites {
     }
 
     #[inline]
-    fn taken(&mut self, block: &Block) {
+    fn add(&mut self, block: &Block) {
         let sums = row(&mut self.rows, block.site);
         sums.allocs += 1;
         sums.bytes = sums.bytes.saturating_add(block.size);
     }
 
     #[inline]
-    fn given(&mut self, old: &Block) {
+    fn remove(&mut self, old: &Block) {
         let sums = row(&mut self.rows, old.site);
         sums.frees += 1;
         sums.freed_bytes = sums.freed_bytes.saturating_add(old.size);
     }
 
-    /// The rows of sites that allocated, as the tape writes them.
+    /// Returns the sums of the sites that have any, as records of the tape.
     pub fn sums(&self) -> Vec<SiteSums> {
         let rows = self.rows.iter().zip(0u32..).filter(|(row, _)| row.allocs > 0 || row.frees > 0);
         rows.map(|(row, site)| {
@@ -62,21 +62,21 @@ impl CallSites {
 impl Model for CallSites {
     #[inline]
     fn alloc(&mut self, _: &Event, block: &Block) {
-        self.taken(block);
+        self.add(block);
     }
 
     #[inline]
     fn resize(&mut self, _: &Event, old: Option<&Block>, block: &Block) {
         if let Some(old) = old {
-            self.given(old);
+            self.remove(old);
         }
-        self.taken(block);
+        self.add(block);
     }
 
     #[inline]
     fn free(&mut self, _: &Event, old: Option<&Block>) {
         if let Some(old) = old {
-            self.given(old);
+            self.remove(old);
         }
     }
 

@@ -1,65 +1,66 @@
-//! How live blocks lie in memory: which pages they touch, how full these are, and who keeps nearly
-//! empty ones alive.
+//! Fragmentation: the pages of memory that live blocks are in, how full these are, and which sites
+//! keep nearly empty ones in use.
 
 use super::live_set::LiveSet;
 use super::row;
 use rustc_hash::FxHashMap;
 
-/// Classes of pages by how full they are: class n holds pages of which at least n tenths are live.
+/// Number of classes of pages by fill level. At least n tenths of a page of class n are live.
 pub const TENTHS: usize = 11;
-/// A page with fewer live bytes than one in so many is nearly empty.
-const EMPTY: u64 = 4;
+/// A page is nearly empty if less than this fraction of it is live: one in 4 bytes.
+const NEARLY_EMPTY_DIVISOR: u64 = 4;
 
-/// What a site holds in nearly empty pages.
+/// The blocks of a site in nearly empty pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pinned {
-    /// Bytes of the pages that it keeps from being given back; a page of several sites is divided
-    /// by their live bytes.
+    /// Number of bytes of the pages that it keeps in use. A page with several sites is divided by
+    /// their live bytes.
     pub bytes: u64,
-    /// Its blocks there.
+    /// Number of its blocks in these pages.
     pub blocks: u64,
-    /// Their bytes.
+    /// Number of its live bytes in these pages.
     pub live: u64,
 }
 
-/// The picture at one moment.
+/// The fragmentation at one point in time.
 #[derive(Debug, Default)]
 pub struct Fragments {
-    /// Live blocks.
+    /// Number of live blocks.
     pub blocks: u64,
-    /// Live bytes.
+    /// Number of live bytes.
     pub live: u64,
-    /// Pages that hold live bytes.
+    /// Number of pages with live bytes.
     pub pages: u64,
-    /// By how full they are.
+    /// Number of pages by fill level.
     pub tenths: [u64; TENTHS],
-    /// Nearly empty pages.
+    /// Number of nearly empty pages.
     pub nearly_empty: u64,
-    /// Largest run of bytes between two live blocks that lie less than 64 MiB apart.
+    /// Largest gap between two live blocks, in bytes. Gaps of 64 MiB and more do not count.
     pub largest_gap: u64,
-    /// By site: what it holds in nearly empty pages.
+    /// Blocks in nearly empty pages by site.
     pub sites: Vec<Pinned>,
 }
 
-/// Blocks farther apart lie in different mappings.
-const APART: u64 = 64 << 20;
+/// Minimum distance of blocks in different mappings, in bytes.
+const MAPPING_DISTANCE: u64 = 64 << 20;
 
 impl Fragments {
-    /// The picture of what is alive.
+    /// Computes the fragmentation of live blocks in pages of `page` bytes.
     pub fn of(live: &LiveSet, page: u64) -> Fragments {
         let page = page.max(512);
         let mut blocks: Vec<(u64, u64, u32)> =
             live.iter().map(|(_, block)| (block.address, block.size, block.site)).collect();
         blocks.sort_unstable();
         let mut found = Fragments { blocks: blocks.len() as u64, ..Fragments::default() };
-        // The page in work: number, live bytes, and what each site has there.
+        // The number and live bytes of the current page, and the bytes and blocks of each site in
+        // it.
         let mut current: Option<(u64, u64)> = None;
         let mut held: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
         let mut end = 0u64;
         for &(address, size, site) in &blocks {
             found.live = found.live.saturating_add(size);
             let gap = address.saturating_sub(end);
-            if end > 0 && gap < APART {
+            if end > 0 && gap < MAPPING_DISTANCE {
                 found.largest_gap = found.largest_gap.max(gap);
             }
             let size = size.max(1).min(u64::MAX - address);
@@ -94,10 +95,11 @@ impl Fragments {
         found
     }
 
+    /// Counts a page after its last block.
     fn close(&mut self, page: u64, bytes: u64, held: &mut FxHashMap<u32, (u64, u64)>) {
         self.pages += 1;
         self.tenths[(bytes.saturating_mul(10) / page).min(10) as usize] += 1;
-        let nearly_empty = bytes < page / EMPTY;
+        let nearly_empty = bytes < page / NEARLY_EMPTY_DIVISOR;
         self.nearly_empty += u64::from(nearly_empty);
         for (site, (live, blocks)) in held.drain() {
             if nearly_empty {

@@ -1,27 +1,27 @@
-//! Where blocks are freed, and where these came from.
+//! Frees by the site of the free and the site of the allocation.
 
 use super::live_set::Block;
 use crate::event::{Event, Kind};
 use crate::replay::Model;
 use rustc_hash::FxHashMap;
 
-/// Blocks and bytes freed.
+/// Numbers of freed blocks and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
-    /// Blocks.
+    /// Total number of blocks.
     pub blocks: u64,
-    /// Their bytes.
+    /// Total number of bytes.
     pub bytes: u64,
-    /// Of the blocks, those that another thread had allocated.
+    /// Number of blocks that another thread had allocated.
     pub others: u64,
 }
 
-/// Counts frees.
+/// The model that counts frees.
 #[derive(Debug, Default)]
 pub struct FreeSites {
-    /// By the site of the free and the site of the allocation.
+    /// Numbers by the site of the free and the site of the allocation.
     pub pairs: FxHashMap<(u32, u32), Freed>,
-    /// Frees without a site.
+    /// Number of frees without a site.
     pub unknown: u64,
 }
 

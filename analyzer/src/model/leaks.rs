@@ -1,6 +1,6 @@
-//! What is alive at the end, by site, with the evidence that a verdict needs: how the site's live
-//! bytes went over the run, when the survivors were born, how long their freed siblings lived and
-//! where those were freed.
+//! Collects the evidence for the leak report by call site: the live bytes over the run, when the
+//! survivors (the blocks that are live at the end) were allocated, how long other blocks of the
+//! site lived, and where those were freed.
 
 use super::live_set::{Block, LiveSet};
 use super::row;
@@ -9,99 +9,109 @@ use crate::replay::Model;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// Slices of the run in which live bytes and births are kept.
+/// Number of time slices of a run.
 pub const SLICES: usize = 16;
-/// Example blocks and threads kept of each site.
+/// Maximum number of example blocks and of threads of a site.
 pub const EXAMPLES: usize = 4;
 
-/// Classes of lifetimes: class n holds what lived less than 2^(9 + 3n) units and is in no class
-/// before; the last the rest.
+/// Number of lifetime classes. Class n counts lifetimes below 2^(9 + 3n) units that are not in an
+/// earlier class, and the last class all others.
 pub const LIFETIME_CLASSES: usize = 16;
 
-/// Upper bound of a class of lifetimes, in the run's unit.
+/// Returns the exclusive upper bound of a lifetime class, in the unit of the run's [`Axis`].
 pub const fn lifetime_bound(class: usize) -> u64 {
     if class + 1 < LIFETIME_CLASSES { 1 << (9 + 3 * class) } else { u64::MAX }
 }
 
-/// How a run is measured: in ticks, or in events where these say more.
+/// The axis on which a run is measured: time, or event numbers if these are more significant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Axis {
-    /// Whether in ticks.
+    /// Whether the unit is a tick. Otherwise it is an event.
     pub by_tick: bool,
-    /// The run's start.
+    /// Start of the run.
     pub start: u64,
-    /// Where the last slice ends. What comes later (taking down what was built up) counts to the
-    /// last slice.
+    /// End of the last slice. Later events, such as frees at exit, count to the last slice.
     pub end: u64,
 }
 
-/// A site over the run.
+/// The history of a site over the run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Allocations and resizes here.
+    /// Number of allocations and reallocations.
     pub allocs: u64,
-    /// Their bytes.
+    /// Number of allocated bytes.
     pub bytes: u64,
-    /// Of these, freed or resized away.
+    /// Number of blocks that were freed or reallocated.
     pub frees: u64,
-    /// Live blocks now.
+    /// Number of live blocks at the end.
     pub live_blocks: u64,
-    /// Live bytes now.
+    /// Number of live bytes at the end.
     pub live_bytes: u64,
-    /// The most live bytes ever.
+    /// Maximum number of live bytes.
     pub peak_bytes: u64,
-    /// The most live blocks ever.
+    /// Maximum number of live blocks.
     pub peak_blocks: u64,
-    /// The largest block ever.
+    /// Size of the largest block, in bytes.
     pub largest: u64,
-    /// Blocks that were freed (not resized away).
+    /// Number of blocks that were freed, without those that were reallocated.
     pub freed: u64,
-    /// Sum of their lifetimes, in the run's unit.
+    /// Sum of the lifetimes of freed blocks, in the unit of the axis.
     pub lifetime_sum: u64,
-    /// The longest of these.
+    /// Longest lifetime of a freed block, in the unit of the axis.
     pub longest_lifetime: u64,
-    /// Of the freed ones, those freed right after a larger one was allocated here: a container that
-    /// took a larger place.
+    /// Number of blocks that were freed right after a larger one was allocated here, as by a
+    /// container that grows.
     pub replaced: u64,
-    /// Of the allocations, those that were resized away.
+    /// Number of blocks that were reallocated.
     pub resized: u64,
-    /// Live blocks in the middle of the run.
+    /// Number of live blocks in the middle of the run.
     pub half_blocks: u64,
-    /// Blocks that were freed, by how long they lived.
+    /// Number of freed blocks by lifetime class.
     pub lifetimes: [u32; LIFETIME_CLASSES],
-    /// Live bytes at the end of each slice.
+    /// Number of live bytes at the end of each slice.
     pub series: [u64; SLICES],
 }
 
-/// The survivors of a site.
+/// An example of a survivor, sorted by age.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Example {
+    /// Number of events before its allocation.
+    pub number: u64,
+    /// Address of the block.
+    pub address: u64,
+    /// Size of the block in bytes.
+    pub size: u64,
+}
+
+/// The survivors of a site: its blocks that are live at the end.
 #[derive(Clone, Debug, Default)]
 pub struct Survivors {
-    /// How many.
+    /// Total number of blocks.
     pub blocks: u64,
-    /// Their bytes.
+    /// Total number of bytes.
     pub bytes: u64,
-    /// Birth of the oldest: tick and number.
+    /// Tick and event number of the first allocation.
     pub first: (u64, u64),
-    /// Birth of the youngest.
+    /// Tick and event number of the last allocation.
     pub last: (u64, u64),
-    /// The smallest.
+    /// Size of the smallest block, in bytes.
     pub smallest: u64,
-    /// The largest.
+    /// Size of the largest block, in bytes.
     pub largest: u64,
-    /// Survivors that were resized at least once.
+    /// Number of blocks that were reallocated at least once.
     pub resized: u64,
-    /// Births in each slice.
+    /// Number of blocks by the slice of their allocation.
     pub allocs_by_slice: [u64; SLICES],
-    /// The first threads met, by number.
+    /// The lowest numbers of threads that allocated them.
     pub threads: Vec<u32>,
-    /// The oldest: birth number, address, size.
-    pub examples: Vec<(u64, u64, u64)>,
-    /// Inherited from the parent by fork.
+    /// The oldest of the blocks.
+    pub examples: Vec<Example>,
+    /// Whether the blocks were inherited from the parent process by fork.
     pub inherited: bool,
 }
 
-/// What changes of a site with its events: an allocation touches the first of two lines of the
-/// processor's cache, a free both. Where sites are many each is a miss.
+/// The numbers of a site that change with its events. An allocation accesses the first of two cache
+/// lines, a free both. If there are many sites, each access is a cache miss.
 #[derive(Clone, Debug, Default)]
 #[repr(C, align(128))]
 struct Row {
@@ -110,52 +120,64 @@ struct Row {
     live_bytes: u64,
     peak_bytes: u64,
     largest: u64,
-    /// Size of the latest allocation here, until something of the site is freed.
+    /// Size of the latest allocation, or 0 if a block of the site was freed since.
     newest: u64,
     live_blocks: u32,
     peak_blocks: u32,
-    /// Blocks whose end was not seen.
+    /// Number of blocks whose free was inferred.
     implied: u32,
-    /// Slices that are in the series.
+    /// Number of slices of the series that are complete.
     filled: u8,
     lifetime_sum: u64,
     longest_lifetime: u64,
     replaced: u64,
     resized: u64,
-    /// Modulo 65,536; see [`Leaks::carried`].
+    /// Lifetime classes modulo 65,536. [`Leaks::overflows`] has the rest.
     lifetimes: [u16; LIFETIME_CLASSES],
 }
 
-/// What changes of a site with the slices of the run alone.
+/// The numbers of a site that change with the slices of the run only.
 #[derive(Clone, Debug, Default)]
 struct Series {
     live_bytes: [u64; SLICES],
     half_blocks: u64,
 }
 
-/// Gathers evidence.
+/// How often blocks of a site were freed at another site. Sorts by site, then most frequent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct FreeSite {
+    /// The site of the allocation.
+    site: u32,
+    /// Total number of frees.
+    count: Reverse<u64>,
+    /// The site of the frees.
+    freed_at: u32,
+}
+
+/// The model that collects the evidence.
 #[derive(Debug)]
 pub struct Leaks {
     axis: Axis,
     width: u64,
-    /// The slice of the latest event, and what belongs to it: from here on, and up to there.
+    /// The slice of the latest event, with its start and end.
     slice: usize,
     slice_start: u64,
     slice_end: u64,
     free_sites: bool,
-    /// By site number.
+    /// Rows by site number.
     rows: Vec<Row>,
+    /// Series by site number.
     series: Vec<Series>,
-    /// How often a site's counter of a class of lifetimes ran over.
-    carried: FxHashMap<(u32, usize), u32>,
-    /// How often a block of the first site was freed at the second, where frees carry sites.
+    /// How often the counter of a site and lifetime class overflowed.
+    overflows: FxHashMap<(u32, usize), u32>,
+    /// Number of frees by the site of the allocation and the site of the free, if frees have sites.
     freed_at: FxHashMap<(u32, u32), u64>,
-    /// The same in order: a site, how often, where.
-    freed_by: Vec<(u32, Reverse<u64>, u32)>,
+    /// The content of `freed_at`, sorted.
+    sorted_free_sites: Vec<FreeSite>,
 }
 
 impl Leaks {
-    /// For a run that is measured so.
+    /// Creates a model for a run on an axis.
     pub fn new(axis: Axis, free_sites: bool) -> Self {
         let width = (axis.end.saturating_sub(axis.start) / SLICES as u64).saturating_add(1);
         Leaks {
@@ -167,15 +189,15 @@ impl Leaks {
             free_sites,
             rows: Vec::new(),
             series: Vec::new(),
-            carried: FxHashMap::default(),
+            overflows: FxHashMap::default(),
             freed_at: FxHashMap::default(),
-            freed_by: Vec::new(),
+            sorted_free_sites: Vec::new(),
         }
     }
 
-    /// The slice of an event: the next one's is the same, most likely.
+    /// Returns the slice of a time. It is likely the same as for the previous event.
     #[inline]
-    fn slice_now(&mut self, at: u64) -> usize {
+    fn current_slice(&mut self, at: u64) -> usize {
         if at < self.slice_start || at >= self.slice_end {
             self.slice = self.slice(at);
             let start = |slice: usize| self.axis.start.saturating_add(self.width.saturating_mul(slice as u64));
@@ -185,16 +207,17 @@ impl Leaks {
         self.slice
     }
 
+    /// Returns the slice of a time on the axis.
     fn slice(&self, at: u64) -> usize {
         let slice = at.saturating_sub(self.axis.start) / self.width;
         usize::try_from(slice).map_or(SLICES - 1, |slice| slice.min(SLICES - 1))
     }
 
-    const fn when(&self, event: &Event) -> u64 {
+    const fn time_of(&self, event: &Event) -> u64 {
         if self.axis.by_tick { event.tick } else { event.number }
     }
 
-    const fn birth(&self, block: &Block) -> u64 {
+    const fn allocation_time(&self, block: &Block) -> u64 {
         if self.axis.by_tick { block.tick } else { block.number }
     }
 
@@ -208,8 +231,8 @@ impl Leaks {
     }
 
     #[inline]
-    fn taken(&mut self, event: &Event, block: &Block) {
-        let slice = self.slice_now(self.when(event));
+    fn add(&mut self, event: &Event, block: &Block) {
+        let slice = self.current_slice(self.time_of(event));
         let row = self.row(block.site, slice);
         row.allocs += 1;
         row.bytes = row.bytes.saturating_add(block.size);
@@ -222,9 +245,9 @@ impl Leaks {
     }
 
     #[inline]
-    fn given(&mut self, event: &Event, old: &Block) {
-        let slice = self.slice_now(self.when(event));
-        let age = self.when(event).saturating_sub(self.birth(old));
+    fn remove(&mut self, event: &Event, old: &Block) {
+        let slice = self.current_slice(self.time_of(event));
+        let age = self.time_of(event).saturating_sub(self.allocation_time(old));
         let row = self.row(old.site, slice);
         row.live_blocks = row.live_blocks.saturating_sub(1);
         row.live_bytes = row.live_bytes.saturating_sub(old.size);
@@ -242,22 +265,22 @@ impl Leaks {
         let class = class.min(LIFETIME_CLASSES - 1);
         row.lifetimes[class] = row.lifetimes[class].wrapping_add(1);
         if row.lifetimes[class] == 0 {
-            *self.carried.entry((old.site, class)).or_default() += 1;
+            *self.overflows.entry((old.site, class)).or_default() += 1;
         }
         if self.free_sites && event.site != 0 {
             *self.freed_at.entry((old.site, event.site)).or_default() += 1;
         }
     }
 
-    /// What a site did, once [`Leaks::survivors`] has completed the series.
+    /// Returns the history of a site. [`Leaks::survivors`] must have been called before.
     pub fn history(&self, site: u32) -> History {
-        let place = site as usize;
-        let (Some(row), Some(series)) = (self.rows.get(place), self.series.get(place)) else {
+        let index = site as usize;
+        let (Some(row), Some(series)) = (self.rows.get(index), self.series.get(index)) else {
             return History::default();
         };
         let lifetimes = std::array::from_fn(|class| {
-            let carried = self.carried.get(&(site, class)).copied().unwrap_or(0);
-            carried.saturating_mul(1 << u16::BITS).saturating_add(row.lifetimes[class].into())
+            let overflows = self.overflows.get(&(site, class)).copied().unwrap_or(0);
+            overflows.saturating_mul(1 << u16::BITS).saturating_add(row.lifetimes[class].into())
         });
         let frees = row.allocs.saturating_sub(row.live_blocks.into());
         History {
@@ -280,47 +303,49 @@ impl Leaks {
         }
     }
 
-    /// Every site's number, and what it did.
+    /// Returns the number and the history of every site.
     pub fn histories(&self) -> impl Iterator<Item = (u32, History)> + '_ {
         (0..self.rows.len() as u32).map(|site| (site, self.history(site)))
     }
 
-    /// The survivors born in a span, by site, own ones and inherited ones apart; completes the
-    /// series.
-    pub fn survivors(&mut self, live: &LiveSet, born: Span) -> FxHashMap<(u32, bool), Survivors> {
+    /// Returns the survivors that were allocated in a span, by site and whether they are inherited.
+    /// Completes the series of all sites.
+    pub fn survivors(&mut self, live: &LiveSet, span: Span) -> FxHashMap<(u32, bool), Survivors> {
         self.series.resize(self.rows.len(), Series::default());
         self.rows.iter_mut().zip(&mut self.series).for_each(|(row, series)| row.fill(SLICES, series));
-        self.freed_by = self.freed_at.iter().map(|(&(from, at), &count)| (from, Reverse(count), at)).collect();
-        self.freed_by.sort_unstable();
+        let free_site = |(&(site, freed_at), &count)| FreeSite { site, count: Reverse(count), freed_at };
+        self.sorted_free_sites = self.freed_at.iter().map(free_site).collect();
+        self.sorted_free_sites.sort_unstable();
         let mut sites: FxHashMap<(u32, bool), Survivors> = FxHashMap::default();
         for (_, block) in live.iter() {
-            if !born.contains(Position { number: block.number, tick: block.tick }) {
+            if !span.contains(Position { number: block.number, tick: block.tick }) {
                 continue;
             }
-            let slice = self.slice(self.birth(&block));
+            let slice = self.slice(self.allocation_time(&block));
             let row = sites.entry((block.site, block.inherited)).or_default();
             row.add(&block, slice);
         }
         sites
     }
 
-    /// Where blocks of a site were freed, most often first, once [`Leaks::survivors`] was asked.
+    /// Returns the sites at which blocks of a site were freed with the number of frees, most
+    /// frequent first. [`Leaks::survivors`] must have been called before.
     pub fn freed_at(&self, site: u32) -> impl Iterator<Item = (u32, u64)> + '_ {
-        let first = self.freed_by.partition_point(|&(from, ..)| from < site);
-        let places = self.freed_by[first..].iter().take_while(move |&&(from, ..)| from == site);
-        places.map(|&(_, Reverse(count), at)| (at, count))
+        let first = self.sorted_free_sites.partition_point(|free_site| free_site.site < site);
+        let free_sites = self.sorted_free_sites[first..].iter().take_while(move |free_site| free_site.site == site);
+        free_sites.map(|free_site| (free_site.freed_at, free_site.count.0))
     }
 }
 
 impl History {
-    /// Both sites together.
+    /// Adds the history of another site.
     pub fn merge(&mut self, other: &History) {
         self.allocs += other.allocs;
         self.frees += other.frees;
         self.resized += other.resized;
         self.live_blocks += other.live_blocks;
         self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
-        // Their own maxima need not have been at the same time: an upper bound.
+        // The two maxima may have been at different times, so the sum is an upper bound.
         self.peak_blocks += other.peak_blocks;
         self.peak_bytes = self.peak_bytes.saturating_add(other.peak_bytes);
         self.largest = self.largest.max(other.largest);
@@ -341,6 +366,7 @@ impl History {
 }
 
 impl Row {
+    /// Completes the series up to a slice.
     fn fill(&mut self, until: usize, series: &mut Series) {
         let from = usize::from(self.filled).min(until);
         series.live_bytes[from..until].fill(self.live_bytes);
@@ -352,7 +378,7 @@ impl Row {
 }
 
 impl Survivors {
-    /// Both sites together.
+    /// Adds the survivors of another site.
     pub fn merge(&mut self, other: &Survivors) {
         if self.blocks == 0 {
             *self = other.clone();
@@ -365,60 +391,59 @@ impl Survivors {
         self.smallest = self.smallest.min(other.smallest);
         self.largest = self.largest.max(other.largest);
         self.resized += other.resized;
-        self.allocs_by_slice
-            .iter_mut()
-            .zip(other.allocs_by_slice)
-            .for_each(|(sum, allocs_by_slice)| *sum += allocs_by_slice);
-        other.threads.iter().for_each(|thread| keep(&mut self.threads, *thread));
-        other.examples.iter().for_each(|example| keep(&mut self.examples, *example));
+        self.allocs_by_slice.iter_mut().zip(other.allocs_by_slice).for_each(|(sum, allocs)| *sum += allocs);
+        other.threads.iter().for_each(|thread| keep_smallest(&mut self.threads, *thread));
+        other.examples.iter().for_each(|example| keep_smallest(&mut self.examples, *example));
     }
 
     fn add(&mut self, block: &Block, slice: usize) {
-        let birth = (block.tick, block.number);
+        let allocated = (block.tick, block.number);
         if self.blocks == 0 {
-            (self.first, self.last, self.smallest, self.inherited) = (birth, birth, block.size, block.inherited);
+            (self.first, self.last, self.smallest, self.inherited) =
+                (allocated, allocated, block.size, block.inherited);
         }
         self.blocks += 1;
         self.bytes = self.bytes.saturating_add(block.size);
-        self.first = self.first.min(birth);
-        self.last = self.last.max(birth);
+        self.first = self.first.min(allocated);
+        self.last = self.last.max(allocated);
         self.smallest = self.smallest.min(block.size);
         self.largest = self.largest.max(block.size);
         self.resized += u64::from(block.resizes > 0);
         self.allocs_by_slice[slice] += 1;
-        keep(&mut self.threads, block.thread);
-        keep(&mut self.examples, (block.number, block.address, block.size));
+        keep_smallest(&mut self.threads, block.thread);
+        let &Block { number, address, size, .. } = block;
+        keep_smallest(&mut self.examples, Example { number, address, size });
     }
 }
 
-/// Keeps the smallest few, in order, whatever order they come in.
-fn keep<T: Ord + Copy>(kept: &mut Vec<T>, new: T) {
-    if let Err(place) = kept.binary_search(&new)
-        && place < EXAMPLES
+/// Inserts a value into a sorted list of at most [`EXAMPLES`] values, which keeps the smallest.
+fn keep_smallest<T: Ord + Copy>(kept: &mut Vec<T>, new: T) {
+    if let Err(index) = kept.binary_search(&new)
+        && index < EXAMPLES
     {
         kept.truncate(EXAMPLES - 1);
-        kept.insert(place, new);
+        kept.insert(index, new);
     }
 }
 
 impl Model for Leaks {
     #[inline]
     fn alloc(&mut self, event: &Event, block: &Block) {
-        self.taken(event, block);
+        self.add(event, block);
     }
 
     #[inline]
     fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
         if let Some(old) = old {
-            self.given(event, old);
+            self.remove(event, old);
         }
-        self.taken(event, block);
+        self.add(event, block);
     }
 
     #[inline]
     fn free(&mut self, event: &Event, old: Option<&Block>) {
         if let Some(old) = old {
-            self.given(event, old);
+            self.remove(event, old);
         }
     }
 

@@ -1,27 +1,27 @@
-//! How long blocks live, from birth to death through any resizes: a histogram by powers of ten, in
-//! all and by site.
+//! Lifetimes of blocks from allocation to free, including reallocations: histograms by powers of
+//! ten, for all blocks and by site.
 
 use super::live_set::Block;
 use super::row;
 use crate::event::Event;
 use crate::replay::Model;
 
-/// Classes of a histogram: class n holds lifetimes below 10^n units that are in no class before;
-/// the last holds the rest.
+/// Number of classes of a histogram. Class n counts lifetimes below 10^n units that are not in an
+/// earlier class, and the last class all others.
 pub const CLASSES: usize = 16;
 
-/// Lifetimes of blocks that died, and how many live on.
+/// The lifetimes of freed blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// Deaths by class.
+    /// Number of freed blocks by class.
     pub classes: [u64; CLASSES],
-    /// Deaths.
+    /// Number of freed blocks.
     pub freed: u64,
     /// Sum of their lifetimes.
     pub sum: u64,
-    /// The longest.
+    /// Longest of their lifetimes.
     pub longest: u64,
-    /// The shortest, when there is any.
+    /// Shortest of their lifetimes, or 0 if there is none.
     pub shortest: u64,
 }
 
@@ -35,35 +35,35 @@ impl Histogram {
         self.sum = self.sum.saturating_add(lifetime);
     }
 
-    /// Mean lifetime.
+    /// Returns the mean lifetime.
     pub fn mean(&self) -> u64 {
         self.sum.checked_div(self.freed).unwrap_or(0)
     }
 }
 
-/// Measures lifetimes in a unit of so many ticks, or in events.
+/// The model that measures lifetimes.
 #[derive(Debug)]
 pub struct Lifetimes {
     nanos_per_tick: Option<f64>,
-    /// Of all blocks.
+    /// The lifetimes of all blocks.
     pub all: Histogram,
-    /// By the site that allocated them last.
+    /// The lifetimes by the site of the last allocation or reallocation.
     pub sites: Vec<Histogram>,
 }
 
 impl Lifetimes {
-    /// Lifetimes in nanoseconds when the rate of ticks is known, else in events.
+    /// Creates a model that measures nanoseconds, or events if the tick rate is 0.
     pub fn new(ticks_per_second: u64) -> Self {
         let nanos_per_tick = (ticks_per_second > 0).then(|| 1e9 / ticks_per_second as f64);
         Lifetimes { nanos_per_tick, all: Histogram::default(), sites: Vec::new() }
     }
 
-    /// `ns` or `events`.
+    /// Returns the name of the unit: `ns` or `events`.
     pub const fn unit(&self) -> &'static str {
         if self.nanos_per_tick.is_some() { "ns" } else { "events" }
     }
 
-    /// How long a block has lived at an event.
+    /// Returns the age of a block at an event, in the unit.
     pub fn age(&self, event: &Event, block: &Block) -> u64 {
         match self.nanos_per_tick {
             Some(nanos) => (event.tick.saturating_sub(block.tick) as f64 * nanos) as u64,
@@ -75,7 +75,7 @@ impl Lifetimes {
 impl Model for Lifetimes {
     #[inline]
     fn free(&mut self, event: &Event, old: Option<&Block>) {
-        // A death that was only inferred has no known moment.
+        // The time of an inferred free is unknown.
         if let Some(old) = old
             && !event.is_implied()
         {

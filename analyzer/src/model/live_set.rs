@@ -1,292 +1,305 @@
-//! The allocations that are alive, by allocation index.
+//! The set of live blocks, by allocation index.
 //!
-//! Indexes are given in order of birth, so blocks that are born together lie together: in pages of
-//! 64 places, which come and go with their blocks. A page that is no longer among the youngest
-//! keeps only room for what still lives in it, a quarter full at least, so that memory follows what
-//! lives whatever the indexes are: 60 to 230 bytes a block. What is more than memory is meant for
-//! lies in a temporary file.
+//! Indexes are assigned in order of allocation, so blocks that are allocated together are stored
+//! together, in pages of 64 blocks. A page is created with its first block and removed with its
+//! last. A page that is no longer among the youngest is shrunk to at most four times its live
+//! blocks. So memory depends on the number of live blocks only, not on their indexes: 60 to 230
+//! bytes per block. Pages beyond the memory limit are stored in a temporary file.
 
 mod frames;
 mod spill;
 
-use frames::{Frames, KINDS, blocks, kind_for};
+use frames::{Frames, KINDS, group_size, kind_for};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// Places of a page: one bit of a word each.
-const PLACES: usize = 64;
-/// The kind of a group that holds a whole page.
-const WHOLE: u8 = KINDS as u8 - 1;
-/// Pages that are young: 128 of 3 KiB stay in the processor's second-level cache.
-const YOUNG: usize = 128;
-/// Frames in memory, 3 KiB each; the others lie in a file: 192 MiB, 4 million blocks where they lie
-/// densely.
-const RESIDENT: usize = 64 << 10;
-/// Page numbers, from the first on, that are looked up in a table; those beyond in a map. 64 MiB, a
-/// thousand million allocations.
-const NEAR: usize = 16 << 20;
-/// The table may be so much longer than four times the pages that there ever were.
-const SLACK: u64 = 1 << 16;
+/// Number of blocks of a page: one for each bit of a `u64`.
+const BLOCKS_PER_PAGE: usize = 64;
+/// The kind of a group with all blocks of a page.
+const FULL_KIND: u8 = KINDS as u8 - 1;
+/// Number of pages that are young. 128 pages of 3 KiB fit into the CPU's second-level cache.
+const YOUNG_PAGES: usize = 128;
+/// Maximum number of frames in memory. At 3 KiB each these are 192 MiB, or 4 million blocks if all
+/// pages are full.
+const RESIDENT_FRAMES: usize = 64 << 10;
+/// Maximum length of the page table. Pages with higher numbers are in a hash map. The table has at
+/// most 64 MiB, for a thousand million allocations.
+const TABLE_LIMIT: usize = 16 << 20;
+/// Number of entries that the table may have in addition to four for each page ever created.
+const TABLE_SLACK: u64 = 1 << 16;
 
-/// A block that is alive.
+/// A live block of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Block {
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Bytes that it counts for.
+    /// Number of bytes that the block counts for. For a sampled block this is its weight.
     pub size: u64,
-    /// When it was born: tick.
+    /// Timestamp of its allocation, in ticks.
     pub tick: u64,
-    /// When it was born: events before.
+    /// Number of events before its allocation.
     pub number: u64,
-    /// Call site of its birth or latest resize.
+    /// Call site of its allocation or latest reallocation.
     pub site: u32,
-    /// Thread of that.
+    /// Thread of its allocation or latest reallocation.
     pub thread: u32,
-    /// Times it was resized.
+    /// Number of times the block was reallocated.
     pub resizes: u32,
-    /// The function called, a `tape::Entry` number.
+    /// The function that was called, as a `tape::Entry` number.
     pub entry: u8,
-    /// Got from the parent by fork: not one of this image's own.
+    /// Whether the block was inherited from the parent process by fork.
     pub inherited: bool,
 }
 
-/// A page with live blocks, or the newest.
+/// A page with live blocks, or the newest page.
 #[derive(Debug)]
 struct Page {
-    /// Its number: index / 64.
+    /// Page number: allocation index / 64.
     number: u64,
-    /// A bit for each place that holds a block.
-    held: u64,
-    /// A bit for each place that its group has room for, in their order.
-    room: u64,
-    /// Its group.
-    at: u32,
+    /// Bit set of the offsets with a live block.
+    occupied: u64,
+    /// Bit set of the offsets that have a block in the group, in ascending order.
+    reserved: u64,
+    /// Index of the first block of the page's group in [`Frames`].
+    group_start: u32,
+    /// Kind of the group.
     kind: u8,
-    /// With so many blocks, or fewer, it gets a smaller group, or goes; none: it is the newest.
-    few: Option<u8>,
+    /// Number of live blocks at which the page is shrunk or removed, or `None` for the newest page.
+    shrink_at: Option<u8>,
 }
 
 impl Page {
-    /// Where a place of it lies in memory.
+    /// Returns the index in [`Frames`] of the block at an offset of the page.
     #[inline]
-    const fn place(&self, place: usize) -> u32 {
+    const fn block_index(&self, offset: usize) -> u32 {
         match self.kind {
-            WHOLE => self.at + place as u32,
-            _ => self.at + (self.room & ((1 << place) - 1)).count_ones(),
+            FULL_KIND => self.group_start + offset as u32,
+            _ => self.group_start + (self.reserved & ((1 << offset) - 1)).count_ones(),
         }
     }
 }
 
-/// Live allocations.
+/// The set of live blocks.
 #[derive(Debug)]
 pub struct LiveSet {
     pages: Vec<Page>,
-    /// Places in `pages` that can be used again.
-    unused: Vec<u32>,
-    /// Number of the first page that there was; the table starts there.
-    base: Option<u64>,
-    /// Page number - base -> place in `pages`, plus one; 0: there is none.
-    near: Vec<u32>,
-    /// The same for pages that are not in the table.
-    far: FxHashMap<u64, u32>,
-    /// How many pages there ever were.
-    made: u64,
-    /// Numbers of the young pages, oldest first; the last is the newest.
+    /// Indexes of unused entries of `pages`.
+    free_entries: Vec<u32>,
+    /// Number of the first page that was created. The table starts there.
+    first_page: Option<u64>,
+    /// Indexes in `pages` plus one, by page number minus `first_page`. 0 if there is no page.
+    table: Vec<u32>,
+    /// Indexes in `pages` of the pages that are not in the table, by page number.
+    map: FxHashMap<u64, u32>,
+    /// Number of pages ever created.
+    pages_created: u64,
+    /// Numbers of the young pages, oldest first.
     young: VecDeque<u64>,
     frames: Frames,
 }
 
 impl Default for LiveSet {
     fn default() -> Self {
-        LiveSet::within(RESIDENT)
+        LiveSet::with_frame_limit(RESIDENT_FRAMES)
     }
 }
 
 impl LiveSet {
-    /// With so many frames of 64 blocks in memory at most.
-    pub fn within(budget: usize) -> Self {
+    /// Creates a set that keeps at most `max_frames` frames of 64 blocks in memory.
+    pub fn with_frame_limit(max_frames: usize) -> Self {
         LiveSet {
             pages: Vec::new(),
-            unused: Vec::new(),
-            base: None,
-            near: Vec::new(),
-            far: FxHashMap::default(),
-            made: 0,
+            free_entries: Vec::new(),
+            first_page: None,
+            table: Vec::new(),
+            map: FxHashMap::default(),
+            pages_created: 0,
             young: VecDeque::new(),
-            frames: Frames::within(budget),
+            frames: Frames::with_limit(max_frames),
         }
     }
 
+    /// Splits an allocation index into page number and offset.
     const fn split(index: u64) -> (u64, usize) {
-        (index / PLACES as u64, (index % PLACES as u64) as usize)
+        (index / BLOCKS_PER_PAGE as u64, (index % BLOCKS_PER_PAGE as u64) as usize)
     }
 
-    /// Where a page number stands in the table, if it can.
+    /// Returns the index of a page number in the table. It may be beyond the end.
     #[inline]
-    fn near(&self, number: u64) -> usize {
-        usize::try_from(number.wrapping_sub(self.base.unwrap_or(number))).unwrap_or(usize::MAX)
+    fn table_index(&self, number: u64) -> usize {
+        usize::try_from(number.wrapping_sub(self.first_page.unwrap_or(number))).unwrap_or(usize::MAX)
     }
 
+    /// Returns the index in `pages` of a page number.
     #[inline]
-    fn page(&self, number: u64) -> Option<u32> {
-        match self.near.get(self.near(number)) {
-            Some(&at) if at > 0 => Some(at - 1),
-            _ if self.far.is_empty() => None,
-            _ => self.far.get(&number).copied(),
+    fn page_index(&self, number: u64) -> Option<u32> {
+        match self.table.get(self.table_index(number)) {
+            Some(&page_index) if page_index > 0 => Some(page_index - 1),
+            _ if self.map.is_empty() => None,
+            _ => self.map.get(&number).copied(),
         }
     }
 
-    /// Adds an allocation; gives what lived under its index, which no good file has.
+    /// Adds a block. Returns the block that had this index, which happens with corrupt files only.
     #[inline]
     pub fn insert(&mut self, index: u64, block: Block) -> Option<Block> {
-        let (number, place) = Self::split(index);
-        let at = match self.page(number) {
-            Some(at) => at,
-            None => self.new_page(number),
+        let (number, offset) = Self::split(index);
+        let page_index = match self.page_index(number) {
+            Some(page_index) => page_index,
+            None => self.add_page(number),
         };
-        let bit = 1 << place;
-        if self.pages[at as usize].room & bit == 0 {
-            self.change_room(at, self.pages[at as usize].held | bit);
+        let bit = 1 << offset;
+        if self.pages[page_index as usize].reserved & bit == 0 {
+            self.change_group(page_index, self.pages[page_index as usize].occupied | bit);
         }
-        let page = &mut self.pages[at as usize];
-        let before = std::mem::replace(self.frames.block(page.place(place)), block);
-        let doubled = page.held & bit != 0;
-        page.held |= bit;
-        doubled.then_some(before)
+        let page = &mut self.pages[page_index as usize];
+        let previous = std::mem::replace(self.frames.block(page.block_index(offset)), block);
+        let was_occupied = page.occupied & bit != 0;
+        page.occupied |= bit;
+        was_occupied.then_some(previous)
     }
 
-    /// Takes an allocation out.
+    /// Removes a block and returns it.
     #[inline]
     pub fn remove(&mut self, index: u64) -> Option<Block> {
-        let (number, place) = Self::split(index);
-        let at = self.page(number)?;
-        let page = &mut self.pages[at as usize];
-        let bit = 1 << place;
-        if page.held & bit == 0 {
+        let (number, offset) = Self::split(index);
+        let page_index = self.page_index(number)?;
+        let page = &mut self.pages[page_index as usize];
+        let bit = 1 << offset;
+        if page.occupied & bit == 0 {
             return None;
         }
-        page.held &= !bit;
-        let block = *self.frames.block(page.place(place));
-        if page.few.is_some_and(|few| page.held.count_ones() <= u32::from(few)) {
-            self.settle(at);
+        page.occupied &= !bit;
+        let block = *self.frames.block(page.block_index(offset));
+        if page.shrink_at.is_some_and(|shrink_at| page.occupied.count_ones() <= u32::from(shrink_at)) {
+            self.shrink_or_remove(page_index);
         }
         Some(block)
     }
 
-    /// The allocation of an index.
+    /// Returns the block with an index.
     #[inline]
     pub fn get_mut(&mut self, index: u64) -> Option<&mut Block> {
-        let (number, place) = Self::split(index);
-        let page = &self.pages[self.page(number)? as usize];
-        (page.held & 1 << place != 0).then(|| self.frames.block(page.place(place)))
+        let (number, offset) = Self::split(index);
+        let page = &self.pages[self.page_index(number)? as usize];
+        (page.occupied & 1 << offset != 0).then(|| self.frames.block(page.block_index(offset)))
     }
 
-    /// The sites of allocations, where they are in memory; else 0. Step by step for all of them, so
-    /// that the processor waits for many places of its memory at the same time, and has the blocks
-    /// at hand afterwards.
+    /// Returns the sites of blocks, or 0 for those that are not in memory, and loads the blocks
+    /// into the CPU's cache. Each step is done for all blocks before the next, so that their cache
+    /// misses overlap.
     #[inline]
     pub fn prefetch<const N: usize>(&self, indexes: &[u64; N]) -> [u32; N] {
-        let pages = indexes.map(|index| self.page(index / PLACES as u64).unwrap_or(u32::MAX));
-        let places: [u32; N] = std::array::from_fn(|at| {
-            let (_, place) = Self::split(indexes[at]);
-            let page = self.pages.get(pages[at] as usize).filter(|page| page.held & 1 << place != 0);
-            page.map_or(u32::MAX, |page| page.place(place))
+        let pages = indexes.map(|index| self.page_index(index / BLOCKS_PER_PAGE as u64).unwrap_or(u32::MAX));
+        let block_indexes: [u32; N] = std::array::from_fn(|i| {
+            let (_, offset) = Self::split(indexes[i]);
+            let page = self.pages.get(pages[i] as usize).filter(|page| page.occupied & 1 << offset != 0);
+            page.map_or(u32::MAX, |page| page.block_index(offset))
         });
-        places.map(|place| {
-            // A block may lie in two lines of the processor's cache.
-            let block = self.frames.prefetch(place).map(|block| (block.site, block.address));
+        block_indexes.map(|index| {
+            // A block may span two cache lines.
+            let block = self.frames.prefetch(index).map(|block| (block.site, block.address));
             std::hint::black_box(block).map_or(0, |(site, _)| site)
         })
     }
 
-    /// Everything alive, in no order.
+    /// Returns all live blocks with their indexes, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Block)> + '_ {
-        self.pages.iter().filter(|page| page.held != 0).flat_map(|page| {
-            let mut blocks = [Block::default(); PLACES];
-            self.frames.read(page.at, page.room.count_ones() as usize, &mut blocks);
-            let places = (0..PLACES).filter(|place| page.held & 1 << place != 0);
-            places.map(move |place| {
-                let block = blocks[(page.place(place) - page.at) as usize];
-                (page.number * PLACES as u64 + place as u64, block)
+        self.pages.iter().filter(|page| page.occupied != 0).flat_map(|page| {
+            let mut blocks = [Block::default(); BLOCKS_PER_PAGE];
+            self.frames.read(page.group_start, page.reserved.count_ones() as usize, &mut blocks);
+            let offsets = (0..BLOCKS_PER_PAGE).filter(|offset| page.occupied & 1 << offset != 0);
+            offsets.map(move |offset| {
+                let block = blocks[(page.block_index(offset) - page.group_start) as usize];
+                (page.number * BLOCKS_PER_PAGE as u64 + offset as u64, block)
             })
         })
     }
 
-    /// Keeps only what `keep` says.
+    /// Removes the blocks for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(u64, &Block) -> bool) {
-        let mut blocks = [Block::default(); PLACES];
-        for page in self.pages.iter_mut().filter(|page| page.held != 0) {
-            self.frames.read(page.at, page.room.count_ones() as usize, &mut blocks);
-            let held = page.held;
-            for place in (0..PLACES).filter(|place| held & 1 << place != 0) {
-                let block = &blocks[(page.place(place) - page.at) as usize];
-                if !keep(page.number * PLACES as u64 + place as u64, block) {
-                    page.held &= !(1 << place);
+        let mut blocks = [Block::default(); BLOCKS_PER_PAGE];
+        for page in self.pages.iter_mut().filter(|page| page.occupied != 0) {
+            self.frames.read(page.group_start, page.reserved.count_ones() as usize, &mut blocks);
+            let occupied = page.occupied;
+            for offset in (0..BLOCKS_PER_PAGE).filter(|offset| occupied & 1 << offset != 0) {
+                let block = &blocks[(page.block_index(offset) - page.group_start) as usize];
+                if !keep(page.number * BLOCKS_PER_PAGE as u64 + offset as u64, block) {
+                    page.occupied &= !(1 << offset);
                 }
             }
         }
     }
 
-    /// A page that has become nearly empty gets a smaller group, or goes.
+    /// Moves a page to a smaller group, or removes it if it is empty.
     #[cold]
     #[inline(never)]
-    fn settle(&mut self, at: u32) {
-        let page = &self.pages[at as usize];
-        if page.held != 0 {
-            if page.kind > kind_for(page.held.count_ones()) {
-                self.change_room(at, page.held);
+    fn shrink_or_remove(&mut self, page_index: u32) {
+        let page = &self.pages[page_index as usize];
+        if page.occupied != 0 {
+            if page.kind > kind_for(page.occupied.count_ones()) {
+                self.change_group(page_index, page.occupied);
             }
             return;
         }
-        let (number, kind, group) = (page.number, page.kind, page.at);
-        self.frames.give(group, kind);
-        let near = self.near(number);
-        match self.near.get_mut(near) {
-            Some(known) if *known == at + 1 => *known = 0,
-            _ => drop(self.far.remove(&number)),
+        let (number, kind, group) = (page.number, page.kind, page.group_start);
+        self.frames.release(group, kind);
+        let table_index = self.table_index(number);
+        match self.table.get_mut(table_index) {
+            Some(entry) if *entry == page_index + 1 => *entry = 0,
+            _ => drop(self.map.remove(&number)),
         }
-        self.unused.push(at);
+        self.free_entries.push(page_index);
     }
 
-    /// Moves what a page holds to a group with room for these places.
+    /// Moves the blocks of a page to a group that has at least the offsets `reserved`.
     #[cold]
     #[inline(never)]
-    fn change_room(&mut self, at: u32, room: u64) {
-        let kind = kind_for(room.count_ones());
-        let group = self.frames.take(kind);
-        let page = &mut self.pages[at as usize];
-        let old =
-            std::mem::replace(page, Page { at: group, kind, room: if kind == WHOLE { !0 } else { room }, ..*page });
-        page.few = page.few.map(|_| few(kind));
-        for place in (0..PLACES).filter(|place| old.held & 1 << place != 0) {
-            let block = *self.frames.block(old.place(place));
-            *self.frames.block(page.place(place)) = block;
+    fn change_group(&mut self, page_index: u32, reserved: u64) {
+        let kind = kind_for(reserved.count_ones());
+        let group = self.frames.allocate(kind);
+        let page = &mut self.pages[page_index as usize];
+        let old = std::mem::replace(
+            page,
+            Page { group_start: group, kind, reserved: if kind == FULL_KIND { !0 } else { reserved }, ..*page },
+        );
+        page.shrink_at = page.shrink_at.map(|_| shrink_threshold(kind));
+        for offset in (0..BLOCKS_PER_PAGE).filter(|offset| old.occupied & 1 << offset != 0) {
+            let block = *self.frames.block(old.block_index(offset));
+            *self.frames.block(page.block_index(offset)) = block;
         }
-        self.frames.give(old.at, old.kind);
+        self.frames.release(old.group_start, old.kind);
     }
 
+    /// Creates a page. The oldest young page may be shrunk from now on.
     #[cold]
     #[inline(never)]
-    fn new_page(&mut self, number: u64) -> u32 {
-        if let Some(page) = self.young.back().and_then(|&newest| self.page(newest)) {
-            self.pages[page as usize].few = Some(0);
-            if self.pages[page as usize].held == 0 {
-                self.settle(page);
+    fn add_page(&mut self, number: u64) -> u32 {
+        if let Some(page) = self.young.back().and_then(|&newest| self.page_index(newest)) {
+            self.pages[page as usize].shrink_at = Some(0);
+            if self.pages[page as usize].occupied == 0 {
+                self.shrink_or_remove(page);
             }
         }
-        if self.young.len() >= YOUNG
-            && let Some(old) = self.young.pop_front().and_then(|oldest| self.page(oldest))
+        if self.young.len() >= YOUNG_PAGES
+            && let Some(old) = self.young.pop_front().and_then(|oldest| self.page_index(oldest))
         {
-            self.pages[old as usize].few = Some(few(self.pages[old as usize].kind));
-            self.settle(old);
+            self.pages[old as usize].shrink_at = Some(shrink_threshold(self.pages[old as usize].kind));
+            self.shrink_or_remove(old);
         }
-        let page = Page { number, held: 0, room: !0, at: self.frames.take(WHOLE), kind: WHOLE, few: None };
-        let at = match self.unused.pop() {
-            Some(at) => {
-                self.pages[at as usize] = page;
-                at
+        let page = Page {
+            number,
+            occupied: 0,
+            reserved: !0,
+            group_start: self.frames.allocate(FULL_KIND),
+            kind: FULL_KIND,
+            shrink_at: None,
+        };
+        let page_index = match self.free_entries.pop() {
+            Some(page_index) => {
+                self.pages[page_index as usize] = page;
+                page_index
             }
             None => {
                 self.pages.push(page);
@@ -294,24 +307,24 @@ impl LiveSet {
             }
         };
         self.young.push_back(number);
-        self.made += 1;
-        self.base.get_or_insert(number);
-        let near = self.near(number);
-        if near < NEAR && near as u64 <= self.made * 4 + SLACK {
-            if near >= self.near.len() {
-                self.near.resize(near + 1, 0);
+        self.pages_created += 1;
+        self.first_page.get_or_insert(number);
+        let table_index = self.table_index(number);
+        if table_index < TABLE_LIMIT && table_index as u64 <= self.pages_created * 4 + TABLE_SLACK {
+            if table_index >= self.table.len() {
+                self.table.resize(table_index + 1, 0);
             }
-            self.near[near] = at + 1;
+            self.table[table_index] = page_index + 1;
         } else {
-            self.far.insert(number, at);
+            self.map.insert(number, page_index);
         }
-        at
+        page_index
     }
 }
 
-/// With so many blocks a page's group of this kind is left.
-const fn few(kind: u8) -> u8 {
-    if kind == 0 { 0 } else { blocks(kind - 1) as u8 }
+/// Returns the number of blocks at which a page with a group of this kind moves to a smaller one.
+const fn shrink_threshold(kind: u8) -> u8 {
+    if kind == 0 { 0 } else { group_size(kind - 1) as u8 }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Who holds how much at the moment of the greatest live bytes, in constant time an event.
+//! The live blocks and bytes of each site at the peak of all live bytes, in constant time per
+//! event.
 //!
-//! The peak is found only afterwards, so each site remembers what it held at the latest peak
-//! lazily: the moment of a new peak only advances an epoch. Before a site changes for the first
-//! time in an epoch, what it holds is what it held at the peak that began the epoch. Sites that
-//! never change again hold it still.
+//! A new peak only increments an epoch number. Before a site changes for the first time in an
+//! epoch, its live bytes are copied: they are those at the peak that started the epoch. For sites
+//! that do not change after the last peak the current numbers are still those at the peak.
 
 use super::live_set::Block;
 use super::row;
@@ -11,12 +11,12 @@ use crate::event::{Event, Position, Span};
 use crate::replay::Model;
 use heaptape_formats::tape::Summary;
 
-/// Blocks and bytes.
+/// Numbers of live blocks and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Blocks.
+    /// Total number of blocks.
     pub blocks: u64,
-    /// Bytes.
+    /// Total number of bytes.
     pub bytes: u64,
 }
 
@@ -28,7 +28,7 @@ struct Site {
     own_peak: u64,
 }
 
-/// Finds the peak of a span and each site's share of it.
+/// The model that finds the peak of a span and the share of each site.
 #[derive(Debug)]
 pub struct Peak {
     sites: Vec<Site>,
@@ -41,27 +41,27 @@ pub struct Peak {
     inside: bool,
 }
 
-/// A site's part.
+/// The share of a site in the peak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Site number.
+    /// Number of the site.
     pub site: u32,
-    /// What it held at the peak.
+    /// Live blocks and bytes of the site at the peak of all sites.
     pub at_peak: Held,
-    /// The most bytes that it ever held in the span, whenever that was.
+    /// Maximum of the live bytes of the site in the span.
     pub own_peak: u64,
 }
 
 impl Peak {
-    /// The peak within a span; events before it are the history that it needs.
+    /// Creates a model for a span. It must receive the events before the span, too.
     pub fn within(span: Span) -> Self {
         let zero = Held::default();
         let at = Position { number: span.first, tick: span.first_tick };
         Peak { sites: Vec::new(), live: zero, peak: zero, peak_blocks: 0, at, epoch: 0, span, inside: false }
     }
 
-    /// Begins behind what a summary tells of. The number of the event that made the peak is not
-    /// known from it.
+    /// Starts with the numbers of a summary of all earlier events. The summary does not contain the
+    /// event number of the peak.
     pub fn begin(&mut self, summary: &Summary) {
         self.epoch += 1;
         for sums in &summary.sites {
@@ -80,24 +80,24 @@ impl Peak {
         }
     }
 
-    /// The end: in a span without events the peak is what was live all the time.
+    /// Completes the numbers at the end. In a span without events the peak is what is live.
     pub fn finish(&mut self) {
         if !self.inside {
             self.enter(self.at);
         }
     }
 
-    /// Live blocks and bytes at the peak, and when that was.
+    /// Returns the live blocks and bytes at the peak, and its position in the run.
     pub const fn peak(&self) -> (Held, Position) {
         (self.peak, self.at)
     }
 
-    /// The most blocks alive at any moment of the span.
+    /// Returns the maximum number of live blocks in the span.
     pub const fn peak_blocks(&self) -> u64 {
         self.peak_blocks
     }
 
-    /// Every site that held something at the peak or had one of its own.
+    /// Returns every site that had live blocks at the peak, or live bytes at any time in the span.
     pub fn shares(&self) -> impl Iterator<Item = Share> + '_ {
         self.sites.iter().zip(0u32..).filter_map(|(row, site)| {
             let at_peak = if row.epoch == self.epoch { row.at_peak } else { row.live };
@@ -105,7 +105,7 @@ impl Peak {
         })
     }
 
-    /// What a site held at the peak.
+    /// Returns the live blocks and bytes of a site at the peak.
     pub fn at_peak(&self, site: u32) -> Held {
         match self.sites.get(site as usize) {
             Some(row) if row.epoch == self.epoch => row.at_peak,
@@ -114,7 +114,7 @@ impl Peak {
         }
     }
 
-    /// Before the first event of the span: what is live then is the peak so far.
+    /// Starts the span: what is live now is the first peak.
     #[cold]
     fn enter(&mut self, at: Position) {
         self.inside = true;
@@ -144,7 +144,7 @@ impl Peak {
     }
 
     #[inline]
-    fn given(&mut self, old: &Block) {
+    fn remove(&mut self, old: &Block) {
         let give = |held: &mut Held| {
             held.blocks = held.blocks.saturating_sub(1);
             held.bytes = held.bytes.saturating_sub(old.size);
@@ -154,7 +154,7 @@ impl Peak {
     }
 
     #[inline]
-    fn taken(&mut self, event: &Event, block: &Block) {
+    fn add(&mut self, event: &Event, block: &Block) {
         let take = |held: &mut Held| {
             held.blocks += 1;
             held.bytes = held.bytes.saturating_add(block.size);
@@ -176,23 +176,23 @@ impl Model for Peak {
     #[inline]
     fn alloc(&mut self, event: &Event, block: &Block) {
         self.before(event.position());
-        self.taken(event, block);
+        self.add(event, block);
     }
 
     #[inline]
     fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
         self.before(event.position());
         if let Some(old) = old {
-            self.given(old);
+            self.remove(old);
         }
-        self.taken(event, block);
+        self.add(event, block);
     }
 
     #[inline]
     fn free(&mut self, event: &Event, old: Option<&Block>) {
         self.before(event.position());
         if let Some(old) = old {
-            self.given(old);
+            self.remove(old);
         }
     }
 

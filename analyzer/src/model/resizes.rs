@@ -1,53 +1,54 @@
-//! What resizes cost: how often blocks move, how much is copied, and how long the chains of resizes
-//! of one block get.
+//! The cost of reallocations: how often blocks move, how many bytes are copied, and how often the
+//! same block is reallocated.
 
 use super::live_set::{Block, LiveSet};
 use super::row;
 use crate::event::Event;
 use crate::replay::Model;
 
-/// Classes of chains: class n holds chains of 2^n resizes and more, up to the next class.
+/// Number of classes of reallocation chains. Class n counts blocks that were reallocated 2^n times
+/// or more, up to the next class.
 pub const CHAINS: usize = 24;
 
-/// Resizes of one site.
+/// The reallocations of one site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Resizes.
+    /// Total number of reallocations.
     pub resizes: u64,
-    /// Of these, to another address.
+    /// Number of reallocations that changed the address.
     pub moved: u64,
-    /// Bytes that those had to copy: the smaller of old and new size.
+    /// Number of bytes that these copied: the smaller of old and new size.
     pub copied: u64,
-    /// Resizes to more bytes.
+    /// Number of reallocations to a larger size.
     pub grown: u64,
-    /// Resizes to fewer.
+    /// Number of reallocations to a smaller size.
     pub shrunk: u64,
-    /// Most resizes of one block that was resized here last.
+    /// Maximum number of reallocations of a block that was last reallocated here.
     pub longest: u64,
-    /// Resizes whose old block is not known.
+    /// Number of reallocations of unknown blocks.
     pub unknown: u64,
 }
 
-/// Counts resizes.
+/// The model that counts reallocations.
 #[derive(Debug, Default)]
 pub struct Resizes {
-    /// By the site that resizes.
+    /// The rows by the site of the reallocation.
     pub rows: Vec<Row>,
-    /// Blocks by the length of their chain.
+    /// Number of blocks by the class of their chain.
     pub chains: [u64; CHAINS],
 }
 
 impl Resizes {
-    fn ended(&mut self, block: &Block) {
+    fn end_chain(&mut self, block: &Block) {
         if let Some(class) = block.resizes.checked_ilog2() {
             self.chains[(class as usize).min(CHAINS - 1)] += 1;
         }
     }
 
-    /// Counts the chains of what is alive at the end.
+    /// Counts the chains of the blocks that are live at the end.
     pub fn finish(&mut self, live: &LiveSet) {
         for (_, block) in live.iter() {
-            self.ended(&block);
+            self.end_chain(&block);
         }
     }
 }
@@ -71,7 +72,7 @@ impl Model for Resizes {
 
     fn free(&mut self, _: &Event, old: Option<&Block>) {
         if let Some(old) = old {
-            self.ended(old);
+            self.end_chain(old);
         }
     }
 }

@@ -1,37 +1,38 @@
-//! How large blocks are: a histogram by powers of two, the commonest exact sizes, and what the
-//! allocator's rounding wastes.
+//! Sizes of blocks: a histogram by powers of two, the most frequent exact sizes, and the bytes that
+//! the allocator wastes by rounding.
 
 use super::live_set::Block;
 use crate::event::Event;
 use crate::replay::Model;
 
-/// Exact sizes counted below this; above it by power of two alone.
+/// Limit of the sizes that are counted exactly. Larger ones are counted by power of two only.
 pub const EXACT: usize = 4096;
-/// Classes: class n holds sizes whose highest set bit is bit n - 1; class 0 holds size 0.
+/// Number of classes. Class n counts sizes whose highest set bit is bit n - 1, and class 0 counts
+/// size 0.
 pub const CLASSES: usize = 65;
 
-/// One class, or one exact size.
+/// The numbers of one class or one exact size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Allocations and resizes of such a size.
+    /// Number of allocations and reallocations.
     pub allocs: u64,
-    /// Their bytes.
+    /// Number of allocated bytes.
     pub bytes: u64,
-    /// Of these, alive at the end.
+    /// Number of these blocks that are live at the end.
     pub live_blocks: u64,
-    /// Their bytes.
+    /// Number of live bytes at the end.
     pub live_bytes: u64,
-    /// Bytes that glibc's malloc adds to them by rounding (its chunks are multiples of 16, of 24
-    /// usable bytes at least).
+    /// Number of bytes that glibc's malloc adds by rounding. Its chunks are multiples of 16 bytes
+    /// with at least 24 usable bytes.
     pub waste: u64,
 }
 
-/// Counts sizes.
+/// The model that counts sizes.
 #[derive(Debug)]
 pub struct Sizes {
-    /// By power of two.
+    /// The rows by power of two.
     pub classes: Vec<Row>,
-    /// By exact size, up to [`EXACT`].
+    /// The rows by exact size, up to [`EXACT`].
     pub exact: Vec<Row>,
 }
 
@@ -41,12 +42,12 @@ impl Default for Sizes {
     }
 }
 
-/// Class of a size.
+/// Returns the class of a size.
 pub const fn class(size: u64) -> usize {
     (64 - size.leading_zeros()) as usize
 }
 
-/// Smallest and largest size of a class.
+/// Returns the smallest and the largest size of a class.
 pub const fn bounds(class: usize) -> (u64, u64) {
     match class {
         0 => (0, 0),
@@ -55,7 +56,7 @@ pub const fn bounds(class: usize) -> (u64, u64) {
     }
 }
 
-/// Usable bytes of a glibc chunk for a request.
+/// Returns the number of usable bytes of glibc's chunk for a requested size.
 pub const fn usable(size: u64) -> u64 {
     if size <= 24 { 24 } else { (size.saturating_add(8 + 15) & !15) - 8 }
 }
@@ -70,7 +71,7 @@ impl Sizes {
     }
 
     #[inline]
-    fn taken(&mut self, size: u64) {
+    fn add(&mut self, size: u64) {
         let waste = usable(size).saturating_sub(size);
         self.each(size, |row| {
             row.allocs += 1;
@@ -82,7 +83,7 @@ impl Sizes {
     }
 
     #[inline]
-    fn given(&mut self, old: Option<&Block>) {
+    fn remove(&mut self, old: Option<&Block>) {
         let Some(old) = old else { return };
         self.each(old.size, |row| {
             row.live_blocks = row.live_blocks.saturating_sub(1);
@@ -94,17 +95,17 @@ impl Sizes {
 impl Model for Sizes {
     #[inline]
     fn alloc(&mut self, _: &Event, block: &Block) {
-        self.taken(block.size);
+        self.add(block.size);
     }
 
     #[inline]
     fn resize(&mut self, _: &Event, old: Option<&Block>, block: &Block) {
-        self.given(old);
-        self.taken(block.size);
+        self.remove(old);
+        self.add(block.size);
     }
 
     #[inline]
     fn free(&mut self, _: &Event, old: Option<&Block>) {
-        self.given(old);
+        self.remove(old);
     }
 }

@@ -1,10 +1,10 @@
-//! What each site did in each slice of the run, so that a reader can add up any range of slices
-//! without the events, and how the live bytes went meanwhile.
+//! Sums of each site in each slice of the run, and the live bytes over the run. A reader can add up
+//! any range of slices without the events.
 //!
-//! Sparse: a cell is a site in a slot (a power of two of slices) in which it did something. When
-//! there are too many cells, slots become twice as wide, again and again: memory is bounded by the
-//! sites, whatever the number of events. Sites that did one thing have a cell however wide slots
-//! are, so widening stops early unless there are very many.
+//! The table is sparse: it has a cell for a site in a slot (a power of two of slices) if the site
+//! has events in it. If there are too many cells, slots become twice as wide. So memory is bounded
+//! by the number of sites, not by that of events. A site with a single event has a cell regardless
+//! of the width, so widening stops early unless there are very many cells.
 
 use super::live_set::{Block, LiveSet};
 use super::row;
@@ -12,29 +12,31 @@ use super::temporary::Temporary;
 use crate::event::{Event, Kind};
 use crate::replay::Model;
 
-/// Sums of a site in a slot, or in all.
+/// Sums of a site in one slot, or in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Allocations and resizes.
+    /// Number of allocations and reallocations.
     pub allocs: u64,
-    /// Their bytes.
+    /// Number of allocated bytes.
     pub bytes: u64,
-    /// Blocks of the site that were freed or resized away, whenever they were born.
+    /// Number of blocks of the site that were freed or reallocated in the slot. They may have been
+    /// allocated before it.
     pub frees: u64,
-    /// Their bytes.
+    /// Number of bytes of these blocks.
     pub freed_bytes: u64,
-    /// Of these, temporary ones: with no event of the same thread between.
+    /// Number of these blocks that were temporary: allocated and freed without another event of
+    /// the thread between.
     pub temporary: u64,
-    /// Their bytes.
+    /// Number of bytes of temporary blocks.
     pub temporary_bytes: u64,
-    /// Blocks that were born in the slot and are alive at the end of the run.
+    /// Number of blocks that were allocated in the slot and are live at the end of the run.
     pub left: u64,
-    /// Their bytes.
+    /// Number of bytes of these blocks.
     pub left_bytes: u64,
 }
 
 impl Sums {
-    /// Both together.
+    /// Adds the sums of another cell.
     pub fn add(&mut self, other: &Sums) {
         self.allocs += other.allocs;
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -47,24 +49,24 @@ impl Sums {
     }
 }
 
-/// A site in a slot.
+/// The sums of a site in a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
-    /// The site; whoever keeps cells of several images may number them otherwise.
+    /// Number of the site. In a table of several processes sites may be renumbered.
     pub site: u32,
-    /// The slot.
+    /// Number of the slot.
     pub slot: u32,
-    /// What it did.
+    /// The sums of the site in the slot.
     pub sums: Sums,
 }
 
-/// Makes slots twice as wide.
+/// Makes all slots twice as wide.
 pub fn widen(cells: &mut Vec<Cell>) {
     cells.iter_mut().for_each(|cell| cell.slot /= 2);
     merge(cells);
 }
 
-/// Puts cells in order of site and slot, each pair once.
+/// Sorts cells by site and slot, and merges those with the same site and slot.
 pub fn merge(cells: &mut Vec<Cell>) {
     cells.sort_unstable_by_key(|cell| (cell.site, cell.slot));
     cells.dedup_by(|next, kept| {
@@ -76,28 +78,28 @@ pub fn merge(cells: &mut Vec<Cell>) {
     });
 }
 
-/// Fewer slots than this say little of a run.
+/// Number of slots below which widening stops, because fewer would show little of a run.
 pub const FEW_SLOTS: usize = 64;
-/// So many times too many cells are borne before there are fewer slots than that.
-const VERY_MANY: usize = 4;
+/// Factor by which the limit of cells may be exceeded before there are fewer slots than that.
+const EXCESS_FACTOR: usize = 4;
 
-/// Where the events of an image lie on an axis that images share.
+/// The position of a process on an axis that several processes share.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
-    /// Whether it is made of ticks; else of events.
+    /// Whether the unit of the process is a tick. Otherwise it is an event.
     pub by_tick: bool,
-    /// Tick (or event) at which the image starts.
+    /// Tick or event number at which the process starts.
     pub start: u64,
-    /// Slice in which it starts.
+    /// Slice in which the process starts.
     pub offset: f64,
-    /// Slices a tick (or event).
+    /// Number of slices per tick or event.
     pub scale: f64,
-    /// Slices of the axis.
+    /// Number of slices of the axis.
     pub slices: usize,
 }
 
 impl Axis {
-    /// The slice of a tick (or event).
+    /// Returns the slice of a tick or event number.
     #[inline]
     pub fn slice(&self, at: u64) -> usize {
         let at = at.saturating_sub(self.start) as f64 * self.scale + self.offset;
@@ -105,98 +107,105 @@ impl Axis {
     }
 }
 
-/// The image as a whole in a slice.
+/// The sums of all sites in a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Point {
-    /// Live bytes at its end.
+    /// Number of live bytes at its end.
     pub live_bytes: u64,
-    /// The most live bytes in it.
+    /// Peak of the live bytes in it.
     pub peak_bytes: u64,
-    /// Live blocks at its end.
+    /// Number of live blocks at its end.
     pub live_blocks: u64,
-    /// Allocations and resizes in it.
+    /// Number of allocations and reallocations in it.
     pub allocs: u64,
 }
 
-/// A site in the slot that is being filled.
+/// The sums of a site in the current slot.
 #[derive(Clone, Copy, Debug, Default)]
-struct Open {
+struct OpenCell {
     sums: Sums,
-    is_touched: bool,
-    /// Temporary blocks and bytes up to the start of the slot.
+    /// Whether the site has events in the slot.
+    is_used: bool,
+    /// Temporary blocks and bytes before the slot.
     temporary: (u64, u64),
 }
 
-/// Fills cells.
+/// The model that computes the cells.
 #[derive(Debug)]
 pub struct Slices {
     axis: Axis,
+    /// Maximum number of cells. It is exceeded if there are very many sites.
     limit: usize,
-    /// Cells that are borne before they are put in order.
-    patience: usize,
-    /// Slices of a slot, as a power of two.
+    /// Number of cells at which they are merged.
+    merge_at: usize,
+    /// Binary logarithm of the number of slices of a slot.
     pub shift: u32,
-    /// The cells, in order once [`Slices::finish`] was called.
+    /// The cells. They are sorted after [`Slices::finish`].
     pub cells: Vec<Cell>,
-    /// The image as a whole, by slice.
+    /// The sums of all sites by slice.
     pub line: Vec<Point>,
-    at: usize,
+    /// Number of the current slice.
+    slice: usize,
+    /// Live blocks and bytes.
     live: (u64, u64),
-    open: Vec<Open>,
-    touched: Vec<u32>,
+    /// The cells of the current slot, by site.
+    open: Vec<OpenCell>,
+    /// The sites with events in the current slot.
+    used: Vec<u32>,
     temporary: Temporary,
 }
 
 impl Slices {
-    /// About so many cells at most.
+    /// Creates a model with slots of 2^`shift` slices and about `limit` cells.
     pub fn new(axis: Axis, shift: u32, limit: usize) -> Self {
         Slices {
             axis,
             limit,
-            patience: 2 * limit,
+            merge_at: 2 * limit,
             shift,
             cells: Vec::new(),
             line: vec![Point::default(); axis.slices.max(1)],
-            at: 0,
+            slice: 0,
             live: (0, 0),
             open: Vec::new(),
-            touched: Vec::new(),
+            used: Vec::new(),
             temporary: Temporary::within(0),
         }
     }
 
-    /// The end: what is alive is counted where it was born, and everything is put in order.
+    /// Completes the cells at the end of the run. Live blocks are counted in the slot of their
+    /// allocation.
     pub fn finish(&mut self, live: &LiveSet) {
         self.advance(self.line.len() - 1);
         self.flush();
-        // The latest slice with allocations of each site; blocks of a site lie together in time
-        // more often than not.
-        let mut births: Vec<(usize, Sums)> = Vec::new();
+        // By site: the slice of the last block, and the sums of its slot so far. Most often the
+        // next block of a site belongs to the same slot.
+        let mut survivors: Vec<(usize, Sums)> = Vec::new();
         for (_, block) in live.iter().filter(|(_, block)| !block.inherited) {
             let slice = self.axis.slice(if self.axis.by_tick { block.tick } else { block.number });
-            let (at, sums) = row(&mut births, block.site);
-            if *at >> self.shift != slice >> self.shift && sums.left > 0 {
-                let cell = Cell { site: block.site, slot: (*at >> self.shift) as u32, sums: std::mem::take(sums) };
+            let (last, sums) = row(&mut survivors, block.site);
+            if *last >> self.shift != slice >> self.shift && sums.left > 0 {
+                let cell = Cell { site: block.site, slot: (*last >> self.shift) as u32, sums: std::mem::take(sums) };
                 self.cells.push(cell);
                 self.bound();
             }
-            let (at, sums) = row(&mut births, block.site);
-            *at = slice;
+            let (last, sums) = row(&mut survivors, block.site);
+            *last = slice;
             sums.left += 1;
             sums.left_bytes = sums.left_bytes.saturating_add(block.size);
         }
-        for ((at, sums), site) in births.into_iter().zip(0u32..).filter(|((_, sums), _)| sums.left > 0) {
-            self.cells.push(Cell { site, slot: (at >> self.shift) as u32, sums });
+        for ((last, sums), site) in survivors.into_iter().zip(0u32..).filter(|((_, sums), _)| sums.left > 0) {
+            self.cells.push(Cell { site, slot: (last >> self.shift) as u32, sums });
         }
         self.open = Vec::new();
         merge(&mut self.cells);
         while self.cells.len() > self.limit && self.widen() {}
     }
 
-    /// Half as many slots; false when there are few, and not very many cells.
+    /// Doubles the width of slots. Returns false if there are few slots and not very many cells.
     fn widen(&mut self) -> bool {
         let slots = self.axis.slices >> self.shift;
-        if slots <= 1 || slots <= FEW_SLOTS && self.cells.len() <= VERY_MANY * self.limit {
+        if slots <= 1 || slots <= FEW_SLOTS && self.cells.len() <= EXCESS_FACTOR * self.limit {
             return false;
         }
         self.shift += 1;
@@ -204,32 +213,35 @@ impl Slices {
         true
     }
 
+    /// Merges and widens cells if there are too many.
     fn bound(&mut self) {
-        // Putting in order costs more than keeping: so it happens when cells may have doubled since
-        // the last time.
-        if self.cells.len() > self.patience {
+        // Merging is expensive, so it is done only when the number of cells has doubled since the
+        // last time.
+        if self.cells.len() > self.merge_at {
             merge(&mut self.cells);
             while self.cells.len() > self.limit && self.widen() {}
-            self.patience = 2 * self.cells.len().max(self.limit);
+            self.merge_at = 2 * self.cells.len().max(self.limit);
         }
     }
 
+    /// Continues the line up to a slice.
     #[cold]
     fn advance(&mut self, to: usize) {
         let (live_blocks, live_bytes) = self.live;
-        if to >> self.shift != self.at >> self.shift {
+        if to >> self.shift != self.slice >> self.shift {
             self.flush();
         }
-        self.line[self.at + 1..=to].fill(Point { live_bytes, peak_bytes: live_bytes, live_blocks, allocs: 0 });
-        self.at = to;
+        self.line[self.slice + 1..=to].fill(Point { live_bytes, peak_bytes: live_bytes, live_blocks, allocs: 0 });
+        self.slice = to;
     }
 
+    /// Moves the cells of the current slot to the table.
     fn flush(&mut self) {
-        let slot = (self.at >> self.shift) as u32;
-        for site in self.touched.drain(..) {
+        let slot = (self.slice >> self.shift) as u32;
+        for site in self.used.drain(..) {
             let open = &mut self.open[site as usize];
             let mut sums = std::mem::take(&mut open.sums);
-            open.is_touched = false;
+            open.is_used = false;
             if let Some(row) = self.temporary.rows.get(site as usize) {
                 let before = std::mem::replace(&mut open.temporary, (row.blocks, row.bytes));
                 (sums.temporary, sums.temporary_bytes) = (row.blocks - before.0, row.bytes.saturating_sub(before.1));
@@ -242,9 +254,9 @@ impl Slices {
     #[inline]
     fn open(&mut self, site: u32) -> &mut Sums {
         let open = row(&mut self.open, site);
-        if !open.is_touched {
-            open.is_touched = true;
-            self.touched.push(site);
+        if !open.is_used {
+            open.is_used = true;
+            self.used.push(site);
         }
         &mut open.sums
     }
@@ -252,7 +264,7 @@ impl Slices {
     #[inline]
     fn change(&mut self, event: &Event, old: Option<&Block>, new: Option<&Block>) {
         let slice = self.axis.slice(if self.axis.by_tick { event.tick } else { event.number });
-        if slice > self.at {
+        if slice > self.slice {
             self.advance(slice);
         }
         let (mut blocks, mut bytes) = self.live;
@@ -269,7 +281,7 @@ impl Slices {
             sums.bytes = sums.bytes.saturating_add(new.size);
         }
         self.live = (blocks, bytes);
-        let point = &mut self.line[self.at];
+        let point = &mut self.line[self.slice];
         (point.live_blocks, point.live_bytes) = (blocks, bytes);
         point.peak_bytes = point.peak_bytes.max(bytes);
         point.allocs += u64::from(event.kind != Kind::Free);

@@ -1,53 +1,54 @@
-//! Evidence from sums that were looked at again and again: what lived of a site at some moments of
-//! the run. How long blocks live is not known.
+//! Evidence for the leak report from snapshots: the live blocks and bytes of sites at regular
+//! points in time, for processes that were recorded without events. Lifetimes are not known.
 
 use super::leaks::{Axis, History, SLICES, Survivors};
 use super::verdict::Run;
 use heaptape_formats::tape::{self, SiteHistory, SiteSums, Totals};
 
-/// No process holds so much: what a file says beyond that is as good as this, and sums of it fit.
-const MOST: u64 = 1 << 56;
-/// A shorter course says nothing, in seconds: a program's start grows too.
-const SHORT: f64 = 8.0;
+/// Limit of values from a file. No process has this many bytes, and sums of it do not overflow.
+const MAX_VALUE: u64 = 1 << 56;
+/// Minimum length of a run in seconds. Every program grows at its start.
+const MIN_SECONDS: f64 = 8.0;
 
-/// The run that a course tells of: up to `end`, at `rate` ticks a second. `None` when it tells
-/// nothing.
-pub fn run_of(course: &tape::History, totals: &Totals, end: u64, rate: u64, hidden: u64) -> Option<Run> {
-    let [first, second, ..] = course.ticks[..] else { return None };
-    // The moments are as far from each other as the first is from the start.
+/// Returns the properties of a run with snapshots, up to `end`, at `rate` ticks per second. Returns
+/// `None` if there are too few snapshots.
+pub fn run_of(snapshots: &tape::History, totals: &Totals, end: u64, rate: u64, hidden: u64) -> Option<Run> {
+    let [first, second, ..] = snapshots.ticks[..] else { return None };
+    // The first snapshot is one interval after the start.
     let start = first.saturating_sub(second.saturating_sub(first));
     let seconds = end.checked_sub(start)? as f64 / rate.max(1) as f64;
-    let is_told = seconds >= SHORT && course.ticks.is_sorted() && course.ticks.len() >= SLICES / 2;
+    let is_enough = seconds >= MIN_SECONDS && snapshots.ticks.is_sorted() && snapshots.ticks.len() >= SLICES / 2;
     let axis = Axis { by_tick: true, start, end };
     let allocs = totals.allocs.saturating_add(totals.resizes);
     let (peak_bytes, hidden_until) = (totals.peak_bytes, u64::MAX);
-    is_told.then_some(Run { axis, end, seconds, active_seconds: seconds, allocs, peak_bytes, hidden, hidden_until })
+    is_enough.then_some(Run { axis, end, seconds, active_seconds: seconds, allocs, peak_bytes, hidden, hidden_until })
 }
 
-/// A value at `tick`, on the line between the moments around it: nothing at the start, `now` at the
-/// end.
+/// Returns a value at `tick` by linear interpolation between the snapshots around it. The value is
+/// 0 at the start and `now` at the end.
 fn between(ticks: &[u64], values: &[u64], tick: u64, start: u64, (end, now): (u64, u64)) -> u64 {
-    let next = ticks.partition_point(|&moment| moment <= tick);
-    let point = |place: usize| match (ticks.get(place), values.get(place)) {
-        (Some(&moment), Some(&value)) => (moment, value),
+    let next = ticks.partition_point(|&snapshot| snapshot <= tick);
+    let point = |index: usize| match (ticks.get(index), values.get(index)) {
+        (Some(&snapshot), Some(&value)) => (snapshot, value),
         _ => (end, now),
     };
     let (from, before) = next.checked_sub(1).map_or((start, 0), point);
     let (to, after) = point(next);
     let share = tick.saturating_sub(from) as f64 / to.saturating_sub(from).max(1) as f64;
-    ((before as f64 + (after as f64 - before as f64) * share.min(1.0)) as u64).min(MOST)
+    ((before as f64 + (after as f64 - before as f64) * share.min(1.0)) as u64).min(MAX_VALUE)
 }
 
-/// A site over that run, as far as moments tell: between two of them it went straight on; a block
-/// is born where more live than before.
-pub fn evidence_of(run: &Run, course: &tape::History, site: &SiteHistory, now: &SiteSums) -> (History, Survivors) {
-    let (allocs, frees) = (now.allocs.min(MOST), now.frees.min(MOST));
-    let (live_blocks, live_bytes) = (allocs.saturating_sub(frees), now.bytes.saturating_sub(now.freed_bytes).min(MOST));
+/// Returns the evidence of a site from its snapshots. Between snapshots, values are interpolated.
+/// Where their number rises, blocks are allocated.
+pub fn evidence_of(run: &Run, snapshots: &tape::History, site: &SiteHistory, now: &SiteSums) -> (History, Survivors) {
+    let (allocs, frees) = (now.allocs.min(MAX_VALUE), now.frees.min(MAX_VALUE));
+    let (live_blocks, live_bytes) =
+        (allocs.saturating_sub(frees), now.bytes.saturating_sub(now.freed_bytes).min(MAX_VALUE));
     let width = run.axis.end.saturating_sub(run.axis.start) / SLICES as u64;
     let end_of = |slice: usize| run.axis.start + width * (slice as u64 + 1);
     let at = |slice: usize| {
         let value = |values: &[u64], now: u64| {
-            between(&course.ticks, values, end_of(slice), run.axis.start, (run.axis.end, now))
+            between(&snapshots.ticks, values, end_of(slice), run.axis.start, (run.axis.end, now))
         };
         match slice + 1 {
             SLICES => (live_blocks, live_bytes),
@@ -56,7 +57,8 @@ pub fn evidence_of(run: &Run, course: &tape::History, site: &SiteHistory, now: &
     };
     let held: [(u64, u64); SLICES] = std::array::from_fn(at);
     let mut survivors = Survivors { blocks: live_blocks, bytes: live_bytes, ..Survivors::default() };
-    // From the end on: a block that lives was born when there were first so many.
+    // From the last slice to the first: the oldest n survivors were allocated when n blocks became
+    // live for the last time.
     let mut least = live_blocks;
     for slice in (0..SLICES).rev() {
         let before = if slice == 0 { 0 } else { held[slice - 1].0.min(least) };
@@ -64,10 +66,9 @@ pub fn evidence_of(run: &Run, course: &tape::History, site: &SiteHistory, now: &
         least = before;
     }
     let start_of = |slice: usize| run.axis.start + width * slice as u64;
-    let born = |slice: Option<usize>, of: &dyn Fn(usize) -> u64| slice.map_or((0, 0), |slice| (of(slice), 0));
-    survivors.first =
-        born(survivors.allocs_by_slice.iter().position(|&allocs_by_slice| allocs_by_slice > 0), &start_of);
-    survivors.last = born(survivors.allocs_by_slice.iter().rposition(|&allocs_by_slice| allocs_by_slice > 0), &end_of);
+    let at_slice = |slice: Option<usize>, of: &dyn Fn(usize) -> u64| slice.map_or((0, 0), |slice| (of(slice), 0));
+    survivors.first = at_slice(survivors.allocs_by_slice.iter().position(|&allocs| allocs > 0), &start_of);
+    survivors.last = at_slice(survivors.allocs_by_slice.iter().rposition(|&allocs| allocs > 0), &end_of);
     let series = held.map(|(_, bytes)| bytes);
     let history = History {
         allocs,
@@ -93,23 +94,23 @@ mod tests {
     /// Judges a site with the given numbers of live blocks of 100 bytes after each of 100 seconds,
     /// of freed blocks, and of lost events.
     fn verdict(held: impl Fn(u64) -> u64, frees: u64, lost: u64) -> Verdict {
-        let moments = (8..=96).step_by(8);
-        let blocks: Vec<u64> = moments.clone().map(&held).collect();
+        let ticks = (8..=96).step_by(8);
+        let blocks: Vec<u64> = ticks.clone().map(&held).collect();
         let bytes = blocks.iter().map(|blocks| blocks * 100).collect();
-        let course = tape::History { ticks: moments.collect(), sites: vec![SiteHistory { site: 1, blocks, bytes }] };
+        let snapshots = tape::History { ticks: ticks.collect(), sites: vec![SiteHistory { site: 1, blocks, bytes }] };
         let live = held(100);
         let allocs = live + frees;
         let now =
             SiteSums { site: 1, allocs, frees, bytes: allocs * 100, freed_bytes: frees * 100, ..SiteSums::default() };
         let totals = Totals { allocs, peak_bytes: live * 100, ..Totals::default() };
-        let run = run_of(&course, &totals, 100, 1, lost).unwrap_or_else(|| panic!("the course is long enough"));
-        let (history, survivors) = evidence_of(&run, &course, &course.sites[0], &now);
+        let run = run_of(&snapshots, &totals, 100, 1, lost).unwrap_or_else(|| panic!("the run is long enough"));
+        let (history, survivors) = evidence_of(&run, &snapshots, &snapshots.sites[0], &now);
         assert_eq!(survivors.allocs_by_slice.iter().sum::<u64>(), live);
         judge_snapshots(&run, &history, &survivors)
     }
 
     #[test]
-    fn what_grows_all_the_time_is_told_and_nothing_else() {
+    fn only_steady_growth_is_reported() {
         assert_eq!(verdict(|second| 10 * second, 0, 0), Verdict::Growing);
         assert_eq!(verdict(|second| 10 * second, 300, 0), Verdict::Growing);
         assert_eq!(verdict(|second| 10 * second, 100_000, 0), Verdict::Growing);
@@ -125,16 +126,16 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_file_says_is_judged() {
+    fn any_values_of_a_file_are_accepted() {
         for value in [0, 1, 1 << 60, u64::MAX] {
             for ticks in [vec![value; 9], (0..9).map(|at| u64::MAX - 9 + at).collect(), (0..9).collect()] {
                 let site = SiteHistory { site: 1, blocks: vec![value, 5, value], bytes: vec![value; 20] };
-                let course = tape::History { ticks, sites: vec![site] };
+                let snapshots = tape::History { ticks, sites: vec![site] };
                 let now = SiteSums { site: 1, allocs: u64::MAX, bytes: value, frees: value, ..SiteSums::default() };
                 let totals = Totals { allocs: u64::MAX, resizes: value, ..Totals::default() };
                 for (end, lost) in [(u64::MAX, 0), (u64::MAX, u64::MAX), (7, 3), (value, value)] {
-                    if let Some(run) = run_of(&course, &totals, end, value & 1, lost) {
-                        let (history, survivors) = evidence_of(&run, &course, &course.sites[0], &now);
+                    if let Some(run) = run_of(&snapshots, &totals, end, value & 1, lost) {
+                        let (history, survivors) = evidence_of(&run, &snapshots, &snapshots.sites[0], &now);
                         judge_snapshots(&run, &history, &survivors);
                     }
                 }
@@ -146,7 +147,7 @@ mod tests {
     fn lost_events_never_make_growth() {
         assert_eq!(verdict(|second| 10 * second, 0, 100), Verdict::Growing);
         assert_eq!(verdict(|second| 10 * second, 0, 1000), Verdict::Uncertain);
-        // One free in a hundred is lost: so many seem to stay.
+        // One free in a hundred is lost, so as many blocks seem to be live.
         assert_eq!(verdict(|second| 40 + second, 10_000, 100), Verdict::Uncertain);
     }
 }

@@ -1,5 +1,5 @@
-//! Temporary allocations: freed with nothing between, or with at most a given number of events of
-//! the same thread. Such blocks could live on the stack, or be reused.
+//! Temporary blocks: freed by the thread that allocated them, with at most a given number of its
+//! events between. Such blocks could be on the stack, or be reused.
 
 use super::live_set::Block;
 use super::row;
@@ -7,40 +7,44 @@ use crate::event::Event;
 use crate::replay::Model;
 use rustc_hash::FxHashMap;
 
-/// The most events between that can be asked for: each free looks so far back.
+/// Maximum number of events between allocation and free that can be chosen. Each free searches this
+/// number of events.
 pub const MAX_EVENTS_BETWEEN: usize = 255;
 
-/// What a site allocated, and how much of it was temporary.
+/// The numbers of one site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Allocations and resizes here.
+    /// Number of allocations and reallocations.
     pub allocs: u64,
-    /// Temporary ones: freed, or resized away.
+    /// Number of temporary blocks, which were freed or reallocated.
     pub blocks: u64,
-    /// Their bytes.
+    /// Number of bytes of the temporary blocks.
     pub bytes: u64,
-    /// Of these, those that a resize ended.
+    /// Number of temporary blocks that were reallocated.
     pub resized: u64,
 }
 
-/// The latest events of a thread: the indexes that they allocated, 0 for others.
+/// A ring of the latest events of a thread.
 #[derive(Debug, Default)]
 struct Recent {
+    /// Indexes of the allocations, and 0 for other events.
     indexes: Vec<u64>,
+    /// Position of the next event in the ring.
     next: usize,
 }
 
-/// Counts temporary allocations.
+/// The model that counts temporary blocks.
 #[derive(Debug)]
 pub struct Temporary {
     remembered: usize,
-    /// By the site that allocated them.
+    /// The rows by the site of the allocation.
     pub rows: Vec<Row>,
     threads: FxHashMap<u32, Recent>,
 }
 
 impl Temporary {
-    /// Freed with at most `between` events of the same thread between (at most [`MOST_BETWEEN`]).
+    /// Creates a model for blocks with at most `between` events of the same thread between
+    /// allocation and free. The maximum is [`MAX_EVENTS_BETWEEN`].
     pub fn within(between: usize) -> Self {
         Temporary { remembered: between.min(MAX_EVENTS_BETWEEN) + 1, rows: Vec::new(), threads: FxHashMap::default() }
     }
@@ -57,7 +61,7 @@ impl Temporary {
             row.bytes = row.bytes.saturating_add(old.size);
             row.resized += u64::from(takes);
         }
-        // A second end of the same allocation must not find it again.
+        // A second free of the same allocation must not find it again.
         recent.indexes.iter_mut().filter(|known| **known == index).for_each(|known| *known = 0);
         let index = if takes { index } else { 0 };
         if recent.indexes.len() < self.remembered {

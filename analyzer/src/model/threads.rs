@@ -1,28 +1,28 @@
-//! What each thread did, and whose blocks it freed.
+//! Numbers by thread, with frees of blocks of other threads.
 
 use super::live_set::Block;
 use crate::event::Event;
 use crate::replay::Model;
 use rustc_hash::FxHashMap;
 
-/// One thread.
+/// The numbers of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Allocations.
+    /// Total number of allocations.
     pub allocs: u64,
-    /// Resizes.
+    /// Total number of reallocations.
     pub resizes: u64,
-    /// Frees.
+    /// Total number of frees.
     pub frees: u64,
-    /// Frees and resizes of unknown addresses.
+    /// Number of frees and reallocations of unknown addresses.
     pub unknown_frees: u64,
-    /// Bytes of its allocations and resizes.
+    /// Number of bytes of its allocations and reallocations.
     pub bytes: u64,
-    /// Blocks that it allocated or resized last and that live on.
+    /// Number of live blocks that it allocated or reallocated last.
     pub live_blocks: u64,
-    /// Their bytes.
+    /// Number of bytes of these blocks.
     pub live_bytes: u64,
-    /// Frees of blocks that another thread allocated.
+    /// Number of frees of blocks that another thread allocated.
     pub frees_of_others: u64,
     /// Tick of its first event.
     pub first_tick: u64,
@@ -30,10 +30,11 @@ pub struct Row {
     pub last_tick: u64,
 }
 
-/// Rows by thread number.
+/// The model that counts by thread.
 #[derive(Debug, Default)]
 pub struct Threads {
-    /// The rows. Threads are few and their numbers come from a file, so a map.
+    /// The rows by thread number. This is a map, because the numbers come from a file and may be
+    /// sparse.
     pub rows: FxHashMap<u32, Row>,
 }
 
@@ -46,7 +47,7 @@ impl Threads {
     }
 
     #[inline]
-    fn given(&mut self, old: Option<&Block>) {
+    fn remove(&mut self, old: Option<&Block>) {
         if let Some(old) = old {
             let owner = self.rows.entry(old.thread).or_default();
             owner.live_blocks = owner.live_blocks.saturating_sub(1);
@@ -55,7 +56,7 @@ impl Threads {
     }
 
     #[inline]
-    fn taken(&mut self, event: &Event, block: &Block) {
+    fn add(&mut self, event: &Event, block: &Block) {
         let row = self.row(event);
         row.bytes = row.bytes.saturating_add(block.size);
         row.live_blocks += 1;
@@ -66,13 +67,13 @@ impl Threads {
 impl Model for Threads {
     fn alloc(&mut self, event: &Event, block: &Block) {
         self.row(event).allocs += 1;
-        self.taken(event, block);
+        self.add(event, block);
     }
 
     fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
         self.row(event).resizes += 1;
-        self.given(old);
-        self.taken(event, block);
+        self.remove(old);
+        self.add(event, block);
     }
 
     fn free(&mut self, event: &Event, old: Option<&Block>) {
@@ -81,7 +82,7 @@ impl Model for Threads {
             row.frees += 1;
             row.frees_of_others += u64::from(old.is_some_and(|old| old.thread != event.thread));
         }
-        self.given(old);
+        self.remove(old);
     }
 
     fn unmatched(&mut self, event: &Event) {

@@ -1,43 +1,43 @@
-//! Live bytes and blocks over a run, in equal slices of its time (of its events where there
-//! are no times).
+//! Live bytes and blocks over a run, in equal slices of its time, or of its events if it has no
+//! times.
 
 use super::live_set::Block;
 use crate::event::{Event, Kind, Position};
 use crate::replay::Model;
 use heaptape_formats::tape::SiteSums;
 
-/// One slice.
+/// The numbers of one slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
-    /// Live blocks at its end.
+    /// Number of live blocks at its end.
     pub live_blocks: u64,
-    /// Live bytes at its end.
+    /// Number of live bytes at its end.
     pub live_bytes: u64,
-    /// The most live bytes in it.
+    /// Maximum number of live bytes in it.
     pub peak_bytes: u64,
-    /// Allocations and resizes in it.
+    /// Number of allocations and reallocations in it.
     pub allocs: u64,
-    /// Their bytes.
+    /// Number of bytes allocated in it.
     pub bytes: u64,
-    /// Frees in it.
+    /// Number of frees in it.
     pub frees: u64,
 }
 
-/// Fills slices in order.
+/// The model that computes the slices.
 #[derive(Debug)]
 pub struct Timeline {
     by_tick: bool,
     start: u64,
     width: u64,
-    /// The slices; those behind the last event hold what the last one left.
+    /// The slices. [`Timeline::finish`] completes those after the last event.
     pub slices: Vec<Slice>,
     current: usize,
     live: (u64, u64),
 }
 
 impl Timeline {
-    /// Slices from one moment to another. Events before are the history that says what is live at
-    /// the start.
+    /// Creates slices between two positions. The model must receive the events before `from`, too,
+    /// or start with [`Timeline::begin`].
     pub fn new(from: Position, to: Position, by_tick: bool, slices: usize) -> Self {
         let (start, end) = if by_tick { (from.tick, to.tick) } else { (from.number, to.number) };
         let slices = slices.max(1);
@@ -45,23 +45,23 @@ impl Timeline {
         Timeline { by_tick, start, width, slices: vec![Slice::default(); slices], current: 0, live: (0, 0) }
     }
 
-    /// Begins with so many own blocks and bytes that are live.
+    /// Starts with numbers of live blocks and bytes, without inherited ones.
     pub fn begin(&mut self, (live_blocks, live_bytes): (u64, u64)) {
         self.live = (live_blocks, live_bytes);
         self.slices[0] = Slice { live_blocks, live_bytes, peak_bytes: live_bytes, ..Slice::default() };
     }
 
-    /// Start of a slice, in ticks or events.
+    /// Returns the start of a slice, in ticks or events.
     pub const fn start_of(&self, slice: usize) -> u64 {
         self.start.saturating_add(self.width.saturating_mul(slice as u64))
     }
 
-    /// Whether slices are made of time.
+    /// Returns whether the unit of slices is a tick. Otherwise it is an event.
     pub const fn is_by_tick(&self) -> bool {
         self.by_tick
     }
 
-    /// Gives slices behind the last event what is live.
+    /// Fills the slices after the last event with what is live.
     pub fn finish(&mut self) {
         self.advance(self.slices.len() - 1);
     }
@@ -119,29 +119,29 @@ impl Model for Timeline {
     }
 }
 
-/// Live bytes of groups of sites at the end of each slice.
+/// The model that computes the live bytes of groups of sites at the end of each slice.
 #[derive(Debug)]
 pub struct ByGroup {
     by_tick: bool,
     start: u64,
     width: u64,
     slices: usize,
-    /// For each site its group.
+    /// Number of the group by site.
     group_of: Vec<u32>,
     live: Vec<u64>,
-    /// For each group its live bytes at the ends of the slices so far.
+    /// Live bytes at the ends of the slices so far, by group.
     pub series: Vec<Vec<u64>>,
 }
 
 impl ByGroup {
-    /// The same slices as another timeline's, for sites of these groups.
+    /// Creates a model with the same slices as a timeline. `group_of` has the group of each site.
     pub fn beside(timeline: &Timeline, group_of: Vec<u32>, groups: usize) -> Self {
         let Timeline { by_tick, start, width, .. } = *timeline;
         let slices = timeline.slices.len();
         ByGroup { by_tick, start, width, slices, group_of, live: vec![0; groups], series: vec![Vec::new(); groups] }
     }
 
-    /// Begins with what is live by the sums of all sites.
+    /// Starts with the live bytes of the sums of all sites.
     pub fn begin(&mut self, sums: &[SiteSums]) {
         for row in sums {
             let group = self.group_of.get(row.site as usize).map_or(0, |&group| group as usize);
@@ -151,7 +151,7 @@ impl ByGroup {
         }
     }
 
-    /// Gives slices behind the last event what is live.
+    /// Fills the slices after the last event with what is live.
     pub fn finish(&mut self) {
         self.advance(self.slices);
     }

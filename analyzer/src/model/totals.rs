@@ -1,11 +1,11 @@
-//! Totals of an image.
+//! The totals of a process.
 
 use super::live_set::Block;
 use crate::event::{Event, Kind};
 use crate::replay::Model;
 use heaptape_formats::tape::Inherited;
 
-/// Counts everything once; the same numbers as the tape's own totals.
+/// The model that computes the totals as the tape has them.
 ///
 /// # Examples
 ///
@@ -21,21 +21,22 @@ use heaptape_formats::tape::Inherited;
 /// ```
 #[derive(Debug, Default)]
 pub struct Totals {
-    /// The numbers.
+    /// The totals so far.
     pub sums: heaptape_formats::tape::Totals,
-    /// Inherited blocks and bytes seen in the trace, and of these those that are gone.
-    seen: (u64, u64),
+    /// Inherited blocks and bytes in the trace.
+    inherited: (u64, u64),
+    /// Inherited blocks and bytes that were freed or reallocated.
     gone: (u64, u64),
 }
 
 impl Totals {
-    /// Totals that go on from what a summary told. Inherited blocks are those met from here on.
+    /// Starts with the totals of a summary. Inherited blocks are counted from here on.
     pub fn begin(&mut self, totals: &heaptape_formats::tape::Totals) {
         self.sums = totals.clone();
         (self.sums.inherited_blocks, self.sums.inherited_bytes) = (0, 0);
     }
 
-    /// Totals that start with something live, for a span in the middle of a run.
+    /// Creates totals that start with live blocks, for a span in the middle of a run.
     pub fn starting_with(blocks: u64, bytes: u64) -> Self {
         let mut totals = Totals::default();
         let sums = &mut totals.sums;
@@ -43,20 +44,20 @@ impl Totals {
         totals
     }
 
-    /// The end: what a fork child inherited and never touched is known from the tape's record
-    /// alone.
+    /// Returns the totals at the end. `inherited` is the record of the tape, which includes the
+    /// inherited blocks that the process never freed or reallocated.
     pub fn finish(mut self, inherited: Option<&Inherited>) -> heaptape_formats::tape::Totals {
         let (blocks, bytes) = inherited.map_or((0, 0), |record| (record.blocks, record.bytes));
-        self.sums.inherited_blocks = self.seen.0.max(blocks).saturating_sub(self.gone.0);
-        self.sums.inherited_bytes = self.seen.1.max(bytes).saturating_sub(self.gone.1);
+        self.sums.inherited_blocks = self.inherited.0.max(blocks).saturating_sub(self.gone.0);
+        self.sums.inherited_bytes = self.inherited.1.max(bytes).saturating_sub(self.gone.1);
         self.sums
     }
 
     #[inline]
-    fn taken(&mut self, event: &Event, was: u64) {
+    fn add(&mut self, event: &Event, old_size: u64) {
         let sums = &mut self.sums;
         sums.bytes_allocated = sums.bytes_allocated.saturating_add(event.bytes());
-        sums.live_bytes = sums.live_bytes.saturating_add(event.bytes()).saturating_sub(was);
+        sums.live_bytes = sums.live_bytes.saturating_add(event.bytes()).saturating_sub(old_size);
         sums.peak_blocks = sums.peak_blocks.max(sums.live_blocks);
         if sums.live_bytes > sums.peak_bytes {
             (sums.peak_bytes, sums.peak_tick) = (sums.live_bytes, event.tick);
@@ -69,14 +70,14 @@ impl Model for Totals {
     fn alloc(&mut self, event: &Event, _: &Block) {
         self.sums.allocs += 1;
         self.sums.live_blocks += 1;
-        self.taken(event, 0);
+        self.add(event, 0);
     }
 
     #[inline]
     fn resize(&mut self, event: &Event, old: Option<&Block>, _: &Block) {
         self.sums.resizes += 1;
         self.sums.live_blocks += u64::from(old.is_none());
-        self.taken(event, old.map_or(0, |old| old.size));
+        self.add(event, old.map_or(0, |old| old.size));
     }
 
     #[inline]
@@ -99,10 +100,10 @@ impl Model for Totals {
     fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
         if gone == Some(Kind::Resize) && block.size == 0 {
             self.sums.unknown_frees += 1;
-            self.seen.0 = self.seen.0.saturating_sub(1);
+            self.inherited.0 = self.inherited.0.saturating_sub(1);
             return;
         }
-        let (blocks, bytes) = if gone.is_some() { &mut self.gone } else { &mut self.seen };
+        let (blocks, bytes) = if gone.is_some() { &mut self.gone } else { &mut self.inherited };
         *blocks += 1;
         *bytes = bytes.saturating_add(block.size);
     }

@@ -1,41 +1,40 @@
-//! What a site's survivors are, judged from their evidence. The rules stand in [`shape`], in the
-//! order in which they apply; a share is a share of the run. Where events are missing, a verdict is
-//! given only when it would be the same without as many survivors as events are missing: a free of
-//! any of them may be among those.
+//! The verdict on the survivors of a site. The rules are in [`shape`], in the order in which they
+//! apply. If events are missing, a survivor may be a block whose free is missing. Then a verdict
+//! holds only if it would be the same without as many survivors as events are missing.
 
 use super::leaks::{Axis, History, SLICES, Survivors};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::hash::Hash;
 
-/// The classes. The names stand in `--json` and never change.
+/// A verdict. The names are part of the JSON output and never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Live bytes rise through the run.
+    /// Live bytes grow through the run.
     Growing,
-    /// They rise, by few blocks only, or by a small part of many.
+    /// Live bytes grow by few blocks, or by a small share of many.
     Slow,
-    /// A container grew, and lives.
+    /// A live container grew.
     ContainerGrowth,
-    /// Allocated in one short part of the run and kept.
+    /// The blocks were allocated in one short period of the run and kept.
     OneTime,
-    /// As much is freed as allocated: a cache or pool that is full.
+    /// As many bytes are freed as allocated, as by a full cache or pool.
     BoundedCache,
-    /// Kept through the run, and freed only when it ended.
+    /// The blocks were kept through the run and freed when it ended.
     FreedAtExit,
-    /// So young at the end that its siblings had not been freed either at that age.
+    /// The blocks are younger than the age at which other blocks of the site were freed.
     YoungAtEnd,
-    /// Got from the parent by fork.
+    /// The blocks were inherited from the parent process by fork.
     Inherited,
-    /// So many events are missing from the recording that their frees may be among those.
+    /// Enough events are missing that the frees of the blocks may be among them.
     Uncertain,
-    /// Live bytes rise, but the run is too short, or they are too few, to call it growth.
+    /// Live bytes grow, but the run is too short or the bytes are too few to call it growth.
     TooLittle,
 }
 
 impl Verdict {
-    /// For people.
+    /// Returns the name for text reports.
     pub const fn name(self) -> &'static str {
         match self {
             Verdict::Growing => "growing",
@@ -51,8 +50,8 @@ impl Verdict {
         }
     }
 
-    /// How much a byte of it weighs when leaks are put in order: what grows comes before what is
-    /// merely large.
+    /// Returns the weight of a byte for the order of leaks. Growing leaks come before those that
+    /// are only large.
     pub const fn weight(self) -> u64 {
         match self {
             Verdict::Growing => 128,
@@ -64,51 +63,53 @@ impl Verdict {
     }
 }
 
-/// What the run as a whole says to every site.
+/// The properties of a run on which the verdicts about all its sites depend.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// How it is measured.
+    /// The axis on which the run is measured.
     pub axis: Axis,
-    /// Its last moment, in the axis' unit.
+    /// End of the run, in the unit of the axis.
     pub end: u64,
-    /// Its length in seconds; 0 when not known.
+    /// Length of the run in seconds, or 0 if it is unknown.
     pub seconds: f64,
-    /// Seconds from its start to its last allocation; 0 when not known. An end that is seen late,
-    /// or a wait before it, shows no growth.
+    /// Seconds from the start to the last allocation, or 0 if it is unknown. A process that waits
+    /// before it ends shows no growth in that time.
     pub active_seconds: f64,
-    /// Allocations and resizes of all sites.
+    /// Number of allocations and reallocations of all sites.
     pub allocs: u64,
-    /// The most live bytes of all sites together.
+    /// Peak of the live bytes of all sites together.
     pub peak_bytes: u64,
-    /// Events that are known to be missing; `u64::MAX` when some are and nobody knows how many.
+    /// Number of missing events, or `u64::MAX` if an unknown number is missing.
     pub hidden: u64,
-    /// Where the last of them may lie.
+    /// Last position at which events may be missing, in the unit of the axis.
     pub hidden_until: u64,
 }
 
-/// Fewer survivors than this are slow growth, not growth.
-const FEW: u64 = 8;
-/// Growth by less than this share of a site's allocations is slow, if it is [`LIGHT`].
+/// Minimum number of survivors for growth. Fewer are slow growth.
+const MIN_GROWTH_BLOCKS: u64 = 8;
+/// Growth by less than this share of a site's allocations is slow, if the survivors have less than
+/// [`LIGHT_SHARE`] of the peak.
 const SMALL_SHARE: f64 = 0.02;
-/// So is growth by less than this share of the run's allocations.
-const RARE: f64 = 0.001;
-/// Light is what holds less than this share of the run's most live bytes.
-const LIGHT: f64 = 0.05;
-/// A cache or pool has so many blocks; fewer are what just happened to be in use.
-const POOL: u64 = 4;
-/// Slices of a quarter.
-const QUARTER: usize = SLICES / 4;
+/// Growth by less than this share of the run's allocations is slow, under the same condition.
+const RARE_SHARE: f64 = 0.001;
+/// Growth of at least this share of the run's peak is never slow because it is rare.
+const LIGHT_SHARE: f64 = 0.05;
+/// Minimum number of blocks of a cache or pool. Fewer may just be in use at the end.
+const MIN_POOL_BLOCKS: u64 = 4;
+/// Number of slices of a quarter of the run.
+const QUARTER_SLICES: usize = SLICES / 4;
 
-/// Growth in a run shorter than this many seconds is too little to tell: every program allocates
-/// what it keeps while it starts.
+/// Minimum length of a run for growth, in seconds. In a shorter run growth is too little to tell,
+/// because every program allocates at its start what it keeps.
 pub const FLOOR_SECONDS: f64 = 1.0;
-/// So is growth by fewer bytes than this, if it is also less than [`FLOOR_SHARE`].
+/// Minimum number of bytes for growth. Growth by fewer bytes is too little to tell, if it is also
+/// less than [`FLOOR_SHARE`].
 pub const FLOOR_BYTES: u64 = 64 << 10;
-/// Growth by at least this share of the run's most live bytes counts, however few bytes it is.
+/// Minimum share of the run's peak for growth, if it has fewer than [`FLOOR_BYTES`].
 pub const FLOOR_SHARE: f64 = 0.01;
 
-/// The growth of a run, summed by what people would call one leak (the function that allocates): a
-/// leak that comes from many stacks is judged by all of them together.
+/// The growth of a run, summed by a key such as the function that allocates. A leak from many
+/// stacks is judged by the sum of all of them.
 #[derive(Clone, Debug)]
 pub struct Growth<K> {
     bytes: FxHashMap<K, u64>,
@@ -121,7 +122,7 @@ impl<K: Hash + Eq> Default for Growth<K> {
 }
 
 impl<K: Hash + Eq> Growth<K> {
-    /// Counts survivors that were judged.
+    /// Adds survivors with a verdict.
     pub fn add(&mut self, of: K, verdict: Verdict, bytes: u64) {
         if verdict == Verdict::Growing {
             let sum = self.bytes.entry(of).or_default();
@@ -129,36 +130,37 @@ impl<K: Hash + Eq> Growth<K> {
         }
     }
 
-    /// The verdict once all are counted: growth that is too little to tell is called so.
+    /// Returns the final verdict, after all survivors were added. Growth below the floor becomes
+    /// [`Verdict::TooLittle`].
     pub fn settle(&self, run: &Run, of: &K, verdict: Verdict) -> Verdict {
         let is_short = run.active_seconds > 0.0 && run.active_seconds < FLOOR_SECONDS;
         let bytes = self.bytes.get(of).copied().unwrap_or(0);
         let is_small = bytes < FLOOR_BYTES && (bytes as f64) < FLOOR_SHARE * run.peak_bytes as f64;
         match verdict {
             Verdict::Growing if is_short || is_small => Verdict::TooLittle,
-            // Slow growth is little by its nature: only a run that shows no growth at all says
-            // nothing of it.
+            // Slow growth is small by definition, so only the length of the run counts.
             Verdict::Slow if is_short => Verdict::TooLittle,
             verdict => verdict,
         }
     }
 }
 
-/// Judges the survivors of a site.
+/// Returns the verdict on the survivors of a site.
 pub fn judge(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     if survivors.inherited {
         return Verdict::Inherited;
     }
-    judge_by(shape, run, history, survivors)
+    judge_with(shape, run, history, survivors)
 }
 
-/// Judges a site of which only sums are known, at some moments: growth is reported where nothing
-/// else could look so, and what stays.
+/// Returns the verdict on a site of which only periodic snapshots are known. Reports growth only if
+/// the snapshots have no other explanation, and blocks that are kept.
 pub fn judge_snapshots(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
-    judge_by(course_shape, run, history, survivors)
+    judge_with(snapshot_shape, run, history, survivors)
 }
 
-fn judge_by(
+/// Returns the verdict of the rules `shape`, if it holds for all possible missing events.
+fn judge_with(
     shape: fn(&Run, &History, &Survivors) -> Verdict,
     run: &Run,
     history: &History,
@@ -169,18 +171,19 @@ fn judge_by(
     if run.hidden == 0 || run.hidden_until < first {
         return verdict;
     }
-    let stands = survivors.blocks > run.hidden
+    let holds = survivors.blocks > run.hidden
         && [false, true].into_iter().all(|youngest| {
-            let (history, survivors) = without(run, history, survivors, youngest);
+            let (history, survivors) = without_missing(run, history, survivors, youngest);
             shape(run, &history, &survivors) == verdict
         });
-    if stands { verdict } else { Verdict::Uncertain }
+    if holds { verdict } else { Verdict::Uncertain }
 }
 
-/// The evidence without as many of the youngest or oldest survivors as events are missing. What was
-/// born behind the last gap cannot have been freed in it.
-fn without(run: &Run, history: &History, survivors: &Survivors, youngest: bool) -> (History, Survivors) {
-    let (mut history, mut left) = (history.clone(), survivors.clone());
+/// Returns the evidence without as many of the youngest or oldest survivors as events are missing.
+/// Survivors that were allocated after the last gap stay, because they cannot have been freed in
+/// it.
+fn without_missing(run: &Run, history: &History, survivors: &Survivors, youngest: bool) -> (History, Survivors) {
+    let (mut history, mut rest) = (history.clone(), survivors.clone());
     let size = survivors.bytes / survivors.blocks.max(1);
     let mut hidden = run.hidden.min(survivors.blocks);
     let width = run.axis.end.saturating_sub(run.axis.start) / SLICES as u64;
@@ -190,16 +193,16 @@ fn without(run: &Run, history: &History, survivors: &Survivors, youngest: bool) 
         if start_of(slice) > run.hidden_until {
             continue;
         }
-        let taken = hidden.min(left.allocs_by_slice[slice]);
-        hidden -= taken;
-        left.allocs_by_slice[slice] -= taken;
-        left.blocks -= taken;
-        left.bytes = left.bytes.saturating_sub(taken * size);
+        let removed = hidden.min(rest.allocs_by_slice[slice]);
+        hidden -= removed;
+        rest.allocs_by_slice[slice] -= removed;
+        rest.blocks -= removed;
+        rest.bytes = rest.bytes.saturating_sub(removed * size);
         for live in &mut history.series[slice..] {
-            *live = live.saturating_sub(taken * size);
+            *live = live.saturating_sub(removed * size);
         }
         if slice < SLICES / 2 {
-            history.half_blocks = history.half_blocks.saturating_sub(taken);
+            history.half_blocks = history.half_blocks.saturating_sub(removed);
         }
     }
     history.live_blocks = history.live_blocks.saturating_sub(run.hidden);
@@ -207,15 +210,15 @@ fn without(run: &Run, history: &History, survivors: &Survivors, youngest: bool) 
     let held = |allocs_by_slice: &[u64; SLICES]| {
         (allocs_by_slice.iter().position(|&n| n > 0), allocs_by_slice.iter().rposition(|&n| n > 0))
     };
-    if let (Some(first), Some(last)) = held(&left.allocs_by_slice) {
-        let moment = |at: u64| (at, at);
-        left.first = left.first.max(moment(start_of(first)));
-        left.last = left.last.min(moment(start_of(last + 1)));
+    if let (Some(first), Some(last)) = held(&rest.allocs_by_slice) {
+        let point = |at: u64| (at, at);
+        rest.first = rest.first.max(point(start_of(first)));
+        rest.last = rest.last.min(point(start_of(last + 1)));
     }
-    (history, left)
+    (history, rest)
 }
 
-/// What the evidence looks like when nothing is missing.
+/// Returns the verdict on evidence, assuming that no event is missing.
 fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     if is_container(history, survivors) {
         return Verdict::ContainerGrowth;
@@ -227,25 +230,25 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     let length = run.axis.end.saturating_sub(run.axis.start).max(1) as f64;
     let share = |at: u64| at.saturating_sub(run.axis.start) as f64 / length;
     let growth = |blocks: u64| if is_slow(run, history, survivors, blocks) { Verdict::Slow } else { Verdict::Growing };
-    if history.freed > POOL && history.freed >= survivors.blocks {
-        let (strays, spread) = strays(run, history, survivors);
-        if strays > 2 && spread {
-            return growth(strays);
+    if history.freed > MIN_POOL_BLOCKS && history.freed >= survivors.blocks {
+        let (outliers, spread) = outliers(run, history, survivors);
+        if outliers > 2 && spread {
+            return growth(outliers);
         }
         if is_plateau(history, survivors) {
             return Verdict::BoundedCache;
         }
-        if rises(history) && survivors.blocks >= FEW {
+        if rises(history) && survivors.blocks >= MIN_GROWTH_BLOCKS {
             return growth(survivors.blocks);
         }
     }
-    // Twice: the end of a run is often slower than the rest.
+    // Twice the longest lifetime, because the end of a run is often slower than the rest.
     let young = history.longest_lifetime.saturating_mul(2) >= run.end.saturating_sub(first);
     if history.freed > 0 && young && share(first) > 0.5 {
-        let backlog = rises(history) && survivors.blocks >= FEW;
+        let backlog = rises(history) && survivors.blocks >= MIN_GROWTH_BLOCKS;
         return if backlog { growth(survivors.blocks) } else { Verdict::YoungAtEnd };
     }
-    let slices = survivors.allocs_by_slice.iter().filter(|&&allocs_by_slice| allocs_by_slice > 0).count();
+    let slices = survivors.allocs_by_slice.iter().filter(|&&allocs| allocs > 0).count();
     let rising = history.series[SLICES - 1] > history.series[SLICES / 2] && survivors.blocks > 2;
     if rising && slices > 2 && share(last) - share(first) > 0.2 && share(last) > 0.7 {
         return growth(survivors.blocks);
@@ -253,14 +256,14 @@ fn shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     Verdict::OneTime
 }
 
-/// The same without ages: what frees anything must rise from quarter to quarter and be born in
-/// three slices of four.
-fn course_shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
+/// Returns the verdict on evidence from snapshots, which has no lifetimes. A site that frees blocks
+/// is growing only if its live bytes rise from quarter to quarter, and if its survivors were
+/// allocated in at least three quarters of the slices.
+fn snapshot_shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict {
     if history.freed == 0 {
         return shape(run, history, survivors);
     }
-    let steady =
-        survivors.allocs_by_slice.iter().filter(|&&allocs_by_slice| allocs_by_slice > 0).count() * 4 >= SLICES * 3;
+    let steady = survivors.allocs_by_slice.iter().filter(|&&allocs| allocs > 0).count() * 4 >= SLICES * 3;
     let more_blocks = survivors.blocks > history.half_blocks + history.half_blocks / 4 + 1;
     if !(steady && more_blocks && rises(history)) {
         return Verdict::Uncertain;
@@ -268,50 +271,52 @@ fn course_shape(run: &Run, history: &History, survivors: &Survivors) -> Verdict 
     if is_slow(run, history, survivors, survivors.blocks) { Verdict::Slow } else { Verdict::Growing }
 }
 
-/// Whether growth by a number of blocks is slow: in number, as a part of what was allocated, or in
-/// time.
+/// Returns whether growth by a number of blocks is slow: it is small in number, as a share of the
+/// allocations, or per second.
 fn is_slow(run: &Run, history: &History, survivors: &Survivors, blocks: u64) -> bool {
     let grown = blocks as f64;
-    let light = (survivors.bytes as f64) < LIGHT * run.peak_bytes as f64;
+    let light = (survivors.bytes as f64) < LIGHT_SHARE * run.peak_bytes as f64;
     let rare = grown < SMALL_SHARE * history.allocs as f64
-        || grown < RARE * run.allocs as f64
+        || grown < RARE_SHARE * run.allocs as f64
         // Fewer than one block a second.
         || grown < run.seconds;
-    blocks < FEW || (rare && light)
+    blocks < MIN_GROWTH_BLOCKS || (rare && light)
 }
 
-/// Survivors that are older than any freed sibling ever got, a slice's width apart; and whether
-/// they come from all over the run, and not from its start alone, as the entries of a cache do that
-/// are too popular to be replaced.
-fn strays(run: &Run, history: &History, survivors: &Survivors) -> (u64, bool) {
+/// Returns the number of survivors that are older, by at least a slice, than any freed block of the
+/// site became. Also returns whether they were allocated throughout the run. The popular entries of
+/// a cache, which are never replaced, are from its start only.
+fn outliers(run: &Run, history: &History, survivors: &Survivors) -> (u64, bool) {
     let width = (run.axis.end.saturating_sub(run.axis.start) / SLICES as u64).saturating_add(1);
     let old_enough = run.axis.end.saturating_sub(run.axis.start).saturating_sub(history.longest_lifetime) / width;
     let eligible = usize::try_from(old_enough).map_or(SLICES, |slices| slices.saturating_sub(1).min(SLICES));
     let allocs_by_slice = &survivors.allocs_by_slice[..eligible];
-    let held = allocs_by_slice.iter().filter(|&&allocs_by_slice| allocs_by_slice > 0).count();
-    let late = allocs_by_slice[eligible / 2..].iter().any(|&allocs_by_slice| allocs_by_slice > 0);
+    let held = allocs_by_slice.iter().filter(|&&allocs| allocs > 0).count();
+    let late = allocs_by_slice[eligible / 2..].iter().any(|&allocs| allocs > 0);
     (allocs_by_slice.iter().sum(), held > 2 && held * 3 >= eligible && late)
 }
 
-/// Live bytes stay within a tenth of their most through the second half of the run, while blocks
-/// come and go: at least as many were freed as live.
+/// Returns whether live bytes stay within a tenth of their maximum through the second half of the
+/// run, while blocks are still allocated.
 fn is_plateau(history: &History, survivors: &Survivors) -> bool {
     let half = &history.series[SLICES / 2 - 1..];
     let (least, most) = (half.iter().min().copied().unwrap_or(0), half.iter().max().copied().unwrap_or(0));
     let flat = least > 0 && least >= most - most / 10;
-    flat && survivors.blocks >= POOL
-        && survivors.allocs_by_slice[SLICES / 2..].iter().any(|&allocs_by_slice| allocs_by_slice > 0)
+    flat && survivors.blocks >= MIN_POOL_BLOCKS
+        && survivors.allocs_by_slice[SLICES / 2..].iter().any(|&allocs| allocs > 0)
 }
 
-/// Live bytes rise by more than a tenth from each quarter of the run to the next, from the second
-/// on.
+/// Returns whether live bytes rise by more than a tenth from the second quarter of the run to the
+/// third, and from the third to the fourth.
 fn rises(history: &History) -> bool {
-    let quarter = |number: usize| history.series[number * QUARTER..][..QUARTER].iter().map(|&b| b as f64).sum::<f64>();
+    let quarter = |number: usize| {
+        history.series[number * QUARTER_SLICES..][..QUARTER_SLICES].iter().map(|&b| b as f64).sum::<f64>()
+    };
     quarter(2) > 1.1 * quarter(1) && quarter(3) > 1.1 * quarter(2)
 }
 
-/// Blocks that were resized, or replaced by larger ones, again and again, while their number stayed
-/// the same; and the largest of all lives.
+/// Returns whether the blocks belong to containers: they were reallocated or replaced by larger
+/// ones again and again, their number stayed the same, and the largest block is live.
 fn is_container(history: &History, survivors: &Survivors) -> bool {
     let resized = survivors.resized * 2 > survivors.blocks && history.resized >= survivors.blocks;
     let replaced = history.freed >= 3 && history.replaced * 10 >= history.freed * 9;
@@ -319,30 +324,30 @@ fn is_container(history: &History, survivors: &Survivors) -> bool {
     (resized || replaced) && same_number && survivors.largest == history.largest
 }
 
-/// Whether a site without survivors was emptied only at the run's end: all that was ever allocated
-/// lived together, in the last quarter.
+/// Returns whether a site without survivors freed its blocks only at the end of the run: all of
+/// them were live at the same time, in the last quarter.
 pub fn is_kept_to_exit(history: &History) -> bool {
     let kept = history.bytes - history.bytes / 10;
     history.live_blocks == 0
         && history.freed > 0
         && history.peak_bytes >= kept
-        && fullest(history).1 >= SLICES - QUARTER
+        && fullest(history).1 >= SLICES - QUARTER_SLICES
 }
 
-/// Whether sites that were kept to the exit grew through the run: more lived at the end than in the
-/// middle.
+/// Returns whether sites whose blocks were kept to the exit grew through the run: more bytes were
+/// live at the end than in the middle.
 pub fn is_freed_at_exit(history: &History) -> bool {
     let (most, at) = fullest(history);
-    history.freed >= FEW && at >= SLICES - QUARTER && history.series[at / 2] <= most - most / 4
+    history.freed >= MIN_GROWTH_BLOCKS && at >= SLICES - QUARTER_SLICES && history.series[at / 2] <= most - most / 4
 }
 
-/// The most live bytes at the end of a slice, and the last slice that has them.
+/// Returns the maximum of the live bytes at the ends of slices, and the last slice that has it.
 fn fullest(history: &History) -> (u64, usize) {
     history.series.iter().zip(0..).fold((0, 0), |most, (&live, at)| most.max((live, at)))
 }
 
-/// Bytes a unit of the run (a tick or an event) by which the site grows: least squares over the
-/// ends of the slices.
+/// Returns the growth of a site in bytes per unit of the axis, by least squares over the live bytes
+/// at the ends of the slices.
 pub fn slope(run: &Run, history: &History) -> f64 {
     let width = run.axis.end.saturating_sub(run.axis.start) as f64 / SLICES as f64;
     if width <= 0.0 {
@@ -365,12 +370,12 @@ mod tests {
 
     /// Returns the verdict on growth by `bytes` over a number of stacks of one function, in a run
     /// of a number of seconds.
-    fn settled(verdict: Verdict, bytes: u64, stacks: u64, active_seconds: f64) -> Verdict {
+    fn final_verdict(verdict: Verdict, bytes: u64, stacks: u64, active_seconds: f64) -> Verdict {
         let axis = Axis { by_tick: true, start: 0, end: 100 };
         let run = Run {
             axis,
             end: 100,
-            // An end that was seen late.
+            // The end of the process was noticed late.
             seconds: active_seconds * 3.0,
             active_seconds,
             allocs: 1000,
@@ -386,16 +391,16 @@ mod tests {
 
     #[test]
     fn growth_has_a_floor() {
-        let (growing, slow, little) = (Verdict::Growing, Verdict::Slow, Verdict::TooLittle);
-        assert_eq!(settled(growing, 64 << 10, 1, 1.0), growing);
-        assert_eq!(settled(growing, 64 << 10, 1, 0.9), little, "too short");
-        assert_eq!(settled(growing, 1 << 30, 1, 0.9), little, "too short, however much");
-        assert_eq!(settled(growing, 60 << 10, 1, 100.0), little, "too few bytes");
-        assert_eq!(settled(growing, 64 << 10, 16, 1.0), growing, "one leak from many stacks");
-        assert_eq!(settled(growing, 300, 1, 0.0), little, "no times: bytes alone decide");
-        assert_eq!(settled(growing, 64 << 10, 1, 0.0), growing);
-        assert_eq!(settled(slow, 300, 1, 1.0), slow, "slow growth is little by its nature");
-        assert_eq!(settled(slow, 300, 1, 0.9), little);
-        assert_eq!(settled(Verdict::OneTime, 300, 1, 0.1), Verdict::OneTime);
+        let (growing, slow, too_little) = (Verdict::Growing, Verdict::Slow, Verdict::TooLittle);
+        assert_eq!(final_verdict(growing, 64 << 10, 1, 1.0), growing);
+        assert_eq!(final_verdict(growing, 64 << 10, 1, 0.9), too_little, "too short");
+        assert_eq!(final_verdict(growing, 1 << 30, 1, 0.9), too_little, "too short, however much");
+        assert_eq!(final_verdict(growing, 60 << 10, 1, 100.0), too_little, "too few bytes");
+        assert_eq!(final_verdict(growing, 64 << 10, 16, 1.0), growing, "one leak from many stacks");
+        assert_eq!(final_verdict(growing, 300, 1, 0.0), too_little, "no times: bytes alone decide");
+        assert_eq!(final_verdict(growing, 64 << 10, 1, 0.0), growing);
+        assert_eq!(final_verdict(slow, 300, 1, 1.0), slow, "slow growth is little by its nature");
+        assert_eq!(final_verdict(slow, 300, 1, 0.9), too_little);
+        assert_eq!(final_verdict(Verdict::OneTime, 300, 1, 0.1), Verdict::OneTime);
     }
 }

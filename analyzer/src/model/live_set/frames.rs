@@ -1,18 +1,19 @@
-//! Memory of the live set: frames of 64 blocks, divided into groups of 64, 16, 4 or 1. When more
-//! frames are in use than memory is meant for, those that nobody touched lie in a temporary file.
+//! The memory of the live set: frames of 64 blocks, divided into groups of 64, 16, 4 or 1. If there
+//! are more frames than the limit, those that were not used recently are stored in a temporary
+//! file.
 
 use super::spill::Spill;
-use super::{Block, PLACES};
+use super::{BLOCKS_PER_PAGE, Block};
 
-/// Kinds of groups: the blocks of a group of kind k are 4^k.
+/// Number of kinds of groups. A group of kind k has 4^k blocks.
 pub const KINDS: usize = 4;
 
-/// Blocks of a group.
-pub const fn blocks(kind: u8) -> usize {
+/// Returns the number of blocks of a group of a kind.
+pub const fn group_size(kind: u8) -> usize {
     1 << (2 * kind)
 }
 
-/// The smallest kind with room for so many blocks.
+/// Returns the smallest kind whose groups have at least `count` blocks.
 pub const fn kind_for(count: u32) -> u8 {
     match count {
         0..=1 => 0,
@@ -22,141 +23,145 @@ pub const fn kind_for(count: u32) -> u8 {
     }
 }
 
+/// Memory of 64 blocks.
 #[derive(Debug)]
 struct Frame {
-    /// None while they lie in the file, or are of no use.
-    blocks: Option<Box<[Block; PLACES]>>,
-    /// Where they lie in the file, plus one; 0: not there.
+    /// The blocks, or `None` while they are in the file.
+    blocks: Option<Box<[Block; BLOCKS_PER_PAGE]>>,
+    /// Number of the slot in the file plus one, or 0 if the frame is in memory.
     slot: u32,
-    /// Whether it was used since the search for one to put away last passed it.
-    touched: bool,
+    /// Whether the frame was used since the clock hand last passed it.
+    referenced: bool,
 }
 
-/// All frames.
+/// All frames of a live set. Blocks have an index: 64 times the number of their frame, plus their
+/// offset in it. Frames are evicted with the CLOCK algorithm.
 #[derive(Debug)]
 pub struct Frames {
     frames: Vec<Frame>,
-    /// Groups that can be used, by kind: 64 times their frame, plus their first block in it.
+    /// Free groups by kind, as the index of their first block.
     free: [Vec<u32>; KINDS],
-    /// Frames that may be in memory, and that are.
-    budget: usize,
+    /// Maximum number of frames in memory.
+    max_resident: usize,
+    /// Number of frames in memory.
     resident: usize,
     spill: Spill,
-    /// Where the search for a frame to put away goes on.
+    /// The clock hand: number of the frame at which the search for a victim continues.
     hand: usize,
 }
 
-const fn split(at: u32) -> (usize, usize) {
-    (at as usize / PLACES, at as usize % PLACES)
+/// Splits the index of a block into frame number and offset.
+const fn split(index: u32) -> (usize, usize) {
+    (index as usize / BLOCKS_PER_PAGE, index as usize % BLOCKS_PER_PAGE)
 }
 
 impl Frames {
-    /// With so many frames in memory at most.
-    pub fn within(budget: usize) -> Self {
+    /// Creates frames of which at most `max_resident` are in memory, at least two.
+    pub fn with_limit(max_resident: usize) -> Self {
         Frames {
             frames: Vec::new(),
             free: [const { Vec::new() }; KINDS],
-            budget: budget.max(2),
+            max_resident: max_resident.max(2),
             resident: 0,
             spill: Spill::default(),
             hand: 0,
         }
     }
 
-    /// A group.
-    pub fn take(&mut self, kind: u8) -> u32 {
+    /// Allocates a group and returns the index of its first block.
+    pub fn allocate(&mut self, kind: u8) -> u32 {
         let kind = usize::from(kind).min(KINDS - 1);
-        if let Some(at) = self.free[kind].pop() {
-            return at;
+        if let Some(index) = self.free[kind].pop() {
+            return index;
         }
         if kind + 1 == KINDS {
-            self.make_room();
+            self.evict_one();
             self.resident += 1;
-            let blocks = Some(Box::new([Block::default(); PLACES]));
-            self.frames.push(Frame { blocks, slot: 0, touched: true });
-            return (self.frames.len() as u32 - 1) * PLACES as u32;
+            let blocks = Some(Box::new([Block::default(); BLOCKS_PER_PAGE]));
+            self.frames.push(Frame { blocks, slot: 0, referenced: true });
+            return (self.frames.len() as u32 - 1) * BLOCKS_PER_PAGE as u32;
         }
-        let whole = self.take(kind as u8 + 1);
-        let size = blocks(kind as u8) as u32;
-        self.free[kind].extend([whole + 3 * size, whole + 2 * size, whole + size]);
-        whole
+        let parent = self.allocate(kind as u8 + 1);
+        let size = group_size(kind as u8) as u32;
+        self.free[kind].extend([parent + 3 * size, parent + 2 * size, parent + size]);
+        parent
     }
 
-    /// Gives a group back.
-    pub fn give(&mut self, at: u32, kind: u8) {
-        self.free[usize::from(kind).min(KINDS - 1)].push(at);
+    /// Frees a group of a kind.
+    pub fn release(&mut self, index: u32, kind: u8) {
+        self.free[usize::from(kind).min(KINDS - 1)].push(index);
     }
 
-    /// A block.
+    /// Returns a block. Loads its frame if it is in the file.
     #[inline]
-    pub fn block(&mut self, at: u32) -> &mut Block {
-        let (frame, place) = split(at);
+    pub fn block(&mut self, index: u32) -> &mut Block {
+        let (frame, offset) = split(index);
         if self.frames[frame].blocks.is_none() {
-            self.fetch(frame);
+            self.load(frame);
         }
         let frame = &mut self.frames[frame];
-        frame.touched = true;
-        // `fetch` has just put it there, if it was not.
-        &mut frame.blocks.get_or_insert_with(|| Box::new([Block::default(); PLACES]))[place]
+        frame.referenced = true;
+        // `load` ensures that the blocks are in memory.
+        &mut frame.blocks.get_or_insert_with(|| Box::new([Block::default(); BLOCKS_PER_PAGE]))[offset]
     }
 
-    /// A block, when it is in memory.
+    /// Returns a block if it is in memory.
     #[inline]
-    pub fn prefetch(&self, at: u32) -> Option<&Block> {
-        let (frame, place) = split(at);
-        self.frames.get(frame)?.blocks.as_ref().map(|blocks| &blocks[place])
+    pub fn prefetch(&self, index: u32) -> Option<&Block> {
+        let (frame, offset) = split(index);
+        self.frames.get(frame)?.blocks.as_ref().map(|blocks| &blocks[offset])
     }
 
-    /// Blocks of a group, wherever they lie.
-    pub fn read(&self, at: u32, count: usize, into: &mut [Block; PLACES]) {
-        let (frame, place) = split(at);
+    /// Copies the first `count` blocks of a group. A frame in the file stays there.
+    pub fn read(&self, index: u32, count: usize, into: &mut [Block; BLOCKS_PER_PAGE]) {
+        let (frame, offset) = split(index);
         let Some(frame) = self.frames.get(frame) else { return };
         match &frame.blocks {
-            Some(blocks) => into[..count].copy_from_slice(&blocks[place..place + count]),
-            None => self.spill.read(frame.slot, place, &mut into[..count]),
+            Some(blocks) => into[..count].copy_from_slice(&blocks[offset..offset + count]),
+            None => self.spill.read(frame.slot, offset, &mut into[..count]),
         }
     }
 
-    /// Frames in memory.
+    /// Returns the number of frames in memory.
     #[cfg(test)]
     pub const fn resident(&self) -> usize {
         self.resident
     }
 
-    /// Frames in all.
+    /// Returns the number of all frames.
     #[cfg(test)]
     pub const fn count(&self) -> usize {
         self.frames.len()
     }
 
-    /// Brings a frame back from the file.
+    /// Loads a frame from the file.
     #[cold]
     #[inline(never)]
-    fn fetch(&mut self, at: usize) {
-        self.make_room();
-        let mut blocks = Box::new([Block::default(); PLACES]);
-        let frame = &mut self.frames[at];
+    fn load(&mut self, index: usize) {
+        self.evict_one();
+        let mut blocks = Box::new([Block::default(); BLOCKS_PER_PAGE]);
+        let frame = &mut self.frames[index];
         self.spill.read(frame.slot, 0, &mut blocks[..]);
-        self.spill.give(frame.slot);
+        self.spill.release(frame.slot);
         (frame.blocks, frame.slot) = (Some(blocks), 0);
         self.resident += 1;
     }
 
-    /// Puts a frame away that was not touched of late, when there are as many in memory as may be.
+    /// Writes a frame that was not used recently to the file, if the limit is reached.
     #[cold]
-    fn make_room(&mut self) {
-        if self.resident < self.budget || self.spill.is_broken() {
+    fn evict_one(&mut self) {
+        if self.resident < self.max_resident || self.spill.is_broken() {
             return;
         }
-        // Twice around: the first time takes away the marks.
+        // Two rounds, because the first one clears the reference bits.
         for _ in 0..2 * self.frames.len() {
             self.hand = (self.hand + 1) % self.frames.len();
             let frame = &mut self.frames[self.hand];
             let Some(blocks) = frame.blocks.as_deref() else { continue };
-            if std::mem::take(&mut frame.touched) {
+            if std::mem::take(&mut frame.referenced) {
                 continue;
             }
-            if let Some(slot) = self.spill.put(blocks) {
+            if let Some(slot) = self.spill.write(blocks) {
                 (frame.slot, frame.blocks) = (slot, None);
                 self.resident -= 1;
             }

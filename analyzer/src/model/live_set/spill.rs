@@ -1,16 +1,17 @@
-//! Frames of the live set that do not fit into memory: a file without a name in the folder for
-//! temporary files, in slots of one frame. When it cannot be written, frames stay in memory.
+//! Storage for frames of the live set that exceed the memory limit: an anonymous file in the folder
+//! for temporary files, with one slot for each frame. If it cannot be written, frames stay in
+//! memory.
 
-use super::{Block, PLACES};
+use super::{BLOCKS_PER_PAGE, Block};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Bytes of a block.
-const BLOCK: usize = 46;
-/// Bytes of a slot.
-const SLOT: usize = BLOCK * PLACES;
+/// Length of a stored block in bytes.
+const BLOCK_LEN: usize = 46;
+/// Length of a slot in bytes.
+const SLOT_LEN: usize = BLOCK_LEN * BLOCKS_PER_PAGE;
 
-/// The file.
+/// The temporary file, created at the first write.
 #[derive(Debug, Default)]
 pub struct Spill {
     file: Option<File>,
@@ -20,15 +21,15 @@ pub struct Spill {
 }
 
 impl Spill {
-    /// Whether it cannot be written.
+    /// Returns whether a write has failed.
     pub const fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Writes a frame; gives its slot plus one.
-    pub fn put(&mut self, blocks: &[Block; PLACES]) -> Option<u32> {
+    /// Writes a frame and returns the number of its slot plus one, or `None` if writing fails.
+    pub fn write(&mut self, blocks: &[Block; BLOCKS_PER_PAGE]) -> Option<u32> {
         let slot = self.free.pop().unwrap_or(self.slots);
-        let mut bytes = Vec::with_capacity(SLOT);
+        let mut bytes = Vec::with_capacity(SLOT_LEN);
         for block in blocks {
             let Block { address, size, tick, number, site, thread, resizes, entry, inherited } = block;
             [address, size, tick, number].into_iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
@@ -38,7 +39,7 @@ impl Spill {
         if self.file.is_none() {
             self.file = tempfile::tempfile().ok();
         }
-        let written = self.file.as_ref().is_some_and(|file| file.write_all_at(&bytes, offset(slot)).is_ok());
+        let written = self.file.as_ref().is_some_and(|file| file.write_all_at(&bytes, offset_of(slot)).is_ok());
         if !written {
             self.broken = true;
             return None;
@@ -47,37 +48,38 @@ impl Spill {
         Some(slot + 1)
     }
 
-    /// Reads blocks of a frame from its block `first` on; they stay in the file.
+    /// Reads blocks of a frame, starting at block `first`. The slot stays in use.
     pub fn read(&self, slot: u32, first: usize, blocks: &mut [Block]) {
-        let mut bytes = [0; SLOT];
-        let bytes = &mut bytes[..(blocks.len() * BLOCK).min(SLOT)];
+        let mut bytes = [0; SLOT_LEN];
+        let bytes = &mut bytes[..(blocks.len() * BLOCK_LEN).min(SLOT_LEN)];
         let Some((slot, file)) = slot.checked_sub(1).zip(self.file.as_ref()) else { return };
-        if file.read_exact_at(bytes, offset(slot) + (first * BLOCK) as u64).is_err() {
+        if file.read_exact_at(bytes, offset_of(slot) + (first * BLOCK_LEN) as u64).is_err() {
             return;
         }
-        for (block, bytes) in blocks.iter_mut().zip(bytes.chunks_exact(BLOCK)) {
-            let long = |at: usize| bytes[at * 8..][..8].try_into().map_or(0, u64::from_le_bytes);
-            let short = |at: usize| bytes[32 + at * 4..][..4].try_into().map_or(0, u32::from_le_bytes);
+        for (block, bytes) in blocks.iter_mut().zip(bytes.chunks_exact(BLOCK_LEN)) {
+            let u64_at = |at: usize| bytes[at * 8..][..8].try_into().map_or(0, u64::from_le_bytes);
+            let u32_at = |at: usize| bytes[32 + at * 4..][..4].try_into().map_or(0, u32::from_le_bytes);
             *block = Block {
-                address: long(0),
-                size: long(1),
-                tick: long(2),
-                number: long(3),
-                site: short(0),
-                thread: short(1),
-                resizes: short(2),
+                address: u64_at(0),
+                size: u64_at(1),
+                tick: u64_at(2),
+                number: u64_at(3),
+                site: u32_at(0),
+                thread: u32_at(1),
+                resizes: u32_at(2),
                 entry: bytes[44],
                 inherited: bytes[45] != 0,
             };
         }
     }
 
-    /// Gives a slot back.
-    pub fn give(&mut self, slot: u32) {
+    /// Frees a slot for another frame.
+    pub fn release(&mut self, slot: u32) {
         self.free.extend(slot.checked_sub(1));
     }
 }
 
-fn offset(slot: u32) -> u64 {
-    u64::from(slot) * SLOT as u64
+/// Returns the offset of a slot in the file.
+fn offset_of(slot: u32) -> u64 {
+    u64::from(slot) * SLOT_LEN as u64
 }

@@ -204,7 +204,7 @@ pub fn evidence(
         smallest: Some(survivors.smallest),
         largest: Some(survivors.largest),
         threads: survivors.threads.clone(),
-        examples: survivors.examples.iter().map(|&(_, address, size)| (format!("{address:#x}"), size)).collect(),
+        examples: survivors.examples.iter().map(|block| (format!("{:#x}", block.address), block.size)).collect(),
         most_bytes: history.peak_bytes,
         live_bytes: history.series,
         allocs_by_slice: survivors.allocs_by_slice,
