@@ -1,5 +1,5 @@
-//! From the environment to a live session: socket, hello, map the area, close everything. Once;
-//! silently and for good when anything is amiss.
+//! From the environment to a live session: connect, send the hello, map the area, close everything.
+//! This is tried once. On any failure the process runs untraced, silently and for good.
 
 use crate::shared::{self, Area};
 use crate::thread::ThreadState;
@@ -23,16 +23,16 @@ static ATTACHER: AtomicU32 = AtomicU32::new(0);
 static SESSION_PID: AtomicU32 = AtomicU32::new(0);
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
 static FREE_STACKS: AtomicBool = AtomicBool::new(false);
-/// Whether this process, or the one that it was forked from, could not reach the recorder; what it
-/// starts is looked at all the same.
-static IS_CUT_OFF: AtomicBool = AtomicBool::new(false);
-/// Ticks before the fork that made this process; see [`crate::fork`].
+/// Whether this process, or the one that it was forked from, could not reach the recorder. Programs
+/// that it starts are inspected all the same.
+static IS_UNREACHABLE: AtomicBool = AtomicBool::new(false);
+/// The ticks before the fork that made this process; see [`crate::fork`].
 pub static FORK_TICK: AtomicU64 = AtomicU64::new(0);
 
-/// The session: where its memory is.
+/// A live session with the recorder.
 #[derive(Clone, Copy)]
 pub struct Session {
-    /// The shared area.
+    /// The shared area of the session.
     pub area: Area,
 }
 
@@ -43,29 +43,31 @@ unsafe impl Sync for Shared {}
 static SESSION: Shared = Shared(UnsafeCell::new(None));
 
 impl Session {
-    /// What a thread's word points to while the process is dormant; `None` while it is not.
+    /// Returns the address that the threads' thread-local variables hold while the process is
+    /// dormant, or `None` while it is not.
     pub fn dormant_activation(&self) -> Option<*mut ThreadState> {
         let activation = &self.area.header().activation.0;
         (activation.load(Acquire) == ACTIVATION_DORMANT).then(|| (&raw const *activation).cast_mut().cast())
     }
 }
 
-/// Path of the socket, copied before the program can change its environment.
+/// The path of the socket and its length, copied before the program can change its environment.
 struct Path(UnsafeCell<([u8; 109], usize)>);
 // SAFETY: written once under ATTACHING, read under ATTACHING.
 unsafe impl Sync for Path {}
 static PATH: Path = Path(UnsafeCell::new(([0; 109], 0)));
 
-/// Longest time of an attach; as the environment says, read with the path.
+/// The longest time of an attach in milliseconds, read from the environment together with the path.
 static TIMEOUT_MS: AtomicU64 = AtomicU64::new(ATTACH_MS);
 
-/// Whether frees carry stacks.
+/// Returns whether frees are recorded with stacks.
 #[inline(always)]
 pub fn frees_have_stacks() -> bool {
     FREE_STACKS.load(Relaxed)
 }
 
-/// The shared area of a live session of this process: a child that has not attached yet has none.
+/// Returns the shared area of a live session of this process. A child that has not attached yet has
+/// none.
 pub fn area() -> Option<Area> {
     if STATE.load(Acquire) != LIVE || !private::is_ours() {
         return None;
@@ -74,13 +76,13 @@ pub fn area() -> Option<Area> {
     unsafe { *SESSION.0.get() }.map(|session| session.area)
 }
 
-/// The start-up call.
+/// Attaches when the library is loaded.
 #[cfg_attr(test, allow(dead_code))]
 pub fn at_start() {
     let _ = session();
 }
 
-/// The session, attaching when that has not been tried in this process.
+/// Returns the session, and attaches if that has not been tried in this process.
 pub fn session() -> Option<Session> {
     loop {
         let state = STATE.load(Acquire);
@@ -107,67 +109,69 @@ pub fn session() -> Option<Session> {
         unsafe { *SESSION.0.get() = session };
         STATE.store(if session.is_some() { LIVE } else { OFF }, Release);
         session.inspect(|session| {
-            session.area.header().dropped_without_slot.fetch_add(MISSED.swap(0, Relaxed), Relaxed);
+            session.area.header().dropped_without_slot.fetch_add(UNCOUNTED.swap(0, Relaxed), Relaxed);
         });
         return session;
     }
 }
 
-/// Whether the process is not traced, for good.
+/// Returns whether the process is untraced for good.
 pub fn is_untraced() -> bool {
     STATE.load(Acquire) == OFF
 }
 
-/// The next attach takes new memory for blocks and index: a hook of the parent still goes on in the
-/// old.
-static LEAVE_OLD: AtomicBool = AtomicBool::new(false);
+/// Whether the next attach maps new memory for states and index, because a hook of the parent
+/// continues in the old memory.
+static USE_NEW_MEMORY: AtomicBool = AtomicBool::new(false);
 
-/// See [`LEAVE_OLD`].
-pub fn leave_old_memory() {
-    LEAVE_OLD.store(true, Relaxed);
+/// Makes the next attach use new memory; see [`USE_NEW_MEMORY`].
+pub fn use_new_memory() {
+    USE_NEW_MEMORY.store(true, Relaxed);
 }
 
-/// Events that found a session being made by another thread; told once it is.
-static MISSED: AtomicU64 = AtomicU64::new(0);
+/// Number of events that happened while another thread was creating the session. They are added to
+/// the header once it exists.
+static UNCOUNTED: AtomicU64 = AtomicU64::new(0);
 
 /// Counts an event of a thread that has no slot.
 #[cold]
 pub fn count_without_slot() {
     match area() {
         Some(area) => area.header().dropped_without_slot.fetch_add(1, Relaxed),
-        None if STATE.load(Acquire) == ATTACHING => MISSED.fetch_add(1, Relaxed),
+        None if STATE.load(Acquire) == ATTACHING => UNCOUNTED.fetch_add(1, Relaxed),
         None => 0,
     };
 }
 
-/// The recorder has closed the session: the process runs untraced from now on.
+/// Ends tracing: the recorder has closed the session, and the process runs untraced from now on.
 pub fn close() {
     STATE.store(OFF, Release);
 }
 
-/// The process as it sees itself; of a live session.
+/// Returns the pid of the session, as the process sees itself.
 pub fn pid() -> u32 {
     SESSION_PID.load(Relaxed)
 }
 
-/// Whether the process of the session was forked from another one of this program.
+/// Returns whether the process of the session was forked from another process with the same
+/// program.
 pub fn is_forked() -> bool {
     IS_FORKED.load(Relaxed)
 }
 
-/// The socket's path, when this process or the one that it was forked from has a session, or could
-/// not reach the recorder.
+/// Returns the path of the socket, if this process or the one that it was forked from has a
+/// session, or could not reach the recorder.
 pub fn socket_path() -> Option<&'static CStr> {
-    let is_known = STATE.load(Acquire) == LIVE || IS_CUT_OFF.load(Acquire);
-    // SAFETY: the path was written before LIVE and before IS_CUT_OFF, and is not written again.
+    let is_known = STATE.load(Acquire) == LIVE || IS_UNREACHABLE.load(Acquire);
+    // SAFETY: the path was written before LIVE and before IS_UNREACHABLE, and is not written again.
     let (path, _) = unsafe { &*PATH.0.get() };
-    (is_known && sandbox::allows(sandbox::LOOK)).then(|| CStr::from_bytes_until_nul(path).ok()).flatten()
+    (is_known && sandbox::allows(sandbox::INSPECT)).then(|| CStr::from_bytes_until_nul(path).ok()).flatten()
 }
 
-/// This process runs unrecorded, because it cannot reach the recorder.
-fn cut_off(pid: u32, why: UntracedReason) {
+/// Posts that this process runs unrecorded, because it cannot reach the recorder.
+fn note_unreachable(pid: u32, why: UntracedReason) {
     board::post(pid, why, b"");
-    IS_CUT_OFF.store(true, Release);
+    IS_UNREACHABLE.store(true, Release);
 }
 
 fn attach(pid: u32, is_child: bool) -> Option<Session> {
@@ -196,7 +200,7 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
         }
     }
     let path = path.get(..*length).filter(|path| !path.is_empty())?;
-    sandbox::look_around();
+    sandbox::inspect_process();
     let unseen = is_child && FORK_TICK.load(Relaxed) == 0;
     let hello = Hello {
         pid,
@@ -212,19 +216,19 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
         parent_pid: if is_child { SESSION_PID.load(Relaxed) } else { 0 },
     };
     let Some(socket) = sys::socket() else {
-        cut_off(pid, UntracedReason::Descriptors);
+        note_unreachable(pid, UntracedReason::Descriptors);
         return None;
     };
-    // The recorder sees the socket close: by then the session is in use, or never will be.
+    // The recorder sees the socket close. By then the session is in use, or never will be.
     let deadline = sys::monotonic_ns() + TIMEOUT_MS.load(Relaxed) * 1_000_000;
     let session = match connect(socket, path, deadline) {
-        Ok(()) => ask(socket, &hello, deadline).and_then(|(reply, descriptor)| {
+        Ok(()) => exchange(socket, &hello, deadline).and_then(|(reply, descriptor)| {
             let area = shared::map(descriptor, reply.area_bytes);
             sys::close(descriptor);
-            settle(area?, pid, is_child)
+            adopt(area?, pid, is_child)
         }),
         Err(why) => {
-            cut_off(pid, why);
+            note_unreachable(pid, why);
             None
         }
     };
@@ -232,12 +236,15 @@ fn attach(pid: u32, is_child: bool) -> Option<Session> {
     session
 }
 
-/// Connects, or says why that is not possible.
+/// Connects to the recorder.
+///
+/// # Errors
+/// Returns why the process cannot be recorded.
 fn connect(socket: i32, path: &[u8], deadline: u64) -> Result<(), UntracedReason> {
     loop {
         match sys::connect(socket, path) {
             0 => return Ok(()),
-            // The recorder's queue is full; it may have room a moment later.
+            // The recorder's queue is full, and may have space a moment later.
             error if error == -libc::EAGAIN as isize => {
                 if sys::monotonic_ns() >= deadline {
                     return Err(UntracedReason::Busy);
@@ -249,9 +256,9 @@ fn connect(socket: i32, path: &[u8], deadline: u64) -> Result<(), UntracedReason
     }
 }
 
-/// Takes an area into use.
-fn settle(area: Area, pid: u32, is_child: bool) -> Option<Session> {
-    let is_inherited = is_child && !LEAVE_OLD.swap(false, Relaxed);
+/// Starts to use an area.
+fn adopt(area: Area, pid: u32, is_child: bool) -> Option<Session> {
+    let is_inherited = is_child && !USE_NEW_MEMORY.swap(false, Relaxed);
     if !private::start(is_inherited) || !start(&area) {
         area.give_up();
         return None;
@@ -260,7 +267,7 @@ fn settle(area: Area, pid: u32, is_child: bool) -> Option<Session> {
     IS_FORKED.store(is_child, Relaxed);
     let parents = board::begin(&area);
     if !parents.is_null() {
-        // Replaced, not unmapped: another thread may use it.
+        // The page is replaced and not unmapped, because another thread may use it.
         sys::map_private(parents, size_of::<Header>(), libc::MAP_FIXED);
     }
     area.header().own_malloc.store(dynsym::has_other_malloc().into(), Relaxed);
@@ -272,15 +279,15 @@ fn settle(area: Area, pid: u32, is_child: bool) -> Option<Session> {
     Some(Session { area })
 }
 
-/// Exchanges hello and reply before the deadline; a recorder that is stopped gets [`ATTACH_MS`] of
+/// Exchanges hello and reply before the deadline. A recorder that is stopped gets [`ATTACH_MS`] of
 /// that time.
-fn ask(socket: i32, hello: &Hello, deadline: u64) -> Option<(Reply, i32)> {
+fn exchange(socket: i32, hello: &Hello, deadline: u64) -> Option<(Reply, i32)> {
     let left = || deadline.saturating_sub(sys::monotonic_ns()) / 1_000_000;
     let hello = hello.encode();
     if sys::send(socket, &hello) != hello.len() as isize {
         return None;
     }
-    // A signal may interrupt the wait; the deadline holds all the same.
+    // A signal may interrupt the wait. The deadline holds all the same.
     while !sys::wait_readable(socket, left().min(ATTACH_MS)) {
         if left() == 0 || sys::peer_is_stopped(socket) {
             return None;
@@ -298,7 +305,7 @@ fn ask(socket: i32, hello: &Hello, deadline: u64) -> Option<(Reply, i32)> {
     }
 }
 
-/// Takes up what the recorder has chosen.
+/// Applies the settings that the recorder has chosen.
 fn start(area: &Area) -> bool {
     let header = area.header();
     timestamp::choose(header.clock.load(Relaxed) == CLOCK_TSC);

@@ -1,38 +1,38 @@
-//! Symbols of the objects that the loader has mapped: what `dlsym` would find, without it. `dlsym`
-//! allocates on libcs up to 2.33 (its error messages, at first), and has moved between libraries,
-//! so that a program of an older libc could not load this library at all.
+//! Symbols of the objects that the loader has mapped, as `dlsym` would find them, without `dlsym`.
+//! It allocates on libcs up to 2.33 (its error messages, at first), and has moved between
+//! libraries, so that a program with an older libc could not load this library at all.
 //!
-//! `dl_iterate_phdr` names the objects in the order of their loading: the program, the preloaded
-//! libraries, what they need, what was opened since. It takes the loader's lock and nothing else.
-//! Symbols are found by the objects' own hash tables; of several versions of a symbol the default
-//! one counts.
+//! `dl_iterate_phdr` returns the objects in the order of their loading: the program, the preloaded
+//! libraries, what they need, and what was opened since. It takes the loader's lock and nothing
+//! else. Symbols are found by the objects' own hash tables. Of several versions of a symbol the
+//! default one is used.
 
 pub mod scope;
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
-/// Where to look.
+/// The objects that are searched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Behind this library.
+    /// The objects after this library.
     Next,
-    /// Before this library: the program, and what was preloaded first.
+    /// The objects before this library: the program, and what was preloaded first.
     Before,
-    /// Everywhere.
+    /// All objects of the process.
     Any,
 }
 
-/// A name that is looked for, and what was found: null as long as nothing was.
+/// A name that is looked up, and its definition.
 pub struct Wanted {
     name: &'static CStr,
     gnu_hash: u32,
-    /// The address.
+    /// The address of the definition; null until it is found.
     pub found: *mut c_void,
 }
 
 impl Wanted {
-    /// Looks for a name.
+    /// Returns a name without a definition.
     pub const fn new(name: &'static CStr) -> Wanted {
         let (bytes, mut gnu_hash, mut at) = (name.to_bytes(), 5381u32, 0);
         while at < bytes.len() {
@@ -42,7 +42,7 @@ impl Wanted {
         Wanted { name, gnu_hash, found: core::ptr::null_mut() }
     }
 
-    /// The hash of the old tables.
+    /// Returns the hash of the name in tables of the kind `DT_HASH`.
     fn old_hash(&self) -> u32 {
         self.name.to_bytes().iter().fold(0u32, |hash, byte| {
             let hash = (hash << 4).wrapping_add(u32::from(*byte));
@@ -54,28 +54,28 @@ impl Wanted {
 struct Search<'a> {
     scope: Scope,
     wanted: &'a mut [Wanted],
-    /// Whether this library was passed.
-    behind: bool,
-    /// Objects seen, and the most to be seen: what was loaded at start comes first.
+    /// Whether this library has been visited.
+    has_passed_own: bool,
+    /// Number of objects visited so far.
     seen: usize,
-    most: usize,
+    /// The most objects to visit. What was loaded at the start comes first.
+    max_objects: usize,
 }
 
-/// Objects that were there when this was first asked for: the program's own and what it needs,
-/// opened by nobody.
+/// Number of objects at the first lookup: the program and what it needs, which nobody has opened.
 static AT_START: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// The loader's state of the program's name space (`r_state`); null until it is known.
 static LOADER_STATE: AtomicPtr<c_int> = AtomicPtr::new(core::ptr::null_mut());
 
 static HAS_OTHER_MALLOC: AtomicBool = AtomicBool::new(false);
-/// Path of this library, null until it is known; for [`own_name`].
+/// The path of this library for [`own_name`]; null until it is known.
 static OWN_NAME: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Looks names up. With `at_start` only in what was loaded at the program's start. May take the
-/// loader's lock: never on the steady path.
+/// Looks names up. With `at_start` only objects that were loaded at the program's start are
+/// searched. May take the loader's lock, so it is never used on the fast path.
 pub fn find(scope: Scope, at_start: bool, wanted: &mut [Wanted]) {
-    let most = if at_start { AT_START.load(Relaxed) } else { usize::MAX };
-    let mut search = Search { scope, wanted, behind: false, seen: 0, most };
+    let max_objects = if at_start { AT_START.load(Relaxed) } else { usize::MAX };
+    let mut search = Search { scope, wanted, has_passed_own: false, seen: 0, max_objects };
     // SAFETY: the callback gets what libc describes and our own structure, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
     if scope != Scope::Before {
@@ -83,35 +83,37 @@ pub fn find(scope: Scope, at_start: bool, wanted: &mut [Wanted]) {
     }
 }
 
-/// One name.
-pub fn one(scope: Scope, at_start: bool, name: &'static CStr) -> *mut c_void {
+/// Looks one name up. Returns null if there is no definition.
+pub fn find_one(scope: Scope, at_start: bool, name: &'static CStr) -> *mut c_void {
     let mut wanted = [Wanted::new(name)];
     find(scope, at_start, &mut wanted);
     wanted[0].found
 }
 
-/// Path of this library as the loader knows it, once a definition after it was looked for.
+/// Returns the path of this library as the loader knows it, once a definition after it was looked
+/// up.
 pub fn own_name() -> Option<&'static CStr> {
     let name = OWN_NAME.load(Relaxed);
     // SAFETY: the loader's string, there as long as this library is.
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
 }
 
-/// Looks whether the program, or a library that was preloaded before this one, has a `malloc` of
-/// its own, which is called instead of this library's. Once, with the allocator.
-pub fn look_for_other_malloc() {
+/// Finds out whether the program, or a library that was preloaded before this one, has a `malloc`
+/// of its own, which is called instead of this library's. Called once, when the allocator is
+/// resolved.
+pub fn find_other_malloc() {
     let mut wanted = [c"malloc", c"free"].map(Wanted::new);
     find(Scope::Before, false, &mut wanted);
     HAS_OTHER_MALLOC.store(wanted.iter().any(|wanted| !wanted.found.is_null()), Relaxed);
 }
 
-/// Whether [`look_for_other_malloc`] has found a `malloc`.
+/// Returns whether [`find_other_malloc`] has found a `malloc`.
 pub fn has_other_malloc() -> bool {
     HAS_OTHER_MALLOC.load(Relaxed)
 }
 
-/// Whether the loader has made all relocations of what is loaded at start, so that any function may
-/// be called.
+/// Returns whether the loader has processed all relocations of what is loaded at start, so that any
+/// function may be called.
 pub fn is_consistent() -> bool {
     let state = LOADER_STATE.load(Relaxed);
     // SAFETY: the loader's variable, there for ever.
@@ -137,12 +139,12 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut
         if search.seen == 1 && LOADER_STATE.load(Relaxed).is_null() && !object.debug.is_null() {
             LOADER_STATE.store(object.debug.byte_add(R_STATE).cast_mut().cast(), Relaxed);
         }
-        let look = match search.scope {
+        let is_in_scope = match search.scope {
             Scope::Any => true,
-            Scope::Next if search.behind => true,
+            Scope::Next if search.has_passed_own => true,
             Scope::Next => {
-                search.behind = holds(visit as *const () as usize);
-                if search.behind {
+                search.has_passed_own = holds(visit as *const () as usize);
+                if search.has_passed_own {
                     OWN_NAME.store(info.dlpi_name.cast_mut(), Relaxed);
                 }
                 false
@@ -150,21 +152,22 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut
             Scope::Before if holds(visit as *const () as usize) => return 1,
             Scope::Before => true,
         };
-        if look {
+        if is_in_scope {
             for wanted in search.wanted.iter_mut().filter(|wanted| wanted.found.is_null()) {
                 wanted.found = match search.scope {
-                    // It is not called, and perhaps not yet relocated: that it is defined will do.
-                    Scope::Before if object.number(wanted).is_some() => object.symbols.cast_mut().cast(),
+                    // The function is not called, and perhaps not relocated yet. It is enough that
+                    // it is defined.
+                    Scope::Before if object.symbol_index(wanted).is_some() => object.symbols.cast_mut().cast(),
                     Scope::Before => core::ptr::null_mut(),
                     Scope::Any | Scope::Next => object.symbol(wanted),
                 };
             }
         }
-        c_int::from(search.seen >= search.most)
+        c_int::from(search.seen >= search.max_objects)
     }
 }
 
-/// Place of `r_state` in the loader's `struct r_debug`.
+/// Offset of `r_state` in the loader's `struct r_debug`.
 const R_STATE: usize = 24;
 
 /// The tables of an object.
@@ -201,8 +204,8 @@ impl Object {
         unsafe {
             while (*entry)[0] != 0 {
                 let [tag, value] = *entry;
-                // Some loaders write absolute addresses into the section, some leave what the file
-                // says.
+                // Some loaders write absolute addresses into the section, some leave the values of
+                // the file.
                 let at = if value < base { base + value } else { value };
                 match tag {
                     DT_HASH => object.old_hash = at as *const u32,
@@ -219,14 +222,15 @@ impl Object {
         object
     }
 
-    /// The address of a symbol, or null.
+    /// Returns the address of a symbol, or null.
     ///
     /// # Safety
-    /// The object is mapped; its tables are as its linker wrote them, as the loader trusts them
+    /// The object must be mapped, with the tables that its linker wrote. The loader relies on them
     /// too.
     unsafe fn symbol(&self, wanted: &Wanted) -> *mut c_void {
-        // SAFETY: the caller's promise; the number comes from the object's hash table.
-        unsafe { self.number(wanted) }.map_or(core::ptr::null_mut(), |number| unsafe {
+        // SAFETY: the object is mapped and its tables are valid, as the caller ensures; the number
+        // comes from the object's hash table.
+        unsafe { self.symbol_index(wanted) }.map_or(core::ptr::null_mut(), |number| unsafe {
             let symbol = &*self.symbols.add(number);
             let address = self.base.wrapping_add(symbol.st_value) as *mut c_void;
             if symbol.st_info & 0xf == STT_GNU_IFUNC {
@@ -237,25 +241,26 @@ impl Object {
         })
     }
 
-    /// The index of a symbol.
+    /// Returns the index of a symbol.
     ///
     /// # Safety
     /// As [`Object::symbol`].
-    unsafe fn number(&self, wanted: &Wanted) -> Option<usize> {
+    unsafe fn symbol_index(&self, wanted: &Wanted) -> Option<usize> {
         if self.symbols.is_null() || self.strings.is_null() {
             return None;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the object is mapped and its tables are valid, as the caller ensures.
         unsafe { if self.gnu_hash.is_null() { self.by_old_hash(wanted) } else { self.by_gnu_hash(wanted) } }
     }
 
-    /// Whether a symbol is the one, defined, global and of the default version.
+    /// Returns whether a symbol is the wanted one, and is defined, global and of the default
+    /// version.
     ///
     /// # Safety
     /// As [`Object::symbol`].
-    unsafe fn is(&self, number: usize, wanted: &Wanted) -> bool {
+    unsafe fn is_definition_of(&self, number: usize, wanted: &Wanted) -> bool {
         const HIDDEN_VERSION: u16 = 0x8000;
-        // SAFETY: the caller's promise.
+        // SAFETY: the object is mapped and its tables are valid, as the caller ensures.
         unsafe {
             let symbol = &*self.symbols.add(number);
             let (kind, bind) = (symbol.st_info & 0xf, symbol.st_info >> 4);
@@ -268,21 +273,23 @@ impl Object {
         }
     }
 
+    /// Finds a symbol by the table `DT_GNU_HASH`.
+    ///
     /// # Safety
     /// As [`Object::symbol`].
     unsafe fn by_gnu_hash(&self, wanted: &Wanted) -> Option<usize> {
         let (table, hash) = (self.gnu_hash, wanted.gnu_hash);
-        // SAFETY: the caller's promise: buckets, first symbol, words of the filter, its shift;
-        // filter; buckets; chains.
+        // SAFETY: the object is mapped and its tables are valid, as the caller ensures: buckets,
+        // first symbol, words of the filter, its shift; filter; buckets; chains.
         unsafe {
-            let (buckets, first, words, shift) = (*table, *table.add(1), *table.add(2), *table.add(3));
+            let (buckets, first, filter_length, shift) = (*table, *table.add(1), *table.add(2), *table.add(3));
             let filter = table.add(4).cast::<u64>();
-            let word = *filter.add(((hash / 64) & words.wrapping_sub(1)) as usize);
+            let word = *filter.add(((hash / 64) & filter_length.wrapping_sub(1)) as usize);
             let bits = 1u64 << (hash & 63) | 1 << (hash >> (shift & 31) & 63);
             if buckets == 0 || word & bits != bits {
                 return None;
             }
-            let bucket = table.add(4 + 2 * words as usize);
+            let bucket = table.add(4 + 2 * filter_length as usize);
             let chain = bucket.add(buckets as usize);
             let mut number = *bucket.add((hash % buckets) as usize);
             if number < first {
@@ -290,7 +297,7 @@ impl Object {
             }
             loop {
                 let link = *chain.add((number - first) as usize);
-                if link | 1 == hash | 1 && self.is(number as usize, wanted) {
+                if link | 1 == hash | 1 && self.is_definition_of(number as usize, wanted) {
                     return Some(number as usize);
                 }
                 if link & 1 != 0 {
@@ -301,6 +308,8 @@ impl Object {
         }
     }
 
+    /// Finds a symbol by the table `DT_HASH`.
+    ///
     /// # Safety
     /// As [`Object::symbol`].
     unsafe fn by_old_hash(&self, wanted: &Wanted) -> Option<usize> {
@@ -308,7 +317,8 @@ impl Object {
         if table.is_null() {
             return None;
         }
-        // SAFETY: the caller's promise: buckets, symbols; buckets; chains.
+        // SAFETY: the object is mapped and its tables are valid, as the caller ensures: buckets,
+        // symbols; buckets; chains.
         unsafe {
             let (buckets, symbols) = (*table, *table.add(1));
             if buckets == 0 {
@@ -320,7 +330,7 @@ impl Object {
                 if number == 0 || number >= symbols {
                     return None;
                 }
-                if self.is(number as usize, wanted) {
+                if self.is_definition_of(number as usize, wanted) {
                     return Some(number as usize);
                 }
                 number = *chain.add(number as usize);
@@ -344,10 +354,10 @@ mod tests {
             // SAFETY: a valid name; the test's own process.
             let known = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
             assert!(!known.is_null());
-            assert_eq!(one(Scope::Any, false, name), known, "{name:?}");
-            assert_eq!(one(Scope::Any, true, name), known, "{name:?}");
+            assert_eq!(find_one(Scope::Any, false, name), known, "{name:?}");
+            assert_eq!(find_one(Scope::Any, true, name), known, "{name:?}");
         }
-        assert!(one(Scope::Any, false, c"no_such_function_anywhere").is_null());
+        assert!(find_one(Scope::Any, false, c"no_such_function_anywhere").is_null());
         // The test's own libraries were there at the start: none has a scope of its own.
         assert!(scope::find(visit as *const () as usize, c"malloc").is_null());
         assert!(is_consistent());

@@ -60,12 +60,12 @@ fn hook_path() -> HookPath {
 #[inline(never)]
 fn slow_path_state(sp: usize, bp: usize, size: usize, address: usize) -> Option<(*mut ThreadState, CallKind)> {
     let mut state = tls::get();
-    // SAFETY: as above.
+    // SAFETY: the thread's own state, which stays mapped.
     if state.is_null() || unsafe { (*state).activation } == 0 {
         state = thread::enter(sp);
         return (!state.is_null()).then_some((state, CallKind::Event));
     }
-    // SAFETY: as above.
+    // SAFETY: the thread's own state, which stays mapped.
     if unsafe { (*state).activation } == thread::ENTERING {
         attach::count_without_slot();
         return None;
@@ -97,7 +97,7 @@ unsafe fn hook_is_gone(state: *mut ThreadState, sp: usize, bp: usize) -> bool {
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         let is_full = (&raw const (*state).deferred_count).read_volatile() as usize >= MAX_DEFERRED;
-        is_full && stack_cache::meets(state, sp, bp, (*state).busy_sp) == Some(false)
+        is_full && stack_cache::stack_contains(state, sp, bp, (*state).busy_sp) == Some(false)
     }
 }
 
@@ -117,7 +117,7 @@ pub fn is_sampled_out(size: usize) -> bool {
 #[inline(always)]
 pub fn is_free_sampled_out(address: *mut u8) -> bool {
     match hook_path() {
-        // SAFETY: as above.
+        // SAFETY: the thread's own state, whose activation is ready.
         HookPath::Fast(state) => !address.is_null() && unsafe { sample::is_free_sampled_out(state, address as u64) },
         _ => false,
     }
@@ -141,7 +141,7 @@ pub fn allocated(op: Op, address: *mut u8, size: usize, sp: usize, bp: usize) {
 pub fn freed(op: Op, address: *mut u8, sp: usize, bp: usize) {
     match hook_path() {
         HookPath::Untraced => {}
-        // SAFETY: as above.
+        // SAFETY: the thread's own state, whose activation is ready.
         HookPath::Fast(state) if !unsafe { sample::selects(state, true, address as u64, 0) } => {}
         HookPath::Fast(state) if !attach::frees_have_stacks() => record(state, op, address as u64, 0, sp, || 0),
         HookPath::Fast(state) => record_with_stack(state, op, address as u64, 0, sp, bp),
@@ -240,7 +240,7 @@ unsafe fn push(state: &mut ThreadState, event: Event) -> bool {
     // Stored right before the event is published, so that the count is in doubt for as short as
     // possible if the thread is killed between the two.
     producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
-    // SAFETY: as above.
+    // SAFETY: the control record is the claimed slot's, since the activation is busy.
     unsafe { state.publish() };
     true
 }
@@ -262,7 +262,7 @@ fn put_pending_reports(state: &mut ThreadState) {
 /// Counts one event that was dropped for want of space.
 #[cold]
 fn count_dropped(state: &mut ThreadState) {
-    // SAFETY: as in `push`.
+    // SAFETY: the slot's control record stays mapped while the session lives.
     let producer = unsafe { &(*state.control).producer.0 };
     state.dropped += 1;
     state.pending_reports += 1;
@@ -301,7 +301,7 @@ fn deferred_stack(state: *mut ThreadState, sp: usize, bp: usize) -> u32 {
             return 0;
         }
         (&raw mut (*state).is_capturing_deferred).write_volatile(1);
-        let node = stack_cache::deferred(state, sp, bp);
+        let node = stack_cache::capture_deferred(state, sp, bp);
         (&raw mut (*state).is_capturing_deferred).write_volatile(0);
         node
     }
@@ -335,7 +335,7 @@ fn emit_deferred(state: *mut ThreadState, sp: usize) {
 /// # Safety
 /// As [`push`].
 unsafe fn push_deferred(state: &mut ThreadState, deferred: DeferredEvent) {
-    // SAFETY: as in `push`.
+    // SAFETY: the slot's control record stays mapped while the session lives.
     let producer = unsafe { &(*state.control).producer.0 };
     producer.emitted.store(state.activation / ONE_EVENT, Relaxed);
     if state.head + MAX_EVENT_RECORDS + state.reserved > state.limit && !ensure_capacity(state) {
@@ -356,6 +356,6 @@ unsafe fn push_deferred(state: &mut ThreadState, deferred: DeferredEvent) {
     } else {
         deferred.event.extended(0).into_iter().for_each(|record| state.put(record));
     }
-    // SAFETY: as above.
+    // SAFETY: the control record is the claimed slot's, since the activation is busy.
     unsafe { state.publish() };
 }

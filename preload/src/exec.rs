@@ -1,13 +1,15 @@
-//! Reports programs that will not be recorded to the recorder right before they start: no
-//! interpreter to load this library, other rights, 32 bits, or an environment that names no
-//! library. A statically linked child that lives a millisecond is seen in no other way.
+//! Notifies the recorder of programs that will not be recorded, right before they start: without an
+//! interpreter to load this library, with other rights, 32-bit ones, or with an environment that
+//! does not name the library. A statically linked child that lives for a millisecond is seen in no
+//! other way.
 //!
-//! The exec functions are entered by stubs that save all argument registers, look, and jump to the
-//! next definition: their arguments, also those of no fixed number, are never touched. What is done
-//! here may be done in a child of `vfork`: raw system calls, no state. What the program names is
-//! copied in a way that cannot fault: the kernel judges bad addresses, not this library.
+//! The exec functions are entered by stubs that save all argument registers, inspect the program,
+//! and jump to the next definition. So their arguments are never touched, even those of variadic
+//! functions. The code here may run in a child of `vfork`: it makes raw system calls and changes no
+//! state. What the program passes is copied in a way that cannot fault: the kernel checks bad
+//! addresses, not this library.
 
-mod apart;
+mod descriptor_thread;
 mod environment;
 mod program;
 mod sanitizer;
@@ -16,27 +18,27 @@ use crate::dynsym::{self, Scope, Wanted};
 use crate::{attach, board, next, sys};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
-use environment::{Strings, in_vain, text, without_library};
+use environment::{Strings, misses_library, text, without_library};
 use heaptape_wire::hello::{HELLO_BYTES, MAX_NOTICE_PATH, Notice, UntracedReason};
 use program::File;
 
-/// How a function names its program.
+/// How an exec function gets its program.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Named {
+enum ProgramArgument {
     /// By path, as the first argument.
     Path,
-    /// By a name that is looked for in `PATH`.
+    /// By a name that is searched in `PATH`.
     Name,
-    /// By a descriptor.
+    /// By a file descriptor.
     Descriptor,
-    /// By a folder's descriptor, path, and flags behind the environment.
+    /// By a directory's descriptor and a path, with flags after the environment.
     At,
 }
 
 macro_rules! exec_functions {
-    ($($number:literal $name:ident $symbol:literal $named:ident $environment:expr;)*) => {
+    ($($number:literal $name:ident $symbol:literal $argument_kind:ident $environment:expr;)*) => {
         const NAMES: [&CStr; [$($symbol),*].len()] = [$($symbol),*];
-        const KINDS: [(Named, Option<usize>); NAMES.len()] = [$((Named::$named, $environment)),*];
+        const KINDS: [(ProgramArgument, Option<usize>); NAMES.len()] = [$((ProgramArgument::$argument_kind, $environment)),*];
         /// The exported names.
         #[cfg(not(test))]
         #[allow(missing_docs)]
@@ -47,18 +49,18 @@ macro_rules! exec_functions {
                 pub unsafe extern "C" fn $name() {
                     core::arch::naked_asm!(
                         "endbr64", "push rax", "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi",
-                        "mov rdi, rsp", "mov esi, {which}", "call {look}", "mov r11, rax",
+                        "mov rdi, rsp", "mov esi, {which}", "call {inspect}", "mov r11, rax",
                         "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop r8", "pop r9", "pop rax", "jmp r11",
-                        which = const $number, look = sym super::look)
+                        which = const $number, inspect = sym super::inspect)
                 }
             )*
         }
     };
 }
 
-// Number, name, how the program is named, and the place of the environment among the arguments
-// (none: the process's own; it stands behind arguments of no fixed number for `execle`, whose
-// environment is not looked at).
+// Number, name, how the program is passed, and the index of the environment among the arguments
+// (none: the process's own; for `execle` it follows a variable number of arguments and is not
+// inspected).
 exec_functions! {
     0 execve c"execve" Path Some(2);
     1 execv c"execv" Path None;
@@ -73,57 +75,57 @@ exec_functions! {
 
 static NEXT: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(core::ptr::null_mut()) }; NAMES.len()];
 
-/// Finds the next definitions; once, with the allocator's.
+/// Finds the next definitions. Called once, when the allocator is resolved.
 pub fn find_next() {
     let mut wanted = NAMES.map(Wanted::new);
     dynsym::find(Scope::Next, false, &mut wanted);
-    for (place, wanted) in NEXT.iter().zip(&wanted) {
+    for (pointer, wanted) in NEXT.iter().zip(&wanted) {
         let missing = no_exec as *mut c_void;
-        place.store(if wanted.found.is_null() { missing } else { wanted.found }, Relaxed);
+        pointer.store(if wanted.found.is_null() { missing } else { wanted.found }, Relaxed);
     }
 }
 
-/// A libc without the function.
+/// Replaces a function that the libc does not have.
 extern "C" fn no_exec() -> c_int {
     sys::set_errno(libc::ENOSYS);
     -1
 }
 
-/// Looks at the program that an exec function is about to start; gives the function's next
+/// Inspects the program that an exec function is about to start, and returns the function's next
 /// definition.
 #[cfg_attr(test, allow(dead_code))]
-unsafe extern "C" fn look(arguments: *const usize, which: usize) -> *mut c_void {
+unsafe extern "C" fn inspect(arguments: *const usize, which: usize) -> *mut c_void {
     // SAFETY: the stub saved six arguments.
-    let argument = |place: usize| unsafe { *arguments.add(place) };
+    let argument = |index: usize| unsafe { *arguments.add(index) };
     if let Some(socket) = attach::socket_path() {
-        let (named, environment) = KINDS[which];
+        let (argument_kind, environment) = KINDS[which];
         let environment = match environment {
             None => Some(sys::environ()),
             Some(usize::MAX) => None,
-            Some(place) => Some(argument(place) as Strings),
+            Some(index) => Some(argument(index) as Strings),
         };
-        let mut judged = Judged::new(socket);
-        apart::run(|| {
-            match named {
-                Named::Path => judged.path(argument(0), environment),
-                Named::Name => judged.name(argument(0), environment),
-                Named::Descriptor => judged.descriptor(argument(0), environment),
-                Named::At => {
+        let mut inspection = Inspection::new(socket);
+        descriptor_thread::run(|| {
+            match argument_kind {
+                ProgramArgument::Path => inspection.path(argument(0), environment),
+                ProgramArgument::Name => inspection.name(argument(0), environment),
+                ProgramArgument::Descriptor => inspection.descriptor(argument(0), environment),
+                ProgramArgument::At => {
                     let mut first = [0u8; 1];
                     let path = argument(1);
                     let is_empty = path == 0 || sys::copy_from(path, &mut first) == 0 || first[0] == 0;
                     if is_empty && argument(4) as c_int & libc::AT_EMPTY_PATH != 0 {
-                        judged.descriptor(argument(0), environment);
+                        inspection.descriptor(argument(0), environment);
                     } else if !is_empty && (first[0] == b'/' || argument(0) as c_int == libc::AT_FDCWD) {
-                        judged.path(path, environment);
+                        inspection.path(path, environment);
                     }
                 }
             }
-            judged.tell(0);
+            inspection.report(0);
         });
-        if judged.reason == Some(UntracedReason::Sanitizer) {
+        if inspection.reason == Some(UntracedReason::Sanitizer) {
             // SAFETY: the arguments that the stub saved.
-            unsafe { start_without_library(arguments, which, &judged) };
+            unsafe { start_without_library(arguments, which, &inspection) };
         }
     }
     let next = NEXT[which].load(Relaxed);
@@ -135,37 +137,38 @@ unsafe extern "C" fn look(arguments: *const usize, which: usize) -> *mut c_void 
     next
 }
 
-/// What was found out about a program.
-struct Judged {
-    /// Why it will not be recorded, if so.
+/// The result of inspecting a program.
+struct Inspection {
+    /// Why the program will not be recorded, if so.
     reason: Option<UntracedReason>,
-    /// Its path, with a 0 at its end.
+    /// The program's path, which ends with a 0.
     path: [u8; MAX_NOTICE_PATH],
     socket: &'static CStr,
 }
 
-impl Judged {
-    fn new(socket: &'static CStr) -> Judged {
-        Judged { reason: None, path: [0; MAX_NOTICE_PATH], socket }
+impl Inspection {
+    fn new(socket: &'static CStr) -> Inspection {
+        Inspection { reason: None, path: [0; MAX_NOTICE_PATH], socket }
     }
 
-    /// Judges the program at a path, whose address is the program's own argument.
+    /// Inspects the program at a path, whose address is the program's own argument.
     fn path(&mut self, path: usize, environment: Option<Strings>) {
         let mut copy = [0; MAX_NOTICE_PATH];
         let Some(path) = text(path, &mut copy) else { return };
         self.file(path, path, environment);
     }
 
-    /// Judges a file that is called `path`. Returns whether there is such a program.
+    /// Inspects a file that is called `path`. Returns whether there is such a program.
     fn file(&mut self, file: &CStr, path: &CStr, environment: Option<Strings>) -> bool {
         let Some(file) = File::of(file) else { return false };
-        self.reason = file.untraced_reason().or_else(|| in_vain(environment)).or_else(|| unreachable(self.socket));
+        self.reason =
+            file.untraced_reason().or_else(|| misses_library(environment)).or_else(|| unreachable(self.socket));
         let length = path.count_bytes().min(MAX_NOTICE_PATH - 1);
         self.path[..length].copy_from_slice(&path.to_bytes()[..length]);
         true
     }
 
-    /// The same for a name that is looked for in `PATH`.
+    /// Inspects a program by a name that is searched in `PATH`.
     fn name(&mut self, name: usize, environment: Option<Strings>) {
         let mut copy = [0; MAX_NOTICE_PATH];
         let Some(name) = text(name, &mut copy) else { return };
@@ -178,18 +181,19 @@ impl Judged {
         let mut path = [0; MAX_NOTICE_PATH];
         for folder in folders.split(|byte| *byte == b':') {
             let end = folder.len() + usize::from(!folder.is_empty());
-            let Some(room) = path.get_mut(..end + name.len()) else { continue };
-            room[..folder.len()].copy_from_slice(folder);
+            let Some(target) = path.get_mut(..end + name.len()) else { continue };
+            target[..folder.len()].copy_from_slice(folder);
             if !folder.is_empty() {
-                room[folder.len()] = b'/';
+                target[folder.len()] = b'/';
             }
-            room[end..].copy_from_slice(name);
-            if CStr::from_bytes_with_nul(room).is_ok_and(|path| self.file(path, path, environment)) {
+            target[end..].copy_from_slice(name);
+            if CStr::from_bytes_with_nul(target).is_ok_and(|path| self.file(path, path, environment)) {
                 return;
             }
         }
     }
 
+    /// Inspects a program by a descriptor.
     fn descriptor(&mut self, descriptor: usize, environment: Option<Strings>) {
         let mut link = [0; 32];
         sys::decimal(b"/proc/self/fd/", descriptor as u32, b"", &mut link);
@@ -201,27 +205,28 @@ impl Judged {
         }
     }
 
-    /// Tells the recorder that the process `pid` (0: this one) runs it unrecorded, if so.
-    fn tell(&self, pid: u32) {
+    /// Notifies the recorder if the process `pid` (0: this one) is about to run the program
+    /// unrecorded.
+    fn report(&self, pid: u32) {
         let length = self.path.iter().position(|byte| *byte == 0).unwrap_or(MAX_NOTICE_PATH);
-        tell(self.reason, &self.path[..length], self.socket, pid);
+        notify(self.reason, &self.path[..length], self.socket, pid);
     }
 }
 
-/// Strings of a list, and bytes of a variable, for which there is space on the stack.
+/// Number of strings of a list that there is space for on the stack.
 const ENTRIES: usize = 1024;
 
-/// Starts a program whose sanitizer must be loaded first in place of this one, with an environment
-/// that does not name this library. Should that fail, the caller's own exec fails like it. Nothing
-/// is allocated: the memory may be that of the parent, which goes on after a `vfork`.
+/// Replaces this program by one whose sanitizer must be loaded first, with an environment that does
+/// not name this library. If that fails, the caller's own exec fails in the same way. Nothing is
+/// allocated, since the memory may be that of the parent, which continues after a `vfork`.
 ///
 /// # Safety
-/// The arguments of the exec function with this number, as its stub saved them.
+/// `arguments` must be those of the exec function with the number `which`, as its stub saved them.
 #[inline(never)]
-unsafe fn start_without_library(arguments: *const usize, which: usize, judged: &Judged) {
+unsafe fn start_without_library(arguments: *const usize, which: usize, inspection: &Inspection) {
     // SAFETY: the saved registers, and after them what is on the stack of a variadic call.
     let argument = |index: usize| unsafe { *arguments.add(index) };
-    let (named, environment) = KINDS[which];
+    let (argument_kind, environment) = KINDS[which];
     let (mut list, mut variables) = ([core::ptr::null(); ENTRIES], [core::ptr::null(); ENTRIES]);
     let mut environment = environment.map_or(sys::environ(), |index| argument(index.min(6)) as Strings);
     let argv = match NAMES[which].to_bytes() {
@@ -242,24 +247,25 @@ unsafe fn start_without_library(arguments: *const usize, which: usize, judged: &
             }
             list.as_ptr()
         }
-        _ if named == Named::At => argument(2) as Strings,
+        _ if argument_kind == ProgramArgument::At => argument(2) as Strings,
         _ => argument(1) as Strings,
     };
     let mut text = [0; 4096];
     let Some(variables) = without_library(environment, &mut variables, &mut text) else { return };
     let here = libc::AT_FDCWD;
-    let (folder, path, flags) = match named {
-        Named::Path => (here, argument(0) as *const c_char, 0),
-        Named::Name => (here, judged.path.as_ptr().cast(), 0),
-        Named::Descriptor => (argument(0) as i32, c"".as_ptr(), libc::AT_EMPTY_PATH),
-        Named::At => (argument(0) as i32, argument(1) as *const c_char, argument(4) as i32),
+    let (folder, path, flags) = match argument_kind {
+        ProgramArgument::Path => (here, argument(0) as *const c_char, 0),
+        ProgramArgument::Name => (here, inspection.path.as_ptr().cast(), 0),
+        ProgramArgument::Descriptor => (argument(0) as i32, c"".as_ptr(), libc::AT_EMPTY_PATH),
+        ProgramArgument::At => (argument(0) as i32, argument(1) as *const c_char, argument(4) as i32),
     };
     // SAFETY: both lists end in a null pointer, or are the program's own.
     unsafe { sys::execveat(folder, path, [argv, variables], flags) };
 }
 
-/// Whether a program that starts here will not find the recorder's socket, or not the library. The
-/// names are those of this process's root and mount namespace, which the program gets too.
+/// Returns the reason if a program that starts here will not find the recorder's socket or the
+/// library. The names are those of this process's root and mount namespace, which the program gets
+/// too.
 fn unreachable(socket: &CStr) -> Option<UntracedReason> {
     let is_socket = |file: &libc::stat| file.st_mode & libc::S_IFMT == libc::S_IFSOCK;
     let library = dynsym::own_name().filter(|name| name.to_bytes().first() == Some(&b'/'));
@@ -268,8 +274,9 @@ fn unreachable(socket: &CStr) -> Option<UntracedReason> {
     (!is_there).then_some(UntracedReason::Unreachable)
 }
 
-/// Tells the recorder, by the board if the socket cannot be reached; nobody waits for an answer.
-fn tell(reason: Option<UntracedReason>, path: &[u8], socket_path: &CStr, pid: u32) {
+/// Notifies the recorder, by the board if the socket cannot be reached. Does not wait for an
+/// answer.
+fn notify(reason: Option<UntracedReason>, path: &[u8], socket_path: &CStr, pid: u32) {
     let Some(reason) = reason else { return };
     let mut message = [0; HELLO_BYTES + MAX_NOTICE_PATH];
     message[..HELLO_BYTES].copy_from_slice(&Notice { pid, reason }.encode());
@@ -297,45 +304,47 @@ fn with_other_environment(environment: Strings, start: impl FnOnce(Strings) -> c
     start(without_library(environment, &mut variables, &mut text).unwrap_or(environment))
 }
 
+/// Starts a program by `next`, and notifies the recorder if it will not be recorded.
+///
 /// # Safety
-/// The program's own arguments.
+/// All arguments must be the program's own.
 unsafe fn spawning(
     by_name: bool,
-    real: Spawn,
+    next: Spawn,
     pid: *mut c_int,
     path: *const c_char,
     options: [*const c_void; 2],
     lists: [Strings; 2],
 ) -> c_int {
     let mut child = 0;
-    let mut judged = attach::socket_path().map(Judged::new);
-    if let Some(judged) = &mut judged {
-        apart::run(|| match by_name {
-            true => judged.name(path as usize, Some(lists[1])),
-            false => judged.path(path as usize, Some(lists[1])),
+    let mut inspection = attach::socket_path().map(Inspection::new);
+    if let Some(inspection) = &mut inspection {
+        descriptor_thread::run(|| match by_name {
+            true => inspection.name(path as usize, Some(lists[1])),
+            false => inspection.path(path as usize, Some(lists[1])),
         });
     }
-    // SAFETY: the caller's promise; where the program wants no number, it goes into a variable of
-    // ours.
+    // SAFETY: the arguments are the program's own, as the caller ensures; where the program wants
+    // no number, it goes into a variable of ours.
     unsafe {
         let number = if pid.is_null() { &raw mut child } else { pid };
-        let start = |environment| real(number, path, options[0], options[1], lists[0], environment);
-        let result = match judged.as_ref().and_then(|judged| judged.reason) {
+        let start = |environment| next(number, path, options[0], options[1], lists[0], environment);
+        let result = match inspection.as_ref().and_then(|inspection| inspection.reason) {
             Some(UntracedReason::Sanitizer) => with_other_environment(lists[1], start),
             _ => start(lists[1]),
         };
-        // The child runs already: its number is known, and told.
+        // The child is running already, so its pid is known and is reported.
         if result == 0
-            && let Some(judged) = judged.filter(|judged| judged.reason.is_some())
+            && let Some(inspection) = inspection.filter(|inspection| inspection.reason.is_some())
         {
             let child = *number as u32;
-            apart::run(|| judged.tell(child));
+            descriptor_thread::run(|| inspection.report(child));
         }
         result
     }
 }
 
-/// `posix_spawn`.
+/// The body of `posix_spawn`.
 pub unsafe extern "C" fn posix_spawn(
     pid: *mut c_int,
     path: *const c_char,
@@ -348,7 +357,7 @@ pub unsafe extern "C" fn posix_spawn(
     unsafe { spawning(false, next::posix_spawn, pid, path, [actions, attributes], [argv, environment]) }
 }
 
-/// `posix_spawnp`.
+/// The body of `posix_spawnp`.
 pub unsafe extern "C" fn posix_spawnp(
     pid: *mut c_int,
     name: *const c_char,

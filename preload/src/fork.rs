@@ -25,7 +25,7 @@ pub fn forking(call: impl FnOnce() -> c_long) -> c_long {
     // Whether no hook of this thread was interrupted, so that none continues in the child.
     let is_idle = activation & 0xff == thread::READY;
     let mut fields = [0u8; thread::BYTES_BEFORE_CACHE];
-    // SAFETY: as above; the fields are the first of the block.
+    // SAFETY: the state is mapped, and these are its first fields.
     unsafe { core::ptr::copy_nonoverlapping(state.cast::<u8>(), fields.as_mut_ptr(), fields.len()) };
     let complete = if is_busy && sandbox::allows(sandbox::MAP) { copied(state) } else { None };
     let result = call();
@@ -37,7 +37,7 @@ pub fn forking(call: impl FnOnce() -> c_long) -> c_long {
         // write there.
         area.replace_in_child(is_busy);
         board::forked(area.base(), is_busy);
-        // SAFETY: as above; the state is mapped in the child too.
+        // SAFETY: the thread's own state, which is mapped in the child too.
         unsafe {
             match complete {
                 Some(complete) => core::ptr::copy_nonoverlapping(complete, state.cast::<u8>(), thread::STATE_BYTES),
@@ -45,7 +45,7 @@ pub fn forking(call: impl FnOnce() -> c_long) -> c_long {
             }
         }
         if is_busy {
-            attach::leave_old_memory();
+            attach::use_new_memory();
         }
         tls::set(core::ptr::null_mut());
     } else if result != 0 {

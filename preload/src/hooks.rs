@@ -25,7 +25,7 @@ fn mark_forwarded<T>(sp: usize, size: usize, block: *mut u8, call: impl FnOnce()
     let marked = guard::is_traced(state) && unsafe { guard::forward(state, sp, size, 0, block as usize) };
     let result = call();
     if marked {
-        // SAFETY: as above.
+        // SAFETY: the thread's own state, which `forward` has marked.
         unsafe { guard::forwarded(state, sp) };
     }
     result
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn new_begins(size: usize, which: usize, sp: usize, second
 /// Runs after `operator new`, and records the block.
 pub unsafe extern "C" fn new_ends(block: *mut u8, size: usize, which: usize, sp: usize, bp: usize) -> *mut u8 {
     let state = tls::get();
-    // SAFETY: as above.
+    // SAFETY: the thread's own state; `sp` is the stub's.
     let is_outer = !guard::is_traced(state)
         || unsafe {
             let is_outer = (*state).activation & crate::thread::FORWARDING == 0 || (*state).forward.sp == sp;

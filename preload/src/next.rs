@@ -86,32 +86,32 @@ next_functions! {
         unsafe { super::memalign(align, size) }
     };
     posix_memalign c"posix_memalign" (out: *mut *mut u8, align: usize, size: usize) -> c_int, {
-        // SAFETY: as above; `out` is the program's.
+        // SAFETY: the arguments are the program's, passed on unchanged; `out` is the program's.
         unsafe {
             let block = super::memalign(align, size);
             if block.is_null() { libc::ENOMEM } else { *out = block; 0 }
         }
     };
     valloc c"valloc" (size: usize) -> *mut u8, {
-        // SAFETY: as above.
+        // SAFETY: the size is the program's.
         unsafe { super::memalign(4096, size) }
     };
     pvalloc c"pvalloc" (size: usize) -> *mut u8, {
-        // SAFETY: as above.
+        // SAFETY: the size is the program's.
         unsafe { super::memalign(4096, size.next_multiple_of(4096)) }
     };
     cfree c"cfree" (block: *mut u8) -> (), {
-        // SAFETY: as above.
+        // SAFETY: the block is the program's.
         unsafe { super::free(block) }
     };
     free_sized c"free_sized" (block: *mut u8, size: usize) -> (), {
         let _ = size;
-        // SAFETY: C23 defines it as `free` with a promise.
+        // SAFETY: C23 defines it as `free` with a known size.
         unsafe { super::free(block) }
     };
     free_aligned_sized c"free_aligned_sized" (block: *mut u8, align: usize, size: usize) -> (), {
         let _ = (align, size);
-        // SAFETY: as above.
+        // SAFETY: C23 defines it as `free` with a known size and alignment.
         unsafe { super::free(block) }
     };
     malloc_usable_size c"malloc_usable_size" (block: *mut u8) -> usize, { let _ = block; 0 };
@@ -166,7 +166,7 @@ pub fn resolve() -> bool {
             let [finder, libc_malloc, flag] = wanted.map(|wanted| wanted.found);
             crate::unwind::objects::find_loader(finder);
             find_all();
-            dynsym::look_for_other_malloc();
+            dynsym::find_other_malloc();
             crate::exec::find_next();
             crate::sandbox::find_next();
             IS_GLIBC.store(!libc_malloc.is_null() && libc_malloc == pointers::malloc.load(Relaxed), Relaxed);

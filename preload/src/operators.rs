@@ -86,14 +86,14 @@ fn find_aligned(which: usize, caller: usize) -> *mut c_void {
         object = objects::find(caller);
     }
     let name = NAMES[which];
-    let found = dynsym::one(Scope::Next, true, name);
+    let found = dynsym::find_one(Scope::Next, true, name);
     if !found.is_null() {
         NEXT[which].store(found, Relaxed);
         return found;
     }
     tls::set_operator_caller(caller);
     let found = dynsym::scope::find(caller, name);
-    let found = if found.is_null() { dynsym::one(Scope::Next, false, name) } else { found };
+    let found = if found.is_null() { dynsym::find_one(Scope::Next, false, name) } else { found };
     if let Some(object) = object.filter(|_| !found.is_null()) {
         keep(&object, which, found);
     }

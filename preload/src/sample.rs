@@ -37,7 +37,7 @@ fn set() -> Option<&'static Set> {
 #[cold]
 pub fn make_set() -> bool {
     let bytes = size_of::<Set>();
-    if set().is_none() && sandbox::allows(sandbox::OPEN) {
+    if set().is_none() && sandbox::allows(sandbox::MAP_MORE) {
         let Some(new) = sys::map_private(core::ptr::null_mut(), bytes, 0) else { return false };
         sys::unlock(new, bytes);
         sys::advise(new, bytes, libc::MADV_NOHUGEPAGE);

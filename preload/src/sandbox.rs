@@ -1,10 +1,10 @@
-//! A program that shuts itself in (seccomp) may be killed for any system call that its filter does
-//! not let through. The two ways in that libc offers are watched, `prctl` and `syscall`. A filter
-//! is evaluated for the calls that this library makes ([`filter`]); from then on it makes only
-//! those that are surely let through, and does without the others: stacks are cut, nodes and
-//! threads counted as missing.
+//! Sandboxes. A program that installs a seccomp filter may be killed for any system call that the
+//! filter does not allow. The two functions of libc that install one are intercepted, `prctl` and
+//! `syscall`. A filter is evaluated for the calls that this library makes ([`filter`]). From then
+//! on the library makes only those that are certainly allowed, and does without the others: stacks
+//! are truncated, nodes and threads counted as missing.
 //!
-//! `syscall` is watched for forks too, whose children must be prepared as those of `fork` are.
+//! `syscall` is intercepted for forks too, whose children must be prepared like those of `fork`.
 
 mod filter;
 
@@ -14,29 +14,29 @@ use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
 use filter::{Call, Filter};
 
-/// What the library makes system calls for: bits of [`FORBIDDEN`].
+/// A purpose of system calls: a set of bits of [`FORBIDDEN`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Need(u32);
 
-/// Asking whether memory can be read.
+/// Checking whether memory can be read.
 pub const PROBE: Need = Need(1);
 /// Mapping more of the library's own memory.
-pub const OPEN: Need = Need(2);
-/// Mapping memory.
+pub const MAP_MORE: Need = Need(2);
+/// Mapping memory for other purposes.
 pub const MAP: Need = Need(4);
 /// Giving a thread its state.
 pub const THREAD: Need = Need(8);
-/// Waiting without using the processor.
+/// Waiting without using the CPU.
 pub const SLEEP: Need = Need(16);
 /// Copying memory that may not be readable.
 pub const PEEK: Need = Need(32);
-/// Asking the time, which the vDSO may do by a system call.
+/// Reading the clock, which the vDSO may do by a system call.
 pub const TIME: Need = Need(64);
 /// Attaching a forked child.
 pub const ATTACH: Need = Need(128);
-/// Looking at a program that is about to be started, and telling the recorder.
-pub const LOOK: Need = Need(256);
-/// Unlocking memory of ours in a program that locks its own.
+/// Inspecting a program that is about to start, and notifying the recorder.
+pub const INSPECT: Need = Need(256);
+/// Unlocking memory of this library in a program that locks its own.
 pub const UNLOCK: Need = Need(512);
 const EVERYTHING: u32 = 1023;
 
@@ -46,11 +46,11 @@ impl Need {
     }
 }
 
-/// Needs that may be deadly; inherited by children.
+/// Needs whose calls may kill the process. Children inherit them.
 static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
 static NEXT_SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(first_syscall as *mut c_void);
 
-/// Whether the system calls for a need surely do no harm.
+/// Returns whether the system calls for a need are certainly harmless.
 #[inline(always)]
 pub fn allows(need: Need) -> bool {
     FORBIDDEN.load(Relaxed) & need.0 == 0
@@ -66,43 +66,46 @@ const fn any(number: i64) -> Call {
 
 const OPENED: Option<u64> = Some((libc::PROT_READ | libc::PROT_WRITE) as u64);
 
-/// The system calls after the start, and what for.
+/// The system calls after the attach, and the needs that they serve.
 const CALLS: [(Need, Call); 29] = [
-    (PROBE.and(THREAD).and(ATTACH).and(LOOK), any(libc::SYS_rt_sigprocmask)),
-    (OPEN.and(THREAD).and(MAP).and(ATTACH).and(LOOK), known(libc::SYS_mmap, [None, None, OPENED, None, None, None])),
-    (OPEN.and(THREAD).and(ATTACH), any(libc::SYS_mremap)),
-    (OPEN.and(THREAD).and(MAP).and(ATTACH).and(LOOK), any(libc::SYS_munmap)),
+    (PROBE.and(THREAD).and(ATTACH).and(INSPECT), any(libc::SYS_rt_sigprocmask)),
+    (
+        MAP_MORE.and(THREAD).and(MAP).and(ATTACH).and(INSPECT),
+        known(libc::SYS_mmap, [None, None, OPENED, None, None, None]),
+    ),
+    (MAP_MORE.and(THREAD).and(ATTACH), any(libc::SYS_mremap)),
+    (MAP_MORE.and(THREAD).and(MAP).and(ATTACH).and(INSPECT), any(libc::SYS_munmap)),
     (UNLOCK, any(libc::SYS_munlock)),
-    (LOOK, any(libc::SYS_clone)),
-    (OPEN.and(THREAD).and(ATTACH), any(libc::SYS_madvise)),
+    (INSPECT, any(libc::SYS_clone)),
+    (MAP_MORE.and(THREAD).and(ATTACH), any(libc::SYS_madvise)),
     (THREAD.and(ATTACH), any(libc::SYS_gettid)),
-    (ATTACH.and(PEEK).and(LOOK), any(libc::SYS_getpid)),
+    (ATTACH.and(PEEK).and(INSPECT), any(libc::SYS_getpid)),
     (SLEEP, known(libc::SYS_futex, [None, Some(libc::FUTEX_WAIT as u64), None, None, None, None])),
     (SLEEP.and(ATTACH), any(libc::SYS_nanosleep)),
     (SLEEP, any(libc::SYS_tgkill)),
     (PEEK, any(libc::SYS_process_vm_readv)),
     (TIME.and(ATTACH), any(libc::SYS_clock_gettime)),
-    (ATTACH.and(LOOK), any(libc::SYS_socket)),
-    (ATTACH.and(LOOK), any(libc::SYS_connect)),
-    (ATTACH.and(LOOK), any(libc::SYS_sendto)),
+    (ATTACH.and(INSPECT), any(libc::SYS_socket)),
+    (ATTACH.and(INSPECT), any(libc::SYS_connect)),
+    (ATTACH.and(INSPECT), any(libc::SYS_sendto)),
     (ATTACH, any(libc::SYS_recvmsg)),
     (ATTACH, any(libc::SYS_poll)),
     (ATTACH, any(libc::SYS_getsockopt)),
     (ATTACH, any(libc::SYS_prlimit64)),
-    (ATTACH.and(LOOK), any(libc::SYS_openat)),
-    (ATTACH.and(LOOK), any(libc::SYS_read)),
-    (ATTACH.and(LOOK), any(libc::SYS_close)),
-    (LOOK, any(libc::SYS_newfstatat)),
-    (LOOK, any(libc::SYS_geteuid)),
-    (LOOK, any(libc::SYS_getegid)),
-    (LOOK, any(libc::SYS_getxattr)),
-    (LOOK, any(libc::SYS_readlinkat)),
+    (ATTACH.and(INSPECT), any(libc::SYS_openat)),
+    (ATTACH.and(INSPECT), any(libc::SYS_read)),
+    (ATTACH.and(INSPECT), any(libc::SYS_close)),
+    (INSPECT, any(libc::SYS_newfstatat)),
+    (INSPECT, any(libc::SYS_geteuid)),
+    (INSPECT, any(libc::SYS_getegid)),
+    (INSPECT, any(libc::SYS_getxattr)),
+    (INSPECT, any(libc::SYS_readlinkat)),
 ];
 
-/// Looks whether the program was started inside a sandbox or without the time stamp counter. Its
-/// filter is not known: it lets through what libraries commonly do, or the program would not have
-/// come here, but perhaps not what debuggers do.
-pub fn look_around() {
+/// Checks whether the program was started inside a sandbox or without the CPU counter (TSC). The
+/// filter of such a sandbox is not known. It allows what libraries commonly do, or the program
+/// would not have got here, but perhaps not what debuggers do.
+pub fn inspect_process() {
     if sys::has_filter() {
         FORBIDDEN.fetch_or(PEEK.0, Relaxed);
     }
@@ -111,13 +114,13 @@ pub fn look_around() {
     }
 }
 
-/// Needs that a filter may forbid.
+/// Returns the needs that a filter may forbid.
 fn forbidden_by(filter: Option<Filter>) -> u32 {
     let Some(filter) = filter else { return EVERYTHING };
     CALLS.iter().filter(|(_, call)| !filter.allows(call)).fold(0, |sum, (need, _)| sum | need.0)
 }
 
-/// Finds the next definition; once, with the allocator's.
+/// Finds the next definition. Called once, when the allocator is resolved.
 pub fn find_next() {
     let mut wanted = [Wanted::new(c"syscall")];
     dynsym::find(Scope::Next, false, &mut wanted);
@@ -134,8 +137,8 @@ extern "C" fn resolve() {
     crate::next::resolve();
 }
 
-/// What `syscall` does until the next definition is known: finds it. All seven arguments stay where
-/// they are.
+/// The next definition of `syscall` until the real one is known: finds that and jumps to it. All
+/// seven arguments are preserved.
 #[unsafe(naked)]
 unsafe extern "C" fn first_syscall() {
     core::arch::naked_asm!(
@@ -146,18 +149,18 @@ unsafe extern "C" fn first_syscall() {
         resolve = sym resolve, next = sym NEXT_SYSCALL)
 }
 
-/// How a call changes what the library may do.
+/// A change of what the library may do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change {
     /// A filter, by the address of its `struct sock_fprog`.
     Filter(usize),
-    /// Only read, write and the end are left, and the time stamp counter is switched off.
+    /// Only read, write and exit are left, and the CPU counter (TSC) is disabled.
     Strict,
-    /// The time stamp counter is switched off.
+    /// The CPU counter (TSC) is disabled.
     NoCounter,
 }
 
-/// What `prctl` with these arguments changes.
+/// Returns the change that `prctl` makes with these arguments.
 fn change_by_prctl(option: u64, first: u64, second: u64) -> Option<Change> {
     const MODE_STRICT: u64 = libc::SECCOMP_MODE_STRICT as u64;
     const MODE_FILTER: u64 = libc::SECCOMP_MODE_FILTER as u64;
@@ -170,9 +173,9 @@ fn change_by_prctl(option: u64, first: u64, second: u64) -> Option<Change> {
     }
 }
 
-/// Makes a call that changes what the library may do. What it will forbid is not done from before
-/// the call on, and is done again when the call fails: asking whether there are filters is a call
-/// that fails.
+/// Makes a call that changes what the library may do. What it will forbid is avoided from before
+/// the call on, and is done again if the call fails. (Querying whether there are filters is a call
+/// that fails.)
 fn changing(change: Change, call: impl FnOnce() -> c_long) -> c_long {
     let before = FORBIDDEN.load(Relaxed);
     let forbidden = match change {
@@ -182,7 +185,7 @@ fn changing(change: Change, call: impl FnOnce() -> c_long) -> c_long {
     };
     if before == 0 && forbidden != 0 {
         sys::keeping_errno(|| {
-            stack_table::open_ahead();
+            stack_table::map_ahead();
             sample::make_set();
             thread::probe_stack();
         });
@@ -201,10 +204,10 @@ fn changing(change: Change, call: impl FnOnce() -> c_long) -> c_long {
     result
 }
 
-/// `prctl`.
+/// The body of `prctl`.
 pub unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) -> c_int {
-    // SAFETY: the arguments are the program's, passed on unchanged; libc takes five words whatever
-    // the option.
+    // SAFETY: the arguments are the program's, passed on unchanged; libc takes five
+    // arguments for every option.
     let call = || unsafe { crate::next::prctl(option, a, b, c, d) };
     match change_by_prctl(option as u64, a, b) {
         Some(change) => changing(change, || c_long::from(call())) as c_int,
@@ -212,16 +215,16 @@ pub unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: u64) ->
     }
 }
 
-/// The words that the stub of `syscall` saves: room for the result, number, five arguments; behind
-/// them its return address and the sixth.
+/// The words that the stub of `syscall` saves: space for the result, the number, five arguments;
+/// after them its return address and the sixth argument.
 type Saved = [usize; 9];
 
-/// A call of `syscall` that must be known of: made here, and its result stored; true. False: the
-/// stub goes on to the next definition.
+/// Makes a call of `syscall` that this library must handle, and stores its result. Returns 1 then,
+/// or 0 if the stub has to continue with the next definition.
 unsafe extern "C" fn watched(saved: *mut Saved) -> u32 {
     type Next = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> c_long;
-    // SAFETY: the stub saved these words. Those behind the return address are the caller's frame,
-    // mapped whatever it passed.
+    // SAFETY: the stub saved these words. Those after the return address are in the caller's frame,
+    // which is mapped whether or not it passed them.
     let [_, number, first, second, third, fourth, fifth, _, sixth] = unsafe { *saved };
     // SAFETY: the next definition has libc's type; the arguments are the program's own.
     let call = || unsafe {
@@ -242,37 +245,39 @@ unsafe extern "C" fn watched(saved: *mut Saved) -> u32 {
         None if forks(number, first, second) => fork::forking(call),
         None => return 0,
     };
-    // SAFETY: as above.
+    // SAFETY: the stub saved these words, of which the first is space for the result.
     unsafe { (*saved)[0] = result as usize };
     1
 }
 
-/// Whether a system call makes a child that goes on from here with a copy of the memory.
+/// Returns whether a system call creates a child that continues here with a copy of the memory.
 fn forks(number: i64, first: usize, second: usize) -> bool {
-    /// Places of the flags and the stack in `struct clone_args`, in words.
+    /// Index of the flags in `struct clone_args`, in words.
     const FLAGS: usize = 0;
+    /// Index of the stack in `struct clone_args`, in words.
     const STACK: usize = 5;
     let copies = |flags: u64, stack: u64| flags & libc::CLONE_VM as u64 == 0 && stack == 0;
     match number {
         libc::SYS_fork => true,
         libc::SYS_clone => copies(first as u64, second as u64),
         libc::SYS_clone3 => {
-            let mut words = [0u8; 48];
-            let word = |bytes: &[u8; 48], place: usize| {
+            let mut fields = [0u8; 48];
+            let word = |bytes: &[u8; 48], index: usize| {
                 bytes
                     .chunks_exact(8)
-                    .nth(place)
+                    .nth(index)
                     .map_or(0, |word| word.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
             };
-            second >= words.len()
-                && sys::copy_from(first, &mut words) == words.len()
-                && copies(word(&words, FLAGS), word(&words, STACK))
+            second >= fields.len()
+                && sys::copy_from(first, &mut fields) == fields.len()
+                && copies(word(&fields, FLAGS), word(&fields, STACK))
         }
         _ => false,
     }
 }
 
-/// `syscall`: passed on as it came, but for the calls that must be known of.
+/// The body of `syscall`: passes on all calls unchanged, except for those that this library must
+/// handle.
 #[cfg_attr(test, allow(dead_code))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn syscall() {

@@ -126,7 +126,7 @@ impl Area {
 
     /// Returns a module entry, with the same conditions as [`Area::slot`].
     pub fn module(&self, index: u32) -> Option<&'static ModuleEntry> {
-        // SAFETY: as above.
+        // SAFETY: the entry is mapped; all fields are atomics.
         self.entry(Table::Modules, index).map(|address| unsafe { &*(address as *const ModuleEntry) })
     }
 
@@ -174,7 +174,7 @@ impl Area {
             if known.load(Acquire) != 0 {
                 continue;
             }
-            if !sandbox::allows(sandbox::OPEN) {
+            if !sandbox::allows(sandbox::MAP_MORE) {
                 return None;
             }
             let (_, bytes) = self.layout.segment(table, segment)?;

@@ -1,11 +1,11 @@
-//! Frames -> stack number: appends nodes to the shared prefix tree, and modules to the shared
-//! module table.
+//! The stack table: finds the number of a call stack, appends nodes to the shared prefix tree, and
+//! modules to the shared module table.
 //!
-//! Nodes are dense and in shared memory; finding one goes through a private index of words `tag 36
-//! | node 28`, hashed by (caller's node, address, flags). The index is a cache: whatever is lost
-//! from it, by a race or while it grows, costs a second node for the same stack, which the recorder
-//! merges. (Hash-placed nodes in the shared file were measured first: each new one touched a new
-//! page.)
+//! Nodes are dense and in shared memory. A node is found by a private index of words `tag 36 | node
+//! 28`, hashed by (caller's node, address, flags). The index is a cache: an entry that is lost, by
+//! a race or while the index grows, costs a second node for the same stack, which the recorder
+//! merges. (Nodes at hashed positions in the shared file were measured first: each new one touched
+//! a new page.)
 
 use crate::private::{self, FIRST_INDEX_LOG2};
 use crate::shared::{self, Area};
@@ -17,34 +17,34 @@ use heaptape_wire::event;
 use heaptape_wire::limits::{MAX_FRAMES, MODULES};
 use heaptape_wire::nodes::{NodeValue, RETIRED, WRITTEN};
 
-/// Nodes that are mapped before the program shuts itself in: 1 MiB.
-const AHEAD: u32 = 65_536;
-/// Places that are looked at from the hashed one on.
+/// Number of nodes that are mapped before the program enters a sandbox: 1 MiB.
+const NODES_AHEAD: u32 = 65_536;
+/// Number of entries that are probed from the hashed one on.
 const PROBES: usize = 8;
 
 static CAPACITY: AtomicU32 = AtomicU32::new(0);
-/// Address of the index, with log2 of its places in the low bits.
+/// Address of the index, with the binary logarithm of its number of entries in the low bits.
 static INDEX: AtomicU64 = AtomicU64::new(0);
 static GROWING: AtomicBool = AtomicBool::new(false);
 static SETTINGS: AtomicU32 = AtomicU32::new(MAX_FRAMES as u32);
 
-/// What captures need to know.
+/// The settings of captures.
 #[derive(Clone, Copy)]
 pub struct Settings {
-    /// Most frames.
+    /// The most frames of a stack.
     pub max_frames: usize,
-    /// No walk: the return address alone.
+    /// Whether only the return address is recorded, without a walk.
     pub caller_only: bool,
 }
 
-/// The present settings.
+/// Returns the current settings.
 #[inline(always)]
 pub fn settings() -> Settings {
     let word = SETTINGS.load(Relaxed);
     Settings { max_frames: (word & 0xffff) as usize, caller_only: word >> 16 != 0 }
 }
 
-/// Starts with an empty index for the nodes of an area.
+/// Starts with an empty index for the nodes of an area. Returns false if there is no memory for it.
 pub fn start(area: &Area) -> bool {
     let header = area.header();
     let frames = header.max_frames.load(Relaxed).clamp(2, MAX_FRAMES as u32);
@@ -73,7 +73,7 @@ const fn hash(value: &NodeValue) -> u64 {
     mixed ^ mixed >> 32
 }
 
-/// The values of a node that was given out.
+/// Returns the content of a node that has been used.
 #[cfg(heaptape_verify)]
 pub fn value(number: u32) -> NodeValue {
     shared::node(number).map_or(NodeValue { parent: 0, address: 0, flags: 0 }, heaptape_wire::Node::read)
@@ -81,8 +81,8 @@ pub fn value(number: u32) -> NodeValue {
 
 const NODE_BITS: u32 = 28;
 
-/// The node of (caller's node, address, flags), appended when it is new. When the table is full the
-/// caller's node is given, and counted.
+/// Returns the node of (caller's node, address, flags), and appends it if it is new. If the table
+/// is full, the caller's node is returned, and the capture is counted.
 #[inline(always)]
 pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
     let value = NodeValue { parent, address, flags: flags | WRITTEN };
@@ -90,15 +90,15 @@ pub fn node(parent: u32, address: u64, flags: u32) -> u32 {
     let (index, log2) = index_and_log2();
     let (start, mask) = ((hash >> (64 - log2)) as usize, (1usize << log2) - 1);
     for probe in 0..PROBES {
-        // SAFETY: masked, so inside the index, which stays mapped while the session lives; replaced
-        // ones are kept mapped too.
+        // SAFETY: the entry is masked, so it is inside the index, which stays mapped while the
+        // session lives; replaced indexes stay mapped too.
         let word = unsafe { (*index.add((start + probe) & mask)).load(Acquire) };
         if word == 0 {
             return append(&value, hash, probe);
         }
         if word >> NODE_BITS == hash & ((1 << (64 - NODE_BITS)) - 1) {
             let number = (word & ((1 << NODE_BITS) - 1)) as u32;
-            // Numbers in the index were claimed and written before; one of the parent process may
+            // Numbers in the index were claimed and written before. One of the parent process may
             // not be mapped in a child.
             if shared::node(number).is_some_and(|node| node.read() == value) {
                 return number;
@@ -118,7 +118,7 @@ fn append(value: &NodeValue, hash: u64, probe: usize) -> u32 {
 fn append_aligned(value: &NodeValue, hash: u64, probe: usize) -> u32 {
     let Some(area) = attach::area() else { return 0 };
     if settings().caller_only {
-        // No walk asks for the rules of its object.
+        // No walk looks up the rules of its object in this mode.
         objects::find(value.address.wrapping_sub(1) as usize).inspect(module);
     }
     let used = &area.header().nodes_used.0;
@@ -134,7 +134,7 @@ fn append_aligned(value: &NodeValue, hash: u64, probe: usize) -> u32 {
     if number >= capacity || !area.map_nodes(number) {
         return full();
     }
-    // The number was claimed by this thread alone.
+    // This thread alone has claimed the number.
     let Some(node) = shared::node(number) else { return full() };
     node.write(*value);
     let (index, log2) = index_and_log2();
@@ -145,23 +145,24 @@ fn append_aligned(value: &NodeValue, hash: u64, probe: usize) -> u32 {
     number
 }
 
-/// The place of a node with this hash that nobody can find any more, because its library went.
+/// Returns the entry of a node with this hash that can no longer be found, because its library was
+/// unmapped.
 fn retired_index(index: *const AtomicU64, log2: u32, hash: u64) -> Option<usize> {
     (0..PROBES).find(|probe| {
-        let place = ((hash >> (64 - log2)) as usize + probe) & ((1 << log2) - 1);
+        let entry = ((hash >> (64 - log2)) as usize + probe) & ((1 << log2) - 1);
         // SAFETY: masked, so inside the index.
-        let word = unsafe { (*index.add(place)).load(Acquire) };
+        let word = unsafe { (*index.add(entry)).load(Acquire) };
         let is_alike = word != 0 && word >> NODE_BITS == hash & ((1 << (64 - NODE_BITS)) - 1);
         let node = || shared::node((word & ((1 << NODE_BITS) - 1)) as u32);
         is_alike && node().is_some_and(|node| node.read().flags & RETIRED != 0)
     })
 }
 
-/// Maps memory for some more nodes while that is still allowed.
-pub fn open_ahead() {
+/// Maps memory for more nodes while that is still allowed.
+pub fn map_ahead() {
     let Some(area) = attach::area() else { return };
     let used = area.header().nodes_used.0.load(Relaxed).min(CAPACITY.load(Relaxed) - 1);
-    let more = used.saturating_add(AHEAD);
+    let more = used.saturating_add(NODES_AHEAD);
     area.map_nodes(more.min(CAPACITY.load(Relaxed) - 1));
     while 1 << (index_and_log2().1 - 1) < more {
         let (_, log2) = index_and_log2();
@@ -173,9 +174,9 @@ pub fn open_ahead() {
 }
 
 fn insert(index: *const AtomicU64, log2: u32, hash: u64, number: u32, probe: usize) {
-    let place = ((hash >> (64 - log2)) as usize + probe) & ((1 << log2) - 1);
+    let entry = ((hash >> (64 - log2)) as usize + probe) & ((1 << log2) - 1);
     // SAFETY: masked, so inside the index.
-    unsafe { (*index.add(place)).store(hash << NODE_BITS | u64::from(number), Release) };
+    unsafe { (*index.add(entry)).store(hash << NODE_BITS | u64::from(number), Release) };
 }
 
 /// Fills an index with all nodes that may be shared.
@@ -196,41 +197,42 @@ fn fill(index: *const AtomicU64, log2: u32, nodes: u32) {
     }
 }
 
-/// Makes an index of twice the size of the present one, which stays mapped for readers that still
-/// hold it.
+/// Creates an index of twice the current size. The current one stays mapped for readers that still
+/// use it.
 fn grow(nodes: u32, log2: u32) {
     let word = INDEX.load(Acquire);
-    let most = (CAPACITY.load(Relaxed) as usize).next_power_of_two() * 2;
+    let max_entries = (CAPACITY.load(Relaxed) as usize).next_power_of_two() * 2;
     if (word & 0xfff) as u32 != log2
-        || !sandbox::allows(sandbox::OPEN)
-        || 1usize << (log2 + 1) > most
+        || !sandbox::allows(sandbox::MAP_MORE)
+        || 1usize << (log2 + 1) > max_entries
         || GROWING.swap(true, Acquire)
     {
         return;
     }
     if let Some(new) = private::index(log2 + 1) {
-        // A claimer may not have mapped its own node yet; `fill` ends before that.
+        // The thread that claimed the last node may not have mapped it yet; `fill` ends before that
+        // node.
         fill(new, log2 + 1, nodes);
         INDEX.store(new as u64 | u64::from(log2 + 1), Release);
     }
     GROWING.store(false, Release);
 }
 
-/// Objects that are known to the recorder, by a hash of their first address: a look at the whole
-/// table at each miss of a rule would be long after many plugins came and went. Emptied whenever
-/// one goes.
+/// Objects that the recorder knows, by a hash of their first address. After many plugins came and
+/// went, a search of the whole table at each miss of a rule would take long. The list is emptied
+/// when an object is unmapped.
 static KNOWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 fn forget_known() {
-    KNOWN.iter().for_each(|place| place.store(0, Relaxed));
+    KNOWN.iter().for_each(|known| known.store(0, Relaxed));
 }
 
-/// The objects that this process, or the one that it was forked from, made known: first address (0:
-/// a free place) and, in this process, index in the module table. A forked child has its parent's
-/// rules and never asks for them again, so what its parent made known it makes known at its start.
+/// An object that this process, or the one that it was forked from, has announced: its first
+/// address (0 if the entry is free) and, in this process, its index in the module table. A forked
+/// child has its parent's rules and never looks them up again, so it announces at its start what
+/// its parent announced.
 ///
-/// An entry that is not in use is all zeros, so that the table takes no space in the library's
-/// file.
+/// An unused entry is all zeros, so that the table takes no space in the library's file.
 struct AnnouncedModule {
     start: AtomicU64,
     /// One more than the index in the module table; 0 if this process has not announced the object.
@@ -246,9 +248,9 @@ impl AnnouncedModule {
 
 static ANNOUNCED: [AnnouncedModule; 1024] =
     [const { AnnouncedModule { start: AtomicU64::new(0), after_module: AtomicU32::new(0) } }; 1024];
-/// Places behind this one were never used: a start does not look at them.
+/// Entries from this one on were never used, and an attach does not read them.
 static ANNOUNCED_END: AtomicU32 = AtomicU32::new(0);
-/// Some found no place: the whole module table is looked through.
+/// Whether some objects did not fit into the list. Then the whole module table is searched.
 static ANNOUNCED_OVERFLOWED: AtomicBool = AtomicBool::new(false);
 
 fn announced() -> &'static [AnnouncedModule] {
@@ -261,12 +263,12 @@ fn announced_at(start: u64) -> Option<&'static AnnouncedModule> {
 
 fn remember_announced(start: u64, module: u32) {
     let is_claimed = |entry: &AnnouncedModule| entry.start.compare_exchange(0, start, Relaxed, Relaxed).is_ok();
-    let place = announced_at(start).or_else(|| {
-        let place = ANNOUNCED.iter().position(is_claimed)?;
-        ANNOUNCED_END.fetch_max(place as u32 + 1, Relaxed);
-        ANNOUNCED.get(place)
+    let entry = announced_at(start).or_else(|| {
+        let index = ANNOUNCED.iter().position(is_claimed)?;
+        ANNOUNCED_END.fetch_max(index as u32 + 1, Relaxed);
+        ANNOUNCED.get(index)
     });
-    match place {
+    match entry {
         Some(entry) => entry.after_module.store(module.wrapping_add(1), Relaxed),
         None => ANNOUNCED_OVERFLOWED.store(true, Relaxed),
     }
@@ -281,22 +283,22 @@ fn announce_again(area: &Area) {
     }
 }
 
-/// Makes an object known to the recorder, unless it is already.
+/// Announces an object to the recorder, unless it knows it already.
 pub fn module(object: &Object) {
-    let place = &KNOWN[(object.start >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 58];
-    if place.load(Relaxed) == object.start {
+    let known = &KNOWN[(object.start >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 58];
+    if known.load(Relaxed) == object.start {
         return;
     }
     let Some(area) = attach::area() else { return };
     if announce(&area, object) {
-        place.store(object.start, Relaxed);
+        known.store(object.start, Relaxed);
     }
 }
 
-/// Adds an object to an area's modules; true when it is among them.
+/// Adds an object to an area's modules. Returns whether it is among them.
 fn announce(area: &Area, object: &Object) -> bool {
     let header = area.header();
-    let is_it = |index: u32| {
+    let is_entry_of_object = |index: u32| {
         area.module(index).is_some_and(|entry| {
             entry.start.load(Relaxed) == object.start
                 && entry.end.load(Relaxed) == object.end
@@ -304,8 +306,10 @@ fn announce(area: &Area, object: &Object) -> bool {
         })
     };
     let is_known = match announced_at(object.start) {
-        Some(entry) => is_it(entry.module()),
-        None if ANNOUNCED_OVERFLOWED.load(Relaxed) => (0..header.modules_used.0.load(Acquire).min(MODULES)).any(is_it),
+        Some(entry) => is_entry_of_object(entry.module()),
+        None if ANNOUNCED_OVERFLOWED.load(Relaxed) => {
+            (0..header.modules_used.0.load(Acquire).min(MODULES)).any(is_entry_of_object)
+        }
         None => false,
     };
     if is_known {
@@ -324,19 +328,19 @@ fn announce(area: &Area, object: &Object) -> bool {
     true
 }
 
-/// After a `dlclose`: retires the modules that are no longer there, and with them every node in
-/// them. (What lies inside such a node is found by its number alone, which is given to nobody any
-/// more.) True when there was one.
+/// Retires the modules that were unmapped by a `dlclose`, and all nodes in them. (Nodes inside such
+/// a node are found by its number only, which is not returned any more.) Returns whether there was
+/// one.
 pub fn retire_gone_modules() -> bool {
     let Some(area) = attach::area() else { return false };
     let header = area.header();
     let nodes = header.nodes_used.0.load(Acquire).min(area.mapped_nodes());
     let mut any = false;
-    let mut look = |index: u32| {
+    let mut retire_if_gone = |index: u32| {
         let Some(entry) = area.module(index).filter(|entry| entry.is_ready()) else { return };
         let (start, end) = (entry.start.load(Relaxed), entry.end.load(Relaxed));
-        let is_there = || objects::find(start as usize).is_some_and(|found| found.start == start && found.end == end);
-        if entry.unmapped_node.load(Relaxed) != 0 || is_there() {
+        let is_mapped = || objects::find(start as usize).is_some_and(|found| found.start == start && found.end == end);
+        if entry.unmapped_node.load(Relaxed) != 0 || is_mapped() {
             return;
         }
         entry.unmapped_node.store(nodes.max(1), Release);
@@ -345,9 +349,12 @@ pub fn retire_gone_modules() -> bool {
         any = true;
     };
     if ANNOUNCED_OVERFLOWED.load(Relaxed) {
-        (0..header.modules_used.0.load(Acquire).min(MODULES)).for_each(look);
+        (0..header.modules_used.0.load(Acquire).min(MODULES)).for_each(retire_if_gone);
     } else {
-        announced().iter().filter(|entry| entry.start.load(Relaxed) != 0).for_each(|entry| look(entry.module()));
+        announced()
+            .iter()
+            .filter(|entry| entry.start.load(Relaxed) != 0)
+            .for_each(|entry| retire_if_gone(entry.module()));
     }
     if any {
         forget_known();

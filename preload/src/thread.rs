@@ -296,7 +296,7 @@ fn has_ended_owners(session: &attach::Session) -> bool {
     let mut looked = (0..slots).step_by((slots / LOOKS).max(1) as usize);
     looked.any(|index| {
         let owner = session.area.slot(index).map_or(0, |slot| slot.owner.0.tid.load(Acquire));
-        owner != 0 && sys::is_over(attach::pid(), owner)
+        owner != 0 && sys::has_thread_ended(attach::pid(), owner)
     })
 }
 

@@ -30,7 +30,7 @@ pub enum Source {
 }
 
 impl Source {
-    fn of(number: u8) -> Source {
+    fn from_number(number: u8) -> Source {
         match number {
             0 => Source::Counter,
             1 => Source::Clock,
@@ -50,7 +50,7 @@ static SINGLE: AtomicPtr<u8> = AtomicPtr::new((&raw const ALWAYS_THREADED).cast_
 /// Sets the clock that the recorder has chosen, unless it may kill the process.
 pub fn choose(by_counter: bool) {
     let source = if by_counter { Source::Counter } else { Source::Clock };
-    if Source::of(SOURCE.load(Relaxed)) != Source::Sequence {
+    if Source::from_number(SOURCE.load(Relaxed)) != Source::Sequence {
         SOURCE.store(source as u8, Relaxed);
     }
 }
@@ -69,7 +69,7 @@ pub fn leave_clock() -> Option<Source> {
 }
 
 fn leave() -> Source {
-    let source = Source::of(SOURCE.load(Relaxed));
+    let source = Source::from_number(SOURCE.load(Relaxed));
     if source != Source::Sequence && attach::area().is_some() {
         LAST.fetch_max(now(), SeqCst);
         SOURCE.store(Source::Sequence as u8, SeqCst);
@@ -124,11 +124,11 @@ fn counter() -> u64 {
 /// Returns the current time, which is not before anything that the calling thread has seen.
 #[inline(always)]
 pub fn now() -> u64 {
-    if SOURCE.load(Relaxed) == Source::Counter as u8 { counter() } else { otherwise() }
+    if SOURCE.load(Relaxed) == Source::Counter as u8 { counter() } else { now_without_counter() }
 }
 
 #[cold]
-fn otherwise() -> u64 {
+fn now_without_counter() -> u64 {
     sys::aligned(without_counter)
 }
 

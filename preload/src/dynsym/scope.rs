@@ -1,12 +1,13 @@
 //! The scope of a library that was opened by `dlopen`: the library and what it needs, in the order
-//! in which the loader searches them. What was loaded with another library has that one's scope.
+//! in which the loader searches them. An object that was loaded with another library has the scope
+//! of that one.
 
 use super::{AT_START, Object, Wanted};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Most objects that are looked at.
-const MOST: usize = 256;
+/// The most objects that are considered.
+const MAX_OBJECTS: usize = 256;
 
 #[derive(Clone, Copy)]
 struct Loaded {
@@ -19,27 +20,27 @@ struct Loaded {
 struct Search {
     caller: usize,
     wanted: Wanted,
-    loaded: [Loaded; MOST],
+    loaded: [Loaded; MAX_OBJECTS],
     count: usize,
 }
 
-/// Looks a name up for a caller in a library that was opened after the start; null when its scope
-/// has none. May take the loader's lock.
+/// Looks a name up for a caller in a library that was opened after the start. Returns null if its
+/// scope has no definition. May take the loader's lock.
 pub fn find(caller: usize, name: &'static CStr) -> *mut c_void {
     const NONE: Loaded = Loaded { base: 0, dynamic: core::ptr::null(), name: core::ptr::null(), holds_caller: false };
-    let mut search = Search { caller, wanted: Wanted::new(name), loaded: [NONE; MOST], count: 0 };
+    let mut search = Search { caller, wanted: Wanted::new(name), loaded: [NONE; MAX_OBJECTS], count: 0 };
     // SAFETY: the callback gets what libc describes and our own structure, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(under_lock), (&raw mut search).cast()) };
     search.wanted.found
 }
 
-/// Called for the first object: does all there, because the loader keeps its lock, which one thread
-/// may take twice, and no object goes.
+/// Runs for the first object and does the whole search, because the loader keeps its lock, which
+/// one thread may take twice, so that no object is unmapped.
 unsafe extern "C" fn under_lock(_: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
     // SAFETY: `find` passes its own structure.
     unsafe {
         libc::dl_iterate_phdr(Some(collect), search);
-        (*search.cast::<Search>()).look();
+        (*search.cast::<Search>()).find_in_scope();
     }
     1
 }
@@ -52,12 +53,12 @@ unsafe extern "C" fn collect(info: *mut libc::dl_phdr_info, _: usize, search: *m
         let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
         let address = |header: &libc::Elf64_Phdr| info.dlpi_addr.wrapping_add(header.p_vaddr);
         let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else { return 0 };
-        let Some(place) = search.loaded.get_mut(search.count) else { return 1 };
+        let Some(entry) = search.loaded.get_mut(search.count) else { return 1 };
         let holds_caller = headers.iter().any(|header| {
             let start = address(header) as usize;
             header.p_type == libc::PT_LOAD && (start..start + header.p_memsz as usize).contains(&search.caller)
         });
-        *place = Loaded {
+        *entry = Loaded {
             base: info.dlpi_addr,
             dynamic: address(dynamic) as *const [u64; 2],
             name: info.dlpi_name,
@@ -77,10 +78,10 @@ impl Search {
     /// name up there.
     ///
     /// # Safety
-    /// The objects are mapped.
-    unsafe fn look(&mut self) {
+    /// The objects must be mapped.
+    unsafe fn find_in_scope(&mut self) {
         let first = AT_START.load(Relaxed).min(self.count);
-        // SAFETY: the caller's promise.
+        // SAFETY: the objects are mapped, as the caller ensures.
         unsafe {
             for root in first..self.count {
                 let (order, count) = self.order(root);
@@ -100,20 +101,20 @@ impl Search {
         }
     }
 
-    /// A library and all that it needs, level by level.
+    /// Returns a library and everything that it needs, level by level, and their number.
     ///
     /// # Safety
-    /// The objects are mapped.
-    unsafe fn order(&self, root: usize) -> ([u8; MOST], usize) {
+    /// The objects must be mapped.
+    unsafe fn order(&self, root: usize) -> ([u8; MAX_OBJECTS], usize) {
         const DT_NEEDED: u64 = 1;
-        let (mut order, mut count, mut next) = ([0u8; MOST], 1, 0);
-        let mut seen = [false; MOST];
+        let (mut order, mut count, mut next) = ([0u8; MAX_OBJECTS], 1, 0);
+        let mut seen = [false; MAX_OBJECTS];
         (order[0], seen[root]) = (root as u8, true);
         while next < count {
             let Loaded { base, dynamic, .. } = self.loaded[usize::from(order[next])];
             next += 1;
-            // SAFETY: the caller's promise: the section ends with a zero tag, and its strings lie
-            // in the object's table.
+            // SAFETY: the objects are mapped, as the caller ensures: the section ends with a zero
+            // tag, and its strings lie in the object's table.
             unsafe {
                 let strings = Object::read(base, dynamic).strings;
                 let mut entry = dynamic;
@@ -137,13 +138,13 @@ impl Search {
 }
 
 impl Loaded {
-    /// Whether the loader takes this object for what needs a library of this name.
+    /// Returns whether the loader would use this object where a library of this name is needed.
     ///
     /// # Safety
-    /// The object is mapped.
+    /// The object must be mapped.
     unsafe fn is_called(&self, name: &CStr) -> bool {
         const DT_SONAME: u64 = 14;
-        // SAFETY: the caller's promise; names are strings of the loader's.
+        // SAFETY: the objects are mapped, as the caller ensures; names are strings of the loader's.
         unsafe {
             let path = if self.name.is_null() { c"" } else { CStr::from_ptr(self.name) };
             let file = path.to_bytes().rsplit(|byte| *byte == b'/').next();

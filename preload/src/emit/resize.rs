@@ -12,7 +12,7 @@ use heaptape_wire::{Event, Op};
 const SECOND_HALF: u64 = 3;
 /// The most records that are kept free for second halves. A resize that is left by a jump never
 /// uses its own.
-const MOST_RESERVED: u64 = 8 * SECOND_HALF;
+const MAX_RESERVED: u64 = 8 * SECOND_HALF;
 
 /// A resize whose first half has been emitted, or that sampling selects without a first half.
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ pub fn resize_begins(old: *mut u8, size: usize, sp: usize, bp: usize) -> Option<
     unsafe {
         guard::begin(state, sp, 0);
         let reserved = (*state).reserved;
-        (*state).reserved = (reserved + SECOND_HALF).min(MOST_RESERVED);
+        (*state).reserved = (reserved + SECOND_HALF).min(MAX_RESERVED);
         let done = push(&mut *state, event);
         if !done {
             (*state).reserved = reserved;
@@ -69,7 +69,7 @@ pub fn resize_ends(resize: Resize, op: Op, old: *mut u8, new: *mut u8, size: usi
     // SAFETY: the state that the first half used.
     unsafe {
         if (*state).activation == 0 {
-            return; // forked inside the real call: the child's first event of its own attaches it
+            return; // Forked inside the allocator: the child attaches at its first own event.
         }
         let failed = new.is_null() && size != 0;
         let Some(op) =

@@ -45,7 +45,7 @@ pub fn ensure_capacity(state: &mut ThreadState) -> bool {
 fn ensure_capacity_aligned(state: &mut ThreadState) -> bool {
     let capacity = state.ring.capacity();
     let wanted = state.head + MAX_EVENT_RECORDS + state.reserved;
-    // SAFETY: as in `push`.
+    // SAFETY: the slot's control record stays mapped while the session lives.
     let control = unsafe { &*state.control };
     let mut refresh = |state: &mut ThreadState| {
         let end = control.consumer.0.tail.load(Acquire).wrapping_add(capacity);

@@ -1,4 +1,4 @@
-//! Strings and lists that a program hands to an exec function, at addresses that may be bad.
+//! Strings and lists that a program passes to an exec function, at addresses that may be bad.
 
 use super::ENTRIES;
 use crate::{dynsym, sys};
@@ -6,19 +6,20 @@ use core::ffi::{CStr, c_char};
 use heaptape_wire::hello::UntracedReason;
 use heaptape_wire::limits::ENV_SOCKET;
 
-/// A list of strings that ends with null.
+/// A list of strings that ends with a null pointer.
 pub type Strings = *const *const c_char;
 
-/// Copies the string at an address; `None` when it cannot be read, or is longer than the room.
-pub fn text(address: usize, room: &mut [u8]) -> Option<&CStr> {
-    let copied = if address == 0 { 0 } else { sys::copy_from(address, room) };
-    CStr::from_bytes_until_nul(room.get(..copied)?).ok()
+/// Copies the string at an address. Returns `None` if it cannot be read, or does not fit into the
+/// buffer.
+pub fn text(address: usize, buffer: &mut [u8]) -> Option<&CStr> {
+    let copied = if address == 0 { 0 } else { sys::copy_from(address, buffer) };
+    CStr::from_bytes_until_nul(buffer.get(..copied)?).ok()
 }
 
-/// Calls `each` with the address and the first bytes of each string of a list; false when the list
-/// cannot be read.
+/// Calls `each` with the address and the first bytes of each string of a list. Returns false if the
+/// list cannot be read.
 fn each(list: Strings, mut each: impl FnMut(usize, &[u8])) -> bool {
-    /// Addresses that are copied at once.
+    /// Number of addresses that are copied at once.
     const WINDOW: usize = 32;
     const WORD: usize = size_of::<usize>();
     let mut at = list as usize;
@@ -28,11 +29,11 @@ fn each(list: Strings, mut each: impl FnMut(usize, &[u8])) -> bool {
     loop {
         let mut addresses = [0u8; WINDOW * WORD];
         let copied = sys::copy_from(at, &mut addresses);
-        let (words, _) = addresses[..copied].as_chunks::<WORD>();
-        if words.is_empty() {
+        let (pointers, _) = addresses[..copied].as_chunks::<WORD>();
+        if pointers.is_empty() {
             return false;
         }
-        for word in words {
+        for word in pointers {
             let address = usize::from_le_bytes(*word);
             if address == 0 {
                 return true;
@@ -44,24 +45,24 @@ fn each(list: Strings, mut each: impl FnMut(usize, &[u8])) -> bool {
             }
             each(address, &start[..copied]);
         }
-        at = at.wrapping_add(words.len() * WORD);
+        at = at.wrapping_add(pointers.len() * WORD);
     }
 }
 
-/// Whether the value of `LD_PRELOAD` at an address names this library. Of one that is too long to
-/// be looked at it is not said that it does not.
+/// Returns whether the value of `LD_PRELOAD` at an address names this library. A value that is too
+/// long to be inspected counts as naming it.
 fn names_library(address: usize) -> bool {
     const OURS: &[u8] = b"libheaptape";
     let mut copy = [0; 1024];
     let copied = sys::copy_from(address, &mut copy);
     let Ok(value) = CStr::from_bytes_until_nul(&copy[..copied]) else { return true };
-    let has = |name: &[u8]| !name.is_empty() && value.to_bytes().windows(name.len()).any(|part| part == name);
+    let has = |name: &[u8]| !name.is_empty() && value.to_bytes().windows(name.len()).any(|window| window == name);
     has(OURS) || dynsym::own_name().is_some_and(|name| has(name.to_bytes()))
 }
 
-/// Whether an environment will not bring the library along. One that cannot be read starts no
-/// program at all.
-pub fn in_vain(environment: Option<Strings>) -> Option<UntracedReason> {
+/// Returns the reason if an environment does not load the library. An environment that cannot be
+/// read starts no program at all.
+pub fn misses_library(environment: Option<Strings>) -> Option<UntracedReason> {
     let (mut library, mut socket) = (false, false);
     let has_value = |start: &[u8], name: &[u8]| {
         let value = start.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"="));
@@ -74,8 +75,8 @@ pub fn in_vain(environment: Option<Strings>) -> Option<UntracedReason> {
     (is_list && !(library && socket)).then_some(UntracedReason::Environment)
 }
 
-/// Makes an environment that does not name this library, of the same strings otherwise. `None` when
-/// it cannot be read, or has more entries than there is space for.
+/// Makes an environment that does not name this library, of the same strings otherwise. Returns
+/// `None` if it cannot be read, or has more entries than there is space for.
 pub fn without_library<'a>(list: Strings, entries: &'a mut [*const c_char], value: &'a mut [u8]) -> Option<Strings> {
     const VARIABLE: &[u8] = b"LD_PRELOAD=";
     const LIBRARY: &[u8] = b"libheaptape";

@@ -1,11 +1,12 @@
-//! The file of a program that is about to be started: whether this library can be loaded into it.
+//! Inspects the file of a program that is about to start: whether this library can be loaded into
+//! it.
 
 use super::sanitizer;
 use crate::sys;
 use core::ffi::CStr;
 use heaptape_wire::hello::UntracedReason;
 
-/// A program's file: its head, and whether it gives other rights.
+/// The start of a program's file, and its properties.
 pub struct File {
     head: [u8; HEAD],
     length: usize,
@@ -15,17 +16,22 @@ pub struct File {
 
 /// One program header of an ELF file.
 pub struct Segment {
+    /// The type of the segment.
     pub kind: u64,
+    /// Offset of the segment in the file.
     pub offset: u64,
+    /// Address of the segment before relocation.
     pub address: u64,
+    /// Size of the segment in the file, in bytes.
     pub file_bytes: u64,
 }
 
-/// Enough for the program headers of any linker's output, and for the line of a script.
+/// Number of bytes that are read, which is enough for the program headers of any linker's output,
+/// and for the first line of a script.
 const HEAD: usize = 1024;
 
 impl File {
-    /// Looks at a program; `None` when there is no such program.
+    /// Inspects a program. Returns `None` if there is no such program.
     pub fn of(path: &CStr) -> Option<File> {
         let status = sys::status(path)?;
         let is_program = status.st_mode & libc::S_IFMT == libc::S_IFREG && status.st_mode & 0o111 != 0;
@@ -36,7 +42,7 @@ impl File {
         file.is_privileged = changes(libc::S_ISUID, user, status.st_uid)
             || changes(libc::S_ISGID, group, status.st_gid)
             || (user != 0 && sys::has_capabilities(path));
-        // One that may be run but not read shows nothing.
+        // A file that may be executed but not read shows nothing.
         if let Some(descriptor) = sys::open(path) {
             file.length = sys::read(descriptor, &mut file.head).min(HEAD);
             let read = |offset: u64, bytes: &mut [u8]| sys::read_at(descriptor, bytes, offset);
@@ -50,17 +56,17 @@ impl File {
         &self.head[..self.length]
     }
 
-    /// Why the program will not be recorded, if so.
+    /// Returns why the program will not be recorded, if so.
     pub fn untraced_reason(&self) -> Option<UntracedReason> {
-        let Some(line) = self.head().strip_prefix(b"#!") else { return self.why_binary() };
+        let Some(line) = self.head().strip_prefix(b"#!") else { return self.untraced_reason_of_binary() };
         let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii_start();
         let name = line.split(|byte| *byte == b' ' || *byte == b'\t').next()?;
         let mut path = [0; HEAD];
         path.get_mut(..name.len())?.copy_from_slice(name);
-        File::of(CStr::from_bytes_until_nul(&path).ok()?)?.why_binary()
+        File::of(CStr::from_bytes_until_nul(&path).ok()?)?.untraced_reason_of_binary()
     }
 
-    fn why_binary(&self) -> Option<UntracedReason> {
+    fn untraced_reason_of_binary(&self) -> Option<UntracedReason> {
         const PT_INTERP: u64 = 3;
         if self.is_privileged {
             return Some(UntracedReason::Rights);
@@ -72,7 +78,7 @@ impl File {
         if head.get(4) != Some(&2) {
             return Some(UntracedReason::ThirtyTwoBit);
         }
-        // A table that is further back in the file is not judged.
+        // A program header table further back in the file is not considered.
         let mut segments = self.segments();
         let count = self.number(56, 2)? as usize;
         if segments.any(|segment| segment.kind == PT_INTERP) {
@@ -81,13 +87,13 @@ impl File {
         (self.segments().count() == count).then_some(UntracedReason::Static)
     }
 
-    /// Reads a number of the given size from the head of the file.
+    /// Reads a number of the given size from the start of the file.
     fn number(&self, offset: usize, size: usize) -> Option<u64> {
         let bytes = self.head().get(offset..offset.checked_add(size)?)?;
         Some(bytes.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte)))
     }
 
-    /// The program headers of a 64-bit ELF file that are in its head.
+    /// Returns the program headers of a 64-bit ELF file that are in its start.
     pub fn segments(&self) -> impl Iterator<Item = Segment> {
         let is_elf = self.head().starts_with(b"\x7fELF\x02");
         let table = self.number(32, 8).and_then(|table| usize::try_from(table).ok());

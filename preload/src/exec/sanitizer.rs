@@ -1,20 +1,22 @@
-//! Whether a program carries or needs the run-time of a sanitizer that must come first among the
-//! libraries: one of its names for the dynamic linker is the start of such a run-time.
+//! Finds out whether a program contains or needs the run-time library of a sanitizer that must come
+//! first among the libraries: one of its names for the dynamic linker is the init function of such
+//! a run-time library.
 
 use super::program::File;
 
-/// Ends the name of each start; found by skipping, so that most bytes are not looked at.
+/// The end of the name of each init function. It is found by skipping, so that most bytes are not
+/// read.
 const END: &[u8; 9] = b"san_init\0";
-/// Begins the names: AddressSanitizer, ThreadSanitizer, MemorySanitizer, HWAddressSanitizer.
+/// The starts of the names: AddressSanitizer, ThreadSanitizer, MemorySanitizer, HWAddressSanitizer.
 const STARTS: [&[u8]; 4] = [b"\0__a", b"\0__t", b"\0__m", b"\0__hwa"];
-/// Most bytes of names that are read.
-const MOST: u64 = 256 << 10;
-/// Bytes that are read at once, and bytes of a window that the next one repeats. The caller's stack
-/// may be small.
+/// The most bytes of names that are read.
+const MAX_NAME_BYTES: u64 = 256 << 10;
+/// Number of bytes that are read at once. The caller's stack may be small.
 const WINDOW: usize = 2048;
+/// Number of bytes of a window that the next one repeats.
 const REPEATED: usize = 16;
 
-/// How far to go on after a comparison, by the byte at its end.
+/// How far to skip after a comparison, by the byte at its end.
 const SKIPS: [u8; 256] = {
     let mut skips = [END.len() as u8; 256];
     let mut index = 0;
@@ -25,7 +27,7 @@ const SKIPS: [u8; 256] = {
     skips
 };
 
-/// Whether the names in a window have the start of a sanitizer's run-time among them.
+/// Returns whether the names in a window contain an init function of a sanitizer.
 fn names_one(names: &[u8]) -> bool {
     let mut at = 0;
     while let Some(window) = names.get(at..at + END.len()) {
@@ -38,12 +40,12 @@ fn names_one(names: &[u8]) -> bool {
     false
 }
 
-/// Looks through the names of an ELF program, of which `read` reads bytes at an offset.
+/// Searches the names of an ELF program. `read` reads bytes at an offset.
 pub fn is_in(file: &File, mut read: impl FnMut(u64, &mut [u8]) -> usize) -> bool {
     let mut window = [0; WINDOW];
     let Some((mut offset, mut left)) = names(file, &mut window, &mut read) else { return false };
     let mut kept = 0;
-    left = left.min(MOST);
+    left = left.min(MAX_NAME_BYTES);
     while left > 0 {
         let wanted = (WINDOW - kept).min(usize::try_from(left).unwrap_or(WINDOW));
         let count = read(offset, &mut window[kept..kept + wanted]).min(wanted);
@@ -61,7 +63,7 @@ pub fn is_in(file: &File, mut read: impl FnMut(u64, &mut [u8]) -> usize) -> bool
     false
 }
 
-/// The offset and the length of the names, from the dynamic section.
+/// Returns the offset and the length of the names, from the dynamic section.
 fn names(
     file: &File,
     entries: &mut [u8; WINDOW],

@@ -1,26 +1,26 @@
-//! Evaluates a seccomp filter as the kernel would, to learn which system calls it lets through.
+//! Evaluates a seccomp filter as the kernel would, to find out which system calls it allows.
 //!
 //! A filter is a program of classic BPF over `struct seccomp_data` (`<linux/seccomp.h>`). Words
 //! that are not known in advance, such as addresses, make the result unknown wherever it depends on
-//! them; unknown means not allowed. Jumps only go forward, so that each run ends.
+//! them, and an unknown result counts as not allowed. Jumps only go forward, so each run ends.
 
 use crate::sys;
 
 /// A system call with those of its arguments that are known.
 pub struct Call {
-    /// Number.
+    /// The number of the system call.
     pub number: i64,
-    /// Arguments; `None` where the value differs from call to call.
+    /// The arguments; `None` where the value differs from call to call.
     pub arguments: [Option<u64>; 6],
 }
 
-/// Where a filter's instructions are.
+/// The location of a filter's instructions.
 pub struct Filter {
     instructions: usize,
     count: usize,
 }
 
-/// `struct sock_filter`.
+/// An instruction: `struct sock_filter`.
 #[derive(Clone, Copy)]
 struct Instruction {
     code: u16,
@@ -29,9 +29,9 @@ struct Instruction {
     constant: u32,
 }
 
-/// Instructions that are copied at once.
+/// Number of instructions that are copied at once.
 const WINDOW: usize = 32;
-/// Bytes of an instruction.
+/// Size of an instruction in bytes.
 const BYTES: usize = 8;
 
 /// Reads instructions of the program, some at a time, in a way that cannot fault.
@@ -64,7 +64,8 @@ impl Reader<'_> {
 }
 
 impl Filter {
-    /// The filter that a `struct sock_fprog` at this address names; `None` when it cannot be read.
+    /// Returns the filter that a `struct sock_fprog` at this address describes, or `None` if it
+    /// cannot be read.
     pub fn at(program: usize) -> Option<Filter> {
         let mut bytes = [0; 16];
         (sys::copy_from(program, &mut bytes) == bytes.len()).then(|| Filter {
@@ -75,7 +76,7 @@ impl Filter {
         })
     }
 
-    /// Whether the filter surely lets a call through.
+    /// Returns whether the filter certainly allows a call.
     pub fn allows(&self, call: &Call) -> bool {
         const ALLOW: u32 = 0x7fff_0000;
         const LOG: u32 = 0x7ffc_0000;
@@ -84,7 +85,7 @@ impl Filter {
     }
 }
 
-/// A 32-bit word of `struct seccomp_data`; `None` when it is not known.
+/// Returns a 32-bit word of `struct seccomp_data`, or `None` if it is not known.
 fn word(call: &Call, offset: u32) -> Option<u32> {
     const ARCHITECTURE: u32 = 0xc000_003e;
     match offset {
@@ -98,7 +99,7 @@ fn word(call: &Call, offset: u32) -> Option<u32> {
     }
 }
 
-/// Runs a filter; gives its result, or `None` where it is not known.
+/// Runs a filter. Returns its result, or `None` if that is not known.
 fn run(call: &Call, read: &mut dyn FnMut(usize) -> Option<Instruction>) -> Option<u32> {
     let (mut a, mut x): (Option<u32>, Option<u32>) = (Some(0), Some(0));
     let mut memory = [Some(0u32); 16];

@@ -1,64 +1,67 @@
-//! The miss: finds the frame description of one address in `.eh_frame_hdr`'s sorted table, runs its
-//! call-frame instructions up to the address, and leaves a rule. Only rsp, rbp and the return
-//! address are followed: a caller needs no more. Source of the format: the System V ABI for x86-64,
+//! Compiles the unwind rule of an address that is not in the rule table. It finds the frame
+//! description in the sorted table of `.eh_frame_hdr`, runs its call-frame instructions up to the
+//! address, and packs the result into a rule. Only rsp, rbp and the return address are followed,
+//! since finding the caller needs no more. Source of the format: the System V ABI for x86-64,
 //! chapters on `.eh_frame`, and DWARF 4, section 6.4.
 
+use super::expression::{DW_OP_AND, DW_OP_BREG0, DW_OP_DEREF, DW_OP_GE, DW_OP_LIT0, DW_OP_PLUS, DW_OP_SHL};
 use super::machine::{BP, RA, SP};
 use super::objects::Object;
 use super::rules::{Kind, Rule};
 use super::tables::Tables;
 
-/// A place of bytes in the tables. Small, as all of [`Row`]: this runs on stacks of two KiB.
+/// A range of bytes in the tables. It is small, like all of [`Row`], because this code runs on
+/// stacks of 2 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// First byte, from the object's start.
+    /// Offset of the first byte from the object's start.
     pub offset: u32,
-    /// Length.
+    /// Length of the range in bytes.
     pub bytes: u32,
 }
 
 impl Span {
-    /// The bytes.
+    /// Returns a reader of the bytes.
     pub fn tables(self, object: &Object) -> Tables {
         let at = object.start + u64::from(self.offset);
         Tables::new(object, at).until(at + u64::from(self.bytes))
     }
 }
 
-/// Where the caller's stack pointer is.
+/// The canonical frame address (CFA), which is the caller's stack pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cfa {
-    /// Register plus offset.
+    /// The value of a register plus an offset.
     Register(u8, i32),
-    /// What the expression gives.
+    /// The value of an expression.
     Expression(Span),
 }
 
-/// Where a register of the caller is.
+/// Where the caller's value of a register is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saved {
-    /// In the register still.
+    /// The register is unchanged.
     Same,
-    /// Nowhere: for the return address, the outermost frame.
+    /// The value is lost. For the return address, this marks the outermost frame.
     Undefined,
-    /// In memory at CFA plus offset.
+    /// The value is in memory at the CFA plus an offset.
     AtCfa(i32),
-    /// In memory where the expression says.
+    /// The value is in memory at the address that the expression computes.
     AtExpression(Span),
-    /// Something that is not followed.
+    /// The value is somewhere that this unwinder does not follow.
     Other,
 }
 
-/// The row of the table that holds at an address.
+/// The row of the unwind table that applies to an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// The CFA.
+    /// The rule of the CFA.
     pub cfa: Cfa,
-    /// The caller's rbp.
+    /// Where the caller's rbp is.
     pub bp: Saved,
-    /// The return address.
+    /// Where the return address is.
     pub ra: Saved,
-    /// The frame is the kernel's.
+    /// Whether the frame is the kernel's signal frame.
     pub signal: bool,
 }
 
@@ -71,7 +74,7 @@ struct Cie {
     instructions: Tables,
 }
 
-/// The rule of an address in an object; `None` when the object does not describe it.
+/// Returns the rule of an address in an object, or `None` if the object does not describe it.
 pub fn compile(object: &Object, address: u64) -> Option<Rule> {
     let row = row(object, address)?;
     let expression = Rule(Kind::Expression as u64);
@@ -84,22 +87,29 @@ pub fn compile(object: &Object, address: u64) -> Option<Rule> {
     if row.ra != Saved::AtCfa(-8) {
         return Some(expression);
     }
-    let bp_words = match row.bp {
+    let bp_distance = match row.bp {
         Saved::Same | Saved::Undefined => Some(0),
-        // In words below the return address, which lies at CFA - 8.
+        // Counted in words below the return address, which is at CFA - 8.
         Saved::AtCfa(offset) if offset <= -16 && offset % 8 == 0 => Some(u64::from(offset.unsigned_abs()) / 8 - 1),
         _ => None,
     };
-    let rule = match (row.cfa, bp_words) {
-        (Cfa::Register(SP, offset), Some(words)) => Rule::new(Kind::FromSp, offset.into(), words),
-        (Cfa::Register(BP, offset), Some(words)) => Rule::new(Kind::FromBp, offset.into(), words),
+    let rule = match (row.cfa, bp_distance) {
+        (Cfa::Register(SP, offset), Some(distance)) => Rule::new(Kind::FromSp, offset.into(), distance),
+        (Cfa::Register(BP, offset), Some(distance)) => Rule::new(Kind::FromBp, offset.into(), distance),
         (Cfa::Expression(span), _) => special(object, span, row.bp),
         _ => None,
     };
     Some(rule.unwrap_or(expression))
 }
 
-/// The two expressions that compilers and linkers write: linkage stubs and realigned stacks.
+const DW_OP_BREG_BP: u8 = DW_OP_BREG0 + BP;
+/// The expression of linkage stubs, up to the offset of the first push: rsp + 8, and rip & 15.
+const PLT_START: [u8; 6] = [DW_OP_BREG0 + SP, 8, DW_OP_BREG0 + RA, 0, DW_OP_LIT0 + 15, DW_OP_AND];
+/// The rest of that expression: 8 more at or after that offset.
+const PLT_END: [u8; 4] = [DW_OP_GE, DW_OP_LIT0 + 3, DW_OP_SHL, DW_OP_PLUS];
+
+/// Recognizes the two expressions that compilers and linkers write: for linkage stubs and for
+/// realigned stacks.
 fn special(object: &Object, span: Span, bp: Saved) -> Option<Rule> {
     let mut bytes = [0u8; 16];
     let read = |span: Span, bytes: &mut [u8; 16]| {
@@ -108,22 +118,24 @@ fn special(object: &Object, span: Span, bp: Saved) -> Option<Rule> {
         bytes[..length].iter_mut().try_for_each(|byte| tables.byte().map(|found| *byte = found)).map(|()| length)
     };
     let length = read(span, &mut bytes)?;
-    // breg7 8; breg16 0; lit15; and; lit11 (or another); ge; lit3; shl; plus
-    if length == 11 && bytes[..6] == [0x77, 8, 0x80, 0, 0x3f, 0x1a] && bytes[7..11] == [0x2a, 0x33, 0x24, 0x22] {
-        let last = i64::from(bytes[6].checked_sub(0x30)?);
+    // breg7 8; breg16 0; lit15; and; lit11 (or another literal); ge; lit3; shl; plus
+    if length == 11 && bytes[..6] == PLT_START && bytes[7..11] == PLT_END {
+        let last = i64::from(bytes[6].checked_sub(DW_OP_LIT0)?);
         return Rule::new(Kind::Plt, last * 8, 0);
     }
     // breg6 offset; deref
-    if length == 3 && bytes[0] == 0x76 && bytes[2] == 0x06 {
+    if length == 3 && bytes[0] == DW_OP_BREG_BP && bytes[2] == DW_OP_DEREF {
         let offset = i64::from(((bytes[1] << 1) as i8) >> 1);
-        let Saved::AtExpression(place) = bp else { return None };
-        let length = read(place, &mut bytes)?;
-        return (length == 2 && bytes[..2] == [0x76, 0]).then(|| Rule::new(Kind::Realigned, offset, 0)).flatten();
+        let Saved::AtExpression(span) = bp else { return None };
+        let length = read(span, &mut bytes)?;
+        return (length == 2 && bytes[..2] == [DW_OP_BREG_BP, 0])
+            .then(|| Rule::new(Kind::Realigned, offset, 0))
+            .flatten();
     }
     None
 }
 
-/// The row that holds at an address.
+/// Returns the row that applies to an address.
 pub fn row(object: &Object, address: u64) -> Option<Row> {
     let fde = find_fde(object, address)?;
     let mut tables = Tables::new(object, fde);
@@ -132,8 +144,8 @@ pub fn row(object: &Object, address: u64) -> Option<Row> {
         return None;
     }
     let end = tables.at + length;
-    let place = tables.at;
-    let cie = read_cie(object, place.checked_sub(tables.number(4)?)?)?;
+    let offset_field = tables.at;
+    let cie = read_cie(object, offset_field.checked_sub(tables.number(4)?)?)?;
     let mut tables = tables.until(end);
     let first = tables.pointer(cie.encoding, 0)?;
     let range = tables.pointer(cie.encoding & 0x0f, 0)?;
@@ -161,7 +173,8 @@ pub fn row(object: &Object, address: u64) -> Option<Row> {
     Some(machine.row)
 }
 
-/// Binary search in the header's table of (first address, description).
+/// Finds the frame description of an address, by binary search in the header's table of (first
+/// address, description).
 fn find_fde(object: &Object, address: u64) -> Option<u64> {
     let header = object.unwind_header;
     let mut tables = Tables::new(object, header);
@@ -205,12 +218,12 @@ fn read_cie(object: &Object, at: u64) -> Option<Cie> {
         return None;
     }
     let version = tables.byte()?;
-    let mut letters = [0u8; 8];
+    let mut augmentation = [0u8; 8];
     let mut count = 0;
     loop {
         match tables.byte()? {
             0 => break,
-            letter => *letters.get_mut(count)? = letter,
+            character => *augmentation.get_mut(count)? = character,
         }
         count += 1;
     }
@@ -224,12 +237,12 @@ fn read_cie(object: &Object, at: u64) -> Option<Cie> {
         tables.uleb()?;
     }
     let mut cie = Cie { code_align, data_align, encoding: 0, signal: false, augmented: false, instructions: tables };
-    if letters[0] == b'z' {
+    if augmentation[0] == b'z' {
         cie.augmented = true;
         let bytes = tables.uleb()?;
         let after = tables.at.checked_add(bytes)?;
-        for letter in letters[1..count].iter() {
-            match letter {
+        for character in augmentation[1..count].iter() {
+            match character {
                 b'R' => cie.encoding = tables.byte()?,
                 b'L' => drop(tables.byte()?),
                 b'P' => {
@@ -249,9 +262,43 @@ fn read_cie(object: &Object, at: u64) -> Option<Cie> {
     Some(cie)
 }
 
+/// Call-frame instructions whose number is in the upper two bits of their first byte.
+const DW_CFA_ADVANCE_LOC: u8 = 1;
+const DW_CFA_OFFSET: u8 = 2;
+const DW_CFA_RESTORE: u8 = 3;
+// All other call-frame instructions, by their first byte (DWARF 4, section 7.23, and the GNU
+// extensions).
+const DW_CFA_NOP: u8 = 0x00;
+const DW_CFA_SET_LOC: u8 = 0x01;
+const DW_CFA_ADVANCE_LOC1: u8 = 0x02;
+const DW_CFA_ADVANCE_LOC2: u8 = 0x03;
+const DW_CFA_ADVANCE_LOC4: u8 = 0x04;
+const DW_CFA_OFFSET_EXTENDED: u8 = 0x05;
+const DW_CFA_RESTORE_EXTENDED: u8 = 0x06;
+const DW_CFA_UNDEFINED: u8 = 0x07;
+const DW_CFA_SAME_VALUE: u8 = 0x08;
+const DW_CFA_REGISTER: u8 = 0x09;
+const DW_CFA_REMEMBER_STATE: u8 = 0x0a;
+const DW_CFA_RESTORE_STATE: u8 = 0x0b;
+const DW_CFA_DEF_CFA: u8 = 0x0c;
+const DW_CFA_DEF_CFA_REGISTER: u8 = 0x0d;
+const DW_CFA_DEF_CFA_OFFSET: u8 = 0x0e;
+const DW_CFA_DEF_CFA_EXPRESSION: u8 = 0x0f;
+const DW_CFA_EXPRESSION: u8 = 0x10;
+const DW_CFA_OFFSET_EXTENDED_SF: u8 = 0x11;
+const DW_CFA_DEF_CFA_SF: u8 = 0x12;
+const DW_CFA_DEF_CFA_OFFSET_SF: u8 = 0x13;
+const DW_CFA_VAL_OFFSET: u8 = 0x14;
+const DW_CFA_VAL_OFFSET_SF: u8 = 0x15;
+const DW_CFA_VAL_EXPRESSION: u8 = 0x16;
+const DW_CFA_GNU_WINDOW_SAVE: u8 = 0x2d;
+const DW_CFA_GNU_ARGS_SIZE: u8 = 0x2e;
+const DW_CFA_GNU_NEGATIVE_OFFSET_EXTENDED: u8 = 0x2f;
+
+/// The row at the start of a function.
 const START: Row = Row { cfa: Cfa::Register(SP, 8), bp: Saved::Same, ra: Saved::AtCfa(-8), signal: false };
 
-/// Nested `DW_CFA_remember_state`; compilers write one.
+/// The most nested `DW_CFA_remember_state`. Compilers write one.
 const DEPTH: usize = 4;
 
 struct Machine<'a> {
@@ -302,7 +349,8 @@ impl Machine<'_> {
         if let Cfa::Register(_, offset) = self.row.cfa { offset } else { 0 }
     }
 
-    /// Runs instructions up to the address; the CIE's (`initial`) all of them.
+    /// Runs instructions up to the address. With `initial` they are those of the CIE, and all of
+    /// them are run.
     fn run(&mut self, mut code: Tables, initial: bool) -> Option<()> {
         let align = self.cie.data_align;
         let factored =
@@ -312,93 +360,93 @@ impl Machine<'_> {
             let low = u64::from(byte & 0x3f);
             let mut advance = None;
             match byte >> 6 {
-                1 => advance = Some(low),
-                2 => {
+                DW_CFA_ADVANCE_LOC => advance = Some(low),
+                DW_CFA_OFFSET => {
                     let saved = factored(code.uleb()?);
                     self.set(low, saved);
                 }
-                3 => self.set(low, self.initial(low)),
+                DW_CFA_RESTORE => self.set(low, self.initial(low)),
                 _ => match byte {
-                    0x00 | 0x2d => {}
-                    0x01 => self.location = code.pointer(self.cie.encoding, 0)?,
-                    0x02 => advance = Some(code.number(1)?),
-                    0x03 => advance = Some(code.number(2)?),
-                    0x04 => advance = Some(code.number(4)?),
-                    0x05 => {
+                    DW_CFA_NOP | DW_CFA_GNU_WINDOW_SAVE => {}
+                    DW_CFA_SET_LOC => self.location = code.pointer(self.cie.encoding, 0)?,
+                    DW_CFA_ADVANCE_LOC1 => advance = Some(code.number(1)?),
+                    DW_CFA_ADVANCE_LOC2 => advance = Some(code.number(2)?),
+                    DW_CFA_ADVANCE_LOC4 => advance = Some(code.number(4)?),
+                    DW_CFA_OFFSET_EXTENDED => {
                         let register = code.uleb()?;
                         let saved = factored(code.uleb()?);
                         self.set(register, saved);
                     }
-                    0x06 => {
+                    DW_CFA_RESTORE_EXTENDED => {
                         let register = code.uleb()?;
                         self.set(register, self.initial(register));
                     }
-                    0x07 => {
+                    DW_CFA_UNDEFINED => {
                         let register = code.uleb()?;
                         self.set(register, Saved::Undefined);
                     }
-                    0x08 => {
+                    DW_CFA_SAME_VALUE => {
                         let register = code.uleb()?;
                         self.set(register, Saved::Same);
                     }
-                    0x09 => {
+                    DW_CFA_REGISTER => {
                         let register = code.uleb()?;
                         code.uleb()?;
                         self.set(register, Saved::Other);
                     }
-                    0x0a => {
+                    DW_CFA_REMEMBER_STATE => {
                         *self.saved.get_mut(self.depth)? = self.row;
                         self.depth += 1;
                     }
-                    0x0b => {
+                    DW_CFA_RESTORE_STATE => {
                         self.depth = self.depth.checked_sub(1)?;
                         self.row = self.saved[self.depth];
                     }
-                    0x0c => {
+                    DW_CFA_DEF_CFA => {
                         let register = code.uleb()?;
                         let offset = code.uleb()? as i64;
                         self.register(register, offset)?;
                     }
-                    0x0d => {
+                    DW_CFA_DEF_CFA_REGISTER => {
                         let register = code.uleb()?;
                         self.register(register, self.cfa_offset().into())?;
                     }
-                    0x0e => {
+                    DW_CFA_DEF_CFA_OFFSET => {
                         let offset = code.uleb()? as i64;
                         self.register(self.cfa_register().into(), offset)?;
                     }
-                    0x0f => self.row.cfa = Cfa::Expression(self.span(&mut code)?),
-                    0x10 => {
+                    DW_CFA_DEF_CFA_EXPRESSION => self.row.cfa = Cfa::Expression(self.span(&mut code)?),
+                    DW_CFA_EXPRESSION => {
                         let register = code.uleb()?;
                         let span = self.span(&mut code)?;
                         self.set(register, Saved::AtExpression(span));
                     }
-                    0x11 => {
+                    DW_CFA_OFFSET_EXTENDED_SF => {
                         let register = code.uleb()?;
                         let saved = factored(code.sleb()? as u64);
                         self.set(register, saved);
                     }
-                    0x12 => {
+                    DW_CFA_DEF_CFA_SF => {
                         let register = code.uleb()?;
                         let offset = code.sleb()?.wrapping_mul(align);
                         self.register(register, offset)?;
                     }
-                    0x13 => {
+                    DW_CFA_DEF_CFA_OFFSET_SF => {
                         let offset = code.sleb()?.wrapping_mul(align);
                         self.register(self.cfa_register().into(), offset)?;
                     }
-                    0x14 | 0x15 => {
+                    DW_CFA_VAL_OFFSET | DW_CFA_VAL_OFFSET_SF => {
                         let register = code.uleb()?;
                         code.uleb()?;
                         self.set(register, Saved::Other);
                     }
-                    0x16 => {
+                    DW_CFA_VAL_EXPRESSION => {
                         let register = code.uleb()?;
                         self.span(&mut code)?;
                         self.set(register, Saved::Other);
                     }
-                    0x2e => drop(code.uleb()?),
-                    0x2f => {
+                    DW_CFA_GNU_ARGS_SIZE => drop(code.uleb()?),
+                    DW_CFA_GNU_NEGATIVE_OFFSET_EXTENDED => {
                         let register = code.uleb()?;
                         let saved = factored(code.uleb()?.wrapping_neg());
                         self.set(register, saved);

@@ -1,6 +1,6 @@
-//! Builds with `--cfg heaptape_verify`: every captured stack is compared with a full walk by the
-//! same rules, each 101st with the libc's own `backtrace`. The counts stand in the area's header;
-//! nothing here is in the library that users get.
+//! Used in builds with `--cfg heaptape_verify`: compares every captured stack with a full walk by
+//! the same rules, and each 101st with the libc's own `backtrace`. The counts are in the area's
+//! header. Nothing of this is in the library that users get.
 
 use super::other::{OtherStack, Pages};
 use super::walk::{self, OwnStack};
@@ -22,7 +22,7 @@ static ROOM: Buffer = Buffer(UnsafeCell::new((
     [super::Frame { slot: 0, address: 0, bp: 0, step_info: 0 }; MAX_FRAMES],
     [core::ptr::null_mut(); MAX_FRAMES],
 )));
-/// The block of the thread that compares.
+/// The state of the thread that compares; 0 if there is none.
 static OWNER: AtomicUsize = AtomicUsize::new(0);
 static BACKTRACE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static CAPTURES: AtomicU64 = AtomicU64::new(0);
@@ -30,14 +30,15 @@ static CAPTURES: AtomicU64 = AtomicU64::new(0);
 /// Compares the stack of `node` with what a walk and `backtrace` find.
 ///
 /// # Safety
-/// As [`super::memo::capture`].
+/// As [`super::stack_cache::capture`].
 pub unsafe fn compare(state: *mut ThreadState, sp: usize, bp: usize, node: u32) {
-    // Found as one's own: a handler jumped out of a comparison. Handlers' captures are nested ones
-    // and do not come here.
+    // If the owner is this thread, a handler jumped out of a comparison. Handlers' captures are
+    // deferred ones and do not come here.
     if OWNER.compare_exchange(0, state as usize, Acquire, Relaxed).is_err_and(|other| other != state as usize) {
         return;
     }
-    // SAFETY: `TAKEN` gives the room to this call alone; the rest is the caller's promise.
+    // SAFETY: `OWNER` reserves the buffer for this call; the frame or state is this thread's, as
+    // the caller ensures.
     unsafe {
         let (frames, addresses) = &mut *ROOM.0.get();
         if !stack_table::settings().caller_only {
@@ -55,7 +56,7 @@ unsafe fn by_walk(state: *mut ThreadState, sp: usize, bp: usize, node: u32, fram
     let Some(area) = attach::area() else { return };
     let frames = &mut frames[..stack_table::settings().max_frames];
     let first = walk::first(sp, bp);
-    // SAFETY: the caller's promise.
+    // SAFETY: the state is the calling thread's, as the caller ensures.
     let (is_own, end) = unsafe { ((*state).is_on_own_stack(sp), (*state).stack_end as u64) };
     let count = match is_own {
         true => walk::plain(first, &mut OwnStack { low: sp as u64, end }, frames),
@@ -69,7 +70,7 @@ unsafe fn by_walk(state: *mut ThreadState, sp: usize, bp: usize, node: u32, fram
         same &= value.address == frame.address && (value.flags & (GUESSED | SIGNAL)) == flags & (GUESSED | SIGNAL);
         number = value.parent;
         if value.flags & TRUNCATED != 0 || flags & TRUNCATED != 0 {
-            // Where the depth limit cut is not part of the law; that there was one is.
+            // Both must be truncated by the depth limit, but not at the same frame.
             same &= count == stack_table::settings().max_frames || (flags & TRUNCATED != 0 && number == 0);
             number = 0;
             break;
@@ -86,14 +87,14 @@ unsafe fn by_backtrace(node: u32, addresses: &mut [*mut c_void; MAX_FRAMES]) {
         return;
     }
     if BACKTRACE.load(Relaxed).is_null() {
-        BACKTRACE.store(dynsym::one(dynsym::Scope::Any, false, c"backtrace"), Relaxed);
+        BACKTRACE.store(dynsym::find_one(dynsym::Scope::Any, false, c"backtrace"), Relaxed);
     }
     let function = BACKTRACE.load(Relaxed);
     if function.is_null() {
         return;
     }
     // SAFETY: libc's function of this type. Its first call may load a library and allocate; the
-    // gate is busy, so that is not recorded.
+    // activation is busy, so that is not recorded.
     let count = unsafe {
         let backtrace: unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int = core::mem::transmute(function);
         backtrace(addresses.as_mut_ptr(), MAX_FRAMES as c_int)

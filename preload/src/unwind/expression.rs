@@ -1,25 +1,72 @@
-//! DWARF expressions of the few functions whose rule fits no compact form: interpreted at every
-//! step. Source: DWARF 4, section 2.5.
+//! Interprets the DWARF expressions of the few functions whose unwind rule has no compact form.
+//! They are interpreted at every step. Source: DWARF 4, section 2.5.
 
 use super::cfi::{self, Cfa, Saved, Span};
 use super::machine::{BP, RA, Registers, SP};
 use super::objects::{self, Object};
 use super::walk::Memory;
 
-/// The caller's state: CFA, return address, frame pointer.
+// Operations of expressions (DWARF 4, section 7.7.1).
+pub const DW_OP_ADDR: u8 = 0x03;
+pub const DW_OP_DEREF: u8 = 0x06;
+pub const DW_OP_CONST1U: u8 = 0x08;
+pub const DW_OP_CONST1S: u8 = 0x09;
+pub const DW_OP_CONST2U: u8 = 0x0a;
+pub const DW_OP_CONST2S: u8 = 0x0b;
+pub const DW_OP_CONST4U: u8 = 0x0c;
+pub const DW_OP_CONST4S: u8 = 0x0d;
+pub const DW_OP_CONST8U: u8 = 0x0e;
+pub const DW_OP_CONST8S: u8 = 0x0f;
+pub const DW_OP_CONSTU: u8 = 0x10;
+pub const DW_OP_CONSTS: u8 = 0x11;
+pub const DW_OP_DUP: u8 = 0x12;
+pub const DW_OP_DROP: u8 = 0x13;
+pub const DW_OP_OVER: u8 = 0x14;
+pub const DW_OP_SWAP: u8 = 0x16;
+pub const DW_OP_ABS: u8 = 0x19;
+pub const DW_OP_AND: u8 = 0x1a;
+pub const DW_OP_DIV: u8 = 0x1b;
+pub const DW_OP_MINUS: u8 = 0x1c;
+pub const DW_OP_MOD: u8 = 0x1d;
+pub const DW_OP_MUL: u8 = 0x1e;
+pub const DW_OP_NEG: u8 = 0x1f;
+pub const DW_OP_NOT: u8 = 0x20;
+pub const DW_OP_OR: u8 = 0x21;
+pub const DW_OP_PLUS: u8 = 0x22;
+pub const DW_OP_PLUS_UCONST: u8 = 0x23;
+pub const DW_OP_SHL: u8 = 0x24;
+pub const DW_OP_SHR: u8 = 0x25;
+pub const DW_OP_SHRA: u8 = 0x26;
+pub const DW_OP_XOR: u8 = 0x27;
+pub const DW_OP_BRA: u8 = 0x28;
+pub const DW_OP_EQ: u8 = 0x29;
+pub const DW_OP_GE: u8 = 0x2a;
+pub const DW_OP_GT: u8 = 0x2b;
+pub const DW_OP_LE: u8 = 0x2c;
+pub const DW_OP_LT: u8 = 0x2d;
+pub const DW_OP_NE: u8 = 0x2e;
+pub const DW_OP_SKIP: u8 = 0x2f;
+pub const DW_OP_LIT0: u8 = 0x30;
+pub const DW_OP_LIT31: u8 = 0x4f;
+pub const DW_OP_BREG0: u8 = 0x70;
+pub const DW_OP_BREG31: u8 = 0x8f;
+pub const DW_OP_BREGX: u8 = 0x92;
+pub const DW_OP_NOP: u8 = 0x96;
+
+/// The state of the calling frame.
 pub struct Stepped {
-    /// Address of the return address's word.
+    /// Address of the word that holds the return address.
     pub slot: u64,
-    /// Return address.
+    /// The caller's return address.
     pub address: u64,
-    /// Frame pointer.
+    /// The caller's frame pointer.
     pub bp: u64,
-    /// CFA.
+    /// The canonical frame address.
     pub cfa: u64,
 }
 
-/// Steps by interpreting the tables; `None` when something is needed that is not followed, or lies
-/// outside the stack.
+/// Steps to the caller by interpreting the tables. Returns `None` if the step needs a value that is
+/// not followed, or that is outside the stack.
 pub fn step(registers: Registers, memory: &mut impl Memory) -> Option<Stepped> {
     let object = objects::find(registers.lookup as usize)?;
     let row = cfi::row(&object, registers.lookup)?;
@@ -29,15 +76,15 @@ pub fn step(registers: Registers, memory: &mut impl Memory) -> Option<Stepped> {
         Cfa::Register(..) => return None,
         Cfa::Expression(span) => evaluate(&object, span, registers, None, memory)?,
     };
-    let mut place = |saved: Saved| match saved {
+    let mut address_of = |saved: Saved| match saved {
         Saved::AtCfa(offset) => Some(cfa.wrapping_add_signed(offset.into())),
         Saved::AtExpression(span) => evaluate(&object, span, registers, Some(cfa), memory),
         _ => None,
     };
-    let slot = place(row.ra)?;
+    let slot = address_of(row.ra)?;
     let bp_slot = match row.bp {
         Saved::Same | Saved::Undefined => None,
-        saved => Some(place(saved)?),
+        saved => Some(address_of(saved)?),
     };
     let address = memory.word(slot)?;
     let bp = match bp_slot {
@@ -47,7 +94,7 @@ pub fn step(registers: Registers, memory: &mut impl Memory) -> Option<Stepped> {
     Some(Stepped { slot, address, bp, cfa })
 }
 
-/// The value of an expression; `first` is pushed before it starts.
+/// Returns the value of an expression. `first` is pushed before it starts.
 fn evaluate(
     object: &Object,
     span: Span,
@@ -56,8 +103,8 @@ fn evaluate(
     memory: &mut impl Memory,
 ) -> Option<u64> {
     const DEPTH: usize = 16;
-    /// Operations of one expression: branches must not loop for ever.
-    const MOST: usize = 256;
+    /// The most operations of one expression, so that branches cannot loop for ever.
+    const MAX_OPERATIONS: usize = 256;
     let mut stack = [0u64; DEPTH];
     let mut depth = 0;
     let mut code = span.tables(object);
@@ -84,97 +131,97 @@ fn evaluate(
     if let Some(value) = first {
         push!(value);
     }
-    for _ in 0..MOST {
+    for _ in 0..MAX_OPERATIONS {
         if code.is_done() {
             return Some(pop!());
         }
         let op = code.byte()?;
         match op {
-            0x03 => push!(code.number(8)?),
-            0x06 => {
+            DW_OP_ADDR => push!(code.number(8)?),
+            DW_OP_DEREF => {
                 let address = pop!();
                 push!(memory.word(address)?);
             }
-            0x08 => push!(code.number(1)?),
-            0x09 => push!(code.signed(1)? as u64),
-            0x0a => push!(code.number(2)?),
-            0x0b => push!(code.signed(2)? as u64),
-            0x0c => push!(code.number(4)?),
-            0x0d => push!(code.signed(4)? as u64),
-            0x0e | 0x0f => push!(code.number(8)?),
-            0x10 => push!(code.uleb()?),
-            0x11 => push!(code.sleb()? as u64),
-            0x12 => {
+            DW_OP_CONST1U => push!(code.number(1)?),
+            DW_OP_CONST1S => push!(code.signed(1)? as u64),
+            DW_OP_CONST2U => push!(code.number(2)?),
+            DW_OP_CONST2S => push!(code.signed(2)? as u64),
+            DW_OP_CONST4U => push!(code.number(4)?),
+            DW_OP_CONST4S => push!(code.signed(4)? as u64),
+            DW_OP_CONST8U | DW_OP_CONST8S => push!(code.number(8)?),
+            DW_OP_CONSTU => push!(code.uleb()?),
+            DW_OP_CONSTS => push!(code.sleb()? as u64),
+            DW_OP_DUP => {
                 let top = pop!();
                 push!(top);
                 push!(top);
             }
-            0x13 => drop(pop!()),
-            0x14 => push!(*stack.get(depth.checked_sub(2)?)?),
-            0x16 => {
+            DW_OP_DROP => drop(pop!()),
+            DW_OP_OVER => push!(*stack.get(depth.checked_sub(2)?)?),
+            DW_OP_SWAP => {
                 let (top, below) = (pop!(), pop!());
                 push!(top);
                 push!(below);
             }
-            0x19 => {
+            DW_OP_ABS => {
                 let top = pop!() as i64;
                 push!(top.wrapping_abs() as u64);
             }
-            0x1f => {
+            DW_OP_NEG => {
                 let top = pop!();
                 push!(top.wrapping_neg());
             }
-            0x20 => {
+            DW_OP_NOT => {
                 let top = pop!();
                 push!(!top);
             }
-            0x23 => {
+            DW_OP_PLUS_UCONST => {
                 let top = pop!();
                 push!(top.wrapping_add(code.uleb()?));
             }
-            0x28 => {
+            DW_OP_BRA => {
                 let distance = code.signed(2)?;
                 if pop!() != 0 {
                     code.at = code.at.wrapping_add_signed(distance);
                 }
             }
-            0x2f => {
+            DW_OP_SKIP => {
                 let distance = code.signed(2)?;
                 code.at = code.at.wrapping_add_signed(distance);
             }
-            0x1a..=0x2e => {
+            DW_OP_AND..=DW_OP_NE => {
                 let (right, left) = (pop!(), pop!());
                 let (signed_left, signed_right) = (left as i64, right as i64);
                 push!(match op {
-                    0x1a => left & right,
-                    0x1b => signed_left.checked_div(signed_right)? as u64,
-                    0x1c => left.wrapping_sub(right),
-                    0x1d => left.checked_rem(right)?,
-                    0x1e => left.wrapping_mul(right),
-                    0x21 => left | right,
-                    0x22 => left.wrapping_add(right),
-                    0x24 => left.checked_shl(right as u32).unwrap_or(0),
-                    0x25 => left.checked_shr(right as u32).unwrap_or(0),
-                    0x26 => signed_left.checked_shr(right as u32).unwrap_or(signed_left >> 63) as u64,
-                    0x27 => left ^ right,
-                    0x29 => u64::from(left == right),
-                    0x2a => u64::from(signed_left >= signed_right),
-                    0x2b => u64::from(signed_left > signed_right),
-                    0x2c => u64::from(signed_left <= signed_right),
-                    0x2d => u64::from(signed_left < signed_right),
-                    _ => u64::from(left != right),
+                    DW_OP_AND => left & right,
+                    DW_OP_DIV => signed_left.checked_div(signed_right)? as u64,
+                    DW_OP_MINUS => left.wrapping_sub(right),
+                    DW_OP_MOD => left.checked_rem(right)?,
+                    DW_OP_MUL => left.wrapping_mul(right),
+                    DW_OP_OR => left | right,
+                    DW_OP_PLUS => left.wrapping_add(right),
+                    DW_OP_SHL => left.checked_shl(right as u32).unwrap_or(0),
+                    DW_OP_SHR => left.checked_shr(right as u32).unwrap_or(0),
+                    DW_OP_SHRA => signed_left.checked_shr(right as u32).unwrap_or(signed_left >> 63) as u64,
+                    DW_OP_XOR => left ^ right,
+                    DW_OP_EQ => u64::from(left == right),
+                    DW_OP_GE => u64::from(signed_left >= signed_right),
+                    DW_OP_GT => u64::from(signed_left > signed_right),
+                    DW_OP_LE => u64::from(signed_left <= signed_right),
+                    DW_OP_LT => u64::from(signed_left < signed_right),
+                    _ => u64::from(left != right), // DW_OP_NE
                 });
             }
-            0x30..=0x4f => push!(u64::from(op - 0x30)),
-            0x70..=0x8f => {
-                let base = register(u64::from(op - 0x70))?;
+            DW_OP_LIT0..=DW_OP_LIT31 => push!(u64::from(op - DW_OP_LIT0)),
+            DW_OP_BREG0..=DW_OP_BREG31 => {
+                let base = register(u64::from(op - DW_OP_BREG0))?;
                 push!(base.wrapping_add_signed(code.sleb()?));
             }
-            0x92 => {
+            DW_OP_BREGX => {
                 let number = code.uleb()?;
                 push!(register(number)?.wrapping_add_signed(code.sleb()?));
             }
-            0x96 => {}
+            DW_OP_NOP => {}
             _ => return None,
         }
     }

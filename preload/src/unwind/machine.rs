@@ -1,30 +1,32 @@
-//! x86-64: DWARF register numbers, the signal frame, the compact rule's meaning.
+//! The x86-64 parts of the unwinder: DWARF register numbers, registers, and the kernel's signal
+//! frame.
 
-/// DWARF number of rbp.
+/// The DWARF number of rbp.
 pub const BP: u8 = 6;
-/// DWARF number of rsp.
+/// The DWARF number of rsp.
 pub const SP: u8 = 7;
-/// DWARF number of the return address.
+/// The DWARF number of the return address.
 pub const RA: u8 = 16;
 
-/// Registers that the walk follows.
+/// The registers that a walk follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
-    /// Address whose rule applies: inside the call instruction, or the interrupted instruction.
+    /// The address whose unwind rule applies: inside the call instruction, or the interrupted
+    /// instruction.
     pub lookup: u64,
-    /// Stack pointer after the call returned.
+    /// The stack pointer after the call has returned.
     pub sp: u64,
-    /// Frame pointer.
+    /// The frame pointer (rbp).
     pub bp: u64,
 }
 
-/// Where the kernel's signal frame keeps registers, in bytes from the stack pointer at
+/// Offsets of the registers in the kernel's signal frame, in bytes from the stack pointer at
 /// `__restore_rt` (the `ucontext`).
 pub mod signal_frame {
-    /// Frame pointer: `uc_mcontext` at 40, 11th register.
+    /// The frame pointer: `uc_mcontext` is at 40, and this is its 11th register.
     pub const BP: u64 = 40 + 10 * 8;
-    /// Stack pointer.
+    /// The stack pointer, the 16th register.
     pub const SP: u64 = 40 + 15 * 8;
-    /// Instruction pointer.
+    /// The instruction pointer, the 17th register.
     pub const IP: u64 = 40 + 16 * 8;
 }

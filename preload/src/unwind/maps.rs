@@ -1,14 +1,14 @@
-//! The objects of a process as `/proc/self/maps` tells them, for libcs without `_dl_find_object`:
-//! read with plain system calls when an unknown address comes up; no lock is taken. An object is
-//! the run of mappings of one file around the address; its program headers, in its first page, name
-//! the unwind tables.
+//! The objects of a process from `/proc/self/maps`, for libcs without `_dl_find_object`. The file
+//! is read with direct system calls when an unknown address comes up, without a lock. An object is
+//! the run of mappings of one file around the address. Its program headers, in its first page,
+//! describe the unwind tables.
 
 use super::objects::Object;
 use super::tables::Tables;
 use crate::sys;
 
-/// The object of an address. Apart: its buffer must not lie on the small stacks of those who do not
-/// need it.
+/// Returns the object of an address. The function is not inlined, because its buffer must not take
+/// space on small stacks where it is not needed.
 #[cold]
 #[inline(never)]
 pub fn find(address: usize) -> Option<Object> {
@@ -20,11 +20,12 @@ pub fn find(address: usize) -> Option<Object> {
     Some(Object { unwind_header: unwind_header(&object).unwrap_or(0), ..object })
 }
 
-/// First and last address of the run of mappings of one file that holds `address`.
+/// Returns the first address of the run of mappings of one file that holds `address`, and the first
+/// address after it.
 fn scan(address: u64, read: &mut dyn FnMut(&mut [u8]) -> usize) -> Option<(u64, u64)> {
     let mut text = [0u8; 1024];
     let mut length = 0;
-    // The run so far: start, end, device and inode.
+    // The run so far: start, end and inode.
     let mut run: Option<(u64, u64, u64)> = None;
     loop {
         let line_end = text[..length].iter().position(|byte| *byte == b'\n');
@@ -54,7 +55,7 @@ fn scan(address: u64, read: &mut dyn FnMut(&mut [u8]) -> usize) -> Option<(u64, 
     }
 }
 
-/// `start-end rights offset device inode path` -> start, end, inode.
+/// Parses `start-end rights offset device inode path` into start, end and inode.
 fn parse(line: &[u8]) -> Option<(u64, u64, u64)> {
     let number = |text: &[u8], base: u64| {
         text.iter().try_fold(0u64, |value, byte| {
@@ -69,7 +70,7 @@ fn parse(line: &[u8]) -> Option<(u64, u64, u64)> {
     Some((start, end, inode))
 }
 
-/// `.eh_frame_hdr` of an object whose ELF header is mapped at its start.
+/// Returns the address of `.eh_frame_hdr` of an object whose ELF header is mapped at its start.
 fn unwind_header(object: &Object) -> Option<u64> {
     const PT_LOAD: u64 = 1;
     const PT_GNU_EH_FRAME: u64 = 0x6474_e550;

@@ -1,12 +1,12 @@
-//! Return address -> frames. Laws:
-//! * a capture is a pure function of (rip, rsp, rbp, the words read, the rules);
-//! * every word that is read lies where the stack is known to be mapped;
-//! * [`memo`] trusts what it remembers only after every word that the old walk read has been read
-//!   again;
-//! * a module that is unmapped takes its rules and all memos with it ([`rules::generation`]).
+//! The unwinder: from a return address to the frames of the call stack. Its rules:
+//! * A capture is a pure function of (rip, rsp, rbp, the words read, the unwind rules).
+//! * Every word that is read is where the stack is known to be mapped.
+//! * The stack cache ([`stack_cache`]) uses a remembered stack only after every word that the old
+//!   walk read has been read again.
+//! * When a module is unmapped, its rules and all stack caches are dropped ([`rules::generation`]).
 //!
-//! What is particular to x86-64 stands in [`machine`]; another processor is another file of that
-//! shape and another `entry.rs`.
+//! [`machine`] has the parts that are specific to x86-64. Another CPU needs another file of that
+//! form and another `entry.rs`.
 
 pub mod cfi;
 #[cfg(heaptape_verify)]
@@ -33,23 +33,23 @@ use heaptape_wire::limits::MAX_FRAMES;
 pub struct Frame {
     /// Address of the word that held the return address.
     pub slot: u64,
-    /// Return address (or the interrupted instruction, with
-    /// [`SIGNAL`](heaptape_wire::nodes::SIGNAL)).
+    /// The return address, or the address of the interrupted instruction with
+    /// [`SIGNAL`](heaptape_wire::nodes::SIGNAL).
     pub address: u64,
-    /// Frame pointer in the caller's frame. In a remembered frame it holds only where the walk
+    /// The frame pointer in the caller's frame. In a remembered frame it is valid only if the walk
     /// depends on it ([`LIVE_BP`]).
     pub bp: u64,
-    /// Low half: where the step to this frame read the frame pointer, in words below `slot` (0: it
-    /// left it as it was). High half: sum of the flags below.
+    /// Low half: how many words below `slot` the step to this frame read the frame pointer; 0 if
+    /// the step left it unchanged. High half: the flags below.
     pub step_info: u64,
 }
 
 impl Frame {
-    /// Stores the frame in two halves, as it is copied later: a load of a half that was just stored
-    /// as two words waits for both to reach the cache (measured: 24 % of a capture).
+    /// Stores the frame as two halves, as it is copied later. If a half is stored as two words, a
+    /// load of the half waits until both have reached the cache (measured: 24 % of a capture).
     #[inline(always)]
-    pub fn put(place: &mut Frame, slot: u64, address: u64, bp: u64, step_info: u64) {
-        let halves = (place as *mut Frame).cast::<__m128i>();
+    pub fn put(target: &mut Frame, slot: u64, address: u64, bp: u64, step_info: u64) {
+        let halves = (target as *mut Frame).cast::<__m128i>();
         // SAFETY: a frame is two aligned halves of 16 bytes; SSE2 is part of x86-64.
         unsafe {
             _mm_store_si128(halves, _mm_set_epi64x(address as i64, slot as i64));
@@ -57,41 +57,41 @@ impl Frame {
         }
     }
 
-    /// Words below `slot` where the frame pointer was read; 0: nowhere.
+    /// Returns how many words below `slot` the frame pointer was read; 0 if it was not.
     #[inline(always)]
-    pub const fn bp_words(&self) -> u64 {
+    pub const fn bp_distance(&self) -> u64 {
         self.step_info & 0xffff_ffff
     }
-    /// The flags.
+    /// Returns the flags of the frame.
     #[inline(always)]
     pub const fn flags(&self) -> u32 {
         (self.step_info >> 32) as u32
     }
-    /// Whether the walk outwards from the frame inside this one depends on its frame pointer
-    /// because it does from here.
+    /// Returns whether the walk from the frame inside this one depends on its frame pointer because
+    /// the walk from this frame does.
     #[inline(always)]
     pub const fn passes_live_bp(&self) -> bool {
-        self.flags() & LIVE_BP != 0 && self.bp_words() == 0
+        self.flags() & LIVE_BP != 0 && self.bp_distance() == 0
     }
-    /// Adds a flag.
+    /// Adds a flag to the frame.
     #[inline(always)]
     pub fn mark(&mut self, flag: u32) {
         self.step_info |= u64::from(flag) << 32;
     }
 }
 
-/// The node's flags ([`heaptape_wire::nodes`]) stand in the low bits.
+/// Mask of the flags of a node ([`heaptape_wire::nodes`]), which are in the low bits.
 pub const NODE_FLAGS: u32 = 0x0f;
-/// The step to this frame read more than the two words that a `Frame` names: never trusted from
-/// memory, always stepped again.
+/// Flag: the step to this frame read more than the two words that a `Frame` describes, so it is
+/// never taken from the cache.
 pub const SPECIAL: u32 = 0x100;
 
-/// The step from this frame depends on its frame pointer.
+/// Flag: the step from this frame depends on its frame pointer.
 pub const USES_BP: u32 = 0x200;
-/// The walk from this frame outwards depends on its frame pointer: this step does, or one further
-/// out before a saved one takes its place. Optimised code keeps other things in that register, so
-/// that elsewhere its value changes all the time and means nothing.
+/// Flag: the walk from this frame outwards depends on its frame pointer. Either this step does, or
+/// one further out before the pointer is replaced by a saved one. Optimized code keeps other values
+/// in that register; they change all the time and do not matter then.
 pub const LIVE_BP: u32 = 0x400;
 
-/// Room for the frames of one capture.
+/// Space for the frames of one capture.
 pub type Frames = [Frame; MAX_FRAMES];

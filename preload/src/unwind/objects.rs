@@ -1,28 +1,28 @@
-//! Which ELF object an address lies in, and where its unwind tables are: `_dl_find_object` (glibc
-//! 2.35 and later), which takes no lock and may be called from a signal handler. Older libcs: the
-//! process's map as the kernel tells it, read when an unknown address comes up; that takes no lock
+//! Finds the ELF object that holds an address, and its unwind tables, by `_dl_find_object` (glibc
+//! 2.35 and later), which takes no lock and may be called from a signal handler. With older libcs
+//! the kernel's map of the process is read when an unknown address comes up, which takes no lock
 //! either.
 
 use super::tables::{PAGE, Tables};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// An object and its table.
+/// An ELF object in the address space.
 #[derive(Clone, Copy, Debug)]
 pub struct Object {
-    /// First address.
+    /// The first address of the object.
     pub start: u64,
-    /// First address behind it.
+    /// The first address after the object.
     pub end: u64,
-    /// The loader's record; null when it is not known.
+    /// The loader's `struct link_map`; null if it is not known.
     pub link_map: *mut c_void,
-    /// `.eh_frame_hdr`; 0 when there is none.
+    /// The address of `.eh_frame_hdr`; 0 if there is none.
     pub unwind_header: u64,
 }
 
-/// What glibc fills in (`struct dl_find_object`).
+/// The result that glibc fills in (`struct dl_find_object`).
 #[repr(C)]
-struct Found {
+struct FindResult {
     flags: u64,
     start: *mut c_void,
     end: *mut c_void,
@@ -31,22 +31,23 @@ struct Found {
     reserved: [u64; 7],
 }
 
-type Finder = unsafe extern "C" fn(*mut c_void, *mut Found) -> c_int;
+type Finder = unsafe extern "C" fn(*mut c_void, *mut FindResult) -> c_int;
 static FINDER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Names the loader's function (`_dl_find_object`) or none; once, with the allocator.
+/// Sets the loader's function (`_dl_find_object`), or null if there is none. Called once, when the
+/// allocator is resolved.
 pub fn find_loader(finder: *mut c_void) {
     FINDER.store(finder, Relaxed);
 }
 
-/// The object of an address.
+/// Returns the object that holds an address.
 pub fn find(address: usize) -> Option<Object> {
     let finder = FINDER.load(Relaxed);
     if finder.is_null() {
         return super::maps::find(address);
     }
     let nothing = core::ptr::null_mut;
-    let mut found = Found {
+    let mut found = FindResult {
         flags: 0,
         start: nothing(),
         end: nothing(),
@@ -67,14 +68,14 @@ pub fn find(address: usize) -> Option<Object> {
     })
 }
 
-/// Start of the loader's `struct link_map`, public in `<link.h>`.
+/// The start of the loader's `struct link_map`, which `<link.h>` publishes.
 #[repr(C)]
 struct LinkMap {
     bias: u64,
     name: *const c_char,
 }
 
-/// Load bias and name as the loader knows them; the main program's name is empty.
+/// Returns the load bias and the name as the loader knows them. The main program's name is empty.
 ///
 /// # Safety
 /// The object must be mapped and its `link_map` come from [`find`].
@@ -90,11 +91,11 @@ pub unsafe fn bias_and_name(object: &Object) -> (u64, &'static [u8]) {
     }
 }
 
-/// A build-id, and its length.
+/// A build-id and its length in bytes.
 pub type BuildId = ([u8; heaptape_wire::modules::MAX_BUILD_ID], usize);
 
-/// The build-id note of an object, found through its program headers; of length 0 when it has none,
-/// or when they cannot be read: a program may hide them.
+/// Returns the build-id of an object, which is found through its program headers. The length is 0
+/// if there is none, or if the headers cannot be read: a program may hide them.
 pub fn build_id(object: &Object, bias: u64) -> BuildId {
     find_build_id(object, bias).unwrap_or_default()
 }
@@ -106,7 +107,7 @@ fn find_build_id(object: &Object, bias: u64) -> Option<BuildId> {
     const GNU: u64 = u32::from_le_bytes(*b"GNU\0") as u64;
     let at = |address: u64| Tables::new(object, address);
     let start = |offset: u64| at(object.start.wrapping_add(offset));
-    (start(0).anew().number(4)? == ELF).then_some(())?;
+    (start(0).recheck().number(4)? == ELF).then_some(())?;
     let (table, size, count) = (start(32).number(8)?, start(54).number(2)?, start(56).number(2)?);
     for index in 0..count {
         let header = object.start.wrapping_add(table).wrapping_add(index * size);
@@ -115,17 +116,17 @@ fn find_build_id(object: &Object, bias: u64) -> Option<BuildId> {
         }
         let first = bias.wrapping_add(at(header + 16).number(8)?);
         let mut note = at(first).until(first.saturating_add(at(header + 40).number(8)?));
-        // In the headers' page, nearly always.
+        // The note is nearly always in the page of the headers.
         if first / PAGE != object.start / PAGE {
-            note = note.anew();
+            note = note.recheck();
         }
         while let (Some(name), Some(length), Some(kind)) = (note.number(4), note.number(4), note.number(4)) {
             let text = note.at.saturating_add(name.next_multiple_of(4));
             if kind == NT_GNU_BUILD_ID && name == 4 && note.number(4)? == GNU {
                 let (mut id, _) = BuildId::default();
                 let length = (length as usize).min(id.len());
-                for place in &mut id[..length] {
-                    *place = note.byte()?;
+                for byte in &mut id[..length] {
+                    *byte = note.byte()?;
                 }
                 return Some((id, length));
             }

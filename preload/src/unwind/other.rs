@@ -1,33 +1,33 @@
-//! Stacks that are not the thread's own: of coroutines, split stacks, signal handlers. They come
-//! and go with the program's memory, and nothing says where they end.
+//! Stacks other than the thread's own: of coroutines, split stacks, signal handlers. They come and
+//! go with the program's memory, and nothing shows where they end.
 //!
-//! What is read without a question to the kernel, and why it cannot fault:
+//! The following is read without asking the kernel, and cannot fault:
 //! * the thread's own stack, as far as it is known to be mapped;
-//! * where the unwind tables of a live frame say that its return address or a saved register lies,
-//!   in a page that an earlier walk read too. A page is kept ([`Pages`]) when a walk that read it
-//!   came to the stack's end: what lies beyond the end of a stack, or where a frame without tables
-//!   points, never is.
+//! * the word where the unwind tables of a live frame locate its return address or a saved
+//!   register, in a page that an earlier walk read too. A page is kept ([`Pages`]) if a walk that
+//!   read it came to the end of the stack. Memory beyond the end of a stack, or where a frame
+//!   without tables points, is never kept.
 //!
-//! All else is asked of the kernel: a page that a live frame is in, before its first word is read;
-//! a word that a mere guess names, each time and copied by the kernel, since another thread may
-//! unmap it at any moment.
+//! Everything else is checked with the kernel: a page that a live frame is in, before its first
+//! word is read, and a word at a guessed address, each time. The kernel copies that word, since
+//! another thread may unmap it at any moment.
 
 use super::walk::Memory;
 use crate::sys;
 
 const PAGE: u64 = 4096;
 
-/// A stretch of pages that walks have read.
+/// A range of pages that walks have read.
 #[derive(Clone, Copy)]
 struct Stretch {
     low: u64,
     end: u64,
 }
 
-/// Stretches that are known at once: copied on small stacks.
+/// Number of ranges that are known at once. They are copied on small stacks.
 const STRETCHES: usize = 4;
 
-/// The pages of other stacks that this thread's walks have read lately.
+/// The pages of other stacks that this thread's walks have read recently.
 #[derive(Clone, Copy)]
 pub struct Pages {
     stretches: [Stretch; STRETCHES],
@@ -35,30 +35,30 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// None.
+    /// Returns an empty set.
     pub const fn new() -> Pages {
         Pages { stretches: [Stretch { low: 0, end: 0 }; STRETCHES], next: 0 }
     }
 
-    /// The known stretch around an address.
+    /// Returns the known range that holds an address.
     #[inline(always)]
     fn around(&self, address: u64) -> Option<Stretch> {
         self.stretches.iter().find(|stretch| address >= stretch.low && address < stretch.end).copied()
     }
 
-    /// Whether an address lies in a known page.
+    /// Returns whether an address is in a known page.
     pub fn contain(&self, address: u64) -> bool {
         self.around(address).is_some()
     }
 
-    /// Adds the page that a walk began in, if later ones have taken its place.
+    /// Adds the page that a walk began in, if later ones have displaced it.
     pub fn keep(&mut self, sp: u64) {
         if !self.contain(sp) {
             self.add(sp);
         }
     }
 
-    /// Adds the page of an address; gives the stretch that it belongs to then.
+    /// Adds the page of an address, and returns the range that it belongs to then.
     #[cold]
     fn add(&mut self, address: u64) -> Stretch {
         let low = address & !(PAGE - 1);
@@ -78,23 +78,23 @@ impl Pages {
 
 /// Another stack, for one walk.
 pub struct OtherStack<'a> {
-    /// The thread's own stack, as far as it is known.
+    /// The known part of the thread's own stack.
     own: Stretch,
-    /// The pages around the last word.
+    /// The range that the last word was read from.
     last: Stretch,
     pages: &'a mut Pages,
 }
 
 impl OtherStack<'_> {
-    /// For a walk from `sp`, where a hook's return address lies; the thread's own stack is known
-    /// from `low` to `end`.
+    /// Returns the stack for a walk from `sp`, the address of a hook's return address. The thread's
+    /// own stack is known from `low` to `end`.
     pub fn new(sp: u64, low: u64, end: u64, pages: &mut Pages) -> OtherStack<'_> {
         let page = Stretch { low: sp & !(PAGE - 1), end: (sp & !(PAGE - 1)) + PAGE };
         OtherStack { own: Stretch { low, end }, last: pages.around(sp).unwrap_or(page), pages }
     }
 
     #[cold]
-    fn turn_to(&mut self, address: u64) -> Option<()> {
+    fn select(&mut self, address: u64) -> Option<()> {
         if address >= self.own.low && address < self.own.end {
             self.last = self.own;
         } else if let Some(stretch) = self.pages.around(address) {
@@ -116,7 +116,7 @@ impl Memory for OtherStack<'_> {
             return None;
         }
         if address < self.last.low || address >= self.last.end {
-            self.turn_to(address)?;
+            self.select(address)?;
         }
         // SAFETY: a live frame's word, in a page that could be read; see the module's text.
         Some(unsafe { (address as *const u64).read_volatile() })
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_grow_together() {
+    fn adjacent_pages_are_joined() {
         let mut pages = Pages::new();
         assert!(!pages.contain(0x5000));
         pages.add(0x5008);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_mapped_is_no_word() {
+    fn unmapped_memory_is_not_read() {
         let mut pages = Pages::new();
         let here = 7u64;
         let own = &raw const here as u64;

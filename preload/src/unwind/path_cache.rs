@@ -1,30 +1,30 @@
-//! A small cache a thread of the inner parts of stacks: what the walk from a hook read, for its
-//! innermost [`LENGTH`] frames, and their nodes.
+//! A small cache for each thread of the inner parts of stacks: what the walk from a hook read for
+//! its innermost [`LENGTH`] frames, and their nodes.
 //!
-//! Stepping is a chain: each frame's place is known only when the frame inside it has been read and
-//! its rule looked up (6 to 8 ns a frame). A remembered path names all places at once, so they are
-//! read again side by side (under 1 ns a frame). What was read being equal, the walk is the
-//! remembered one; nothing rests on how the path was found.
+//! Stepping is a chain: the address of a frame is known only when the frame inside it has been read
+//! and its rule looked up (6 to 8 ns per frame). A remembered path has all addresses at once, so
+//! they are read again in parallel (under 1 ns per frame). If the words are equal, the walk is the
+//! remembered one. It does not matter how the path was found.
 //!
 //! Many paths lead to one call at one depth, so a few words of the stack are hashed to choose among
-//! them: those where another walk from the same call found return addresses (the *shape*). Frames
-//! of other sizes make that hash meaningless, which costs a miss. A path is stored when its hash
-//! comes a second time, so that a stack seen once costs one word.
+//! them: those where another walk from the same call found return addresses (the *shape*). With
+//! frames of other sizes that hash is meaningless, which costs a miss. A path is stored when its
+//! hash comes a second time, so that a stack that is seen once costs one word.
 
 use super::{Frame, LIVE_BP, NODE_FLAGS, SPECIAL, USES_BP};
 
-/// Frames of a path, the one that joins it to the memo included.
+/// Number of frames of a path, including the one that joins it to the stack cache.
 pub const LENGTH: usize = 12;
-/// Paths kept, a power of two. 384 bytes each.
+/// Number of paths, a power of two. A path has 384 bytes.
 const PATHS: usize = 256;
-/// Shapes kept, a power of two.
+/// Number of shapes, a power of two.
 const SHAPES: usize = 256;
-/// Words that a shape names.
-const WORDS: usize = 7;
-/// Misses at one shape until it is replaced.
+/// Number of words of the stack that a shape selects.
+const SHAPE_OFFSETS: usize = 7;
+/// Number of misses after which a shape is replaced.
 const MAX_MISSES: u32 = 32;
-/// Odd constants whose products are spread over the high bits.
-const MIX: [u64; WORDS + 2] = [
+/// Multipliers without a factor of two, whose products spread over the high bits.
+const MIX: [u64; SHAPE_OFFSETS + 2] = [
     0x9e37_79b9_7f4a_7c15,
     0xbf58_476d_1ce4_e5b9,
     0x94d0_49bb_1331_11eb,
@@ -40,37 +40,38 @@ const MIX: [u64; WORDS + 2] = [
 struct Shape {
     sp: u64,
     address: u64,
-    offsets: [u32; WORDS],
+    offsets: [u32; SHAPE_OFFSETS],
     misses: u32,
 }
 
-/// In [`Path::words`], above any number of words.
+/// Flag in [`Path::distances`], above any number of words.
 const DEPENDS: u8 = 128;
 
-/// What one walk read.
+/// The words that one walk read.
 #[repr(C, align(64))]
 pub struct Path {
-    /// Stack pointer at the hook; 0: nothing is stored here.
+    /// The stack pointer at the hook; 0 if the entry is empty.
     sp: u64,
-    /// Frame pointer at the hook, and the bits of it that the walk depended on: all or none.
+    /// The frame pointer at the hook.
     bp: u64,
+    /// The bits of `bp` that the walk depended on: all or none.
     bp_mask: u64,
-    /// The hash that came here last.
+    /// The last hash that selected this entry.
     seen: u64,
-    /// Frames of the memo that the path stands on; the last of them is also the path's outermost.
-    /// 0: the path is the whole stack.
+    /// Number of frames of the stack cache outside this path. The last of them is also the path's
+    /// outermost frame. 0 if the path is the complete stack.
     pub base: u32,
-    /// Frames, innermost first. The places behind them repeat the first.
+    /// Number of frames, which are stored innermost first. Unused entries repeat the first frame.
     count: u32,
-    /// Saved frame pointers that the walk depended on. The places behind them, up to the next
-    /// multiple of four, repeat the first frame.
+    /// Number of saved frame pointers that the walk depended on. Unused entries up to the next
+    /// multiple of four repeat the first frame.
     saved: u32,
-    /// How each frame was reached: [`Frame::bp_words`], and [`DEPENDS`] where that word is among
+    /// How each frame was reached: [`Frame::bp_distance`], and [`DEPENDS`] if that word is one of
     /// the saved ones.
-    words: [u8; LENGTH],
-    /// Bits of the frames whose outward step uses the frame pointer.
+    distances: [u8; LENGTH],
+    /// One bit for each frame whose outward step uses the frame pointer.
     uses_bp: u32,
-    /// Where each return address lies, in bytes from `sp`.
+    /// The location of each return address, in bytes from `sp`.
     offsets: [u32; LENGTH],
     addresses: [u64; LENGTH],
     saved_offsets: [u32; LENGTH],
@@ -78,43 +79,50 @@ pub struct Path {
     nodes: [u32; LENGTH],
 }
 
-/// The cache.
+/// The cache of one thread.
 #[repr(C)]
 pub struct PathCache {
-    /// Something is stored: what was never used is not touched, which would cost a new thread its
-    /// pages.
+    /// Whether something is stored. A cache that was never used is not touched, since that would
+    /// cost a new thread its pages.
     used: bool,
     shapes: [Shape; SHAPES],
     path_cache: [Path; PATHS],
 }
 
+/// Reads a word of the stack.
+///
 /// # Safety
-/// `sp + offset` is a word of the calling thread's own stack.
+/// `sp + offset` must be the address of a word of the calling thread's own stack.
 #[inline(always)]
-unsafe fn word(sp: u64, offset: u32) -> u64 {
-    // SAFETY: the caller's promise.
+unsafe fn read_word(sp: u64, offset: u32) -> u64 {
+    // SAFETY: the frame is the hook's own on this thread's stack, as the caller ensures.
     unsafe { ((sp + u64::from(offset)) as *const u64).read_volatile() }
 }
 
 impl Shape {
+    /// Returns the hash of the words that the shape selects.
+    ///
     /// # Safety
-    /// `first` is a frame of a hook on the thread's own stack, and the shape's key is its slot and
-    /// address.
+    /// `first` must be a frame of a hook on the thread's own stack, and the shape's key must be its
+    /// slot and address.
     #[inline(always)]
     unsafe fn hash(&self, first: &Frame) -> u64 {
-        let key = first.address.wrapping_mul(MIX[WORDS]).wrapping_add(first.slot.wrapping_mul(MIX[WORDS + 1]));
+        let key = first
+            .address
+            .wrapping_mul(MIX[SHAPE_OFFSETS])
+            .wrapping_add(first.slot.wrapping_mul(MIX[SHAPE_OFFSETS + 1]));
         self.offsets.iter().zip(MIX).fold(key, |hash, (offset, mix)| {
             // SAFETY: a walk from the same stack pointer read this word of the same stack.
-            hash.wrapping_add(unsafe { word(first.slot, *offset) }.wrapping_mul(mix))
+            hash.wrapping_add(unsafe { read_word(first.slot, *offset) }.wrapping_mul(mix))
         })
     }
 }
 
 impl Path {
-    /// Whether a walk from `first` would read what this one read.
+    /// Returns whether a walk from `first` would read what this one read.
     ///
     /// # Safety
-    /// `first` is a hook's frame on the calling thread's own stack.
+    /// `first` must be a hook's frame on the calling thread's own stack.
     #[inline(always)]
     unsafe fn holds(&self, first: &Frame) -> bool {
         if self.sp != first.slot {
@@ -125,12 +133,12 @@ impl Path {
         // of the same stack; everything from the hook to the stack's end is mapped.
         unsafe {
             for (offset, address) in self.offsets.iter().zip(&self.addresses) {
-                difference |= word(self.sp, *offset) ^ address;
+                difference |= read_word(self.sp, *offset) ^ address;
             }
             let mut index = 0;
             while index < (self.saved as usize).min(LENGTH) {
                 for one in index..index + 4 {
-                    difference |= word(self.sp, self.saved_offsets[one]) ^ self.saved_values[one];
+                    difference |= read_word(self.sp, self.saved_offsets[one]) ^ self.saved_values[one];
                 }
                 index += 4;
             }
@@ -138,19 +146,19 @@ impl Path {
         difference == 0
     }
 
-    /// Frames inside the memo's.
+    /// Returns the number of frames inside those of the stack cache.
     #[inline(always)]
     pub fn inner(&self) -> usize {
         (self.count as usize).min(LENGTH) - usize::from(self.base != 0)
     }
 
-    /// The node of the whole stack.
+    /// Returns the node of the complete stack.
     #[inline(always)]
     pub fn node(&self) -> u32 {
         self.nodes[0]
     }
 
-    /// The outermost frame, and its node, when the frame pointer at the hook is `bp`.
+    /// Returns the outermost frame and its node, given the frame pointer `bp` at the hook.
     #[inline(always)]
     pub fn outermost(&self, bp: u64) -> (Frame, u32) {
         let last = (self.count as usize - 1).min(LENGTH - 1);
@@ -160,25 +168,25 @@ impl Path {
         };
         let slot = self.sp + u64::from(self.offsets[last]);
         (
-            Frame { slot, address: self.addresses[last], bp, step_info: u64::from(self.words[last] & !DEPENDS) },
+            Frame { slot, address: self.addresses[last], bp, step_info: u64::from(self.distances[last] & !DEPENDS) },
             self.nodes[last],
         )
     }
 
-    /// The frames inside the memo's and their nodes, outermost first.
+    /// Copies the frames inside those of the stack cache, and their nodes, outermost first.
     #[cold]
     pub fn copy(&self, mut bp: u64, frames: &mut [Frame], nodes: &mut [u32]) {
         let inner = self.inner();
         let mut saved = 0;
         for index in 0..inner {
-            let words = self.words[index];
-            if words & DEPENDS != 0 {
+            let distance = self.distances[index];
+            if distance & DEPENDS != 0 {
                 bp = self.saved_values[saved];
                 saved += 1;
             }
             let uses = if self.uses_bp >> index & 1 != 0 { u64::from(USES_BP) << 32 } else { 0 };
             let (slot, address) = (self.sp + u64::from(self.offsets[index]), self.addresses[index]);
-            frames[inner - 1 - index] = Frame { slot, address, bp, step_info: u64::from(words & !DEPENDS) | uses };
+            frames[inner - 1 - index] = Frame { slot, address, bp, step_info: u64::from(distance & !DEPENDS) | uses };
             nodes[inner - 1 - index] = self.nodes[index];
         }
     }
@@ -186,16 +194,16 @@ impl Path {
     #[cold]
     fn fill(&mut self, first: &Frame, frames: &[Frame], nodes: &[u32]) {
         let count = frames.len().min(LENGTH);
-        let forward_call = frames.len() - count;
+        let outer = frames.len() - count;
         *self = Path {
             sp: first.slot,
             bp: first.bp,
             bp_mask: if frames[frames.len() - 1].flags() & LIVE_BP != 0 { u64::MAX } else { 0 },
             seen: self.seen,
-            base: if forward_call == 0 { 0 } else { forward_call as u32 + 1 },
+            base: if outer == 0 { 0 } else { outer as u32 + 1 },
             count: count as u32,
             saved: 0,
-            words: [0; LENGTH],
+            distances: [0; LENGTH],
             uses_bp: 0,
             offsets: [0; LENGTH],
             addresses: [first.address; LENGTH],
@@ -203,15 +211,15 @@ impl Path {
             saved_values: [first.address; LENGTH],
             nodes: [0; LENGTH],
         };
-        for (index, (frame, node)) in frames[forward_call..].iter().zip(&nodes[forward_call..]).rev().enumerate() {
+        for (index, (frame, node)) in frames[outer..].iter().zip(&nodes[outer..]).rev().enumerate() {
             let offset = (frame.slot - first.slot) as u32;
             (self.offsets[index], self.addresses[index], self.nodes[index]) = (offset, frame.address, *node);
-            let words = frame.bp_words();
-            self.words[index] = words as u8;
-            if words != 0 && frame.flags() & LIVE_BP != 0 {
-                self.words[index] |= DEPENDS;
+            let distance = frame.bp_distance();
+            self.distances[index] = distance as u8;
+            if distance != 0 && frame.flags() & LIVE_BP != 0 {
+                self.distances[index] |= DEPENDS;
                 let saved = self.saved as usize;
-                (self.saved_offsets[saved], self.saved_values[saved]) = (offset - 8 * words as u32, frame.bp);
+                (self.saved_offsets[saved], self.saved_values[saved]) = (offset - 8 * distance as u32, frame.bp);
                 self.saved += 1;
             }
             self.uses_bp |= u32::from(frame.flags() & USES_BP != 0) << index;
@@ -220,7 +228,7 @@ impl Path {
 }
 
 impl PathCache {
-    /// Empties the cache.
+    /// Removes all paths from the cache.
     #[cold]
     pub fn forget(&mut self) {
         if !core::mem::take(&mut self.used) {
@@ -234,33 +242,34 @@ impl PathCache {
         ((first.address ^ first.slot).wrapping_mul(MIX[0]) >> (64 - SHAPES.trailing_zeros())) as usize
     }
 
-    /// The place in the cache of the path that a walk from `first` would go.
+    /// Returns the index of the path that a walk from `first` would take.
     ///
     /// # Safety
-    /// `first` is a hook's frame on the calling thread's own stack.
+    /// `first` must be a hook's frame on the calling thread's own stack.
     #[inline(always)]
     pub unsafe fn find(&self, first: &Frame) -> Option<u32> {
         let shape = &self.shapes[Self::shape(first)];
         if shape.sp != first.slot || shape.address != first.address {
             return None;
         }
-        // SAFETY: the key was compared; the rest is the caller's promise.
+        // SAFETY: the key was compared; the frame or state is this thread's, as the caller ensures.
         unsafe {
-            let place = shape.hash(first) >> (64 - PATHS.trailing_zeros());
-            self.path_cache[place as usize].holds(first).then_some(place as u32)
+            let index = shape.hash(first) >> (64 - PATHS.trailing_zeros());
+            self.path_cache[index as usize].holds(first).then_some(index as u32)
         }
     }
 
-    /// A path found before.
+    /// Returns a path by the index that [`PathCache::find`] returned.
     #[inline(always)]
-    pub fn path(&self, place: u32) -> &Path {
-        &self.path_cache[place as usize & (PATHS - 1)]
+    pub fn path(&self, index: u32) -> &Path {
+        &self.path_cache[index as usize & (PATHS - 1)]
     }
 
     /// Remembers the walk from `first` that found these frames, outermost first.
     ///
     /// # Safety
-    /// `first` is a hook's frame on the calling thread's own stack, and the innermost of `frames`.
+    /// `first` must be a hook's frame on the calling thread's own stack, and the innermost of
+    /// `frames`.
     #[inline(never)]
     pub unsafe fn remember(&mut self, first: &Frame, frames: &[Frame], nodes: &[u32]) {
         let inner = &frames[frames.len().saturating_sub(LENGTH)..];
@@ -269,13 +278,14 @@ impl PathCache {
         }
         let shape = &mut self.shapes[Self::shape(first)];
         if shape.sp != first.slot || shape.address != first.address || shape.misses >= MAX_MISSES {
-            *shape = Shape { sp: first.slot, address: first.address, offsets: [0; WORDS], misses: 0 };
+            *shape = Shape { sp: first.slot, address: first.address, offsets: [0; SHAPE_OFFSETS], misses: 0 };
             for (offset, frame) in shape.offsets.iter_mut().zip(inner.iter().rev().skip(1)) {
                 *offset = (frame.slot - first.slot) as u32;
             }
         }
         shape.misses += 1;
-        // SAFETY: the key is this frame's; the rest is the caller's promise.
+        // SAFETY: the key is this frame's; the frame or state is this thread's, as the caller
+        // ensures.
         let hash = unsafe { shape.hash(first) };
         let path = &mut self.path_cache[(hash >> (64 - PATHS.trailing_zeros())) as usize];
         if path.seen != hash {

@@ -1,14 +1,15 @@
-//! Address -> rule: how to step from a frame to its caller, in one 64-bit word of a process-wide
-//! table. Compiled from the object's unwind tables on the first miss ([`super::cfi`]); a hit is one
-//! or two loads of one cache line.
+//! The rule table: from an address to the rule for the step from its frame to the caller. A rule is
+//! one 64-bit word of a process-wide table. It is compiled from the object's unwind tables on the
+//! first miss ([`super::cfi`]). A hit is one or two loads of one cache line.
 //!
-//! ```text
-//! bits 0..4 kind | 4..20 offset / 8, signed | 20..27 where rbp was saved, in words below the return address, 0 not | 32..64 tag
-//! ```
+//! ```text bits 0..4 kind | 4..20 offset / 8, signed | 20..27 where rbp was saved | 32..64 tag ```
+//! The location of rbp is in words below the return address; 0 means that it was not saved.
+//!
 //! The key is the return address itself (the rule is that of the byte before it, inside the call).
-//! Set = its low 15 bits, tag = the rest: together they give it back, so a hit is exact. Two ways a
-//! set: with one, the 30,000 addresses of a compiler displace each other for ever. Interrupted
-//! instructions, whose own rule is wanted, are compiled each time.
+//! The low 15 bits select the set and the rest is the tag, so together they identify the address
+//! and a hit is exact. A set has two entries: with one, the 30,000 addresses of a compiler displace
+//! each other all the time. The rules of interrupted instructions, which differ from those of
+//! return addresses, are compiled each time.
 
 use super::{cfi, objects};
 use crate::tls;
@@ -16,7 +17,7 @@ use core::sync::atomic::{
     AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
 };
 
-/// How to find the CFA (the stack pointer before the call) from the registers of a frame.
+/// How to compute the CFA (the stack pointer before the call) from the registers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -24,58 +25,59 @@ pub enum Kind {
     FromSp = 1,
     /// CFA = rbp + offset.
     FromBp = 2,
-    /// Outermost frame: there is no caller.
+    /// The outermost frame, which has no caller.
     End = 3,
-    /// The kernel's signal frame: registers are in memory.
+    /// The kernel's signal frame, which holds the registers in memory.
     Signal = 4,
-    /// A procedure linkage stub: CFA = rsp + 8, and 8 more behind its first push.
+    /// A procedure linkage stub: CFA = rsp + 8, and 8 more after its first push.
     Plt = 5,
-    /// Realigned stack: CFA = word at rbp + offset; rbp is saved at rbp.
+    /// A realigned stack: CFA = word at rbp + offset; rbp is saved at rbp.
     Realigned = 6,
-    /// Anything else that DWARF can say: the tables are interpreted again with the registers.
+    /// Anything else that DWARF can express. The tables are interpreted again with the registers.
     Expression = 7,
-    /// No unwind data: frame-pointer step, a guess.
+    /// No unwind data: a frame-pointer step, which is a guess.
     Unknown = 8,
 }
 
-/// A compiled rule.
+/// A compiled rule, as one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule(pub u64);
 
 impl Rule {
-    /// Packs a rule; `None` when a number does not fit.
-    pub fn new(kind: Kind, offset: i64, bp_words: u64) -> Option<Rule> {
-        let words = i16::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)?;
-        (bp_words < 128).then_some(Rule(kind as u64 | u64::from(words as u16) << 4 | bp_words << 20))
+    /// Packs a rule. Returns `None` if a number does not fit.
+    pub fn new(kind: Kind, offset: i64, bp_distance: u64) -> Option<Rule> {
+        let distance = i16::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)?;
+        (bp_distance < 128).then_some(Rule(kind as u64 | u64::from(distance as u16) << 4 | bp_distance << 20))
     }
-    /// The kind.
+    /// Returns the number of the [`Kind`].
     #[inline(always)]
     pub const fn kind(self) -> u64 {
         self.0 & 15
     }
-    /// One of the two kinds that nearly all code has: CFA from rsp or from rbp.
+    /// Returns whether the kind is one of the two that nearly all code has: CFA from rsp or from
+    /// rbp.
     #[inline(always)]
     pub const fn is_usual(self) -> bool {
         self.kind() <= Kind::FromBp as u64
     }
-    /// Of these, the one from rsp.
+    /// Returns whether the CFA is computed from rsp.
     #[inline(always)]
     pub const fn is_from_sp(self) -> bool {
         self.kind() == Kind::FromSp as u64
     }
-    /// Whether the step depends on the frame pointer.
+    /// Returns whether the step depends on the frame pointer.
     #[inline(always)]
     pub const fn uses_bp(self) -> bool {
         !self.is_from_sp() && self.kind() != Kind::End as u64
     }
-    /// The offset in bytes.
+    /// Returns the offset in bytes.
     #[inline(always)]
     pub const fn offset(self) -> i64 {
         (self.0 >> 4) as u16 as i16 as i64 * 8
     }
-    /// Words below the return address where rbp was saved; 0: rbp is the caller's.
+    /// Returns how many words below the return address rbp was saved; 0 if rbp is the caller's.
     #[inline(always)]
-    pub const fn bp_words(self) -> u64 {
+    pub const fn bp_distance(self) -> u64 {
         self.0 >> 20 & 127
     }
 }
@@ -86,28 +88,30 @@ const SETS: usize = 1 << 15;
 struct Table([AtomicU64; 2 * SETS]);
 static TABLE: Table = Table([const { AtomicU64::new(0) }; 2 * SETS]);
 
-/// Counts the times that rules were dropped, in steps of [`STEP`]; below it the number of `dlclose`
-/// calls under way: code may vanish and other code take its place, so that nothing is kept
+/// Number of times that rules were dropped, in units of [`STEP`]. The bits below count the running
+/// `dlclose` calls: code may vanish and other code may replace it, so that nothing is kept
 /// meanwhile.
 static GENERATION: AtomicU32 = AtomicU32::new(STEP);
 const STEP: u32 = 1 << 12;
 
-/// The present generation; a memo of another one is void. `None` while nothing may be kept.
+/// Returns the current generation. A stack cache of another generation is invalid. Returns `None`
+/// while nothing may be kept.
 #[inline(always)]
 pub fn generation() -> Option<u32> {
     let generation = GENERATION.load(Relaxed);
     (generation & (STEP - 1) == 0).then_some(generation)
 }
 
+/// Returns the index of the first entry of an address's set, and its tag.
 #[inline(always)]
-const fn place(address: u64) -> (usize, u64) {
+const fn set_and_tag(address: u64) -> (usize, u64) {
     ((address & (SETS as u64 - 1)) as usize * 2, address >> 15)
 }
 
-/// The rule for the caller of a return address.
+/// Returns the rule for the step to the caller of a return address.
 #[inline(always)]
 pub fn of(address: u64) -> Rule {
-    let (set, tag) = place(address);
+    let (set, tag) = set_and_tag(address);
     let first = TABLE.0[set].load(Relaxed);
     if first >> 32 == tag && first != 0 {
         return Rule(first & 0xffff_ffff);
@@ -119,7 +123,7 @@ pub fn of(address: u64) -> Rule {
     compile(address)
 }
 
-/// The rule that holds at an instruction, not remembered.
+/// Returns the rule of an instruction, without storing it in the table.
 pub fn at_instruction(lookup: u64) -> Rule {
     const UNKNOWN: Rule = Rule(Kind::Unknown as u64);
     if lookup >> 47 != 0 {
@@ -132,8 +136,9 @@ pub fn at_instruction(lookup: u64) -> Rule {
     })
 }
 
-/// Whether an address, before which no function is described, is the first of one that is. No call
-/// returns there: the frame was laid down by hand and is the outermost (`makecontext`).
+/// Returns whether an address is the first of a described function while the byte before it belongs
+/// to none. No call returns there, so the frame was made by hand and is the outermost
+/// (`makecontext`).
 fn begins_a_function(address: u64) -> bool {
     crate::sys::aligned(|| {
         objects::find(address as usize).is_some_and(|object| cfi::compile(&object, address).is_some())
@@ -148,14 +153,16 @@ fn compile(address: u64) -> Rule {
     if rule.kind() == Kind::Unknown as u64 && begins_a_function(address) {
         rule = Rule(Kind::End as u64);
     }
-    // What no object describes may be described later, by code that is made or loaded at run time.
+    // An address without a description may get one later, by code that is generated or loaded at
+    // run time.
     if before.is_some() && rule.kind() != Kind::Unknown as u64 {
-        let (set, tag) = place(address);
+        let (set, tag) = set_and_tag(address);
         let word = rule.0 | tag << 32;
         TABLE.0[set + 1].store(TABLE.0[set].load(Relaxed), Relaxed);
         TABLE.0[set].store(word, Release);
-        // A module may have gone while its tables were read: then the word must not stay. Either
-        // this look sees the new generation, or the sweep, which comes after it, sees the word.
+        // A module may have been unmapped while its tables were read. Then the word must not stay.
+        // Either this check sees the new generation, or the sweep, which comes after it, sees the
+        // word.
         fence(SeqCst);
         if generation() != before {
             let _ = TABLE.0[set].compare_exchange(word, 0, Relaxed, Relaxed);
@@ -164,43 +171,43 @@ fn compile(address: u64) -> Rule {
     rule
 }
 
-/// A `dlclose` under way.
+/// A call of `dlclose` that is running.
 pub struct Closing {
     resets: u32,
-    place: Option<usize>,
+    index: Option<usize>,
 }
 
-/// Who is in `dlclose`: the thread, by its thread pointer, and where its frame lies; 0: nobody.
+/// A thread in `dlclose`: the address of the call's frame, and the thread pointer; 0 if unused.
 struct Closer {
     frame: AtomicUsize,
     thread: AtomicUsize,
 }
 
 static CLOSERS: [Closer; 16] = [const { Closer { frame: AtomicUsize::new(0), thread: AtomicUsize::new(0) } }; 16];
-/// Counts the times that all closers were forgotten.
+/// Number of times that all closers were forgotten.
 static RESETS: AtomicU32 = AtomicU32::new(0);
 
-/// What stands at an address in the frame of a `dlclose`.
+/// Returns the mark that is stored in the frame of a `dlclose`.
 const fn mark_at(frame: usize) -> u64 {
     frame as u64 ^ 0x9e37_79b9_7f4a_7c15
 }
 
-/// `dlclose` begins: from here on nothing is kept. `mark` lies in its frame.
+/// Begins a `dlclose`. From here on nothing is kept. `mark` is a variable in its frame.
 pub fn closing(mark: &mut u64) -> Closing {
     let frame = &raw const *mark as usize;
     *mark = mark_at(frame);
     let resets = RESETS.load(Relaxed);
     GENERATION.fetch_add(1, SeqCst);
     let is_claimed = |closer: &Closer| closer.frame.compare_exchange(0, frame, Relaxed, Relaxed).is_ok();
-    let place = CLOSERS.iter().position(is_claimed);
-    place.inspect(|place| CLOSERS[*place].thread.store(tls::thread_pointer(), Relaxed));
-    Closing { resets, place }
+    let index = CLOSERS.iter().position(is_claimed);
+    index.inspect(|index| CLOSERS[*index].thread.store(tls::thread_pointer(), Relaxed));
+    Closing { resets, index }
 }
 
-/// `dlclose` is done; `unmapped` when an object went away.
+/// Ends a `dlclose`. `unmapped` is true if an object was unmapped.
 pub fn closed(closing: &Closing, unmapped: bool) {
     let is_counted = closing.resets == RESETS.load(Relaxed)
-        && closing.place.is_none_or(|place| CLOSERS[place].frame.swap(0, Relaxed) != 0);
+        && closing.index.is_none_or(|index| CLOSERS[index].frame.swap(0, Relaxed) != 0);
     if unmapped {
         drop_rules();
         GENERATION.fetch_add(STEP, SeqCst);
@@ -214,7 +221,7 @@ fn drop_rules() {
     TABLE.0.iter().for_each(|word| word.store(0, Relaxed));
 }
 
-/// In a forked child: those that were in `dlclose` do not exist here.
+/// Forgets in a forked child all threads that were in `dlclose`, since they do not exist there.
 pub fn forget_closers() {
     let generation = GENERATION.load(Relaxed);
     if generation & (STEP - 1) == 0 {
@@ -226,11 +233,11 @@ pub fn forget_closers() {
     GENERATION.store((generation & !(STEP - 1)).wrapping_add(STEP), SeqCst);
 }
 
-/// Whether this thread, at `sp` on its own stack, which is known from `low` to `end`, has left a
-/// `dlclose` by a jump: then that is over.
+/// Returns whether this thread has left a `dlclose` by a jump, and ends that call then. The thread
+/// is at `sp` on its own stack, which is known from `low` to `end`.
 ///
 /// # Safety
-/// The stack can be read from `low` to `end`.
+/// The stack must be readable from `low` to `end`.
 #[cold]
 pub unsafe fn has_left(sp: usize, low: usize, end: usize) -> bool {
     let thread = tls::thread_pointer();
@@ -238,7 +245,8 @@ pub unsafe fn has_left(sp: usize, low: usize, end: usize) -> bool {
     for closer in &CLOSERS {
         let frame = closer.frame.load(Relaxed);
         let is_mine = frame >= low && frame < end && closer.thread.load(Relaxed) == thread;
-        // SAFETY: the caller's promise; frames are aligned as the words in them.
+        // SAFETY: the stack is readable, as the caller ensures; frames are aligned as the words in
+        // them.
         let is_left = is_mine && (frame < sp || unsafe { (frame as *const u64).read_volatile() } != mark_at(frame));
         if is_left && closer.frame.compare_exchange(frame, 0, Relaxed, Relaxed).is_ok() {
             crate::stack_table::retire_gone_modules();

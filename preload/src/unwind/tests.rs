@@ -1,4 +1,4 @@
-//! The unwinder against the `backtrace` crate (libgcc's unwinder), on the stacks of this test
+//! Compares the unwinder with the `backtrace` crate (libgcc's unwinder), on the stacks of this test
 //! program.
 
 use super::other::{OtherStack, Pages};
@@ -14,7 +14,7 @@ thread_local! {
     static THEIRS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An entry stub as the hooks have: hands its caller's state to the body.
+/// An entry stub like those of the hooks: it passes its caller's state to the body.
 #[unsafe(naked)]
 extern "C" fn capture() {
     core::arch::naked_asm!(

@@ -1,5 +1,6 @@
-//! One step from a frame to its caller, and plain walks. Never faults: every word is asked of a
-//! [`Memory`] that knows what is mapped, and on one stack each frame lies above the one before.
+//! The step from a frame to its caller, and walks without a cache. They never fault: every word is
+//! read through a [`Memory`] that knows what is mapped, and on one stack each frame is above the
+//! one before.
 
 use super::expression;
 use super::machine::{Registers, signal_frame};
@@ -7,17 +8,17 @@ use super::rules::{self, Kind, Rule};
 use super::{Frame, SPECIAL};
 use heaptape_wire::nodes::{GUESSED, SIGNAL, TRUNCATED};
 
-/// What may be read of a stack.
+/// The memory of a stack, as far as it may be read.
 pub trait Memory {
-    /// The thread's own stack, all of which may be read in any order.
+    /// Whether this is the thread's own stack, all of which may be read in any order.
     const IS_OWN: bool;
-    /// The word at an address that unwind tables name; `None` when it may not be read or is not
-    /// aligned.
+    /// Returns the word at an address from the unwind tables, or `None` if it may not be read or is
+    /// not aligned.
     fn word(&mut self, address: u64) -> Option<u64>;
-    /// The word at an address that a register happens to hold.
+    /// Returns the word at an address that a register happens to hold.
     fn guessed(&mut self, address: u64) -> Option<u64>;
-    /// The word at a slot of a frame that was called from `sp` or above, and the one where it saved
-    /// the frame pointer.
+    /// Returns the word at the slot of a frame that was called from `sp` or above, and the word
+    /// where that frame saved the frame pointer.
     #[inline(always)]
     fn pair(&mut self, slot: u64, saved: u64, sp: u64) -> Option<(u64, u64)> {
         if slot < sp {
@@ -29,9 +30,9 @@ pub trait Memory {
 
 /// The thread's own stack between two addresses, all of it mapped.
 pub struct OwnStack {
-    /// First address.
+    /// The lowest address that may be read.
     pub low: u64,
-    /// First address behind it.
+    /// The first address after it.
     pub end: u64,
 }
 
@@ -64,26 +65,26 @@ impl Memory for OwnStack {
     }
 }
 
-/// What a step found.
+/// The result of a step.
 pub enum Next {
-    /// The caller, and the registers there.
+    /// The caller, and its registers.
     Caller(Frame, Registers),
-    /// The caller, by a guess.
+    /// The caller, found by a guess.
     Guessed(Frame, Registers),
-    /// There is none: the outermost frame.
+    /// The frame is the outermost one.
     End,
-    /// There may be one, but it cannot be reached.
+    /// The caller cannot be found.
     Unreachable,
 }
 
-/// The registers in the frame that called, after a return address.
+/// Returns the registers in the calling frame, after the return.
 #[inline(always)]
 pub const fn registers_of(frame: &Frame) -> Registers {
     Registers { lookup: frame.address.wrapping_sub(1), sp: frame.slot + 8, bp: frame.bp }
 }
 
-/// The first frame of a hook: its return address at `sp`, the caller's frame pointer as it was
-/// handed on.
+/// Returns the first frame of a hook, with its return address at `sp` and the caller's frame
+/// pointer `bp`.
 #[inline(always)]
 pub fn first(sp: usize, bp: usize) -> Frame {
     // SAFETY: `sp` is the address of the hook's own return address.
@@ -91,7 +92,7 @@ pub fn first(sp: usize, bp: usize) -> Frame {
     Frame { slot: sp as u64, address, bp: bp as u64, step_info: 0 }
 }
 
-/// Steps to the caller by a rule of the two usual kinds; anything else goes the odd way.
+/// Steps to the caller by a rule of the two usual kinds. All others take the slow path.
 #[inline(always)]
 pub fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next {
     let kind = rule.kind();
@@ -100,10 +101,10 @@ pub fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next 
     }
     let base = if kind == Kind::FromSp as u64 { registers.sp } else { registers.bp };
     let slot = base.wrapping_add_signed(rule.offset()).wrapping_sub(8);
-    let words = rule.bp_words();
-    // Without a saved frame pointer the slot itself is read a second time: cheaper than a branch
-    // that nobody can predict.
-    let (Some(address), Some(saved)) = (memory.word(slot), memory.word(slot.wrapping_sub(8 * words))) else {
+    let distance = rule.bp_distance();
+    // Without a saved frame pointer the slot itself is read a second time, which is cheaper than a
+    // branch that cannot be predicted.
+    let (Some(address), Some(saved)) = (memory.word(slot), memory.word(slot.wrapping_sub(8 * distance))) else {
         return Next::Unreachable;
     };
     if slot < registers.sp {
@@ -112,7 +113,7 @@ pub fn step(registers: Registers, rule: Rule, memory: &mut impl Memory) -> Next 
     if address == 0 {
         return Next::End;
     }
-    let frame = Frame { slot, address, bp: if words == 0 { registers.bp } else { saved }, step_info: words };
+    let frame = Frame { slot, address, bp: if distance == 0 { registers.bp } else { saved }, step_info: distance };
     Next::Caller(frame, registers_of(&frame))
 }
 
@@ -155,7 +156,7 @@ fn step_slowly_aligned(registers: Registers, rule: Rule, memory: &mut impl Memor
     }
 }
 
-/// Out of a signal handler: the kernel saved all registers in memory.
+/// Steps out of a signal handler. The kernel has saved all registers in memory.
 fn signal_step(registers: Registers, memory: &mut impl Memory) -> Option<Next> {
     let slot = registers.sp + signal_frame::IP;
     let address = memory.word(slot)?;
@@ -165,8 +166,8 @@ fn signal_step(registers: Registers, memory: &mut impl Memory) -> Option<Next> {
     Some(if address == 0 { Next::End } else { Next::Caller(frame, Registers { lookup: address, sp, bp }) })
 }
 
-/// Code without unwind data (made at run time, or by hand): if it keeps a frame pointer, the caller
-/// is behind it.
+/// Steps by the frame pointer out of code without unwind data, which was generated at run time or
+/// written by hand. If it keeps a frame pointer, the caller is found.
 fn guess(registers: Registers, memory: &mut impl Memory) -> Next {
     if registers.bp < registers.sp {
         return Next::Unreachable;
@@ -181,17 +182,17 @@ fn guess(registers: Registers, memory: &mut impl Memory) -> Next {
     }
 }
 
-/// The rule that steps on from a frame.
+/// Returns the rule for the step from a frame.
 #[inline(always)]
 pub fn rule_of(frame: &Frame) -> Rule {
     if frame.flags() & SIGNAL != 0 { rules::at_instruction(frame.address) } else { rules::of(frame.address) }
 }
 
-/// Whether one of the frames from the first to the outermost has its return address at `slot`;
-/// `None` when the walk does not get so far, or not surely.
-pub fn meets(first: Frame, slot: u64, most: usize, memory: &mut impl Memory) -> Option<bool> {
+/// Returns whether a frame from the first to the outermost has its return address at `slot`.
+/// Returns `None` if the walk does not reach the end, or only by a guess.
+pub fn contains_slot(first: Frame, slot: u64, max_frames: usize, memory: &mut impl Memory) -> Option<bool> {
     let (mut frame, mut registers) = (first, registers_of(&first));
-    for _ in 0..most {
+    for _ in 0..max_frames {
         if frame.slot == slot {
             return Some(true);
         }
@@ -204,14 +205,14 @@ pub fn meets(first: Frame, slot: u64, most: usize, memory: &mut impl Memory) -> 
     None
 }
 
-/// Walks from the first frame to the outermost, innermost first, without memory of earlier walks.
-/// Gives the number of frames; the last one is marked when the stack goes on beyond `frames`.
+/// Walks from the first frame to the outermost without a cache, and stores the frames, innermost
+/// first. Returns their number. The last one is marked if the stack has more frames than fit.
 pub fn plain(first: Frame, memory: &mut impl Memory, frames: &mut [Frame]) -> usize {
     let mut frame = first;
     let mut registers = registers_of(&first);
     let mut count = 0;
-    while let Some(place) = frames.get_mut(count) {
-        *place = frame;
+    while let Some(target) = frames.get_mut(count) {
+        *target = frame;
         count += 1;
         match step(registers, rule_of(&frame), memory) {
             Next::Caller(next, there) => (frame, registers) = (next, there),

@@ -1,23 +1,23 @@
-//! Work that opens descriptors, in a process with other threads: these must not see them, as a
-//! number that `dup` does not give them, or one that they close. So the work is done by a thread of
-//! our own that has a table of descriptors of its own, while its maker stands still.
+//! Work that opens descriptors, in a process with other threads. These must not see the
+//! descriptors, as a number that `dup` does not return to them, or one that they close. So the work
+//! is done by a helper thread with its own descriptor table, while the calling thread waits.
 
 use crate::{attach, sys, timestamp};
 use core::arch::asm;
 use core::ffi::c_void;
 
-/// Bytes of the helper's stack.
+/// Size of the helper's stack in bytes.
 const STACK: usize = 64 << 10;
 
-/// Runs `body` where no other thread sees its descriptors; not at all when that is not possible.
+/// Runs `body` where no other thread sees its descriptors. Does not run it if that is not possible.
 pub fn run(body: impl FnOnce()) {
-    // A forked child that has not attached has one thread, and so has the child of a `vfork`, whose
-    // table is its own.
+    // A forked child that has not attached has one thread. So has the child of a `vfork`, whose
+    // descriptor table is its own.
     if timestamp::is_single_threaded() || sys::pid() != attach::pid() {
         return body();
     }
     let Some(stack) = sys::map_private(core::ptr::null_mut(), STACK, 0) else { return };
-    // A signal of the process must not be handled by the helper.
+    // The helper must not handle a signal of the process.
     let signals = sys::hold_signals();
     let mut body = Some(body);
     // SAFETY: the helper has the stack for itself, and ends before this call goes on.
@@ -28,7 +28,7 @@ pub fn run(body: impl FnOnce()) {
 
 type Body = unsafe extern "C" fn(*mut c_void);
 
-/// The function that runs a body of this type.
+/// Returns the function that runs a body of this type.
 fn call<F: FnOnce()>(_: &Option<F>) -> Body {
     unsafe extern "C" fn call<F: FnOnce()>(body: *mut c_void) {
         // SAFETY: `run` gave the address of an `Option<F>`, and waits.
@@ -39,11 +39,11 @@ fn call<F: FnOnce()>(_: &Option<F>) -> Body {
     call::<F>
 }
 
-/// Runs `body` in a thread that shares all but the descriptors, and waits for its end. The calling
-/// thread stands still meanwhile, so that both can have one thread-local storage.
+/// Runs `body` in a thread that shares everything but the descriptors, and waits for its end. The
+/// calling thread is suspended meanwhile, so both can use the same thread-local storage.
 ///
 /// # Safety
-/// `top` is the end of a stack that nobody else uses, a multiple of 16.
+/// `top` must be the end of a stack that nothing else uses, and a multiple of 16.
 unsafe fn start(top: *mut u8, body: Body, argument: *mut c_void) {
     const FLAGS: i32 = libc::CLONE_VM
         | libc::CLONE_FS
