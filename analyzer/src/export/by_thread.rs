@@ -11,7 +11,7 @@ use crate::report::sums::Sums;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// Hands events on with a number for each pair of site and thread in the site's place.
+/// Passes events on with the number of a pair of site and thread instead of the number of the site.
 struct Paired<'a> {
     pairs: Vec<(u32, u32)>,
     known: FxHashMap<(u32, u32), u32>,
@@ -48,9 +48,9 @@ impl Model for Paired<'_> {
 }
 
 impl Source<'_> {
-    /// An image's sums by site and thread: pairs, and sums whose site is a place among them.
-    /// Threads are 0 where none are known. A recording of one thread needs no pass over its events
-    /// for it.
+    /// Returns a process's sums by site and thread: pairs of site and thread, and sums whose site
+    /// is an index among them. Threads are 0 if they are unknown. A recording of one thread needs
+    /// no pass over its events for this.
     pub fn sums_by_thread(&mut self, image: &Image) -> (Vec<(u32, u32)>, Rc<Sums>) {
         let threads = &image.tape.threads;
         if threads.len() <= 1 || !image.has_events() {

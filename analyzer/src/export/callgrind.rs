@@ -1,8 +1,8 @@
-//! Callgrind's profile: sums by function and line, and by call, for `callgrind_annotate` and
+//! Callgrind profiles: sums by function and line, and by call, for `callgrind_annotate` and
 //! KCachegrind.
 //!
-//! An amount counts once for each function on its stack: calls are counted from a function's
-//! outermost frame on the stack, so that recursion does not multiply them.
+//! An amount counts once for each function on its stack. Calls are counted from the outermost frame
+//! of a function on the stack, so that recursion does not multiply them.
 
 use super::collapsed::tree;
 use super::tree::{Identity, Tree};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// The exporter.
+/// The exporter of Callgrind profiles.
 pub struct Export;
 
 impl Exporter for Export {
@@ -42,7 +42,7 @@ impl Exporter for Export {
         let totals: Vec<u64> = (0..measures.len()).map(|column| tree.inclusive(column)[0]).collect();
         let mut file = out.stream()?;
         let mut text = String::new();
-        // A string takes whatever comes.
+        // Writing to a string does not fail.
         let _ = writeln!(text, "# callgrind format\nversion: 1\ncreator: heaptape");
         let pid = source.images.first().map_or(0, |image| image.about.pid);
         let _ = writeln!(text, "pid: {pid}\ncmd: {}\npart: 1\n\npositions: line", measure::title(source));
@@ -75,7 +75,7 @@ impl Exporter for Export {
                 if let Some(events) = line.strip_prefix("events: ") {
                     names = events.split(' ').collect();
                 }
-                // A line's own costs; those behind a call are of what was called.
+                // The costs of the line itself; those after a call are costs of the callee.
                 if line.starts_with(|c: char| c.is_ascii_digit()) && !std::mem::take(&mut is_call) {
                     for (name, value) in names.iter().zip(line.split(' ').skip(1)) {
                         if let Some(what) = measures.iter().find(|what| event(**what) == *name) {
@@ -90,13 +90,13 @@ impl Exporter for Export {
     }
 }
 
-/// A measure's name as an event: `AllocBytes`.
+/// Returns the event name of a measure: `AllocBytes`.
 fn event(what: Measure) -> String {
-    let words = what.name().split('-').map(|word| {
-        let mut letters = word.chars();
-        letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect::<String>()
+    let capitalized = what.name().split('-').map(|word| {
+        let mut chars = word.chars();
+        chars.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(chars).collect::<String>()
     });
-    words.collect()
+    capitalized.collect()
 }
 
 fn joined(sums: &[u64]) -> String {
@@ -112,32 +112,40 @@ fn add(sums: &mut Vec<u64>, more: impl Iterator<Item = u64>) {
     }
 }
 
-/// What was allocated in a function itself, and in what it called.
+/// Sums of a function itself, and of its callees.
 #[derive(Default)]
 struct Function {
-    /// By line.
+    /// Sums of the function itself, by line.
     own: BTreeMap<u32, Vec<u64>>,
-    /// By line and called function.
+    /// Sums of callees, by line and called function.
     calls: BTreeMap<(u32, u32), Vec<u64>>,
+}
+
+/// The name of a function with its location.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct FunctionName<'a> {
+    module: &'a str,
+    file: &'a str,
+    title: &'a str,
 }
 
 struct Functions<'a> {
     tree: &'a Tree,
-    /// Module, file and name of each.
-    names: Vec<(&'a str, &'a str, &'a str)>,
+    names: Vec<FunctionName<'a>>,
     list: Vec<Function>,
 }
 
 impl<'a> Functions<'a> {
     fn of(tree: &'a Tree) -> Functions<'a> {
         let mut names = Vec::new();
-        let mut known: FxHashMap<(&str, &str, &str), u32> = FxHashMap::default();
+        let mut known: FxHashMap<FunctionName, u32> = FxHashMap::default();
         let of_frame: Vec<u32> = tree
             .frames
             .iter()
             .map(|frame| {
                 let file = frame.file.as_deref().unwrap_or_default();
-                let key = (&*frame.module, file, frame.function.as_deref().unwrap_or_default());
+                let title = frame.function.as_deref().unwrap_or_default();
+                let key = FunctionName { module: &frame.module, file, title };
                 *known.entry(key).or_insert_with(|| {
                     names.push(key);
                     names.len() as u32 - 1
@@ -147,7 +155,7 @@ impl<'a> Functions<'a> {
         let mut list: Vec<Function> = names.iter().map(|_| Function::default()).collect();
         let columns = tree.columns.len();
         let inclusive: Vec<Vec<u64>> = (0..columns).map(|column| tree.inclusive(column)).collect();
-        // How often each function stands on the path.
+        // How often each function is on the path.
         let on_path = RefCell::new(vec![0u32; names.len()]);
         let function = |node: u32| of_frame[tree.nodes[node as usize].frame as usize];
         let line = |node: u32| tree.frames[tree.nodes[node as usize].frame as usize].line.unwrap_or(0);
@@ -173,7 +181,7 @@ impl<'a> Functions<'a> {
 
     fn write(&self, text: &mut String, put: &mut dyn FnMut(&str) -> Result<(), Error>) -> Result<(), Error> {
         const GATHERED: usize = 1 << 20;
-        // Each name once; then its number stands for it.
+        // Each name is written once; later, its number replaces it.
         let mut known: [FxHashMap<&str, usize>; 3] = Default::default();
         let mut name = |kind: usize, name: &'a str| {
             let next = known[kind].len() + 1;
@@ -186,7 +194,7 @@ impl<'a> Functions<'a> {
             }
         };
         let _ = self.tree;
-        for (function, &(module, file, title)) in self.list.iter().zip(&self.names) {
+        for (function, &FunctionName { module, file, title }) in self.list.iter().zip(&self.names) {
             if function.own.is_empty() && function.calls.is_empty() {
                 continue;
             }
@@ -195,9 +203,10 @@ impl<'a> Functions<'a> {
                 let _ = writeln!(text, "{line} {}", joined(sums));
             }
             for (&(line, called), sums) in &function.calls {
-                let (module, file, title) = self.names[called as usize];
+                let FunctionName { module, file, title } = self.names[called as usize];
                 let _ = writeln!(text, "cob={}\ncfi={}\ncfn={}", name(0, module), name(1, file), name(2, title));
-                // How often is not known; that memory was allocated there at all is one call.
+                // The number of calls is unknown. One call is written, because memory was allocated
+                // there.
                 let _ = writeln!(text, "calls=1 0\n{line} {}", joined(sums));
             }
             text.push('\n');

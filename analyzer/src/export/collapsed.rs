@@ -1,12 +1,12 @@
-//! Stacks as lines of text, `outer;inner amount`, as Brendan Gregg's `stackcollapse` scripts write
-//! them: for every flame graph there is.
+//! Collapsed stacks: lines of text, `outer;inner amount`, as Brendan Gregg's `stackcollapse`
+//! scripts write them, which every flame graph tool reads.
 
-use super::tree::{Identity, Tree};
+use super::tree::{Amount, Identity, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
 use crate::unpack;
 use std::path::PathBuf;
 
-/// The exporter.
+/// The exporter of collapsed stacks.
 pub struct Export;
 
 impl Exporter for Export {
@@ -57,7 +57,7 @@ impl Exporter for Export {
     }
 }
 
-/// The tree of all images with a column for each measure.
+/// Returns the tree of all processes with a column for each measure.
 pub fn tree(source: &mut Source<'_>, measures: &[Measure], identity: Identity) -> Tree {
     let mut tree = Tree::new(identity, measures.len());
     let columns: Vec<(usize, Measure)> = measures.iter().copied().enumerate().collect();
@@ -67,15 +67,17 @@ pub fn tree(source: &mut Source<'_>, measures: &[Measure], identity: Identity) -
     tree
 }
 
-/// Adds an image to a tree, its measures to these columns.
+/// Adds the measures of a process to the given columns of a tree.
 pub fn add(source: &mut Source<'_>, image: &crate::Image, columns: &[(usize, Measure)], tree: &mut Tree) {
     let sums = source.sums(image);
     let ended = image.has_ended();
-    let amounts: Vec<(u32, usize, u64)> = sums
+    let amounts: Vec<Amount> = sums
         .sites
         .iter()
-        .flat_map(|row| columns.iter().map(move |&(column, what)| (row.site, column, what.of(row, ended))))
-        .filter(|&(_, _, amount)| amount > 0)
+        .flat_map(|row| {
+            columns.iter().map(move |&(column, what)| Amount { site: row.site, column, amount: what.of(row, ended) })
+        })
+        .filter(|sum| sum.amount > 0)
         .collect();
     tree.add(&mut source.symbols, image, &amounts);
 }

@@ -6,7 +6,7 @@ use crate::unpack;
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-/// The exporter.
+/// The exporter of CSV tables.
 pub struct Export;
 
 impl Exporter for Export {
@@ -59,10 +59,10 @@ impl Exporter for Export {
                 row.pid,
                 row.site,
                 values.join(","),
-                cell(&row.place.function),
-                cell(row.place.file.as_deref().unwrap_or_default()),
-                row.place.line.map(|line| line.to_string()).unwrap_or_default(),
-                cell(row.place.module.as_deref().unwrap_or_default()),
+                cell(&row.frame.function),
+                cell(row.frame.file.as_deref().unwrap_or_default()),
+                row.frame.line.map(|line| line.to_string()).unwrap_or_default(),
+                cell(row.frame.module.as_deref().unwrap_or_default()),
                 cell(row.stack)
             );
             file.put(line.as_bytes())
@@ -104,10 +104,12 @@ impl Exporter for Export {
     }
 }
 
-/// A cell: in quotes where it must be. Control characters, line feeds among them, are replaced.
+/// Returns a cell, in quotes where necessary. Control characters, including line feeds, are
+/// replaced.
 fn cell(text: &str) -> Cow<'_, str> {
     let clean = crate::text::clean(text);
-    // What a spreadsheet would take for a formula stands behind a quote that it shows as text.
+    // Text that a spreadsheet would read as a formula is prefixed with a quote, so that it is
+    // shown as text.
     let risky = clean.starts_with(['=', '+', '-', '@']);
     if !risky && !clean.contains([',', '"', ' ']) {
         return clean;
@@ -116,7 +118,7 @@ fn cell(text: &str) -> Cow<'_, str> {
     format!("\"{quote}{}\"", clean.replace('"', "\"\"")).into()
 }
 
-/// The cells of a line.
+/// Returns the cells of a line.
 fn split(line: &str) -> Vec<String> {
     let (mut cells, mut cell, mut quoted) = (Vec::new(), String::new(), false);
     let mut letters = line.chars().peekable();
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_read_back() {
+    fn cells_round_trip() {
         let texts = ["a", "a,b", "say \"x\"", "", "two words", "std::map<int, int>"];
         let line = texts.map(|text| cell(text).into_owned()).join(",");
         assert_eq!(split(&line), texts);

@@ -1,16 +1,15 @@
-//! DCPI profiles, a file for each ELF object and event: what was allocated, freed, alive at each
-//! call's address.
+//! DCPI profiles, one file for each ELF object and event: what was allocated, freed and live at the
+//! address of each call.
 
 use super::objects::{Object, Objects};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals};
 use heaptape_formats::dcpi::{Builder, Built, HeaderFields};
 use std::collections::BTreeMap;
 
-/// The exporter.
+/// The exporter of DCPI profiles.
 pub struct Export;
 
-/// The events that are written when none is asked for. What is alive at a known end is a leak and
-/// is written as both.
+/// The default events. Bytes that are live at a known end are leaks, and are written as both.
 const USUAL: &[Measure] = &[
     Measure::AllocBytes,
     Measure::AllocCount,
@@ -82,30 +81,30 @@ fn measures(source: &Source<'_>) -> Vec<Measure> {
     if source.options.what.is_empty() { USUAL.to_vec() } else { source.options.what.clone() }
 }
 
-/// One file.
+/// A profile file of one object and one event.
 pub struct Profile {
-    /// Whose.
+    /// Object that the profile is about.
     pub object: Object,
-    /// A name for its file.
+    /// Name for the file.
     pub label: String,
-    /// Of what.
+    /// Measure that it counts.
     pub measure: Measure,
-    /// Its bytes, and how they were scaled.
+    /// Content of the file, with the scale of its counts.
     pub built: Built,
 }
 
-/// All files.
+/// The profile files of all objects.
 pub struct Profiles {
-    /// By object, then by measure.
+    /// Files by object, then by measure.
     pub files: Vec<Profile>,
-    /// What no file holds.
+    /// Amounts that are in no object, by measure.
     pub outside: Vec<(Measure, u64)>,
 }
 
-/// The files of all images together.
+/// Returns the files of all processes together.
 ///
 /// # Errors
-/// When an object's name cannot stand in a header.
+/// Returns an error when an object's name cannot be written in a header.
 pub fn profiles(source: &mut Source<'_>) -> Result<Profiles, Error> {
     let measures = measures(source);
     let mut objects = Objects::default();
@@ -127,13 +126,13 @@ pub fn profiles(source: &mut Source<'_>) -> Result<Profiles, Error> {
     }
     let mut files = Vec::new();
     let labels = objects.labels();
-    for (place, object) in objects.list.iter().enumerate() {
-        let own = || rows.range((place, 0)..=(place, u64::MAX));
+    for (index, object) in objects.list.iter().enumerate() {
+        let own = || rows.range((index, 0)..=(index, u64::MAX));
         for (column, &measure) in measures.iter().enumerate() {
             if own().all(|(_, row)| row[column] == 0) {
                 continue;
             }
-            // Where the file is gone its code is not known, and neither is it for code outside
+            // The extent of the code is unknown if the file does not exist, and for code outside
             // every segment.
             let first = own().next().map_or(object.code.start, |((_, address), _)| *address);
             let last = own().next_back().map_or(first, |((_, address), _)| *address);
@@ -141,7 +140,7 @@ pub fn profiles(source: &mut Source<'_>) -> Result<Profiles, Error> {
             let failed = |error| Error::Format(object.path.clone(), error);
             let mut builder = builder(source, object, measure, start, object.code.end.max(last + 1)).map_err(failed)?;
             own().for_each(|((_, address), row)| builder.add(*address, row[column]));
-            let label = labels.get(place).cloned().unwrap_or_default();
+            let label = labels.get(index).cloned().unwrap_or_default();
             files.push(Profile { object: object.clone(), label, measure, built: builder.finish().map_err(failed)? });
         }
     }
@@ -159,7 +158,7 @@ fn builder(
     let first = source.images.first();
     let clock = first.map(|image| image.clock).unwrap_or_default();
     let started = first.map_or(0, |image| image.about.started_unix_ns).max(clock.start_unix_ns) / 1_000_000_000;
-    // Ticks of a nanosecond clock say nothing about the processor.
+    // The rate of a nanosecond clock is not the frequency of the CPU.
     let megahertz = if clock.ticks_per_second == 1_000_000_000 { 0 } else { clock.ticks_per_second / 1_000_000 };
     let platform = source.about.map(|about| one_line(&about.host)).filter(|host| !host.is_empty());
     let path = one_line(&object.path);
@@ -177,7 +176,7 @@ fn builder(
     })
 }
 
-/// A text as a header line can hold it.
+/// Returns a text as a header line can hold it.
 pub(crate) fn one_line(text: &str) -> String {
     text.trim_start().replace('\n', " ")
 }

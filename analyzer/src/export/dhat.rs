@@ -1,4 +1,4 @@
-//! DHAT's data file: sums by stack with lifetimes, for `dh_view.html`.
+//! DHAT data files: sums by stack with lifetimes, for `dh_view.html`.
 
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure, verify};
 use crate::event::{Event, Span};
@@ -14,12 +14,12 @@ use heaptape_formats::dhat::{File, Point};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
 
-/// The exporter.
+/// The exporter of DHAT data files.
 pub struct Export;
 
-/// Frames of a stack, which lie in memory here: what a person can read.
+/// Maximum number of frames of a stack, which are kept in memory: as many as a person can read.
 const DEEPEST: usize = 512;
-/// Lifetimes that count as short, in microseconds.
+/// Maximum lifetime in microseconds that counts as short.
 const SHORT: u64 = 10;
 
 impl Exporter for Export {
@@ -113,7 +113,7 @@ impl Exporter for Export {
     }
 }
 
-/// How moments are counted: microseconds, or events.
+/// The unit of time: microseconds, or events without a clock.
 #[derive(Clone, Copy)]
 struct Time {
     clock: Option<crate::load::Clock>,
@@ -129,7 +129,7 @@ impl Time {
     }
 }
 
-/// A stack's blocks: now, when they held most bytes, and how long they lived.
+/// Blocks of a stack: live now, live at their peak, and the sum of their lifetimes.
 #[derive(Clone, Copy, Default)]
 struct Life {
     live: (u64, u64),
@@ -143,7 +143,7 @@ struct Lives {
 }
 
 impl Lives {
-    fn taken(&mut self, block: &Block) {
+    fn add(&mut self, block: &Block) {
         let life = row(&mut self.rows, block.site);
         life.live = (life.live.0 + 1, life.live.1.saturating_add(block.size));
         if life.live.1 > life.most.1 || life.live.1 == life.most.1 && life.live.0 > life.most.0 {
@@ -151,7 +151,7 @@ impl Lives {
         }
     }
 
-    fn given(&mut self, old: &Block) {
+    fn remove(&mut self, old: &Block) {
         let life = row(&mut self.rows, old.site);
         life.live = (life.live.0.saturating_sub(1), life.live.1.saturating_sub(old.size));
     }
@@ -159,19 +159,19 @@ impl Lives {
 
 impl Model for Lives {
     fn alloc(&mut self, _: &Event, block: &Block) {
-        self.taken(block);
+        self.add(block);
     }
 
     fn resize(&mut self, _: &Event, old: Option<&Block>, block: &Block) {
         if let Some(old) = old {
-            self.given(old);
+            self.remove(old);
         }
-        self.taken(block);
+        self.add(block);
     }
 
     fn free(&mut self, event: &Event, old: Option<&Block>) {
         if let Some(old) = old {
-            self.given(old);
+            self.remove(old);
             let born = self.time.at(old.tick, old.number);
             let lived = self.time.at(event.tick, event.number).saturating_sub(born);
             row(&mut self.rows, old.site).lived += lived;
@@ -179,11 +179,11 @@ impl Model for Lives {
     }
 }
 
-/// The table of frames in the making.
+/// The table of frames that is being built.
 struct Frames<'a> {
     image: &'a Image,
     symbols: &'a mut Symbolizer,
-    /// By site: its frames.
+    /// Indexes of the frames of each site.
     known: FxHashMap<u32, Vec<u32>>,
     table: &'a mut Vec<String>,
 }
@@ -195,12 +195,12 @@ impl Frames<'_> {
         for (number, site) in stacks.stack(site).take(DEEPEST) {
             if !self.known.contains_key(&number) {
                 let frames = self.symbols.frames(stacks, &site);
-                let mut places = Vec::new();
+                let mut indexes = Vec::new();
                 for frame in frames.iter() {
-                    places.push(self.table.len() as u32);
+                    indexes.push(self.table.len() as u32);
                     self.table.push(frame_text(site.address, frame));
                 }
-                self.known.insert(number, places);
+                self.known.insert(number, indexes);
             }
             stack.extend(&self.known[&number]);
         }
@@ -211,14 +211,14 @@ impl Frames<'_> {
     }
 }
 
-/// `0x109180: leaf (t.c:4)`, as Valgrind's tools write a frame.
+/// Formats a frame as Valgrind's tools do: `0x109180: leaf (t.c:4)`.
 pub fn frame_text(address: u64, frame: &crate::symbols::Frame) -> String {
     let title = frame.function.clone().unwrap_or_else(|| "???".into());
-    let place = match (&frame.file, frame.line) {
+    let location = match (&frame.file, frame.line) {
         (Some(file), Some(line)) => format!(" ({file}:{line})"),
         (Some(file), None) => format!(" ({file})"),
         (None, _) if !frame.module.is_empty() => format!(" (in {})", frame.module),
         (None, _) => String::new(),
     };
-    clean(&format!("{address:#X}: {title}{place}").replacen("0X", "0x", 1)).into_owned()
+    clean(&format!("{address:#X}: {title}{location}").replacen("0X", "0x", 1)).into_owned()
 }

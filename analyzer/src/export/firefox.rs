@@ -1,9 +1,10 @@
-//! Firefox Profiler's processed profile: a thread for each process with its native allocations, and
-//! its live bytes as a memory track.
+//! Processed profiles of the Firefox Profiler: a thread for each process with its native
+//! allocations, and its live bytes as a memory track.
 //!
-//! Blocks are added up by stack, time of birth and time of death in some slices of the run, so that
-//! the file's size follows the stacks. Each such sum stands as one block that is allocated and
-//! freed: the views of retained memory, allocations and deallocations then show true sums.
+//! Blocks are added up by stack, and by slices of the run in which they were allocated and freed,
+//! so that the size of the file depends on the number of stacks. Each such sum is written as one
+//! block that is allocated and freed. So the views of retained memory, allocations and
+//! deallocations show correct sums.
 
 use super::tree::{Identity, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
@@ -18,16 +19,16 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// The exporter.
+/// The exporter of profiles of the Firefox Profiler.
 pub struct Export;
 
 /// Version of the format, of 2025.
 const VERSION: u32 = 55;
-/// Slices of the run.
+/// Number of slices of the run.
 const SLICES: u64 = 64;
-/// Sums that are kept apart; when there are more, slices are put together.
-const MOST: usize = 1 << 20;
-/// Death of what lives on.
+/// Maximum number of sums. If there are more, slices are merged.
+const MAX_SUMS: usize = 1 << 20;
+/// Slice of the free of blocks that are not freed.
 const NEVER: u16 = u16::MAX;
 
 impl Exporter for Export {
@@ -72,7 +73,7 @@ impl Exporter for Export {
             "libs": libs.list, "pages": [], "profilerOverhead": [], "counters": counters,
         });
         let mut file = out.stream()?;
-        // The threads are the greater part, and go out one by one.
+        // The threads are the largest part of the file, and are written one by one.
         let head = profile.to_string();
         file.put(&head.as_bytes()[..head.len() - 1])?;
         file.put(b",\"threads\":[")?;
@@ -106,13 +107,21 @@ impl Exporter for Export {
     }
 }
 
-/// Bytes by site, slice of birth and slice of death.
+/// The blocks of one sum: their site, and the slices in which they were allocated and freed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct SumKey {
+    site: u32,
+    allocated: u16,
+    freed: u16,
+}
+
+/// Bytes by site, slice of the allocation and slice of the free.
 struct Slices {
     by_tick: bool,
     start: u64,
     width: u64,
-    sums: FxHashMap<(u32, u16, u16), u64>,
-    /// Slice of the latest resize, of blocks that were resized.
+    sums: FxHashMap<SumKey, u64>,
+    /// For blocks that were reallocated, the time of the latest reallocation.
     resized: FxHashMap<u64, u64>,
 }
 
@@ -122,21 +131,21 @@ impl Slices {
         u16::try_from(at.saturating_sub(self.start) / self.width).unwrap_or(NEVER - 1).min(NEVER - 1)
     }
 
-    fn died(&mut self, event: &Event, old: &Block, died: u16) {
-        let born = Position { number: old.number, tick: old.tick };
-        // Whoever is resized keeps its birth; the bytes are those since the resize.
-        let born = match self.resized.get(&event.index) {
-            Some(&at) if self.by_tick => Position { tick: at, ..born },
-            Some(&at) => Position { number: at, ..born },
-            None => born,
+    fn end_block(&mut self, event: &Event, old: &Block, freed: u16) {
+        let allocated = Position { number: old.number, tick: old.tick };
+        // A reallocated block keeps its allocation time; its bytes count since the reallocation.
+        let allocated = match self.resized.get(&event.index) {
+            Some(&at) if self.by_tick => Position { tick: at, ..allocated },
+            Some(&at) => Position { number: at, ..allocated },
+            None => allocated,
         };
-        self.add(old.site, self.of(born), died, old.size);
+        self.add(SumKey { site: old.site, allocated: self.of(allocated), freed }, old.size);
     }
 
-    fn add(&mut self, site: u32, born: u16, died: u16, bytes: u64) {
-        let sum = self.sums.entry((site, born, died)).or_default();
+    fn add(&mut self, key: SumKey, bytes: u64) {
+        let sum = self.sums.entry(key).or_default();
         *sum = sum.saturating_add(bytes);
-        if self.sums.len() > MOST && self.width < u64::MAX / 4 {
+        if self.sums.len() > MAX_SUMS && self.width < u64::MAX / 4 {
             self.coarsen();
         }
     }
@@ -144,9 +153,9 @@ impl Slices {
     #[cold]
     fn coarsen(&mut self) {
         self.width *= 2;
-        for ((site, born, died), bytes) in std::mem::take(&mut self.sums) {
-            let died = if died == NEVER { NEVER } else { died / 2 };
-            *self.sums.entry((site, born / 2, died)).or_default() += bytes;
+        for (SumKey { site, allocated, freed }, bytes) in std::mem::take(&mut self.sums) {
+            let freed = if freed == NEVER { NEVER } else { freed / 2 };
+            *self.sums.entry(SumKey { site, allocated: allocated / 2, freed }).or_default() += bytes;
         }
     }
 }
@@ -154,32 +163,52 @@ impl Slices {
 impl Model for Slices {
     fn resize(&mut self, event: &Event, old: Option<&Block>, _: &Block) {
         if let Some(old) = old {
-            let died = self.of(event.position());
-            self.died(event, old, died);
+            let freed = self.of(event.position());
+            self.end_block(event, old, freed);
         }
         self.resized.insert(event.index, if self.by_tick { event.tick } else { event.number });
     }
 
     fn free(&mut self, event: &Event, old: Option<&Block>) {
         if let Some(old) = old {
-            let died = self.of(event.position());
-            self.died(event, old, died);
+            let freed = self.of(event.position());
+            self.end_block(event, old, freed);
         }
         self.resized.remove(&event.index);
     }
 }
 
-/// One sum: site, milliseconds of birth and of death, bytes.
-type Sum = (u32, f64, Option<f64>, u64);
+/// The bytes of blocks of one site that were allocated and freed at about the same times.
+struct Sum {
+    site: u32,
+    /// Milliseconds after the start at which they were allocated.
+    allocated: f64,
+    /// Milliseconds after the start at which they were freed, if they were.
+    freed: Option<f64>,
+    bytes: u64,
+}
 
+/// An allocation or a free of a sum.
+struct Step {
+    /// Milliseconds after the start.
+    time: f64,
+    /// Number of bytes; negative for a free.
+    weight: i64,
+    site: u32,
+    /// Number that is written as the address.
+    number: u64,
+}
+
+/// Returns the sums of a process, by allocation time.
 fn allocations(source: &mut Source<'_>, image: &Image) -> Vec<Sum> {
     if !image.has_events() {
         let sums = source.sums(image);
         let both = sums.sites.iter().flat_map(|row| {
             let live = row.bytes.saturating_sub(row.freed_bytes);
-            [(row.site, 0.0, None, live), (row.site, 0.0, Some(0.0), row.bytes.min(row.freed_bytes))]
+            let sum = |freed, bytes| Sum { site: row.site, allocated: 0.0, freed, bytes };
+            [sum(None, live), sum(Some(0.0), row.bytes.min(row.freed_bytes))]
         });
-        return both.filter(|sum| sum.3 > 0).collect();
+        return both.filter(|sum| sum.bytes > 0).collect();
     }
     let span = image.span(&source.range());
     let by_tick = image.has_times();
@@ -192,7 +221,7 @@ fn allocations(source: &mut Source<'_>, image: &Image) -> Vec<Sum> {
     let outcome = replay(image, span, source.progress(), &mut slices);
     for (index, block) in outcome.live.iter().filter(|(_, block)| !block.inherited) {
         let event = Event { index, ..event_of(&block) };
-        slices.died(&event, &block, NEVER);
+        slices.end_block(&event, &block, NEVER);
     }
     source.found(&outcome.missing);
     let time = |slice: u16| {
@@ -203,13 +232,16 @@ fn allocations(source: &mut Source<'_>, image: &Image) -> Vec<Sum> {
         .sums
         .iter()
         .filter(|(_, bytes)| **bytes > 0)
-        .map(|(&(site, born, died), &bytes)| (site, time(born), (died != NEVER).then(|| time(died.max(born))), bytes))
+        .map(|(&SumKey { site, allocated, freed }, &bytes)| {
+            let freed = (freed != NEVER).then(|| time(freed.max(allocated)));
+            Sum { site, allocated: time(allocated), freed, bytes }
+        })
         .collect();
-    sums.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)).then(a.3.cmp(&b.3)));
+    sums.sort_by(|a, b| a.allocated.total_cmp(&b.allocated).then(a.site.cmp(&b.site)).then(a.bytes.cmp(&b.bytes)));
     sums
 }
 
-/// The end of the run, as an event of a block that lives on.
+/// Returns a free event at the end of the run for a block that is still live.
 const fn event_of(block: &Block) -> Event {
     Event {
         kind: crate::event::Kind::Free,
@@ -225,26 +257,25 @@ const fn event_of(block: &Block) -> Event {
     }
 }
 
-/// Every allocation and free of the sums, in order of time: time, weight, site, and a number for
-/// the address.
-fn steps(sums: &[Sum]) -> Vec<(f64, i64, u32, u64)> {
+/// Returns every allocation and free of the sums, by time.
+fn steps(sums: &[Sum]) -> Vec<Step> {
     let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     let mut steps = Vec::new();
-    for (&(site, born, died, bytes), number) in sums.iter().zip(1u64..) {
-        steps.push((born, signed(bytes), site, number));
-        if let Some(died) = died {
-            steps.push((died, -signed(bytes), site, number));
+    for (&Sum { site, allocated, freed, bytes }, number) in sums.iter().zip(1u64..) {
+        steps.push(Step { time: allocated, weight: signed(bytes), site, number });
+        if let Some(freed) = freed {
+            steps.push(Step { time: freed, weight: -signed(bytes), site, number });
         }
     }
-    // Stable: at one time births stand before deaths of the same sum.
-    steps.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // The sort is stable: at equal times, the allocation of a sum comes before its free.
+    steps.sort_by(|a, b| a.time.total_cmp(&b.time));
     steps
 }
 
-/// Live bytes over the run, as a memory track.
+/// Returns the live bytes over the run as a memory track.
 fn counter(image: &Image, sums: &[Sum], thread: usize, offset: f64) -> Value {
     let (mut times, mut counts) = (Vec::new(), Vec::new());
-    for (time, weight, ..) in steps(sums) {
+    for Step { time, weight, .. } in steps(sums) {
         match (times.last().is_some_and(|&last: &f64| last == time), counts.last_mut()) {
             (true, Some(count)) => *count += weight,
             _ => {
@@ -260,7 +291,7 @@ fn counter(image: &Image, sums: &[Sum], thread: usize, offset: f64) -> Value {
     })
 }
 
-/// Modules of all processes.
+/// The modules of all processes.
 #[derive(Default)]
 struct Libs {
     list: Vec<Value>,
@@ -282,7 +313,7 @@ impl Libs {
     }
 }
 
-/// The texts of a thread.
+/// The string table of a thread.
 #[derive(Default)]
 struct Strings {
     list: Vec<String>,
@@ -301,7 +332,7 @@ impl Strings {
     }
 }
 
-/// Columns of frames; the profiler's own names.
+/// Columns of the frame table, with the profiler's own names.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Columns {
@@ -320,7 +351,7 @@ struct Columns {
 
 fn thread(source: &mut Source<'_>, image: &Image, sums: &[Sum], libs: &mut Libs, offset: f64) -> Value {
     let mut tree = Tree::new(Identity::Line, 0);
-    let nodes = tree.sites(&mut source.symbols, image, sums.iter().map(|sum| sum.0));
+    let nodes = tree.sites(&mut source.symbols, image, sums.iter().map(|sum| sum.site));
     let mut strings = Strings::default();
     let (mut names, mut resources, mut files) = (Vec::new(), Vec::new(), Vec::new());
     let mut known: FxHashMap<(usize, i64, Option<usize>), usize> = FxHashMap::default();
@@ -353,11 +384,11 @@ fn thread(source: &mut Source<'_>, image: &Image, sums: &[Sum], libs: &mut Libs,
         frames.line.push(frame.line);
         frames.column.push(None);
     }
-    // The root of the tree is no frame: node n is stack n - 1.
+    // The root of the tree is not a frame, so node n is stack n - 1.
     let prefixes: Vec<Option<u32>> = tree.nodes[1..].iter().map(|node| node.parent.checked_sub(1)).collect();
     let of_stack: Vec<u32> = tree.nodes[1..].iter().map(|node| node.frame).collect();
     let steps = steps(sums);
-    let stacks: Vec<Option<u32>> = steps.iter().map(|step| nodes.get(step.2 as usize)?.checked_sub(1)).collect();
+    let stacks: Vec<Option<u32>> = steps.iter().map(|step| nodes.get(step.site as usize)?.checked_sub(1)).collect();
     let end = image.clock.nanos(image.tape.last_tick) as f64 / 1e6;
     let none = |count: usize| vec![Value::Null; count];
     let no = |count: usize| vec![false; count];
@@ -370,9 +401,9 @@ fn thread(source: &mut Source<'_>, image: &Image, sums: &[Sum], libs: &mut Libs,
         },
         "markers": { "length": 0, "category": [], "data": [], "endTime": [], "name": [], "phase": [], "startTime": [] },
         "nativeAllocations": {
-            "length": steps.len(), "weightType": "bytes", "time": steps.iter().map(|step| step.0 + offset).collect::<Vec<_>>(),
-            "weight": steps.iter().map(|step| step.1).collect::<Vec<_>>(), "stack": stacks,
-            "memoryAddress": steps.iter().map(|step| step.3).collect::<Vec<_>>(), "threadId": vec![image.about.pid; steps.len()],
+            "length": steps.len(), "weightType": "bytes", "time": steps.iter().map(|step| step.time + offset).collect::<Vec<_>>(),
+            "weight": steps.iter().map(|step| step.weight).collect::<Vec<_>>(), "stack": stacks,
+            "memoryAddress": steps.iter().map(|step| step.number).collect::<Vec<_>>(), "threadId": vec![image.about.pid; steps.len()],
         },
         "stackTable": { "length": of_stack.len(), "prefix": prefixes, "frame": of_stack },
         "frameTable": frames,

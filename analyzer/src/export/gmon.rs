@@ -1,16 +1,16 @@
-//! gprof's gmon.out, a file for each ELF object: what was allocated where as the histogram, and
-//! arcs in the same unit.
+//! gprof's gmon.out, one file for each ELF object: the histogram shows what was allocated where,
+//! and the arcs are in the same unit.
 //!
-//! Samples fall where the allocator was called, so that the sum over all files is the sum over all
-//! stacks; with `through` each object also gets what others allocate on its behalf, at its own
-//! innermost frame. Of a stack the frames in the object count, each called by the next one in it,
-//! whatever lies between: gprof knows one object only.
+//! Samples are at the call of the allocator, so that the sum over all files is the sum over all
+//! stacks. With `through`, each object also gets what others allocate on its behalf, at its own
+//! innermost frame. Of a stack, the frames in the object count, each called by the next one in it,
+//! regardless of the frames in between: gprof knows one object only.
 //!
-//! Inclusive sums. gprof gives a function's sum to its callers in proportion to their arcs. So an
-//! arc's count is the amount of the stacks that pass through it, counted once a stack however often
-//! a recursion passes; and a function that is also called from outside the object gets an arc for
-//! that from a function that no stack passes through (`_init`), or its inner callers would be given
-//! everything.
+//! Inclusive sums: gprof assigns a function's sum to its callers in proportion to their arcs. So
+//! the count of an arc is the amount of the stacks that pass through it, counted once for each
+//! stack even if a recursion passes through it repeatedly. A function that is also called from
+//! outside the object gets an arc for these calls from a function that no stack passes through
+//! (`_init`). Otherwise, its callers in the object would be assigned all of its sum.
 
 use super::objects::{Frame, Object, Objects};
 use super::stack_tree::{Gathering, Tree};
@@ -19,7 +19,7 @@ use heaptape_formats::Abi;
 use heaptape_formats::gmon::{self, Builder, Gmon, Unit};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The exporter.
+/// The exporter of gmon.out files.
 pub struct Export;
 
 impl Exporter for Export {
@@ -94,22 +94,22 @@ fn measures(source: &Source<'_>) -> Vec<Measure> {
 /// Samples and arcs of all objects.
 #[derive(Debug, Default)]
 pub struct Tables {
-    /// Each object with its sums.
+    /// Objects with their samples and arcs.
     pub objects: Vec<(Object, Table)>,
-    /// Names for their files.
+    /// Names for the files of the objects.
     pub labels: Vec<String>,
-    /// What has no stack, or begins in no object.
+    /// Amount that has no stack, or whose stack begins in no object.
     pub outside: u64,
 }
 
 /// Samples and arcs of one object.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// Link-time address of the call -> end of its function and amount.
+    /// Link-time address of the call -> end of its function, and amount.
     samples: FxHashMap<u64, (u64, u64)>,
-    /// Call's address and callee's start -> amount.
+    /// Address of the call and start of the callee -> amount.
     arcs: FxHashMap<(u64, u64), u64>,
-    /// Callee's start -> amount that came from outside the object.
+    /// Start of the callee -> amount that came from outside the object.
     entries: FxHashMap<u64, u64>,
     /// Starts of functions on stacks.
     met: FxHashSet<u64>,
@@ -117,7 +117,7 @@ pub struct Table {
     called: FxHashSet<u64>,
 }
 
-/// The tables of all images together.
+/// Returns the tables of all processes together.
 pub fn tables(source: &mut Source<'_>, measure: Measure) -> Tables {
     let mut objects = Objects::default();
     let mut gathering = Gathering::new(source.options.through);
@@ -141,7 +141,7 @@ pub fn tables(source: &mut Source<'_>, measure: Measure) -> Tables {
 }
 
 impl Table {
-    /// Whether nothing fell into the object.
+    /// Returns whether no amount is in the object.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
@@ -151,7 +151,8 @@ impl Table {
         if amount == 0 {
             return;
         }
-        // gprof counts in units of 2 bytes, and gives one that two functions share to the second.
+        // gprof counts in units of 2 bytes, and assigns a unit that two functions share to the
+        // second.
         let is_shared = frame.end > 0 && frame.address | 1 >= frame.end;
         let address = if is_shared { frame.address.saturating_sub(2).max(frame.start) } else { frame.address };
         let (end, sum) = self.samples.entry(address).or_default();
@@ -167,19 +168,19 @@ impl Table {
         *sum = sum.saturating_add(amount);
     }
 
-    /// Counts an amount of a function that was called from outside the object, or by nobody that is
-    /// known.
+    /// Counts an amount of a function that was called from outside the object, or by an unknown
+    /// caller.
     pub fn entry(&mut self, frame: &Frame, amount: u64) {
         let sum = self.entries.entry(frame.start).or_default();
         *sum = sum.saturating_add(amount);
     }
 
-    /// A stack passes through this function.
+    /// Notes that a stack passes through this function.
     pub fn meet(&mut self, frame: &Frame) {
         self.met.insert(frame.start);
     }
 
-    /// Arcs for calls from outside, where callers inside would else be given their part.
+    /// Adds arcs for calls from outside, so that callers inside are not assigned their amounts.
     fn enter(&mut self, from: Option<u64>) {
         let Some(from) = from else { return };
         for (&start, &amount) in self.entries.iter().filter(|(start, _)| self.called.contains(start)) {
@@ -187,11 +188,11 @@ impl Table {
         }
     }
 
-    /// The file, and its unit where it is not the measure's own: sums too large for gprof are
-    /// counted in larger ones.
+    /// Returns the file, and its unit if it differs from that of the measure: sums too large for
+    /// gprof are counted in larger units.
     ///
     /// # Errors
-    /// When even the largest unit is too small.
+    /// Returns an error when even the largest unit is too small.
     pub fn gmon(&self, measure: Measure, name: &str, flavour: Abi) -> Result<(Gmon, Option<&'static str>), Error> {
         let units: &[(&'static str, u8, u32)] = match measure.is_bytes() {
             true => &[("bytes", b'b', 0), ("KiB", b'K', 10), ("MiB", b'M', 20)],
@@ -224,18 +225,18 @@ impl Table {
     }
 }
 
-/// The most records of a file: 45 MB. A bin holds 65,535, an arc 2^32 - 1; what is more is said by
-/// repeated records.
+/// Maximum number of records of a file: 45 MB. A bin holds 65,535 and an arc 2^32 - 1; larger
+/// amounts are written as repeated records.
 const MOST_RECORDS: u64 = 1 << 20;
 
-/// Whether amounts can be said by a reasonable number of records.
+/// Checks that amounts can be written in a reasonable number of records.
 ///
 /// # Errors
-/// When not: then a coarser unit is needed.
+/// Returns an error when they cannot, so that a coarser unit is needed.
 pub fn fits(samples: impl Iterator<Item = u64>, arcs: impl Iterator<Item = u64>) -> heaptape_formats::Result<()> {
     let samples = samples.map(|amount| amount.div_ceil(gmon::layout::BIN_MAX));
     let arcs = arcs.map(|amount| amount.div_ceil(u64::from(u32::MAX)));
-    // What is one record must be one: only repetitions count.
+    // Each amount needs one record, so that only the repetitions count.
     let repeats = samples.chain(arcs).map(|records| records.saturating_sub(1)).fold(0u64, u64::saturating_add);
     if repeats <= MOST_RECORDS {
         return Ok(());

@@ -4,7 +4,7 @@
 //! A resize is a free and an allocation there. Blocks are distinguished by size and stack only, so
 //! that lifetimes of single blocks are not in such a file.
 
-use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, places::Stream, verify};
+use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, target::Stream, verify};
 use crate::event::Event;
 use crate::load::Image;
 use crate::model::live_set::Block;
@@ -17,12 +17,12 @@ use rustc_hash::FxHashMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// The exporter.
+/// The exporter of heaptrack data files.
 pub struct Export;
 
-/// Bytes that are gathered before they are handed on.
+/// Size in bytes of the write buffer.
 const GATHERED: usize = 1 << 16;
-/// How hard zstd works: heaptrack's own choice is its usual one.
+/// Compression level of zstd. heaptrack uses zstd's default.
 const LEVEL: i32 = 3;
 
 impl Exporter for Export {
@@ -93,7 +93,7 @@ impl Exporter for Export {
     }
 }
 
-/// Where the lines go.
+/// Output of the lines, compressed or not.
 enum Packed {
     Plain(Stream),
     Gzip(flate2::write::GzEncoder<Stream>),
@@ -137,7 +137,7 @@ impl Write for Packed {
     }
 }
 
-/// A file in the making.
+/// A file that is being written.
 struct File<'a> {
     image: &'a Image,
     symbols: &'a mut Symbolizer,
@@ -145,13 +145,13 @@ struct File<'a> {
     to: Packed,
     failed: Option<io::Error>,
     texts: FxHashMap<String, u64>,
-    /// By site: number of its stack; 0 where it has none yet.
+    /// For each site, the number of its stack; 0 if it has none yet.
     stacks: Vec<u64>,
-    /// Texts, addresses and stacks that are there.
+    /// Numbers of texts, addresses and stacks that have been written.
     numbers: [u64; 3],
-    /// By size and site.
+    /// Allocation infos by size and site.
     infos: FxHashMap<(u64, u32), u64>,
-    /// Milliseconds that were last told.
+    /// Time in milliseconds that was last written.
     time: u64,
 }
 
@@ -164,7 +164,7 @@ impl File<'_> {
         if self.image.about.origin == "attach" {
             self.put(&Line::Attached);
         }
-        // heaptrack takes the first text for the program's path.
+        // heaptrack uses the first text as the path of the program.
         self.text(&self.image.about.exe.clone());
     }
 
@@ -188,7 +188,7 @@ impl File<'_> {
         }
         self.numbers[0] += 1;
         self.texts.insert(text.to_string(), self.numbers[0]);
-        // A line feed inside would be read rightly, but not by every tool.
+        // A line feed inside would be read correctly, but not by every tool.
         self.put(&Line::Text(clean(text).into_owned().into_bytes()));
         self.numbers[0]
     }
@@ -201,7 +201,7 @@ impl File<'_> {
         }
     }
 
-    /// The number of a site's stack, its callers' written first.
+    /// Returns the number of the stack of a site, after writing those of its callers.
     fn stack(&mut self, number: u32) -> u64 {
         let stacks = self.image.stacks();
         let path: Vec<u32> = stacks
@@ -228,8 +228,8 @@ impl File<'_> {
             self.put(&Line::Stack { address: self.numbers[1], parent });
             self.numbers[2] += 1;
             parent = self.numbers[2];
-            if let Some(place) = self.stacks.get_mut(site as usize) {
-                *place = parent;
+            if let Some(number_of_site) = self.stacks.get_mut(site as usize) {
+                *number_of_site = parent;
             }
         }
         if path.is_empty() { self.stacks.get(number as usize).copied().unwrap_or(0) } else { parent }

@@ -57,7 +57,7 @@ const SCRIPTS: &[&str] = &[
 /// Processes listed as not recorded.
 const NOT_TRACED: usize = 50;
 
-/// The exporter.
+/// The exporter of HTML pages.
 #[derive(Debug)]
 pub struct Export;
 

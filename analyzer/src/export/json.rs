@@ -8,7 +8,7 @@ use crate::unpack;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// The exporter.
+/// The exporter of JSON lines.
 pub struct Export;
 
 impl Exporter for Export {

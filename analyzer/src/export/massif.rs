@@ -1,5 +1,5 @@
-//! Massif's output: live bytes at a hundred moments of the run, by stack at ten of these, at the
-//! peak and at the end; for `ms_print`.
+//! Massif output for `ms_print`: live bytes at a hundred points in time of the run, with stacks at
+//! ten of these, at the peak and at the end.
 
 use super::dhat::frame_text;
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, verify};
@@ -15,16 +15,16 @@ use heaptape_formats::massif::{self, Header, Node, Snapshot, TreeKind};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The exporter.
+/// The exporter of Massif output.
 pub struct Export;
 
-/// Moments: Massif's own number.
+/// Number of snapshots, as in Massif.
 const SNAPSHOTS: u64 = 100;
-/// Every so many have a tree.
+/// Every tenth snapshot is detailed: it has a tree of stacks.
 const DETAILED: u64 = 10;
-/// What holds less than this part of a snapshot is told together: Massif's own threshold.
+/// Massif's threshold: stacks that hold less than a hundredth of a snapshot are merged.
 const THRESHOLD: u64 = 100;
-/// Frames of a stack: Massif's own depth.
+/// Maximum number of frames of a stack, as in Massif.
 const DEEPEST: usize = 30;
 
 impl Exporter for Export {
@@ -47,14 +47,14 @@ impl Exporter for Export {
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
         let Some(&image) = source.images.first() else { return Ok(()) };
         let span = image.span(&source.range());
-        let mut moments = Moments::new(image, span);
+        let mut moments = Snapshots::new(image, span);
         let mut peak = Peak::within(Span::ALL);
         let outcome = replay(image, span, source.progress(), &mut (&mut moments, &mut peak));
         moments.end();
         let mut taken = std::mem::take(&mut moments.taken);
         let (held, at) = peak.peak();
         let shares = peak.shares().filter(|share| share.at_peak.bytes > 0);
-        let at_peak = Taken {
+        let at_peak = LiveBytes {
             at: moments.time.of(at),
             live: held.bytes,
             sites: Some(shares.map(|share| (share.site, share.at_peak.bytes)).collect()),
@@ -106,7 +106,7 @@ impl Exporter for Export {
     }
 }
 
-/// How moments are counted: milliseconds, or events.
+/// The unit of time: milliseconds, or events without a clock.
 #[derive(Clone, Copy)]
 struct Time(Option<crate::load::Clock>);
 
@@ -116,8 +116,8 @@ impl Time {
     }
 }
 
-/// What was live at a moment.
-struct Taken {
+/// The live bytes at a point in time, and those of each site in a detailed snapshot.
+struct LiveBytes {
     at: u64,
     live: u64,
     sites: Option<Vec<(u32, u64)>>,
@@ -125,7 +125,7 @@ struct Taken {
 }
 
 /// Takes snapshots at equal distances.
-struct Moments {
+struct Snapshots {
     time: Time,
     by_tick: bool,
     start: u64,
@@ -134,11 +134,11 @@ struct Moments {
     sites: Vec<u64>,
     live: u64,
     last: Position,
-    taken: Vec<Taken>,
+    taken: Vec<LiveBytes>,
 }
 
-impl Moments {
-    fn new(image: &Image, span: Span) -> Moments {
+impl Snapshots {
+    fn new(image: &Image, span: Span) -> Snapshots {
         let by_tick = image.has_times();
         let (start, end) = match by_tick {
             true => (span.first_tick.max(image.clock.start_tick), span.end_tick.min(image.tape.last_tick)),
@@ -147,10 +147,10 @@ impl Moments {
         let width = end.saturating_sub(start).div_ceil(SNAPSHOTS).max(1);
         let time = Time(by_tick.then_some(image.clock));
         let last = Position { number: image.tape.events.min(span.end), tick: image.tape.last_tick.min(span.end_tick) };
-        Moments { time, by_tick, start, width, next: 0, sites: Vec::new(), live: 0, last, taken: Vec::new() }
+        Snapshots { time, by_tick, start, width, next: 0, sites: Vec::new(), live: 0, last, taken: Vec::new() }
     }
 
-    /// Takes those that are due before an event.
+    /// Takes the snapshots that are due before an event.
     #[inline]
     fn before(&mut self, at: Position) {
         let now = if self.by_tick { at.tick } else { at.number };
@@ -166,7 +166,7 @@ impl Moments {
         let sites =
             || self.sites.iter().zip(0u32..).filter(|(bytes, _)| **bytes > 0).map(|(bytes, site)| (site, *bytes));
         let sites = detailed.then(|| sites().collect());
-        self.taken.push(Taken { at: self.time.of(at), live: self.live, sites, is_peak: false });
+        self.taken.push(LiveBytes { at: self.time.of(at), live: self.live, sites, is_peak: false });
     }
 
     fn end(&mut self) {
@@ -175,13 +175,13 @@ impl Moments {
         self.take(last, true);
     }
 
-    fn taken(&mut self, block: &Block) {
+    fn add_block(&mut self, block: &Block) {
         let bytes = row(&mut self.sites, block.site);
         *bytes = bytes.saturating_add(block.size);
         self.live = self.live.saturating_add(block.size);
     }
 
-    fn given(&mut self, old: Option<&Block>) {
+    fn remove_block(&mut self, old: Option<&Block>) {
         if let Some(old) = old {
             let bytes = row(&mut self.sites, old.site);
             *bytes = bytes.saturating_sub(old.size);
@@ -190,35 +190,35 @@ impl Moments {
     }
 }
 
-impl Model for Moments {
+impl Model for Snapshots {
     fn alloc(&mut self, event: &Event, block: &Block) {
         self.before(event.position());
-        self.taken(block);
+        self.add_block(block);
     }
 
     fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
         self.before(event.position());
-        self.given(old);
-        self.taken(block);
+        self.remove_block(old);
+        self.add_block(block);
     }
 
     fn free(&mut self, event: &Event, old: Option<&Block>) {
         self.before(event.position());
-        self.given(old);
+        self.remove_block(old);
     }
 }
 
-/// Bytes of a frame, and of those that called it.
+/// Bytes of a frame, and the branches of its callers.
 #[derive(Default)]
-struct Branch {
+struct FrameBytes {
     bytes: u64,
-    callers: BTreeMap<String, Branch>,
+    callers: BTreeMap<String, FrameBytes>,
 }
 
-/// Live bytes as a tree from the innermost frames outwards.
+/// Returns live bytes as a tree from the innermost frames outwards.
 fn tree(image: &Image, symbols: &mut Symbolizer, sites: &[(u32, u64)], live: u64) -> Vec<Node> {
     let stacks = image.stacks();
-    let mut root = Branch::default();
+    let mut root = FrameBytes::default();
     for &(site, bytes) in sites {
         root.bytes = root.bytes.saturating_add(bytes);
         let mut branch = &mut root;
@@ -243,21 +243,21 @@ fn tree(image: &Image, symbols: &mut Symbolizer, sites: &[(u32, u64)], live: u64
     nodes
 }
 
-fn list(branch: &Branch, text: &str, depth: usize, least: u64, nodes: &mut Vec<Node>) {
-    let mut large: Vec<(&String, &Branch)> =
+fn list(branch: &FrameBytes, text: &str, depth: usize, least: u64, nodes: &mut Vec<Node>) {
+    let mut large: Vec<(&String, &FrameBytes)> =
         branch.callers.iter().filter(|(_, caller)| caller.bytes >= least).collect();
     large.sort_by_key(|(_, caller)| std::cmp::Reverse(caller.bytes));
     let small = branch.callers.len() - large.len();
     let children = (large.len() + usize::from(small > 0)) as u32;
     nodes.push(Node { children, depth, bytes: branch.bytes, text: text.to_string() });
-    let told: u64 = large.iter().map(|(_, caller)| caller.bytes).sum();
+    let listed: u64 = large.iter().map(|(_, caller)| caller.bytes).sum();
     for (text, caller) in large {
         list(caller, text, depth + 1, least, nodes);
     }
     if small > 0 {
-        let places = if small == 1 { "1 place,".to_string() } else { format!("{small} places, all") };
-        let text = format!("in {places} below massif's threshold (1.00%)");
-        let rest: u64 = branch.callers.values().map(|caller| caller.bytes).sum::<u64>().saturating_sub(told);
+        let locations = if small == 1 { "1 place,".to_string() } else { format!("{small} places, all") };
+        let text = format!("in {locations} below massif's threshold (1.00%)");
+        let rest: u64 = branch.callers.values().map(|caller| caller.bytes).sum::<u64>().saturating_sub(listed);
         nodes.push(Node { children: 0, depth: depth + 1, bytes: rest, text });
     }
 }

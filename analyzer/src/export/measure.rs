@@ -1,4 +1,4 @@
-//! What can be counted at a call site.
+//! Measures: what can be counted at a call site.
 
 use super::{Error, Out, Source, Totals};
 use crate::text::clean;
@@ -7,26 +7,26 @@ use std::str::FromStr;
 
 macro_rules! measures {
     ($($variant:ident $name:literal $help:literal ($row:ident, $ended:ident) $value:expr;)*) => {
-        /// What is counted.
+        /// A quantity that is counted at call sites.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[allow(missing_docs)]
         pub enum Measure { $($variant),* }
 
         impl Measure {
-            /// All of them.
+            /// All measures in the order of the help.
             pub const ALL: &[Measure] = &[$(Measure::$variant),*];
 
-            /// Its name on the command line, and as DCPI's event.
+            /// Returns the name on the command line, which is also the name of the DCPI event.
             pub const fn name(self) -> &'static str {
                 match self { $(Measure::$variant => $name),* }
             }
 
-            /// What it means.
+            /// Returns the explanation for the help.
             pub const fn help(self) -> &'static str {
                 match self { $(Measure::$variant => $help),* }
             }
 
-            /// The amount at a site; `ended`: whether the process is known to be over.
+            /// Returns the amount at a site. `ended` is true if the process is known to have ended.
             pub fn of(self, sums: &SiteSums, ended: bool) -> u64 {
                 match self { $(Measure::$variant => { let ($row, $ended) = (sums, ended); let _ = $ended; $value }),* }
             }
@@ -50,12 +50,12 @@ measures! {
 }
 
 impl Measure {
-    /// Whether it is about the moment of the most live bytes.
+    /// Returns whether the measure is about the peak of live bytes.
     pub const fn is_of_peak(self) -> bool {
         matches!(self, Measure::PeakBytes | Measure::PeakCount)
     }
 
-    /// Whether it counts bytes, not blocks.
+    /// Returns whether it counts bytes, not blocks.
     pub const fn is_bytes(self) -> bool {
         matches!(
             self,
@@ -76,11 +76,11 @@ impl FromStr for Measure {
     }
 }
 
-/// The measure of a format that holds one number a stack: the one that was asked for, else the
-/// bytes allocated.
+/// Returns the measure of a format that holds one number for each stack: the requested one, or else
+/// the allocated bytes.
 ///
 /// # Errors
-/// When several were asked for, or one that is not known of what is exported.
+/// Returns an error when several measures are requested, or one that is unknown for the recording.
 pub fn one(source: &mut Source<'_>, out: &mut Out) -> Result<Measure, Error> {
     let what = match &source.options.what[..] {
         [] => {
@@ -101,41 +101,43 @@ pub fn one(source: &mut Source<'_>, out: &mut Out) -> Result<Measure, Error> {
         }
     };
     if what.is_of_peak() && !has_peak(source) {
-        return Err(Error::Impossible("who held how much at the peak is not known of this file".into()));
+        return Err(Error::Impossible("the file does not contain the live bytes of call sites at the peak".into()));
     }
     Ok(what)
 }
 
-/// What [`one`] chooses.
+/// Returns the default measure that [`one`] uses.
 pub fn usual(source: &Source<'_>) -> Measure {
     source.options.what.first().copied().unwrap_or(Measure::ALL[0])
 }
 
-/// The measures of a format that holds several: those asked for, else all that are known.
+/// Returns the measures of a format that holds several: the requested ones, or else all that are
+/// known.
 pub fn all(source: &mut Source<'_>, out: &mut Out) -> Vec<Measure> {
     let measures = known(source, Measure::ALL);
-    let asked = if source.options.what.is_empty() { Measure::ALL } else { &source.options.what[..] };
-    if measures.len() < asked.len() {
-        out.note("who held how much at the peak is not known of this file, and left out");
+    let requested = if source.options.what.is_empty() { Measure::ALL } else { &source.options.what[..] };
+    if measures.len() < requested.len() {
+        out.note("the file does not contain the live bytes of call sites at the peak: their measures are left out");
     }
     measures
 }
 
-/// The measures asked for, else `usual`; without the peak where it is not known.
+/// Returns the requested measures, or else `usual`, without those of the peak if it is unknown.
 pub fn known(source: &mut Source<'_>, usual: &[Measure]) -> Vec<Measure> {
-    let asked = if source.options.what.is_empty() { usual.to_vec() } else { source.options.what.clone() };
-    let has_peak = !asked.iter().any(|what| what.is_of_peak()) || has_peak(source);
-    asked.into_iter().filter(|what| has_peak || !what.is_of_peak()).collect()
+    let requested = if source.options.what.is_empty() { usual.to_vec() } else { source.options.what.clone() };
+    let has_peak = !requested.iter().any(|what| what.is_of_peak()) || has_peak(source);
+    requested.into_iter().filter(|what| has_peak || !what.is_of_peak()).collect()
 }
 
+/// Returns whether all selected processes have a known peak.
 fn has_peak(source: &mut Source<'_>) -> bool {
     source.images.clone().into_iter().all(|image| source.sums(image).has_peak)
 }
 
-/// What the images add up to.
+/// Returns the sums of the selected processes.
 ///
 /// # Errors
-/// None; the type is that of [`super::Exporter::totals`].
+/// Never returns an error; the type is that of [`super::Exporter::totals`].
 pub fn totals(source: &mut Source<'_>, measures: &[Measure]) -> Result<Totals, Error> {
     let mut totals = Totals::default();
     for image in source.images.clone() {
@@ -147,7 +149,7 @@ pub fn totals(source: &mut Source<'_>, measures: &[Measure]) -> Result<Totals, E
     Ok(totals)
 }
 
-/// The command line that was recorded, else the name of the first image; in one line.
+/// Returns the recorded command line, or else the name of the first process, on one line.
 pub fn title(source: &Source<'_>) -> String {
     let command = source.about.map(|about| about.command.join(" ")).filter(|command| !command.is_empty());
     let argv = || source.images.first().map(|image| image.about.argv.join(" ")).filter(|argv| !argv.is_empty());

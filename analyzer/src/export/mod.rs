@@ -1,23 +1,23 @@
-//! Recordings as files for other tools.
+//! Exports of recordings as files for other tools.
 //!
-//! An export is a file here with `pub struct Export` and a line in THE list below, which makes the
-//! values of `--format`, the help, the tables of the documents, and the rows of the tests.
-//! Exporters get the images that were asked for ([`Source`]) and a place for files ([`Out`]); what
-//! their format cannot hold they tell as notes, and [`verify`] compares what the written files add
-//! up to with what the recording does.
+//! An export is a file here with `pub struct Export` and a line in the list below, from which the
+//! values of `--format`, the help, the tables of the documentation, and the rows of the tests are
+//! made. Exporters get the selected processes ([`Source`]) and a target for files ([`Out`]). What
+//! their format cannot hold they report as notes. [`verify`] compares the sums of the written files
+//! with those of the recording.
 
 mod by_thread;
 pub mod measure;
 pub mod objects;
-pub mod places;
 pub mod rebase;
 mod rows;
 pub mod stack_tree;
+pub mod target;
 pub mod tree;
 pub mod verify;
 
 pub use measure::Measure;
-pub use places::{Out, Target};
+pub use target::{Out, Target};
 pub use verify::Totals;
 
 use crate::event::Range;
@@ -61,136 +61,136 @@ exporters! {
     html,
 }
 
-/// The exporter of a name.
+/// Returns the exporter of a name.
 pub fn exporter(name: &str) -> Option<&'static dyn Exporter> {
     EXPORTERS.iter().copied().find(|exporter| exporter.name() == name)
 }
 
-/// Where an export goes.
+/// Number of files that an export consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// One file for all images together.
+    /// One file for all processes together.
     One,
-    /// One file for each process image: a folder of them when there are several.
+    /// One file for each process; a folder of them when there are several.
     OneAnImage,
     /// A folder of files.
     Folder,
 }
 
-/// What an exporter needs, and what it makes.
+/// What an exporter needs and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Whether it needs events; else sums by site will do.
+    /// Whether the exporter needs events; otherwise, sums by site suffice.
     pub events: bool,
-    /// What it makes.
+    /// Number of files that it writes.
     pub shape: Shape,
 }
 
-/// One way to write a recording.
+/// A format in which recordings are exported.
 pub trait Exporter: Sync {
-    /// The value of `--format`.
+    /// Returns the value of `--format`.
     fn name(&self) -> &'static str;
-    /// Ending of its files' names.
+    /// Returns the extension of the file names.
     fn extension(&self) -> &'static str;
-    /// One line for the help.
+    /// Returns one line for the help.
     fn summary(&self) -> &'static str;
-    /// What it needs, and what it makes.
+    /// Returns what the exporter needs and writes.
     fn needs(&self) -> Needs;
-    /// Writes the images of the source.
+    /// Writes the processes of the source.
     ///
     /// # Errors
-    /// When the images do not hold what it needs, or a file cannot be written.
+    /// Returns an error when the processes do not hold what the format needs, or when a file cannot
+    /// be written.
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error>;
-    /// What the written files must add up to, from the images' events (or a profile's own sums).
-    /// The names are those that [`verify::read`] gives to the sums of a file.
+    /// Returns the expected sums of the written files, from the events of the processes or from a
+    /// profile's own sums. Their names are those that [`verify::read`] uses for the sums of a file.
     ///
     /// # Errors
-    /// When the images cannot be read.
+    /// Returns an error when the processes cannot be read.
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error>;
-    /// Whether the files can be read back, so that their sums are proved: pictures cannot.
+    /// Returns whether the files can be read back, so that their sums are verified. Images cannot.
     fn is_read_back(&self) -> bool {
         true
     }
-    /// What the written files do add up to.
+    /// Returns the actual sums of the written files.
     ///
     /// # Errors
-    /// When they cannot be read back.
+    /// Returns an error when the files cannot be read back.
     fn held(&self, source: &Source<'_>, files: &[PathBuf]) -> Result<Totals, Error> {
         let _ = source;
         verify::read(files)
     }
 }
 
-/// Why an export failed.
+/// The reason why an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing can be read.
+    /// A recording cannot be read.
     #[error(transparent)]
     Load(#[from] load::Failure),
-    /// A single file cannot be opened.
+    /// A file of another format cannot be opened.
     #[error(transparent)]
     Open(#[from] crate::unpack::Error),
     /// A file cannot be written.
     #[error("{0}")]
     Write(String, #[source] io::Error),
-    /// The format refuses, or bytes of it cannot be read.
+    /// The format cannot hold a value, or bytes of it cannot be read.
     #[error("{0}: {1}")]
     Format(String, heaptape_formats::Error),
-    /// It cannot be made of this.
+    /// The recording does not hold what the format needs, or the options do not fit it.
     #[error("{0}")]
     Impossible(String),
 }
 
-/// How to export.
+/// Options of an export.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Which part of the run.
+    /// Time range of the run; `None` for the whole run.
     pub range: Option<Range>,
-    /// Only these processes.
+    /// Which processes are selected.
     pub processes: ProcessFilter,
-    /// What is counted, where the format holds one number a place; empty: what the exporter holds
-    /// usual.
+    /// Measures to export; empty for the default of the exporter.
     pub what: Vec<Measure>,
-    /// Numbers that the real 64-bit mptrace shows rightly.
+    /// Whether to keep addresses below 2^31, which the real 64-bit mptrace shows correctly.
     pub for_mptrace: bool,
-    /// Names of functions, files and lines in each event.
+    /// Whether to write names of functions, files and lines with each event.
     pub names: bool,
-    /// Charge what other images allocate for an image to it, too.
+    /// Whether to charge an object also for what others allocate on its behalf.
     pub through: bool,
-    /// Byte order and word size, where the format leaves a choice.
+    /// Byte order and word size, for formats that have a choice.
     pub flavour: Option<Abi>,
-    /// Version word of mpatrol's formats.
+    /// Version number, for mpatrol's formats.
     pub version: Option<u64>,
-    /// A row for each event, where the format has rows of stacks otherwise.
+    /// Whether to write a row for each event, for formats that otherwise have a row for each stack.
     pub each_event: bool,
-    /// Where the files are looked for that name frames, and which functions are wrappers.
+    /// Where the files are found that name frames, and which functions are allocator wrappers.
     pub origin: Origin,
 }
 
-/// What is exported.
+/// The input of an exporter.
 pub struct Source<'a> {
-    /// The images that were asked for.
+    /// The selected processes.
     pub images: Vec<&'a Image>,
-    /// The recordings that they are of, in the order of the command line.
+    /// The recordings of these processes, in the order of the command line.
     pub recordings: &'a [Recording],
-    /// What `recording.json` says, where there is one.
+    /// The content of `recording.json`, if there is one.
     pub about: Option<&'a heaptape_formats::recording::Recording>,
-    /// How.
+    /// Options of the export.
     pub options: &'a Options,
-    /// Names of addresses.
+    /// The symbolizer, which names addresses.
     pub symbols: Symbolizer,
-    /// What is missing of the images, as far as it was found on the way.
+    /// What is missing of the processes, as far as it has been found so far.
     pub missing: Vec<Missing>,
     progress: Progress,
-    /// Sums that were asked for before, by the place of their image.
+    /// Sums that have been computed, by the address of their process.
     known: FxHashMap<*const Image, Rc<Sums>>,
 }
 
 impl<'a> Source<'a> {
-    /// The images of recordings that the options ask for.
+    /// Selects the processes of recordings.
     ///
     /// # Errors
-    /// When no process is one that was named.
+    /// Returns an error when no process matches the options.
     pub fn new(recordings: &'a [Recording], options: &'a Options) -> Result<Self, Error> {
         let images = options.processes.select(recordings).map_err(Error::Impossible)?;
         options.range.unwrap_or_default().check(&images).map_err(Error::Impossible)?;
@@ -208,22 +208,26 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// The images of a recording that were asked for.
+    /// Returns the selected processes of a recording.
     pub fn images_of(&self, recording: &'a Recording) -> Vec<&'a Image> {
-        recording.images.iter().filter(|image| self.images.iter().any(|asked| std::ptr::eq(*asked, *image))).collect()
+        recording
+            .images
+            .iter()
+            .filter(|image| self.images.iter().any(|selected| std::ptr::eq(*selected, *image)))
+            .collect()
     }
 
-    /// The part of the run that was asked for.
+    /// Returns the selected time range.
     pub fn range(&self) -> Range {
         self.options.range.unwrap_or_default()
     }
 
-    /// Shows how far long work is.
+    /// Returns the progress display.
     pub const fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// An image's totals and sums by site.
+    /// Returns the totals and the sums by site of a process.
     pub fn sums(&mut self, image: &Image) -> Rc<Sums> {
         if let Some(known) = self.known.get(&std::ptr::from_ref(image)) {
             return known.clone();
@@ -240,7 +244,7 @@ impl<'a> Source<'a> {
         sums
     }
 
-    /// Keeps what was found missing on the way.
+    /// Adds what was found missing during the export.
     pub fn found(&mut self, missing: &[Missing]) {
         for one in missing {
             if !self.missing.contains(one) {
@@ -250,27 +254,27 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What came of it.
+/// The result of an export.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// The files, in the order in which they were written; empty for standard output.
+    /// The files in the order in which they were written; empty for standard output.
     pub files: Vec<PathBuf>,
-    /// What the format could not hold, and other things worth knowing.
+    /// What the format could not hold, and other notes.
     pub notes: Vec<String>,
-    /// What the recording lacks.
+    /// What is missing from the recording.
     pub missing: Vec<Missing>,
-    /// What was proved, when it was asked for.
+    /// The comparisons of sums, if verification was requested.
     pub verdicts: Vec<verify::Verdict>,
 }
 
 impl Written {
-    /// Whether everything is in the files, as far as it is known.
+    /// Returns whether the files hold everything, as far as it is known.
     pub fn is_whole(&self) -> bool {
         self.missing.is_empty() && self.verdicts.iter().all(|verdict| verdict.holds())
     }
 }
 
-/// Exports recordings or images; `verify` reads the files back.
+/// Exports recordings or files. If `verify` is set, the files are read back.
 ///
 /// # Examples
 ///
@@ -288,8 +292,8 @@ impl Written {
 /// ```
 ///
 /// # Errors
-/// When nothing can be read, the images do not hold what the format needs, or a file cannot be
-/// written.
+/// Returns an error when a recording cannot be read, when the processes do not hold what the format
+/// needs, or when a file cannot be written.
 pub fn run(
     exporter: &dyn Exporter,
     paths: &[PathBuf],

@@ -15,7 +15,7 @@ use heaptape_formats::recording::PROFILE;
 use rustc_hash::FxHashMap;
 use std::path::Path;
 
-/// The exporter.
+/// The exporter of mpatrol profiles.
 pub struct Export;
 
 impl Exporter for Export {
@@ -89,10 +89,10 @@ impl Exporter for Export {
     }
 }
 
-/// The profile of all images together.
+/// Returns the profile of all processes together.
 ///
 /// # Errors
-/// When one of them cannot be read.
+/// Returns an error when the profile or the events of a process cannot be read.
 pub fn all(source: &mut Source<'_>) -> Result<Profile, Error> {
     let profiles: Vec<Profile> =
         source.images.clone().into_iter().map(|image| of(source, image)).collect::<Result<_, _>>()?;
@@ -104,8 +104,8 @@ fn read(path: &Path) -> Result<Profile, Error> {
     Ok(Profile::read(&opened.bytes).map_err(|error| Error::Format(opened.name, error))?.0)
 }
 
-/// An image's profile: the recorded one where it counts everything, else made of the events; with
-/// names.
+/// Returns a process's profile with names: the recorded one if it counts everything, else one made
+/// from the events.
 fn of(source: &mut Source<'_>, image: &Image) -> Result<Profile, Error> {
     let stored = || read(&load::profile_file(&image.path).unwrap_or_else(|| image.path.join(PROFILE)));
     match &image.events {
@@ -115,7 +115,7 @@ fn of(source: &mut Source<'_>, image: &Image) -> Result<Profile, Error> {
             "{}: MPTL's sums are by the size of blocks, and this file has none",
             image.about.folder
         ))),
-        // A trace whose tape is gone: only the profile knows stacks.
+        // The tape of this trace is missing, so that only the profile has stacks.
         Events::Trace(_) if image.sums.is_some() && image.path.is_dir() && source.range().is_all() => stored(),
         Events::Taped { .. } if source.range().is_all() && image.ready_sums().is_some() => match stored() {
             Ok(profile) if profile.sites.len() == image.stacks().len() => {
@@ -134,7 +134,7 @@ fn replayed(source: &mut Source<'_>, image: &Image) -> Profile {
     let mut builder = Builder::new(BOUNDS, classes.bins);
     let stacks = image.stacks();
     let mut functions: FxHashMap<(u32, u64), Symbol> = FxHashMap::default();
-    // Names without addresses are no sites: mprof tells stacks apart by address.
+    // Names without addresses cannot be sites, because mprof distinguishes stacks by address.
     let sites = if matches!(image.events, Events::Trace(_)) { 0 } else { stacks.len() as u32 };
     for number in 1..=sites {
         let site = stacks.site(number);
@@ -150,7 +150,7 @@ fn replayed(source: &mut Source<'_>, image: &Image) -> Profile {
     builder.build()
 }
 
-/// Sums by size class and site, as MPTL counts: a block of 0 bytes is one of 1.
+/// Sums by size class and site, as MPTL counts them: a block of 0 bytes counts as one of 1.
 struct Classes {
     bins: Bins,
     rows: Vec<[Sums; 2]>,
@@ -163,12 +163,12 @@ impl Default for Classes {
 }
 
 impl Classes {
-    fn take(&mut self, block: &Block) {
+    fn add_block(&mut self, block: &Block) {
         self.bins.alloc(block.size.max(1));
         row(&mut self.rows, block.site)[0].add(&BOUNDS, block.size.max(1));
     }
 
-    fn give(&mut self, old: Option<&Block>) {
+    fn remove_block(&mut self, old: Option<&Block>) {
         if let Some(old) = old {
             self.bins.free(old.size.max(1));
             row(&mut self.rows, old.site)[1].add(&BOUNDS, old.size.max(1));
@@ -178,20 +178,20 @@ impl Classes {
 
 impl Model for Classes {
     fn alloc(&mut self, _: &Event, block: &Block) {
-        self.take(block);
+        self.add_block(block);
     }
 
     fn resize(&mut self, _: &Event, old: Option<&Block>, block: &Block) {
-        self.give(old);
-        self.take(block);
+        self.remove_block(old);
+        self.add_block(block);
     }
 
     fn free(&mut self, _: &Event, old: Option<&Block>) {
-        self.give(old);
+        self.remove_block(old);
     }
 }
 
-/// Plain totals, for the proof: allocated and freed blocks and bytes.
+/// Plain totals for verification: allocated and freed blocks and bytes.
 #[derive(Default)]
 struct Counted {
     of: [(u128, u128); 2],

@@ -1,4 +1,4 @@
-//! mpatrol's trace: the events of an image as one plain file with its end mark.
+//! mpatrol traces: the events of a process as one uncompressed file with its end mark.
 
 use super::rebase::{Fit, Learner, Rebase};
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
@@ -10,10 +10,10 @@ use heaptape_formats::Ending;
 use heaptape_formats::mtrc::{Header, Location, Options, Record, Stream, Writer};
 use rustc_hash::FxHashMap;
 
-/// Bytes that are gathered before they are handed on.
+/// Size in bytes of the write buffer.
 const GATHERED: usize = 1 << 20;
 
-/// The exporter.
+/// The exporter of mpatrol traces.
 pub struct Export;
 
 impl Exporter for Export {
@@ -36,7 +36,7 @@ impl Exporter for Export {
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
         let Some(&image) = source.images.first() else { return Ok(()) };
         let options = source.options;
-        let rebase = options.for_mptrace.then(|| learn(source, image));
+        let rebase = options.for_mptrace.then(|| rebase_of(source, image));
         if let Some(note) = rebase.as_ref().and_then(note) {
             out.note(note);
         }
@@ -57,7 +57,7 @@ impl Exporter for Export {
         let mut failed = None;
         each_record(source, image, options.names, &mut |record| {
             let record = match &rebase {
-                Some(rebase) => moved(record, rebase, &mut threads),
+                Some(rebase) => rebased(record, rebase, &mut threads),
                 None => *record,
             };
             writer.record(&mut buffer, &record);
@@ -90,7 +90,7 @@ fn header_of(path: &std::path::Path) -> Header {
         .map_or(Header::default(), |stream| stream.header())
 }
 
-/// Thread numbers as small ones.
+/// Maps thread numbers to small ones.
 #[derive(Default)]
 struct Threads(FxHashMap<u64, u64>);
 
@@ -104,7 +104,7 @@ impl Threads {
     }
 }
 
-fn moved<'r>(record: &Record<'r>, rebase: &Rebase, threads: &mut Threads) -> Record<'r> {
+fn rebased<'r>(record: &Record<'r>, rebase: &Rebase, threads: &mut Threads) -> Record<'r> {
     let mut record = *record;
     match &mut record {
         Record::Heap { address, .. } | Record::Internal { address, .. } => *address = rebase.of(*address),
@@ -117,7 +117,7 @@ fn moved<'r>(record: &Record<'r>, rebase: &Rebase, threads: &mut Threads) -> Rec
     record
 }
 
-fn learn(source: &mut Source<'_>, image: &Image) -> Rebase {
+fn rebase_of(source: &mut Source<'_>, image: &Image) -> Rebase {
     let mut learner = Learner::default();
     each_record(source, image, false, &mut |record| match *record {
         Record::Heap { address, size }
@@ -137,8 +137,9 @@ fn note(rebase: &Rebase) -> Option<&'static str> {
     }
 }
 
-/// Hands on the records of an image, as they lie in a bare trace, else made of its events; with the
-/// names of functions and lines where that is asked for.
+/// Calls `each` for the records of a process: those of a bare trace as they are in the file, or
+/// else records made of its events. If `names` is set, they contain names of functions, files and
+/// lines.
 pub fn each_record(source: &mut Source<'_>, image: &Image, names: bool, each: &mut dyn FnMut(&Record)) {
     if let Events::Trace(path) = &image.events {
         if let Some(missing) = bare_records(source, image, path, each) {
@@ -146,7 +147,7 @@ pub fn each_record(source: &mut Source<'_>, image: &Image, names: bool, each: &m
         }
         return;
     }
-    let mut named = Named::default();
+    let mut named = SiteNames::default();
     let span = image.span(&source.range());
     let symbols = std::cell::RefCell::new(&mut source.symbols);
     let progress = crate::Progress::new("exporting events");
@@ -194,7 +195,7 @@ fn bare_records(
     }
 }
 
-/// Function, file and line of a site.
+/// Names at the blamed frame of a site.
 #[derive(Default)]
 struct Name {
     function: Option<Vec<u8>>,
@@ -204,12 +205,12 @@ struct Name {
 
 const NONE: Name = Name { function: None, file: None, line: 0 };
 
-/// The names of sites that were met.
+/// The names of sites that occurred so far.
 #[derive(Default)]
-struct Named(FxHashMap<u32, Name>);
+struct SiteNames(FxHashMap<u32, Name>);
 
-impl Named {
-    /// The frame that reports blame.
+impl SiteNames {
+    /// Returns the names at the blamed frame of a site.
     fn of(&mut self, symbols: &mut crate::symbols::Symbolizer, image: &Image, site: u32) -> &Name {
         self.0.entry(site).or_insert_with(|| {
             if site == 0 {
@@ -237,7 +238,7 @@ fn record<'n>(event: &Event, name: &'n Name) -> Option<Record<'n>> {
         Kind::Alloc => Some(Record::Alloc { index, address, size, location }),
         Kind::Resize => Some(Record::Resize { index, address, size, location }),
         Kind::Free => Some(Record::Free { index, location }),
-        // It has no index, and the format no record for it.
+        // It has no index, and the format has no record for it.
         Kind::Unmatched | Kind::Previous => None,
     }
 }

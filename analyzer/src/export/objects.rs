@@ -1,5 +1,5 @@
-//! ELF objects of a recording, over all its process images, and the frames of stacks at link-time
-//! addresses in them.
+//! ELF objects of a recording, over all its processes, and frames of stacks at link-time addresses
+//! in them.
 
 use crate::load::Image;
 use crate::stacks::Module;
@@ -7,27 +7,27 @@ use crate::symbols::{Symbolizer, link_address, module_of};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
-/// An ELF object, wherever it was mapped.
+/// An ELF object at any mapping address.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// Path as the loader knew it.
+    /// Path under which the loader mapped it.
     pub path: String,
-    /// Build-id; empty when it has none.
+    /// Build id; empty if it has none.
     pub build_id: Vec<u8>,
-    /// Link-time addresses of its code; those of its mapping where the file cannot be read.
+    /// Link-time addresses of its code; those of its mapping if the file cannot be read.
     pub code: Range<u64>,
-    /// Whether its file is there, and still the one that was recorded.
+    /// Whether its file exists and is still the recorded one.
     pub is_there: bool,
     module: Module,
 }
 
 impl Object {
-    /// The file's name.
+    /// Returns the file name of the object.
     pub fn file_name(&self) -> &str {
         self.path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("unnamed")
     }
 
-    /// The build-id in hexadecimal digits; `0` when it has none.
+    /// Returns the build id in hexadecimal digits; `0` if it has none.
     pub fn identity(&self) -> String {
         if self.build_id.is_empty() {
             return "0".to_string();
@@ -35,47 +35,47 @@ impl Object {
         self.build_id.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Start of one of its functions that is not `taken`.
+    /// Returns the start of one of its functions that is not `taken`.
     pub fn unused(&self, symbols: &mut Symbolizer, taken: impl Fn(u64) -> bool) -> Option<u64> {
         symbols.unused(&self.module, taken)
     }
 }
 
-/// A frame of a stack.
+/// A frame of a stack in an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Place of its object in [`Objects::list`].
+    /// Index of its object in [`Objects::list`].
     pub object: usize,
-    /// Link-time address of the call: the return address less one, so that it lies in the calling
+    /// Link-time address of the call: the return address less one, so that it is in the calling
     /// function.
     pub address: u64,
-    /// Start of the function; the address itself where no function is known.
+    /// Start of the function; the address itself if the function is unknown.
     pub start: u64,
-    /// End of the function; 0 where none is known.
+    /// End of the function; 0 if it is unknown.
     pub end: u64,
 }
 
-/// The objects that were met.
+/// The objects of all processes.
 #[derive(Debug, Default)]
 pub struct Objects {
-    /// Each once.
+    /// The objects, each once.
     pub list: Vec<Object>,
-    /// By build-id, else by path.
+    /// Indexes of the objects by build id, or by path without one.
     known: FxHashMap<Vec<u8>, usize>,
 }
 
 impl Objects {
-    /// The frames of all sites of an image, by site number less one; none where an address lies in
-    /// no object.
+    /// Returns the frames of all sites of a process, by site number less one; `None` for an address
+    /// that is in no object.
     pub fn frames(&mut self, symbols: &mut Symbolizer, image: &Image) -> Vec<Option<Frame>> {
         let stacks = image.stacks();
-        // By place in the image's own list of modules.
-        let mut places: Vec<Option<usize>> = vec![None; stacks.modules.len()];
+        // By index in the process's own list of modules.
+        let mut indexes: Vec<Option<usize>> = vec![None; stacks.modules.len()];
         let mut frame = |number: u32| {
             let site = stacks.site(number);
             let module = module_of(stacks, &site)?;
-            let place = places.get_mut((site.module as usize).wrapping_sub(1))?;
-            let object = *place.get_or_insert_with(|| self.place(symbols, module));
+            let index = indexes.get_mut((site.module as usize).wrapping_sub(1))?;
+            let object = *index.get_or_insert_with(|| self.object_index(symbols, module));
             let address = link_address(module, &site);
             let (start, end) = symbols.extent(module, address).unwrap_or((address, 0));
             Some(Frame { object, address, start, end })
@@ -83,10 +83,10 @@ impl Objects {
         (1..=stacks.len() as u32).map(&mut frame).collect()
     }
 
-    /// A name for each object's files: the file's, with the beginning of the build-id where others
-    /// have the same.
+    /// Returns a name for the files of each object: its file name, with the beginning of the build
+    /// id if others have the same.
     pub fn labels(&self) -> Vec<String> {
-        let label = |(place, object): (usize, &Object)| {
+        let label = |(index, object): (usize, &Object)| {
             let same = |other: &&Object| other.file_name() == object.file_name();
             let rank = |object: &Object| !object.is_there;
             let first = self.list.iter().filter(same).min_by_key(|other| rank(other));
@@ -94,13 +94,13 @@ impl Objects {
             match object.identity().get(..8) {
                 _ if is_first => object.file_name().to_string(),
                 Some(id) => format!("{}-{id}", object.file_name()),
-                None => format!("{}-{place}", object.file_name()),
+                None => format!("{}-{index}", object.file_name()),
             }
         };
         self.list.iter().enumerate().map(label).collect()
     }
 
-    fn place(&mut self, symbols: &mut Symbolizer, module: &Module) -> usize {
+    fn object_index(&mut self, symbols: &mut Symbolizer, module: &Module) -> usize {
         let mapping = module.start.wrapping_sub(module.bias)..module.end.wrapping_sub(module.bias);
         let is_there = symbols.is_there(module);
         let mut object = || Object {
@@ -112,13 +112,13 @@ impl Objects {
         };
         let key = if module.build_id.is_empty() { &module.path } else { &module.build_id };
         match self.known.get(key).copied() {
-            Some(place) => {
+            Some(index) => {
                 // The same object may have been met under a path that is not its file's: a link, or
                 // before it had a name.
-                if is_there && !self.list[place].is_there {
-                    self.list[place] = object();
+                if is_there && !self.list[index].is_there {
+                    self.list[index] = object();
                 }
-                place
+                index
             }
             None => {
                 self.list.push(object());

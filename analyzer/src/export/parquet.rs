@@ -1,14 +1,14 @@
-//! Parquet tables, written by a program of its own: the format's library is larger than heaptape.
-//! It is looked for beside this program, then in the search path.
+//! Parquet tables. A separate program writes them, because the library for the format is larger
+//! than heaptape. It is searched beside this program, then in `PATH`.
 
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The exporter.
+/// The exporter of Parquet tables.
 pub struct Export;
 
-/// The program.
+/// Name of the program that writes the tables.
 const HELPER: &str = "heaptape-parquet";
 
 impl Exporter for Export {
@@ -50,13 +50,13 @@ impl Exporter for Export {
             }
         }
         command.arg("--").args(source.recordings.iter().map(|recording| &recording.path));
-        // Its messages are heaptape's.
-        let said = command.stderr(Stdio::inherit()).output().map_err(failed)?;
-        out.files.extend(String::from_utf8_lossy(&said.stdout).lines().map(PathBuf::from));
-        // 1: something is missing of the recording, which is known here.
-        match said.status.code() {
+        // Its messages are shown as heaptape's own.
+        let output = command.stderr(Stdio::inherit()).output().map_err(failed)?;
+        out.files.extend(String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from));
+        // Status 1: something is missing from the recording, which is known here.
+        match output.status.code() {
             Some(0 | 1) => Ok(()),
-            _ => Err(Error::Impossible(format!("{HELPER}: {}", said.status))),
+            _ => Err(Error::Impossible(format!("{HELPER}: {}", output.status))),
         }
     }
 
@@ -69,7 +69,7 @@ impl Exporter for Export {
     }
 }
 
-/// Where the program lies.
+/// Returns the path of the program, if it exists.
 fn helper() -> Option<PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(HELPER)));
     let search = std::env::var_os("PATH").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! pprof's profile, packed: what was allocated and what is in use, in blocks and bytes, by stack
+//! pprof profiles, compressed: what was allocated and what is in use, in blocks and bytes, by stack
 //! and thread.
 
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
@@ -11,10 +11,10 @@ use rustc_hash::FxHashMap;
 use std::io::Write;
 use std::rc::Rc;
 
-/// The exporter.
+/// The exporter of pprof profiles.
 pub struct Export;
 
-/// The values of each sample: name, unit, and what it is. Further ones come from `--what`.
+/// The default values of each sample: name, unit and measure. Further ones come from `--what`.
 pub const USUAL: [(&str, &str, Measure); 4] = [
     ("alloc_objects", "count", Measure::AllocCount),
     ("alloc_space", "bytes", Measure::AllocBytes),
@@ -22,7 +22,8 @@ pub const USUAL: [(&str, &str, Measure); 4] = [
     ("inuse_space", "bytes", Measure::LiveBytes),
 ];
 
-/// Frames of a stack: more than any recording has, fewer than a hostile file could ask for.
+/// Maximum number of frames of a stack: more than any recording has, and fewer than a hostile file
+/// could contain.
 const DEEPEST: usize = 4096;
 
 impl Exporter for Export {
@@ -55,7 +56,7 @@ impl Exporter for Export {
                 ));
             }
             let (ended, sites) = (image.has_ended(), image.stacks().len());
-            let mut of_image = OfImage { locations: vec![None; sites + 1], labels: FxHashMap::default(), image };
+            let mut of_image = ProcessTables { locations: vec![None; sites + 1], labels: FxHashMap::default(), image };
             for row in &sums.sites {
                 let (site, thread) = threads.get(row.site as usize).copied().unwrap_or((row.site, 0));
                 let values = USUAL.iter().map(|usual| usual.2).chain(more.iter().copied());
@@ -89,30 +90,30 @@ impl Exporter for Export {
     }
 }
 
-/// pprof's numbers are signed.
+/// Converts a number for pprof, whose numbers are signed.
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// What an image's sites and threads have become.
-struct OfImage<'a> {
+/// Locations and labels of the sites and threads of a process.
+struct ProcessTables<'a> {
     image: &'a Image,
-    /// By site.
+    /// Location of each site.
     locations: Vec<Option<u64>>,
-    /// By thread.
+    /// Labels of each thread.
     labels: FxHashMap<u32, Vec<Label>>,
 }
 
-/// A profile in the making.
+/// A profile that is being written.
 struct Profile {
     out: Vec<u8>,
     texts: Writer,
-    /// By build-id, else path: identifier, and where it lay when it was first met.
+    /// Mappings by build id, or by path without one: identifier, and first known address.
     mappings: FxHashMap<Vec<u8>, Mapping>,
     functions: FxHashMap<(String, String), u64>,
-    /// By mapping and offset in it.
-    places: FxHashMap<(u64, u64), u64>,
-    /// By the names of frames without an address.
+    /// Locations by mapping and offset in it.
+    locations_by_offset: FxHashMap<(u64, u64), u64>,
+    /// Locations of frames without an address, by their names.
     named: FxHashMap<Rc<[Frame]>, u64>,
     locations: u64,
 }
@@ -120,9 +121,9 @@ struct Profile {
 impl Profile {
     fn begin(source: &Source<'_>, more: &[Measure]) -> Profile {
         let mut out = Vec::new();
-        // Value types first: by them a profile is known again.
+        // The value types come first, because heaptape recognizes pprof profiles by them.
         let texts = ["", "count", "bytes", "space", "process", "pid", "thread", "inuse_space"];
-        let place = |text: &str| texts.iter().position(|&known| known == text).unwrap_or(0) as i64;
+        let index_of = |text: &str| texts.iter().position(|&known| known == text).unwrap_or(0) as i64;
         let mut late = Vec::new();
         let mut names: Vec<String> = texts.map(str::to_string).into();
         let types = USUAL.iter().map(|&(name, unit, _)| (name, unit));
@@ -132,18 +133,18 @@ impl Profile {
             if at == names.len() {
                 names.push(name.to_string());
             }
-            record(&mut out, &Record::SampleType(ValueType { kind: at as i64, unit: place(unit) }));
+            record(&mut out, &Record::SampleType(ValueType { kind: at as i64, unit: index_of(unit) }));
         }
         let mut writer = Writer::new(&mut late);
         for name in &names {
             writer.text(&mut late, name.as_bytes());
         }
         out.append(&mut late);
-        let kind = ValueType { kind: place("space"), unit: place("bytes") };
+        let kind = ValueType { kind: index_of("space"), unit: index_of("bytes") };
         record(&mut out, &Record::PeriodType(kind));
         let sampled = source.images.iter().map(|image| image.tape.process.sample_bytes).max().unwrap_or(0);
         record(&mut out, &Record::Period(signed(sampled.max(1))));
-        record(&mut out, &Record::DefaultSampleType(place("inuse_space")));
+        record(&mut out, &Record::DefaultSampleType(index_of("inuse_space")));
         let started = source.images.iter().map(|image| image.clock.start_unix_ns).filter(|&start| start > 0).min();
         record(&mut out, &Record::TimeNanos(signed(started.unwrap_or(0))));
         let longest = source.images.iter().map(|image| image.clock.nanos(image.tape.last_tick)).max();
@@ -155,7 +156,7 @@ impl Profile {
             texts: writer,
             mappings: FxHashMap::default(),
             functions: FxHashMap::default(),
-            places: FxHashMap::default(),
+            locations_by_offset: FxHashMap::default(),
             named: FxHashMap::default(),
             locations: 0,
         }
@@ -175,7 +176,7 @@ impl Profile {
         Ok(())
     }
 
-    /// The mappings; the first is taken for the program itself.
+    /// Writes the mappings. Readers assume that the first one is the program itself.
     fn end(&mut self, exe: &str) {
         let exe = self.text(exe);
         let mut mappings: Vec<Mapping> = self.mappings.values().copied().collect();
@@ -189,7 +190,7 @@ impl Profile {
         self.texts.text(&mut self.out, text.as_bytes())
     }
 
-    fn stack(&mut self, of: &mut OfImage<'_>, symbols: &mut Symbolizer, site: u32) -> Vec<u64> {
+    fn stack(&mut self, of: &mut ProcessTables<'_>, symbols: &mut Symbolizer, site: u32) -> Vec<u64> {
         let stacks = of.image.stacks();
         let sites: Vec<u32> = stacks.stack(site).take(DEEPEST).map(|(number, _)| number).collect();
         sites
@@ -198,8 +199,8 @@ impl Profile {
                 Some(known) => known,
                 None => {
                     let location = self.location(stacks, symbols, number);
-                    if let Some(place) = of.locations.get_mut(number as usize) {
-                        *place = Some(location);
+                    if let Some(slot) = of.locations.get_mut(number as usize) {
+                        *slot = Some(location);
                     }
                     location
                 }
@@ -240,14 +241,14 @@ impl Profile {
                 mapping
             }
         };
-        // Where it would lie if its object lay where it was met first, so that all processes share
-        // it.
+        // The address that it would have at the first known address of its object, so that all
+        // processes share the location.
         let offset = link_address(module, &site).wrapping_add(module.bias).wrapping_sub(module.start);
-        if let Some(&known) = self.places.get(&(mapping.id, offset)) {
+        if let Some(&known) = self.locations_by_offset.get(&(mapping.id, offset)) {
             return known;
         }
         let location = self.put_location(mapping.id, mapping.start.wrapping_add(offset), &frames);
-        self.places.insert((mapping.id, offset), location);
+        self.locations_by_offset.insert((mapping.id, offset), location);
         location
     }
 
@@ -274,7 +275,7 @@ impl Profile {
         id
     }
 
-    fn labels(&mut self, of: &mut OfImage<'_>, thread: u32) -> Vec<Label> {
+    fn labels(&mut self, of: &mut ProcessTables<'_>, thread: u32) -> Vec<Label> {
         if let Some(known) = of.labels.get(&thread) {
             return known.clone();
         }

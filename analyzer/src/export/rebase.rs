@@ -1,19 +1,19 @@
-//! Addresses below 2^31 that keep what the true ones tell: which blocks lie beside each other, and
-//! where in their page.
+//! Replacement addresses below 2^31 that keep which blocks are adjacent, and where in their page
+//! they begin.
 //!
-//! mpatrol's own 64-bit mptrace shows numbers from 2^31 on wrongly. Pages that blocks touched are
-//! moved together, each run of touching pages in one piece, in the order of their addresses.
+//! mpatrol's own 64-bit mptrace shows numbers from 2^31 on incorrectly. Pages that blocks touched
+//! are moved together, each run of adjacent pages as a unit, in the order of their addresses.
 
 use std::collections::BTreeMap;
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 const PAGE: u64 = 4096;
-/// The first page that is given: low addresses look like errors.
+/// Number of the first page that is assigned. Lower addresses look like errors.
 const FIRST: u64 = 16;
-/// Pages below 2^31.
+/// Number of pages below 2^31.
 const PAGES: u64 = (1 << 31) / PAGE;
 
-/// Pages met, as runs: first page to the page behind the last.
+/// Runs of touched pages: the first page, and the page after the last one.
 #[derive(Debug, Default)]
 struct Runs(BTreeMap<u64, u64>);
 
@@ -23,7 +23,7 @@ impl Runs {
             if start <= from && to <= end {
                 return;
             }
-            // Whatever overlaps or touches becomes one run.
+            // Runs that overlap or touch become one.
             let mut next = Some((start, end));
             while let Some((start, end)) = next.filter(|&(_, end)| end >= from) {
                 self.0.remove(&start);
@@ -34,13 +34,13 @@ impl Runs {
         self.0.insert(from, to);
     }
 
-    /// Pages of all runs, and one between each two.
+    /// Returns the number of pages of all runs, with one page between each two.
     fn pages(&self) -> u64 {
         self.0.iter().fold(0u64, |sum, (start, end)| sum.saturating_add(end - start).saturating_add(1))
     }
 }
 
-/// Learns which addresses there are.
+/// Collects the addresses of blocks.
 #[derive(Debug, Default)]
 pub struct Learner {
     whole: Runs,
@@ -48,15 +48,15 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// A block.
+    /// Adds a block of the given address and size.
     pub fn block(&mut self, address: u64, size: u64) {
         let (first, last) = (address / PAGE, address.saturating_add(size.saturating_sub(1)) / PAGE);
         self.whole.add(first, last + 1);
         self.starts.add(first, first + 1);
     }
 
-    /// The map. When all pages of all blocks do not fit, large blocks may overlap others; when not
-    /// even the pages in which blocks begin fit, addresses are used again.
+    /// Returns the mapping. When not all pages of all blocks fit, large blocks may overlap others.
+    /// When not even the pages fit in which blocks begin, addresses are reused.
     pub fn finish(self) -> Rebase {
         let room = PAGES - FIRST;
         let (runs, fit) = match (self.whole.pages() <= room, self.starts.pages() <= room) {
@@ -74,27 +74,27 @@ impl Learner {
     }
 }
 
-/// How well the addresses fit.
+/// How well the addresses fit below 2^31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// Blocks lie as they lay.
+    /// Blocks have the same distances as before.
     Whole,
-    /// Each block begins at an address of its own page; large ones may reach into others.
+    /// Each block begins at an address of its own page; large blocks may overlap others.
     Starts,
-    /// Addresses are used more than once.
+    /// Some addresses are used more than once.
     Folded,
 }
 
-/// Gives new addresses.
+/// Maps addresses to replacement addresses.
 #[derive(Debug)]
 pub struct Rebase {
     moved: BTreeMap<u64, u64>,
-    /// How well they fit.
+    /// How well the addresses fit.
     pub fit: Fit,
 }
 
 impl Rebase {
-    /// The new address of a block's first byte.
+    /// Returns the replacement address of a block's first byte.
     pub fn of(&self, address: u64) -> u64 {
         let page = address / PAGE;
         let Some((&start, &to)) = self.moved.range(..=page).next_back() else { return address % PAGE };

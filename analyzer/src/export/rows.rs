@@ -8,47 +8,48 @@ use crate::symbols::Symbolizer;
 use heaptape_formats::tape::Entry;
 use rustc_hash::FxHashMap;
 
-/// Stacks of events that are kept as text: what a gigabyte of memory holds many times over.
+/// Maximum number of stacks of events that are kept as text. A gigabyte of memory holds many times
+/// as many.
 const KEPT: usize = 1 << 18;
 
-/// A stack and its sums.
+/// A row for a stack with its sums.
 pub struct StackRow<'a> {
     /// Name of the process.
     pub process: &'a str,
-    /// Its process id.
+    /// Id of the process.
     pub pid: u32,
-    /// The site's number.
+    /// Number of the site.
     pub site: u32,
-    /// The measures that were asked for.
+    /// Values of the requested measures.
     pub values: &'a [u64],
-    /// The innermost frame of the program.
-    pub place: &'a FrameJson,
+    /// The innermost program frame.
+    pub frame: &'a FrameJson,
     /// The stack's functions between semicolons, outermost first.
     pub stack: &'a str,
 }
 
-/// An event.
+/// A row for an event.
 pub struct EventRow<'a> {
     /// Name of the process.
     pub process: &'a str,
-    /// Its process id.
+    /// Id of the process.
     pub pid: u32,
-    /// The event.
+    /// The event of the row.
     pub event: &'a Event,
     /// `alloc`, `resize`, `free` or `unmatched`.
     pub kind: &'static str,
-    /// The function called; empty when not known.
+    /// Name of the called function; empty if unknown.
     pub function: &'static str,
-    /// Nanoseconds after the start.
+    /// Nanoseconds after the start of the run.
     pub time_ns: u64,
-    /// The stack, likewise.
+    /// The stack's functions between semicolons, outermost first.
     pub stack: &'a str,
 }
 
-/// Hands on every stack that has a sum.
+/// Calls `each` for every stack that has a sum.
 ///
 /// # Errors
-/// What `each` says.
+/// Returns the first error of `each`.
 pub fn each_stack(
     source: &mut Source<'_>,
     measures: &[Measure],
@@ -58,18 +59,18 @@ pub fn each_stack(
         let (sums, ended, process) = (source.sums(image), image.has_ended(), image.name());
         for row in &sums.sites {
             let values: Vec<u64> = measures.iter().map(|what| what.of(row, ended)).collect();
-            let (stack, place) = text(&mut source.symbols, image, row.site);
+            let (stack, frame) = text(&mut source.symbols, image, row.site);
             let (pid, site) = (image.about.pid, row.site);
-            each(&StackRow { process: &process, pid, site, values: &values, place: &place, stack: &stack })?;
+            each(&StackRow { process: &process, pid, site, values: &values, frame: &frame, stack: &stack })?;
         }
     }
     Ok(())
 }
 
-/// Hands on every event.
+/// Calls `each` for every event.
 ///
 /// # Errors
-/// What `each` says.
+/// Returns the first error of `each`.
 pub fn each_event(
     source: &mut Source<'_>,
     each: &mut dyn FnMut(&EventRow<'_>) -> Result<(), Error>,
@@ -120,7 +121,7 @@ const fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// Counts an event that was read back.
+/// Adds an event that was read back to the totals.
 pub fn count(totals: &mut Totals, kind: &str, size: u64) {
     totals.add(kind, 1);
     if matches!(kind, "alloc" | "resize") {
@@ -128,10 +129,10 @@ pub fn count(totals: &mut Totals, kind: &str, size: u64) {
     }
 }
 
-/// What the events add up to.
+/// Returns the sums of the events.
 ///
 /// # Errors
-/// None; the type is that of [`super::Exporter::totals`].
+/// Never returns an error; the type is that of [`super::Exporter::totals`].
 pub fn event_totals(source: &mut Source<'_>) -> Result<Totals, Error> {
     let mut totals = Totals::default();
     for image in source.images.clone() {
@@ -144,10 +145,10 @@ pub fn event_totals(source: &mut Source<'_>) -> Result<Totals, Error> {
     Ok(totals)
 }
 
-/// A stack in one line, and its innermost frame that is the program's.
+/// Returns a stack on one line, and its innermost program frame.
 fn text(symbols: &mut Symbolizer, image: &Image, site: u32) -> (String, FrameJson) {
     let frames = frames_of(symbols, image.stacks(), site);
-    let place = FrameJson { blamed: true, ..FrameJson::from(&call_site(symbols, image.stacks(), site, 1).frame) };
+    let frame = FrameJson { blamed: true, ..FrameJson::from(&call_site(symbols, image.stacks(), site, 1).frame) };
     let titles: Vec<String> = frames.iter().rev().map(|frame| frame.title().replace(';', ":")).collect();
-    (titles.join(";"), place)
+    (titles.join(";"), frame)
 }

@@ -1,4 +1,4 @@
-//! speedscope's own JSON: every measure as a profile, by stack.
+//! speedscope's own JSON: one profile by stack for each measure.
 
 use super::collapsed::tree;
 use super::tree::Identity;
@@ -8,7 +8,7 @@ use crate::unpack;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// The exporter.
+/// The exporter of speedscope files.
 pub struct Export;
 
 impl Exporter for Export {
@@ -37,9 +37,9 @@ impl Exporter for Export {
             .iter()
             .map(|frame| {
                 let mut value = json!({ "name": clean(frame.function.as_deref().unwrap_or_default()) });
-                let place = frame.file.as_deref().filter(|file| !file.is_empty()).unwrap_or(&frame.module);
-                if !place.is_empty() {
-                    value["file"] = clean(place).into();
+                let path = frame.file.as_deref().filter(|file| !file.is_empty()).unwrap_or(&frame.module);
+                if !path.is_empty() {
+                    value["file"] = clean(path).into();
                 }
                 if let Some(line) = frame.line {
                     value["line"] = line.into();

@@ -1,21 +1,22 @@
-//! From stacks to samples and arcs, in time linear in the stacks' tree: sites share their callers,
-//! and a hostile file could have a stack of all its sites at each of them.
+//! Converts stacks to samples and arcs, in time linear in the tree of stacks: sites share their
+//! callers, and a hostile file could have a stack of all its sites at each of them.
 //!
-//! The amount below a node counts for the arc into it, unless the same pair of functions stands
-//! further out on the path: the outer one has counted it already. So each pair counts a stack once,
-//! however often a recursion passes.
+//! The amount below a node counts for the arc into it, unless the same pair of functions is further
+//! out on the path, where it has been counted already. So each pair counts a stack once, even if a
+//! recursion passes through it repeatedly.
 
 use super::gmon::Table;
 use super::objects::Frame;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// The sites of an image by number less one: who called them, and where they lie.
+/// The sites of a process by number less one: their callers and their locations.
 #[derive(Debug, Default)]
 pub struct Tree {
-    /// The caller's number, smaller than the site's own (what is not counts as none); 0: none.
+    /// Number of the caller, which is smaller than the site's own; 0 for none. Any other number
+    /// counts as none.
     pub parents: Vec<u32>,
-    /// Where the site lies, if it is in an object.
+    /// Location of the site, if it is in an object.
     pub frames: Vec<Option<Frame>>,
 }
 
@@ -30,28 +31,29 @@ impl Tree {
     }
 }
 
-/// Samples and arcs in the making.
+/// Collects samples and arcs.
 #[derive(Debug, Default)]
 pub struct Gathering {
     through: bool,
     tables: Vec<Table>,
-    /// What has no stack, or begins in no object.
+    /// Amount that has no stack, or whose stack begins in no object.
     pub outside: u64,
 }
 
-/// A frame on the path, and what of its amount no inner frame of its object has.
+/// A frame on the path, with the part of its amount that no inner frame of its object has.
 struct Passed {
     frame: Frame,
     left: u64,
 }
 
 impl Gathering {
-    /// `through`: an object also gets what others allocate on its behalf.
+    /// Returns an empty collection. With `through`, an object also gets what others allocate on its
+    /// behalf.
     pub fn new(through: bool) -> Gathering {
         Gathering { through, ..Gathering::default() }
     }
 
-    /// Adds the amounts at sites of a tree.
+    /// Adds the amounts at the sites of a tree.
     pub fn add(&mut self, tree: &Tree, amounts: impl Iterator<Item = (u32, u64)>) {
         let mut by_object: BTreeMap<usize, Vec<(u32, u64)>> = BTreeMap::new();
         let mut all = Vec::new();
@@ -72,20 +74,21 @@ impl Gathering {
         }
     }
 
-    /// The tables by object, without arcs from outside.
+    /// Returns the tables by object, without arcs from outside.
     pub fn finish(self) -> Vec<Table> {
         self.tables
     }
 }
 
-/// Passes over a tree; its memory is used again.
+/// Passes over a tree, which reuse their memory.
 struct Walk<'t> {
     tree: &'t Tree,
-    /// By node: the amount at it and below it.
+    /// For each node, the amount at it and below it.
     totals: Vec<u64>,
     is_met: Vec<bool>,
-    /// By node: its first child, and its parent's next one, of those that were met.
+    /// For each node, its first child among those that were met.
     first: Vec<u32>,
+    /// For each node, its parent's next child among those that were met.
     next: Vec<u32>,
 }
 
@@ -95,7 +98,8 @@ impl<'t> Walk<'t> {
         Walk { tree, totals: vec![0; nodes], is_met: vec![false; nodes], first: vec![0; nodes], next: vec![0; nodes] }
     }
 
-    /// The nodes from these sites outwards, callers first, linked and with the amounts below them.
+    /// Returns the nodes from these sites outwards, callers first, after linking them and adding up
+    /// the amounts below them.
     fn met(&mut self, amounts: &[(u32, u64)]) -> Vec<u32> {
         let mut met = Vec::new();
         for &(site, amount) in amounts {
@@ -119,7 +123,7 @@ impl<'t> Walk<'t> {
         met
     }
 
-    /// Counts amounts in the tables of one object, or of all that the stacks pass through.
+    /// Counts amounts in the tables of one object, or of all objects that the stacks pass through.
     fn amounts(&mut self, amounts: &[(u32, u64)], tables: &mut Vec<Table>, only: Option<usize>) {
         let met = self.met(amounts);
         let counted =

@@ -1,5 +1,6 @@
-//! A flame graph as one SVG file with its own search and zoom, drawn by inferno. Two recordings
-//! give a differential one: as wide as the second, coloured by what changed from the first.
+//! Flame graphs as SVG files with their own search and zoom, drawn by inferno. Two recordings make
+//! a differential flame graph: its widths are those of the second, and its colors show the change
+//! from the first.
 
 use super::collapsed::{add, tree};
 use super::tree::{Identity, Tree};
@@ -8,10 +9,10 @@ use crate::text::{bytes, count};
 use inferno::flamegraph::{self, Options, color};
 use std::str::FromStr;
 
-/// The exporter.
+/// The exporter of SVG flame graphs.
 pub struct Export;
 
-/// What is narrower than this part of the picture is not drawn by itself: a tenth of a pixel of
+/// Frames narrower than this fraction of the graph are not drawn separately: a tenth of a pixel of
 /// 1,200.
 const NARROWEST: u64 = 12_000;
 
@@ -76,7 +77,7 @@ impl Exporter for Export {
     }
 }
 
-/// Two columns: the first recording and the second.
+/// Returns a tree with two columns: the first recording and the second.
 fn difference(source: &mut Source<'_>, what: Measure) -> Tree {
     let mut tree = Tree::new(Identity::Function, 2);
     for (column, recording) in source.recordings.iter().enumerate() {

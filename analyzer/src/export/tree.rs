@@ -1,21 +1,21 @@
-//! The stacks of all images as one tree of named frames, outermost first, with sums at its nodes.
-//! Made in time linear in the sites, so that stacks of any depth and number can be written by what
-//! is shared among them.
+//! The stacks of all processes as one tree of named frames, outermost first, with sums at its
+//! nodes. It is built in time linear in the sites, so that stacks of any depth and number can be
+//! written by what they share.
 
 use crate::load::Image;
 use crate::symbols::{Frame, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// How deep a tree may be. Stacks have at most 1,024 frames, and more only where functions were
-/// inlined; a hostile file could ask for one of millions at each of as many sites. What is deeper
-/// is counted here.
+/// Maximum depth of a tree. Stacks have at most 1,024 frames, and more only where functions were
+/// inlined, but a hostile file could have one of millions at each of as many sites. Deeper frames
+/// are counted at this depth.
 const DEEPEST: u16 = 4096;
 
-/// What a tree tells frames apart by.
+/// Attributes by which a tree distinguishes frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The function's name alone.
+    /// The name of the function alone.
     Function,
     /// Module, source file, line and function.
     Line,
@@ -36,38 +36,50 @@ impl Identity {
     }
 }
 
-/// A node: a frame, called by those of its parents.
+/// A node: a frame with a particular stack of callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The caller; the node itself for the root, which is no frame.
+    /// Node of the caller; the node itself for the root, which is not a frame.
     pub parent: u32,
-    /// Place in [`Tree::frames`].
+    /// Index in [`Tree::frames`].
     pub frame: u32,
 }
 
-/// What the symbolizer gave for a site, and the numbers of its frames.
+/// The frames that the symbolizer returned for a site, and their indexes.
 type Known = (Rc<[Frame]>, Box<[u32]>);
 
-/// The tree.
+/// An amount that is added to a tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Amount {
+    /// Site at which it is counted.
+    pub site: u32,
+    /// Index of the column.
+    pub column: usize,
+    /// The amount itself.
+    pub amount: u64,
+}
+
+/// A tree of stacks.
 #[derive(Debug)]
 pub struct Tree {
     identity: Identity,
-    /// Nodes; a caller stands before what it calls. The first is the root.
+    /// The nodes. Callers come before their callees; the first node is the root.
     pub nodes: Vec<Node>,
-    /// Frames, each once.
+    /// The frames, each once.
     pub frames: Vec<Frame>,
-    /// For each column the sum at each node itself, without what it calls.
+    /// For each column, the sum at each node itself, without its callees.
     pub columns: Vec<Vec<u64>>,
-    /// How deep each node lies.
+    /// Depth of each node.
     depths: Vec<u16>,
     children: FxHashMap<(u32, u32), u32>,
     known: FxHashMap<Frame, u32>,
-    /// Frames of a site by what the symbolizer gave, which it keeps.
+    /// Frame indexes of sites, by the address of the frames that the symbolizer returned. It keeps
+    /// these frames.
     sites: FxHashMap<*const Frame, Known>,
 }
 
 impl Tree {
-    /// A tree without frames, with so many columns of sums.
+    /// Returns a tree without frames, with the given number of columns.
     pub fn new(identity: Identity, columns: usize) -> Tree {
         Tree {
             identity,
@@ -81,10 +93,10 @@ impl Tree {
         }
     }
 
-    /// Adds sums of an image: site, column and amount.
-    pub fn add(&mut self, symbols: &mut Symbolizer, image: &Image, sums: &[(u32, usize, u64)]) {
-        let nodes = self.sites(symbols, image, sums.iter().map(|sum| sum.0));
-        for &(site, column, amount) in sums {
+    /// Adds sums of a process.
+    pub fn add(&mut self, symbols: &mut Symbolizer, image: &Image, sums: &[Amount]) {
+        let nodes = self.sites(symbols, image, sums.iter().map(|sum| sum.site));
+        for &Amount { site, column, amount } in sums {
             let node = nodes.get(site as usize).copied().unwrap_or(0);
             if let Some(sum) = self.columns.get_mut(column).and_then(|column| column.get_mut(node as usize)) {
                 *sum = sum.saturating_add(amount);
@@ -92,9 +104,9 @@ impl Tree {
         }
     }
 
-    /// The nodes of an image's sites, by site number; the process's name stands outermost. Sites
-    /// that stand on no stack that is wanted have none (0); site 0 is the node of what has no
-    /// stack, if that is wanted.
+    /// Returns the nodes of a process's sites, by site number. The outermost frame is the name of
+    /// the process. Sites that are on no wanted stack have node 0. Site 0 has the node for events
+    /// without a stack, if it is wanted.
     pub fn sites(&mut self, symbols: &mut Symbolizer, image: &Image, wanted: impl Iterator<Item = u32>) -> Vec<u32> {
         let stacks = image.stacks();
         let root = self.named(0, &image.name());
@@ -103,8 +115,7 @@ impl Tree {
             if site == 0 {
                 nodes[0] = u32::MAX;
             }
-            // A mark for each site that stands on a stack that is wanted; callers have smaller
-            // numbers.
+            // Marks each site that is on a wanted stack; callers have smaller numbers.
             for (number, _) in stacks.stack(site) {
                 match nodes.get_mut(number as usize) {
                     Some(mark) if *mark == 0 => *mark = u32::MAX,
@@ -134,7 +145,7 @@ impl Tree {
         self.node(parent, frame)
     }
 
-    /// The node of a site's frames below its caller's.
+    /// Returns the node of a site's frames below that of its caller.
     fn below(&mut self, parent: u32, frames: &Rc<[Frame]>) -> u32 {
         let key = frames.as_ptr();
         if !self.sites.contains_key(&key) {
@@ -172,7 +183,7 @@ impl Tree {
         })
     }
 
-    /// A column's sums with all that a node calls.
+    /// Returns a column's sums including the callees of each node.
     pub fn inclusive(&self, column: usize) -> Vec<u64> {
         let mut sums = self.columns[column].clone();
         for at in (1..self.nodes.len()).rev() {
@@ -182,8 +193,9 @@ impl Tree {
         sums
     }
 
-    /// Visits the nodes, callers before what they call and each caller's callees together: `enter`
-    /// with the node, and whether to go on below it; `leave` behind what it calls.
+    /// Visits the nodes: callers before their callees, and the callees of each caller together.
+    /// Calls `enter` with each node, which returns whether to visit its callees, and `leave` after
+    /// them.
     pub fn walk(&self, mut enter: impl FnMut(u32) -> bool, mut leave: impl FnMut(u32)) {
         let mut first = vec![0u32; self.nodes.len()];
         let mut next = vec![0u32; self.nodes.len()];
@@ -207,23 +219,23 @@ impl Tree {
         }
     }
 
-    /// The title of a node's frame.
+    /// Returns the title of the frame of a node.
     pub fn title(&self, node: u32) -> &str {
         let frame = &self.frames[self.nodes[node as usize].frame as usize];
         frame.function.as_deref().unwrap_or_default()
     }
 
-    /// A line for each node that has an amount of its own in some column: its stack's titles
-    /// between semicolons, outermost first, and the amounts. Nodes that hold less than `least` of
-    /// every column, with all they call, are counted at their caller.
+    /// Calls `each` with a line for each node that has an amount of its own in some column: the
+    /// titles of its stack between semicolons, outermost first, and the amounts. Nodes that hold
+    /// less than `least` of every column, including their callees, are counted at their caller.
     pub fn folded(&self, least: &[u64], mut each: impl FnMut(&str)) {
         let inclusive: Vec<Vec<u64>> = (0..self.columns.len()).map(|column| self.inclusive(column)).collect();
-        // Processes are told however little they hold.
+        // Processes are written even if they hold little.
         let small = |node: u32| {
             self.nodes[node as usize].parent != 0
                 && inclusive.iter().zip(least).all(|(sums, &least)| sums[node as usize] < least)
         };
-        // What is written at a node: its own, and that of small callees.
+        // The amounts that are written at a node: its own, and those of small callees.
         let mut own = self.columns.clone();
         for at in 1..self.nodes.len() as u32 {
             let parent = self.nodes[at as usize].parent;
@@ -287,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_kept_whatever_is_folded() {
+    fn folding_keeps_sums() {
         assert_eq!(lines(0), ["a 1", "a;b;c:\u{fffd} 10", "a;d 100"]);
         assert_eq!(lines(11), ["a 11", "a;d 100"]);
         assert_eq!(lines(1000), ["a 111"]);

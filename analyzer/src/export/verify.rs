@@ -1,5 +1,5 @@
-//! Proof that an export holds what the recording does: the written files are read again and added
-//! up.
+//! Verification of exports: the written files are read again, and their sums compared with those of
+//! the recording.
 
 use super::Error;
 use crate::load::{Events, Image};
@@ -11,23 +11,23 @@ use heaptape_formats::{Format, dcpi, gmon, mtrc, pprof};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Sums by name.
+/// Named sums of a file or of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals(BTreeMap<String, u128>);
 
-/// One comparison.
+/// The comparison of one sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Which sum.
+    /// Name of the sum.
     pub name: String,
-    /// What the source adds up to.
+    /// Sum of the source.
     pub source: u128,
-    /// What the files do.
+    /// Sum of the written files.
     pub held: u128,
 }
 
 impl Verdict {
-    /// Whether nothing was lost or made up.
+    /// Returns whether both sums are equal.
     pub const fn holds(&self) -> bool {
         self.source == self.held
     }
@@ -59,7 +59,7 @@ pub fn compare(source: &Totals, held: &Totals) -> Vec<Verdict> {
 }
 
 impl Totals {
-    /// Adds to a sum.
+    /// Adds an amount to a sum.
     pub fn add(&mut self, name: &str, amount: u128) {
         match self.0.get_mut(name) {
             Some(sum) => *sum += amount,
@@ -67,19 +67,19 @@ impl Totals {
         }
     }
 
-    /// Only the sums of these names.
+    /// Keeps only the sums of these names.
     #[must_use]
     pub fn only(mut self, names: &[&str]) -> Totals {
         self.0.retain(|name, _| names.contains(&&**name));
         self
     }
 
-    /// A sum; 0 when there is none.
+    /// Returns a sum; 0 if there is none.
     pub fn get(&self, name: &str) -> u128 {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// A record of a trace.
+    /// Adds a record of an mpatrol trace.
     pub fn record(&mut self, record: &Record) {
         match *record {
             Record::Alloc { size, .. } => {
@@ -96,7 +96,7 @@ impl Totals {
         }
     }
 
-    /// The bins of a profile, and the sums of its sites.
+    /// Adds the bins of an mpatrol profile and the sums of its sites.
     pub fn profile(&mut self, profile: &Profile) {
         let bins = &profile.bins;
         for (what, counts, big) in
@@ -116,7 +116,8 @@ impl Totals {
         }
     }
 
-    /// The histograms of a gmon.out file. Files of ours in KiB or MiB count so many bytes.
+    /// Adds the histograms of a gmon.out file. In heaptape's files in KiB or MiB, each count is one
+    /// of these units.
     pub fn gmon(&mut self, gmon: &gmon::Gmon) {
         for histogram in gmon.histograms() {
             let scale = match histogram.unit.dimension() {
@@ -129,7 +130,7 @@ impl Totals {
         }
     }
 
-    /// A DCPI profile: events, by name.
+    /// Adds the samples of a DCPI profile, by the name of its event.
     pub fn dcpi(&mut self, profile: &dcpi::Profile<'_>) {
         let samples: u128 = profile.samples().map(|(_, count)| u128::from(count)).sum();
         let event = dcpi::Header::text(profile.header.event).into_owned();
@@ -138,7 +139,7 @@ impl Totals {
 }
 
 impl Totals {
-    /// What an import of the file adds up to; of what the file does not hold nothing.
+    /// Adds the sums of an imported file, without those that the file does not contain.
     pub fn imported(&mut self, image: &Image) {
         let Some((totals, sums)) = &image.sums else { return };
         let add = |of: fn(&SiteSums) -> u64| sums.iter().map(|row| u128::from(of(row))).sum::<u128>();
@@ -157,10 +158,10 @@ impl Totals {
         put("peak-bytes", add(|row| row.peak_bytes).max(totals.peak_bytes.into()));
     }
 
-    /// A pprof profile: each value of its samples by name.
+    /// Adds a pprof profile: each value of its samples by name.
     ///
     /// # Errors
-    /// When the bytes are no profile.
+    /// Returns an error when the bytes are not a profile.
     pub fn pprof(&mut self, bytes: &[u8]) -> heaptape_formats::Result<()> {
         let (mut types, mut texts, mut sums) = (Vec::new(), Vec::new(), Vec::<u128>::new());
         let mut reader = pprof::Reader::new(bytes);
@@ -178,17 +179,17 @@ impl Totals {
             }
         }
         for (kind, sum) in types.into_iter().zip(sums) {
-            let name = usize::try_from(kind).ok().and_then(|place| texts.get(place));
+            let name = usize::try_from(kind).ok().and_then(|index| texts.get(index));
             self.add(&String::from_utf8_lossy(name.map_or(&[][..], |name| name)), sum);
         }
         Ok(())
     }
 }
 
-/// Adds up files of any format.
+/// Adds up files of any supported format.
 ///
 /// # Errors
-/// When one cannot be read.
+/// Returns an error when a file cannot be read.
 pub fn read(files: &[PathBuf]) -> Result<Totals, Error> {
     let mut totals = Totals::default();
     for path in files {
@@ -221,7 +222,7 @@ pub fn read(files: &[PathBuf]) -> Result<Totals, Error> {
     Ok(totals)
 }
 
-/// Whether an image is a profile alone, without events.
+/// Returns whether a process has only a profile, without events.
 pub fn is_profile(image: &Image) -> bool {
     matches!(image.events, Events::Profile)
 }

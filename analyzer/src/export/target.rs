@@ -1,52 +1,52 @@
-//! Where exports go: standard output, a file, or a folder of files.
+//! Targets of exports: standard output, a file, or a folder of files.
 
 use super::{Error, Exporter};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Bytes that are gathered before the system is asked to write them.
+/// Size in bytes of the write buffer.
 const BUFFER: usize = 256 * 1024;
 
-/// A place for an export.
+/// The target of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Standard output.
+    /// The standard output.
     Stdout,
-    /// A file.
+    /// A file with this path.
     File(PathBuf),
-    /// A folder, made when it is not there.
+    /// A folder, which is created if it does not exist.
     Folder(PathBuf),
 }
 
 impl Target {
-    /// What was asked for; else standard output for one file, and for several a folder named for
-    /// the input and the format.
+    /// Returns the target: the requested one, or else standard output for one file, and for several
+    /// a folder named after the input and the format.
     ///
     /// # Errors
-    /// When several files cannot go where was asked.
+    /// Returns an error when several files cannot be written to the requested target.
     pub fn of(
         exporter: &dyn Exporter,
         paths: &[PathBuf],
-        asked: Option<&Path>,
+        requested: Option<&Path>,
         several: bool,
     ) -> Result<Target, Error> {
-        Target::named(exporter.name(), exporter.extension(), paths, asked, several)
+        Target::named(exporter.name(), exporter.extension(), paths, requested, several)
     }
 
     pub(crate) fn named(
         format: &str,
         extension: &str,
         paths: &[PathBuf],
-        asked: Option<&Path>,
+        requested: Option<&Path>,
         several: bool,
     ) -> Result<Target, Error> {
-        match asked {
+        match requested {
             Some(path) if path == Path::new("-") && several => {
-                Err(Error::Impossible(format!("{format} makes several files here: -o must name a folder")))
+                Err(Error::Impossible(format!("{format} writes several files here: -o must name a folder")))
             }
             Some(path) if several && path.exists() && !path.is_dir() => {
-                let why = format!("{format} makes several files here, and {} is no folder", path.display());
+                let why = format!("{format} writes several files here, and {} is not a folder", path.display());
                 Err(Error::Impossible(why))
             }
             Some(path) if path == Path::new("-") => Ok(Target::Stdout),
@@ -59,7 +59,7 @@ impl Target {
     }
 }
 
-/// The name of what is exported, for files made of it.
+/// Returns the name of the input, for the names of files.
 fn stem(paths: &[PathBuf]) -> String {
     let name = paths.first().and_then(|path| {
         let whole = path.canonicalize().ok();
@@ -68,24 +68,24 @@ fn stem(paths: &[PathBuf]) -> String {
     name.filter(|name| name != "-").unwrap_or_else(|| "heaptape".to_string())
 }
 
-/// Takes files, and what is worth telling about them.
+/// Receives files and notes from an exporter.
 #[derive(Debug)]
 pub struct Out {
     target: Target,
     next: Option<String>,
-    /// Files written.
+    /// Paths of the files that were written.
     pub files: Vec<PathBuf>,
-    /// What the format cannot hold, and other things worth knowing.
+    /// What the format cannot hold, and other notes.
     pub notes: Vec<String>,
 }
 
 impl Out {
-    /// Begins.
+    /// Returns an output without files.
     pub const fn new(target: Target) -> Out {
         Out { target, next: None, files: Vec::new(), notes: Vec::new() }
     }
 
-    /// Tells something.
+    /// Adds a note, unless it is there already.
     pub fn note(&mut self, note: impl Into<String>) {
         let note = note.into();
         if !self.notes.contains(&note) {
@@ -93,15 +93,15 @@ impl Out {
         }
     }
 
-    /// The name that the next [`Out::stream`] gets in a folder.
+    /// Sets the name that the next [`Out::stream`] gets in a folder.
     pub fn next_name(&mut self, name: String) {
         self.next = Some(name);
     }
 
-    /// The folder of a format whose files are written by another program.
+    /// Returns the folder, for a format whose files another program writes.
     ///
     /// # Errors
-    /// When there is none.
+    /// Returns an error when the target is not a folder.
     pub fn folder(&self) -> Result<&Path, Error> {
         match &self.target {
             Target::Folder(folder) => Ok(folder),
@@ -110,10 +110,10 @@ impl Out {
         }
     }
 
-    /// The one file of a format that makes one.
+    /// Creates the file of a format that writes one file.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// Returns an error when the file cannot be created.
     pub fn stream(&mut self) -> Result<Stream, Error> {
         match self.target.clone() {
             Target::Stdout => Ok(Stream { name: "standard output".into(), to: Box::new(io::stdout()) }),
@@ -125,17 +125,17 @@ impl Out {
         }
     }
 
-    /// A file of a format that makes several. A name that was taken gets a number.
+    /// Creates a file of a format that writes several. A name that is in use gets a number.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// Returns an error when the file cannot be created.
     pub fn file(&mut self, name: &str) -> Result<Stream, Error> {
         let folder = match &self.target {
             Target::Folder(folder) => folder.clone(),
             Target::File(_) | Target::Stdout => return self.stream(),
         };
         std::fs::create_dir_all(&folder).map_err(|error| Error::Write(folder.display().to_string(), error))?;
-        // One component, whatever a module called itself.
+        // The name is a single path component, for any module name.
         let plain: String = name.chars().map(|c| if c == '/' || c.is_control() { '_' } else { c }).collect();
         let plain = if plain.trim_matches('.').is_empty() { format!("_{plain}") } else { plain };
         let (stem, ending) = plain.split_once('.').map_or((&plain[..], ""), |(stem, ending)| (stem, ending));
@@ -156,30 +156,30 @@ impl Out {
     }
 }
 
-/// A file being written.
+/// A file that is being written.
 pub struct Stream {
     name: String,
     to: Box<dyn Write>,
 }
 
 impl Stream {
-    /// The file's name, for messages.
+    /// Returns the name of the file, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Appends bytes.
+    /// Appends bytes to the file.
     ///
     /// # Errors
-    /// When they cannot be written.
+    /// Returns an error when they cannot be written.
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.to.write_all(bytes).map_err(|error| Error::Write(self.name.clone(), error))
     }
 
-    /// Writes what is still held back.
+    /// Writes the rest of the buffer.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error when it cannot be written.
     pub fn finish(mut self) -> Result<(), Error> {
         self.to.flush().map_err(|error| Error::Write(self.name.clone(), error))
     }
