@@ -257,7 +257,7 @@ fn the_arguments_are_judged() {
         Err(Error::Impossible(why)) => why,
         other => panic!("{other:?}"),
     };
-    assert!(impossible(run("dcpi", &recording, &Options::default(), &file)).contains("no folder"));
+    assert!(impossible(run("dcpi", &recording, &Options::default(), &file)).contains("not a folder"));
     assert!(impossible(run("dcpi", &recording, &Options::default(), Path::new("-"))).contains("folder"));
     let nobody = Options { processes: Some("1".to_string()).into(), ..Options::default() };
     assert!(impossible(run("mptl", &recording, &nobody, &file)).contains("no process 1 in the recording"));

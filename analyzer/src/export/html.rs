@@ -1,12 +1,12 @@
-//! `--format html`: one page with everything in it: style, script and data. It asks no network for
-//! anything and can be mailed.
+//! `--format html`: one self-contained page with style, script and data. It needs no network and
+//! can be mailed.
 //!
 //! ```text
-//! images ──gather──> rows, cells, time lines, leaks, … ──pack──> JSON and packed columns ──page──> one file
+//! processes ─gather─> rows, cells, time lines, leaks ─pack─> JSON and packed columns ─page─> file
 //! ```
-//! Whatever comes from a recording stands in the page as JSON or packed, never as markup, and the
-//! script shows it as text only. The page's own policy forbids all network, and every script but
-//! the one in it.
+//!
+//! Data of a recording is in the page as JSON or packed, never as markup, and the script shows it as
+//! text only. The policy of the page forbids all network access, and every script but its own.
 
 mod data;
 mod gather;
@@ -31,11 +31,11 @@ use rustc_hash::FxHashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::PathBuf;
 
-/// The page's frame; `{{…}}` are places for what follows.
+/// The frame of the page; `{{…}}` are placeholders for its content.
 const FRAME: &str = include_str!("html/page.html");
 const STYLE: &str = include_str!("html/style.css");
 
-/// The script, in the order in which its parts stand in the page: all in one scope.
+/// The files of the script, in their order in the page. They share one scope.
 #[rustfmt::skip]
 const SCRIPTS: &[&str] = &[
     include_str!("html/data.js"),
@@ -54,7 +54,7 @@ const SCRIPTS: &[&str] = &[
     include_str!("html/main.js"),
 ];
 
-/// Processes listed as not recorded.
+/// Maximum number of processes that are listed as not recorded.
 const NOT_TRACED: usize = 50;
 
 /// The exporter of HTML pages.
@@ -121,7 +121,7 @@ impl Exporter for Export {
     }
 }
 
-/// Columns of rows, and the sums that they make.
+/// Columns of rows, and the names of the sums that they make.
 const SUMS: [(&str, &str); 5] = [
     ("row.allocs", "alloc-count"),
     ("row.bytes", "alloc-bytes"),
@@ -130,7 +130,7 @@ const SUMS: [(&str, &str); 5] = [
     ("row.peak_bytes", "peak-bytes"),
 ];
 
-/// What is packed: strings and columns.
+/// The packed strings and columns.
 struct Packed {
     strings: String,
     columns: String,
@@ -216,12 +216,12 @@ fn unwritten(error: serde_json::Error) -> Error {
     Error::Write("html".into(), error.into())
 }
 
-/// The file.
+/// Returns the content of the file.
 fn written(page: &Page, packed: &Packed) -> Result<Vec<u8>, Error> {
     let json = pack::json(page).map_err(unwritten)?;
     let title = page.recordings.iter().map(|about| about.path.as_str()).collect::<Vec<_>>().join(" → ");
-    // The policy lets only scripts and styles with this word in: it depends on all data, so that no
-    // data can hold it.
+    // The policy admits only scripts and styles with this nonce. It depends on all data, so that
+    // no data can contain it.
     let word = |seed: u8| {
         let mut hasher = DefaultHasher::new();
         hasher.write_u8(seed);

@@ -169,7 +169,7 @@ pub struct Options {
 
 /// The input of an exporter.
 pub struct Source<'a> {
-    /// The selected processes.
+    /// The processes that the options select.
     pub images: Vec<&'a Image>,
     /// The recordings of these processes, in the order of the command line.
     pub recordings: &'a [Recording],

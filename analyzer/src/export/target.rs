@@ -11,7 +11,7 @@ const BUFFER: usize = 256 * 1024;
 /// The target of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The standard output.
+    /// The standard output of heaptape.
     Stdout,
     /// A file with this path.
     File(PathBuf),

@@ -41,7 +41,7 @@ impl Identity {
 pub struct Node {
     /// Node of the caller; the node itself for the root, which is not a frame.
     pub parent: u32,
-    /// Index in [`Tree::frames`].
+    /// Index of the frame in [`Tree::frames`].
     pub frame: u32,
 }
 
@@ -55,7 +55,7 @@ pub struct Amount {
     pub site: u32,
     /// Index of the column.
     pub column: usize,
-    /// The amount itself.
+    /// Number of bytes, blocks or events.
     pub amount: u64,
 }
 

@@ -1,210 +1,210 @@
-//! What stands in a page as JSON, beside the packed columns. `html/*.js` reads it; names are those
-//! of `--json` reports where the thing is the same.
+//! The JSON in a page, beside the packed columns. `html/*.js` reads it. Names are those of the
+//! `--json` reports where the values are the same.
 
 use crate::report::leaks::Evidence;
 use crate::report::summary::{Numbers, Process};
 use heaptape_formats::recording::NotTraced;
 use serde::Serialize;
 
-/// Version of this shape; the page's own script always fits.
+/// Version of this structure. It always fits the script of the page.
 pub const VERSION: u32 = 1;
 
-/// Everything.
+/// The JSON of a page.
 #[derive(Debug, Default, Serialize)]
 pub struct Page {
-    /// [`VERSION`].
+    /// The version of the structure: [`VERSION`].
     pub version: u32,
-    /// Version of heaptape that wrote it.
+    /// Version of heaptape that wrote the page.
     pub heaptape: &'static str,
-    /// What positions in the run mean.
+    /// The axis of positions in the run.
     pub axis: Axis,
-    /// One, or the two that are compared.
+    /// The recording, or the two that are compared.
     pub recordings: Vec<About>,
-    /// The process images of all recordings.
+    /// The processes of all recordings.
     pub processes: Vec<Image>,
-    /// The leaks that matter most.
+    /// The most important leaks.
     pub leaks: Vec<Leak>,
-    /// How many others there are, their blocks and bytes.
+    /// Numbers of stacks, blocks and bytes of the other leaks.
     pub more_leaks: (u64, u64, u64),
-    /// Bytes and blocks that the run-time keeps on purpose, which are no leaks.
+    /// Bytes and blocks that the runtime keeps on purpose, which are not leaks.
     pub kept: (u64, u64),
-    /// Files that were needed for names and are not there.
+    /// Messages on files that are needed for names and are missing.
     pub notes: Vec<String>,
     /// Name and length of each packed column.
     pub columns: Vec<(&'static str, usize)>,
 }
 
-/// The axis that all images share.
+/// The axis that all processes share.
 #[derive(Debug, Default, Serialize)]
 pub struct Axis {
-    /// `ns`, or `events` where there are no times.
+    /// Unit of the axis: `ns`, or `events` without times.
     pub unit: &'static str,
-    /// Its length.
+    /// Length of the axis in its unit.
     pub length: f64,
-    /// Points of a time line.
+    /// Number of points of a time line.
     pub slices: usize,
-    /// Slots of which a range is made.
+    /// Number of slots that a range consists of.
     pub slots: usize,
-    /// Whether only a part of the run is in the page.
+    /// Whether the page covers only a time range of the run.
     pub partial: bool,
 }
 
-/// A recording.
+/// A recording as the page describes it.
 #[derive(Debug, Default, Serialize)]
 pub struct About {
-    /// What was opened.
+    /// Path that was opened.
     pub path: String,
-    /// Command line.
+    /// Command line that was recorded.
     pub command: String,
-    /// Working directory.
+    /// Working directory of the command.
     pub cwd: String,
-    /// The machine's name.
+    /// Name of the machine.
     pub host: String,
     /// Version of heaptape that recorded.
     pub heaptape: String,
-    /// Milliseconds since 1970.
+    /// Start in milliseconds since 1970.
     pub started_ms: Option<f64>,
-    /// Likewise.
+    /// End in milliseconds since 1970.
     pub ended_ms: Option<f64>,
-    /// As `report --json` has them.
+    /// Totals as in `report --json`.
     pub totals: Numbers,
-    /// What is missing of it as a whole.
+    /// What is missing from the recording as a whole.
     pub missing: Vec<String>,
     /// Processes that ran unrecorded.
     pub not_traced: Vec<NotTraced>,
-    /// How many of these are not listed.
+    /// Number of these that are not listed.
     pub more_not_traced: usize,
 }
 
-/// A process image.
+/// A process as the page describes it.
 #[derive(Debug, Default, Serialize)]
 pub struct Image {
-    /// Which recording.
+    /// Index of the recording.
     pub recording: usize,
-    /// As `report --json` has it.
+    /// The process as in `report --json`.
     #[serde(flatten)]
     pub process: Process,
-    /// Short name.
+    /// Short name of the process.
     pub name: String,
-    /// Command line.
+    /// Command line of the process.
     pub command: String,
-    /// How it ended, in words.
+    /// Description of how it ended.
     pub ending: String,
     /// Start and end on the axis.
     pub span: (f64, f64),
-    /// Where the peak lies on the axis; none in a profile.
+    /// Position of the peak on the axis; `None` in a profile.
     pub peak_at: Option<f64>,
-    /// Whether there are events; else only sums.
+    /// Whether there are events; otherwise only sums.
     pub has_events: bool,
-    /// Whether what was alive at the peak is known.
+    /// Whether the live blocks at the peak are known.
     pub has_peak: bool,
-    /// Stacks that were folded into one row.
+    /// Number of stacks that were folded into other rows.
     pub folded: u64,
-    /// By size.
+    /// Classes of block sizes.
     pub sizes: Vec<Size>,
-    /// By lifetime.
+    /// Classes of lifetimes.
     pub lifetimes: Lives,
     /// Threads, most bytes first.
     pub threads: Vec<Thread>,
-    /// How many are not listed.
+    /// Number of threads that are not listed.
     pub more_threads: usize,
     /// Gaps, most events first.
     pub losses: Vec<Loss>,
 }
 
-/// Blocks of a power of two.
+/// Blocks of a power of two bytes.
 #[derive(Debug, Default, Serialize)]
 pub struct Size {
-    /// Smallest size.
+    /// Smallest size of the class.
     pub from: u64,
-    /// Largest.
+    /// Largest size of the class.
     pub to: u64,
-    /// Allocations and resizes.
+    /// Number of allocations and reallocations.
     pub allocs: u64,
-    /// Their bytes.
+    /// Number of bytes that these allocated.
     pub bytes: u64,
-    /// Alive at the end.
+    /// Number of blocks that are live at the end.
     pub live_blocks: u64,
-    /// Their bytes.
+    /// Number of bytes that are live at the end.
     pub live_bytes: u64,
 }
 
-/// How long blocks lived.
+/// The distribution of lifetimes.
 #[derive(Debug, Default, Serialize)]
 pub struct Lives {
-    /// `ns` or `events`.
+    /// Unit of the lifetimes: `ns` or `events`.
     pub unit: &'static str,
-    /// Deaths below 1, 10, 100, … units.
+    /// Number of blocks that were freed in less than 1, 10, 100, … units.
     pub classes: Vec<u64>,
-    /// All deaths.
+    /// Number of blocks that were freed.
     pub died: u64,
     /// Sum of their lifetimes.
     pub sum: u64,
-    /// The longest.
+    /// The longest of their lifetimes.
     pub longest: u64,
 }
 
-/// A thread.
+/// A thread of a process.
 #[derive(Debug, Default, Serialize)]
 pub struct Thread {
-    /// Its number.
+    /// Number of the thread in the recording.
     pub number: u32,
-    /// The kernel's.
+    /// Thread id of the kernel.
     pub tid: Option<u32>,
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
-    /// Allocations.
+    /// Number of its allocations.
     pub allocs: u64,
-    /// Resizes.
+    /// Number of its reallocations.
     pub resizes: u64,
-    /// Frees.
+    /// Number of its frees.
     pub frees: u64,
-    /// Of these, of blocks of other threads.
+    /// Number of its frees of blocks that other threads allocated.
     pub frees_of_others: u64,
-    /// Bytes allocated.
+    /// Number of bytes that it allocated.
     pub bytes: u64,
-    /// Alive at the end.
+    /// Number of bytes that are live at the end.
     pub live_bytes: u64,
-    /// Events that it made, where there is a ledger.
+    /// Number of events that it emitted, if that was recorded.
     pub emitted_events: Option<u64>,
-    /// Events that found no room.
+    /// Number of its events that were dropped.
     pub lost_events: Option<u64>,
     /// First and last event on the axis.
     pub span: (f64, f64),
 }
 
-/// A gap.
+/// A gap in the events of a thread.
 #[derive(Debug, Serialize)]
 pub struct Loss {
-    /// Thread number.
+    /// Number of the thread.
     pub thread: u32,
-    /// How many events.
+    /// Number of lost events.
     pub events: u64,
-    /// Where on the axis.
+    /// Start and end on the axis.
     pub span: (f64, f64),
 }
 
-/// What was never freed at a stack.
+/// Blocks of a stack that were never freed.
 #[derive(Debug, Serialize)]
 pub struct Leak {
-    /// Which process.
+    /// Index of the process.
     pub process: usize,
-    /// Its stack.
+    /// Node of its stack.
     pub node: u32,
-    /// The site that the stack ends in.
+    /// Site of the innermost frame of the stack.
     #[serde(skip)]
     pub site: u32,
-    /// Place in the order of what matters.
+    /// Rank in the order of importance.
     #[serde(skip)]
     pub weight: u64,
-    /// Class, as `leaks --json` names it.
+    /// Verdict, as in `leaks --json`.
     pub verdict: serde_json::Value,
-    /// Class for people.
+    /// Verdict for people.
     pub title: String,
-    /// How many blocks.
+    /// Number of blocks never freed.
     pub blocks: u64,
-    /// Their bytes.
+    /// Number of bytes in these blocks.
     pub bytes: u64,
-    /// Why; none for a profile.
+    /// Evidence of the verdict; `None` for a profile.
     pub evidence: Option<Evidence>,
 }

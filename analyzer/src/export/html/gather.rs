@@ -1,5 +1,5 @@
-//! Images -> what a page shows, each in one pass over its events. Memory is that of the models of
-//! one image, and of the rows and cells that a page can hold.
+//! Gathers what a page shows of each process in one pass over its events. The memory is that of the
+//! models of one process, and of the rows and cells that a page can hold.
 
 use super::data::{self, Leak};
 use super::rows::{CELLS, Part, Row, STACKS, bound};
@@ -22,45 +22,50 @@ use crate::report::summary;
 use crate::report::sums::{self, Sums};
 use crate::symbols::Symbolizer;
 
-/// Leaks, threads and gaps of a page, one by one.
+/// Maximum number of leaks that a page lists.
 const LEAKS: usize = 200;
+/// Maximum number of threads that a page lists of each process.
 const THREADS: usize = 200;
+/// Maximum number of gaps that a page lists of each process.
 const GAPS: usize = 200;
-/// Missing things told of each image.
+/// Maximum number of missing things that a page lists of each process.
 const MISSING: usize = 20;
-/// Points of a time line, and of each where there are many images.
+/// Number of points of a time line.
 const SLICES: usize = 1024;
+/// Number of points of a time line if there are many processes.
 const FEW_SLICES: usize = 128;
-const MANY_IMAGES: usize = 256;
-/// Slices of a slot to begin with, as a power of two.
+/// Number of processes from which on time lines have fewer points.
+const MANY_PROCESSES: usize = 256;
+/// Initial number of slices of a slot, as a power of two.
 const SHIFT: u32 = 2;
-/// Characters of a command line.
+/// Maximum number of characters of a command line.
 const COMMAND: usize = 2000;
 
-/// What is known of all images.
+/// What a page shows of all processes.
 #[derive(Debug, Default)]
 pub struct Gathered {
-    /// The axis.
+    /// The axis that the processes share.
     pub axis: data::Axis,
-    /// The images.
+    /// The processes of all recordings.
     pub images: Vec<data::Image>,
-    /// Their rows.
+    /// The rows of each process.
     pub parts: Vec<Part>,
-    /// Their time lines; empty for a profile.
+    /// The time line of each process; empty for a profile.
     pub lines: Vec<Vec<Point>>,
-    /// The leaks that matter most.
+    /// The most important leaks.
     pub leaks: Vec<Leak>,
-    /// How many others there are, their blocks and bytes.
+    /// Numbers of stacks, blocks and bytes of the other leaks.
     pub more_leaks: (u64, u64, u64),
-    /// Bytes and blocks that the run-time keeps on purpose: no leaks, as in `heaptape leaks`.
+    /// Bytes and blocks that the runtime keeps on purpose. As in `heaptape leaks`, these are not
+    /// leaks.
     pub kept: (u64, u64),
-    /// What was found missing on the way.
+    /// What was found missing during the passes.
     pub missing: Vec<Missing>,
 }
 
-/// The command line, cut.
-pub fn command(words: &[String]) -> String {
-    let mut line: String = words.join(" ").chars().take(COMMAND + 1).collect();
+/// Returns the command line, truncated if it is long.
+pub fn command(arguments: &[String]) -> String {
+    let mut line: String = arguments.join(" ").chars().take(COMMAND + 1).collect();
     if line.chars().count() > COMMAND {
         line.pop();
         line.push('…');
@@ -68,13 +73,13 @@ pub fn command(words: &[String]) -> String {
     line
 }
 
-/// Positions on the axis.
+/// Positions of a process on the axis.
 #[derive(Clone, Copy)]
 struct Scale {
     by_tick: bool,
-    /// Where the image starts, in units of the axis.
+    /// Start of the process, in units of the axis.
     offset: f64,
-    /// Units a slice.
+    /// Number of units in a slice.
     width: f64,
     slices: usize,
 }
@@ -94,7 +99,7 @@ impl Scale {
     }
 }
 
-/// The scale of each image, and the axis.
+/// Returns the scale of each process, and the axis.
 fn scales(images: &[(usize, &Image)]) -> (data::Axis, Vec<Scale>) {
     let with_events = || images.iter().filter(|(_, image)| image.has_events());
     let by_tick = with_events().all(|(_, image)| image.has_times());
@@ -112,8 +117,8 @@ fn scales(images: &[(usize, &Image)]) -> (data::Axis, Vec<Scale>) {
         false => image.tape.events as f64,
     };
     let length = with_events().map(|(of, image)| end(*of, image)).fold(1.0, f64::max);
-    let slices = if images.len() > MANY_IMAGES { FEW_SLICES } else { SLICES };
-    // A little longer, so that the last event lies in the last slice.
+    let slices = if images.len() > MANY_PROCESSES { FEW_SLICES } else { SLICES };
+    // A little longer, so that the last event is in the last slice.
     let width = length * (1.0 + 1e-9) / slices as f64;
     let scales =
         images.iter().map(|(of, image)| Scale { by_tick, offset: offset(*of, image), width, slices }).collect();
@@ -121,7 +126,7 @@ fn scales(images: &[(usize, &Image)]) -> (data::Axis, Vec<Scale>) {
     (data::Axis { unit, length, slices, slots: 0, partial: false }, scales)
 }
 
-/// Reads all images.
+/// Reads all processes, each in one pass.
 pub fn gather(
     recordings: &[Recording],
     images: &[&Image],
@@ -145,14 +150,15 @@ pub fn gather(
         } else {
             gathered.profile(recording, image, progress);
         }
-        // Between images more is kept than at the end: what is least is known only then.
+        // Between processes, more is kept than at the end, because the smallest rows are known only
+        // then.
         let rows: usize = gathered.parts.iter().map(|part| part.rows.len()).sum();
         let cells: usize = gathered.parts.iter().map(|part| part.cells.len()).sum();
         if rows > 3 * STACKS || cells > 3 * CELLS {
             bound(&mut gathered.parts, 2 * STACKS, 2 * CELLS, parent);
         }
     }
-    // Each side of a comparison has as much room as a page of one.
+    // Each side of a comparison has the limits of a page of one recording.
     let sides = recordings.len().max(1);
     bound(&mut gathered.parts, STACKS * sides, CELLS * sides, parent);
     let shift = gathered.parts.first().map_or(0, |part| part.shift);
@@ -212,10 +218,10 @@ impl Gathered {
         if let Some((bytes, blocks)) = rules.kept {
             self.kept = (self.kept.0.saturating_add(bytes), self.kept.1 + blocks);
         }
-        // Evidence is made of those only that a page can hold.
+        // Only leaks that the page can hold get evidence.
         found.sort_by_key(|(leak, ..)| (std::cmp::Reverse(leak.weight), leak.site));
-        for (place, (mut leak, history, survivor)) in found.into_iter().enumerate() {
-            if place < LEAKS {
+        for (rank, (mut leak, history, survivor)) in found.into_iter().enumerate() {
+            if rank < LEAKS {
                 let freed_at = evidence::freed_at(image, &survivors, leak.site, symbols);
                 leak.evidence = Some(evidence::evidence(image, &run, &history, &survivor, freed_at));
             }
@@ -259,7 +265,7 @@ impl Gathered {
         self.parts.push(Part { rows, cells: slices.cells, shift: slices.shift, folded: 0 });
     }
 
-    /// An image of which only sums are known.
+    /// Adds a process of which only sums are known.
     fn profile(&mut self, recording: usize, image: &Image, progress: &Progress) {
         let sums = sums::sums(image, progress);
         let rows = sums.sites.iter().map(|row| Row {
@@ -303,8 +309,8 @@ impl Gathered {
     }
 }
 
-/// What `heaptape leaks` leaves out of itself: what the run-time keeps on purpose, and what the
-/// program suppresses.
+/// Returns the rules for what `heaptape leaks` leaves out by itself: what the runtime keeps on
+/// purpose, and what the program suppresses.
 fn own_rules(image: &Image, symbols: &mut Symbolizer) -> Rules {
     let mut rules = Rules::built_in();
     rules.add_own(image, symbols);
@@ -325,7 +331,7 @@ fn leak(process: usize, site: u32, verdict: Verdict, blocks: u64, bytes: u64) ->
     }
 }
 
-/// The sites that did something, with what the models know of them.
+/// Returns a row for each site with allocations, with the sums of the models.
 fn rows(slices: &Slices, peak: &Peak, lifetimes: &Lifetimes) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for cell in &slices.cells {

@@ -1,5 +1,5 @@
-//! The frames and stacks of all images in one table each: images that run the same program share
-//! them.
+//! Tables of the frames and stacks of all processes. Processes that run the same program share
+//! entries.
 
 use super::pack::{Columns, packed, safe};
 use crate::program_frames::{Role, is_outermost};
@@ -8,21 +8,24 @@ use crate::symbols::{Frame, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// Frames of a stack that are kept, from the innermost on.
+/// Maximum number of frames of a stack that are kept, from the innermost outwards.
 const DEEPEST: usize = 512;
-/// Nodes and bytes of names of a page.
+/// Maximum number of nodes of a page.
 const NODES: usize = 600_000;
+/// Maximum number of bytes of names in a page.
 const TEXT: usize = 24 << 20;
 
-/// The frame is of the program or of its interpreter, not of a library that only passes memory on.
+/// Flag: the frame is of the program or of its interpreter, and not of an allocator wrapper or a
+/// container.
 const PROGRAM: u32 = 1;
-/// It was inlined into the next one.
+/// Flag: the function was inlined into the next frame.
 const INLINED: u32 = 2;
-/// It lies outside of a program's or thread's first function.
+/// Flag: the frame is outside of a program's or thread's first function.
 const OUTERMOST: u32 = 4;
-/// It stands for frames or stacks that are not in the page.
+/// Flag: the entry represents frames or stacks that are not in the page.
 const MADE_UP: u32 = 8;
-/// Place of the role's rank among the flags: of a stack the frames of the lowest rank are blamed.
+/// Bit offset of the role's rank among the flags. In a stack, the frames of the lowest rank are
+/// blamed.
 const RANK: u32 = 4;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -34,7 +37,7 @@ struct Row {
     flags: u32,
 }
 
-/// Tables in the making. Number 0 of each is the empty one.
+/// The tables that are being built. Number 0 of each is the empty entry.
 #[derive(Debug)]
 pub struct Names {
     strings: Vec<Rc<str>>,
@@ -42,7 +45,7 @@ pub struct Names {
     text: usize,
     frames: Vec<Row>,
     frame_numbers: FxHashMap<Row, u32>,
-    /// Caller's node and frame; a caller's number is smaller.
+    /// Node of the caller and frame. The number of a caller is smaller than the node's own.
     nodes: Vec<(u32, u32)>,
     node_numbers: FxHashMap<(u32, u32), u32>,
 }
@@ -64,7 +67,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Number of a string, cleaned.
+    /// Returns the number of a string, without control characters.
     fn string(&mut self, text: &str) -> u32 {
         if let Some(&known) = self.string_numbers.get(text) {
             return known;
@@ -106,20 +109,21 @@ impl Names {
         self.frame(row)
     }
 
-    /// The node of something that is no frame of the recording, below another one (0: below none).
+    /// Returns the node of an entry that is not a frame of the recording, below another node (0 for
+    /// none).
     fn made_up(&mut self, parent: u32, title: &str) -> u32 {
         let function = self.string(title);
         let frame = self.frame(Row { function, flags: MADE_UP, ..Row::default() });
         self.node(parent, frame)
     }
 
-    /// The node of small stacks with these callers.
+    /// Returns the node that represents small stacks with these callers.
     pub fn smaller(&mut self, callers: u32) -> u32 {
         self.made_up(callers, "(smaller stacks)")
     }
 
-    /// The node of a stack; none when the page is full. `known`: the nodes of the image's sites
-    /// that were met before (0: not yet), since stacks share their callers.
+    /// Returns the node of a stack; `None` when the page is full. `known` holds the nodes of the
+    /// sites of the process that occurred before (0 for none), since stacks share their callers.
     pub fn stack(
         &mut self,
         symbols: &mut Symbolizer,
@@ -161,13 +165,16 @@ impl Names {
         Some(node)
     }
 
-    /// The strings, packed.
+    /// Returns the table of strings, packed.
+    ///
+    /// # Errors
+    /// Returns an error when the strings cannot be serialized.
     pub fn strings(&self) -> serde_json::Result<String> {
         let strings: Vec<&str> = self.strings.iter().map(|string| &**string).collect();
         Ok(packed(&serde_json::to_vec(&strings)?))
     }
 
-    /// The tables.
+    /// Appends the tables of frames and nodes to the columns.
     pub fn put(&self, columns: &mut Columns) {
         let frames = &self.frames;
         columns.put("frame.function", frames.iter().map(|row| row.function.into()));
@@ -175,7 +182,7 @@ impl Names {
         columns.put("frame.file", frames.iter().map(|row| row.file.into()));
         columns.put("frame.line", frames.iter().map(|row| row.line.into()));
         columns.put("frame.flags", frames.iter().map(|row| row.flags.into()));
-        // Distances are small where numbers are not.
+        // Differences are small even if numbers are not.
         let back = |(at, (parent, _)): (u64, &(u32, u32))| at - u64::from(*parent);
         columns.put("node.back", (0u64..).zip(&self.nodes).map(back));
         columns.put("node.frame", self.nodes.iter().map(|node| node.1.into()));

@@ -1,5 +1,5 @@
-//! How numbers and names travel in a page: columns of LEB128, deflated, in base64; and JSON that
-//! nothing can break out of.
+//! Encoding of the data in a page: numbers as columns of LEB128, deflated, in base64; and JSON that
+//! cannot end its script element.
 
 use crate::text::clean;
 use flate2::Compression;
@@ -7,17 +7,16 @@ use flate2::write::ZlibEncoder;
 use serde::Serialize;
 use std::io::Write;
 
-/// Columns of numbers, one behind the other. The page reads them by the names and lengths that
-/// stand beside them.
+/// Columns of numbers, one after the other. The page reads them by their names and lengths.
 #[derive(Debug, Default)]
 pub struct Columns {
     bytes: Vec<u8>,
-    /// Name and length of each.
+    /// Name and length of each column.
     pub index: Vec<(&'static str, usize)>,
 }
 
 impl Columns {
-    /// Appends a column.
+    /// Appends a column of numbers.
     pub fn put(&mut self, name: &'static str, values: impl Iterator<Item = u64>) {
         let mut count = 0;
         for mut value in values {
@@ -31,21 +30,21 @@ impl Columns {
         self.index.push((name, count));
     }
 
-    /// The bytes of all columns, packed.
+    /// Returns the bytes of all columns, packed.
     pub fn packed(&self) -> String {
         packed(&self.bytes)
     }
 }
 
-/// Bytes as text: zlib, then base64.
+/// Encodes bytes as text: zlib, then base64.
 pub fn packed(bytes: &[u8]) -> String {
     let mut zlib = ZlibEncoder::new(Vec::new(), Compression::new(6));
-    // A vector takes whatever is written.
+    // Writing to a vector does not fail.
     let stored = zlib.write_all(bytes).and_then(|()| zlib.finish()).unwrap_or_default();
     base64(&stored)
 }
 
-/// Figures of base64.
+/// The 64 digits of base64.
 pub const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 fn base64(bytes: &[u8]) -> String {
@@ -53,30 +52,30 @@ fn base64(bytes: &[u8]) -> String {
     for three in bytes.chunks(3) {
         let byte = |at: usize| u32::from(three.get(at).copied().unwrap_or(0));
         let word = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for place in 0..4 {
-            let figure = ALPHABET[(word >> (18 - 6 * place)) as usize & 63];
-            out.push(if place <= three.len() { figure as char } else { '=' });
+        for digit in 0..4 {
+            let character = ALPHABET[(word >> (18 - 6 * digit)) as usize & 63];
+            out.push(if digit <= three.len() { character as char } else { '=' });
         }
     }
     out
 }
 
-/// A string of a recording: without what could steer or reorder text.
+/// Returns a string of a recording without characters that control or reorder text.
 pub fn safe(text: &str) -> String {
     clean(text).into_owned()
 }
 
-/// JSON for a script element of type `application/json`: no character of it begins a tag or a
-/// comment, or steers text.
+/// Returns JSON for a script element of type `application/json`: no character of it begins a tag or
+/// a comment, or controls text.
 ///
 /// # Errors
-/// When the value cannot be JSON.
+/// Returns an error when the value cannot be serialized.
 pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
-    // These stand only within strings.
+    // These characters occur only within strings.
     Ok(clean(&serde_json::to_string(value)?).replace('<', "\\u003c"))
 }
 
-/// Text between tags.
+/// Escapes text for use between tags.
 pub fn markup(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in clean(text).chars() {

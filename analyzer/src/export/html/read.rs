@@ -1,24 +1,24 @@
-//! A page read back: what `--verify` adds up, and what the tests hold against the reports.
+//! Reads a page back, for `--verify` and for tests that compare it with the reports.
 
 use flate2::read::ZlibDecoder;
 use std::collections::BTreeMap;
 use std::io::Read;
 
-/// The most that is unpacked: twice what the writer's bounds allow.
+/// Maximum number of unpacked bytes: twice what the writer's limits allow.
 const MOST: u64 = 512 << 20;
 
-/// What a page holds.
+/// The content of a page.
 #[derive(Debug, Default)]
 pub struct Held {
-    /// The JSON.
+    /// The JSON of the page.
     pub page: serde_json::Value,
-    /// The strings.
+    /// The table of strings.
     pub strings: Vec<String>,
-    /// The columns by name.
+    /// The packed columns by name.
     pub columns: BTreeMap<String, Vec<u64>>,
 }
 
-/// Reads a page; none when it is not one.
+/// Reads a page; returns `None` when the file is not one.
 pub fn read(file: &str) -> Option<Held> {
     let page: serde_json::Value = serde_json::from_str(element(file, "data")?).ok()?;
     let strings = serde_json::from_slice(&unpacked(element(file, "strings")?)?).ok()?;
@@ -34,7 +34,7 @@ pub fn read(file: &str) -> Option<Held> {
     Some(Held { page, strings, columns })
 }
 
-/// The text of the script element of an id.
+/// Returns the text of the script element with an id.
 fn element<'a>(file: &'a str, id: &str) -> Option<&'a str> {
     let (_, from) = file.split_once(&format!(" id=\"{id}\">"))?;
     from.split_once("</script>").map(|(text, _)| text)

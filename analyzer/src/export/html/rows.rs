@@ -1,35 +1,35 @@
-//! The stacks of all images with what they did, all in all and by slot: as many as a page can hold.
-//! The least of them are folded into their callers, and these into theirs, until the rest is few
-//! enough: sums stay what they are, and outer frames stay where they were.
+//! The stacks of all processes with their sums, in total and by slot: as many as a page can hold.
+//! The smallest rows are folded into their callers, and these into theirs, until few enough remain.
+//! Folding keeps sums, and the positions of outer frames.
 
 use super::names::Names;
 use super::pack::Columns;
 use crate::model::slices::{Cell, FEW_SLOTS, Sums, merge, widen};
 
-/// Stacks of a page.
+/// Maximum number of stacks of a page.
 pub const STACKS: usize = 100_000;
-/// Cells of a page.
+/// Maximum number of cells of a page.
 pub const CELLS: usize = 400_000;
-/// A row with this bit in its site stands for small stacks below the site that the other bits are
-/// (0: of any caller).
+/// Flag in the site of a row: the row represents small stacks below the site that the other bits
+/// are (0: of any caller).
 pub const FOLDED: u32 = 1 << 31;
 
-/// A stack of an image over the whole run.
+/// A stack of a process over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Row {
-    /// The site that it ends in.
+    /// Site of the innermost frame of the stack.
     pub site: u32,
-    /// What it did.
+    /// Sums of its allocations and frees.
     pub sums: Sums,
-    /// Blocks alive at the image's peak.
+    /// Number of blocks that are live at the peak of the process.
     pub peak_blocks: u64,
-    /// Their bytes.
+    /// Number of bytes that are live at the peak of the process.
     pub peak_bytes: u64,
-    /// Blocks that were freed at a known moment.
+    /// Number of blocks that were freed at a known time.
     pub died: u64,
     /// Sum of their lifetimes.
     pub lived: u64,
-    /// How much it matters: the sum of its shares of what all rows count.
+    /// Importance of the row: the sum of its shares of what all rows count.
     pub rank: f64,
 }
 
@@ -42,29 +42,29 @@ impl Row {
         self.lived = self.lived.saturating_add(other.lived);
     }
 
-    /// What it is ranked by. Live bytes and blocks are those of a profile, too, which has no
-    /// allocations.
+    /// Returns what the row is ranked by. The live bytes and blocks are included because a profile
+    /// may have no allocations.
     fn counts(&self) -> [u64; 6] {
         let Sums { allocs, bytes, frees, freed_bytes, temporary, .. } = self.sums;
         [allocs, bytes, allocs.saturating_sub(frees), bytes.saturating_sub(freed_bytes), temporary, self.peak_bytes]
     }
 }
 
-/// The rows of an image, in order of site, and their cells.
+/// The rows of a process by site, and their cells.
 #[derive(Debug, Default)]
 pub struct Part {
-    /// The rows.
+    /// The rows by site.
     pub rows: Vec<Row>,
-    /// The cells.
+    /// The cells of the rows.
     pub cells: Vec<Cell>,
-    /// Width of their slots as a power of two of slices.
+    /// Width of their slots in slices, as a power of two.
     pub shift: u32,
-    /// How many stacks are in folded rows.
+    /// Number of stacks in folded rows.
     pub folded: u64,
 }
 
 impl Part {
-    /// Gives each row the site that `to` says; rows of one site become one.
+    /// Changes the site of each row to the one that `to` returns. Rows of the same site become one.
     fn fold(&mut self, to: impl Fn(&Row) -> u32) {
         let mut moved: Vec<(u32, u32)> = Vec::new();
         for row in &mut self.rows {
@@ -95,18 +95,18 @@ impl Part {
     }
 }
 
-/// The site so many frames further out, as a folded one.
+/// Returns the site that is the given number of frames further out, as a folded one.
 fn outwards(site: u32, frames: usize, parent: impl Fn(u32) -> u32) -> u32 {
     let mut at = site & !FOLDED;
     for _ in 0..frames {
         let next = parent(at);
-        // A caller's number is smaller in every good file.
+        // In every valid file, the number of a caller is smaller.
         at = if next < at { next } else { 0 };
     }
     at | FOLDED
 }
 
-/// Weighs the rows of all parts against each other.
+/// Computes the ranks of the rows of all parts.
 fn rank(parts: &mut [Part]) {
     let mut totals = [0u64; 6];
     for row in parts.iter().flat_map(|part| &part.rows) {
@@ -118,8 +118,8 @@ fn rank(parts: &mut [Part]) {
     }
 }
 
-/// Of the rows that are folded already, or of the others, folds all but the greatest outwards, when
-/// there are more than `most`.
+/// Folds rows outwards, all but the largest, when there are more than `most`: of the rows that are
+/// folded already if `folded` is set, and of the others if not.
 fn fold(parts: &mut [Part], most: usize, folded: bool, frames: usize, parent: &impl Fn(usize, u32) -> u32) {
     rank(parts);
     let meant = |row: &Row| (row.site & FOLDED != 0) == folded;
@@ -128,7 +128,7 @@ fn fold(parts: &mut [Part], most: usize, folded: bool, frames: usize, parent: &i
     if ranks.len() <= most {
         return;
     }
-    // Of folded ones half stay, so that there is room for what the others become.
+    // Half of the folded rows stay, so that there is space for the rows that the others become.
     let kept = if folded { most / 2 } else { most };
     let least = *ranks.select_nth_unstable_by(kept, |a, b| b.total_cmp(a)).1;
     for (at, part) in parts.iter_mut().enumerate() {
@@ -139,9 +139,9 @@ fn fold(parts: &mut [Part], most: usize, folded: bool, frames: usize, parent: &i
     }
 }
 
-/// Folds the least rows of all parts until the given number is left, and makes slots wider until
-/// the cells are few enough; where that would leave few slots, more rows are folded instead.
-/// `parent` gives the caller of a part's site.
+/// Folds the smallest rows of all parts until `stacks` of them are left, and makes slots wider
+/// until at most `cells` are left. Where that would leave few slots, more rows are folded instead.
+/// `parent` returns the caller of a site of a part.
 pub fn bound(parts: &mut [Part], stacks: usize, cells: usize, parent: impl Fn(usize, u32) -> u32) {
     let mut stacks = stacks;
     loop {
@@ -160,18 +160,18 @@ pub fn bound(parts: &mut [Part], stacks: usize, cells: usize, parent: impl Fn(us
 fn fold_to(parts: &mut [Part], stacks: usize, parent: &impl Fn(usize, u32) -> u32) {
     let (few, many) = (stacks / 4, stacks - stacks / 4);
     if parts.iter().map(|part| part.rows.len()).sum::<usize>() > stacks {
-        // The greatest stacks stay themselves, whatever is made of the others.
+        // The largest stacks stay separate, independently of how the others are folded.
         fold(parts, many, false, 1, parent);
-        // One frame outwards, then twice as many each time: what does not meet its like near by
-        // meets it further out.
+        // Folds by one frame outwards, then by twice as many each time: stacks that have no close
+        // common caller have one further out.
         for round in 0..16 {
             fold(parts, few, true, 1 << round, parent);
         }
     }
 }
 
-/// Gives all parts slots of one width, wide enough for the given number of cells, but no fewer than
-/// `least` of them; whether that went.
+/// Gives the slots of all parts one width, so that there are at most `cells` cells, but no fewer
+/// than `least` slots. Returns whether that was possible.
 fn align(parts: &mut [Part], cells: usize, least: usize) -> bool {
     loop {
         let widest = parts.iter().map(|part| part.shift).max().unwrap_or(0);
@@ -196,8 +196,8 @@ fn align(parts: &mut [Part], cells: usize, least: usize) -> bool {
     }
 }
 
-/// Names every row by `node_of` (of an image and site), folding those for whose names the page has
-/// no room, and writes rows and cells.
+/// Names every row by `node_of` (of a process and a site), and writes rows and cells. Rows whose
+/// names do not fit into the page are folded.
 pub fn put(
     parts: &mut [Part],
     names: &mut Names,

@@ -1,4 +1,4 @@
-//! What a page cannot hold is folded, never lost; what is packed comes back.
+//! Tests that folding keeps sums, and that packed data can be read back.
 
 use super::gather::command;
 use super::pack::{Columns, json, markup};
@@ -33,24 +33,24 @@ fn totals(parts: &[Part]) -> (Sums, Sums, u64) {
 }
 
 #[test]
-fn what_is_folded_is_still_counted() {
+fn folded_rows_are_still_counted() {
     let mut parts = [part(50, 2), part(200, 3), part(3, 2)];
     let before = totals(&parts);
     bound(&mut parts, 100, 500, |_, site| site / 2);
     assert_eq!(totals(&parts), before);
     let rows: usize = parts.iter().map(|part| part.rows.len()).sum();
     assert!(rows <= 100, "{rows}");
-    // Small stacks are told with their callers, not all as one.
+    // Small stacks are shown with their callers, not all as one.
     assert!(parts[1].rows.iter().any(|row| row.site > FOLDED), "{:?}", parts[1].rows);
     assert!(parts.iter().map(|part| part.cells.len()).sum::<usize>() <= 500);
     assert!(parts.iter().all(|part| part.shift == parts[0].shift && part.shift > 3));
-    // There are slots enough for a range to mean something.
+    // There are enough slots for ranges to be useful.
     let last = parts.iter().flat_map(|part| &part.cells).map(|cell| cell.slot as usize).max();
     assert!(last >= Some(FEW_SLOTS / 2), "{last:?}");
-    // The heaviest of all stay themselves.
+    // The largest rows stay separate.
     assert!(parts[1].rows.iter().any(|row| row.site == 196));
     let folded: u64 = parts.iter().map(|part| part.folded).sum();
-    // Again: what is folded already is not a stack that is folded.
+    // A second time: rows that are folded already are not counted again.
     bound(&mut parts, 20, 100, |_, site| site / 2);
     assert_eq!(totals(&parts), before);
     let again: u64 = parts.iter().map(|part| part.folded).sum();
@@ -59,18 +59,18 @@ fn what_is_folded_is_still_counted() {
 }
 
 #[test]
-fn one_slot_and_nothing_end_the_widening() {
+fn widening_ends_at_one_slot_and_at_no_cells() {
     let mut parts = [part(300, 0)];
     bound(&mut parts, 1000, 10, |_, _| 0);
     assert!(parts[0].cells.len() <= 10, "{:?}", parts[0].cells);
     bound(&mut [], 10, 10, |_, _| 7);
     bound(&mut [Part::default()], 0, 0, |_, _| 7);
-    // A loop of callers, which no good file has, ends.
+    // A loop of callers, which no valid file has, ends.
     bound(&mut [part(9, 0)], 2, 10, |_, site| site + 1);
 }
 
 #[test]
-fn columns_come_back() {
+fn columns_round_trip() {
     let numbers = [0, 1, 127, 128, 300, 1 << 53, u64::MAX];
     for length in 0..numbers.len() {
         let mut columns = Columns::default();
@@ -89,7 +89,7 @@ fn columns_come_back() {
 }
 
 #[test]
-fn nothing_of_a_recording_is_markup() {
+fn strings_of_a_recording_are_never_markup() {
     let hostile = "</script><script>alert(1)</script><!--\u{202e}&\"'";
     let text = json(&[hostile]).unwrap();
     assert!(!text.contains('<') && !text.contains('\u{202e}'), "{text}");
@@ -101,7 +101,7 @@ fn nothing_of_a_recording_is_markup() {
 
 /// The script shows data as text only, and asks for nothing from outside.
 #[test]
-fn the_script_has_no_way_to_make_markup_or_to_fetch() {
+fn the_script_can_neither_make_markup_nor_fetch() {
     for script in SCRIPTS {
         for forbidden in [
             "innerHTML",
