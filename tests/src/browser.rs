@@ -1,6 +1,6 @@
-//! A real browser, headless: Debian's Chromium, spoken to through two pipes (its DevTools protocol:
-//! JSON, a zero byte behind each). Whatever it complains about is kept: errors and warnings of the
-//! console, exceptions, requests to anywhere.
+//! A real browser without a window: Debian's Chromium, controlled through two pipes (its DevTools
+//! protocol: JSON, a zero byte after each message). Everything that it complains about is kept:
+//! errors and warnings of the console, exceptions, all requests.
 
 use crate::test_env;
 use serde_json::{Value, json};
@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What a browser may take in all, in seconds; then it is ended.
-const PATIENCE: &str = "120";
+/// Time limit of a browser in seconds. After it the browser is killed.
+const TIME_LIMIT: &str = "120";
 
 /// A page in a browser.
 pub struct Browser {
@@ -60,7 +60,7 @@ impl Browser {
                    --disable-background-networking --disable-component-update --disable-dev-shm-usage --user-data-dir=\"$2\" \
                    --remote-debugging-pipe about:blank 3<\"$3\" 4>\"$4\"";
         let child = Command::new("bash")
-            .args(["-c", run, "bash", PATIENCE])
+            .args(["-c", run, "bash", TIME_LIMIT])
             .args([place.path().join("profile"), input.clone(), output.clone()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -154,7 +154,7 @@ impl Browser {
         }
     }
 
-    /// Waits until everything that was asked for is drawn.
+    /// Waits until everything requested so far is drawn.
     pub fn drawn(&mut self) {
         let frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))";
         self.value(frames);

@@ -1,10 +1,9 @@
-//! What a disk may hold after the power failed: made from the log of everything that was written
+//! Contents of a disk after a loss of power, made from the log of everything that was written
 //! (`logs_writes.c`).
 //!
-//! The disk's law is that of journalling file systems. Bytes that were not brought to the disk may
-//! be there or not, sector by sector, in any order; what is missing inside a file reads as zeros.
-//! Names and lengths change in order, and a file that is brought to the disk brings every change of
-//! names before it. Whatever was brought stays.
+//! The model is that of journaling file systems. Bytes that were not synced may be there or not,
+//! sector by sector, in any order; what is missing inside a file reads as zeros. Names and lengths
+//! change in order, and syncing a file also syncs every earlier change of names. Synced data stays.
 
 use heaptape_formats::recording::{TAPE, TRACE};
 use heaptape_formats::tape::{self, Codec, Record, Step};
@@ -12,7 +11,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Takes away what no commit names: a reader may find events there, and promises none.
+/// Removes the bytes of traces that no chunk record names: a reader may find events there, but does
+/// not promise to.
 pub fn only_committed(folder: &Path) {
     for image in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
         let bytes = fs::read(image.join(TAPE)).unwrap_or_default();
@@ -113,11 +113,11 @@ impl Log {
                 _ => panic!("a record of kind {kind}"),
             });
         }
-        Log { acts, root: root.to_owned() }.told_apart()
+        Log { acts, root: root.to_owned() }.with_unique_inodes()
     }
 
-    /// Gives each file a number of its own: the system gives a removed file's to the next one.
-    fn told_apart(mut self) -> Log {
+    /// Numbers the files uniquely: the system uses the inode number of a removed file again.
+    fn with_unique_inodes(mut self) -> Log {
         let (mut files, mut next) = (BTreeMap::new(), 0);
         for at in 0..self.acts.len() {
             let is_known = match &self.acts[at] {
@@ -140,12 +140,12 @@ impl Log {
         self
     }
 
-    /// Moments at which the power may fail: after so many acts.
+    /// Returns the number of points in time at which the power may fail: after each act.
     pub fn moments(&self) -> usize {
         self.acts.len()
     }
 
-    /// Moments right after something was brought to the disk.
+    /// Returns the points in time right after something was synced.
     pub fn syncs(&self) -> Vec<usize> {
         let is_sync = |act: &Act| matches!(act, Act::Sync { .. } | Act::SyncAll);
         self.acts.iter().enumerate().filter(|(_, act)| is_sync(act)).map(|(at, _)| at + 1).collect()
@@ -201,7 +201,7 @@ impl Log {
         }
     }
 
-    /// The names after so many acts.
+    /// Returns the names after a number of acts.
     fn names(&self, moment: usize) -> BTreeMap<&Path, u64> {
         let mut names: BTreeMap<&Path, u64> = BTreeMap::new();
         for act in &self.acts[..moment] {

@@ -217,7 +217,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // A daemon that is only killed leaves its survivor process behind.
+        // A daemon that is only killed leaves its fd store running.
         if self.child.try_wait().is_ok_and(|ended| ended.is_none()) && !std::thread::panicking() {
             self.ctl(&["stop"]);
         }

@@ -1,16 +1,16 @@
-//! A small disk of a test's own.
+//! A small disk for one test.
 
 use crate::{Program, is_root, test_env};
 use std::path::PathBuf;
 
-/// Mounted in memory, unmounted when the value goes.
+/// A file system in memory, which is unmounted when the value is dropped.
 pub struct SmallDisk {
-    /// Holds the mount point, and whatever a test puts beside it.
+    /// Folder of the mount point, and of other files of the test.
     pub folder: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    /// A disk of this size (`2m`); `None` where mounting is not permitted.
+    /// Mounts a disk of this size (`2m`). Returns `None` if mounting is not permitted.
     pub fn mount(size: &str) -> Option<SmallDisk> {
         if !is_root() {
             return None;
@@ -22,7 +22,7 @@ impl SmallDisk {
         (mounted.code() == 0).then_some(disk)
     }
 
-    /// Where it is.
+    /// Returns the mount point.
     pub fn at(&self) -> PathBuf {
         self.folder.path().join("small-disk")
     }

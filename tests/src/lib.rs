@@ -1,9 +1,9 @@
-//! The harness: builds target programs, runs them plain, recorded, and with the library but without
-//! a recorder, and holds one side against the other. A failure prints both.
+//! The test harness: builds target programs, runs them plain, recorded, and with the library but
+//! without a recorder, and compares the results. A failure prints both.
 //!
-//! What is tested is used as a person would: the command, the library that it carries, the files.
-//! `HEAPTAPE` names the command and `HEAPTAPE_LIBRARY` another library; without them the harness
-//! builds the release, once a run.
+//! Tests use heaptape as users do: the command, the library that it carries, the files. `HEAPTAPE`
+//! names the command, and `HEAPTAPE_LIBRARY` another library. Without them the harness builds the
+//! release, once in each run.
 #![forbid(unsafe_code)]
 
 pub mod browser;
@@ -28,12 +28,12 @@ pub use recording::{Process, Recording, Report};
 pub use run::{Outcome, Program, same};
 pub use target::Target;
 
-/// Whether the long forms of the tests were asked for (`scripts/dev test --full`).
+/// Returns whether the long forms of the tests are run (`scripts/dev test --full`).
 pub fn is_full() -> bool {
     std::env::var_os("HEAPTAPE_FULL").is_some_and(|value| value != "0")
 }
 
-/// Whether this is the superuser, whom some targets need.
+/// Returns whether the tests run as root, which some targets need.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }

@@ -1,6 +1,6 @@
-//! A recording as it would be, had some of its events been dropped: runs of events are taken
-//! out, what follows is numbered and matched anew as the recorder does it, and every gap stands in
-//! the tape as a loss.
+//! A copy of a recording as if some of its events had been dropped: sequences of events are
+//! removed, the others are numbered and matched again as the recorder does it, and every gap is a
+//! loss in the tape.
 
 use heaptape_analyzer::Progress;
 use heaptape_analyzer::event::{Event, Kind, Span};
@@ -19,7 +19,7 @@ const CHUNK: usize = 20_000;
 #[derive(Clone, Copy)]
 struct Call {
     event: Event,
-    /// Resize, free: the address given back.
+    /// Address of the freed or reallocated block.
     old: u64,
 }
 
@@ -43,8 +43,8 @@ impl Random {
     }
 }
 
-/// Writes the recording `from` to `to` with one event in `one_in` lost, in runs of at most
-/// `longest`. Gives how many are lost.
+/// Writes the recording `from` to `to` with one event in `one_in` lost, in sequences of at most
+/// `longest`. Returns the number of lost events.
 pub fn write(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u64 {
     fs::create_dir_all(to).expect("a folder");
     let mut lost = 0;
@@ -103,8 +103,8 @@ fn image(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u64 {
     lost
 }
 
-/// What the program called: the recorder's own records taken out, addresses of what was given back
-/// put in.
+/// Returns the calls of the program: without the records that the recorder added, and with the
+/// addresses of freed blocks.
 fn calls(events: &[Event]) -> Vec<Call> {
     let mut live: HashMap<u64, u64> = HashMap::new();
     let mut calls = Vec::new();

@@ -1,5 +1,5 @@
-//! The counting preload of `programs/count.c`: figures that the recorder had no part in. It lies
-//! behind the library in the same process, so that both see the same calls of one run.
+//! The counting preload of `programs/count.c`: counts that are independent of the recorder. It is
+//! preloaded after the library in the same process, so that both see the same calls of one run.
 
 use crate::{Process, Program, Recording, Report, Target, test_env};
 use std::path::{Path, PathBuf};
@@ -113,8 +113,8 @@ pub enum Depth {
 }
 
 impl Program {
-    /// The same program with the counting preload behind whatever is preloaded. Counts go to
-    /// `folder`.
+    /// Returns the program with the counting preload after all other preloaded libraries. Counts go
+    /// to `folder`.
     pub fn counted(self, folder: &Path) -> Program {
         const LINE: &str =
             "export LD_PRELOAD=\"${LD_PRELOAD:+$LD_PRELOAD:}$COUNT_LIBRARY\"; unset COUNT_LIBRARY; exec \"$@\"";

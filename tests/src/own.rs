@@ -120,8 +120,8 @@ pub fn recorded(recording: &Recording) -> Vec<Thread> {
     threads.into_values().collect()
 }
 
-/// Insists that every thread that counted itself stands in the recording with the same events.
-/// Threads that counted nothing (a main thread that only starts others) may stand there besides.
+/// Asserts that every thread that counted itself is in the recording with the same events. Threads
+/// that counted nothing (a main thread that only starts others) may be in it, too.
 #[track_caller]
 pub fn equal(own: &[Thread], recorded: &[Thread]) {
     let mut left = recorded.to_vec();

@@ -20,15 +20,15 @@ pub struct Happened {
     pub letter: u8,
     /// Allocation index.
     pub index: u64,
-    /// Where the block lies; 0 of frees.
+    /// Address of the block; 0 for frees.
     pub address: u64,
-    /// Its bytes; 0 of frees.
+    /// Size of the block in bytes; 0 for frees.
     pub size: u64,
-    /// Who did it.
+    /// Number of the thread.
     pub thread: u64,
-    /// The stack; 0 of frees, unless these were recorded with theirs.
+    /// Site number; 0 for frees, unless their stacks were recorded.
     pub site: u32,
-    /// When.
+    /// Tick of the event.
     pub tick: u64,
 }
 
@@ -127,7 +127,7 @@ pub fn names(image: &Path, program: &Path) -> HashMap<u32, Vec<Frame>> {
     let mut addresses: Vec<u64> = sites.values().map(|&(_, address)| address).filter(|&at| own(at)).collect();
     addresses.sort_unstable();
     addresses.dedup();
-    // The call lies before the address that it returns to.
+    // The call is before the address that it returns to.
     let words = addresses.iter().map(|address| format!("{:#x}", address.wrapping_sub(module.bias) - 1));
     let said = Command::new(test_env::need("addr2line")).args(["-f", "-e"]).arg(program).args(words).output();
     let said = String::from_utf8(said.expect("addr2line").stdout).expect("text");

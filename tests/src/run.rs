@@ -1,4 +1,4 @@
-//! Running a program and what came of it.
+//! Runs programs and keeps their results.
 
 use crate::recording::Recording;
 use crate::{is_full, test_env};
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Nothing that a test starts takes longer, on a machine that has other work too.
+/// Returns the time limit of everything that a test starts, also on a busy machine.
 fn longest() -> Duration {
     Duration::from_secs(if is_full() { 3_000 } else { 300 })
 }
 
-/// What a program left behind.
+/// Result of a program.
 #[derive(Clone)]
 pub struct Outcome {
     /// How it ended.
@@ -31,28 +31,29 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The exit status as a shell gives it: 128 and the signal's number for a death by signal.
+    /// Returns the exit status as a shell reports it: 128 plus the number of the signal that ended
+    /// the program.
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }
 
-    /// Standard output as text.
+    /// Returns standard output as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Standard error as text.
+    /// Returns standard error as text.
     pub fn error(&self) -> String {
         String::from_utf8_lossy(&self.stderr).into_owned()
     }
 
-    /// Insists on exit status 0.
+    /// Asserts that the exit status is 0.
     #[track_caller]
     pub fn success(self) -> Outcome {
         self.exits(0)
     }
 
-    /// Insists on this exit status.
+    /// Asserts this exit status.
     #[track_caller]
     pub fn exits(self, code: i32) -> Outcome {
         assert_eq!(self.code(), code, "{self}");
@@ -152,7 +153,7 @@ impl Program {
         self
     }
 
-    /// Behind a shell that first does `line` (sets limits, closes descriptors).
+    /// Runs the program by a shell that first executes `line` (sets limits, closes descriptors).
     pub fn after(self, line: &str) -> Program {
         let line = format!("{line}; exec \"$@\"");
         self.behind(&["bash", "-c", &line, "bash"])
@@ -262,12 +263,12 @@ pub fn survivor(command: &Child) -> Pid {
         if let Some(pid) = children.find(is_survivor) {
             return Pid::from_raw(pid);
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "the command has no keeper");
+        assert!(start.elapsed() < Duration::from_secs(20), "the command has no survivor process");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// The program that a command records, once it runs.
+/// Returns the program that a command records, once it runs.
 pub fn started(command: u32) -> Option<Pid> {
     let own = std::fs::read_link(format!("/proc/{command}/exe")).ok()?;
     let text = std::fs::read_to_string(format!("/proc/{command}/task/{command}/children")).ok()?;

@@ -1,23 +1,23 @@
-//! Places: the project's folders, the command and the library under test, a folder for what the
-//! tests build and keep.
+//! Paths of the project's folders, of the command and the library under test, and of the folder for
+//! what the tests build and keep.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-/// The project's root.
+/// Returns the root of the project.
 pub fn root() -> &'static Path {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
-    ROOT.get_or_init(|| Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in a folder").to_owned())
+    ROOT.get_or_init(|| Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in a folder").to_owned())
 }
 
-/// The folder of the targets' sources.
+/// Returns the folder of the targets' sources.
 pub fn programs() -> PathBuf {
     root().join("tests/programs")
 }
 
-/// Where cargo builds.
+/// Returns cargo's target folder.
 fn cargo_target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(folder) => root().join(folder),
@@ -25,38 +25,39 @@ fn cargo_target() -> PathBuf {
     }
 }
 
-/// Where targets are kept between runs.
+/// Returns the folder in which built targets are kept between runs.
 pub fn kept() -> PathBuf {
     let folder = cargo_target().join("heaptape-tests");
     std::fs::create_dir_all(&folder).expect("the folder of built targets");
     folder
 }
 
-/// A folder that goes away with the value. Its path is short: socket paths end at 107 bytes.
+/// Creates a folder that is removed with the value. Its path is short, since paths of sockets have
+/// at most 107 bytes.
 pub fn folder() -> TempDir {
     tempfile::Builder::new().prefix("heaptape-").tempdir().expect("a temporary folder")
 }
 
-/// The command, `heaptape`.
+/// Returns the path of the command, `heaptape`.
 pub fn command() -> &'static Path {
     static COMMAND: OnceLock<PathBuf> = OnceLock::new();
     COMMAND.get_or_init(|| std::env::var_os("HEAPTAPE").map_or_else(built, |path| root().join(path)))
 }
 
-/// The library, `libheaptape.so`: the very one that the command carries.
+/// Returns the path of `libheaptape.so`, the library that the command carries.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         if let Some(path) = std::env::var_os("HEAPTAPE_LIBRARY") {
             return root().join(path);
         }
-        let said = Command::new(command()).arg("library").output().expect("the command can be started");
-        assert!(said.status.success(), "heaptape library: {}", String::from_utf8_lossy(&said.stderr));
-        PathBuf::from(String::from_utf8_lossy(&said.stdout).trim())
+        let output = Command::new(command()).arg("library").output().expect("the command can be started");
+        assert!(output.status.success(), "heaptape library: {}", String::from_utf8_lossy(&output.stderr));
+        PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
     })
 }
 
-/// The release build of the command.
+/// Builds the release of the command and returns its path.
 fn built() -> PathBuf {
     let status = Command::new(env!("CARGO"))
         .args(["build", "--release", "-p", "heaptape"])
@@ -68,12 +69,12 @@ fn built() -> PathBuf {
     cargo_target().join("release/heaptape")
 }
 
-/// Where a command lies, by the search path.
+/// Returns the path of a command in the search path.
 pub fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// The command, which the tests need: `scripts/install-tools` installs it.
+/// Returns the path of a command that the tests need; `scripts/install-tools` installs it.
 pub fn need(name: &str) -> PathBuf {
     find(name).unwrap_or_else(|| panic!("{name} is not installed: run scripts/install-tools"))
 }

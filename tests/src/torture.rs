@@ -1,5 +1,5 @@
-//! The torture suite: its rows, where they run, and what they passed. A test that belongs to a row
-//! says so when it has passed ([`passed`]); `scripts/dev torture` makes docs/torture.md from the
+//! The torture suite: its rows, when they run, and what passed. A test that belongs to a row writes
+//! a note when it has passed ([`passed`]); `scripts/dev torture` makes docs/torture.md from the
 //! notes.
 
 use crate::test_env;
@@ -7,9 +7,9 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Where a row runs.
+/// When a row runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Schedule {
     /// With every submission, `scripts/dev test`.
     Quick,
     /// A short form with every submission, the long one by `scripts/dev torture`.
@@ -18,31 +18,31 @@ pub enum Place {
     Long,
 }
 
-use Place::{Both, Long, Quick};
+use Schedule::{Both, Long, Quick};
 
 /// A row of the suite.
 pub struct Row {
-    /// Its number, which never changes.
+    /// Number, which never changes.
     pub number: u32,
-    /// What it tries.
+    /// Condition that it tries.
     pub name: &'static str,
-    /// Where it runs.
-    pub place: Place,
+    /// When it runs.
+    pub schedule: Schedule,
 }
 
-const fn row(number: u32, name: &'static str, place: Place) -> Row {
-    Row { number, name, place }
+const fn row(number: u32, name: &'static str, schedule: Schedule) -> Row {
+    Row { number, name, schedule }
 }
 
 /// All rows.
 pub const ROWS: &[Row] = &[
-    row(1, "plain programs: same output and exit status, nothing lost", Both),
+    row(1, "ordinary programs: same output and exit status, nothing lost", Both),
     row(2, "large programs: Java, Node, Ruby, PHP, PostgreSQL, redis, nginx, a browser, sudo, a sandbox", Long),
     row(3, "SIGKILL of the program at random times: everything published is recorded", Both),
-    row(4, "SIGKILL of the command and of its keeper", Both),
+    row(4, "SIGKILL of the command and of its survivor process", Both),
     row(5, "SIGKILL of recorder and program", Both),
-    row(6, "no recorder: no socket, a socket that is none, no rights", Quick),
-    row(7, "a recorder that is stopped: the program is not held for ever", Both),
+    row(6, "no recorder: no socket, a file that is not a socket, no permission", Quick),
+    row(7, "a stopped recorder: the program does not wait forever", Both),
     row(8, "a socket whose queue is full and never accepts", Quick),
     row(10, "thread churn", Both),
     row(11, "many threads at once", Both),
@@ -56,26 +56,26 @@ pub const ROWS: &[Row] = &[
     row(19, "exec chains and many short processes", Both),
     row(20, "setuid: the library is inert", Quick),
     row(21, "programs that close all descriptors", Quick),
-    row(22, "name spaces and other roots", Quick),
+    row(22, "namespaces and other roots", Quick),
     row(23, "sandboxes and single-thread needs", Quick),
     row(24, "limits of address space, data, files, descriptors, stack", Quick),
     row(25, "the interface's edges and errno", Quick),
     row(26, "before constructors and after destructors", Quick),
     row(27, "200 libraries with thread-local variables", Quick),
-    row(28, "two libraries in turn at one address", Both),
+    row(28, "two libraries alternately at one address", Both),
     row(29, "other allocators, musl, static programs", Quick),
-    row(30, "other preloads, before and behind", Quick),
+    row(30, "other preloaded libraries, before and after heaptape's", Quick),
     row(31, "valgrind, gdb, strace, ASan", Quick),
     row(33, "a full disk", Quick),
     row(34, "errors of the disk at each write", Both),
     row(35, "no memory for the recorder, or a reader", Both),
-    row(36, "power loss: disks that drop, reorder and tear what was not brought to them", Both),
-    row(37, "cut and flipped recordings", Long),
+    row(36, "power loss: disks that lose, reorder and tear what was not synced", Both),
+    row(37, "truncated recordings, and recordings with flipped bits", Long),
     row(39, "a client that rewrites its own area at full speed", Both),
     row(40, "a flooded socket", Quick),
     row(42, "another user", Quick),
-    row(43, "names that are meant to do something to their reader", Quick),
-    row(45, "clocks that step, and a tree that stands still", Quick),
+    row(43, "names that try to control the reader's terminal", Quick),
+    row(45, "clock steps, and a stopped process tree", Quick),
     row(46, "100,000,000 events through 8 threads, every one in a checksum", Both),
     row(48, "losses, exact in random schedules", Both),
     row(50, "programs that start while no daemon runs", Quick),
@@ -83,7 +83,7 @@ pub const ROWS: &[Row] = &[
     row(59, "a random mix of the others: generated programs, bare and recorded", Both),
     row(61, "signals, dispositions and descriptors of a program that `record` starts, as by exec", Quick),
     row(62, "the floating-point state", Quick),
-    row(63, "stacks that are not a thread's own: no system call, no fault", Quick),
+    row(63, "stacks that no thread owns: no system call, no fault", Quick),
     row(64, "one user's flood of the daemon, and its disk, beside other users", Both),
     row(65, "recordings under their default name, many at once", Both),
     row(66, "libraries opened and closed: operators of their own, closes that stay fast", Quick),
@@ -94,7 +94,7 @@ const ELSEWHERE: &[(u32, &str, &str)] = &[
     (38, "readers fed with mutated files", "`scripts/dev fuzz`"),
     (
         44,
-        "sizes, counts and nesting that are lies",
+        "wrong sizes, counts and nesting",
         "`cargo test -p heaptape-analyzer --test damage`, `cargo test -p heaptape-formats`",
     ),
     (56, "the library's imports, exports, versions, sizes", "`ci/audit-preload.sh`"),
@@ -109,20 +109,23 @@ const ELSEWHERE: &[(u32, &str, &str)] = &[
 /// Rows that do not run, and why.
 const NOT_RUN: &[(&str, &str)] = &[
     ("32", "in row 2"),
-    ("9", "the wait's own limits are in rows 7 and 8; no option sets them apart"),
+    ("9", "the limits of the wait are in rows 7 and 8; no option sets them separately"),
     ("54, 55", "starvation and memory pressure: no harness for them; an allocator that fails is row 35"),
-    ("41, 47, 49, 53", "budgets, days of running, upgrades, a sandboxed recorder: the daemon's, docs/daemon.md"),
-    ("51, 52", "other processors"),
+    (
+        "41, 47, 49, 53",
+        "budgets, days of operation, upgrades, a sandboxed recorder: for the daemon, see docs/daemon.md",
+    ),
+    ("51, 52", "other CPU architectures"),
 ];
 
-/// The folder of the notes.
+/// Returns the folder of the notes.
 fn notes() -> PathBuf {
     let folder = test_env::kept().join("torture");
     fs::create_dir_all(&folder).expect("the folder of notes");
     folder
 }
 
-/// Notes that a row's test has passed: what it did, in a few words, and how often.
+/// Writes the note that a test of a row has passed: what it did, and how often.
 pub fn passed(number: u32, what: &str, times: u64) {
     assert!(ROWS.iter().any(|row| row.number == number), "row {number} is not in the list");
     let line = format!("{what}\t{times}\n");
@@ -131,12 +134,12 @@ pub fn passed(number: u32, what: &str, times: u64) {
     file.and_then(|mut file| file.write_all(line.as_bytes())).expect("a note");
 }
 
-/// Forgets all notes.
+/// Removes all notes.
 pub fn forget() {
     fs::remove_dir_all(notes()).expect("the notes go away");
 }
 
-/// The checks of a row in a table that was made before, with how often each condition was met.
+/// Returns the checks of a row in an earlier table, with how often each condition was met.
 fn earlier(table: &str, number: u32) -> Vec<(String, u64)> {
     let start = format!("| {number} | ");
     let line = table.lines().find(|line| line.starts_with(&start) && line.matches(" | ").count() == 3);
@@ -145,8 +148,8 @@ fn earlier(table: &str, number: u32) -> Vec<(String, u64)> {
     checks.filter_map(|(what, times)| Some((what.to_owned(), times.parse().ok()?))).collect()
 }
 
-/// The table of docs/torture.md. With `before`, the table of an earlier run, what did not run since
-/// keeps the figures measured then.
+/// Returns the table of docs/torture.md. With `before`, the table of an earlier run, rows that did
+/// not run since keep their figures.
 pub fn table(before: Option<&str>) -> String {
     let mut text = String::from(
         "# The torture suite\n\nMade by `scripts/dev torture`. A row is what the suite of hostile conditions tries; its checks are the tests of \
@@ -155,7 +158,7 @@ pub fn table(before: Option<&str>) -> String {
          | row | what | runs | passed |\n|---|---|---|---|\n",
     );
     for row in ROWS {
-        let runs = match row.place {
+        let runs = match row.schedule {
             Quick => "every submission".to_owned(),
             Both => "short in every submission, long by `scripts/dev torture`".to_owned(),
             Long => "`scripts/dev torture`".to_owned(),

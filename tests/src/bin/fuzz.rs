@@ -92,7 +92,7 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
     }
 }
 
-/// Reads bytes whatever they are.
+/// A reader of bytes of any kind.
 type Reader = fn(&[u8], &mut Sink);
 
 /// Every reader, the folders below tests/golden with files that it reads, and how it is fed.
@@ -227,8 +227,8 @@ enum Until {
     Seconds(f64),
 }
 
-/// What this process has used of a processor: other programs make no reader slow.
-fn processor_time() -> Duration {
+/// Returns the CPU time of this process: other programs make no reader slow.
+fn cpu_time() -> Duration {
     ClockId::CLOCK_PROCESS_CPUTIME_ID.now().expect("the clock of the process").into()
 }
 
@@ -286,12 +286,12 @@ fn feed((name, folders, reader): &(&str, &[&str], Reader), until: Until, seed: u
             bytes = packed(&mut random, bytes);
         }
         if rounds.is_multiple_of(64) {
-            fs::write(&note, format!("{name} seed {seed} round {rounds} and the 63 behind it\n")).ok();
+            fs::write(&note, format!("{name} seed {seed} round {rounds} and the 63 after it\n")).ok();
         }
-        let one = processor_time();
+        let one = cpu_time();
         let mut sink = Sink(64 << 20);
         reader(&bytes, &mut sink);
-        let took = processor_time() - one;
+        let took = cpu_time() - one;
         assert!(took < Duration::from_secs(2), "round {rounds} of seed {seed} took {took:?}: {}", path.display());
         slowest = slowest.max(took);
         rounds += 1;

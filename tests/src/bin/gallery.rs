@@ -8,8 +8,8 @@ use heaptape_tests::test_env;
 use std::path::Path;
 use std::process::Command;
 
-/// A picture of at most so many bytes.
-const MOST: usize = 150_000;
+/// Maximum size of a picture in bytes.
+const MAX_BYTES: usize = 150_000;
 
 /// A picture: its name, the page (of one recording, or the comparison), what the address chooses,
 /// what is done before, and which element is shown (none: the window).
@@ -101,7 +101,7 @@ fn photograph(picture: &Picture, page: &Path, to: &Path) {
     }
     assert!(browser.complaints.is_empty(), "{}: {:?}", picture.name, browser.complaints);
     let best = [90, 80, 70, 55, 40].into_iter().map(|quality| browser.picture(picture.element, quality));
-    let bytes = best.into_iter().find(|bytes| bytes.len() <= MOST).expect("a picture that is small enough");
+    let bytes = best.into_iter().find(|bytes| bytes.len() <= MAX_BYTES).expect("a picture that is small enough");
     let file = to.join(format!("{}.webp", picture.name));
     std::fs::write(&file, &bytes).expect("the picture is written");
     println!("{}: {} bytes", file.display(), bytes.len());

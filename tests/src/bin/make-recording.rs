@@ -19,7 +19,7 @@ const CHUNK: u64 = 100_000;
 const SITES: u32 = 100_000;
 /// Sites of a record.
 const SITES_AT_ONCE: u32 = 10_000;
-/// Events between summaries, as the recorder writes them for so many sites.
+/// Events between summaries, as the recorder writes them for this number of sites.
 const SUMMARY: u64 = 64 * SITES as u64;
 /// Ticks of an event: 100 ns.
 const STEP: u64 = 100;
@@ -52,7 +52,7 @@ struct Chunk {
     live: (u64, u64),
 }
 
-/// Sums of a site, and what it held at the peak: taken down when it first changes behind a peak.
+/// Sums of a site, and what it held at the peak: stored when it first changes after a peak.
 #[derive(Clone, Default)]
 struct Row {
     sums: tape::SiteSums,
