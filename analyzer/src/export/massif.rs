@@ -66,7 +66,7 @@ impl Exporter for Export {
         massif::write_header(
             &mut text,
             &Header {
-                desc: "heaptape; bytes requested for, without what the allocator adds".into(),
+                desc: "heaptape; bytes asked for, without what the allocator adds".into(),
                 cmd: crate::text::clean(&image.about.argv.join(" ")).into_owned(),
                 time_unit: if image.has_times() { "ms" } else { "i" }.into(),
             },
