@@ -1,33 +1,31 @@
-//! The shared memory of one session as a whole. The recorder creates, sizes and seals it (no
-//! shrinking, no growing); the preload maps it and keeps no descriptor.
+//! The shared memory of one session. The recorder creates it, sets its size and seals it (no
+//! shrinking, no growing). The preload maps it and keeps no descriptor.
 //!
-//! ```text
-//! page 0            | slots x 256 B   | modules x 1 KiB | nodes x 16 B        | slots x ring
-//! Header            | SlotControl     | ModuleEntry     | Node                | Record ring
-//! ```
-//! The file is sparse: what nobody touches costs nothing. The preload maps the header and the first
-//! segment of each table, and more segments as it needs them ([`Segments`]). So a program that
-//! limits its address space, or locks its memory, pays for what is used only. Rings get smaller as
-//! the number of threads grows ([`Layout::ring_bytes`]).
+//! ```text page 0            | slots x 256 B   | modules x 1 KiB | nodes x 16 B        | slots x
+//! ring Header            | SlotControl     | ModuleEntry     | Node                | Record ring
+//! ``` The file is sparse, so memory that nothing touches costs nothing. The preload maps the
+//! header and the first segment of each table, and more segments as it needs them ([`Segments`]).
+//! So a program that limits its address space, or locks its memory, pays only for what is used.
+//! Rings get smaller as the number of threads grows ([`Layout::ring_bytes`]).
 
 use crate::{board::Board, limits, modules::ModuleEntry, nodes::Node, ring::Ring, segments::Segments};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Starts the header: `HEAPAREA`, little-endian.
+/// The first bytes of the header: `HEAPAREA`, little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HEAPAREA");
-/// Bytes of a page that every layout here is rounded to. Larger real pages are refused by the
-/// recorder.
+/// The page size that every layout here is rounded to, in bytes. The recorder refuses to work with
+/// larger pages.
 pub const PAGE: u64 = 4096;
 
 /// The sizes that decide the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Params {
-    /// Bytes of a ring, a power of two, at least a page.
+    /// Size of a ring in bytes: a power of two, at least a page.
     pub ring_bytes: u64,
-    /// Thread slots.
+    /// Number of thread slots.
     pub slots: u32,
-    /// Stack nodes.
+    /// Capacity of the stack table in nodes.
     pub nodes: u32,
 }
 
@@ -38,7 +36,7 @@ impl Default for Params {
 }
 
 impl Params {
-    /// Whether both sides can work with them.
+    /// Returns whether both sides can work with these sizes.
     pub const fn is_valid(self) -> bool {
         self.ring_bytes.is_power_of_two()
             && self.ring_bytes >= PAGE
@@ -49,8 +47,8 @@ impl Params {
             && self.nodes <= 1 << 28
     }
 
-    /// Shrinks slots, nodes and rings until the layout takes at most `bytes`: for processes with a
-    /// limit on address space.
+    /// Reduces slots, nodes and rings until the layout has at most `bytes` bytes. Used for
+    /// processes with a limit on address space.
     pub const fn fit_into(mut self, bytes: u64) -> Params {
         while Layout::new(self).total > bytes {
             if self.slots > 64 {
@@ -71,24 +69,24 @@ impl Params {
     }
 }
 
-/// A table of the area.
+/// The tables of the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// The slot controls.
+    /// The control records of the slots.
     Slots,
-    /// The module table.
+    /// The table of modules.
     Modules,
-    /// The node table.
+    /// The stack table, with its nodes.
     Nodes,
     /// The rings, one for each slot.
     Rings,
 }
 
 impl Table {
-    /// All of them, in the order of the file.
+    /// All tables, in the order of the file.
     pub const ALL: [Table; 4] = [Table::Slots, Table::Modules, Table::Nodes, Table::Rings];
 
-    /// How the table is split into segments.
+    /// Returns how the table is divided into segments.
     #[inline(always)]
     pub const fn segments(self) -> Segments {
         match self {
@@ -100,29 +98,30 @@ impl Table {
     }
 }
 
-/// Where the parts lie: byte offsets from the start of the area.
+/// The offsets of the tables, in bytes from the start of the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// What it was made from.
+    /// The sizes that the layout was computed from.
     pub params: Params,
-    /// The slot controls.
+    /// Offset of the control records of the slots.
     pub slots: u64,
-    /// The module table.
+    /// Offset of the module table.
     pub modules: u64,
-    /// The node table.
+    /// Offset of the stack table.
     pub nodes: u64,
-    /// The rings.
+    /// Offset of the first ring.
     pub rings: u64,
-    /// Bytes in all.
+    /// Size of the area in bytes.
     pub total: u64,
 }
 
+/// Rounds up to a multiple of the page size.
 const fn up(bytes: u64) -> u64 {
     bytes.div_ceil(PAGE) * PAGE
 }
 
 impl Layout {
-    /// Computes the offsets.
+    /// Computes the layout for the given sizes.
     pub const fn new(params: Params) -> Layout {
         let slots = up(size_of::<Header>() as u64);
         let modules = slots + up(params.slots as u64 * size_of::<SlotControl>() as u64);
@@ -131,13 +130,13 @@ impl Layout {
         let layout = Layout { params, slots, modules, nodes, rings, total: 0 };
         let last = Table::Rings.segments().of(params.slots - 1);
         let (offset, bytes) = match layout.segment(Table::Rings, last) {
-            Some(place) => place,
+            Some(range) => range,
             None => (rings, 0),
         };
         Layout { total: offset + bytes, ..layout }
     }
 
-    /// Entries of a table.
+    /// Returns the number of entries of a table.
     pub const fn entries(&self, table: Table) -> u32 {
         match table {
             Table::Slots | Table::Rings => self.params.slots,
@@ -146,7 +145,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of each entry of a segment of a table.
+    /// Returns the size of each entry of a segment of a table, in bytes.
     pub const fn entry_bytes(&self, table: Table, segment: usize) -> u64 {
         match table {
             Table::Slots => size_of::<SlotControl>() as u64,
@@ -156,19 +155,19 @@ impl Layout {
         }
     }
 
-    /// Bytes of each ring of a segment. The first four threads have whole rings; each time that the
-    /// number of threads doubles, the rings of those that come are half as large, down to
-    /// [`limits::MIN_RING_BYTES`].
+    /// Returns the size of each ring of a segment, in bytes. The first four threads have full-size
+    /// rings. Each time that the number of threads doubles, the rings of the new threads have half
+    /// the size, down to [`limits::MIN_RING_BYTES`].
     pub const fn ring_bytes(&self, segment: usize) -> u64 {
-        const WHOLE: usize = 2;
+        const FULL_SIZE: usize = 2;
         let all = self.params.ring_bytes;
         let least = if all < limits::MIN_RING_BYTES { all } else { limits::MIN_RING_BYTES };
-        let bytes = all >> segment.saturating_sub(WHOLE);
+        let bytes = all >> segment.saturating_sub(FULL_SIZE);
         if bytes < least { least } else { bytes }
     }
 
-    /// Offset and bytes of a segment of a table; `None` if the table ends before it. Segments of a
-    /// table follow each other in the file.
+    /// Returns offset and size of a segment of a table in bytes, or `None` if the table ends before
+    /// it. The segments of a table follow each other in the file.
     #[inline(never)]
     pub const fn segment(&self, table: Table, segment: usize) -> Option<(u64, u64)> {
         let (segments, entries) = (table.segments(), self.entries(table));
@@ -192,7 +191,7 @@ impl Layout {
         Some((offset, up((end - segments.start(segment)) * self.entry_bytes(table, segment))))
     }
 
-    /// Offset and bytes of a slot's ring; `None` if there is no such slot.
+    /// Returns offset and size of a slot's ring in bytes, or `None` if there is no such slot.
     pub const fn ring(&self, slot: u32) -> Option<(u64, u64)> {
         if slot >= self.params.slots {
             return None;
@@ -205,134 +204,140 @@ impl Layout {
     }
 }
 
-/// The process runs untraced from now on: the recorder has closed the session.
+/// Value of `state`: the recorder has closed the session, and the process runs untraced from now
+/// on.
 pub const CLOSED: u32 = 2;
-/// The session is live.
+/// Value of `state`: the session is live.
 pub const LIVE: u32 = 1;
 
-/// `gate`: events are told.
+/// Value of `activation`: events are recorded.
 pub const ACTIVATION_ENABLED: u64 = 0;
-/// `gate`: the process is dormant. The thread-local word of each of its threads points to the
-/// header's `gate`, so that this very load decides; it is the value that a thread's own gate has
-/// while its process is not traced.
+/// Value of `activation`: the process is dormant. The thread-local variable of each of its threads
+/// points to `activation` of the header, so that this one load decides. It is the value that a
+/// thread's own activation has while its process is not traced.
 pub const ACTIVATION_DORMANT: u64 = 128;
 
-/// Ticks are the processor's time stamp counter.
+/// Value of `clock`: ticks are those of the CPU's counter (TSC).
 pub const CLOCK_TSC: u32 = 1;
-/// Ticks are nanoseconds of `CLOCK_MONOTONIC`.
+/// Value of `clock`: ticks are nanoseconds of `CLOCK_MONOTONIC`.
 pub const CLOCK_MONOTONIC: u32 = 2;
 
-/// `stacks`: every frame.
+/// Value of `stacks`: all frames are recorded.
 pub const STACKS_FULL: u32 = 0;
-/// `stacks`: the caller alone.
+/// Value of `stacks`: only the caller is recorded.
 pub const STACKS_CALLER: u32 = 1;
 
-/// `overflow`: wait for room, boundedly.
+/// Value of `overflow`: a thread waits for space while the recorder shows signs of life, within
+/// bounds.
 pub const OVERFLOW_WAIT: u32 = 0;
-/// `overflow`: count and carry on.
+/// Value of `overflow`: events are dropped and counted.
 pub const OVERFLOW_DROP: u32 = 1;
-/// `overflow`: wait for room for at most `wait_ms` at a time, whether or not the recorder shows
-/// life. After a wait without success the process drops until the recorder clears `breaker`.
+/// Value of `overflow`: a thread waits for space for at most `wait_ms` at a time, whether or not
+/// the recorder shows signs of life. After a wait without success the process drops events until
+/// the recorder clears `breaker`.
 pub const OVERFLOW_BOUNDED: u32 = 2;
 
-/// A value alone on its cache line.
+/// A value on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Line<T>(pub T);
 
-/// The first page. Who writes: R the recorder before the hand-over, r the recorder at any time, p
-/// the preload.
+/// The first page of the area. The letters say who writes a field: R the recorder before the
+/// hand-over, r the recorder at any time, p the preload.
 #[derive(Debug, Default)]
 #[repr(C, align(4096))]
 pub struct Header {
-    /// R: [`MAGIC`].
+    /// R: the constant [`MAGIC`].
     pub magic: AtomicU64,
-    /// R: [`crate::WIRE_VERSION`].
+    /// R: the protocol version, [`crate::WIRE_VERSION`].
     pub version: AtomicU32,
     /// R: one of the `CLOCK_` values.
     pub clock: AtomicU32,
-    /// R: [`Params::ring_bytes`].
+    /// R: the value of [`Params::ring_bytes`].
     pub ring_bytes: AtomicU64,
-    /// R: [`Params::slots`].
+    /// R: the value of [`Params::slots`].
     pub slots: AtomicU32,
-    /// R: [`Params::nodes`].
+    /// R: the value of [`Params::nodes`].
     pub nodes: AtomicU32,
     /// r: one of the `STACKS_` values.
     pub stacks: AtomicU32,
     /// r: one of the `OVERFLOW_` values.
     pub overflow: AtomicU32,
-    /// r: frames carry stacks at frees too.
+    /// r: whether frees are recorded with stacks too.
     pub free_stacks: AtomicU32,
-    /// r: most frames of a stack, at most [`limits::MAX_FRAMES`].
+    /// r: the most frames of a stack, at most [`limits::MAX_FRAMES`].
     pub max_frames: AtomicU32,
-    /// r: mean bytes between samples; 0 records every event. Threads take a new value up at their
-    /// next sample, or within [`limits::HEADER_CHECK_RECORDS`] records, and tell so by [`crate::Op::SAMPLE_INTERVAL`].
+    /// r: mean number of bytes between samples; 0 records every event. Threads apply a new value at
+    /// their next sample, or within [`limits::HEADER_CHECK_RECORDS`] records, and report it by
+    /// [`crate::Op::SAMPLE_INTERVAL`].
     pub sample_bytes: AtomicU64,
-    /// r: milliseconds that a full ring may make the process wait: in all, while the recorder shows
-    /// no life; with [`OVERFLOW_BOUNDED`] each time, whatever the recorder does.
+    /// r: milliseconds that a full ring may make the process wait: in total while the recorder
+    /// shows no sign of life, or each time with [`OVERFLOW_BOUNDED`].
     pub wait_ms: AtomicU64,
     /// r: [`LIVE`] or [`CLOSED`].
     pub state: AtomicU32,
-    /// r: the recorder's clock when its last pass began; stands still when it is stopped or gone. A
-    /// program that may not read a clock takes its timestamps from here.
+    /// r: the recorder's clock when its last pass began, which does not change while the recorder
+    /// is stopped or gone. A program that may not read a clock takes its timestamps from here.
     pub heartbeat: Line<AtomicU64>,
-    /// p: slots ever claimed (an upper bound of the indexes in use); r lowers nothing.
+    /// p: number of slots ever claimed (an upper bound of the indexes in use). The recorder does
+    /// not lower it.
     pub slots_used: Line<AtomicU32>,
-    /// p, r: no slot below this index is free, as a hint.
+    /// p, r: a hint that no slot below this index is free.
     pub slot_hint: AtomicU32,
-    /// p: events that found no slot.
+    /// p: number of events of threads that had no slot.
     pub dropped_without_slot: AtomicU64,
-    /// p: nodes claimed, node 0 among them; may pass `nodes` when the table is full.
+    /// p: number of nodes claimed, including node 0. It may exceed `nodes` when the table is full.
     pub nodes_used: Line<AtomicU32>,
-    /// p: captures whose stack found no node.
+    /// p: number of captures whose stack got no node.
     pub nodes_missing: AtomicU64,
-    /// p: modules claimed.
+    /// p: number of modules claimed.
     pub modules_used: Line<AtomicU32>,
-    /// p: 1 once the wait budget is spent: the process drops from now on. r: 0 when it may wait
-    /// again ([`OVERFLOW_BOUNDED`]).
+    /// p: 1 once the waiting time is used up, and the process drops events from now on. r: 0 when
+    /// it may wait again ([`OVERFLOW_BOUNDED`]).
     pub breaker: AtomicU32,
-    /// p: 1 once the area is mapped and in use; before that the process may have given up. Release.
+    /// p: 1 once the area is mapped and in use. Before that the process may have given up. Written
+    /// with Release.
     pub attached: AtomicU32,
-    /// p: 1 when the program, or a library that was preloaded before, has a `malloc` of its own,
-    /// which is called instead. Before `attached`.
+    /// p: 1 if the program, or a library that was preloaded before, has a `malloc` of its own,
+    /// which is called instead. Written before `attached`.
     pub own_malloc: AtomicU32,
-    /// p, builds with `--cfg heaptape_verify` only: captures compared with a full walk, and how
-    /// many differed.
+    /// p, in builds with `--cfg heaptape_verify` only: number of captures that were compared with a
+    /// full walk, and number of those that differed.
     pub verified: [AtomicU64; 2],
-    /// The same, compared with the libc's own `backtrace`.
+    /// The same for comparisons with the libc's own `backtrace`.
     pub backtraced: [AtomicU64; 2],
-    /// p: processes that cannot reach the recorder, forked children among them; r takes the entries
-    /// away.
+    /// p: processes that cannot reach the recorder, including forked children. r removes the
+    /// entries.
     pub board: Line<Board>,
-    /// r: [`ACTIVATION_ENABLED`] or [`ACTIVATION_DORMANT`]. The page that holds it is the one that forked children
-    /// keep.
+    /// r: [`ACTIVATION_ENABLED`] or [`ACTIVATION_DORMANT`]. Forked children keep the page that
+    /// holds it.
     pub activation: Line<AtomicU64>,
 }
 
-/// A slot that nobody owns.
+/// State of a slot that no thread owns.
 pub const SLOT_FREE: u32 = 0;
-/// A slot that a thread owns.
+/// State of a slot that a thread owns.
 pub const SLOT_CLAIMED: u32 = 1;
 
-/// The control block of one thread's ring: four cache lines.
+/// The control record of one thread's ring, in four cache lines.
 #[derive(Debug, Default)]
 #[repr(C, align(256))]
 pub struct SlotControl {
-    /// Written by the thread.
+    /// Fields that the thread writes.
     pub producer: Line<ProducerState>,
-    /// Written by the recorder.
+    /// Fields that the recorder writes.
     pub consumer: Line<ConsumerState>,
-    /// Written by the thread when it must wait.
+    /// 1 while the thread waits for space; written by the thread.
     pub waiting: Line<AtomicU32>,
-    /// Written at claim and give-back.
+    /// Fields that are written when the slot is claimed and freed.
     pub owner: Line<OwnerState>,
 }
 
-/// What the thread tells on every event.
+/// What the thread publishes with each event.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ProducerState {
-    /// Records published since the area was made. Release.
+    /// Number of records published since the area was created. Written with Release.
     pub head: AtomicU64,
     /// `head` after the record that is being timestamped, or `head` if there is none. Written
     /// before the timestamp is taken.
@@ -348,33 +353,33 @@ pub struct ProducerState {
     pub deferred_dropped: AtomicU64,
 }
 
-/// What the recorder tells.
+/// What the recorder reports to the thread, and to the next recorder.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ConsumerState {
-    /// Records that the recorder has taken over. Release.
+    /// Number of records that the recorder has copied. Written with Release.
     pub tail: AtomicU64,
-    /// What the next recorder must know of the records before a position: the mark whose position
-    /// is `tail` holds, the other one is being written.
+    /// What the next recorder must know of the records before a position. The mark whose position
+    /// equals `tail` is valid; the other one is being written.
     pub marks: [TimestampMark; 2],
-    /// For each mark one more than the dropped events that the gap records before it report; 0 if
-    /// that is not known.
+    /// For each mark, one more than the number of dropped events that the gap records before it
+    /// report; 0 if that is not known.
     pub reported: [AtomicU64; 2],
 }
 
-/// Where a thread's stamps stood.
+/// The timestamp of a thread at a position of its ring.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct TimestampMark {
-    /// Position in the ring.
+    /// The position in the ring.
     pub tail: AtomicU64,
     /// The timestamp that the next tick difference counts from.
     pub timestamp: AtomicU64,
 }
 
 impl ConsumerState {
-    /// Notes the stamp, and the dropped events reported so far, at a position that is about to
-    /// become the tail.
+    /// Stores the timestamp, and the number of dropped events reported so far, for a position that
+    /// is about to become the tail.
     #[inline]
     pub fn mark(&self, tail: u64, timestamp: u64, reported: u64) {
         let held = self.tail.load(Relaxed);
@@ -384,7 +389,7 @@ impl ConsumerState {
         self.marks[free].tail.store(tail, Relaxed);
     }
 
-    /// The mark at the tail.
+    /// Returns the index of the mark at the tail.
     fn held(&self) -> Option<usize> {
         let tail = self.tail.load(Relaxed);
         self.marks.iter().position(|mark| mark.tail.load(Relaxed) == tail)
@@ -395,7 +400,8 @@ impl ConsumerState {
         self.held().map_or(0, |held| self.marks[held].timestamp.load(Relaxed))
     }
 
-    /// The dropped events that the gap records before the tail report, if known.
+    /// Returns the number of dropped events that the gap records before the tail report, if it is
+    /// known.
     pub fn reported(&self) -> Option<u64> {
         if self.tail.load(Relaxed) == 0 {
             return Some(0);
@@ -404,63 +410,65 @@ impl ConsumerState {
     }
 }
 
-/// Who owns the slot.
+/// The owner of the slot.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct OwnerState {
-    /// [`SLOT_FREE`] or [`SLOT_CLAIMED`]; the thread takes by compare-and-swap, the recorder gives
-    /// back.
+    /// [`SLOT_FREE`] or [`SLOT_CLAIMED`]. The thread claims the slot by compare-and-swap; the
+    /// recorder frees it.
     pub state: AtomicU32,
-    /// Kernel's id of the owner.
+    /// The kernel's id of the owning thread.
     pub tid: AtomicU32,
-    /// Counts the owners of this slot.
+    /// Number of owners that this slot has had.
     pub epoch: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Header>() == 4096 && size_of::<SlotControl>() == 256);
 
-/// The area as mapped in this process. Copyable: it owns nothing; the code that mapped the bytes
-/// keeps them mapped.
+/// The area as mapped in this process. It can be copied, since it owns nothing; the code that
+/// mapped the bytes keeps them mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Area {
     base: *mut u8,
     layout: Layout,
 }
 
-// SAFETY: an `Area` is an address and sizes; all that lies behind it is atomic words or records
-// reached through `Ring` and `Node`, which state their own sharing rules.
+// SAFETY: an `Area` is an address and sizes. The mapped memory consists of atomics, and of records
+// that are reached through `Ring` and `Node`, which have their own rules for sharing.
 unsafe impl Send for Area {}
-// SAFETY: as above.
+// SAFETY: as for `Send`, all shared memory is reached by atomics or by `Ring` and `Node`.
 unsafe impl Sync for Area {}
 
 impl Area {
+    /// Returns the area at an address.
+    ///
     /// # Safety
     /// `base` must be the start of `Layout::new(params).total` mapped bytes, page-aligned, that
-    /// stay mapped (with or without access rights) as long as this value or anything made from it
-    /// is used. The caller that maps upholds it. Parts without access rights must be opened before
-    /// they are reached for.
+    /// stay mapped (with or without access rights) while this value or anything made from it is
+    /// used. The code that maps the bytes ensures it. Ranges without access rights must be made
+    /// accessible before they are used.
     pub const unsafe fn new(base: *mut u8, params: Params) -> Area {
         Area { base, layout: Layout::new(params) }
     }
 
-    /// The start of the mapping.
+    /// Returns the start of the mapping.
     pub const fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// Where the parts lie.
+    /// Returns the layout of the area.
     pub const fn layout(&self) -> &Layout {
         &self.layout
     }
 
     const fn at<T>(&self, offset: u64) -> *mut T {
         debug_assert!(offset + size_of::<T>() as u64 <= self.layout.total);
-        // SAFETY: every caller gives an offset inside the layout, whose bytes `new`'s caller keeps
-        // mapped.
+        // SAFETY: every caller passes an offset inside the layout, whose bytes stay mapped by the
+        // condition of `new`.
         unsafe { self.base.add(offset as usize).cast() }
     }
 
-    /// The header.
+    /// Returns the header of the area.
     #[inline(always)]
     pub const fn header<'a>(&self) -> &'a Header {
         // SAFETY: offset 0 holds the header; all its fields are atomics, so sharing with the other
@@ -468,7 +476,7 @@ impl Area {
         unsafe { &*self.at::<Header>(0) }
     }
 
-    /// The control block of a slot; `None` when there is no such slot.
+    /// Returns the control record of a slot, or `None` if there is no such slot.
     pub const fn slot<'a>(&self, index: u32) -> Option<&'a SlotControl> {
         if index >= self.layout.params.slots {
             return None;
@@ -477,7 +485,7 @@ impl Area {
         Some(unsafe { &*self.at::<SlotControl>(self.layout.slots + index as u64 * size_of::<SlotControl>() as u64) })
     }
 
-    /// The ring of a slot.
+    /// Returns the ring of a slot, or `None` if there is no such slot.
     pub const fn ring(&self, index: u32) -> Option<Ring> {
         let Some((offset, bytes)) = self.layout.ring(index) else { return None };
         let records = self.at(offset);
@@ -485,12 +493,12 @@ impl Area {
         Some(unsafe { Ring::new(records, bytes / size_of::<crate::Record>() as u64) })
     }
 
-    /// The first node.
+    /// Returns the address of the first node.
     pub const fn first_node(&self) -> *mut Node {
         self.at(self.layout.nodes)
     }
 
-    /// A module entry.
+    /// Returns a module entry, or `None` if there is no such entry.
     pub const fn module<'a>(&self, index: u32) -> Option<&'a ModuleEntry> {
         if index >= limits::MODULES {
             return None;
@@ -499,7 +507,7 @@ impl Area {
         Some(unsafe { &*self.at::<ModuleEntry>(self.layout.modules + index as u64 * size_of::<ModuleEntry>() as u64) })
     }
 
-    /// How many slots may be in use.
+    /// Returns how many slots may be in use.
     pub fn slots_used(&self) -> u32 {
         self.header().slots_used.0.load(Relaxed).min(self.layout.params.slots)
     }
@@ -523,8 +531,8 @@ mod tests {
             assert_eq!(next, layout.total);
             let mut ring = layout.rings;
             for slot in 0..slots {
-                assert_eq!(layout.ring(slot).map(|place| place.0), Some(ring));
-                ring += layout.ring(slot).map_or(0, |place| place.1);
+                assert_eq!(layout.ring(slot).map(|ring| ring.0), Some(ring));
+                ring += layout.ring(slot).map_or(0, |ring| ring.1);
             }
             assert_eq!((ring, layout.ring(slots)), (layout.total, None));
         }

@@ -76,8 +76,8 @@ impl Board {
         entry.state.store(READY, Release);
     }
 
-    /// Passes each entry to `each` and removes it. Returns how many entries did not fit on the board
-    /// since the last call.
+    /// Passes each entry to `each` and removes it. Returns how many entries did not fit on the
+    /// board since the last call.
     pub fn drain(&self, mut each: impl FnMut(UntracedProcess)) -> u32 {
         for entry in self.entries.iter().filter(|entry| entry.state.load(Acquire) == READY) {
             let reason = UntracedReason::from_number(entry.reason.load(Relaxed));

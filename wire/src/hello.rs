@@ -33,13 +33,14 @@ pub enum UntracedReason {
     Rights = 2,
     /// It is a 32-bit program.
     ThirtyTwoBit = 3,
-    /// Its environment names no library or no socket.
+    /// The environment of the program names no library or no socket.
     Environment = 4,
-    /// Its root or mount namespace does not contain the recorder's socket or the library.
+    /// The root or mount namespace of the program does not contain the recorder's socket or the
+    /// library.
     Unreachable = 5,
     /// It could not open a socket.
     Descriptors = 6,
-    /// Its sandbox may kill it for the system calls of an attach.
+    /// The sandbox of the process may kill it for the system calls of an attach.
     Sandbox = 7,
     /// The queue of the recorder's socket was full until the process stopped waiting.
     Busy = 8,
