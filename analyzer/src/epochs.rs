@@ -21,7 +21,7 @@ pub struct EpochQuery {
     pub user: Option<u32>,
     /// Pattern of program names. Selects processes.
     pub program: Option<String>,
-    /// Label. Selects processes.
+    /// Label of processes. Selects processes.
     pub label: Option<String>,
     /// Whether a process is listed in each of its epochs, not only in the last.
     pub each: bool,

@@ -41,7 +41,7 @@ pub struct Event {
     pub address: u64,
     /// Requested size in bytes for `Alloc` and `Resize`.
     pub size: u64,
-    /// Number of bytes that a sampled event stands for, or 0 if every event was recorded.
+    /// Number of bytes that a sampled event represents, or 0 if every event was recorded.
     pub weight: u64,
     /// Timestamp in ticks of the process' clock, or 0 if the file has no times.
     pub tick: u64,
@@ -156,11 +156,11 @@ impl Range {
 /// its tick are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// First event number.
+    /// First event number in the span.
     pub first: u64,
     /// First event number after the span.
     pub end: u64,
-    /// First tick.
+    /// First tick in the span.
     pub first_tick: u64,
     /// First tick after the span.
     pub end_tick: u64,

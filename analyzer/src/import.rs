@@ -36,11 +36,11 @@ pub fn is_supported(format: Format) -> bool {
 /// The content of an imported file.
 #[derive(Debug, Default)]
 pub struct Imported {
-    /// The call sites.
+    /// The call sites of the file.
     pub stacks: Stacks,
     /// The sums of each site.
     pub sums: Vec<SiteSums>,
-    /// The totals.
+    /// The totals over all sites.
     pub totals: Totals,
     /// Whether the sums and totals include the peak.
     pub has_peak: bool,
@@ -54,7 +54,7 @@ pub struct Imported {
     pub started_unix_ns: u64,
 }
 
-/// Imports a file.
+/// Imports a file of another tool.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.

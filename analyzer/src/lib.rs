@@ -1,11 +1,11 @@
-//! The reading side: load, replay, model, report, export.
+//! Reads recordings: load, replay, model, report, export.
 //!
 //! ```text
 //! load ──> Image ──> replay ──> model::*  ──> report::*   (text and JSON for people and scripts)
 //!            └─ stacks ──> symbols ──> program_frames ──┘
 //! ```
-//! Models know nothing of files; reports know nothing of replay. Whatever a recording lacks comes
-//! along as [`missing::Missing`], and every report says it.
+//! Models do not depend on files, and reports do not depend on the replay. Everything that is
+//! missing from a recording is listed as [`missing::Missing`], and every report prints it.
 //!
 //! # Examples
 //!

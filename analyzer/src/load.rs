@@ -1,6 +1,5 @@
-//! Opens what a person names: a recording, an image's folder, or a single file, and says what of it
-//! is missing. Nothing is refused because a part is torn; only what holds nothing readable is an
-//! error.
+//! Opens a recording, the folder of a process, or a single file, and lists what is missing. Damage
+//! is not an error, unless nothing can be read.
 
 pub mod accounting;
 mod allocations;
@@ -24,59 +23,59 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Bytes by which a file's format is told.
-const SNIFFED: u64 = 4096;
+/// Number of leading bytes by which the format of a file is recognized.
+const SNIFF_LENGTH: u64 = 4096;
 
-/// Why nothing can be read.
+/// The error of [`open`].
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The path cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// The path.
+        /// Path of the file.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The file is of a known format, and unreadable.
+    /// The file has a known format and cannot be parsed.
     #[error("{path}: {error}")]
     Format {
-        /// The path.
+        /// Path of the file.
         path: String,
-        /// Where and what.
+        /// The error of the parser.
         error: Error,
     },
-    /// Not a recording and of no known format.
+    /// The path is not a recording and has no known format.
     #[error("{path}: {why}")]
     Unknown {
-        /// The path.
+        /// Path of the file or folder.
         path: String,
-        /// What was found instead.
+        /// Description of the error.
         why: String,
     },
 }
 
-/// A recording: what was run, and its process images.
+/// A recording with its processes.
 #[derive(Debug)]
 pub struct Recording {
-    /// What was opened.
+    /// The path that was opened.
     pub path: PathBuf,
-    /// `recording.json`; none for an image or a file alone.
+    /// The content of `recording.json`, or `None` for a single process or file.
     pub about: Option<recording::Recording>,
-    /// The images, in the order of their attach.
+    /// The processes, in the order in which they attached.
     pub images: Vec<Image>,
-    /// What is missing of the recording as a whole; what the images lack stands with them.
+    /// What is missing from the recording as a whole. Each process has its own list.
     pub missing: Vec<Missing>,
 }
 
 impl Recording {
-    /// Whether nothing is missing anywhere, as far as opening could tell.
+    /// Returns whether nothing is missing, as far as it was detected when the recording was opened.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty() && self.images.iter().all(|image| image.missing.is_empty())
     }
 
-    /// Returns a note about a crash report in a recording that was ended all the same: another
-    /// process of heaptape made it, or a later one ended the recording.
+    /// Returns a note about a crash report in a complete recording. Another process of heaptape
+    /// crashed, or a later one completed the recording.
     pub fn crash_note(&self) -> Option<String> {
         let report = self.path.join(CRASH_REPORT);
         let is_known = self.missing.contains(&Missing::Crashed) || !report.is_file();
@@ -85,12 +84,12 @@ impl Recording {
     }
 }
 
-/// The trace file of an image's folder: plain or compressed.
+/// Returns the path and codec of the trace file in the folder of a process.
 pub fn trace_file(folder: &Path) -> Option<(PathBuf, Codec)> {
     stored(folder, TRACE)
 }
 
-/// The profile of an image's folder: plain or compressed.
+/// Returns the path of the profile in the folder of a process. It may be compressed.
 pub fn profile_file(folder: &Path) -> Option<PathBuf> {
     stored(folder, PROFILE).map(|(path, _)| path)
 }
@@ -106,7 +105,7 @@ fn is_image(folder: &Path) -> bool {
     folder.join(TAPE).is_file() || profile_file(folder).is_some() || trace_file(folder).is_some()
 }
 
-/// Opens a recording, an image's folder or a file.
+/// Opens a recording, the folder of a process, or a file.
 ///
 /// # Examples
 ///
@@ -121,7 +120,8 @@ fn is_image(folder: &Path) -> bool {
 /// ```
 ///
 /// # Errors
-/// When nothing there can be read.
+/// Returns an error if the path cannot be read, has no known format, or contains nothing that can
+/// be read.
 pub fn open(path: &Path) -> Result<Recording, Failure> {
     let about = std::fs::metadata(path).map_err(|error| io_failure(path, error))?;
     if about.is_dir() {
@@ -137,9 +137,9 @@ pub fn open(path: &Path) -> Result<Recording, Failure> {
     if path.file_name().is_some_and(|name| name == RECORDING) {
         return directory(folder);
     }
-    // A packed file is told by what comes out of it.
+    // The format of a compressed file is that of its content.
     let mut plain = Vec::new();
-    let unpacked = bare::open(path).and_then(|reader| reader.take(SNIFFED).read_to_end(&mut plain));
+    let unpacked = bare::open(path).and_then(|reader| reader.take(SNIFF_LENGTH).read_to_end(&mut plain));
     unpacked.map_err(|error| io_failure(path, error))?;
     match sniff::format(&plain) {
         Some(Format::Mptl) => return image_alone(path, Image::profile(path)?),
@@ -147,8 +147,8 @@ pub fn open(path: &Path) -> Result<Recording, Failure> {
         Some(format) if import::is_supported(format) => return image_alone(path, import::from_path(path, format)?),
         _ => {}
     }
-    let why =
-        "not a recording, and no file of a known format (MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif)".to_string();
+    let why = "not a recording or a file of a known format (MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif)";
+    let why = why.to_string();
     Err(Failure::Unknown { path: path.display().to_string(), why })
 }
 
@@ -181,17 +181,18 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
     let mut images = Vec::new();
     let listed = about.iter().flat_map(|about| &about.images);
     for image in listed {
-        // A folder name is one component: no recording can lead out of its directory.
-        let mut parts = Path::new(&image.folder).components();
-        let plain = matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(_)), None));
+        // A folder name must be a single component, so that no recording can refer to files outside
+        // of its directory.
+        let mut components = Path::new(&image.folder).components();
+        let is_name = matches!((components.next(), components.next()), (Some(std::path::Component::Normal(_)), None));
         let folder = path.join(&image.folder);
-        match plain.then(|| Image::open(&folder, Some(image))) {
+        match is_name.then(|| Image::open(&folder, Some(image))) {
             Some(Ok(image)) => images.push(image),
             Some(Err(error)) => {
                 missing.push(Missing::File { name: image.folder.clone(), why: error.to_string() });
                 images.push(Image::empty(&folder, image));
             }
-            None => missing.push(Missing::File { name: image.folder.clone(), why: "not a folder's name".into() }),
+            None => missing.push(Missing::File { name: image.folder.clone(), why: "not the name of a folder".into() }),
         }
     }
     for folder in unlisted(path, about.as_ref()).map_err(|error| io_failure(path, error))? {
@@ -204,7 +205,7 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
         }
     }
     if about.is_none() && images.is_empty() {
-        let why = format!("no recording: neither {RECORDING} nor an image's folder is in it");
+        let why = format!("not a recording: it contains neither {RECORDING} nor the folder of a process");
         return Err(Failure::Unknown { path: path.display().to_string(), why });
     }
     if images.is_empty() {
@@ -213,7 +214,11 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
     Ok(Recording { path: path.to_path_buf(), about, images, missing })
 }
 
-/// Folders of images that `recording.json` does not name: it was torn, or not yet written.
+/// Returns the folders of processes that `recording.json` does not list, because it is damaged or
+/// was not written yet.
+///
+/// # Errors
+/// Returns an error if the directory cannot be read.
 pub(crate) fn unlisted(path: &Path, about: Option<&recording::Recording>) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(path)? {

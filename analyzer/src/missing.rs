@@ -12,7 +12,7 @@ pub enum Missing {
     Dropped {
         /// Thread number, or 0 if it is unknown.
         thread: u32,
-        /// Number of events.
+        /// Number of affected events.
         events: u64,
         /// Tick of the thread's last event before them.
         from_tick: u64,
@@ -21,7 +21,7 @@ pub enum Missing {
     },
     /// A chunk that cannot be decoded. The number of its events is known, their content is not.
     Chunk {
-        /// Chunk number.
+        /// Number of the chunk.
         number: u32,
         /// Number of events in the chunk.
         events: u64,
@@ -34,7 +34,7 @@ pub enum Missing {
     },
     /// A column of a chunk that cannot be decoded. The events of the chunk lack its values.
     Column {
-        /// Chunk number.
+        /// Number of the chunk.
         number: u32,
         /// Name of the column, for messages.
         what: &'static str,
@@ -58,14 +58,14 @@ pub enum Missing {
     Crashed,
     /// The events of a process of which no file can be read.
     UnreadableProcess {
-        /// Number of events.
+        /// Number of affected events.
         events: u64,
     },
     /// The recording contains no process.
     NoProcess,
     /// Events after the last commit record. They are used, without stacks and times.
     Salvaged {
-        /// Number of events.
+        /// Number of affected events.
         events: u64,
         /// Offset of the first one in the trace file.
         offset: u64,
@@ -74,19 +74,19 @@ pub enum Missing {
     TrailingBytes {
         /// Offset of the first one in the trace file.
         offset: u64,
-        /// Number of bytes.
+        /// Number of affected bytes.
         bytes: u64,
     },
     /// A file of the recording that does not exist or cannot be read.
     File {
-        /// File name.
+        /// Name of the file.
         name: String,
         /// Description of the error.
         why: String,
     },
     /// A file without its end mark.
     Truncated {
-        /// File name.
+        /// Name of the file.
         name: String,
         /// Offset and field at which the file ends, for messages.
         at: String,
@@ -94,7 +94,7 @@ pub enum Missing {
     /// Events that contradict the recording: they refer to allocations that are not live, or
     /// allocate an index twice.
     Inconsistent {
-        /// Number of events.
+        /// Number of affected events.
         events: u64,
     },
 }

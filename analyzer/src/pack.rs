@@ -32,7 +32,7 @@ pub enum Error {
     Io {
         /// Path of the file.
         path: String,
-        /// The cause.
+        /// The error of the system.
         error: io::Error,
     },
     /// The recording is not a directory, so no files can be added.

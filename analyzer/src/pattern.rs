@@ -1,24 +1,24 @@
-//! Patterns for names as suppression files and filters write them.
+//! Patterns for names, in the syntax of suppression files and filters.
 
 use crate::text::without_arguments;
 
-/// A pattern. It is matched in time proportional to pattern and text, whatever the pattern.
+/// A pattern. Matching takes time proportional to the lengths of pattern and text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Token>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token {
-    /// Any bytes, none too.
+    /// Any number of bytes, including none.
     Any,
-    /// One byte, whichever.
+    /// Any byte, exactly one.
     One,
-    /// This byte.
+    /// A byte with this value.
     Byte(u8),
 }
 
 impl Pattern {
-    /// As in LSan's files: found anywhere in the text, `*` is anything, `^` at the start and `$` at
-    /// the end hold it there.
+    /// Creates a pattern in LSan's syntax: it matches anywhere in the text, `*` matches any text,
+    /// `^` anchors it at the start and `$` at the end.
     pub fn found(text: &str) -> Pattern {
         let (text, start) = text.strip_prefix('^').map_or((text, false), |rest| (rest, true));
         let (text, end) = text.strip_suffix('$').map_or((text, false), |rest| (rest, true));
@@ -30,7 +30,8 @@ impl Pattern {
         Pattern(tokens)
     }
 
-    /// As in valgrind's files: the whole text, with `*` for anything and `?` for one character.
+    /// Creates a pattern in Valgrind's syntax: it matches the complete text, `*` matches any text,
+    /// and `?` matches one byte.
     pub fn whole(text: &str) -> Pattern {
         let token = |byte| match byte {
             b'*' => Token::Any,
@@ -40,26 +41,26 @@ impl Pattern {
         Pattern(text.bytes().map(token).collect())
     }
 
-    /// Whether the text is such.
+    /// Returns whether the pattern matches a text.
     pub fn matches(&self, text: &str) -> bool {
         let (tokens, text) = (&self.0, text.as_bytes());
         let (mut token, mut at) = (0, 0);
-        // Where the latest `Any` stands, and how far it has swallowed: only that one is ever tried
-        // again.
-        let mut back: Option<(usize, usize)> = None;
+        // Index of the latest `Any`, and the offset up to which it matches. It is enough to
+        // backtrack to this one.
+        let mut backtrack: Option<(usize, usize)> = None;
         while at < text.len() {
             match tokens.get(token) {
                 Some(Token::Any) => {
-                    back = Some((token, at));
+                    backtrack = Some((token, at));
                     token += 1;
                     continue;
                 }
                 Some(Token::One) => {}
                 Some(Token::Byte(byte)) if *byte == text[at] => {}
                 _ => {
-                    let Some((any, from)) = back else { return false };
-                    (token, at) = (any + 1, from + 1);
-                    back = Some((any, from + 1));
+                    let Some((any, start)) = backtrack else { return false };
+                    (token, at) = (any + 1, start + 1);
+                    backtrack = Some((any, start + 1));
                     continue;
                 }
             }
@@ -69,18 +70,18 @@ impl Pattern {
     }
 }
 
-/// A function's name as a person writes it, or as reports print it: `…` is anything too, and
-/// template arguments may be left out.
+/// A pattern for function names, as users write them or as reports print them: `…` matches any
+/// text, too, and template arguments may be omitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionPattern(Pattern);
 
 impl FunctionPattern {
-    /// Found anywhere in the name, as [`Pattern::found`].
+    /// Creates a pattern in the syntax of [`Pattern::found`].
     pub fn new(text: &str) -> Self {
         FunctionPattern(Pattern::found(&text.replace('…', "*")))
     }
 
-    /// Whether a function has such a name, with or without its template arguments.
+    /// Returns whether a function name matches, with or without its template arguments.
     pub fn matches(&self, name: &str) -> bool {
         self.0.matches(name) || (name.contains('<') && self.0.matches(&without_arguments(name, "")))
     }
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_are_found_by_the_names_that_reports_print() {
+    fn function_patterns_match_the_names_that_reports_print() {
         let name =
             "shop::LruCache<std::string, shop::Session<int> >::get_or_make<shop::session_for(int)::{lambda()#1}>(int)";
         for (pattern, hit) in [
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn both_dialects() {
+    fn lsan_and_valgrind_patterns_match() {
         for (pattern, text, hit) in [
             ("leak", "my_leaky", true),
             ("^leak", "my_leaky", false),

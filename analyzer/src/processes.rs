@@ -1,4 +1,4 @@
-//! Which processes of recordings a question is about.
+//! Selects the processes of recordings that a query is about.
 
 use crate::load::{Events, Image, Recording};
 use crate::similar::hint;
@@ -6,30 +6,30 @@ use crate::text::{clean, counted};
 use heaptape_formats::pattern::matches;
 use heaptape_formats::recording::Exit;
 
-/// The processes that a person names; all conditions must hold.
+/// A filter for processes. All conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessFilter {
-    /// A pid, or a folder in the recording. A pid names all programs that the process ran, one
-    /// after another.
+    /// A pid, or the name of a folder in the recording. A pid selects all programs that the process
+    /// ran one after another.
     pub process: Option<String>,
-    /// A pattern of the program's name: `*` stands for any text, `?` for one character.
+    /// A pattern of the program's name: `*` matches any text, `?` one character.
     pub program: Option<String>,
     /// Whether short-lived processes are listed one by one.
     pub all: bool,
 }
 
-/// Names in a message about one pid.
+/// Maximum number of names in a message about one pid.
 const LISTED: usize = 4;
-/// With fewer processes none is folded away.
+/// Maximum number of processes that are always listed one by one.
 const FEW: usize = 4;
-/// This many processes with the most events are not folded away, other than shells and what went on
-/// with another program.
-const GREATEST: usize = 8;
-/// Nor is a process with at least one in so many of all events.
-const PART: u64 = 100;
-/// Shells: what starts a program, and is seldom what is asked about.
+/// Number of processes with the most events that are listed, unless they are shells or were
+/// replaced by another program.
+const LARGEST: usize = 8;
+/// A process is listed if it has at least this fraction of all events: one in 100.
+const MIN_EVENTS_DIVISOR: u64 = 100;
+/// Names of shells. They start other programs, and are seldom interesting themselves.
 const SHELLS: &[&str] = &["sh", "bash", "dash", "env"];
-/// A process that lived less than this many nanoseconds is short-lived.
+/// Maximum duration of a short-lived process, in nanoseconds.
 const SHORT_NS: u64 = 1_000_000_000;
 
 impl From<Option<String>> for ProcessFilter {
@@ -39,21 +39,22 @@ impl From<Option<String>> for ProcessFilter {
 }
 
 impl ProcessFilter {
-    /// Whether no process is left out.
+    /// Returns whether all processes match.
     pub const fn is_all(&self) -> bool {
         self.process.is_none() && self.program.is_none()
     }
 
-    /// Whether a process is named.
+    /// Returns whether a process matches.
     pub fn matches(&self, image: &Image) -> bool {
         self.process.as_ref().is_none_or(|process| image.is(process))
             && self.program.as_ref().is_none_or(|program| is_program(image, program))
     }
 
-    /// The processes of recordings that are named.
+    /// Returns the matching processes of recordings.
     ///
     /// # Errors
-    /// When there is none, or nothing of any was recorded: says why, with the names that come near.
+    /// Returns an error if no process matches, with similar names, or if none of the matching
+    /// processes can be read.
     pub fn select<'a>(&self, recordings: &'a [Recording]) -> Result<Vec<&'a Image>, String> {
         let all: Vec<&Image> = recordings.iter().flat_map(|recording| &recording.images).collect();
         if all.is_empty() {
@@ -61,7 +62,7 @@ impl ProcessFilter {
         }
         let chosen: Vec<&Image> = all.iter().copied().filter(|image| self.matches(image)).collect();
         if chosen.is_empty() {
-            return Err(self.nobody(&all));
+            return Err(self.no_match(&all));
         }
         let is_readable = |image: &&Image| !matches!(image.events, Events::None) || image.sums.is_some();
         if !chosen.iter().any(is_readable) {
@@ -72,8 +73,8 @@ impl ProcessFilter {
         Ok(chosen)
     }
 
-    /// Why nobody was found.
-    fn nobody(&self, all: &[&Image]) -> String {
+    /// Returns the message for the case that no process matches.
+    fn no_match(&self, all: &[&Image]) -> String {
         let names: Vec<String> = all.iter().map(|image| image.name()).collect();
         let folders = || all.iter().map(|image| image.about.folder.as_str());
         let (names, of_both) = (names.iter().map(String::as_str), self.process.is_some() && self.program.is_some());
@@ -90,7 +91,7 @@ impl ProcessFilter {
         clean(&text).into_owned()
     }
 
-    /// What a person should know who named a pid that ran several programs.
+    /// Returns a note if a pid was selected that ran several programs.
     pub fn note(&self, chosen: &[&Image]) -> Option<String> {
         let pid = self.process.as_ref().filter(|process| process.parse::<u32>().is_ok())?;
         let folders: Vec<&str> = chosen.iter().map(|image| image.about.folder.as_str()).collect();
@@ -104,27 +105,27 @@ impl ProcessFilter {
         Some(format!("pid {pid} ran {several}, one after another: {some}{more}; --process FOLDER names one"))
     }
 
-    /// Splits processes into those that are listed one by one and short-lived ones that are summed
-    /// up in one line: those that lived less than a second and made few of the events. None is
-    /// summed up when processes are named, or when there are few.
+    /// Splits processes into those that are listed one by one, and those that are summed up in one
+    /// line. A process is summed up if it is short-lived and has few of the events. All processes
+    /// are listed if the filter selects some, or if there are few.
     pub fn fold<'a>(&self, chosen: Vec<&'a Image>) -> (Vec<&'a Image>, Vec<&'a Image>) {
         if self.all || !self.is_all() || chosen.len() <= FEW {
             return (chosen, Vec::new());
         }
         let mut order: Vec<&Image> = chosen.clone();
         order.sort_by_key(|image| std::cmp::Reverse(image.tape.events));
-        let eighth = order.get(GREATEST - 1).map_or(0, |image| image.tape.events);
+        let large = order.get(LARGEST - 1).map_or(0, |image| image.tape.events);
         let sum = order.iter().fold(0u64, |sum, image| sum.saturating_add(image.tape.events));
-        let greatest = order[0].tape.events;
+        let largest = order[0].tape.events;
         chosen.into_iter().partition(|image| {
             let events = image.tape.events;
-            let is_large = events >= greatest || events >= sum / PART;
-            !is_short(image) || is_large || (!is_helper(image) && events >= eighth)
+            let is_large = events >= largest || events >= sum / MIN_EVENTS_DIVISOR;
+            !is_short(image) || is_large || (!is_helper(image) && events >= large)
         })
     }
 }
 
-/// The line that stands for short-lived processes.
+/// Returns the line that sums up short-lived processes.
 pub fn folded_line(folded: &[&Image]) -> String {
     let (count, plural) = (folded.len(), if folded.len() == 1 { "" } else { "es" });
     let events = folded.iter().fold(0u64, |sum, image| sum.saturating_add(image.tape.events));
@@ -139,8 +140,8 @@ fn is_helper(image: &Image) -> bool {
     image.about.exit == Some(Exit::Exec) || SHELLS.contains(&image.name().as_str())
 }
 
-/// Whether a process runs a program of this name: that of its file, of its folder, or that by which
-/// it was called.
+/// Returns whether a process runs a program whose name matches: the name of its file, of its
+/// folder, or by which it was called.
 fn is_program(image: &Image, pattern: &str) -> bool {
     let called = image.about.argv.first().map(|called| called.rsplit('/').next().unwrap_or(called));
     let folder = image.about.folder.split_once('.').map(|(_, name)| name);
@@ -149,11 +150,12 @@ fn is_program(image: &Image, pattern: &str) -> bool {
     names.contains(&true)
 }
 
+/// Returns the paths of recordings for messages.
 fn named(recordings: &[Recording]) -> String {
     recordings.iter().map(|recording| recording.path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Why recordings hold no process.
+/// Returns the message for recordings without processes.
 fn nothing(recordings: &[Recording]) -> String {
     let mut text = format!("nothing was recorded in {}", named(recordings));
     let refused =

@@ -1,31 +1,30 @@
-//! Which frames belong to the program, which only pass a request for memory on (allocator wrappers,
-//! containers, the language's run-time), and which are internals of an interpreter. The table, and
-//! the rule that picks the frames that a report blames: every report, threshold and export that
-//! names a place asks [`blamed`].
+//! Assigns roles to frames: code of the program, functions that only pass a request for memory on
+//! (allocator wrappers, containers, language runtimes), and internals of an interpreter. All
+//! reports, thresholds and exports use [`blamed`] to choose the frames that they blame.
 
 use crate::pattern::Pattern;
 use crate::symbols::Frame;
 
-/// What a frame is to a reader who looks for the cause of an allocation.
+/// The role of a frame in an allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Code of the program; functions of scripts, too.
+    /// Code of the program, including functions of scripts.
     #[default]
     Program,
-    /// Code of the interpreter that runs the program, by its name: passed over where a frame of the
-    /// program is known.
+    /// Code of the interpreter with this name. It is skipped if the stack has a frame of the
+    /// program.
     Interpreter(&'static str),
-    /// An address without function and module, as that of generated code is.
+    /// An address without function and module, as in generated code.
     Nameless,
-    /// Passes a request for memory on.
+    /// A function that passes a request for memory on.
     Wrapper,
-    /// Outside of the program's or thread's own first function.
+    /// A frame outside of the first function of the program or thread.
     Outermost,
 }
 
 impl Role {
-    /// Order in which frames are blamed: lowest first. Where the program has no frame in a stack,
-    /// the interpreter is blamed.
+    /// Returns the rank for blame. The frames with the lowest rank are blamed, so if a stack has no
+    /// frame of the program, the interpreter is blamed.
     pub const fn rank(self) -> u8 {
         match self {
             Role::Program => 0,
@@ -37,11 +36,11 @@ impl Role {
     }
 }
 
-/// Positions of the innermost `count` frames of a stack that are to blame for its allocations,
-/// innermost first: those of the lowest [`Role::rank`] in the stack. Where all frames are wrappers,
-/// the innermost alone. Empty only for an empty stack.
+/// Returns the positions of the frames of a stack that are blamed for its allocations, innermost
+/// first: the innermost `count` frames of the lowest [`Role::rank`] in the stack. If all frames are
+/// wrappers, only the innermost is blamed. The result is empty only for an empty stack.
 ///
-/// Reads no more of `roles` than it needs.
+/// Reads `roles` only as far as necessary.
 pub fn blamed(roles: impl IntoIterator<Item = Role>, count: usize) -> Vec<usize> {
     const RANKS: usize = Role::Wrapper.rank() as usize;
     let mut found: [Vec<usize>; RANKS] = Default::default();
@@ -60,7 +59,7 @@ pub fn blamed(roles: impl IntoIterator<Item = Role>, count: usize) -> Vec<usize>
     best.unwrap_or_else(|| (0..frames.min(1)).collect())
 }
 
-/// Modules whose functions only pass memory on: file names that start so.
+/// Prefixes of the file names of modules whose functions only pass requests for memory on.
 #[rustfmt::skip]
 const MODULES: &[&str] = &[
     "libc.so", "libc-", "libc++", "libstdc++", "libgcc_s", "libpthread", "libm.so", "libdl.so", "librt.so", "ld-linux", "ld-2",
@@ -68,29 +67,27 @@ const MODULES: &[&str] = &[
     "[vdso]", "linux-gate", "libffi.so", "libffi-",
 ];
 
-/// Source files of the C++ and Rust standard libraries: paths that contain this. Debug information
-/// gives inlined functions and lambdas without their namespace; the file still shows whose they
-/// are.
+/// Substrings of the paths of source files of the C++ and Rust standard libraries. Debug
+/// information has inlined functions and lambdas without their namespace, but with their file.
 const FILES: &[&str] = &["/include/c++/", "/rustlib/src/rust/library/"];
 
-/// The same, by how the path starts: what the Rust compiler calls the source of its library, and of
-/// that one's own parts.
+/// Prefixes of the paths by which the Rust compiler refers to the source of its library.
 const FILE_STARTS: &[&str] = &["/rustc/", "/rust/deps/"];
 
-/// Files of scripts that an interpreter brings itself: how they start.
+/// Prefixes of the file names of scripts that are part of an interpreter.
 const NODE_FILE: &str = "node:";
 const PYTHON_FILE: &str = "<frozen ";
 
-/// Functions of V8, and what its perf map calls pieces of its own code: names that start so.
+/// Prefixes of the names of V8's functions, in its symbols and its perf map.
 const V8: &[&str] = &["v8::", "Builtins_", "Builtin:", "BytecodeHandler:", "Handler:", "Stub:", "RegExp:"];
 
-/// Types of Rust's language itself: their implementations of traits are the standard library's.
+/// Primitive types of Rust. Their implementations of traits are in the standard library.
 #[rustfmt::skip]
 const PRIMITIVES: &[&str] = &[
     "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64", "i128", "isize", "f32", "f64", "bool", "char", "str",
 ];
 
-/// Name spaces of containers and run-times: names that start so, behind `<`, `&`, `*`, `[` and `(`.
+/// Prefixes of names in containers and language runtimes, after `<`, `&`, `*`, `[` and `(`.
 #[rustfmt::skip]
 const NAME_SPACES: &[&str] = &[
     // C++
@@ -100,7 +97,7 @@ const NAME_SPACES: &[&str] = &[
     "__rg_", "_RNvCs", "dyn core::", "dyn alloc::", "dyn std::",
 ];
 
-/// Functions that hand memory on under their own name.
+/// Names of allocation functions that pass requests for memory on.
 #[rustfmt::skip]
 const FUNCTIONS: &[&str] = &[
     // C library
@@ -143,7 +140,7 @@ const FUNCTIONS: &[&str] = &[
     "mi_calloc", "mi_realloc", "mi_zalloc", "je_malloc", "tc_malloc", "tc_new", "scudo_malloc", "xmlMalloc", "xmlStrdup",
 ];
 
-/// Frames outside of a program's or thread's own first function.
+/// Names of functions outside of the first function of a program or thread.
 const OUTERMOST: &[&str] = &[
     "_start",
     "start_thread",
@@ -155,12 +152,12 @@ const OUTERMOST: &[&str] = &[
     "__libc_start_call_main",
 ];
 
-/// Whether a frame lies outside of the program's or thread's own first function.
+/// Returns whether a frame is outside of the first function of the program or thread.
 pub fn is_outermost(frame: &Frame) -> bool {
     frame.function.as_deref().is_some_and(|function| OUTERMOST.contains(&function))
 }
 
-/// Whether a function of that name only passes memory on.
+/// Returns whether a function with this name only passes requests for memory on.
 pub fn is_wrapper(function: &str) -> bool {
     let inner = function.trim_start_matches(['<', '&', '*', '[', '(']).trim_start_matches("mut ");
     NAME_SPACES.iter().any(|space| inner.starts_with(space))
@@ -168,7 +165,7 @@ pub fn is_wrapper(function: &str) -> bool {
         || FUNCTIONS.contains(&function)
 }
 
-/// Whether it is a standard trait's function for a type of the language: `<u8 as
+/// Returns whether a function implements a standard trait for a primitive type, such as `<u8 as
 /// alloc::vec::SpecFromElem>::from_elem`.
 fn is_of_primitive(function: &str) -> bool {
     let Some((kind, rest)) = function.strip_prefix('<').and_then(|inner| inner.split_once(" as ")) else {
@@ -179,14 +176,13 @@ fn is_of_primitive(function: &str) -> bool {
     PRIMITIVES.contains(&kind) && NAME_SPACES.iter().any(|space| rest.starts_with(space))
 }
 
-/// Whether a module of that file name holds CPython itself: the interpreter's program or its
-/// library.
+/// Returns whether a module with this file name is CPython, as a program or a library.
 pub fn is_cpython(module: &str) -> bool {
     let version = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || b".dmtu-dbg".contains(&byte));
     module.starts_with("libpython") || module.strip_prefix("python").is_some_and(version)
 }
 
-/// The interpreter whose code a frame is, by its module, file and name.
+/// Returns the name of the interpreter that a frame belongs to, by its module, file and name.
 fn interpreter(frame: &Frame) -> Option<&'static str> {
     let module = frame.module_name();
     let has_file = |start: &str| frame.file.as_deref().is_some_and(|file| file.starts_with(start));
@@ -200,20 +196,20 @@ fn interpreter(frame: &Frame) -> Option<&'static str> {
     frame.function.as_deref().is_some_and(v8).then_some("V8")
 }
 
-/// The roles of frames: the table's, and what a user calls a wrapper (`--wrapper NAME`).
+/// Determines the roles of frames, with the wrappers that the user names (`--wrapper NAME`).
 #[derive(Clone, Debug, Default)]
 pub struct Roles {
     wrappers: Vec<Pattern>,
 }
 
 impl Roles {
-    /// With the names of a user's wrappers: of functions or modules' files, as a whole, with `*`
-    /// and `?`.
+    /// Creates roles with patterns of the user's wrappers. A pattern matches the complete name of a
+    /// function or the file name of a module, and may contain `*` and `?`.
     pub fn new(wrappers: &[String]) -> Roles {
         Roles { wrappers: wrappers.iter().map(|name| Pattern::whole(name)).collect() }
     }
 
-    /// The role of a frame.
+    /// Returns the role of a frame.
     pub fn of(&self, frame: &Frame) -> Role {
         let module = frame.module_name();
         let matches = |name: &str| self.wrappers.iter().any(|pattern| pattern.matches(name));
@@ -235,7 +231,7 @@ impl Roles {
         }
     }
 
-    /// The role of a function of which only the name is known.
+    /// Returns the role of a function of which only the name is known.
     pub fn by_name(&self, function: Option<&str>) -> Role {
         match function {
             None => Role::Nameless,
@@ -313,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn wrappers_of_a_user_are_names_and_modules() {
+    fn wrappers_of_the_user_match_functions_and_modules() {
         let roles = Roles::new(&["pool_*".into(), "Arena::take".into(), "libpool.so*".into()]);
         let role = |function: &str, module: &str| {
             let function = Some(function.to_string());
@@ -327,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_frames_of_the_best_kind_are_blamed() {
+    fn the_innermost_frames_of_the_lowest_rank_are_blamed() {
         const P: Role = Role::Program;
         const I: Role = Role::Interpreter("CPython");
         const N: Role = Role::Nameless;

@@ -1,15 +1,15 @@
-//! Progress of long work on stderr: a bar when that is a terminal and the work takes longer than a
-//! second, else nothing.
+//! Shows a progress bar on standard error, if that is a terminal and the work takes longer than a
+//! second.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::{Cell, OnceCell};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// How long work may take before anybody is told.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time after which the bar appears.
+const DELAY: Duration = Duration::from_secs(1);
 
-/// Counts finished pieces of work, of all images together.
+/// Counts the steps of the work on all processes.
 #[derive(Debug)]
 pub struct Progress {
     what: &'static str,
@@ -21,14 +21,15 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Shows itself when stderr is a terminal.
+    /// Creates a counter that shows a bar if standard error is a terminal. `what` describes the
+    /// work.
     pub fn new(what: &'static str) -> Self {
         let mut progress = Progress::silent(what);
         progress.shown = std::io::stderr().is_terminal();
         progress
     }
 
-    /// Never shows itself.
+    /// Creates a counter that never shows a bar.
     pub fn silent(what: &'static str) -> Self {
         Progress {
             what,
@@ -40,15 +41,15 @@ impl Progress {
         }
     }
 
-    /// So many pieces more lie ahead.
-    pub fn start(&self, pieces: u64) {
-        self.total.set(self.total.get() + pieces);
+    /// Adds steps that will be done.
+    pub fn start(&self, steps: u64) {
+        self.total.set(self.total.get() + steps);
     }
 
-    /// So many pieces more are done.
-    pub fn advance(&self, pieces: u64) {
-        self.done.set(self.done.get() + pieces);
-        if !self.shown || self.started.elapsed() < PATIENCE {
+    /// Counts steps as done, and updates the bar.
+    pub fn advance(&self, steps: u64) {
+        self.done.set(self.done.get() + steps);
+        if !self.shown || self.started.elapsed() < DELAY {
             return;
         }
         let bar = self.bar.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! Call sites and the modules that their addresses lie in. A site is a frame and, through its
-//! parent, the whole stack of its callers; sites are numbered from 1 and a caller's number is
+//! Call sites and the modules of their addresses. A site is a frame with a reference to its caller,
+//! so it represents a complete call stack. Sites are numbered from 1, and the number of a caller is
 //! smaller.
 
 use crate::symbols::saved::Saved;
@@ -13,79 +13,79 @@ use std::sync::Arc;
 pub struct Module {
     /// First address of its mapping.
     pub start: u64,
-    /// First address behind it.
+    /// First address after its mapping.
     pub end: u64,
     /// Run-time address minus link-time address, modulo 2^64.
     pub bias: u64,
-    /// Path as the loader knew it.
+    /// Path according to the loader.
     pub path: Vec<u8>,
-    /// Build-id; empty when it has none.
+    /// Build-id, or empty if it has none.
     pub build_id: Vec<u8>,
-    /// Folder that stands for `/` where the file is looked for first.
+    /// Folder in which the file is searched first, instead of `/`.
     pub root: Option<Arc<Path>>,
-    /// The names that its recording keeps.
+    /// The names that are stored in the recording.
     pub saved: Option<Arc<Saved>>,
-    /// When the recording began, nanoseconds since 1970; 0 when not known.
+    /// Start of the recording in nanoseconds since 1970, or 0 if it is unknown.
     pub since_unix_ns: u64,
-    /// File name by which the program was called, where that is a link of another name.
+    /// File name by which the program was called, if that is a link of another name.
     pub called: Option<Arc<str>>,
 }
 
-/// A frame that a file names by itself, without addresses to look up.
+/// A frame whose names are in the file, so that no address is looked up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Named {
-    /// Function; empty when not known.
+    /// Name of the function, or empty if it is unknown.
     pub function: Vec<u8>,
-    /// Source file; empty when not known.
+    /// Path of the source file, or empty if it is unknown.
     pub file: Vec<u8>,
-    /// Line; 0 when not known.
+    /// Line number, or 0 if it is unknown.
     pub line: u64,
 }
 
-/// One call site.
+/// A call site in a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Site {
-    /// The caller's site; 0 for the outermost.
+    /// Number of the caller's site, or 0 for the outermost.
     pub parent: u32,
-    /// Place in [`Stacks::modules`] plus 1; 0 when the address lies in none.
+    /// Index in [`Stacks::modules`] plus 1, or 0 if the address is in no module.
     pub module: u32,
-    /// Place in [`Stacks::named`] plus 1; 0 when the file does not name it. What has a module too
-    /// is in one that is no file.
+    /// Index in [`Stacks::named`] plus 1, or 0 if the file does not name the frame. If the site
+    /// also has a module, that is not a file.
     pub named: u32,
     /// Sum of the tape's `SITE_` bits.
     pub flags: u8,
-    /// The return address; 0 when not known.
+    /// The return address, or 0 if it is unknown.
     pub address: u64,
 }
 
-/// All call sites of an image.
+/// All call sites of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Stacks {
     sites: Vec<Site>,
     /// The modules, in order of appearance.
     pub modules: Vec<Module>,
-    /// Frames named by the file itself.
+    /// The frames whose names are in the file.
     pub named: Vec<Named>,
 }
 
 impl Stacks {
-    /// Sites known; the highest number.
+    /// Returns the number of sites, which is the highest site number.
     pub fn len(&self) -> usize {
         self.sites.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no sites.
     pub fn is_empty(&self) -> bool {
         self.sites.is_empty()
     }
 
-    /// The site of a number; an unknown one (all zeros) where there is none.
+    /// Returns the site with a number, or an unknown one (all zeros) if there is none.
     pub fn site(&self, number: u32) -> Site {
-        let place = (number as usize).wrapping_sub(1);
-        self.sites.get(place).copied().unwrap_or_default()
+        let index = (number as usize).wrapping_sub(1);
+        self.sites.get(index).copied().unwrap_or_default()
     }
 
-    /// The stack that ends in this site, innermost first: numbers and sites.
+    /// Returns the numbers and sites of a stack, innermost first.
     pub fn stack(&self, number: u32) -> impl Iterator<Item = (u32, Site)> + '_ {
         let mut next = number;
         std::iter::from_fn(move || {
@@ -94,46 +94,47 @@ impl Stacks {
             }
             let at = next;
             let site = self.site(at);
-            // A parent's number is smaller, or the walk ends: no file can make it endless.
+            // The number of a parent must be smaller, so that the walk ends for any file.
             next = if site.parent < at { site.parent } else { 0 };
             Some((at, site))
         })
     }
 
-    /// Adds a site behind the last.
+    /// Adds a site and returns its number.
     pub fn push(&mut self, site: Site) -> u32 {
         self.sites.push(site);
         self.sites.len() as u32
     }
 
-    /// Sets site `number`, making room for it; `limit` bounds what a file may ask for.
+    /// Sets the site with a number, and adds all before it. Returns false if the number exceeds
+    /// `limit`, which bounds the memory that a corrupt file can request.
     pub fn set(&mut self, number: u32, site: Site, limit: usize) -> bool {
-        let place = (number as usize).wrapping_sub(1);
-        if place >= limit {
+        let index = (number as usize).wrapping_sub(1);
+        if index >= limit {
             return false;
         }
-        if place >= self.sites.len() {
-            self.sites.resize(place + 1, Site::default());
+        if index >= self.sites.len() {
+            self.sites.resize(index + 1, Site::default());
         }
-        self.sites[place] = site;
+        self.sites[index] = site;
         true
     }
 
-    /// Files of modules are looked for below this folder first.
+    /// Sets the folder in which the files of modules are searched first.
     pub fn set_root(&mut self, root: &Path) {
         let root: Arc<Path> = root.into();
         self.modules.iter_mut().for_each(|module| module.root = Some(root.clone()));
     }
 
-    /// The program at this path was called by another file name.
+    /// Sets the file name by which the program at a path was called.
     pub fn set_called(&mut self, path: &str, called: &str) {
         let called: Arc<str> = called.into();
         let own = self.modules.iter_mut().filter(|module| module.path == path.as_bytes());
         own.for_each(|module| module.called = Some(called.clone()));
     }
 
-    /// Names of modules are looked for there first; their files must not be younger than the
-    /// recording.
+    /// Sets the stored names of the recording and its start time. Files of modules that are newer
+    /// than the recording are not used.
     pub fn set_saved(&mut self, saved: Option<Saved>, since_unix_ns: u64) {
         let saved = saved.map(Arc::new);
         for module in &mut self.modules {
@@ -141,15 +142,15 @@ impl Stacks {
         }
     }
 
-    /// Looks again for modules of sites that had none when they appeared: their module may have
-    /// been seen only later.
+    /// Searches the modules of sites that had none when they appeared, because the module may have
+    /// been recorded later.
     pub fn settle(&mut self) {
         let mut by_start: Vec<(u64, u64, u32)> =
             self.modules.iter().enumerate().map(|(at, m)| (m.start, m.end, at as u32 + 1)).collect();
         by_start.sort_unstable();
         for site in self.sites.iter_mut().filter(|site| site.module == 0 && site.address != 0) {
-            let behind = by_start.partition_point(|&(start, ..)| start < site.address);
-            if let Some(&(_, end, module)) = behind.checked_sub(1).and_then(|at| by_start.get(at))
+            let next = by_start.partition_point(|&(start, ..)| start < site.address);
+            if let Some(&(_, end, module)) = next.checked_sub(1).and_then(|at| by_start.get(at))
                 && site.address <= end
             {
                 site.module = module;
@@ -158,7 +159,7 @@ impl Stacks {
     }
 }
 
-/// The modules mapped at one moment of a tape.
+/// The modules that are mapped at a position of a tape.
 #[derive(Debug, Default)]
 pub struct Mapped {
     by_start: BTreeMap<u64, (u64, u32)>,
@@ -166,9 +167,9 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// A module was mapped; `place` is its place in [`Stacks::modules`]. Whatever lay there before
-    /// is gone.
-    pub fn add(&mut self, module: &tape::Module, place: usize) {
+    /// Adds a module that was mapped. `index` is its index in [`Stacks::modules`]. Modules that
+    /// overlap it are removed.
+    pub fn add(&mut self, module: &tape::Module, index: usize) {
         let overlapped: Vec<u64> = self
             .by_start
             .range(..module.end)
@@ -179,19 +180,19 @@ impl Mapped {
         for start in overlapped {
             self.by_start.remove(&start);
         }
-        self.by_start.insert(module.start, (module.end, place as u32 + 1));
+        self.by_start.insert(module.start, (module.end, index as u32 + 1));
         self.by_number.insert(module.number, module.start);
     }
 
-    /// A module was unmapped.
+    /// Removes a module that was unmapped.
     pub fn remove(&mut self, number: u32) {
         if let Some(start) = self.by_number.remove(&number) {
             self.by_start.remove(&start);
         }
     }
 
-    /// The module of a return address: the byte before it counts, since a call may be the last
-    /// instruction of a module.
+    /// Returns the index plus 1 of the module of a return address, or 0. The byte before the
+    /// address counts, because a call may be the last instruction of a module.
     pub fn find(&self, address: u64) -> u32 {
         match self.by_start.range(..address).next_back() {
             Some((_, &(end, module))) if address <= end => module,
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_belong_to_what_is_mapped_now() {
+    fn addresses_belong_to_the_modules_that_are_mapped() {
         let mut mapped = Mapped::default();
         mapped.add(&module(1, 0x1000, 0x2000), 0);
         mapped.add(&module(2, 0x2000, 0x3000), 1);

@@ -17,7 +17,7 @@ use crate::symbols::Frame;
 enum Step {
     /// `fun:`: the function, mangled or demangled.
     Function(Pattern),
-    /// `obj:`: the module.
+    /// `obj:`: the path of the module.
     Module(Pattern),
     /// `src:`: the source file, optionally with a line.
     Source(Pattern, Option<u32>),

@@ -1,10 +1,10 @@
-//! Address -> function, file and line; the only place that knows ELF and DWARF.
+//! Finds function, file and line of addresses.
 //!
-//! Two levels: [`Symbolizer::name`] gives the function from symbol tables alone,
+//! There are two levels. [`Symbolizer::name`] returns the function from symbol tables only.
 //! [`Symbolizer::frames`] adds lines and inlined functions from debug information, which is read
-//! only for modules of which such a frame is asked. What the recording keeps of its names
-//! ([`saved`]) comes first; the files are looked for when it lacks something. A file that is not
-//! the one that was recorded (its build-id differs) names nothing; what cannot be named is
+//! only for modules of which frames are requested. The names that are stored in the recording
+//! ([`saved`]) are used first. Files are searched only if these are not sufficient. A file with
+//! another build-id than the recorded one is not used. An address without name is shown as
 //! `module+0xoffset`.
 
 mod code_name;
@@ -40,50 +40,49 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// How much is read.
+/// The amount of debug information that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// Lines and inlined functions whatever it costs (up to 2 GiB of debug information a module).
+    /// Lines and inlined functions, with up to 2 GiB of debug information for each module.
     Full,
-    /// Only of modules with little debug information: for the summary behind a recording, which
-    /// must not keep anybody waiting (64 MiB take about 0.2 s).
+    /// Lines and inlined functions only of modules with up to 64 MiB of debug information, which
+    /// takes about 0.2 s. This is for the summary after a recording, which must be fast.
     Quick,
 }
 
 /// A frame as reports show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// Function; none when it cannot be named.
+    /// Name of the function, or `None` if it is unknown.
     pub function: Option<String>,
-    /// Source file.
+    /// Path of the source file.
     pub file: Option<String>,
-    /// Line.
+    /// Line number, starting at 1.
     pub line: Option<u32>,
-    /// Path of the module; empty when the address lies in none.
+    /// Path of the module, or empty if the address is in none.
     pub module: Rc<str>,
-    /// File name by which the module's program was called, where that is a link of another name.
+    /// File name by which the program of the module was called, if that is a link of another name.
     pub called: Option<Arc<str>>,
-    /// Link-time address in the module, or the address itself.
+    /// Link-time address in the module, or the run-time address if there is no module.
     pub offset: u64,
-    /// Whether the function was inlined into the next frame's.
+    /// Whether the function was inlined into that of the next frame.
     pub inlined: bool,
-    /// What it is to a reader who looks for the cause of an allocation.
+    /// The role of the frame in an allocation.
     pub role: Role,
 }
 
 impl Frame {
-    /// The module's file name.
+    /// Returns the file name of the module.
     pub fn module_name(&self) -> &str {
         self.module.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The module's file name as a reader knows it: a program's own is the one that it was called
-    /// by.
+    /// Returns the file name for reports. That of a program is the name by which it was called.
     pub fn shown_module(&self) -> &str {
         self.called.as_deref().unwrap_or_else(|| self.module_name())
     }
 
-    /// The function, or `module+0xoffset`.
+    /// Returns the name of the function, or `module+0xoffset`.
     pub fn title(&self) -> String {
         match (&self.function, self.shown_module()) {
             (Some(function), _) => function.clone(),
@@ -93,45 +92,53 @@ impl Frame {
     }
 }
 
-/// The function by which a program brings suppressions for LSan.
+/// The function of a program that returns its built-in LSan suppressions.
 const DEFAULT_SUPPRESSIONS: &[u8] = b"__lsan_default_suppressions";
 
-/// What is known of one module.
+/// The symbols of one module.
 struct Object {
     path: Rc<str>,
     module: Module,
-    /// What recordings keep of its names.
+    /// The names stored in recordings.
     saved: Table,
-    /// Its files, once they were looked for.
+    /// The files of the module, once they were searched.
     live: Option<Live>,
     lacks: Lacks,
 }
 
-/// A module's files.
+/// The files of a module.
 struct Live {
-    /// Files to look into, the module's own first: all have the recorded build-id.
+    /// Files with the recorded build-id, the module's own first.
     files: Vec<(PathBuf, Elf)>,
-    /// Whether the first is the module's own file.
+    /// Whether the first file is the module's own.
     own: bool,
     functions: Functions,
     debug: Option<Option<Debug>>,
 }
 
-/// Names addresses, and remembers what it found.
+/// Finds the names of addresses, and caches them.
 pub struct Symbolizer {
     detail: Detail,
     origin: Origin,
     roles: Roles,
     objects: Vec<Object>,
-    /// By path, build-id and the number of the saved names.
-    by_module: FxHashMap<(Vec<u8>, Vec<u8>, u64), usize>,
-    /// By path and build-id, or what tells builds apart that have none.
+    /// Indexes of objects by path, build-id and the number of the stored names.
+    by_module: FxHashMap<ModuleKey, usize>,
+    /// Indexes of objects by path and build-id, or by size and checksum if there is no build-id.
     by_identity: FxHashMap<(Vec<u8>, Vec<u8>), usize>,
     names: FxHashMap<(usize, u64), Rc<Frame>>,
     frames: FxHashMap<(usize, u64), Rc<[Frame]>>,
     notes: Vec<String>,
-    /// Whether the notes are shown by whoever took them.
+    /// Whether the notes were taken, so that the caller prints them.
     is_shown: bool,
+}
+
+/// The key of a module in the cache of a [`Symbolizer`].
+#[derive(PartialEq, Eq, Hash)]
+struct ModuleKey {
+    path: Vec<u8>,
+    build_id: Vec<u8>,
+    saved_number: u64,
 }
 
 impl Drop for Symbolizer {
@@ -143,12 +150,13 @@ impl Drop for Symbolizer {
 }
 
 impl Symbolizer {
-    /// Reads nothing yet.
+    /// Creates a symbolizer that searches files in the default locations. Files are read when they
+    /// are needed.
     pub fn new(detail: Detail) -> Self {
         Symbolizer::from(detail, Origin::default())
     }
 
-    /// Looks for files as it is told.
+    /// Creates a symbolizer that searches files according to `origin`.
     pub fn from(detail: Detail, origin: Origin) -> Self {
         Symbolizer {
             detail,
@@ -164,17 +172,17 @@ impl Symbolizer {
         }
     }
 
-    /// How much is read.
+    /// Returns the amount of debug information that is read.
     pub const fn detail(&self) -> Detail {
         self.detail
     }
 
-    /// The roles that frames have.
+    /// Returns the rules for roles of frames.
     pub const fn roles(&self) -> &Roles {
         &self.roles
     }
 
-    /// The frame with its role.
+    /// Returns the frame with its role.
     fn with_role(&self, frame: Frame) -> Frame {
         let role = self.roles.of(&frame);
         Frame { role, ..frame }
@@ -186,7 +194,7 @@ impl Symbolizer {
         }
     }
 
-    /// What a reader should know: for which modules names are missing, why, and what would help.
+    /// Returns notes about missing names: the modules, the reason, and what would help.
     pub fn notes(&self) -> Vec<String> {
         let damage = self.objects.iter().filter_map(|object| object.module.saved.as_ref()?.damage());
         let mut notes: Vec<String> = damage.chain(lacks::lines(&self.objects)).collect();
@@ -195,13 +203,14 @@ impl Symbolizer {
         notes
     }
 
-    /// The same for whoever shows them; [`unshown`] leaves them out.
+    /// Returns the notes to a caller that prints them. [`unshown`] does not return them again.
     pub fn take_notes(&mut self) -> Vec<String> {
         self.is_shown = true;
         self.notes()
     }
 
-    /// The function of a site, from symbol tables alone. Inlined functions are not seen.
+    /// Returns the frame of a site with its function, from symbol tables only. Inlined functions
+    /// are not detected.
     pub fn name(&mut self, stacks: &Stacks, site: &Site) -> Rc<Frame> {
         let Some(module) = module_of(stacks, site) else { return Rc::new(self.with_role(unplaced(stacks, site))) };
         let (object, address) = (self.object(module), link_address(module, site));
@@ -219,7 +228,7 @@ impl Symbolizer {
         frame
     }
 
-    /// The frames of a site, innermost first: several where functions were inlined.
+    /// Returns the frames of a site, innermost first. There are several if functions were inlined.
     pub fn frames(&mut self, stacks: &Stacks, site: &Site) -> Rc<[Frame]> {
         let Some(module) = module_of(stacks, site) else { return Rc::from([self.with_role(unplaced(stacks, site))]) };
         let (object, address) = (self.object(module), link_address(module, site));
@@ -253,8 +262,7 @@ impl Symbolizer {
         frames
     }
 
-    /// The symbol of a site's function as it stands in the file: mangled, where the language
-    /// mangles.
+    /// Returns the symbol of a site's function as it is in the file, which may be mangled.
     pub fn symbol(&mut self, stacks: &Stacks, site: &Site) -> Option<String> {
         let module = module_of(stacks, site)?;
         let (object, address) = (self.object(module), link_address(module, site));
@@ -262,8 +270,8 @@ impl Symbolizer {
         Some(String::from_utf8_lossy(symbol).into_owned())
     }
 
-    /// The suppressions that a module brings for LSan; none when it brings none, an error when they
-    /// cannot be read without running it.
+    /// Returns the built-in LSan suppressions of a module, or `None` if it has none. The result is
+    /// an error if they cannot be determined without running the program.
     pub fn default_suppressions(&mut self, module: &Module) -> Option<Result<String, &'static str>> {
         let object = self.object(module);
         if let Some(text) = &self.objects[object].saved.suppressions {
@@ -275,12 +283,12 @@ impl Symbolizer {
         })
     }
 
-    /// Run-time start address and symbol of a site's function, for profiles.
+    /// Returns the run-time start address and the demangled name of a site's function.
     pub fn function(&mut self, stacks: &Stacks, site: &Site) -> Option<(u64, String)> {
         self.function_symbol(stacks, site).map(|(start, symbol)| (start, demangle(symbol)))
     }
 
-    /// Run-time start address of a site's function, and its symbol as the file has it.
+    /// Returns the run-time start address and the symbol of a site's function.
     pub fn function_symbol(&mut self, stacks: &Stacks, site: &Site) -> Option<(u64, &[u8])> {
         let module = module_of(stacks, site)?;
         let (object, address) = (self.object(module), link_address(module, site));
@@ -288,26 +296,26 @@ impl Symbolizer {
         Some((start.wrapping_add(module.bias), symbol))
     }
 
-    /// Link-time start and end of the function around a link-time address of a module.
+    /// Returns the link-time start and end of the function at a link-time address of a module.
     pub fn extent(&mut self, module: &Module, address: u64) -> Option<(u64, u64)> {
         let object = self.object(module);
         self.find(object, address).map(|(start, end, _)| (start, end))
     }
 
-    /// Link-time addresses of a module's code; none when its file cannot be read.
+    /// Returns the link-time addresses of a module's code, or `None` if its file cannot be read.
     pub fn code(&mut self, module: &Module) -> Option<Range<u64>> {
         let object = self.object(module);
         self.objects[object].saved.code.clone().or_else(|| self.live(object).files.first()?.1.code())
     }
 
-    /// Whether the module's own file is there, and still the one that was recorded.
+    /// Returns whether the file of the module exists and is the one that was recorded.
     pub fn is_there(&mut self, module: &Module) -> bool {
         let object = self.object(module);
         self.live(object).own
     }
 
-    /// Link-time start of a function of the module that is not `taken`: `_init`, which no stack
-    /// passes through, or the first.
+    /// Returns the link-time start of a function of the module for which `taken` returns false:
+    /// `_init`, which is in no stack, or the first one.
     pub fn unused(&mut self, module: &Module, taken: impl Fn(u64) -> bool) -> Option<u64> {
         let object = self.object(module);
         let functions = &self.live(object).functions;
@@ -319,10 +327,10 @@ impl Symbolizer {
 
     fn object(&mut self, module: &Module) -> usize {
         let number = module.saved.as_ref().map_or(0, |saved| saved.number());
-        // A program that is called by two names has frames of either.
+        // A program that is called by two names has separate frames for each.
         let called = module.called.as_deref().map(|called| [b"\0", called.as_bytes()].concat()).unwrap_or_default();
         let named = [&module.path[..], &called].concat();
-        let key = (named.clone(), module.build_id.clone(), number);
+        let key = ModuleKey { path: named.clone(), build_id: module.build_id.clone(), saved_number: number };
         if let Some(&known) = self.by_module.get(&key) {
             return known;
         }
@@ -336,7 +344,7 @@ impl Symbolizer {
         let object = *self.by_identity.entry((named, identity)).or_insert(next);
         if object == next {
             let path = String::from_utf8_lossy(&module.path).into_owned().into();
-            let (saved, lacks) = Default::default();
+            let (saved, lacks) = (Table::default(), Lacks::default());
             self.objects.push(Object { path, module: module.clone(), saved, live: None, lacks });
         }
         tables.iter().for_each(|table| self.objects[object].saved.add(table));
@@ -344,8 +352,8 @@ impl Symbolizer {
         object
     }
 
-    /// The files that name a module's functions and lines: its own, its debug file, what these
-    /// point to.
+    /// Returns the files with the symbols of a module: its own file, its debug file, and the files
+    /// that these refer to.
     pub fn sources(&mut self, module: &Module) -> Vec<PathBuf> {
         let object = self.object(module);
         let own = self.live(object).own;
@@ -354,7 +362,7 @@ impl Symbolizer {
         files.iter().flat_map(|(path, elf)| std::iter::once(path.clone()).chain(files::beside(path, elf))).collect()
     }
 
-    /// Start, end and symbol of the function that holds a link-time address.
+    /// Returns the start, end and symbol of the function at a link-time address.
     fn find(&mut self, object: usize, address: u64) -> Option<(u64, u64, &[u8])> {
         if self.objects[object].saved.find(address).is_none() {
             self.live(object);
@@ -363,7 +371,7 @@ impl Symbolizer {
         saved.find(address).or_else(|| live.as_ref()?.functions.find(address))
     }
 
-    /// The frames of an address that debug information knows, innermost first.
+    /// Returns the frames at an address according to debug information, innermost first.
     fn lines(&mut self, object: usize, address: u64) -> Vec<Source> {
         if let Some(known) = self.objects[object].saved.lines(address) {
             return known;
@@ -378,7 +386,7 @@ impl Symbolizer {
             return debug.find(address);
         }
         let object = &mut self.objects[object];
-        // They may have come while the files were looked for.
+        // The names may have been stored while the files were searched.
         if let Some(known) = object.saved.lines(address) {
             return known;
         }
@@ -386,8 +394,8 @@ impl Symbolizer {
         Vec::new()
     }
 
-    /// The files of a module, looked for once. Where none is there, names that are still being
-    /// written are waited for.
+    /// Returns the files of a module, which are searched only once. If there is none, waits for
+    /// names that are still being written.
     fn live(&mut self, number: usize) -> &mut Live {
         let object = &mut self.objects[number];
         if object.live.is_none() {
@@ -409,24 +417,24 @@ impl Symbolizer {
     }
 }
 
-/// The functions of a module's files: of the first one that has a full symbol table, else what its
-/// own file has.
+/// Returns the functions of the first file of a module that has a full symbol table, or else those
+/// of its own file.
 fn functions(files: &[(PathBuf, Elf)]) -> Functions {
     let full = files.iter().map(|(_, elf)| elf.functions(false)).find(|functions| !functions.is_empty());
     full.or_else(|| files.first().map(|(_, elf)| minidebug::functions(elf))).unwrap_or_default()
 }
 
-/// The module that a site's address lies in.
+/// Returns the module of a site's address.
 pub fn module_of<'a>(stacks: &'a Stacks, site: &Site) -> Option<&'a Module> {
     stacks.modules.get((site.module as usize).wrapping_sub(1))
 }
 
-/// The address to look up.
+/// Returns the link-time address of a site's instruction.
 pub fn link_address(module: &Module, site: &Site) -> u64 {
     instruction(site.address, site.flags).wrapping_sub(module.bias)
 }
 
-/// A frame in no module: named by the file itself, or an address.
+/// Returns the frame of a site without a module: the names in the file, or the address.
 fn unplaced(stacks: &Stacks, site: &Site) -> Frame {
     let text = |bytes: &[u8]| (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned());
     let mut frame = Frame { offset: site.address, ..Frame::default() };

@@ -11,7 +11,7 @@ pub struct Style {
     pub color: bool,
     /// Whether charts may use Unicode block elements.
     pub block_elements: bool,
-    /// Width in columns.
+    /// Width of a line in columns.
     pub width: usize,
 }
 

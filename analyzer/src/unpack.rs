@@ -9,7 +9,7 @@ use heaptape_formats::{Format, sniff};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// A compression format.
+/// A compression format of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     /// gzip (RFC 1952) with any number of members.
@@ -68,7 +68,7 @@ impl Limit {
 pub struct OpenedFile {
     /// The format of the content, if it is known.
     pub format: Option<Format>,
-    /// The decompressed bytes.
+    /// The decompressed bytes of the file.
     pub bytes: Vec<u8>,
     /// The name of the file, for messages.
     pub name: String,
@@ -81,12 +81,12 @@ pub struct OpenedFile {
 /// The error of opening a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Reading failed.
+    /// The file cannot be read.
     #[error("{name}")]
     Io {
         /// Name of the file.
         name: String,
-        /// The cause.
+        /// The error of the system.
         source: io::Error,
     },
     /// The path is a directory.
@@ -101,7 +101,7 @@ pub enum Error {
     TooLarge {
         /// Name of the file.
         name: String,
-        /// The compression format.
+        /// The compression format of the file.
         compression: Compression,
         /// Number of compressed bytes.
         compressed: u64,
@@ -113,7 +113,7 @@ pub enum Error {
     Damaged {
         /// Name of the file.
         name: String,
-        /// The compression format.
+        /// The compression format of the file.
         compression: Compression,
         /// The error of the decoder.
         source: io::Error,

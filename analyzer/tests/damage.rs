@@ -166,7 +166,8 @@ fn folder_names_stay_inside() {
         )
         .unwrap();
         let recording = open(&path).unwrap();
-        let refused = |missing: &Missing| matches!(missing, Missing::File { why, .. } if why == "not a folder's name");
+        let refused =
+            |missing: &Missing| matches!(missing, Missing::File { why, .. } if why == "not the name of a folder");
         assert!(recording.missing.iter().any(refused), "{name}");
     }
 }

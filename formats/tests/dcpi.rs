@@ -27,7 +27,7 @@ fn dumped(bytes: &[u8], stride: Option<u32>) -> String {
 }
 
 #[test]
-fn good_and_odd_files_give_their_ground_truth() {
+fn good_and_unusual_files_match_their_ground_truth() {
     for path in golden("good").into_iter().chain(golden("odd")) {
         let file = bytes(&path);
         for stride in [1, 4] {
@@ -43,7 +43,7 @@ fn good_and_odd_files_give_their_ground_truth() {
 }
 
 #[test]
-fn warnings_only_where_something_is_odd() {
+fn warnings_appear_only_for_unusual_content() {
     for path in golden("good") {
         let (file, name) = (bytes(&path), path.display());
         let profile = dcpi::read(&file).expect("a good file");
@@ -61,7 +61,7 @@ fn warnings_only_where_something_is_odd() {
         let file = bytes(
             &golden("odd").into_iter().find(|path| path.file_stem().is_some_and(|stem| stem == name)).expect(name),
         );
-        let profile = dcpi::read(&file).expect("an odd file");
+        let profile = dcpi::read(&file).expect("a readable file");
         assert!(profile.warnings.iter().any(|warning| warning.field == field), "{name}: {:?}", profile.warnings);
     }
 }
@@ -353,5 +353,5 @@ fn a_kept_period_saturates_and_a_stride_gathers() {
     assert_eq!((built.saturated, built.exact), (1, u128::from(u32::MAX) + 3));
     let profile = dcpi::read(&built.bytes).and_then(dcpi::Profile::strict).expect("a file of ours");
     assert_eq!(profile.samples().collect::<Vec<_>>(), [(header.tstart + 4, u32::MAX), (header.tstart + 8, 2)]);
-    assert_eq!(profile.header.get("heaptape-stride"), None, "four bytes are what foreign readers expect");
+    assert_eq!(profile.header.get("heaptape-stride"), None, "other readers expect a stride of four bytes");
 }

@@ -93,7 +93,7 @@ fn flavour_given_agrees_with_flavour_found() {
     }
 }
 
-/// Whatever is readable is written as it was; a cut is an ending.
+/// A readable file is written byte for byte, even if it is truncated.
 fn holds(bytes: &[u8], what: &str) -> Option<Gmon> {
     let found = read(bytes).ok()?;
     assert!(gmon::write(&found).unwrap() == bytes, "{what}: not the same bytes");
@@ -255,8 +255,8 @@ fn bsd_forms_by_name() {
     let wrong = named("bsd/old-64.gmon", Form::Bsd44).unwrap_err();
     assert_eq!((wrong.field, wrong.offset), ("version", 20));
     assert_eq!(named("bsd/old-64.gmon", Form::Magic).unwrap_err().field, "cookie");
-    let odd = named("bad/bsd-old-odd-ncnt.gmon", Form::Bsd).unwrap();
-    assert!(odd.has_half_bin && odd.counts() == [1, 3, 0]);
+    let half_bin = named("bad/bsd-old-odd-ncnt.gmon", Form::Bsd).unwrap();
+    assert!(half_bin.has_half_bin && half_bin.counts() == [1, 3, 0]);
     let cut = named("bad/bsd44-arc-cut.gmon", Form::Bsd44).unwrap();
     assert_eq!((cut.counts(), cut.tail.len()), ([1, 2, 0], 15));
 }

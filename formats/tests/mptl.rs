@@ -91,9 +91,9 @@ fn the_builder_numbers_as_the_real_library_did() {
             })
             .collect();
         symbols.reverse();
-        let places = profile.site_positions();
-        for &place in &places {
-            let site = profile.sites[place];
+        let positions = profile.site_positions();
+        for &position in &positions {
+            let site = profile.sites[position];
             let symbol = (site.symbol != 0).then(|| symbols[site.symbol as usize - 1]);
             assert_eq!(builder.site(site.parent, site.address, symbol), site.index);
         }

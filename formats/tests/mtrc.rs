@@ -24,7 +24,7 @@ fn samples() -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// Reads to the end; gives the number of records.
+/// Reads to the end and returns the number of records.
 fn count(mut reader: Reader) -> usize {
     let mut count = 0;
     while let Ok(Some(_)) = reader.next() {
@@ -33,7 +33,7 @@ fn count(mut reader: Reader) -> usize {
     count
 }
 
-/// Reads to the end; gives the records as text and how it ended.
+/// Reads to the end and returns the records as text and the ending.
 fn read_all(mut reader: Reader) -> (Vec<String>, Option<Ending>) {
     let mut records = Vec::new();
     while let Ok(Some(record)) = reader.next() {
@@ -67,8 +67,8 @@ fn the_writer_chooses_as_the_real_library_did() {
         }
         writer.end(&mut out);
         assert_eq!(writer.offset(), out.len() as u64);
-        // Made by hand: overlong numbers, slots that the library would not choose, bytes behind the
-        // end.
+        // These files are made by hand. They have overlong numbers, slots that the library does not
+        // choose, or bytes after the end.
         let by_hand =
             ["overlong.mtrc", "name1024.mtrc", "name32.mtrc", "nameundef.mtrc", "trail.mtrc", "straddle5.mtrc"];
         assert_eq!(out == bytes, !by_hand.contains(&name.as_str()), "{name}");

@@ -1,6 +1,6 @@
-//! The accounting of an image: `emitted = recorded + lost + sampled out`, for each thread and for
-//! all. Every report that names lost events takes them from here, and [`super::tape::read`] makes
-//! the list of gaps from the same numbers.
+//! The accounting of a process: `emitted = recorded + lost + sampled out`, for each thread and for
+//! all. All reports of lost events use these numbers, and [`super::tape::read`] lists the gaps with
+//! the same numbers.
 
 use super::Image;
 use super::tape::{Tape, TraceRange};
@@ -10,39 +10,39 @@ use heaptape_formats::recording::Accounting as Sums;
 use heaptape_formats::tape::{Account, Entry, Totals};
 use std::collections::BTreeMap;
 
-/// Events of the program that a pass has read, by thread.
+/// Number of events of the program that a pass has read, by thread.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedEvents {
     threads: BTreeMap<u32, u64>,
-    /// The thread of the last event, and its events that are not in `threads` yet.
+    /// The thread of the last event, and the number of its events that are not in `threads` yet.
     last: (u32, u64),
 }
 
 impl RecordedEvents {
-    /// Counts an event, unless the recorder wrote it in hindsight.
+    /// Counts an event, unless the recorder inserted it.
     #[inline]
     pub fn add(&mut self, event: &Event) {
-        let in_hindsight =
+        let is_inserted =
             [Entry::Inherited, Entry::Implied, Entry::Carried].iter().any(|entry| event.entry == *entry as u8);
-        if in_hindsight || event.kind == Kind::Previous {
+        if is_inserted || event.kind == Kind::Previous {
             return;
         }
         if event.thread != self.last.0 {
-            self.keep();
+            self.flush();
             self.last.0 = event.thread;
         }
         self.last.1 += 1;
     }
 
     #[cold]
-    fn keep(&mut self) {
+    fn flush(&mut self) {
         let (thread, events) = std::mem::take(&mut self.last);
         if events > 0 {
             *self.threads.entry(thread).or_default() += events;
         }
     }
 
-    /// Events of a thread.
+    /// Returns the number of events of a thread.
     pub fn of(&self, thread: u32) -> u64 {
         let last = if self.last.0 == thread { self.last.1 } else { 0 };
         self.threads.get(&thread).copied().unwrap_or(0) + last
@@ -53,24 +53,24 @@ impl RecordedEvents {
     }
 }
 
-/// What became of the events of an image.
+/// The accounting of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accounting {
-    /// One account for each thread, by number; 0 where no thread is known.
+    /// The accounts of all threads, sorted by number. The number is 0 if threads are unknown.
     pub threads: Vec<Account>,
-    /// Events that are recorded and cannot be read: their thread is not known.
+    /// Number of events that are recorded and cannot be read. Their threads are unknown.
     pub unreadable: u64,
-    /// Whether nothing else can be missing. If not, more events than `lost` may be.
+    /// Whether `lost` is exact. If not, more events may be missing.
     pub is_exact: bool,
     all: Sums,
 }
 
 impl Accounting {
-    /// The accounting of an image with these totals, of which this is missing. `recorded` is what a
-    /// pass over all of it has read.
+    /// Computes the accounting of a process from its totals and what is missing. `recorded` has the
+    /// numbers of a pass over all events, if there was one.
     pub fn of(image: &Image, totals: &Totals, missing: &[Missing], recorded: Option<&RecordedEvents>) -> Accounting {
         let tape = &image.tape;
-        // What was read counts where the ledger does not speak of all that is there.
+        // The numbers of the pass are used if the accounts of the tape are not final.
         let recorded = recorded.filter(|_| !tape.has_final_accounts());
         let mut threads: BTreeMap<u32, Account> = BTreeMap::new();
         for account in dropped(tape) {
@@ -92,11 +92,11 @@ impl Accounting {
             account.emitted = account.recorded.saturating_add(account.lost).saturating_add(sampled_out);
         }
         if threads.is_empty() && tape.accounts.is_empty() {
-            // A file of sums, or of another tool.
+            // The file has only sums, or is from another tool.
             let recorded = totals.allocs.saturating_add(totals.resizes).saturating_add(totals.frees);
             threads.insert(0, Account { emitted: recorded, recorded, ..Account::default() });
         }
-        let in_chunks = missing.iter().fold(0u64, |sum, one| match one {
+        let in_chunks = missing.iter().fold(0u64, |sum, item| match item {
             Missing::Chunk { events, .. } => sum.saturating_add(*events),
             _ => sum,
         });
@@ -108,40 +108,41 @@ impl Accounting {
         };
         accounting.all = accounting.sum(recorded.is_some());
         if let Some(stated) = &image.about.accounting {
-            // What the recorder knew and the files do not hold any more.
+            // Events that the recorder counted and that are not in the files any more.
             let gone = stated.emitted.saturating_sub(accounting.all.emitted);
             accounting.all.add(Sums { emitted: gone, lost: gone, ..Sums::default() });
         }
         accounting
     }
 
-    /// Threads together; events that cannot be read are among those that the ledger calls recorded,
-    /// and are not among those `read`.
+    /// Returns the sums over all threads. Unreadable events are included in the recorded events of
+    /// the tape, but not in those of a pass (`read`).
     fn sum(&self, read: bool) -> Sums {
         let mut all = Sums::default();
         for &Account { emitted, recorded, lost, sampled_out, .. } in &self.threads {
             all.add(Sums { emitted, recorded, lost, sampled_out });
         }
-        let among = if read { 0 } else { self.unreadable.min(all.recorded) };
-        let more = self.unreadable - among;
-        all.recorded -= among;
+        let included = if read { 0 } else { self.unreadable.min(all.recorded) };
+        let more = self.unreadable - included;
+        all.recorded -= included;
         all.lost = all.lost.saturating_add(self.unreadable);
         all.emitted = all.emitted.saturating_add(more);
         all
     }
 
-    /// All threads together.
+    /// Returns the sums over all threads.
     pub fn all(&self) -> Sums {
         self.all
     }
 
-    /// The account of a thread.
+    /// Returns the account of a thread.
     pub fn thread(&self, number: u32) -> Option<&Account> {
         self.threads.iter().find(|account| account.thread == number)
     }
 }
 
-/// The ledger with what the gaps and its own sums say of dropped events: whichever is most.
+/// Returns the accounts of the tape with the number of dropped events: the maximum of the account,
+/// of its difference, and of the gaps.
 fn dropped(tape: &Tape) -> Vec<Account> {
     let mut threads: BTreeMap<u32, Account> = BTreeMap::new();
     for account in &tape.accounts {
@@ -164,12 +165,13 @@ fn dropped(tape: &Tape) -> Vec<Account> {
 }
 
 impl Tape {
-    /// Whether the latest ledger speaks of every chunk, and every chunk is where it belongs.
+    /// Returns whether the accounts include every chunk, and no chunk is damaged.
     pub fn has_final_accounts(&self) -> bool {
-        self.accounts_are_final && !self.ranges.iter().any(|place| matches!(place, TraceRange::Salvage { .. }))
+        self.accounts_are_final && !self.ranges.iter().any(|range| matches!(range, TraceRange::Salvage { .. }))
     }
 
-    /// The gaps of all threads. Drops of which only the ledger knows may be anywhere in the run.
+    /// Returns the gaps of all threads. A drop that only the accounts contain may be anywhere in
+    /// the run.
     pub(super) fn gaps(&self) -> Vec<Missing> {
         let gap = |thread, events, (from_tick, to_tick)| Missing::Dropped { thread, events, from_tick, to_tick };
         let mut all: Vec<Missing> =

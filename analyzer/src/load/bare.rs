@@ -1,5 +1,5 @@
-//! Traces and profiles without a tape: from mpatrol itself, or what is left of an image. Everything
-//! that such a file holds is there; stacks in a trace and order in a profile are not.
+//! Reads traces and profiles without a tape: files of mpatrol, or of a damaged recording. A trace
+//! has no stacks, and a profile has no order of events.
 
 use super::chunk::event_of;
 use crate::event::{Event, Span};
@@ -14,11 +14,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Events handed on at once.
+/// Number of events in a batch.
 const BATCH: usize = 16 * 1024;
 
-/// Thread numbers as reports show them: the trace's own when they are small, else counted from 1
-/// (mpatrol's library writes `pthread_self()`, an address).
+/// Thread numbers for reports. Small numbers of the trace are used as they are. Others, such as the
+/// `pthread_self()` addresses that mpatrol's library writes, are numbered from 1.
 #[derive(Debug, Default)]
 struct Threads(FxHashMap<u64, u32>);
 
@@ -34,11 +34,11 @@ impl Threads {
     }
 }
 
-/// Sites made from the names in a trace.
+/// Sites that are created from the names in a trace.
 #[derive(Debug, Default)]
 pub struct Names {
     numbers: FxHashMap<Named, u32>,
-    /// The last location met, since most events come from that of the event before.
+    /// The last location and its site, because most events have the location of the previous one.
     last: (Named, u32),
 }
 
@@ -60,12 +60,12 @@ impl Names {
     }
 }
 
-/// The sites that a trace names: a pass over it, made only when sites are asked for.
+/// Returns the sites that a trace names, and the number of its events. Reads the complete trace.
 pub fn named_sites(path: &Path) -> (Stacks, u64) {
     let mut stacks = Stacks::default();
     let (mut names, mut events) = (Names::default(), 0);
     walk(path, |record| {
-        if let Some((location, _)) = place_of(record) {
+        if let Some((location, _)) = location_of(record) {
             names.site(location, &mut stacks);
             events += 1;
         }
@@ -74,7 +74,8 @@ pub fn named_sites(path: &Path) -> (Stacks, u64) {
     (stacks, events)
 }
 
-fn place_of<'a, 'b>(record: &'a Record<'b>) -> Option<(&'a mtrc::Location<'b>, bool)> {
+/// Returns the location of an event, and whether the event allocates a block.
+fn location_of<'a, 'b>(record: &'a Record<'b>) -> Option<(&'a mtrc::Location<'b>, bool)> {
     match record {
         Record::Alloc { location, .. } | Record::Resize { location, .. } => Some((location, true)),
         Record::Free { location, .. } => Some((location, false)),
@@ -82,8 +83,8 @@ fn place_of<'a, 'b>(record: &'a Record<'b>) -> Option<(&'a mtrc::Location<'b>, b
     }
 }
 
-/// Steps over the records of a trace file, stored plainly or compressed, until `each` says no;
-/// gives what is wrong with it.
+/// Calls `each` for the records of a trace file, compressed or not, until it returns false. Returns
+/// the error that ended the file early.
 fn walk(path: &Path, mut each: impl FnMut(&Record) -> bool) -> Option<Missing> {
     let name = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let file = |why: String| Some(Missing::File { name: name(), why });
@@ -114,41 +115,47 @@ fn walk(path: &Path, mut each: impl FnMut(&Record) -> bool) -> Option<Missing> {
     }
 }
 
-/// Opens a trace file; a compressed one is unpacked on the way.
+/// Opens a file and decompresses it while it is read.
+///
+/// # Errors
+/// Returns an error if the file cannot be opened or its first bytes cannot be read.
 pub fn open(path: &Path) -> std::io::Result<Box<dyn Read>> {
     unpacking(File::open(path)?)
 }
 
-/// The bytes of a trace; compressed ones are unpacked on the way.
+/// Returns a reader that decompresses a stream, if it is compressed.
+///
+/// # Errors
+/// Returns an error if the first bytes cannot be read.
 pub fn unpacking(mut from: impl Read + 'static) -> std::io::Result<Box<dyn Read>> {
     let mut start = Vec::new();
     from.by_ref().take(4).read_to_end(&mut start)?;
     let compression = Compression::detect(&start);
-    let whole = std::io::Cursor::new(start).chain(from);
+    let complete = std::io::Cursor::new(start).chain(from);
     match compression {
-        None => Ok(Box::new(whole)),
-        Some(Compression::Gzip) => Ok(Box::new(flate2::read::MultiGzDecoder::new(std::io::BufReader::new(whole)))),
-        Some(Compression::Zstd) => Codec::Zstd.reader(whole),
-        Some(Compression::Lz4) => Codec::Lz4.reader(whole),
+        None => Ok(Box::new(complete)),
+        Some(Compression::Gzip) => Ok(Box::new(flate2::read::MultiGzDecoder::new(std::io::BufReader::new(complete)))),
+        Some(Compression::Zstd) => Codec::Zstd.reader(complete),
+        Some(Compression::Lz4) => Codec::Lz4.reader(complete),
     }
 }
 
-/// Hands on the events of a trace file in order, in batches; gives what is wrong with it. Without a
-/// tape the site of an event is the place that the trace names, numbered as [`named_sites`]
-/// numbers; with `named` unset it is 0.
+/// Calls `each` for batches of the events of a trace file, in order. Returns the errors of the
+/// file. The site of an event is the location in the trace, numbered as by [`named_sites`], or 0 if
+/// `named` is not set.
 pub fn events(path: &Path, span: Span, named: bool, each: &mut dyn FnMut(&[Event])) -> Vec<Missing> {
     let (mut threads, mut names) = (Threads::default(), Names::default());
     let mut stacks = Stacks::default();
     let mut batch: Vec<Event> = Vec::with_capacity(BATCH);
     let mut number = 0;
     let missing = walk(path, |record| {
-        let Some((location, takes)) = place_of(record) else { return true };
+        let Some((location, allocates)) = location_of(record) else { return true };
         let Some(mut event) = event_of(record) else { return true };
         event.number = number;
         event.thread = threads.number(location.thread);
         let site = if named { names.site(location, &mut stacks) } else { 0 };
-        // A free's place is where it was freed; the models ask for it only where frees carry sites.
-        event.site = if takes { site } else { 0 };
+        // Sites of frees are used only for recordings that have them.
+        event.site = if allocates { site } else { 0 };
         number += 1;
         if span.contains(event.position()) {
             batch.push(event);
@@ -165,18 +172,31 @@ pub fn events(path: &Path, span: Span, named: bool, each: &mut dyn FnMut(&[Event
     missing.into_iter().collect()
 }
 
-/// A profile as sites and sums. What it cannot say (peak, order, threads) is 0.
+/// The sites and sums of a profile. Numbers that a profile does not have, such as the peak, are 0.
+#[derive(Debug)]
+pub struct ProfileSums {
+    /// The call sites of the profile.
+    pub stacks: Stacks,
+    /// The totals over all sites.
+    pub totals: Totals,
+    /// The sums of each site.
+    pub sums: Vec<SiteSums>,
+    /// Whether the profile is complete.
+    pub ending: Ending,
+}
+
+/// Reads the sites and sums of a profile.
 ///
 /// # Errors
-/// When the bytes are no profile.
-pub fn profile(bytes: &[u8]) -> Result<(Stacks, Totals, Vec<SiteSums>, Ending)> {
+/// Returns an error if the bytes are not a profile.
+pub fn profile(bytes: &[u8]) -> Result<ProfileSums> {
     let (profile, ending) = mptl::Profile::read(bytes)?;
     let mut stacks = Stacks::default();
     let mut names: FxHashMap<(u64, u64), u32> = FxHashMap::default();
     let (sites, data) = (profile.site_positions(), profile.data_positions());
     let mut sums = Vec::new();
-    for (place, number) in sites.iter().zip(1u32..) {
-        let Some(site) = profile.sites.get(*place) else { continue };
+    for (index, number) in sites.iter().zip(1u32..) {
+        let Some(site) = profile.sites.get(*index) else { continue };
         let named = match profile.name(site.name) {
             Some(function) => *names.entry((site.symbol, site.name)).or_insert_with(|| {
                 stacks.named.push(Named { function: function.to_vec(), ..Named::default() });
@@ -187,7 +207,7 @@ pub fn profile(bytes: &[u8]) -> Result<(Stacks, Totals, Vec<SiteSums>, Ending)> 
         let parent = u32::try_from(site.parent).unwrap_or(0);
         stacks.push(Site { parent, module: 0, named, flags: 0, address: site.address });
         let row = usize::try_from(site.data).ok().and_then(|data_index| data.get(data_index.wrapping_sub(1)));
-        if let Some(row) = row.and_then(|&place| profile.data.get(place)) {
+        if let Some(row) = row.and_then(|&index| profile.data.get(index)) {
             sums.push(SiteSums {
                 site: number,
                 allocs: row.allocated.count(),
@@ -198,11 +218,11 @@ pub fn profile(bytes: &[u8]) -> Result<(Stacks, Totals, Vec<SiteSums>, Ending)> 
             });
         }
     }
-    Ok((stacks, totals(&profile), sums, ending))
+    Ok(ProfileSums { stacks, totals: totals(&profile), sums, ending })
 }
 
-/// Totals from the bins, which count also what has no stack; from the data records where a profile
-/// has no bins.
+/// Returns the totals of a profile. The bins include blocks without a stack. If there are no bins,
+/// the data records are added up.
 fn totals(profile: &mptl::Profile) -> Totals {
     let bins = &profile.bins;
     let of = |counts: &[u64], big: u64| {

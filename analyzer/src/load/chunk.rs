@@ -1,6 +1,5 @@
-//! One chunk of a trace -> events: the trace bytes, zipped with the columns that the tape holds for
-//! them. A chunk needs nothing from any other, so chunks can be decoded in any order and at the
-//! same time.
+//! Decodes the events of a chunk: combines the bytes of the trace with the columns of the tape.
+//! Chunks are independent of each other, so they can be decoded in any order and in parallel.
 
 use super::tape::TraceRange;
 use crate::event::{Event, Kind};
@@ -9,75 +8,76 @@ use heaptape_formats::mtrc::{self, Record};
 use heaptape_formats::tape::{self, Codec, Column, Source, Step, Stream, Unpacker, field::Field};
 use heaptape_formats::{Cursor, Format, leb128};
 
-/// The longest plain chunk or column that is unpacked; no writer makes one of a tenth of it.
-const LONGEST: u64 = 16 << 20;
-/// Bytes that one event takes at least in the trace, before its place: letter and index.
-const LEAST_EVENT: usize = 2;
+/// Maximum length of a decompressed chunk or column. Writers stay below a tenth of it.
+const MAX_PLAIN_LENGTH: u64 = 16 << 20;
+/// Minimum length of an event in the trace: tag and index.
+const MIN_EVENT_LENGTH: usize = 2;
 
-/// What decoding needs to know of the whole file.
+/// Properties of the recording that decoding a chunk depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkContext {
     /// The header of the trace.
     pub header: mtrc::Header,
-    /// Whether frees carry sites.
+    /// Whether frees have sites.
     pub free_sites: bool,
-    /// Sites known; higher numbers are refused.
+    /// Number of known sites. Higher site numbers are replaced by 0.
     pub sites: u32,
-    /// Whether to tell what blocks of earlier chunks were: [`Kind::Known`].
+    /// Whether to report the previous state of blocks of earlier chunks, as [`Kind::Previous`].
     pub reports_previous: bool,
 }
 
-/// A chunk's events.
+/// The result of decoding a chunk.
 #[derive(Debug, Default)]
 pub struct Decoded {
-    /// In order, unmatched ones among them.
+    /// The events in order, including unmatched ones.
     pub events: Vec<Event>,
-    /// What could not be read.
+    /// The errors that were found.
     pub missing: Vec<Missing>,
 }
 
-/// Decodes chunk after chunk in the same memory.
+/// Decodes chunks, with buffers that are reused.
 #[derive(Default)]
 pub struct Decoder {
     unpacker: Unpacker,
     stored: Vec<u8>,
     plain: Vec<u8>,
-    /// Plain columns: functions, times, stacks, weights, what blocks were.
+    /// Decompressed columns: functions, times, stacks, weights, previous blocks.
     columns: [Vec<u8>; 5],
 }
 
 impl Decoder {
-    /// Decodes what lies at a place. Never fails: what cannot be read is in [`Decoded::missing`].
-    /// `used` is memory that may be used again: a chunk's events take 8 MiB and more.
+    /// Decodes a range of the trace. Errors are in [`Decoded::missing`]. `used` is a vector of
+    /// events that is reused, because the events of a chunk need 8 MiB and more.
     pub fn decode<T: Source + ?Sized, M: Source + ?Sized>(
         &mut self,
         tape: &T,
         trace: &M,
-        head: &ChunkContext,
-        place: &TraceRange,
+        context: &ChunkContext,
+        range: &TraceRange,
         mut used: Vec<Event>,
     ) -> Decoded {
-        match place {
+        match range {
             TraceRange::Committed { offset, before, chunk, .. } => {
                 used.clear();
                 let mut decoded = Decoded { events: used, missing: Vec::new() };
-                if let Err(why) = self.committed(tape, trace, head, *offset, *before, &mut decoded) {
+                if let Err(why) = self.committed(tape, trace, context, *offset, *before, &mut decoded) {
                     decoded.events.clear();
                     decoded.missing.push(unusable(chunk, why));
                 }
                 decoded
             }
             TraceRange::Salvage { offset, before, length, codec, tick } => {
-                salvage(trace, head, (*offset, *length), *codec, *before, *tick)
+                salvage(trace, context, (*offset, *length), *codec, *before, *tick)
             }
         }
     }
 
+    /// Decodes a chunk with a commit record.
     fn committed<T: Source + ?Sized, M: Source + ?Sized>(
         &mut self,
         tape: &T,
         trace: &M,
-        head: &ChunkContext,
+        context: &ChunkContext,
         offset: u64,
         before: u64,
         decoded: &mut Decoded,
@@ -93,13 +93,13 @@ impl Decoder {
                 let header = mtrc::Header::read(plain).map_err(|error| error.to_string())?;
                 (header, plain.get(header.len()..).unwrap_or_default())
             }
-            _ => (head.header, plain),
+            _ => (context.header, plain),
         };
         let base = chunk.plain_offset + (plain.len() - body.len()) as u64;
-        let mut columns = Columns::new(&chunk, head, &mut self.unpacker, &mut self.columns, &mut decoded.missing);
+        let mut columns = Columns::new(&chunk, context, &mut self.unpacker, &mut self.columns, &mut decoded.missing);
         let mut reader = mtrc::Reader::chunk(header, body, base);
         let events = &mut decoded.events;
-        let likely = usize::try_from(chunk.events).unwrap_or(0).min(body.len() / LEAST_EVENT);
+        let likely = usize::try_from(chunk.events).unwrap_or(0).min(body.len() / MIN_EVENT_LENGTH);
         events.reserve(likely + columns.unmatched.len());
         let mut number = before;
         loop {
@@ -112,8 +112,8 @@ impl Decoder {
             let thread = u32::try_from(thread).unwrap_or(u32::MAX);
             let mut event = Event { kind, entry: 0, thread, site: 0, number, index, address, size, weight: 0, tick: 0 };
             columns.fill(&mut event);
-            if head.reports_previous && kind != Kind::Alloc && index < chunk.first_index {
-                events.extend(columns.known(&event));
+            if context.reports_previous && kind != Kind::Alloc && index < chunk.first_index {
+                events.extend(columns.previous(&event));
             }
             events.push(event);
             number += 1;
@@ -121,21 +121,21 @@ impl Decoder {
         columns.unmatched_before(u64::MAX, chunk.first_tick, number, events);
         columns.finish(&mut decoded.missing);
         if number - before != chunk.events {
-            return Err(format!("{} events lie where {} belong", number - before, chunk.events));
+            return Err(format!("it has {} events instead of {}", number - before, chunk.events));
         }
         Ok(())
     }
 
-    /// The checked and unpacked bytes of a chunk, as they lie in the plain trace.
+    /// Returns the decompressed bytes of a chunk, after checking them.
     ///
     /// # Errors
-    /// When the trace does not hold them.
+    /// Returns an error if the bytes cannot be read or decompressed, or if the checksum is wrong.
     pub fn plain<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<&[u8], String> {
         self.unpack(trace, chunk)?;
         Ok(&self.plain)
     }
 
-    /// The checked and unpacked bytes of a chunk.
+    /// Reads, checks and decompresses the bytes of a chunk into `self.plain`.
     fn unpack<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<(), String> {
         self.check(trace, chunk)?;
         let codec = Codec::from_number(chunk.codec).ok_or_else(|| format!("codec {} is not known", chunk.codec))?;
@@ -143,9 +143,13 @@ impl Decoder {
         unpacked.map_err(|error| error.to_string())
     }
 
-    /// Reads the stored bytes of a chunk and compares them with its checksum.
+    /// Reads the stored bytes of a chunk and checks their length and checksum.
+    ///
+    /// # Errors
+    /// Returns an error if the bytes cannot be read, if there are too many or too few, or if the
+    /// checksum is wrong.
     pub fn check<M: Source + ?Sized>(&mut self, trace: &M, chunk: &tape::Chunk) -> Result<(), String> {
-        if chunk.plain_length > LONGEST || chunk.stored_length > LONGEST {
+        if chunk.plain_length > MAX_PLAIN_LENGTH || chunk.stored_length > MAX_PLAIN_LENGTH {
             return Err(format!(
                 "{} bytes are more than a chunk can have",
                 chunk.plain_length.max(chunk.stored_length)
@@ -165,14 +169,15 @@ impl Decoder {
     }
 }
 
-/// A chunk that cannot be used.
+/// Returns the description of a chunk that cannot be decoded.
 pub fn unusable(chunk: &tape::Chunk, why: String) -> Missing {
     let &tape::Chunk { number, events, first_tick, last_tick, .. } = chunk;
     Missing::Chunk { number, events, first_tick, last_tick, why }
 }
 
-const fn kind_of(letter: u8) -> Option<Kind> {
-    match letter {
+/// Returns the kind of event of a record's tag.
+const fn kind_of(tag: u8) -> Option<Kind> {
+    match tag {
         mtrc::layout::ALLOC => Some(Kind::Alloc),
         mtrc::layout::RESIZE => Some(Kind::Resize),
         mtrc::layout::FREE => Some(Kind::Free),
@@ -180,7 +185,7 @@ const fn kind_of(letter: u8) -> Option<Kind> {
     }
 }
 
-/// An event from its trace record alone; none for `H` and `I`.
+/// Returns the event of a trace record without columns, or `None` for heap and internal records.
 pub fn event_of(record: &Record) -> Option<Event> {
     let (kind, index, address, size, location) = match record {
         Record::Alloc { index, address, size, location } => (Kind::Alloc, *index, *address, *size, location),
@@ -192,10 +197,10 @@ pub fn event_of(record: &Record) -> Option<Event> {
     Some(Event { kind, entry: 0, thread, site: 0, number: 0, index, address, size, weight: 0, tick: 0 })
 }
 
-/// Events from bytes that no commit names: as far as they can be read.
+/// Decodes bytes without a commit record, up to the first error.
 fn salvage<M: Source + ?Sized>(
     trace: &M,
-    head: &ChunkContext,
+    context: &ChunkContext,
     (offset, length): (u64, u64),
     codec: Codec,
     before: u64,
@@ -203,19 +208,19 @@ fn salvage<M: Source + ?Sized>(
 ) -> Decoded {
     let mut decoded = Decoded::default();
     let mut stored = Vec::new();
-    if trace.read_up_to(offset, length.min(LONGEST) as usize, &mut stored).is_err() || stored.is_empty() {
+    if trace.read_up_to(offset, length.min(MAX_PLAIN_LENGTH) as usize, &mut stored).is_err() || stored.is_empty() {
         return decoded;
     }
     let mut plain = Vec::new();
     if let Ok(reader) = codec.reader(&stored[..]) {
-        // Bytes before the tear are good; the error at it is the expected end.
-        let _ = std::io::Read::read_to_end(&mut std::io::Read::take(reader, LONGEST), &mut plain);
+        // The bytes before the damage are valid. The error at the damage is expected.
+        let _ = std::io::Read::read_to_end(&mut std::io::Read::take(reader, MAX_PLAIN_LENGTH), &mut plain);
     }
     let body = match mtrc::Header::read(&plain) {
         Ok(header) if offset == 0 => &plain[header.len()..],
         _ => &plain[..],
     };
-    let mut reader = mtrc::Reader::chunk(head.header, body, 0);
+    let mut reader = mtrc::Reader::chunk(context.header, body, 0);
     while let Ok(Some(record)) = reader.next() {
         if let Some(event) = event_of(&record) {
             let number = before + decoded.events.len() as u64;
@@ -232,28 +237,28 @@ fn salvage<M: Source + ?Sized>(
     decoded
 }
 
-/// The columns of a chunk, read from front to back beside its records.
+/// The columns of a chunk, which are read along with its records.
 struct Columns<'a> {
     number: u32,
-    entries: Option<Numbers<'a>>,
-    ticks: Option<Numbers<'a>>,
-    sites: Option<Numbers<'a>>,
-    weights: Option<Numbers<'a>>,
-    was: Option<Numbers<'a>>,
+    entries: Option<ColumnReader<'a>>,
+    ticks: Option<ColumnReader<'a>>,
+    sites: Option<ColumnReader<'a>>,
+    weights: Option<ColumnReader<'a>>,
+    previous: Option<ColumnReader<'a>>,
     unmatched: std::vec::IntoIter<tape::Unmatched>,
     tick: u64,
     free_sites: bool,
     highest_site: u64,
 }
 
-/// Values one after another.
-struct Numbers<'a> {
+/// A reader of the values of a column.
+struct ColumnReader<'a> {
     bytes: &'a [u8],
     at: usize,
     failed: bool,
 }
 
-impl Numbers<'_> {
+impl ColumnReader<'_> {
     #[inline]
     fn byte(&mut self) -> u8 {
         let byte = self.bytes.get(self.at).copied();
@@ -274,7 +279,7 @@ impl Numbers<'_> {
         self.checked()
     }
 
-    /// A number near the end, or a very long one.
+    /// Reads a number near the end of the column, or a very long one.
     #[cold]
     fn checked(&mut self) -> u64 {
         match leb128::read(self.bytes.get(self.at..).unwrap_or_default()) {
@@ -289,7 +294,8 @@ impl Numbers<'_> {
         }
     }
 
-    fn complaint(&self) -> Option<&'static str> {
+    /// Returns a description of the error, if the column does not have exactly the values read.
+    fn error(&self) -> Option<&'static str> {
         match self.at.cmp(&self.bytes.len()) {
             _ if self.failed => Some("it has fewer values than the chunk has events"),
             std::cmp::Ordering::Equal => None,
@@ -301,14 +307,14 @@ impl Numbers<'_> {
 impl<'a> Columns<'a> {
     fn new(
         chunk: &tape::Chunk,
-        head: &ChunkContext,
+        context: &ChunkContext,
         unpacker: &mut Unpacker,
         memory: &'a mut [Vec<u8>; 5],
         missing: &mut Vec<Missing>,
     ) -> Self {
         let mut unpack = |kind, what, bytes: &mut Vec<u8>| -> bool {
             let Some(column) = chunk.columns.iter().find(|column| column.kind == kind) else { return false };
-            let unpacked = unpacked(unpacker, column, bytes);
+            let unpacked = unpack_column(unpacker, column, bytes);
             if let Err(why) = &unpacked {
                 missing.push(Missing::Column { number: chunk.number, what, why: why.clone() });
             }
@@ -321,14 +327,15 @@ impl<'a> Columns<'a> {
             (tape::COLUMN_WEIGHTS, "weights"),
             (tape::COLUMN_PREVIOUS, "earlier blocks"),
         ];
+        // The order is that of the fields below.
         let mut columns = memory.iter_mut().zip(kinds).map(|(bytes, (kind, what))| {
-            let is_asked = kind != tape::COLUMN_PREVIOUS || head.reports_previous;
-            let is_there = is_asked && unpack(kind, what, bytes);
+            let is_needed = kind != tape::COLUMN_PREVIOUS || context.reports_previous;
+            let is_there = is_needed && unpack(kind, what, bytes);
             let bytes: &[u8] = bytes;
-            is_there.then_some(Numbers { bytes, at: 0, failed: false })
+            is_there.then_some(ColumnReader { bytes, at: 0, failed: false })
         });
         let mut column = || columns.next().flatten();
-        let (entries, ticks, sites, weights, was) = (column(), column(), column(), column(), column());
+        let (entries, ticks, sites, weights, previous) = (column(), column(), column(), column(), column());
         drop(columns);
         let (mut items, mut bytes) = (Vec::new(), Vec::new());
         if unpack(tape::COLUMN_UNMATCHED, "unmatched events", &mut bytes) {
@@ -350,14 +357,15 @@ impl<'a> Columns<'a> {
             ticks,
             sites,
             weights,
-            was,
+            previous,
             unmatched: items.into_iter(),
             tick: chunk.first_tick,
-            free_sites: head.free_sites,
-            highest_site: u64::from(head.sites),
+            free_sites: context.free_sites,
+            highest_site: u64::from(context.sites),
         }
     }
 
+    /// Sets the fields of the next event that are in columns.
     #[inline]
     fn fill(&mut self, event: &mut Event) {
         if let Some(entries) = &mut self.entries {
@@ -381,21 +389,21 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// What the block of an event was before it, if it was the image's own.
+    /// Returns the state of an event's block before it, unless the block is inherited.
     #[inline]
-    fn known(&mut self, event: &Event) -> Option<Event> {
-        let was = self.was.as_mut()?;
-        let site = was.number().checked_sub(1)?;
-        let size = was.number();
+    fn previous(&mut self, event: &Event) -> Option<Event> {
+        let previous = self.previous.as_mut()?;
+        let site = previous.number().checked_sub(1)?;
+        let size = previous.number();
         let site = if site <= self.highest_site { site as u32 } else { 0 };
         Some(Event { kind: Kind::Previous, entry: 0, site, size, address: 0, weight: 0, ..*event })
     }
 
-    /// The unmatched events that lie before event `place` of the chunk.
+    /// Adds the unmatched events before the event with this position in the chunk.
     #[inline]
-    fn unmatched_before(&mut self, place: u64, first_tick: u64, number: u64, into: &mut Vec<Event>) {
+    fn unmatched_before(&mut self, position: u64, first_tick: u64, number: u64, into: &mut Vec<Event>) {
         while let Some(next) = self.unmatched.as_slice().first()
-            && u64::from(next.position) <= place
+            && u64::from(next.position) <= position
         {
             into.push(Event {
                 kind: Kind::Unmatched,
@@ -413,24 +421,26 @@ impl<'a> Columns<'a> {
         }
     }
 
+    /// Adds the errors of all columns.
     fn finish(self, missing: &mut Vec<Missing>) {
         let columns = [
             (self.entries, "functions"),
             (self.ticks, "times"),
             (self.sites, "stacks"),
             (self.weights, "weights"),
-            (self.was, "earlier blocks"),
+            (self.previous, "earlier blocks"),
         ];
         for (column, what) in columns {
-            if let Some(why) = column.and_then(|column| column.complaint()) {
+            if let Some(why) = column.and_then(|column| column.error()) {
                 missing.push(Missing::Column { number: self.number, what, why: why.into() });
             }
         }
     }
 }
 
-fn unpacked(unpacker: &mut Unpacker, column: &Column, bytes: &mut Vec<u8>) -> Result<(), String> {
-    if u64::from(column.plain_length) > LONGEST {
+/// Decompresses a column of a chunk.
+fn unpack_column(unpacker: &mut Unpacker, column: &Column, bytes: &mut Vec<u8>) -> Result<(), String> {
+    if u64::from(column.plain_length) > MAX_PLAIN_LENGTH {
         return Err(format!("{} bytes are more than a column can have", column.plain_length));
     }
     let codec = Codec::from_number(column.codec).ok_or_else(|| format!("codec {} is not known", column.codec))?;

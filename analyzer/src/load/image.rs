@@ -245,7 +245,7 @@ impl Image {
         let unknown =
             |error: unpack::Error| Failure::Unknown { path: path.display().to_string(), why: error.to_string() };
         let bytes = unpack::open(path).map_err(unknown)?.bytes;
-        let (stacks, totals, sums, ending) =
+        let bare::ProfileSums { stacks, totals, sums, ending } =
             bare::profile(&bytes).map_err(|error| Failure::Format { path: path.display().to_string(), error })?;
         let mut image = Image { path: path.to_path_buf(), events: Events::Profile, ..Image::nothing() };
         image.tape.stacks = stacks;
@@ -375,7 +375,7 @@ impl Image {
         found.collect()
     }
 
-    /// Whether its sums say who held what at the peak: a profile's do not.
+    /// Returns whether the sums include the peak. Those of a profile do not.
     pub const fn knows_peak(&self) -> bool {
         match self.events {
             Events::Imported { has_peak } => has_peak,
@@ -383,21 +383,22 @@ impl Image {
         }
     }
 
-    /// Whether its events can be read.
+    /// Returns whether the events can be read.
     pub const fn has_events(&self) -> bool {
         matches!(self.events, Events::Taped { trace: Some(_), .. } | Events::Trace(_))
     }
 
-    /// Whether its events carry times.
+    /// Returns whether the events have times.
     pub const fn has_times(&self) -> bool {
         self.clock.is_known()
     }
 
-    /// A range in this image's own numbers. Times where none are known leave the range open.
+    /// Converts a time range to event numbers and ticks of this process. Bounds that are times are
+    /// ignored if the process has no times.
     pub fn span(&self, range: &Range) -> Span {
         let mut span = Span::ALL;
         let last = self.tape.last_tick.saturating_sub(self.clock.start_tick);
-        let place = |bound: Bound| match bound {
+        let resolve = |bound: Bound| match bound {
             Bound::Number(number) => (Some(number), None),
             Bound::Time(nanos) if self.has_times() => (None, Some(self.clock.tick(nanos))),
             Bound::Time(_) => (None, None),
@@ -407,22 +408,22 @@ impl Image {
             Bound::Share(share) => (Some((self.tape.events as f64 * share) as u64), None),
         };
         if let Some(bound) = range.from {
-            let (number, tick) = place(bound);
+            let (number, tick) = resolve(bound);
             span.first = number.unwrap_or(0);
             span.first_tick = tick.unwrap_or(0);
         }
         if let Some(bound) = range.to {
             let whole = bound == Bound::Share(1.0);
-            let (number, tick) = place(bound);
+            let (number, tick) = resolve(bound);
             span.end = if whole { u64::MAX } else { number.unwrap_or(u64::MAX) };
             span.end_tick = if whole { u64::MAX } else { tick.unwrap_or(u64::MAX) };
         }
         span
     }
 
-    /// Hands the events of a span on, in order, in batches; chunks outside it are not even read.
-    /// Gives what could not be read. Chunks are decoded on threads of their own, a few ahead of the
-    /// one that is being used.
+    /// Calls `each` for batches of the events of a span, in order. Returns the errors that were
+    /// found. Only chunks that overlap the span are read. They are decoded ahead in separate
+    /// threads.
     ///
     /// # Examples
     ///
@@ -442,8 +443,9 @@ impl Image {
         self.for_each_from(None, span, progress, each)
     }
 
-    /// The same from a place of the tape on, with what blocks of earlier chunks were
-    /// ([`crate::event::Kind::Known`]).
+    /// Calls `each` for batches of the events of a span, starting with the trace range of this
+    /// index, with the previous state of blocks of earlier chunks
+    /// ([`crate::event::Kind::Previous`]).
     pub fn for_each_from(
         &self,
         from: Option<usize>,
@@ -456,10 +458,10 @@ impl Image {
             Events::Trace(path) => return bare::events(path, span, self.sums.is_none(), each),
             _ => return Vec::new(),
         };
-        let places = self.tape.ranges.iter().skip(from.unwrap_or(0));
-        let places: Vec<&TraceRange> = places.filter(|place| overlaps(place, span)).collect();
-        let head = ChunkContext { reports_previous: from.is_some(), ..self.chunk_context(trace) };
-        progress.start(places.len() as u64);
+        let ranges = self.tape.ranges.iter().skip(from.unwrap_or(0));
+        let ranges: Vec<&TraceRange> = ranges.filter(|range| overlaps(range, span)).collect();
+        let context = ChunkContext { reports_previous: from.is_some(), ..self.chunk_context(trace) };
+        progress.start(ranges.len() as u64);
         let mut missing = Vec::new();
         let mut take = |mut decoded: Decoded| {
             missing.append(&mut decoded.missing);
@@ -472,39 +474,39 @@ impl Image {
             progress.advance(1);
             decoded.events
         };
-        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4).min(places.len() / 4);
+        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4).min(ranges.len() / 4);
         if workers < 2 {
             let (mut decoder, mut used) = (Decoder::default(), Vec::new());
-            for place in places {
-                used = take(decoder.decode(tape, trace, &head, place, used));
+            for range in ranges {
+                used = take(decoder.decode(tape, trace, &context, range, used));
             }
             return missing;
         }
         std::thread::scope(|scope| {
-            // Worker k decodes chunks k, k + n, …; taking from them in turn gives the chunks in
-            // order.
-            let lanes: Vec<(Receiver<Decoded>, Sender<Vec<Event>>)> = (0..workers)
+            // Worker k decodes the ranges k, k + n, …, so receiving from the workers in turn yields
+            // the ranges in order. Each worker gets used vectors back.
+            let channels: Vec<(Receiver<Decoded>, Sender<Vec<Event>>)> = (0..workers)
                 .map(|first| {
                     let (sender, receiver) = sync_channel(1);
-                    let (giver, used) = channel();
-                    let (places, head) = (&places, &head);
+                    let (return_sender, used) = channel();
+                    let (ranges, context) = (&ranges, &context);
                     scope.spawn(move || {
                         let mut decoder = Decoder::default();
-                        for place in places.iter().skip(first).step_by(workers) {
+                        for range in ranges.iter().skip(first).step_by(workers) {
                             let used = used.try_recv().unwrap_or_default();
-                            if sender.send(decoder.decode(tape, trace, head, place, used)).is_err() {
+                            if sender.send(decoder.decode(tape, trace, context, range, used)).is_err() {
                                 break;
                             }
                         }
                     });
-                    (receiver, giver)
+                    (receiver, return_sender)
                 })
                 .collect();
-            for at in 0..places.len() {
-                let (receiver, giver) = &lanes[at % workers];
+            for index in 0..ranges.len() {
+                let (receiver, return_sender) = &channels[index % workers];
                 if let Ok(decoded) = receiver.recv() {
-                    // A worker that is done wants no memory.
-                    let _ = giver.send(take(decoded));
+                    // Sending fails if the worker has ended.
+                    let _ = return_sender.send(take(decoded));
                 }
             }
         });
@@ -522,7 +524,7 @@ impl Image {
         ChunkContext { header, free_sites: self.tape.process.free_sites, sites, reports_previous: false }
     }
 
-    /// The record of a chunk with its columns, read again.
+    /// Reads the record of a chunk with its columns. `offset` is its offset in the tape.
     pub fn chunk(&self, offset: u64) -> Option<heaptape_formats::tape::Chunk> {
         let Events::Taped { tape, .. } = &self.events else { return None };
         match Stream::at(tape, offset).step() {
@@ -532,8 +534,9 @@ impl Image {
     }
 }
 
-fn overlaps(place: &TraceRange, span: Span) -> bool {
-    match place {
+/// Returns whether a trace range may have events of a span.
+fn overlaps(range: &TraceRange, span: Span) -> bool {
+    match range {
         TraceRange::Committed { before, chunk, .. } => {
             let end = before.saturating_add(chunk.events);
             end >= span.first

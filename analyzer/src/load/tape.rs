@@ -1,5 +1,5 @@
-//! A tape read once from front to end: everything but the columns of its chunks, of which only the
-//! places are kept (about 100 bytes a chunk), so that memory does not grow with the events.
+//! Reads a tape from beginning to end. Of the chunks only the ranges in the trace are kept, about
+//! 100 bytes for each chunk, so memory does not grow with the number of events.
 
 use super::code_names;
 use crate::missing::Missing;
@@ -12,86 +12,95 @@ use heaptape_formats::tape::{
 use heaptape_formats::{Ending, Result};
 use std::collections::BTreeMap;
 
-/// Where the events of a chunk lie, or bytes of the trace that no commit names.
+/// A range of the trace file: a chunk, or bytes without a commit record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceRange {
-    /// A chunk: offset of its record in the tape, events before it, and its record without columns.
+    /// A chunk with a commit record.
     Committed {
         /// Offset of the record in the tape.
         offset: u64,
-        /// Events in the chunks before it.
+        /// Number of events in the chunks before it.
         before: u64,
         /// The record, without its columns.
         chunk: Chunk,
-        /// Whether it says what its events gave back.
+        /// Whether the chunk has the column of previous blocks.
         has_previous: bool,
     },
-    /// Bytes of the trace that belong to no chunk that can be read.
+    /// Bytes that do not belong to a readable chunk.
     Salvage {
-        /// Offset in the trace file.
+        /// Offset of the bytes in the trace file.
         offset: u64,
-        /// Events in the chunks before it.
+        /// Number of events in the chunks before it.
         before: u64,
-        /// How many bytes; `u64::MAX`: to the end of the file.
+        /// Number of bytes, or `u64::MAX` for all up to the end of the file.
         length: u64,
-        /// How they are stored.
+        /// Codec of the bytes.
         codec: Codec,
         /// Tick of the last event before them.
         tick: u64,
     },
 }
 
-/// What a tape says.
+/// The content of a tape.
 #[derive(Debug, Default)]
 pub struct Tape {
-    /// Which process image.
+    /// The record of the process.
     pub process: Process,
-    /// Call sites and modules.
+    /// The call sites and modules.
     pub stacks: Stacks,
-    /// Threads, the latest record of each.
+    /// The latest record of each thread, by number.
     pub threads: BTreeMap<u32, Thread>,
-    /// The chunks in order, with salvage between and behind them.
+    /// The ranges of the trace file in order.
     pub ranges: Vec<TraceRange>,
-    /// The latest ledger.
+    /// The latest accounts of all threads.
     pub accounts: Vec<Account>,
-    /// Whether it speaks of every chunk.
+    /// Whether the accounts include every chunk.
     pub accounts_are_final: bool,
-    /// Every gap.
+    /// All gaps of dropped events.
     pub losses: Vec<Loss>,
-    /// The latest totals and sums.
+    /// The latest summary, if any.
     pub summary: Option<Summary>,
-    /// Where each of them stands in the tape, and how many places come before it.
-    pub summaries: Vec<(u64, usize)>,
-    /// Whether they count every chunk.
+    /// The positions of all summaries.
+    pub summaries: Vec<SummaryPosition>,
+    /// Whether the latest summary includes every chunk.
     pub summary_is_last: bool,
-    /// How sites that grew stood over the run, where there are no events.
+    /// Snapshots of sites that grew, if the recording has no events.
     pub history: History,
-    /// How it ended.
+    /// The end record, if there is one.
     pub end: Option<End>,
-    /// What the recorder had to say.
+    /// The notes of the recorder.
     pub notes: Vec<Note>,
-    /// Blocks inherited by fork.
+    /// The record of inherited blocks.
     pub inherited: Option<Inherited>,
-    /// Names of code that no file describes.
+    /// Names of generated code.
     pub code: Vec<CodeRange>,
-    /// What is damaged.
+    /// The damage that was found.
     pub missing: Vec<Missing>,
-    /// Tick of the last thing known to have happened.
+    /// Tick of the last record that has one.
     pub last_tick: u64,
-    /// Events in all chunks.
+    /// Number of events in all chunks.
     pub events: u64,
 }
 
-/// Reads a tape.
+/// The position of a summary in a tape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SummaryPosition {
+    /// Offset of the record in the tape.
+    pub offset: u64,
+    /// Number of trace ranges before it.
+    pub ranges_before: usize,
+}
+
+/// Reads a tape from beginning to end.
 ///
 /// # Errors
-/// When the file cannot be read, or does not start as a tape does. Damage behind the start is part
-/// of the answer.
+/// Returns an error if the file cannot be read or has no tape header. Damage after the header is
+/// listed in [`Tape::missing`].
 pub fn read<S: Source + ?Sized>(source: &S) -> Result<Tape> {
     let mut stream = Stream::new(source)?;
     let mut tape = Tape::default();
     let mut mapped = Mapped::default();
-    // A site takes three bytes at least: no file can make the table larger than this.
+    // A site has at least three bytes in the file, so a corrupt file cannot make the table larger.
     let limit = usize::try_from(source.length().unwrap_or(0) / 3).unwrap_or(usize::MAX);
     loop {
         match stream.step()? {
@@ -149,7 +158,7 @@ impl Tape {
             Record::Clock(clock) => self.last_tick = self.last_tick.max(clock.tick),
             Record::Summary(summary) => {
                 self.summary = Some(summary);
-                self.summaries.push((offset, self.ranges.len()));
+                self.summaries.push(SummaryPosition { offset, ranges_before: self.ranges.len() });
                 self.summary_is_last = true;
             }
             Record::End(end) => {
@@ -165,6 +174,7 @@ impl Tape {
         }
     }
 
+    /// Adds the range of a chunk, and one for the bytes between it and the previous chunk.
     fn chunk(&mut self, offset: u64, mut chunk: Chunk) {
         let has_previous = chunk.columns.iter().any(|column| column.kind == COLUMN_PREVIOUS);
         chunk.columns = Vec::new();
@@ -172,7 +182,7 @@ impl Tape {
         let expected = self.stored_end();
         let codec = Codec::from_number(chunk.codec).unwrap_or_default();
         if chunk.stored_offset > expected {
-            // The commit of what lies between was torn.
+            // The commit record of the bytes between is damaged.
             let length = chunk.stored_offset - expected;
             let tick = self.last_tick;
             self.ranges.push(TraceRange::Salvage { offset: expected, before: self.events, length, codec, tick });
@@ -183,28 +193,28 @@ impl Tape {
         self.ranges.push(TraceRange::Committed { offset, before, chunk, has_previous });
     }
 
-    /// Events that sampling passed over, as far as the ledger knows.
+    /// Returns the number of events that were sampled out, according to the accounts.
     pub fn sampled_out(&self) -> u64 {
         self.accounts.iter().fold(0, |sum, account| sum.saturating_add(account.sampled_out))
     }
 
-    /// Whether blocks stand for more than themselves.
+    /// Returns whether the recording is sampled.
     pub fn is_sampled(&self) -> bool {
         self.process.sample_bytes != 0 || self.sampled_out() > 0
     }
 
-    /// First byte of the trace file behind the last chunk.
+    /// Returns the offset in the trace file after the last chunk.
     pub fn stored_end(&self) -> u64 {
-        let end = |place: &TraceRange| match place {
+        let end = |range: &TraceRange| match range {
             TraceRange::Committed { chunk, .. } => Some(chunk.stored_offset.saturating_add(chunk.stored_length)),
             TraceRange::Salvage { .. } => None,
         };
         self.ranges.iter().rev().find_map(end).unwrap_or(0)
     }
 
-    /// The codec of the chunks.
+    /// Returns the codec of the chunks, or `None` if there is no chunk.
     pub fn codec(&self) -> Option<Codec> {
-        self.ranges.iter().find_map(|place| match place {
+        self.ranges.iter().find_map(|range| match range {
             TraceRange::Committed { chunk, .. } => Codec::from_number(chunk.codec),
             TraceRange::Salvage { .. } => None,
         })

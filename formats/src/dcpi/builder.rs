@@ -1,4 +1,5 @@
-//! A file from addresses and 64-bit counts: the period that makes them fit, the chunks, the footer.
+//! Builds a file from addresses and 64-bit counts. Chooses a period with which the counts fit into
+//! 32 bits.
 
 use super::header::Header;
 use super::layout::{DEFAULT_STRIDE, MAX_STRIDE, STRIDE_KEY, VERSION, is_space};
@@ -7,36 +8,36 @@ use super::time::Epoch;
 use super::writer::{Body, write_header};
 use crate::{Error, Format, Kind, Result};
 
-/// Zeros between two counts up to which one chunk is smaller than two: a chunk's head is as long as
-/// two counts.
+/// Maximum number of zeros between two counts of a chunk. With more, two chunks are shorter,
+/// because the header of a chunk is as long as two counts.
 const JOINED_ZEROS: u64 = 2;
 
-/// What the header of a new file says.
+/// The header fields of a new file.
 #[derive(Clone, Debug, Default)]
 pub struct HeaderFields<'a> {
-    /// Identity of the image, hexadecimal digits: the build-id.
+    /// The build-id of the program or library, as hexadecimal digits.
     pub image: &'a str,
-    /// When the profile was taken, seconds after 1970-01-01 00:00 UTC.
+    /// Time of the profile, in seconds after 1970-01-01 00:00 UTC.
     pub unix_seconds: u64,
-    /// The machine's name.
+    /// Name of the machine.
     pub platform: &'a str,
-    /// What was counted.
+    /// Name of the counted event.
     pub event: &'a str,
-    /// Address of the first byte of the image's text.
+    /// Address of the first byte of the text section.
     pub tstart: u64,
-    /// Bytes of the text.
+    /// Length of the text section in bytes.
     pub tsize: u64,
-    /// Megahertz; 0 if not known.
+    /// Clock rate of the CPU in MHz, or 0 if it is unknown.
     pub cpuspeed: u64,
-    /// Processors.
+    /// Number of CPUs.
     pub cpucount: Option<u64>,
-    /// Where the image lies.
+    /// Path of the program or library.
     pub path: Option<&'a str>,
-    /// Further lines, word and value: readers that do not know them keep them.
+    /// Additional lines as word and value. Readers that do not know them keep them.
     pub further: &'a [(&'a str, &'a str)],
 }
 
-/// A file in the making.
+/// Builds a file.
 ///
 /// # Examples
 ///
@@ -67,25 +68,29 @@ pub struct Builder {
     counts: Vec<(u64, u64)>,
 }
 
-/// A file, and what its 32-bit counts could not hold.
+/// A complete file, with the loss of precision by its 32-bit counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Built {
-    /// The file.
+    /// The bytes of the file.
     pub bytes: Vec<u8>,
-    /// Events a sample: 1 when every count, and their sum, fits in 32 bits.
+    /// Number of events per sample. It is 1 if each count and their sum fit into 32 bits.
     pub period: u64,
-    /// Sum of the counts that were given.
+    /// Sum of the counts that were added.
     pub exact: u128,
-    /// Sum of the counts in the file; times the period it is near `exact`.
+    /// Sum of the counts in the file. Multiplied by the period it is near `exact`.
     pub samples: u64,
-    /// Addresses whose count is not zero and was rounded to zero.
+    /// Number of addresses whose count was rounded to zero.
     pub vanished: u64,
-    /// Addresses whose count was lowered to 2^32 - 1 because the period was to be kept.
+    /// Number of addresses whose count was reduced to 2^32 - 1, because the period is fixed.
     pub saturated: u64,
 }
 
 impl Builder {
-    /// Begins a file of ours: stride 1, the period to be chosen.
+    /// Creates a builder with stride 1 that chooses the period.
+    ///
+    /// # Errors
+    /// Returns an error if `image` is not hexadecimal digits, or if a value cannot be in a header
+    /// line: it is empty, begins with a blank, or contains a newline.
     pub fn new(head: &HeaderFields<'_>) -> Result<Builder> {
         let mut lines = Lines::default();
         if head.image.is_empty() || !head.image.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -114,8 +119,8 @@ impl Builder {
         Ok(Builder { lines, tstart: head.tstart, stride: 1, keeps_period: false, counts: Vec::new() })
     }
 
-    /// Begins a file with the lines of another, unknown ones included, and its period: what
-    /// [`Builder::add`] is given are samples then.
+    /// Creates a builder with all lines of another file, including its period. [`Builder::add`]
+    /// adds samples then.
     pub fn like(header: &Header<'_>) -> Builder {
         Builder {
             lines: Lines::of(header.lines()),
@@ -126,23 +131,26 @@ impl Builder {
         }
     }
 
-    /// The header's lines, for changing.
+    /// Returns the lines of the header, to change them.
     pub fn lines(&mut self) -> &mut Lines {
         &mut self.lines
     }
 
-    /// Bytes between successive counts. An address between two of them is counted at the lower.
+    /// Sets the stride in bytes. An address between two multiples counts for the lower one.
     pub fn stride(mut self, stride: u32) -> Builder {
         self.stride = stride.clamp(1, MAX_STRIDE);
         self
     }
 
-    /// Adds to the count of an address; in any order, any number of times.
+    /// Adds to the count of an address. Addresses may be added in any order and repeatedly.
     pub fn add(&mut self, address: u64, count: u64) {
         self.counts.push((address, count));
     }
 
-    /// Makes the file.
+    /// Returns the complete file.
+    ///
+    /// # Errors
+    /// Returns an error if an address is below `tstart`, or 4 GiB or more above it.
     pub fn finish(mut self) -> Result<Built> {
         let counts = self.merged()?;
         let exact: u128 = counts.iter().map(|&(_, count)| u128::from(count)).sum();
@@ -160,7 +168,7 @@ impl Builder {
         Ok(built)
     }
 
-    /// The counts by offset, each offset once, rising.
+    /// Returns the sum of counts of each offset, in ascending order of offsets.
     fn merged(&mut self) -> Result<Vec<(u32, u64)>> {
         let stride = u64::from(self.stride);
         self.counts.sort_unstable_by_key(|&(address, _)| address);
@@ -183,7 +191,7 @@ impl Builder {
 }
 
 impl Built {
-    /// Divides by the period, to the nearest.
+    /// Divides a count by the period and rounds to the nearest.
     fn scale(&mut self, count: u64) -> u32 {
         let scaled = count / self.period + u64::from(count % self.period >= self.period.div_ceil(2));
         self.vanished += u64::from(scaled == 0);
@@ -197,8 +205,8 @@ impl Built {
     fn chunks(&mut self, counts: &[(u32, u32)], stride: u32) {
         let mut body = Body::default();
         let mut values = Vec::new();
-        let room = (JOINED_ZEROS + 1) * u64::from(stride);
-        let joined = |a: &(u32, u32), b: &(u32, u32)| u64::from(b.0 - a.0) <= room;
+        let max_distance = (JOINED_ZEROS + 1) * u64::from(stride);
+        let joined = |a: &(u32, u32), b: &(u32, u32)| u64::from(b.0 - a.0) <= max_distance;
         let kept: Vec<(u32, u32)> = counts.iter().copied().filter(|&(_, count)| count != 0).collect();
         for run in kept.chunk_by(joined) {
             let start = run[0].0;
@@ -213,8 +221,8 @@ impl Built {
     }
 }
 
-/// The least period with which each count and their sum, rounded, fit in 32 bits; the sum, too, so
-/// that readers need not know that the footer wraps around.
+/// Returns the smallest period with which each count and their sum, rounded, fit into 32 bits. The
+/// sum is included so that the footer does not wrap around.
 fn fitting_period(counts: &[(u32, u64)], exact: u128) -> u64 {
     let limit = u128::from(u32::MAX);
     // Rounding to the nearest adds at most half a sample for each count.
@@ -225,11 +233,12 @@ fn fitting_period(counts: &[(u32, u64)], exact: u128) -> u64 {
     u64::try_from(exact.div_ceil(spare)).unwrap_or(u64::MAX)
 }
 
-/// A value that a header line can hold: not empty, not beginning with a blank, on one line.
+/// Checks that a value can be in a header line: it is not empty, does not begin with a blank, and
+/// has no newline.
 fn text<'v>(field: &'static str, value: &'v str) -> Result<&'v [u8]> {
     let bytes = value.as_bytes();
     if bytes.first().is_none_or(|&first| is_space(first)) || bytes.contains(&b'\n') {
-        return Err(refuse(field, Kind::Text(format!("{value:?} cannot stand in a header line"))));
+        return Err(refuse(field, Kind::Text(format!("{value:?} cannot be in a header line"))));
     }
     Ok(bytes)
 }

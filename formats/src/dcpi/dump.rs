@@ -1,13 +1,15 @@
-//! A profile as plain lines, one record a line.
+//! Prints a profile with one record per line.
 
 use super::layout::is_space;
 use super::lines::LineIter;
 use super::reader::{Profile, Remarks, read_at};
 use std::io::{Result, Write};
 
-/// Prints header lines, chunks and samples, then what is wrong, as `error` lines; gives the same
-/// back. Totals are counted, not taken from the footer. Bytes that cannot be printed appear as
-/// `\xNN`.
+/// Prints header lines, chunks, samples, and the faults of the file as `error` lines, and returns
+/// the faults. Totals are computed from the chunks. Unprintable bytes are shown as `\xNN`.
+///
+/// # Errors
+/// Returns an error if writing fails.
 pub fn dump(bytes: &[u8], stride: Option<u32>, out: &mut impl Write) -> Result<Remarks> {
     let faults = match read_at(bytes, stride) {
         Ok(profile) => {
@@ -28,8 +30,8 @@ pub fn dump(bytes: &[u8], stride: Option<u32>, out: &mut impl Write) -> Result<R
     Ok(faults)
 }
 
-/// Lines up to the terminator, or to the first that is no text: a file without terminator runs on
-/// into its body.
+/// Prints the lines up to the terminator, or up to the first that is not text, because in a file
+/// without terminator the body follows.
 fn dump_lines(lines: LineIter<'_>, out: &mut impl Write) -> Result<()> {
     for line in lines.take_while(|line| !line.is_terminator()) {
         let word = line.word();

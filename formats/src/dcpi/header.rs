@@ -1,8 +1,7 @@
-//! The text half: from its lines to the values that the document lists.
+//! Parses the header: text lines with the values that the format defines.
 //!
-//! A required line that is missing, doubled or malformed makes the header unreadable. What only
-//! breaks the grammar is a fault that is remarked and passed over; what the document leaves open is
-//! a warning.
+//! A required line that is missing, repeated or malformed is an error. Other violations of the
+//! grammar are reported as faults, and what the format leaves open as warnings.
 
 use super::layout::{ALIGNMENT, Class, HEADER_LINES, STRIDE_KEY, Syntax, VERSION_PREFIX, index_of, is_space};
 use super::lines::{Line, LineIter};
@@ -11,51 +10,51 @@ use super::time::Epoch;
 use crate::{Error, Format, Kind, Result};
 use std::borrow::Cow;
 
-/// The version of a file; a number of more than 64 bits is `None`.
+/// The version of a file. A number of more than 64 bits is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Decides the form of the body: 0 is documented.
+    /// Major version. It determines the layout of the body. Only that of 0 is documented.
     pub major: Option<u64>,
-    /// Says nothing about the body.
+    /// Minor version. It does not affect the body.
     pub minor: Option<u64>,
 }
 
-/// The header of a file. Texts are bytes, since a header may hold any byte but a newline.
+/// The header of a file. Texts are bytes, because a header may contain any byte but a newline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
     raw: &'a [u8],
-    /// `version`.
+    /// `version`: the version of the format.
     pub version: Version,
-    /// `image`: the identity of the program or library, hexadecimal digits.
+    /// `image`: the identity of the program or library, as hexadecimal digits.
     pub image: &'a [u8],
-    /// `epoch`: the digits as they stand; [`Header::time`] says what they mean.
+    /// `epoch`: the digits in the file. [`Header::time`] parses them.
     pub epoch: &'a [u8],
-    /// `platform`: the machine's name.
+    /// `platform`: the name of the machine.
     pub platform: &'a [u8],
-    /// `event`: what was counted.
+    /// `event`: the name of the counted event.
     pub event: &'a [u8],
-    /// `period`: events a sample.
+    /// `period`: the number of events per sample.
     pub period: u64,
-    /// `tstart`: address of the first byte of the text.
+    /// `tstart`: the address of the first byte of the text section.
     pub tstart: u64,
-    /// `tsize`: its bytes.
+    /// `tsize`: the length of the text section in bytes.
     pub tsize: u64,
-    /// `cpuspeed`, megahertz.
+    /// `cpuspeed`: the clock rate of the CPU in MHz.
     pub cpuspeed: u64,
-    /// `cpuamask`.
+    /// `cpuamask`: the architecture mask of the Alpha CPU.
     pub cpuamask: Option<u64>,
-    /// `cpuimplv`.
+    /// `cpuimplv`: the implementation version of the Alpha CPU.
     pub cpuimplv: Option<u64>,
-    /// `cpucount`.
+    /// `cpucount`: the number of CPUs.
     pub cpucount: Option<u64>,
-    /// `path`: where the image lay.
+    /// `path`: the path of the program or library.
     pub path: Option<&'a [u8]>,
-    /// Our own line: bytes between successive counts.
+    /// The stride, from a line of heaptape.
     pub stride: Option<u32>,
 }
 
 impl<'a> Header<'a> {
-    /// Reads the header at the start of a file; what it remarks goes to `faults` and `warnings`.
+    /// Reads the header at the start of a file. Adds its remarks to `faults` and `warnings`.
     pub(super) fn read(bytes: &'a [u8], faults: &mut Remarks, warnings: &mut Remarks) -> Result<Header<'a>> {
         let end = terminator_end(bytes)?;
         let raw = &bytes[..end];
@@ -94,37 +93,37 @@ impl<'a> Header<'a> {
         })
     }
 
-    /// Its bytes in the file, with the terminator's newline.
+    /// Returns the length of the header in bytes, including the newline of the terminator.
     pub const fn len(&self) -> usize {
         self.raw.len()
     }
 
-    /// Never: a header has its required lines.
+    /// Returns whether the header is empty, which a parsed header never is.
     pub const fn is_empty(&self) -> bool {
         self.raw.is_empty()
     }
 
-    /// Whether the body begins at a multiple of four, as the document advises.
+    /// Returns whether the body begins at a multiple of four, as the format recommends.
     pub const fn is_aligned(&self) -> bool {
         self.raw.len().is_multiple_of(ALIGNMENT)
     }
 
-    /// All lines in the order of the file, the terminator last.
+    /// Returns all lines in the order of the file, including the terminator.
     pub const fn lines(&self) -> LineIter<'a> {
         LineIter::new(self.raw)
     }
 
-    /// The value of the first line that begins with `word`, listed or not.
+    /// Returns the value of the first line that begins with `word`, which may be any word.
     pub fn get(&self, word: &str) -> Option<&'a [u8]> {
         self.lines().find(|line| line.word() == word.as_bytes() && !line.is_terminator()).map(|line| line.value())
     }
 
-    /// When the samples were taken, if the digits of `epoch` say a date that can be.
+    /// Returns the time of the samples, if the digits of `epoch` are a valid date.
     pub fn time(&self) -> Option<Epoch> {
         Epoch::parse(self.epoch)
     }
 
-    /// A value as text for people, blanks at its end left out.
+    /// Returns a value as text without blanks at its end.
     pub fn text(value: &'a [u8]) -> Cow<'a, str> {
         match String::from_utf8_lossy(value) {
             Cow::Borrowed(text) => Cow::Borrowed(text.trim_end()),
@@ -133,7 +132,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The offset behind the terminator.
+/// Returns the offset after the terminator.
 fn terminator_end(bytes: &[u8]) -> Result<usize> {
     let mut lines = LineIter::new(bytes);
     let (mut known, mut windows) = (false, false);
@@ -176,8 +175,8 @@ fn check_grammar(line: Line<'_>, faults: &mut Remarks, warnings: &mut Remarks) {
     }
 }
 
-/// The first line of a kind counts; a second one is an error for what must stand exactly once.
-/// `period` is listed as required and as optional, so two of them are no error.
+/// Keeps the first line of a kind. A second one is an error if the line is required. The format's
+/// description lists `period` as required and as optional, so a second one is a warning only.
 fn keep_first<'a>(slot: &mut Option<Line<'a>>, line: Line<'a>, index: usize, warnings: &mut Remarks) -> Result<()> {
     let word = HEADER_LINES[index];
     if slot.is_none() {
@@ -216,7 +215,8 @@ impl<'a> Values<'a, '_> {
         self.line(name).ok_or_else(|| remark(missing, name, "this line is required and missing"))
     }
 
-    /// A value without blanks at its end, which the grammar does not have behind digits.
+    /// Returns a value without blanks at its end. Blanks after digits are not in the grammar, so
+    /// they are a warning.
     fn trimmed(&mut self, line: Line<'a>, name: &'static str) -> &'a [u8] {
         let value = line.value();
         let length = value.iter().rposition(|&byte| !is_space(byte)).map_or(0, |index| index + 1);

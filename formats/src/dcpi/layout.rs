@@ -1,13 +1,14 @@
 //! The bytes of a DCPI profile file, versions pdb-0.06 and pdb-0.07 (their bodies are the same).
 //!
 //! ```text
-//! version pdb-0.07\n                 text lines: word, blanks or tabs, value; in any order
+//! version pdb-0.07\n            text lines in any order: word, blanks or tabs, value
 //! …
-//! samples   \n                       the terminator; its blanks make the header's length a multiple of 4
-//! offset number count*number         a chunk, every field a little-endian u32; number is at least 1
-//! …                                  chunks in rising order, not overlapping; their count is written nowhere
-//! total_offsets total_samples        the footer: the last 8 bytes of the file
+//! samples   \n                  the terminator, padded to a header length of a multiple of 4
+//! offset number count*number    a chunk of little-endian u32 fields, number is at least 1
+//! …                             chunks in ascending order, not overlapping
+//! total_offsets total_samples   the footer: the last 8 bytes of the file
 //! ```
+//! The number of chunks is not in the file.
 //!
 //! The count at index `i` of a chunk belongs to the address `tstart + offset + stride * i`. The
 //! document counts in instruction addresses, which are 4 bytes apart on the Alpha; see
@@ -15,40 +16,40 @@
 
 /// The word that ends the header.
 pub const TERMINATOR: &[u8] = b"samples";
-/// What stands before the numbers of the version.
+/// The prefix of the version number.
 pub const VERSION_PREFIX: &[u8] = b"pdb-";
-/// The version that the writer states.
+/// The version that the writer writes.
 pub const VERSION: &str = "pdb-0.07";
-/// The bytes between two successive counts when the file does not say: an Alpha instruction.
+/// The stride if the file does not have one: the length of an Alpha instruction in bytes.
 pub const DEFAULT_STRIDE: u32 = 4;
-/// A header line of our own: the bytes between the addresses of successive counts. Heap profiles
-/// count return addresses, which have no alignment, so ours say 1. The format lets every reader
-/// pass over a line that it does not know.
+/// A header line of heaptape: the stride, the distance of the addresses of successive counts in
+/// bytes. Heap profiles count return addresses, which have no alignment, so they use a stride of 1.
+/// The format permits readers to ignore unknown lines.
 pub const STRIDE_KEY: &str = "heaptape-stride";
-/// The greatest stride that is believed.
+/// Maximum stride that readers accept.
 pub const MAX_STRIDE: u32 = 4096;
-/// Bytes of one field of the body.
+/// Length of a field of the body in bytes.
 pub const FIELD: usize = 4;
-/// Bytes of `offset` and `number`.
+/// Length of `offset` and `number` in bytes.
 pub const CHUNK_HEADER: usize = 2 * FIELD;
-/// Bytes of `total_offsets` and `total_samples`.
+/// Length of `total_offsets` and `total_samples` in bytes.
 pub const FOOTER: usize = 2 * FIELD;
-/// The header's length is filled up to a multiple of this.
+/// The length of the header is padded to a multiple of this.
 pub const ALIGNMENT: usize = 4;
 
-/// What the document asks of a header line.
+/// How often the format requires a header line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Exactly once.
+    /// The line appears exactly once.
     Required,
-    /// At most once.
+    /// The line appears at most once.
     Optional,
-    /// Any word that the document does not list: kept when rewriting.
+    /// The format does not define the line. It is kept when a file is rewritten.
     Unknown,
 }
 
 impl Class {
-    /// The word that the dump shows.
+    /// Returns the name for the dump.
     pub const fn name(self) -> &'static str {
         match self {
             Class::Required => "required",
@@ -58,31 +59,31 @@ impl Class {
     }
 }
 
-/// What the value of a header line consists of.
+/// The syntax of the value of a header line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syntax {
-    /// `pdb-MAJOR.MINOR`.
+    /// A version `pdb-MAJOR.MINOR`.
     Version,
-    /// Hexadecimal digits, any number of them.
+    /// Any number of hexadecimal digits.
     Identity,
     /// A hexadecimal number of up to 64 bits, without `0x`.
     Hex,
     /// A decimal number of up to 64 bits.
     Decimal,
-    /// `YYMMDDHHMM`, UTC; other lengths are seen in the wild.
+    /// A time in UTC: `YYMMDDHHMM`. Some files have other lengths.
     Time,
     /// The rest of the line.
     Text,
 }
 
-/// A header line that the document lists.
+/// A header line that the format defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderLine {
-    /// Its first word.
+    /// First word of the line.
     pub name: &'static str,
-    /// Whether it must be there.
+    /// How often the line must appear.
     pub class: Class,
-    /// What its value consists of.
+    /// The syntax of the value.
     pub syntax: Syntax,
 }
 
@@ -90,7 +91,7 @@ const fn word(name: &'static str, class: Class, syntax: Syntax) -> HeaderLine {
     HeaderLine { name, class, syntax }
 }
 
-/// The listed lines, in the document's order, which is the order in which they are written.
+/// The defined lines, in the order of the format's description, in which they are written.
 pub const HEADER_LINES: [HeaderLine; 13] = [
     word("version", Class::Required, Syntax::Version),
     word("image", Class::Required, Syntax::Identity),
@@ -107,12 +108,12 @@ pub const HEADER_LINES: [HeaderLine; 13] = [
     word("path", Class::Optional, Syntax::Text),
 ];
 
-/// The index in [`HEADER_LINES`] of a line that begins with `name`.
+/// Returns the index in [`HEADER_LINES`] of a line that begins with `name`.
 pub fn index_of(name: &[u8]) -> Option<usize> {
     HEADER_LINES.iter().position(|word| word.name.as_bytes() == name)
 }
 
-/// Whether the grammar calls this byte a space.
+/// Returns whether a byte is a blank of the format.
 pub const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }

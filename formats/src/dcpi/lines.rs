@@ -1,14 +1,14 @@
-//! The lines of the header as they lie in the file, and a list of them that can be changed and
-//! written again.
+//! The lines of a header as they are in the file, and a list of lines that can be changed and
+//! written.
 
 use super::layout::{self, Class, TERMINATOR, is_space};
 
-/// One line of a header, as it lies in the file.
+/// A line of a header as it is in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// Bytes from the start of the file.
+    /// Offset of the line in the file.
     pub offset: u64,
-    /// The whole line without its newline.
+    /// The complete line without its newline.
     pub raw: &'a [u8],
 }
 
@@ -20,28 +20,28 @@ impl<'a> Line<'a> {
         (word, &rest[start..])
     }
 
-    /// Its first word; empty for an empty line and for one that begins with a blank.
+    /// Returns the first word. It is empty if the line is empty or begins with a blank.
     pub fn word(&self) -> &'a [u8] {
         self.split().0
     }
 
-    /// What follows, from the first byte that is not blank to the end of the line.
+    /// Returns the value: the rest of the line after the blanks that follow the first word.
     pub fn value(&self) -> &'a [u8] {
         self.split().1
     }
 
-    /// What the document calls it.
+    /// Returns how often the format requires this line.
     pub fn class(&self) -> Class {
         layout::index_of(self.word()).map_or(Class::Unknown, |index| layout::HEADER_LINES[index].class)
     }
 
-    /// Whether it ends the header: the word `samples` and nothing but blanks.
+    /// Returns whether the line ends the header: the word `samples` and only blanks.
     pub fn is_terminator(&self) -> bool {
         self.raw.strip_prefix(TERMINATOR).is_some_and(|rest| rest.iter().all(|&byte| is_space(byte)))
     }
 }
 
-/// Gives the lines of a header, the terminator last.
+/// An iterator over the lines of a header, including the terminator.
 #[derive(Clone, Debug)]
 pub struct LineIter<'a> {
     bytes: &'a [u8],
@@ -55,7 +55,7 @@ impl<'a> LineIter<'a> {
         LineIter { bytes, at: 0, done: false }
     }
 
-    /// Bytes from the start of the file to the line that comes next.
+    /// Returns the offset of the next line in the file.
     pub const fn at(&self) -> usize {
         self.at
     }
@@ -64,7 +64,7 @@ impl<'a> LineIter<'a> {
 impl<'a> Iterator for LineIter<'a> {
     type Item = Line<'a>;
 
-    /// The next whole line; `None` behind the terminator, and where no newline follows.
+    /// Returns the next complete line, or `None` after the terminator and if there is no newline.
     fn next(&mut self) -> Option<Line<'a>> {
         if self.done {
             return None;
@@ -78,29 +78,29 @@ impl<'a> Iterator for LineIter<'a> {
     }
 }
 
-/// The lines of a header that is to be written, the terminator left out.
+/// The lines of a header to be written, without the terminator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lines(Vec<Vec<u8>>);
 
 impl Lines {
-    /// The lines of a header that was read: known, unknown and malformed ones, in their order.
+    /// Copies the lines of a header, including unknown and malformed ones, in their order.
     pub fn of<'a>(lines: impl Iterator<Item = Line<'a>>) -> Self {
         Lines(lines.filter(|line| !line.is_terminator()).map(|line| line.raw.to_vec()).collect())
     }
 
-    /// Each line, without its newline.
+    /// Returns each line without its newline.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.0.iter().map(Vec::as_slice)
     }
 
-    /// The value of the first line that begins with `word`.
+    /// Returns the value of the first line that begins with `word`.
     pub fn get(&self, word: &str) -> Option<&[u8]> {
         self.find(word).map(|index| self.line(index).value())
     }
 
-    /// Gives the first line that begins with `word` this value, leaving all else as it is. A new
-    /// line goes behind the listed lines that come before it in the document; an unlisted one to
-    /// the end.
+    /// Sets the value of the first line that begins with `word`. If there is none, a line is
+    /// inserted after all lines that come before it in the format's order, or at the end if the
+    /// format does not define it.
     pub fn set(&mut self, word: &str, value: &[u8]) {
         if let Some(index) = self.find(word) {
             let line = self.line(index);
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_line_keeps_its_place_and_blanks() {
+    fn a_changed_line_keeps_its_position_and_blanks() {
         let file = b"x y\nperiod \t1\nevent a\npath\nsamples 5\nsamples \t\nevent z\n";
         let mut lines = Lines::of(LineIter::new(file));
         assert_eq!(lines.iter().count(), 5);

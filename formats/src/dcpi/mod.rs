@@ -1,9 +1,10 @@
-//! DCPI profile files: the samples of one image and one event, address by address (Digital
-//! Continuous Profiling Infrastructure, Alpha, 1996-2004; dcpiformat(4)).
+//! DCPI profile files: the samples of one program or library (in DCPI's terms, an image) and one
+//! event, by address (Digital Continuous Profiling Infrastructure, Alpha, 1996-2004;
+//! dcpiformat(4)).
 //!
-//! [`read`] borrows the file's bytes: the only memory taken is for what is wrong with the file.
-//! [`Builder`] makes files from addresses and counts, [`write()`] writes one that was read,
-//! [`dump()`] prints any, one record a line.
+//! [`read`] borrows the bytes of the file and allocates memory for errors only. [`Builder`] builds
+//! files from addresses and counts, [`write()`] writes a file that was read, and [`dump()`] prints
+//! a file with one record per line.
 
 mod builder;
 mod dump;

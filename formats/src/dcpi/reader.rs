@@ -1,27 +1,27 @@
-//! The binary half. One pass checks the chunks against the rules and adds up the counts; nothing is
-//! copied.
+//! Reads the body. One pass checks the chunks against the rules of the format and adds up the
+//! counts. Nothing is copied.
 //!
-//! A file states neither how many chunks it has nor where the footer begins: it is the last eight
-//! bytes. So a truncated file is recognized by a chunk that reaches into the index of the footer,
-//! and a footer that is wrong may be the head of a cut chunk.
+//! The number of chunks is not in the file, and the footer is simply its last eight bytes. So a
+//! truncated file is recognized by a chunk that overlaps the footer, and a wrong footer may be the
+//! header of a truncated chunk.
 
 use super::header::Header;
 use super::layout::{CHUNK_HEADER, DEFAULT_STRIDE, FIELD, FOOTER};
 use crate::{Ending, Error, Format, Kind, Result};
 
-/// What a reader found wrong or odd: the first 100 in the file's order, so that no file makes this
-/// long.
+/// Remarks of a reader: faults or warnings. Only the first 100 are kept, so that the list is short
+/// for any file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remarks {
     list: Vec<Error>,
-    /// How many there were in all.
+    /// Number of all remarks.
     pub total: u64,
 }
 
 impl Remarks {
     const KEPT: usize = 100;
 
-    /// Counts one, and makes and keeps it if it is among the first.
+    /// Counts a remark, and keeps it if it is among the first.
     pub(super) fn push(&mut self, error: impl FnOnce() -> Error) {
         self.total += 1;
         if self.list.len() < Self::KEPT {
@@ -29,12 +29,12 @@ impl Remarks {
         }
     }
 
-    /// Those that were kept.
+    /// Returns the remarks that were kept.
     pub fn iter(&self) -> impl Iterator<Item = &Error> {
         self.list.iter()
     }
 
-    /// Whether there were none.
+    /// Returns whether there are no remarks.
     pub const fn is_empty(&self) -> bool {
         self.total == 0
     }
@@ -43,43 +43,46 @@ impl Remarks {
 /// A profile, borrowed from the bytes of its file.
 #[derive(Clone, Debug)]
 pub struct Profile<'a> {
-    /// The text half.
+    /// The header of the file.
     pub header: Header<'a>,
-    /// Bytes between the addresses of two successive counts.
+    /// Distance of the addresses of two successive counts, in bytes.
     pub stride: u32,
-    /// Chunks that were found.
+    /// Number of chunks.
     pub chunks: u64,
-    /// Addresses with at least one sample, counted.
+    /// Number of addresses with at least one sample, computed from the chunks.
     pub total_offsets: u64,
-    /// Sum of all counts.
+    /// Sum of all counts, computed from the chunks.
     pub total_samples: u64,
-    /// Whether the footer was there.
+    /// Whether the file is complete, including its footer.
     pub ending: Ending,
-    /// Rules of the document that the file breaks. What could be read was read.
+    /// Violations of the format. Everything that can be read was read.
     pub faults: Remarks,
-    /// What the document leaves open, or allows, and a reader may want to know.
+    /// Unusual content that the format permits or leaves open.
     pub warnings: Remarks,
     body: &'a [u8],
     is_documented: bool,
-    /// Bytes of the body that are whole chunks.
-    whole: usize,
-    /// Bytes of the counts of a last chunk that states another number than it holds.
+    /// Length of the complete chunks of the body, in bytes.
+    complete_len: usize,
+    /// Length of the counts of the last chunk in bytes, if it differs from the number in the chunk.
     rest: Option<usize>,
     reach: Reach,
 }
 
-/// How far the chunks so far reach, in bytes from `tstart`.
+/// The extent of the chunks so far, in bytes from `tstart`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reach {
-    /// The greatest offset.
+    /// Maximum offset of a chunk.
     start: u64,
-    /// The greatest end when a count stands for one byte, as the document's words have it.
+    /// Maximum end of a chunk if a count stands for one byte, as the format's description has it.
     end_of_bytes: u64,
-    /// The greatest end with the stride in use.
+    /// Maximum end of a chunk with the stride of the file.
     end: u64,
 }
 
-/// Reads a file; the stride is what its header says, else four bytes.
+/// Reads a file. The stride is that of its header, or four bytes.
+///
+/// # Errors
+/// Returns an error if the header is not valid. Errors of the body are in [`Profile::faults`].
 ///
 /// # Examples
 ///
@@ -96,7 +99,10 @@ pub fn read(bytes: &[u8]) -> Result<Profile<'_>> {
     read_at(bytes, None)
 }
 
-/// Reads a file with this stride, if one is given, instead of its own.
+/// Reads a file with a stride in bytes instead of that in its header.
+///
+/// # Errors
+/// Returns an error if the header is not valid. Errors of the body are in [`Profile::faults`].
 pub fn read_at(bytes: &[u8], stride: Option<u32>) -> Result<Profile<'_>> {
     let (mut faults, mut warnings) = (Remarks::default(), Remarks::default());
     let header = Header::read(bytes, &mut faults, &mut warnings)?;
@@ -111,7 +117,7 @@ pub fn read_at(bytes: &[u8], stride: Option<u32>) -> Result<Profile<'_>> {
         ending: Ending::Complete,
         faults,
         warnings,
-        whole: 0,
+        complete_len: 0,
         rest: None,
         reach: Reach::default(),
     };
@@ -124,29 +130,32 @@ pub fn read_at(bytes: &[u8], stride: Option<u32>) -> Result<Profile<'_>> {
 }
 
 impl<'a> Profile<'a> {
-    /// Whether the body could be read: that of major version 0 is documented, no other.
+    /// Returns whether the layout of the body is documented. This is so for major version 0 only.
     pub const fn is_documented(&self) -> bool {
         self.is_documented
     }
 
-    /// The bytes behind the header.
+    /// Returns the bytes after the header.
     pub const fn body(&self) -> &'a [u8] {
         self.body
     }
 
-    /// The same profile, or the first rule that its file breaks.
+    /// Returns the profile if it has no faults.
+    ///
+    /// # Errors
+    /// Returns the first fault.
     pub fn strict(self) -> Result<Self> {
         let first = self.faults.iter().next().cloned();
         first.map_or(Ok(self), Err)
     }
 
-    /// The chunks in the file's order.
+    /// Returns the chunks in the order of the file.
     pub fn chunks(&self) -> Chunks<'a> {
-        let end = self.rest.map_or(self.whole, |counts| self.whole + CHUNK_HEADER + counts);
+        let end = self.rest.map_or(self.complete_len, |counts| self.complete_len + CHUNK_HEADER + counts);
         Chunks { body: &self.body[..end], at: 0, base: self.header.len() as u64 }
     }
 
-    /// Each address that has samples, with their number, in the file's order.
+    /// Returns each address that has samples with their number, in the order of the file.
     pub fn samples(&self) -> impl Iterator<Item = (u64, u32)> + use<'a> {
         let (tstart, stride) = (self.header.tstart, u64::from(self.stride));
         self.chunks().flat_map(move |chunk| {
@@ -170,7 +179,7 @@ impl<'a> Profile<'a> {
             self.fault(0, "body", Kind::Bad(self.body.len() as u64, "a length that is a multiple of 4 is due"));
         }
         loop {
-            let at = self.whole;
+            let at = self.complete_len;
             let left = self.body.len() - at;
             if left < FOOTER {
                 return self.truncated(at, "footer");
@@ -183,7 +192,7 @@ impl<'a> Profile<'a> {
             let size = counts.saturating_add(CHUNK_HEADER);
             if number > 0 && size.saturating_add(FOOTER) <= left {
                 self.chunk(offset, counts);
-                self.whole += size;
+                self.complete_len += size;
             } else if self.is_footer(offset, number) {
                 return self.fault(
                     at + FOOTER,
@@ -193,7 +202,7 @@ impl<'a> Profile<'a> {
             } else if number == 0 {
                 self.fault(at + FIELD, "number", Kind::Bad(0, "at least one count is due"));
                 self.chunks += 1;
-                self.whole += CHUNK_HEADER;
+                self.complete_len += CHUNK_HEADER;
             } else if let Some(held) = self.counts_before_footer(at) {
                 self.fault(at + FIELD, "number", Kind::Bad(number.into(), "the bytes before the footer hold fewer"));
                 self.chunk(offset, held);
@@ -201,8 +210,8 @@ impl<'a> Profile<'a> {
                 return;
             } else if size <= left {
                 self.chunk(offset, counts);
-                self.whole += size;
-                return self.truncated(self.whole, "footer");
+                self.complete_len += size;
+                return self.truncated(self.complete_len, "footer");
             } else {
                 self.fault(at + FIELD, "number", Kind::Bad(number.into(), "the bytes that remain hold fewer counts"));
                 let held = (left - CHUNK_HEADER) / FIELD * FIELD;
@@ -213,9 +222,10 @@ impl<'a> Profile<'a> {
         }
     }
 
-    /// Takes a chunk whose counts are the next `size` bytes: the rules of order, and the totals.
+    /// Adds a chunk whose counts are the next `size` bytes: checks its order, and updates the
+    /// totals.
     fn chunk(&mut self, offset: u32, size: usize) {
-        let at = self.whole;
+        let at = self.complete_len;
         let (start, number) = (u64::from(offset), (size / FIELD) as u64);
         let stride = u64::from(self.stride);
         let end = start + stride * number;
@@ -244,8 +254,8 @@ impl<'a> Profile<'a> {
         self.total_samples += samples;
     }
 
-    /// Chunks that only overlap because of the stride break no rule: the document's own words count
-    /// one byte a count.
+    /// Reports a chunk that overlaps an earlier one. If it does so only because of the stride, this
+    /// is a warning, because the format's description counts one byte per count.
     fn remark_overlap(&mut self, at: usize, start: u64) {
         let breaks_rule = start <= self.reach.start || start < self.reach.end_of_bytes;
         let kind = Kind::Bad(start, "no chunk may begin before the end of an earlier one");
@@ -255,11 +265,11 @@ impl<'a> Profile<'a> {
     fn check_footer(&mut self, total_offsets: u32, total_samples: u32) {
         if u64::from(total_offsets) != self.total_offsets {
             let kind = Kind::Text(format!("{total_offsets} where {} were counted", self.total_offsets));
-            self.fault(self.whole, "total_offsets", kind);
+            self.fault(self.complete_len, "total_offsets", kind);
         }
         if total_samples != low(self.total_samples) {
             let kind = Kind::Text(format!("{total_samples} where {} were counted", self.total_samples));
-            self.fault(self.whole + FIELD, "total_samples", kind);
+            self.fault(self.complete_len + FIELD, "total_samples", kind);
         }
     }
 
@@ -267,8 +277,8 @@ impl<'a> Profile<'a> {
         u64::from(total_offsets) == self.total_offsets && total_samples == low(self.total_samples)
     }
 
-    /// For a chunk whose number is wrong: the bytes of its counts, when the file's last eight bytes
-    /// are a footer that confirms them.
+    /// Returns the length of the counts of a chunk with a wrong number, if the last eight bytes of
+    /// the file are a footer that confirms it.
     fn counts_before_footer(&self, at: usize) -> Option<usize> {
         let footer = self.body.len() - FOOTER;
         let size = footer.checked_sub(at + CHUNK_HEADER).filter(|size| size.is_multiple_of(FIELD))?;
@@ -294,31 +304,31 @@ impl<'a> Profile<'a> {
     }
 }
 
-/// The counts of successive addresses.
+/// A chunk: the counts of successive addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk<'a> {
-    /// Bytes from the start of the file to the chunk.
+    /// Offset of the chunk in the file.
     pub file_offset: u64,
-    /// Bytes from `tstart` to the address of the first count.
+    /// Distance of the address of the first count from `tstart`, in bytes.
     pub offset: u32,
-    /// How many counts the chunk states.
+    /// Number of counts according to the chunk.
     pub number: u32,
     counts: Counts<'a>,
 }
 
 impl<'a> Chunk<'a> {
-    /// The counts that the file holds: `number` of them, unless the chunk is cut.
+    /// Returns the counts. There are fewer than `number` if the chunk is truncated.
     pub fn counts(&self) -> impl ExactSizeIterator<Item = u32> + use<'a> {
         self.counts.iter()
     }
 
-    /// How many of its counts are not zero, and their sum.
+    /// Returns the number of counts that are not zero, and the sum of all counts.
     pub fn totals(&self) -> (u64, u64) {
         self.counts.totals()
     }
 }
 
-/// Gives the chunks of a body that was checked.
+/// An iterator over the chunks of a body.
 #[derive(Clone, Debug)]
 pub struct Chunks<'a> {
     body: &'a [u8],
@@ -350,8 +360,8 @@ impl<'a> Counts<'a> {
         self.0.as_chunks::<FIELD>().0.iter().map(|bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// Not zero, and sum. A plain loop over fixed-size pieces, which the compiler turns into vector
-    /// instructions.
+    /// Returns the number of counts that are not zero, and the sum. This is a plain loop over
+    /// arrays of fixed size, which the compiler vectorizes.
     #[inline]
     fn totals(self) -> (u64, u64) {
         self.iter()

@@ -1,16 +1,16 @@
-//! Whether bytes begin a DCPI profile: a line `version pdb-…` behind nothing but header lines.
+//! Recognizes DCPI profiles by a line `version pdb-…` that follows only header lines.
 
 use super::layout::{self, Class, VERSION_PREFIX};
 use super::lines::{Line, LineIter};
 use crate::sniff::Match;
 
-/// Bytes of header in which the version line is looked for.
+/// Maximum length of the header in which the version line is searched.
 const MAX_HEADER_LEN: usize = 64 << 10;
-/// Required lines that tell the format when the version line is missing.
+/// Number of required lines that identify the format if the version line is missing.
 const MIN_REQUIRED_LINES: usize = 4;
 
-/// Says whether a file that begins with `prefix` is a DCPI profile; any prefix will do, a longer
-/// one tells more.
+/// Returns whether a file that begins with `prefix` is a DCPI profile. The prefix may have any
+/// length.
 pub fn sniff(prefix: &[u8]) -> Match {
     let mut lines = LineIter::new(prefix);
     let mut required = 0;
@@ -30,7 +30,7 @@ pub fn sniff(prefix: &[u8]) -> Match {
     if is_version(rest) {
         return Match::Yes;
     }
-    // A line without its end: its word must be whole, or the beginning of one.
+    // An incomplete line. It must begin with a valid word or with the beginning of one.
     if prefix.len() > MAX_HEADER_LEN || !is_word(rest.word()) && !rest.raw.is_empty() {
         Match::No
     } else {
@@ -46,8 +46,8 @@ fn is_header_line(line: Line<'_>) -> bool {
     is_word(line.word()) && !line.value().is_empty()
 }
 
-/// Words begin with a letter or digit and are printable; the grammar has anything but blanks, which
-/// would be any file.
+/// Returns whether a word begins with a letter or digit and is printable. The grammar of the format
+/// permits any bytes but blanks, which would match any file.
 fn is_word(word: &[u8]) -> bool {
     word.first().is_some_and(u8::is_ascii_alphanumeric) && word.iter().all(u8::is_ascii_graphic)
 }

@@ -1,27 +1,27 @@
-//! `epoch`: when the samples were taken.
+//! The time of the samples, from the header line `epoch`.
 
 use std::fmt;
 
-/// A moment as a DCPI header states it. What the digits cannot mean is shown as the digits.
+/// The time in a DCPI header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch {
     /// The year, with its century.
     pub year: u64,
-    /// 1 to 12.
+    /// The month from 1 to 12.
     pub month: u64,
-    /// 1 to 31.
+    /// The day from 1 to 31.
     pub day: u64,
-    /// 0 to 23, UTC.
+    /// The hour from 0 to 23, in UTC.
     pub hour: u64,
-    /// 0 to 59.
+    /// The minute from 0 to 59.
     pub minute: u64,
-    /// 0 to 60.
+    /// The second from 0 to 60.
     pub second: u64,
 }
 
 impl Epoch {
-    /// Reads `YYMMDDHHMM` (70..99 is 19xx, 00..69 is 20xx), `YYYYMMDDHHMM` or `YYYYMMDDHHMMSS`;
-    /// `None` for a date that cannot be.
+    /// Parses `YYMMDDHHMM` (70..99 is 19xx, 00..69 is 20xx), `YYYYMMDDHHMM` or `YYYYMMDDHHMMSS`.
+    /// Returns `None` if the date is not valid.
     pub fn parse(digits: &[u8]) -> Option<Epoch> {
         if !digits.iter().all(u8::is_ascii_digit) {
             return None;
@@ -45,10 +45,10 @@ impl Epoch {
         possible.then_some(epoch)
     }
 
-    /// The moment this many seconds after 1970-01-01 00:00 UTC.
+    /// Converts seconds after 1970-01-01 00:00 UTC.
     pub fn from_unix(seconds: u64) -> Epoch {
         let (mut days, rest) = (seconds / 86_400, seconds % 86_400);
-        // Whole spans of 400 years first, so that the loops are short for any number of seconds.
+        // Periods of 400 years first, so that the loops are short for any number of seconds.
         let mut year = 1970 + days / 146_097 * 400;
         days %= 146_097;
         while days >= days_in_year(year) {
@@ -63,7 +63,7 @@ impl Epoch {
         Epoch { year, month, day: days + 1, hour: rest / 3600, minute: rest / 60 % 60, second: rest % 60 }
     }
 
-    /// The ten digits of the header.
+    /// Returns the ten digits for the header.
     pub fn digits(&self) -> String {
         let Epoch { year, month, day, hour, minute, .. } = self;
         format!("{:02}{month:02}{day:02}{hour:02}{minute:02}", year % 100)
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_three_lengths_and_the_century() {
+    fn all_lengths_and_centuries_are_parsed() {
         let shown = |digits: &[u8]| Epoch::parse(digits).map(|epoch| epoch.to_string());
         assert_eq!(shown(b"9611251730").as_deref(), Some("1996-11-25 17:30:00 UTC"));
         assert_eq!(shown(b"6911251730").as_deref(), Some("2069-11-25 17:30:00 UTC"));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_become_the_digits() {
+    fn seconds_are_converted_to_digits() {
         assert_eq!(Epoch::from_unix(0).digits(), "7001010000");
         assert_eq!(Epoch::from_unix(848_943_000).digits(), "9611251730");
         assert_eq!(Epoch::from_unix(951_868_799).to_string(), "2000-02-29 23:59:59 UTC");

@@ -1,12 +1,12 @@
-//! The same two halves, written.
+//! Writes header and body of a file.
 
 use super::layout::{ALIGNMENT, FOOTER, TERMINATOR};
 use super::lines::Lines;
 use super::reader::{Profile, low};
 
-/// Writes a profile that was read. Header lines, their blanks and their order, and the chunks stay
-/// as they were; the footer is counted anew. So a file without faults comes back byte for byte, and
-/// one with a wrong number or footer is mended.
+/// Writes a profile that was read. Header lines, their blanks and order, and chunks are preserved.
+/// The footer is computed from the chunks. So a file without faults is reproduced byte for byte,
+/// and a wrong number or footer is corrected.
 pub fn write(profile: &Profile<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(profile.header.len() + profile.body().len() + FOOTER);
     for line in profile.header.lines() {
@@ -25,7 +25,7 @@ pub fn write(profile: &Profile<'_>) -> Vec<u8> {
     out
 }
 
-/// Writes header lines and the terminator, filled up so that the body is aligned.
+/// Writes header lines and the terminator, padded so that the body is aligned.
 pub(super) fn write_header(out: &mut Vec<u8>, lines: &Lines) {
     let start = out.len();
     for line in lines.iter() {
@@ -46,7 +46,7 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// Writes a chunk; one without counts would be illegal and is left out.
+    /// Writes a chunk. A chunk without counts is skipped, because the format forbids it.
     pub(super) fn chunk(&mut self, out: &mut Vec<u8>, offset: u32, counts: impl ExactSizeIterator<Item = u32>) {
         if counts.len() == 0 {
             return;
@@ -60,7 +60,7 @@ impl Body {
         }
     }
 
-    /// Writes the footer: both totals modulo 2^32, since the format has no more room.
+    /// Writes the footer: both totals modulo 2^32, because its fields have 32 bits.
     pub(super) fn footer(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&low(self.total_offsets).to_le_bytes());
         out.extend_from_slice(&low(self.total_samples).to_le_bytes());

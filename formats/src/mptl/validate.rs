@@ -193,7 +193,7 @@ impl<R: Read> Validator<R> {
         Ok((symbols, names))
     }
 
-    /// The string table; gives the last place at which a name may start.
+    /// Checks the string table. Returns the last offset at which a name may start.
     fn strings(&mut self) -> Result<u64, Stop> {
         let offset = self.offset;
         let length = self.word("string table size")?;

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 /// Prints every record, what is damaged, and how the file ended.
 ///
 /// # Errors
-/// When `out` fails. What is wrong with the bytes is printed where it stands.
+/// Returns an error if writing fails. Damage in the tape is printed at its position.
 pub fn dump<S: Source + ?Sized>(source: &S, out: &mut dyn Write) -> io::Result<()> {
     let mut stream = match Stream::new(source) {
         Ok(stream) => stream,
@@ -190,8 +190,8 @@ fn symbols(of: &Symbols) -> String {
             return text;
         }
     };
-    let known = |number: u32| (number as usize).checked_sub(1).and_then(|place| table.texts.get(place));
-    // A text may be long, and stand for each of many rows.
+    let known = |number: u32| (number as usize).checked_sub(1).and_then(|index| table.texts.get(index));
+    // A text may be long, and be used in many rows.
     let shown = |text: &Text| format!("{:?}", text.lossy().chars().take(SYMBOL_LETTERS).collect::<String>());
     let named = |number: u32| known(number).map_or_else(|| "?".into(), shown);
     let mut at = 0_u64;

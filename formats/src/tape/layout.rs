@@ -1,10 +1,9 @@
-//! The records of a tape: the only description of their bytes. Fields are only ever added at the
-//! end of a record; a reader ignores bytes behind the fields that it knows, and passes over records
-//! whose kind it does not know.
+//! The records of a tape. Fields are only added at the end of a record. A reader ignores bytes
+//! after the fields that it knows, and skips records of unknown kinds.
 //!
-//! Times are *ticks* of the clock that the record [`Process`] names (the processor's time stamp
-//! counter, or nanoseconds); [`Clock`] records tie ticks to wall time. Sites, threads, modules and
-//! allocation indexes are numbered from 1; 0 is none.
+//! Times are *ticks* of the clock that the record [`Process`] describes (the CPU's timestamp
+//! counter, or nanoseconds). [`Clock`] records relate ticks to wall time. Sites, threads, modules
+//! and allocation indexes are numbered from 1, and 0 means none.
 
 use super::field::{Field, Text};
 use super::symbols::Symbols;
@@ -16,17 +15,17 @@ pub const FILE_MAGIC: [u8; 8] = *b"HEAPTAPE";
 pub const FILE_VERSION: u32 = 1;
 
 tape_record! {
-    /// Kind 1, the first record: which process image this is and how its ticks run.
+    /// Kind 1, the first record: the process and the rate of its ticks.
     Process {
-        /// Process id.
+        /// ID of the process.
         pid: u32,
-        /// Parent's process id at attach.
+        /// ID of the parent process at attach.
         ppid: u32,
-        /// User id.
+        /// ID of the user.
         uid: u32,
-        /// How it came to be: 0 started by the recorder, 1 fork, 2 exec, 3 attached by itself.
+        /// How it was started: 0 by the recorder, 1 fork, 2 exec, 3 attached by itself.
         origin: u8,
-        /// Ticks in one second; 1,000,000,000 when ticks are nanoseconds.
+        /// Ticks per second, 1,000,000,000 if ticks are nanoseconds.
         ticks_per_second: u64,
         /// Tick of the attach: time zero of reports.
         start_tick: u64,
@@ -52,13 +51,14 @@ tape_record! {
 }
 
 tape_record! {
-    /// Kind 2: an ELF object seen mapped; holds for the sites that follow, until [`ModuleGone`].
+    /// Kind 2: an ELF object that is mapped. It is valid for the sites that follow, until
+    /// [`ModuleGone`].
     Module {
         /// Module number.
         number: u32,
         /// First address of its mapping.
         start: u64,
-        /// First address behind it.
+        /// First address after it.
         end: u64,
         /// Load bias: run-time address minus link-time address (modulo 2^64).
         bias: u64,
@@ -91,8 +91,8 @@ tape_record! {
 
 /// Flag of [`Site`]: the step to the caller was guessed (code without unwind data).
 pub const SITE_GUESSED: u8 = 1;
-/// Flag of [`Site`]: the stack goes on outwards but was cut here (depth limit, foreign or
-/// unreadable stack).
+/// Flag of [`Site`]: the stack has further callers but was truncated here, because of the depth
+/// limit, or because the stack was unknown or unreadable.
 pub const SITE_TRUNCATED: u8 = 2;
 /// Flag of [`Site`]: the address was interrupted by a signal, so it is the address of an
 /// instruction, not of a return.
@@ -155,7 +155,7 @@ pub const COLUMN_ENTRIES: u8 = 1;
 pub const COLUMN_TICKS: u8 = 2;
 /// For each `A` and `R` (each `F` too when [`Process::free_sites`]) its site number, LEB128.
 pub const COLUMN_SITES: u8 = 3;
-/// For each `A` and `R` the bytes that it stands for, LEB128; only when sampled.
+/// For each `A` and `R` the number of bytes that it represents, LEB128. Only if sampled.
 pub const COLUMN_WEIGHTS: u8 = 4;
 /// Events that MTRC cannot hold: [`Unmatched`] after [`Unmatched`].
 pub const COLUMN_UNMATCHED: u8 = 5;
@@ -239,7 +239,7 @@ tape_record! {
 }
 
 tape_record! {
-    /// Kind 7: the ledger, as it stands after the chunks before it.
+    /// Kind 7: the accounts of all threads after the chunks before this record.
     Accounts {
         /// One account a thread.
         accounts: Vec<Account>,
@@ -414,7 +414,7 @@ tape_record! {
         start: u64,
         /// Bytes.
         length: u64,
-        /// Its function, as whoever made it says.
+        /// Name of the function, according to the perf map or the vDSO.
         name: Text,
     }
 }
@@ -440,12 +440,15 @@ macro_rules! records {
             /// Every kind: number and name.
             pub const KINDS: &[(u16, &str)] = &[$(($number, stringify!($name))),*];
 
-            /// Appends the payload; gives the kind.
+            /// Appends the payload and returns the kind.
             pub fn put(&self, out: &mut Vec<u8>) -> u16 {
                 match self { $(Record::$name(record) => { record.put(out); $number })* }
             }
 
-            /// Reads a payload that lies at `offset` in its file; `None` for an unknown kind.
+            /// Reads a payload at `offset` in its file. Returns `None` for an unknown kind.
+            ///
+            /// # Errors
+            /// Returns an error if a field is truncated or not valid.
             pub fn get(kind: u16, payload: &[u8], offset: u64) -> Result<Option<Record>> {
                 let mut cursor = Cursor::at_offset(Format::Tape, payload, offset);
                 Ok(Some(match kind {

@@ -26,7 +26,7 @@ tape_record! {
         checksum: u32,
         /// First link-time address of its code; both are 0 when not known.
         code_start: u64,
-        /// First address behind it.
+        /// First address after the code.
         code_end: u64,
         /// One of the `LINES_` numbers.
         lines: u8,
