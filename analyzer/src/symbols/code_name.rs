@@ -1,22 +1,23 @@
-//! What run-times call the code that they make.
+//! Names of code that language runtimes generate.
 
 use crate::stacks::Named;
 
-/// What a perf map's name says. V8 and CPython tell file and line in it; V8 also how far it has
-/// compiled the function, which changes while the program runs and would make two functions of one.
+/// Splits a name of a perf map. The names of V8 and CPython contain file and line. Those of V8 also
+/// contain the optimization level, which changes during the run and would make two functions of
+/// one.
 pub fn code_name(name: &[u8]) -> Named {
     v8(name).or_else(|| python(name)).unwrap_or_else(|| Named { function: name.to_vec(), ..Named::default() })
 }
 
-/// `JS:*function file:line:column`; the function may have no name, and other words than `JS` stand
-/// for pieces of source too.
+/// Splits `JS:*function file:line:column`. The function may have no name, and there are other kinds
+/// than `JS`.
 fn v8(name: &[u8]) -> Option<Named> {
     const KINDS: [&[u8]; 6] = [b"JS:", b"LazyCompile:", b"Function:", b"Script:", b"Eval:", b"Module:"];
     let rest = KINDS.iter().find_map(|kind| name.strip_prefix(*kind))?;
     let rest = rest.strip_prefix(b"*").or(rest.strip_prefix(b"~")).or(rest.strip_prefix(b"^")).unwrap_or(rest);
     let rest = rest.strip_prefix(b"'").unwrap_or(rest);
-    let (function, place) = rest.split_at(rest.iter().position(|byte| *byte == b' ')?);
-    let mut parts = place.trim_ascii().rsplitn(3, |byte| *byte == b':');
+    let (function, location) = rest.split_at(rest.iter().position(|byte| *byte == b' ')?);
+    let mut parts = location.trim_ascii().rsplitn(3, |byte| *byte == b':');
     let (column, line, file) = (number(parts.next()?)?, number(parts.next()?)?, parts.next()?);
     let function = if function.is_empty() { b"(anonymous)" } else { function };
     (column > 0).then(|| Named { function: function.to_vec(), file: file.to_vec(), line })
@@ -26,7 +27,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// `py::function:file`.
+/// Splits the CPython name `py::function:file`.
 fn python(name: &[u8]) -> Option<Named> {
     let rest = name.strip_prefix(b"py::")?;
     let (function, file) = rest.split_at(rest.iter().position(|byte| *byte == b':')?);
@@ -43,17 +44,17 @@ mod tests {
     }
 
     #[test]
-    fn names_of_run_times_are_taken_apart() {
+    fn names_of_runtimes_are_split() {
         for (name, wanted) in [
             ("JS:*outer /srv/my app.js:2:25", "outer /srv/my app.js 2"),
             ("JS:^ node:internal/main:1:1", "(anonymous) node:internal/main 1"),
             ("LazyCompile:~Module._load node:internal/modules:801:24", "Module._load node:internal/modules 801"),
             ("Eval:~ /srv/t.js:1:1", "(anonymous) /srv/t.js 1"),
-            ("JS:*odd", "JS:*odd  0"),
-            ("JS:*odd file:x:1", "JS:*odd file:x:1  0"),
+            ("JS:*f", "JS:*f  0"),
+            ("JS:*f file:x:1", "JS:*f file:x:1  0"),
             ("Builtin:HandleApiCall", "Builtin:HandleApiCall  0"),
             ("py::Shop.load:/srv/shop.py", "Shop.load /srv/shop.py 0"),
-            ("py::odd", "py::odd  0"),
+            ("py::f", "py::f  0"),
             ("int java.lang.String.hashCode()", "int java.lang.String.hashCode()  0"),
             ("", "  0"),
         ] {

@@ -1,18 +1,18 @@
-//! Names as people know them: C++ and Rust, in bounded time and memory whatever the symbol says.
+//! Demangling of C++ and Rust symbols, in bounded time and memory for any symbol.
 
 use std::fmt::{self, Write};
 
-/// Longer symbols are shown as they are.
+/// Maximum length of a symbol that is demangled.
 const LONGEST_SYMBOL: usize = 4096;
-/// A demangled name ends here.
+/// Maximum length of a demangled name.
 const LONGEST_NAME: usize = 16 * 1024;
-/// Depth of nesting that is followed; deeper names are shown as they are. 96 frames of the
-/// demangler stay below 100 KB of stack.
+/// Maximum depth of nesting; deeper names are not demangled. 96 frames of the demangler need less
+/// than 100 KB of stack.
 const DEEPEST: u32 = 96;
-/// What compilers append to the name of a part or copy of a function.
+/// Suffixes that compilers append to the names of split parts and clones of a function.
 const CLONES: &[&str] = &[".cold", ".part", ".constprop", ".isra", ".lto_priv", ".localalias", ".llvm"];
 
-/// Refuses what would make a name too long.
+/// A string that refuses to exceed the maximum length.
 struct Bounded(String);
 
 impl Write for Bounded {
@@ -25,8 +25,8 @@ impl Write for Bounded {
     }
 }
 
-/// The function's name. C++ names come without parameters and return type, Rust names without their
-/// hash.
+/// Returns the name of a function. C++ names have no parameters and no return type, and Rust names
+/// no hash.
 pub fn demangle(symbol: &[u8]) -> String {
     let text = String::from_utf8_lossy(symbol);
     let symbol = whole_function(&text);
@@ -36,12 +36,13 @@ pub fn demangle(symbol: &[u8]) -> String {
     rust(symbol).or_else(|| cpp(symbol)).unwrap_or_else(|| symbol.to_string())
 }
 
-/// The symbol without marks of a part or copy of the function, and without a version.
+/// Returns the symbol without suffixes of clones and split parts, and without a version.
 fn whole_function(symbol: &str) -> &str {
-    // `.part.0` is a mark, `.partition` a name.
-    let is_mark = |place: usize, mark: &str| matches!(symbol.as_bytes().get(place + mark.len()), None | Some(b'.'));
-    let place = |mark: &&str| symbol.match_indices(*mark).map(|(place, _)| place).find(|place| is_mark(*place, mark));
-    let end = CLONES.iter().filter_map(place).min().unwrap_or(symbol.len());
+    // `.part.0` is a suffix, `.partition` belongs to the name.
+    let is_mark = |offset: usize, mark: &str| matches!(symbol.as_bytes().get(offset + mark.len()), None | Some(b'.'));
+    let offset =
+        |mark: &&str| symbol.match_indices(*mark).map(|(offset, _)| offset).find(|offset| is_mark(*offset, mark));
+    let end = CLONES.iter().filter_map(offset).min().unwrap_or(symbol.len());
     let symbol = &symbol[..end];
     match symbol.find('@') {
         Some(version) if version > 0 => &symbol[..version],
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_shown_as_people_know_them() {
+    fn names_are_demangled_without_parameters_and_hashes() {
         for (symbol, name) in [
             ("main", "main"),
             ("_ZN4shop5order3addEi", "shop::order::add"),

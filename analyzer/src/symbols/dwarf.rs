@@ -1,5 +1,5 @@
-//! Source lines and inlined functions from DWARF, by addr2line. Made only for modules of which a
-//! frame is printed.
+//! Source lines and inlined functions from DWARF, by addr2line. Debug information is read only for
+//! modules of which a frame is printed.
 
 use super::elf::Elf;
 use super::files::package;
@@ -9,7 +9,7 @@ use gimli::{Dwarf, DwarfPackage, EndianArcSlice, RunTimeEndian};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Frames that one address may expand to.
+/// Maximum number of frames that one address expands to.
 pub const MOST_INLINED: usize = 64;
 
 type Slice = EndianArcSlice<RunTimeEndian>;
@@ -18,33 +18,33 @@ type Slice = EndianArcSlice<RunTimeEndian>;
 pub struct Debug {
     context: Context<Slice>,
     scopes: Scopes,
-    /// Split units in one package.
+    /// Package of split units.
     package: Option<DwarfPackage<Slice>>,
 }
 
-/// Bytes of debug information of split units that are read at most, in all.
+/// Maximum number of bytes of debug information that are read of all split units together.
 const MOST_SPLIT: u64 = 2 << 30;
 
-/// A frame as DWARF knows it.
+/// A frame in debug information.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
-    /// The symbol, or the plain name where the compiler gave no other.
+    /// The symbol, or the plain name if the compiler generated no symbol.
     pub symbol: Option<String>,
-    /// Source file.
+    /// Path of the source file.
     pub file: Option<String>,
-    /// Line.
+    /// Line in the source file.
     pub line: Option<u32>,
 }
 
 impl Debug {
-    /// Reads the sections of a file, at most `most` bytes of `.debug_info`.
+    /// Reads the debug sections of a file, with at most `most` bytes of `.debug_info`.
     pub fn read(elf: &Elf, path: &Path, most: u64) -> Option<Debug> {
         let size = elf.section_size(".debug_info");
         if size == 0 || size > most {
             return None;
         }
         let mut dwarf = Dwarf::load(|id| load(elf, id.name())).ok()?;
-        if let Some(shared) = elf.alternative_link().and_then(|link| Elf::open(&beside(path, &link))) {
+        if let Some(shared) = elf.alternative_link().and_then(|link| Elf::open(&resolve_link(path, &link))) {
             dwarf.load_sup(|id| load(&shared, id.name())).ok()?;
         }
         let context = Context::from_dwarf(dwarf).ok()?;
@@ -57,7 +57,7 @@ impl Debug {
         Some(Debug { context, scopes: Scopes::default(), package })
     }
 
-    /// A split unit: from the package, or from the file that its skeleton names.
+    /// Returns a split unit from the package, or from the file that its skeleton names.
     fn unit(&self, wanted: &SplitDwarfLoad<Slice>) -> Option<Arc<Dwarf<Slice>>> {
         if let Some(package) = &self.package {
             return package.find_cu(wanted.dwo_id, &wanted.parent).ok()?.map(Arc::new);
@@ -73,8 +73,8 @@ impl Debug {
         Some(Arc::new(unit))
     }
 
-    /// The name of a C++ function with its scopes, by the offset of its entry in the unit of an
-    /// address.
+    /// Returns the name of a C++ function with its scopes, by the offset of its entry in the unit
+    /// of an address.
     fn whole_name(&self, address: u64, offset: gimli::UnitOffset<usize>) -> Option<String> {
         let mut lookup = self.context.find_dwarf_and_unit(address);
         let unit = loop {
@@ -86,7 +86,7 @@ impl Debug {
         self.scopes.name(unit, offset)
     }
 
-    /// The frames of a link-time address, innermost (most deeply inlined) first.
+    /// Returns the frames of a link-time address, innermost (most deeply inlined) first.
     pub fn find(&self, address: u64) -> Vec<Source> {
         let mut lookup = self.context.find_frames(address);
         let found = loop {
@@ -119,7 +119,7 @@ impl Debug {
     }
 }
 
-/// Whether it is a C++ function's name without the scopes around it.
+/// Returns whether this is the name of a C++ function without its scopes.
 fn is_bare(function: Option<&addr2line::FunctionName<Slice>>, symbol: Option<&str>) -> bool {
     let language = function.and_then(|function| function.language);
     let is_cpp = language.is_some_and(|language| {
@@ -145,7 +145,7 @@ fn endian(elf: &Elf) -> RunTimeEndian {
     if elf.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big }
 }
 
-/// A link that is relative to the file that holds it.
-fn beside(path: &Path, link: &str) -> PathBuf {
+/// Returns the path of a link that is relative to the file that contains it.
+fn resolve_link(path: &Path, link: &str) -> PathBuf {
     path.parent().map_or_else(|| PathBuf::from(link), |folder| folder.join(link))
 }

@@ -1,6 +1,5 @@
-//! An ELF file on disk: build-id, function symbols and sections, each read only when asked for.
-//! Whatever is wrong with a file, the answer is "nothing found": names are a help, never a
-//! condition.
+//! ELF files on disk: build id, function symbols and sections, each read only when needed. Any
+//! fault in a file has the result "nothing found", because names are an aid and never a condition.
 
 use flate2::read::ZlibDecoder;
 use heaptape_formats::tape::Codec;
@@ -12,11 +11,11 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
-/// Symbol tables and names beyond this are not read.
+/// Maximum number of bytes of symbol tables and names that are read.
 const MOST_SYMBOL_BYTES: u64 = 1 << 30;
-/// One uncompressed debug section at most.
+/// Maximum size of one uncompressed debug section in bytes.
 const MOST_SECTION_BYTES: u64 = 2 << 30;
-/// Longest build-id and debug link.
+/// Maximum size of build id and debug link sections in bytes.
 const MOST_NOTE_BYTES: u64 = 64 * 1024;
 
 type Header = FileHeader64<Endianness>;
@@ -24,11 +23,11 @@ type Header = FileHeader64<Endianness>;
 /// An open ELF file.
 pub struct Elf {
     cache: ReadCache<File>,
-    /// Build-id; empty when it has none.
+    /// The build id; empty if the file has none.
     pub build_id: Vec<u8>,
 }
 
-/// A function.
+/// A function with its address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Function {
     start: u64,
@@ -36,7 +35,7 @@ struct Function {
     name: u32,
 }
 
-/// Functions in order of their addresses.
+/// Functions ordered by address.
 #[derive(Debug, Default)]
 pub struct Functions {
     rows: Vec<Function>,
@@ -44,7 +43,7 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Start, end and symbol of the function that holds a link-time address.
+    /// Returns the start, end and symbol of the function at a link-time address.
     pub fn find(&self, address: u64) -> Option<(u64, u64, &[u8])> {
         let behind = self.rows.partition_point(|row| row.start <= address);
         let row = self.rows.get(behind.checked_sub(1)?)?;
@@ -52,24 +51,25 @@ impl Functions {
         (address < row.end).then_some((row.start, row.end, symbol))
     }
 
-    /// Start and symbol of each, in order of their addresses.
+    /// Returns the start and symbol of each function, ordered by address.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.rows.iter().filter_map(|row| Some((row.start, until_nul(self.names.get(row.name as usize..)?))))
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no functions.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Both tables together; where both name a function, the first's name stays.
+    /// Returns the functions of both tables. If both name a function, the first table's name is
+    /// kept.
     #[must_use]
     pub fn with(mut self, other: Functions) -> Functions {
         let shift = self.names.len() as u32;
         self.names.extend_from_slice(&other.names);
         let moved = |row: Function| row.name.checked_add(shift).map(|name| Function { name, ..row });
         self.rows.extend(other.rows.into_iter().filter_map(moved));
-        // Stable: of equal starts the first table's come first.
+        // The sort is stable: of equal starts, those of the first table come first.
         self.rows.sort_by_key(|row| row.start);
         self.rows.dedup_by_key(|row| row.start);
         self
@@ -81,16 +81,16 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 }
 
 impl Elf {
-    /// Opens a file; none when it is no regular 64-bit ELF file.
+    /// Opens a file; returns `None` if it is not a regular 64-bit ELF file.
     pub fn open(path: &Path) -> Option<Elf> {
-        // Never a pipe or device: opening one could hang.
+        // Pipes and devices are not opened, because that could block.
         if !std::fs::metadata(path).ok()?.is_file() {
             return None;
         }
         Elf::of(File::open(path).ok()?)
     }
 
-    /// Of an open file.
+    /// Returns the ELF file of an open file; `None` if it is not one.
     pub fn of(file: File) -> Option<Elf> {
         let mut elf = Elf { cache: ReadCache::new(file), build_id: Vec::new() };
         elf.build_id = elf.find_build_id()?;
@@ -103,8 +103,8 @@ impl Elf {
         Some((endian, header.sections(endian, &self.cache).ok()?))
     }
 
-    /// Link-time addresses of what is mapped as code: from the first executable segment's start to
-    /// the last one's end.
+    /// Returns the link-time addresses of the code: from the start of the first executable segment
+    /// to the end of the last one.
     pub fn code(&self) -> Option<Range<u64>> {
         let header = Header::parse(&self.cache).ok()?;
         let endian = header.endian().ok()?;
@@ -119,7 +119,7 @@ impl Elf {
         code.map(range).reduce(|all, one| all.start.min(one.start)..all.end.max(one.end))
     }
 
-    /// The build-id; an empty one when the file has none, nothing when it is no ELF file.
+    /// Returns the build id, which is empty if the file has none; `None` if it is not an ELF file.
     fn find_build_id(&self) -> Option<Vec<u8>> {
         let (endian, sections) = self.sections()?;
         for section in sections.iter().filter(|section| section.sh_size(endian) <= MOST_NOTE_BYTES) {
@@ -133,8 +133,8 @@ impl Elf {
         Some(Vec::new())
     }
 
-    /// Bytes of the file, and the CRC-32 of its headers and symbol tables: what addresses are named
-    /// by. Tells builds apart that have no build-id.
+    /// Returns the size of the file, and the CRC-32 of its headers and symbol tables, from which
+    /// addresses are named. This distinguishes builds without a build id.
     pub fn fingerprint(&self) -> Option<(u64, u32)> {
         let header = Header::parse(&self.cache).ok()?;
         let endian = header.endian().ok()?;
@@ -153,12 +153,12 @@ impl Elf {
         Some(((&self.cache).len().ok()?, hasher.finalize()))
     }
 
-    /// The functions of `.symtab`, or of `.dynsym` when that is asked for.
+    /// Returns the functions of `.symtab`, or of `.dynsym` if `dynamic` is set.
     pub fn functions(&self, dynamic: bool) -> Functions {
         self.read_functions(if dynamic { elf::SHT_DYNSYM } else { elf::SHT_SYMTAB }).unwrap_or_default()
     }
 
-    /// Link-time address of a function by its symbol.
+    /// Returns the link-time address of a function by its symbol.
     pub fn symbol_address(&self, symbol: &[u8]) -> Option<u64> {
         let tables = [self.functions(true), self.functions(false)];
         tables.iter().find_map(|table| table.iter().find(|(_, name)| *name == symbol).map(|(address, _)| address))
@@ -182,7 +182,7 @@ impl Elf {
         });
         rows.dedup_by_key(|(row, _)| row.start);
         let mut rows: Vec<Function> = rows.into_iter().map(|(row, _)| row).collect();
-        // Functions written by hand have no size: they reach to the next one.
+        // Functions written in assembly may have no size. They extend to the next one.
         for at in 0..rows.len() {
             if rows[at].end == rows[at].start {
                 rows[at].end = rows.get(at + 1).map_or(rows[at].start + 1, |next| next.start);
@@ -191,8 +191,8 @@ impl Elf {
         Some(Functions { rows, names })
     }
 
-    /// Bytes at a link-time address, as the file has them: at most `count`, and none after the end
-    /// of their segment.
+    /// Returns the bytes at a link-time address, as they are in the file: at most `most`, and none
+    /// after the end of their segment.
     pub fn bytes_at(&self, address: u64, most: u64) -> Option<Vec<u8>> {
         let header = Header::parse(&self.cache).ok()?;
         let endian = header.endian().ok()?;
@@ -208,20 +208,20 @@ impl Elf {
         (&self.cache).read_bytes_at(offset, length).ok().map(<[u8]>::to_vec)
     }
 
-    /// Whether its code is for 64-bit ARM.
+    /// Returns whether the code is for 64-bit ARM.
     pub fn is_aarch64(&self) -> bool {
         let header = Header::parse(&self.cache).ok();
         header.and_then(|header| Some(header.e_machine(header.endian().ok()?))) == Some(elf::EM_AARCH64)
     }
 
-    /// Name of the separate debug file that `.gnu_debuglink` names.
+    /// Returns the name of the separate debug file, from `.gnu_debuglink`.
     pub fn debug_link(&self) -> Option<String> {
         let bytes = self.small_section(".gnu_debuglink")?;
         let name = String::from_utf8(until_nul(&bytes).to_vec()).ok()?;
         (!name.is_empty() && !name.contains('/')).then_some(name)
     }
 
-    /// Path of the file with shared debug information that `.gnu_debugaltlink` names.
+    /// Returns the path of the file with shared debug information, from `.gnu_debugaltlink`.
     pub fn alternative_link(&self) -> Option<String> {
         String::from_utf8(until_nul(&self.small_section(".gnu_debugaltlink")?).to_vec()).ok()
     }
@@ -233,7 +233,7 @@ impl Elf {
             .then(|| section.data(endian, &self.cache).ok().map(<[u8]>::to_vec))?
     }
 
-    /// Size of a section as it lies in the file; 0 when there is none.
+    /// Returns the size of a section in the file; 0 if there is none.
     pub fn section_size(&self, name: &str) -> u64 {
         let size = |elf: &Elf| {
             let (endian, sections) = elf.sections()?;
@@ -243,12 +243,12 @@ impl Elf {
         size(self).unwrap_or(0)
     }
 
-    /// Byte order of the file.
+    /// Returns whether the byte order of the file is little-endian.
     pub fn is_little_endian(&self) -> bool {
         self.sections().is_none_or(|(endian, _)| endian == Endianness::Little)
     }
 
-    /// A section's bytes, uncompressed; empty when there is none, or when it is not what it says.
+    /// Returns the uncompressed bytes of a section; empty if there is none or if it is invalid.
     pub fn section(&self, name: &str) -> Vec<u8> {
         self.read_section(name).unwrap_or_default()
     }
@@ -284,7 +284,7 @@ impl Elf {
     }
 }
 
-/// A defined function symbol with its rank among others of the same address.
+/// Returns a defined function symbol, and its rank among others of the same address.
 fn function(endian: Endianness, symbol: &Sym64<Endianness>) -> Option<(Function, u8)> {
     let is_code = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC);
     if !is_code || symbol.st_shndx(endian) == elf::SHN_UNDEF || symbol.st_name(endian) == 0 {

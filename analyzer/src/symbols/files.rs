@@ -1,5 +1,5 @@
-//! Where the files lie that name a module's functions and lines. Each must have the build-id that
-//! was recorded.
+//! Searches for the files that name a module's functions and lines. Each must have the recorded
+//! build id.
 
 use super::elf::Elf;
 use crate::stacks::Module;
@@ -9,40 +9,40 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Where distributions put separate debug files.
+/// Directory in which distributions install separate debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
 
-/// What a user says about names: where files are looked for besides their own paths, and which
-/// functions are wrappers.
+/// Options on names: where files are searched besides their own paths, and which functions are
+/// allocator wrappers.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
-    /// Functions and modules that only pass memory on, besides those that are known: names, with
+    /// Functions and modules that count as allocator wrappers, besides the known ones: names with
     /// `*` and `?`.
     pub wrappers: Vec<String>,
-    /// A folder that stands for `/`, searched first.
+    /// A folder that replaces `/`, and is searched first.
     pub sysroot: Option<Arc<Path>>,
-    /// Whether servers named by `DEBUGINFOD_URLS` are asked: by elfutils' `debuginfod-find`, which
-    /// keeps what it gets in its cache and gives up after `DEBUGINFOD_TIMEOUT`.
+    /// Whether to query the servers in `DEBUGINFOD_URLS`, by elfutils' `debuginfod-find`, which
+    /// caches files and gives up after `DEBUGINFOD_TIMEOUT`.
     pub debuginfod: bool,
-    /// Whether a server kept somebody waiting until that: then none is asked again.
+    /// Whether a server has timed out, so that none is queried again.
     pub silent: Arc<AtomicBool>,
 }
 
-/// What was found.
+/// The result of a search.
 pub struct Search {
-    /// Paths and files.
+    /// Paths and opened files.
     pub files: Vec<(PathBuf, Elf)>,
-    /// Whether the first is the module's own.
+    /// Whether the first is the module's own file.
     pub own: bool,
-    /// Why its own is not there.
+    /// Why the module's own file is missing.
     pub why: Option<Why>,
-    /// What a reader should know.
+    /// Messages for the user.
     pub notes: Vec<String>,
 }
 
-/// The path as it is below a root.
+/// Returns a path below a root.
 fn below(root: &Path, path: &Path) -> PathBuf {
-    // A recording's paths may hold `..`: nothing outside of the root is read for them.
+    // Paths of a recording may contain `..`. Nothing outside of the root is read for them.
     let inside = path.components().filter_map(|part| match part {
         std::path::Component::Normal(name) => Some(name),
         _ => None,
@@ -50,32 +50,32 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(inside.collect::<PathBuf>())
 }
 
-/// Why a module's own file is not there.
+/// Why a module's own file is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// There is none, or none that can be read.
+    /// The file does not exist or cannot be read.
     Unreadable,
-    /// There is one with this build-id, which is not the recorded one.
+    /// The file has this build id, which is not the recorded one.
     Another(Vec<u8>),
-    /// There is one without a build-id, which is not the recorded one.
+    /// The file has no build id and is not the recorded one.
     Changed,
 }
 
-/// Whether a file was changed after this time, nanoseconds since 1970; not when that is not known.
+/// Returns whether a file was changed after a time in nanoseconds since 1970; false if its time is
+/// unknown.
 fn is_younger(path: &Path, than_unix_ns: u64) -> bool {
     let changed = std::fs::metadata(path).and_then(|about| about.modified()).ok();
     let changed = changed.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
     than_unix_ns > 0 && changed.is_some_and(|changed| changed.as_nanos() > u128::from(than_unix_ns))
 }
 
-/// Looks for a module's files. `fingerprint`: what [`Elf::fingerprint`] said of the file that was
-/// recorded.
+/// Searches for a module's files. `fingerprint` is the [`Elf::fingerprint`] of the recorded file.
 pub fn search(path: &str, module: &Module, origin: &Origin, fingerprint: Option<(u64, u32)>) -> Search {
     search_in(path, module, origin, fingerprint, None, None)
 }
 
-/// The same with files that the recorder has opened, which are looked at first: the module's own,
-/// and its separate debug information.
+/// Like [`search`], but first tries files that the recorder has opened: the module's own file, and
+/// its separate debug information.
 pub fn search_in(
     path: &str,
     module: &Module,
@@ -92,19 +92,21 @@ pub fn search_in(
         None => true,
     };
     let roots = || origin.sysroot.iter().chain(&module.root);
-    // Names in brackets ([vdso]) are no files.
+    // Names in brackets ([vdso]) are not files.
     if path.starts_with('/') {
         let given = file.map(Path::to_path_buf).into_iter();
-        let given = given.chain(roots().map(|root| below(root, Path::new(path)))).map(|place| (place, false));
-        // Without a build-id a file that the recorder had open is the only one that is known to be
-        // the right one.
+        let given = given.chain(roots().map(|root| below(root, Path::new(path)))).map(|candidate| (candidate, false));
+        // Without a build id, only a file that the recorder had opened is known to be the recorded
+        // one.
         let is_known = file.is_none() || !build_id.is_empty();
         let live = is_known.then(|| (PathBuf::from(path), build_id.is_empty() && fingerprint.is_none()));
-        for (place, must_be_old) in given.chain(live) {
-            match Elf::open(&place) {
-                Some(_) if must_be_old && is_younger(&place, module.since_unix_ns) => found.why = Some(Why::Changed),
+        for (candidate, must_be_old) in given.chain(live) {
+            match Elf::open(&candidate) {
+                Some(_) if must_be_old && is_younger(&candidate, module.since_unix_ns) => {
+                    found.why = Some(Why::Changed)
+                }
                 Some(elf) if same(&elf) => {
-                    found.files.push((place, elf));
+                    found.files.push((candidate, elf));
                     (found.own, found.why) = (true, None);
                     break;
                 }
@@ -116,23 +118,23 @@ pub fn search_in(
     }
     let link = found.files.first().and_then(|(_, elf)| elf.debug_link());
     let plain = debug_files(path, build_id, link.as_deref());
-    let rooted = roots().flat_map(|root| plain.iter().map(|place| below(root, place)));
-    let places: Vec<PathBuf> = rooted.chain(plain.clone()).collect();
+    let rooted = roots().flat_map(|root| plain.iter().map(|candidate| below(root, candidate)));
+    let candidates: Vec<PathBuf> = rooted.chain(plain.clone()).collect();
     // A debug file has the sections of the file that it was taken from, but not its bytes.
     let fits = |elf: &Elf| build_id.is_empty() || elf.build_id == build_id;
-    let lies_there = |place: &PathBuf| Elf::open(place).filter(fits).map(|elf| (place.clone(), elf));
+    let lies_there = |candidate: &PathBuf| Elf::open(candidate).filter(fits).map(|elf| (candidate.clone(), elf));
     let first = found.files.first().map(|(own, _)| own.clone());
     let mut separate = debug_file
         .map(Path::to_path_buf)
         .iter()
-        .chain(&places)
-        .filter(|place| first.as_ref() != Some(place))
+        .chain(&candidates)
+        .filter(|candidate| first.as_ref() != Some(candidate))
         .find_map(lies_there);
     let has_lines = found.files.first().is_some_and(|(_, elf)| elf.section_size(".debug_info") > 0);
     if separate.is_none() && origin.debuginfod && !has_lines && build_id.len() > 1 {
         match debuginfod(build_id, &origin.silent) {
-            Ok(place) => {
-                separate = lies_there(&place);
+            Ok(candidate) => {
+                separate = lies_there(&candidate);
                 if separate.is_none() {
                     found.notes.push(format!("{path}: what a debuginfod server gave is not its debug information"));
                 }
@@ -144,15 +146,15 @@ pub fn search_in(
     found
 }
 
-/// The digits of a build-id.
+/// Returns a build id in hexadecimal digits.
 pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Seconds for which a server may keep silent, where `DEBUGINFOD_TIMEOUT` does not say.
-const PATIENCE: u64 = 30;
+/// Timeout of a server in seconds, unless `DEBUGINFOD_TIMEOUT` is set.
+const DEFAULT_TIMEOUT: u64 = 30;
 
-/// Asks the servers; none are asked when none are named, and none once more when one kept silent.
+/// Queries the servers, if there are any and none has timed out.
 fn debuginfod(build_id: &[u8], silent: &AtomicBool) -> Result<PathBuf, String> {
     if std::env::var_os("DEBUGINFOD_URLS").is_none_or(|urls| urls.is_empty()) {
         return Err("DEBUGINFOD_URLS names no server".into());
@@ -162,41 +164,41 @@ fn debuginfod(build_id: &[u8], silent: &AtomicBool) -> Result<PathBuf, String> {
     }
     let mut command = Command::new("debuginfod-find");
     command.args(["debuginfo", &hexadecimal(build_id)]).stdin(Stdio::null()).stderr(Stdio::null());
-    let patience = std::env::var("DEBUGINFOD_TIMEOUT").ok().and_then(|seconds| seconds.parse().ok());
-    let patience = patience.filter(|&seconds| seconds > 0).unwrap_or(PATIENCE);
-    command.env("DEBUGINFOD_TIMEOUT", patience.to_string());
-    let asked = Instant::now();
-    let said = command.output().map_err(|error| format!("debuginfod-find (elfutils): {error}"))?;
-    let place = String::from_utf8_lossy(&said.stdout).trim().to_string();
-    if said.status.success() && place.starts_with('/') {
-        return Ok(place.into());
+    let timeout = std::env::var("DEBUGINFOD_TIMEOUT").ok().and_then(|seconds| seconds.parse().ok());
+    let timeout = timeout.filter(|&seconds| seconds > 0).unwrap_or(DEFAULT_TIMEOUT);
+    command.env("DEBUGINFOD_TIMEOUT", timeout.to_string());
+    let started = Instant::now();
+    let output = command.output().map_err(|error| format!("debuginfod-find (elfutils): {error}"))?;
+    let candidate = String::from_utf8_lossy(&output.stdout).trim().to_string();
+    if output.status.success() && candidate.starts_with('/') {
+        return Ok(candidate.into());
     }
-    if asked.elapsed() >= Duration::from_secs(patience) {
+    if started.elapsed() >= Duration::from_secs(timeout) {
         silent.store(true, Ordering::Relaxed);
         return Err("the debuginfod servers do not answer".into());
     }
     Err("the debuginfod servers have no debug information of it".into())
 }
 
-/// Files that a file points to and lines come from: shared debug information, packages and files of
-/// split units.
+/// Returns the files that a file refers to and that contain lines: shared debug information, and
+/// packages and files of split units.
 pub fn beside(path: &Path, elf: &Elf) -> Vec<PathBuf> {
     let mut all = Vec::new();
     let folder = path.parent().unwrap_or(Path::new("/"));
     all.extend(elf.alternative_link().map(|link| folder.join(link)));
     all.push(package(path));
-    all.retain(|place| place.is_file());
+    all.retain(|candidate| candidate.is_file());
     all
 }
 
-/// The package of a file's split units: its path with `.dwp` behind it.
+/// Returns the path of the package of split units: that of the file with `.dwp` appended.
 pub fn package(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".dwp");
     name.into()
 }
 
-/// Where the separate debug file may lie.
+/// Returns the paths at which the separate debug file may be.
 fn debug_files(path: &str, build_id: &[u8], link: Option<&str>) -> Vec<PathBuf> {
     let mut candidates = Vec::new();
     if let [first, rest @ ..] = build_id

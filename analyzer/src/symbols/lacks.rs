@@ -1,24 +1,25 @@
-//! What the files of a module could not tell, in words: which module, why, and what would help.
+//! Messages on names that the files of a module do not contain: which module, why, and what would
+//! help.
 
 use super::Object;
 use super::files::{Why, hexadecimal};
 use std::sync::{Mutex, PoisonError};
 
-/// Modules that are named one by one.
+/// Maximum number of modules that are reported one by one.
 const MOST: usize = 8;
 
-/// What a module's names lacked.
+/// What the names of a module lack.
 #[derive(Debug, Default)]
 pub struct Lacks {
-    /// A function of the program was looked up and has no name.
+    /// Whether a function of the program was looked up and has no name.
     pub names: bool,
-    /// Lines that there were when it was recorded are not there any more.
+    /// Whether lines are missing that existed when the program was recorded.
     pub lines: bool,
-    /// Why its own file is not there.
+    /// Why the module's own file is missing.
     pub why: Option<Why>,
 }
 
-/// A line for each module whose names are missing.
+/// Returns a message for each module whose names are missing.
 pub(super) fn lines(objects: &[Object]) -> Vec<String> {
     let mut lines: Vec<String> = objects.iter().filter_map(line).collect();
     let more = lines.len().saturating_sub(MOST);
@@ -59,10 +60,10 @@ fn line(object: &Object) -> Option<String> {
     Some(format!("no {what} for {path} ({identity}): {found}; {help}"))
 }
 
-/// Lines of symbolizers that are gone, which nobody has shown.
+/// Messages of dropped symbolizers that no report has shown.
 static UNSHOWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Keeps lines for whoever ends the command.
+/// Keeps messages for the end of the command.
 pub(super) fn keep(lines: Vec<String>) {
     let mut unshown = UNSHOWN.lock().unwrap_or_else(PoisonError::into_inner);
     for line in lines {
@@ -72,7 +73,7 @@ pub(super) fn keep(lines: Vec<String>) {
     }
 }
 
-/// What names the command lacked, module by module, as far as its own output did not show it.
+/// Returns the messages on missing names, by module, that the report itself has not shown.
 pub fn unshown() -> Vec<String> {
     std::mem::take(&mut UNSHOWN.lock().unwrap_or_else(PoisonError::into_inner))
 }

@@ -1,13 +1,13 @@
 //! Symbols that a distribution packs into a stripped binary: `.gnu_debugdata`, an xz stream of an
-//! ELF file that has the symbols which `.dynsym` lacks.
+//! ELF file with the symbols that `.dynsym` lacks.
 
 use super::elf::{Elf, Functions};
 use std::io::{self, BufReader, Write};
 
-/// The longest such file, unpacked.
+/// Maximum size of the unpacked file in bytes.
 const MOST: u64 = 256 << 20;
 
-/// A writer that refuses more than so much.
+/// A writer that refuses more than `left` bytes.
 struct Bounded<W> {
     out: W,
     left: u64,
@@ -24,8 +24,8 @@ impl<W: Write> Write for Bounded<W> {
     }
 }
 
-/// The functions of a file without a full symbol table: those of `.dynsym`, and those that are
-/// packed into it.
+/// Returns the functions of a file without a full symbol table: those of `.dynsym`, and the packed
+/// ones.
 pub fn functions(elf: &Elf) -> Functions {
     let dynamic = elf.functions(true);
     match packed(elf) {
@@ -39,7 +39,7 @@ fn packed(elf: &Elf) -> Option<Elf> {
     if stored.is_empty() {
         return None;
     }
-    // Unpacked into a file without a name: only the parts that are asked for come into memory.
+    // It is unpacked into an unnamed file, so that only the parts that are read are in memory.
     let mut file = tempfile::tempfile().ok()?;
     lzma_rs::xz_decompress(&mut BufReader::new(&stored[..]), &mut Bounded { out: &mut file, left: MOST }).ok()?;
     Elf::of(file)

@@ -1,14 +1,18 @@
-//! The text that a C function returns, when all that it does is to return a constant: read from its
-//! code, without running it.
+//! Reads the text that a C function returns from its code, without running it, if all that the
+//! function does is to return a constant.
 
 use super::elf::Elf;
 
-/// Longest text.
+/// Maximum length of the text.
 const MOST_TEXT: u64 = 1 << 20;
-/// Bytes of code that are looked at.
+/// Maximum number of bytes of code that are read.
 const MOST_CODE: u64 = 64;
 
-/// The text that a function at a link-time address returns.
+/// Returns the text that a function at a link-time address returns.
+///
+/// # Errors
+/// Returns a message when the function does more than return a constant, or when the text cannot be
+/// read.
 pub fn returned_text(elf: &Elf, address: u64) -> Result<String, &'static str> {
     let code = elf.bytes_at(address, MOST_CODE).ok_or("its code is not in the file")?;
     let constant = if elf.is_aarch64() { aarch64(&code, address) } else { x86_64(&code, address) };
@@ -18,8 +22,8 @@ pub fn returned_text(elf: &Elf, address: u64) -> Result<String, &'static str> {
     Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
-/// `endbr64`, `push rbp`, `mov rbp, rsp` may come first; then the address in rax, by `lea` or
-/// `mov`; `pop rbp` and `ret`.
+/// Returns the address that x86-64 code returns. `endbr64`, `push rbp` and `mov rbp, rsp` may come
+/// first, then the address in rax by `lea` or `mov`, then `pop rbp` and `ret`.
 fn x86_64(code: &[u8], address: u64) -> Option<u64> {
     let mut at = 0;
     let mut value = None;
@@ -50,7 +54,8 @@ fn x86_64(code: &[u8], address: u64) -> Option<u64> {
     }
 }
 
-/// `bti`/`paciasp` hints may come first; then `adrp x0` and `add x0, x0, #n`, or `adr x0`; `ret`.
+/// Returns the address that 64-bit ARM code returns. `bti` or `paciasp` hints may come first, then
+/// `adrp x0` and `add x0, x0, #n`, or `adr x0`, then `ret`.
 fn aarch64(code: &[u8], address: u64) -> Option<u64> {
     let mut value: Option<u64> = None;
     for (at, bytes) in code.chunks_exact(4).enumerate() {
@@ -91,8 +96,8 @@ mod tests {
         assert_eq!(x86_64(&[0xe8, 0, 0, 0, 0, 0xc3], 0x1000), None);
         assert_eq!(x86_64(&[0x48, 0x8d], 0), None);
         // adrp x0, +0x1000; add x0, x0, #0x28; ret
-        let words = [0xb000_0000_u32, 0x9100_a000, 0xd65f_03c0];
-        let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let code = [0xb000_0000_u32, 0x9100_a000, 0xd65f_03c0];
+        let code: Vec<u8> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(aarch64(&code, 0x1_0004), Some(0x1_1028));
     }
 }

@@ -1,9 +1,9 @@
-//! Looks up the names that a recording is to keep ([`super::saved`] reads them): those of the
-//! addresses that its call sites hold, and no others, so that they take little room.
+//! Looks up the names that a recording keeps ([`super::saved`] reads them): those of the addresses
+//! at its call sites, and no others, so that they need little space.
 //!
-//! Symbol tables come first, since they are quick; lines and inlined functions follow. A reader
-//! that calls this bounds its time and memory: the files are those of the recorded programs, and
-//! may hold anything.
+//! Symbol tables come first, because they are quick; lines and inlined functions follow. The caller
+//! bounds time and memory, because the files are those of the recorded programs and may contain
+//! anything.
 
 use super::dwarf::{Debug, Source};
 use super::elf::{Elf, Functions};
@@ -18,15 +18,15 @@ use heaptape_formats::tape::{
 use rustc_hash::FxHashMap;
 use std::path::{Path, PathBuf};
 
-/// The most debug information of a module that is read.
+/// Maximum number of bytes of debug information that are read of a module.
 const MOST_DEBUG: u64 = 512 << 20;
-/// Addresses of one table: it stays far below what a reader unpacks.
+/// Maximum number of addresses of one table, so that it stays far below what a reader unpacks.
 const ADDRESSES: usize = 1 << 16;
 
-/// What tells modules apart: path, build-id, and for one without a build-id where its file is.
+/// What distinguishes modules: path, build id, and the path of the file if there is no build id.
 type Key = (Vec<u8>, Vec<u8>, Option<PathBuf>);
 
-/// A module's files, read once for all processes that ask for it.
+/// Files of a module, which are read once for all processes with this module.
 struct Known {
     files: Vec<(PathBuf, Elf)>,
     functions: Functions,
@@ -34,18 +34,18 @@ struct Known {
     debug: Option<Debug>,
 }
 
-/// Looks up what each process asks for: its modules, and the files that come along with them. Gives
-/// the bytes of each process's `symbols.tape`: at first without lines, then whole, unless no module
-/// has lines.
-pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], give: &mut dyn FnMut(usize, &[u8])) {
+/// Looks up what each process needs: `processes` are its modules with their files. Calls `emit`
+/// with the index of each process and the bytes of its `symbols.tape`: first without lines, and
+/// then completely, unless no module has lines.
+pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], emit: &mut dyn FnMut(usize, &[u8])) {
     let mut known: FxHashMap<Key, Known> = FxHashMap::default();
     let mut key_of = FxHashMap::default();
     for round in [LINES_UNREAD, LINES_READ] {
         for (number, (queries, files)) in processes.iter().enumerate() {
             let (mut bytes, mut writer, mut has_lines) = (Vec::new(), Writer::default(), false);
             Writer::file_header(&mut bytes);
-            for (place, query) in queries.iter().enumerate() {
-                let key = key_of.entry((number, place)).or_insert_with(|| key(query, files));
+            for (index, query) in queries.iter().enumerate() {
+                let key = key_of.entry((number, index)).or_insert_with(|| key(query, files));
                 let module = known.entry(key.clone()).or_insert_with(|| Known::find(query, files));
                 if module.files.is_empty() {
                     continue;
@@ -60,19 +60,19 @@ pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], give: &mut dyn FnMut(usi
                     }
                 }
             }
-            // What has no lines was given in the first round.
+            // A process without lines has been passed on in the first round.
             if round == LINES_UNREAD || has_lines {
-                give(number, &bytes);
+                emit(number, &bytes);
             }
         }
     }
 }
 
-/// The key of a module of one process.
+/// Returns the key of a module of a process.
 fn key(query: &SymbolQuery, files: &[PathBuf]) -> Key {
     let (path, build_id) = (query.path.0.clone(), query.build_id.0.clone());
-    let place = file(files, query.file).map(Path::to_path_buf).filter(|_| build_id.is_empty());
-    (path, build_id, place)
+    let index = file(files, query.file).map(Path::to_path_buf).filter(|_| build_id.is_empty());
+    (path, build_id, index)
 }
 
 fn file(files: &[PathBuf], number: u32) -> Option<&Path> {
@@ -133,7 +133,7 @@ impl Known {
     }
 }
 
-/// Texts, each once.
+/// A table of texts, each of which is stored once.
 #[derive(Default)]
 struct Texts {
     all: Vec<Vec<u8>>,

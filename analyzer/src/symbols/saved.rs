@@ -1,5 +1,5 @@
-//! The names that a recording keeps of its modules (`symbols.tape`), for when their files are gone
-//! or were built anew.
+//! The names that a recording keeps of its modules (`symbols.tape`), for the case that their files
+//! are missing or have been rebuilt.
 
 use super::dwarf::{MOST_INLINED, Source};
 use heaptape_formats::recording::{SYMBOLS, SYMBOLS_LOCK};
@@ -14,23 +14,23 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The most bytes of tables of one recording's process that are unpacked.
+/// Maximum number of bytes of tables that are unpacked of one process.
 const MOST_TABLES: u64 = 256 << 20;
-/// The longest symbol or path.
+/// Maximum length of a symbol or path.
 const MOST_TEXT: usize = 64 << 10;
-/// How long a reader waits for names that are being written, when it has no other source.
+/// How long a reader without another source waits for names that are being written.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// The saved names of one process. Read when first asked for.
+/// The saved names of one process, which are read when they are first needed.
 #[derive(Debug)]
 pub struct Saved {
-    /// Tells it from others, from 1 on.
+    /// Number that identifies these names, from 1 on.
     number: u64,
     folder: PathBuf,
     read: OnceLock<Contents>,
 }
 
-/// What the file holds, still packed.
+/// The content of the file, still packed.
 #[derive(Debug, Default)]
 struct Contents {
     modules: Vec<Symbols>,
@@ -46,7 +46,7 @@ impl PartialEq for Saved {
 impl Eq for Saved {}
 
 impl Saved {
-    /// Those of the process in this folder; none where its recorder kept none.
+    /// Returns the saved names of the process in this folder; `None` if its recorder kept none.
     pub fn of(folder: &Path) -> Option<Saved> {
         let is_there = folder.join(SYMBOLS).exists() || folder.join(SYMBOLS_LOCK).exists();
         static LAST: AtomicU64 = AtomicU64::new(0);
@@ -54,26 +54,27 @@ impl Saved {
         is_there.then(|| Saved { number, folder: folder.to_path_buf(), read: OnceLock::new() })
     }
 
-    /// Tells it from others, from 1 on.
+    /// Returns the number that identifies these names, from 1 on.
     pub const fn number(&self) -> u64 {
         self.number
     }
 
-    /// The tables of a module. Names that are being written are waited for if `waits`.
+    /// Returns the tables of a module. If `waits` is set, this waits for names that are being
+    /// written.
     pub fn tables(&self, path: &[u8], build_id: &[u8], waits: bool) -> Vec<Symbols> {
         if self.read.get().is_none() && is_locked(&self.folder) {
             if !waits {
                 return of_module(&read(&self.folder).modules, path, build_id);
             }
-            let asked = Instant::now();
-            while is_locked(&self.folder) && asked.elapsed() < WAIT {
+            let wanted = Instant::now();
+            while is_locked(&self.folder) && wanted.elapsed() < WAIT {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
         of_module(&self.read.get_or_init(|| read(&self.folder)).modules, path, build_id)
     }
 
-    /// What is wrong with the file, if it was read and something is.
+    /// Returns what is wrong with the file, if it has been read.
     pub fn damage(&self) -> Option<String> {
         let damage = self.read.get()?.damage.as_ref()?;
         Some(format!("{}: {damage}", self.folder.join(SYMBOLS).display()))
@@ -84,7 +85,7 @@ fn of_module(modules: &[Symbols], path: &[u8], build_id: &[u8]) -> Vec<Symbols> 
     modules.iter().filter(|module| module.path.0 == path && module.build_id.0 == build_id).cloned().collect()
 }
 
-/// Whether somebody writes the names of this folder's process.
+/// Returns whether the names of this folder's process are being written.
 fn is_locked(folder: &Path) -> bool {
     File::open(folder.join(SYMBOLS_LOCK)).is_ok_and(|file| file.try_lock_shared().is_err())
 }
@@ -122,18 +123,18 @@ fn read(folder: &Path) -> Contents {
     }
 }
 
-/// The names of one module, of all processes that kept some. Texts are kept once: a small file may
-/// name many addresses by a long one.
+/// The names of one module, from all processes that kept some. Texts are stored once, because a
+/// small file may name many addresses by a long text.
 #[derive(Debug, Default)]
 pub struct Table {
     texts: Vec<Text>,
     functions: BTreeMap<u64, (u64, u32)>,
     lines: FxHashMap<u64, Vec<SymbolFrame>>,
-    /// Link-time addresses of its code.
+    /// Link-time addresses of the code of the module.
     pub code: Option<Range<u64>>,
-    /// What its `__lsan_default_suppressions` returns.
+    /// Text that its `__lsan_default_suppressions` returns.
     pub suppressions: Option<String>,
-    /// Bytes and checksum of the file that was read.
+    /// Size and checksum of the file that was read.
     pub fingerprint: Option<(u64, u32)>,
     /// Whether there was debug information that was not read.
     pub had_lines: bool,
@@ -149,7 +150,7 @@ impl Table {
         self.had_lines |= symbols.lines == LINES_UNREAD;
         self.suppressions = symbols.suppressions.as_ref().map(|text| text.lossy().into_owned());
         let Ok(mut table) = SymbolTable::unpack(symbols) else { return };
-        // Its own numbers count from the texts that are known already.
+        // Its text numbers are relative to the texts that are in the table already.
         let (first, known) = (self.texts.len() as u32, table.texts.len() as u32);
         let moved = |number: u32| if (1..=known).contains(&number) { first + number } else { 0 };
         self.texts.append(&mut table.texts);
@@ -178,18 +179,18 @@ impl Table {
         Some(&text[..text.len().min(MOST_TEXT)])
     }
 
-    /// Start, end and symbol of the function that holds a link-time address.
+    /// Returns the start, end and symbol of the function at a link-time address.
     pub fn find(&self, address: u64) -> Option<(u64, u64, &[u8])> {
         let (start, (end, symbol)) = self.functions.range(..=address).next_back()?;
         (address < *end).then_some((*start, *end, self.text(*symbol)?))
     }
 
-    /// Starts of its functions.
+    /// Returns the link-time starts of the functions.
     pub fn starts(&self) -> impl Iterator<Item = u64> {
         self.functions.keys().copied()
     }
 
-    /// The frames of an address, innermost first; none where debug information was not read.
+    /// Returns the frames of an address, innermost first; `None` if debug information was not read.
     pub fn lines(&self, address: u64) -> Option<Vec<Source>> {
         let text = |number| self.text(number).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
         let source = |frame: &SymbolFrame| Source {

@@ -1,38 +1,38 @@
-//! Whole names of C++ functions to which the compiler gave no symbol: lambdas, and templates of
-//! local types. DWARF has their bare name; the namespaces, classes and functions around their entry
-//! make the rest.
+//! Full names of C++ functions for which the compiler generated no symbol: lambdas, and templates
+//! of local types. DWARF has their plain name; the namespaces, classes and functions around their
+//! entry complete it.
 
 use gimli::{AttributeValue, Reader, UnitOffset, UnitRef};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Links and scopes that are followed for one name, whatever the file says.
+/// Maximum number of links and scopes that are followed for one name.
 const DEEPEST: usize = 32;
-/// A name grows no longer.
+/// Maximum length of a name.
 const LONGEST: usize = 4096;
 
-/// An entry that names what lies in it.
+/// An entry that names a scope.
 #[derive(Clone, Copy, Debug)]
 struct Scope {
-    /// Its offset in the unit.
+    /// Offset of the entry in the unit.
     at: usize,
-    /// Offset after the last entry in it.
+    /// Offset after the last entry in the scope.
     end: usize,
-    /// Index of the scope around it.
+    /// Index of the enclosing scope.
     parent: Option<usize>,
 }
 
-/// The scopes of units, read when the first name of a unit needs them.
+/// The scopes of units, which are read when a name in the unit first needs them.
 #[derive(Debug, Default)]
 pub struct Scopes {
-    /// By the unit's offset in `.debug_info`.
+    /// Scopes by the offset of the unit in `.debug_info`.
     units: RefCell<FxHashMap<usize, Rc<[Scope]>>>,
 }
 
 impl Scopes {
-    /// The whole name of the function whose entry is at `offset`: `shop::Cache<int>::get`. None
-    /// where the file does not say it.
+    /// Returns the full name of the function whose entry is at `offset`: `shop::Cache<int>::get`.
+    /// `None` if the file does not contain it.
     pub fn name<R: Reader<Offset = usize>>(&self, unit: UnitRef<'_, R>, offset: UnitOffset<usize>) -> Option<String> {
         let name = self.scoped(unit, offset, DEEPEST)?;
         (name.len() <= LONGEST).then_some(name)
@@ -49,7 +49,7 @@ impl Scopes {
         for link in [gimli::DW_AT_abstract_origin, gimli::DW_AT_specification] {
             match entry.attr_value(link) {
                 Some(AttributeValue::UnitRef(origin)) => return self.scoped(unit, origin, limit),
-                // In another unit, as the optimizer of whole programs writes it.
+                // The link-time optimizer writes references to other units.
                 Some(_) => return None,
                 None => {}
             }
@@ -65,7 +65,7 @@ impl Scopes {
             (Some(name), _) => name,
             (None, gimli::DW_TAG_namespace) => "(anonymous namespace)".to_string(),
             (None, gimli::DW_TAG_subprogram) => return None,
-            // A class without a name that has functions is a lambda's.
+            // A class without a name that has functions belongs to a lambda.
             (None, _) => "{lambda}".to_string(),
         };
         let Some(scope) = self.around(unit, offset)? else { return Some(name) };
@@ -73,7 +73,8 @@ impl Scopes {
         (around.len() <= LONGEST).then(|| format!("{around}::{name}"))
     }
 
-    /// Offset of the scope around an entry; an inner none for what lies in the unit itself.
+    /// Returns the offset of the scope around an entry; the inner option is `None` if it is the
+    /// unit itself.
     fn around<R: Reader<Offset = usize>>(
         &self,
         unit: UnitRef<'_, R>,
@@ -100,11 +101,11 @@ impl Scopes {
     }
 }
 
-/// The scopes of a unit, in order.
+/// Returns the scopes of a unit in order.
 fn read<R: Reader<Offset = usize>>(unit: UnitRef<'_, R>) -> Option<Vec<Scope>> {
     let mut entries = unit.entries_raw(None).ok()?;
     let mut scopes: Vec<Scope> = Vec::new();
-    // Scopes that are not closed yet: index, and depth of their own entry.
+    // Open scopes: index, and depth of their own entry.
     let mut open: Vec<(usize, isize)> = Vec::new();
     while !entries.is_empty() {
         let (at, depth) = (entries.next_offset().0, entries.next_depth());
