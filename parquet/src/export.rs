@@ -1,4 +1,4 @@
-//! An image's tables: events, allocations, stacks, frames, and the process itself.
+//! Writes the tables of a process: events, allocations, stacks, frames, and the process itself.
 
 use crate::ids;
 use crate::table::{Cell, Field, Table};
@@ -13,80 +13,82 @@ use parquet::data_type::ByteArray;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-/// Frames of a stack that are listed: more than any recording has, fewer than a hostile file could
-/// ask for.
-const DEEPEST: usize = 2048;
+/// Maximum number of frames of a stack. Recordings have fewer, but a corrupt file may have more.
+const MAX_DEPTH: usize = 2048;
 
 macro_rules! fields {
     ($($name:ident: $kind:literal),* $(,)?) => { &[$(Field { name: stringify!($name), kind: $kind }),*] };
 }
 
-/// Every event. `kind`: alloc, resize, free; `inherited` (a block of the parent is met), `implied`
-/// (a free that nobody saw), `unmatched`.
+/// The columns of the table of events. `kind` is `alloc`, `resize`, `free`, `implied` (a free that
+/// was inferred), or `unmatched`.
 const EVENTS: &[Field] = fields! {
     time_ns: "i64", number: "i64", kind: "text", function: "text", thread: "i32", allocation: "i64", address: "i64", size: "i64",
     weight: "i64", stack: "i64", pid: "i32",
 };
-/// Every allocation with its lifetime, through all its resizes.
+/// The columns of the table of allocations. The lifetime includes all reallocations.
 const ALLOCATIONS: &[Field] = fields! {
     born_ns: "i64", died_ns: "i64?", lifetime_ns: "i64?", allocation: "i64", address: "i64", size: "i64", resizes: "i32", thread: "i32",
     died_on: "i64?", stack: "i64", function: "text", pid: "i32",
 };
-/// Every stack: its frames innermost first, its functions outermost first, and the innermost frame
-/// of the program.
+/// The columns of the table of stacks: the frames innermost first, the functions outermost first,
+/// and the frame that is blamed.
 const STACKS: &[Field] = fields! {
     stack: "i64", caller: "i64", depth: "i32", frames: "[i64]", function: "text", file: "text", line: "i32", folded: "text",
 };
-/// Every frame; several rows where functions were inlined, innermost first.
+/// The columns of the table of frames. A frame with inlined functions has several rows, innermost
+/// first.
 const FRAMES: &[Field] = fields! {
     frame: "i64", inlined: "i32", module: "text", build_id: "text", offset: "i64", function: "text", file: "text", line: "i32",
 };
-/// The process.
+/// The columns of the table of processes.
 const PROCESSES: &[Field] = fields! {
     started_unix_ns: "i64", duration_ns: "i64", pid: "i32", ppid: "i32", folder: "text", exe: "text", command: "text", host_name: "text",
     origin: "text", exit: "text", complete: "i32",
 };
 
-/// The partitions of a recording.
-pub struct Place {
+/// The partition of a recording.
+pub struct Partition {
     date: String,
     host: String,
     recording: String,
 }
 
-impl Place {
-    /// By day of its start, host, and its folder's name.
-    pub fn of(recording: &Recording, path: &Path) -> Place {
+impl Partition {
+    /// Returns the partition by the day of the start, the host, and the name of the folder.
+    pub fn of(recording: &Recording, path: &Path) -> Partition {
         let about = recording.about.as_ref();
         let started = about.map(|about| about.started_unix_ns).filter(|&at| at > 0);
         let started = started.or_else(|| recording.images.first().map(|image| image.clock.start_unix_ns)).unwrap_or(0);
-        let whole = path.canonicalize().ok();
-        let name = whole.as_deref().unwrap_or(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let canonical = path.canonicalize().ok();
+        let name = canonical.as_deref().unwrap_or(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let host = about.map(|about| about.host.clone()).filter(|host| !host.is_empty());
-        Place {
+        Partition {
             date: date(started / 1_000_000_000),
-            host: plain(&host.unwrap_or_else(|| "unknown".into())),
-            recording: plain(&name),
+            host: path_component(&host.unwrap_or_else(|| "unknown".into())),
+            recording: path_component(&name),
         }
     }
 
+    /// Returns the path of a table's file for a process.
     fn file(&self, out: &Path, table: &str, image: &Image) -> PathBuf {
-        let Place { date, host, recording } = self;
+        let Partition { date, host, recording } = self;
         out.join(table)
             .join(format!("date={date}"))
             .join(format!("host={host}"))
             .join(format!("recording={recording}"))
-            .join(format!("{}.parquet", plain(&image.about.folder)))
+            .join(format!("{}.parquet", path_component(&image.about.folder)))
     }
 }
 
-/// One component of a path, without what a partition's name gives a meaning.
-fn plain(name: &str) -> String {
+/// Returns a name as a component of a path, with special characters replaced.
+fn path_component(name: &str) -> String {
     let text: String = name.chars().map(|c| if c.is_alphanumeric() || "._-+".contains(c) { c } else { '_' }).collect();
     if text.trim_matches('.').is_empty() { format!("_{text}") } else { text }
 }
 
-/// The day of a time since 1970, as `2026-11-21` (days from a civil calendar that begins in March).
+/// Formats the day of a time in seconds since 1970, such as `2026-11-21`. The calculation uses a
+/// calendar whose year begins in March.
 fn date(seconds: u64) -> String {
     let days = (seconds / 86_400) as i64 + 719_468;
     let era = days.div_euclid(146_097);
@@ -100,20 +102,20 @@ fn date(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// What came of it.
+/// The result of [`write_process`].
 pub struct Written {
-    /// The files.
+    /// Paths of the files.
     pub files: Vec<PathBuf>,
-    /// What was found missing on the way.
+    /// Errors that were found while the events were read.
     pub missing: Vec<Missing>,
 }
 
-/// Writes the tables of an image.
+/// Writes the tables of a process.
 ///
 /// # Errors
-/// When a file cannot be written.
-pub fn image(image: &Image, range: &Range, place: &Place, out: &Path) -> anyhow::Result<Written> {
-    let file = |table: &str| place.file(out, table, image);
+/// Returns an error if a file cannot be written.
+pub fn write_process(image: &Image, range: &Range, partition: &Partition, out: &Path) -> anyhow::Result<Written> {
+    let file = |table: &str| partition.file(out, table, image);
     let ids = ids::of(image.stacks());
     let mut rows = Rows {
         image,
@@ -129,14 +131,14 @@ pub fn image(image: &Image, range: &Range, place: &Place, out: &Path) -> anyhow:
     let mut live: Vec<(u64, Block)> = outcome.live.iter().filter(|(_, block)| !block.inherited).collect();
     live.sort_by_key(|(index, block)| (block.tick, *index));
     for (index, block) in live {
-        rows.lived(index, &block, None);
+        rows.allocation(index, &block, None);
     }
     let Rows { events, allocations, failed, used, .. } = rows;
     failed.map_or(Ok(()), Err)?;
     events.finish()?;
     allocations.finish()?;
     stacks(image, &ids, &used, &file("stacks"), &file("frames"))?;
-    process(image, place, &file("processes"), outcome.missing.is_empty())?;
+    process(image, partition, &file("processes"), outcome.missing.is_empty())?;
     let files = ["events", "allocations", "stacks", "frames", "processes"].map(file).into();
     Ok(Written { files, missing: outcome.missing })
 }
@@ -153,7 +155,7 @@ fn text(text: &str) -> Cell {
     Cell::Text(text.into())
 }
 
-/// Events and allocations on their way out.
+/// A model that writes events and allocations.
 struct Rows<'a> {
     image: &'a Image,
     ids: &'a [(i64, i64)],
@@ -162,7 +164,7 @@ struct Rows<'a> {
     names: HashMap<&'static str, ByteArray>,
     pid: i32,
     failed: Option<anyhow::Error>,
-    /// Sites that rows name.
+    /// Sites that are used in rows.
     used: HashSet<u32>,
 }
 
@@ -196,24 +198,24 @@ impl Rows<'_> {
         self.failed = self.events.row(row).err();
     }
 
-    /// A block that died, or lives on.
-    fn lived(&mut self, index: u64, block: &Block, death: Option<&Event>) {
+    /// Writes the row of an allocation. `freed` is the event that freed it, if it is not live.
+    fn allocation(&mut self, index: u64, block: &Block, freed: Option<&Event>) {
         if self.failed.is_some() {
             return;
         }
         let clock = self.image.clock;
-        let born = signed(clock.nanos(block.tick));
-        let died = death.map(|event| signed(clock.nanos(event.tick)));
+        let allocated_ns = signed(clock.nanos(block.tick));
+        let freed_ns = freed.map(|event| signed(clock.nanos(event.tick)));
         let row = [
-            Cell::Number(born),
-            Cell::Maybe(died),
-            Cell::Maybe(died.map(|died| died.saturating_sub(born))),
+            Cell::Number(allocated_ns),
+            Cell::Maybe(freed_ns),
+            Cell::Maybe(freed_ns.map(|freed_ns| freed_ns.saturating_sub(allocated_ns))),
             Cell::Number(signed(index)),
             Cell::Number(block.address.cast_signed()),
             Cell::Number(signed(block.size)),
             Cell::Small(small(block.resizes.into())),
             Cell::Small(small(block.thread.into())),
-            Cell::Maybe(death.map(|event| i64::from(event.thread))),
+            Cell::Maybe(freed.map(|event| i64::from(event.thread))),
             Cell::Number(self.stack(block.site)),
             self.name(Entry::from_number(block.entry).map_or("", Entry::name)),
             Cell::Small(self.pid),
@@ -232,13 +234,12 @@ impl Model for Rows<'_> {
     }
 
     fn free(&mut self, event: &Event, old: Option<&Block>) {
-        // An allocation of an index that lives proves a free that nobody saw; the event is that
-        // allocation's own.
+        // If the kind is not `Free`, the event is an allocation that reuses the index.
         if event.kind == Kind::Free {
             self.event(event, if event.is_implied() { "implied" } else { "free" });
         }
         if let Some(old) = old {
-            self.lived(event.index, old, Some(event));
+            self.allocation(event.index, old, Some(event));
         }
     }
 
@@ -247,7 +248,7 @@ impl Model for Rows<'_> {
     }
 }
 
-/// The stacks that rows name, and all their frames.
+/// Writes the tables of the used stacks and of their frames.
 fn stacks(image: &Image, ids: &[(i64, i64)], used: &HashSet<u32>, to: &Path, frames_to: &Path) -> anyhow::Result<()> {
     let all = image.stacks();
     let mut symbols = Symbolizer::new(Detail::Full);
@@ -265,7 +266,7 @@ fn stacks(image: &Image, ids: &[(i64, i64)], used: &HashSet<u32>, to: &Path, fra
         let mut list = Vec::new();
         let mut titles = Vec::new();
         let mut named_frames: Vec<Frame> = Vec::new();
-        for (number, site) in all.stack(number).take(DEEPEST) {
+        for (number, site) in all.stack(number).take(MAX_DEPTH) {
             let (frame, _) = ids.get(number as usize).copied().unwrap_or_default();
             list.push(frame);
             let named = symbols.frames(all, &site);
@@ -290,9 +291,9 @@ fn stacks(image: &Image, ids: &[(i64, i64)], used: &HashSet<u32>, to: &Path, fra
                 ])?;
             }
         }
-        // The same frame that reports blame.
+        // This is the frame that reports blame.
         let blamed = blamed(named_frames.iter().map(|frame| roles.of(frame)), 1);
-        let place = blamed.first().map(|&position| named_frames[position].clone()).unwrap_or_default();
+        let frame = blamed.first().map(|&position| named_frames[position].clone()).unwrap_or_default();
         titles.reverse();
         let parent = all.site(number).parent;
         table.row([
@@ -300,9 +301,9 @@ fn stacks(image: &Image, ids: &[(i64, i64)], used: &HashSet<u32>, to: &Path, fra
             Cell::Number(if parent < number { ids.get(parent as usize).map_or(0, |ids| ids.1) } else { 0 }),
             Cell::Small(small(list.len() as u64)),
             Cell::List(list),
-            text(&place.function.unwrap_or_default()),
-            text(&place.file.unwrap_or_default()),
-            Cell::Small(small(place.line.unwrap_or(0).into())),
+            text(&frame.function.unwrap_or_default()),
+            text(&frame.file.unwrap_or_default()),
+            Cell::Small(small(frame.line.unwrap_or(0).into())),
             text(&titles.join(";")),
         ])?;
     }
@@ -310,7 +311,8 @@ fn stacks(image: &Image, ids: &[(i64, i64)], used: &HashSet<u32>, to: &Path, fra
     frames.finish()
 }
 
-fn process(image: &Image, place: &Place, to: &Path, whole: bool) -> anyhow::Result<()> {
+/// Writes the table of the process.
+fn process(image: &Image, partition: &Partition, to: &Path, is_complete: bool) -> anyhow::Result<()> {
     let about = &image.about;
     let mut table = Table::create(to, PROCESSES, None)?;
     let exit = about.exit.map_or(String::new(), |exit| format!("{exit:?}").to_lowercase());
@@ -322,10 +324,10 @@ fn process(image: &Image, place: &Place, to: &Path, whole: bool) -> anyhow::Resu
         text(&about.folder),
         text(&about.exe),
         text(&about.argv.join(" ")),
-        text(&place.host),
+        text(&partition.host),
         text(&about.origin),
         text(&exit),
-        Cell::Small(i32::from(whole && image.missing.is_empty())),
+        Cell::Small(i32::from(is_complete && image.missing.is_empty())),
     ])?;
     table.finish()
 }

@@ -1,10 +1,11 @@
-//! `heaptape-parquet`: recordings as Parquet tables, for DuckDB, Spark and whatever else reads
-//! them. `heaptape export --to parquet` runs it.
+//! `heaptape-parquet`: exports recordings as Parquet tables, for DuckDB, Spark and other programs.
+//! `heaptape export --to parquet` runs it.
 //!
 //! ```text
 //! OUT/events/date=2026-11-21/host=web1/recording=heaptape.ls.4711/4711.ls.parquet      allocations/  stacks/  frames/  processes/
 //! ```
-//! Memory follows the stacks and what lives, not the events: rows go out in groups.
+//! Rows are written in groups, so memory depends on the number of stacks and live blocks, not on
+//! that of events.
 #![forbid(unsafe_code)]
 
 mod export;
@@ -56,26 +57,26 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether nothing is missing of what was exported.
+/// Exports all recordings. Returns whether they are complete.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let range = Range { from: arguments.from, to: arguments.until };
     let mut done = 0;
-    let mut whole = true;
+    let mut is_complete = true;
     let processes =
         ProcessFilter { process: arguments.process.clone(), program: arguments.program.clone(), all: false };
     for path in &arguments.paths {
         let recording = heaptape_analyzer::open(path)?;
-        let place = export::Place::of(&recording, path);
+        let partition = export::Partition::of(&recording, path);
         for image in &recording.images {
             if !processes.matches(image) {
                 continue;
             }
-            let written = export::image(image, &range, &place, &arguments.output)
+            let written = export::write_process(image, &range, &partition, &arguments.output)
                 .with_context(|| format!("{}: {}", path.display(), image.about.folder))?;
             written.files.iter().for_each(|file| println!("{}", file.display()));
             for missing in recording.missing.iter().chain(&image.missing).chain(&written.missing) {
                 eprintln!("heaptape-parquet: {}: {missing}", image.about.folder);
-                whole = false;
+                is_complete = false;
             }
             done += 1;
         }
@@ -83,5 +84,5 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     if done == 0 {
         bail!("no process image of that name");
     }
-    Ok(whole)
+    Ok(is_complete)
 }

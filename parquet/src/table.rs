@@ -1,4 +1,4 @@
-//! A table being written: columns of rows that are gathered and go out as a row group.
+//! Writes a table: collects rows in columns, and writes them in row groups.
 
 use anyhow::Context;
 use parquet::basic::{Compression, ZstdLevel};
@@ -11,24 +11,25 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Rows of a group: enough to compress well, few enough to lie in memory (about 100 bytes each).
+/// Number of rows of a group. It is large enough for good compression, and small enough for memory
+/// at about 100 bytes per row.
 pub const GROUP: usize = 1 << 18;
 
 /// A value of a row.
 pub enum Cell {
-    /// `int32`
+    /// A value of type `int32`.
     Small(i32),
-    /// `int64`
+    /// A value of type `int64`.
     Number(i64),
-    /// `int64` that may be absent.
+    /// A value of type `int64` that may be null.
     Maybe(Option<i64>),
-    /// `string`
+    /// A value of type `string`.
     Text(ByteArray),
-    /// A list of `int64`.
+    /// A list of values of type `int64`.
     List(Vec<i64>),
 }
 
-/// The values of a column that have not gone out.
+/// The values of a column that have not been written yet.
 enum Column {
     Small(Vec<i32>),
     Number(Vec<i64>),
@@ -40,13 +41,13 @@ enum Column {
 /// A column of a schema: name and kind.
 #[derive(Clone, Copy)]
 pub struct Field {
-    /// Its name.
+    /// Name of the column.
     pub name: &'static str,
-    /// `i32`, `i64`, `i64?`, `text` or `[i64]`.
+    /// Type of the column: `i32`, `i64`, `i64?`, `text` or `[i64]`.
     pub kind: &'static str,
 }
 
-/// A file being written.
+/// A table that is being written to a file.
 pub struct Table {
     writer: SerializedFileWriter<File>,
     columns: Vec<Column>,
@@ -56,7 +57,10 @@ pub struct Table {
 }
 
 impl Table {
-    /// Begins a file. `order`: the column by which the rows of each group are sorted.
+    /// Creates a file. `order` is the column by which the rows of each group are sorted.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be created.
     pub fn create(path: &Path, fields: &[Field], order: Option<&str>) -> anyhow::Result<Table> {
         let lines = fields.iter().map(|Field { name, kind }| match *kind {
             "i32" => format!("required int32 {name};"),
@@ -95,7 +99,10 @@ impl Table {
         Ok(Table { writer: SerializedFileWriter::new(file, schema, Arc::new(properties))?, columns, rows: 0, order })
     }
 
-    /// Adds a row: a cell for each field, of its kind.
+    /// Adds a row with a cell for each column.
+    ///
+    /// # Errors
+    /// Returns an error if a cell has another type than its column, or if writing fails.
     pub fn row<const N: usize>(&mut self, cells: [Cell; N]) -> anyhow::Result<()> {
         for (column, cell) in self.columns.iter_mut().zip(cells) {
             match (column, cell) {
@@ -108,19 +115,20 @@ impl Table {
             }
         }
         self.rows += 1;
-        if self.rows == GROUP { self.group() } else { Ok(()) }
+        if self.rows == GROUP { self.write_group() } else { Ok(()) }
     }
 
-    fn group(&mut self) -> anyhow::Result<()> {
+    /// Writes the rows collected so far as a group.
+    fn write_group(&mut self) -> anyhow::Result<()> {
         if self.rows == 0 {
             return Ok(());
         }
         if let Some(Column::Number(keys)) = self.order.and_then(|order| self.columns.get(order))
             && !keys.is_sorted()
         {
-            let mut places: Vec<usize> = (0..self.rows).collect();
-            places.sort_by_key(|&place| keys[place]);
-            self.columns.iter_mut().for_each(|column| column.arrange(&places));
+            let mut indexes: Vec<usize> = (0..self.rows).collect();
+            indexes.sort_by_key(|&index| keys[index]);
+            self.columns.iter_mut().for_each(|column| column.reorder(&indexes));
         }
         let mut group = self.writer.next_row_group()?;
         for column in &mut self.columns {
@@ -136,8 +144,8 @@ impl Table {
                 }
                 Column::List(values) => {
                     let there: Vec<i64> = values.iter().flatten().copied().collect();
-                    // An empty list is one absent item; each further item of a list repeats at its
-                    // level.
+                    // An empty list is one null item. Each further item of a list has repetition
+                    // level 1.
                     let (mut definitions, mut repeats) = (Vec::new(), Vec::new());
                     for list in values.iter() {
                         definitions.extend((0..list.len().max(1)).map(|_| i16::from(!list.is_empty())));
@@ -154,9 +162,12 @@ impl Table {
         Ok(())
     }
 
-    /// Writes what is left, and the file's end.
+    /// Writes the remaining rows and the end of the file.
+    ///
+    /// # Errors
+    /// Returns an error if writing fails.
     pub fn finish(mut self) -> anyhow::Result<()> {
-        self.group()?;
+        self.write_group()?;
         self.writer.close()?;
         Ok(())
     }
@@ -173,15 +184,15 @@ impl Column {
         }
     }
 
-    /// Puts the rows in the order of their places.
-    fn arrange(&mut self, places: &[usize]) {
+    /// Reorders the values by their indexes.
+    fn reorder(&mut self, indexes: &[usize]) {
         match self {
-            Column::Small(values) => *values = places.iter().map(|&place| values[place]).collect(),
-            Column::Number(values) => *values = places.iter().map(|&place| values[place]).collect(),
-            Column::Maybe(values) => *values = places.iter().map(|&place| values[place]).collect(),
-            Column::Text(values) => *values = places.iter().map(|&place| values[place].clone()).collect(),
+            Column::Small(values) => *values = indexes.iter().map(|&index| values[index]).collect(),
+            Column::Number(values) => *values = indexes.iter().map(|&index| values[index]).collect(),
+            Column::Maybe(values) => *values = indexes.iter().map(|&index| values[index]).collect(),
+            Column::Text(values) => *values = indexes.iter().map(|&index| values[index].clone()).collect(),
             Column::List(values) => {
-                *values = places.iter().map(|&place| std::mem::take(&mut values[place])).collect();
+                *values = indexes.iter().map(|&index| std::mem::take(&mut values[index])).collect();
             }
         }
     }

@@ -1,6 +1,6 @@
-//! Tables of mpatrol's own traces, read back: their sums are those of the summary.
+//! Tables of mpatrol's traces are read again and compared with the summary.
 
-use crate::export::{Place, date_of, image};
+use crate::export::{Partition, date_of, write_process};
 use crate::ids;
 use heaptape_analyzer::event::Range;
 use heaptape_analyzer::report::sums::sums;
@@ -37,7 +37,7 @@ fn tables_add_up_to_the_summary() {
             continue;
         };
         let out = tempfile::tempdir().unwrap();
-        let written = image(one, &Range::ALL, &Place::of(&recording, &entry.path()), out.path()).unwrap();
+        let written = write_process(one, &Range::ALL, &Partition::of(&recording, &entry.path()), out.path()).unwrap();
         let of = |table: &str| -> PathBuf {
             let found = written.files.iter().find(|file| file.starts_with(out.path().join(table)));
             found.unwrap_or_else(|| panic!("no {table} in {:?}", written.files)).clone()
@@ -62,8 +62,7 @@ fn tables_add_up_to_the_summary() {
     assert!(done > 3, "{done} traces");
 }
 
-/// These numbers are stored in tables and must not change: a change breaks everybody's
-/// tables.
+/// These numbers are stored in the tables of users, so they must not change.
 #[test]
 fn numbers_of_stacks_never_change() {
     let mut stacks = Stacks::default();
