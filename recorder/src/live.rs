@@ -343,17 +343,24 @@ impl Live {
     }
 
     /// Emits the allocation of a block that this process did not allocate, and returns its index.
-    fn add_unknown_block(&mut self, call: &Call, address: u64, size: u64, out: &mut Vec<Effect>) -> u64 {
+    /// `entry` says whether it is inherited or unknown.
+    fn add_foreign_block(
+        &mut self,
+        call: &Call,
+        entry: Entry,
+        (address, size): (u64, u64),
+        out: &mut Vec<Effect>,
+    ) -> u64 {
         let index = self.new_index();
         let (old, call) = (Block::default(), Call { site: 0, address, size, weight: 0, ..*call });
-        out.push(Effect { kind: Kind::Inherited, entry: Entry::Inherited as u8, index, old, call });
+        out.push(Effect { kind: Kind::Inherited, entry: entry as u8, index, old, call });
         index
     }
 
     #[cold]
     fn free_unknown(&mut self, call: &Call, may_come: bool, out: &mut Vec<Effect>) {
         if let Some(block) = self.take_inherited(call.address) {
-            let index = self.add_unknown_block(call, call.address, block.size, out);
+            let index = self.add_foreign_block(call, Entry::Inherited, (call.address, block.size), out);
             out.push(call.effect(Kind::ForeignFree, index, block));
         } else if may_come && self.early_frees.len() < MAX_EARLY_FREES {
             self.early_frees.push(*call);
@@ -411,7 +418,7 @@ impl Live {
             (Op::RESIZE_FAILED, _) => self.undo_resize(open, call, out),
             (Op::RESIZE_FREED, Origin::Own(block)) => return Done::Free(block),
             (Op::RESIZE_FREED, Origin::Inherited(block)) => {
-                let index = self.add_unknown_block(call, open.address, block.size, out);
+                let index = self.add_foreign_block(call, Entry::Inherited, (open.address, block.size), out);
                 out.push(call.effect(Kind::ForeignFree, index, block));
             }
             (Op::RESIZE_FREED, Origin::Unknown) => {
@@ -432,11 +439,14 @@ impl Live {
                 out.push(call.effect(Kind::Resize, old.index, old));
             }
             (_, origin) => {
-                let old = if let Origin::Inherited(block) = origin { block } else { Block::default() };
-                self.unknown += u64::from(matches!(origin, Origin::Unknown));
+                let (entry, old) = match origin {
+                    Origin::Inherited(block) => (Entry::Inherited, block),
+                    _ => (Entry::Unknown, Block::default()),
+                };
+                self.unknown += u64::from(entry == Entry::Unknown);
                 let index = self.next_index + 1;
                 self.insert_block(call.address, Block { index, size: call.size, site: call.site }, call, out);
-                self.add_unknown_block(call, open.address, old.size, out);
+                self.add_foreign_block(call, entry, (open.address, old.size), out);
                 out.push(call.effect(Kind::ForeignResize, index, old));
             }
         }

@@ -22,8 +22,9 @@ impl RecordedEvents {
     /// Counts an event, unless the recorder inserted it.
     #[inline]
     pub fn add(&mut self, event: &Event) {
-        let is_inserted =
-            [Entry::Inherited, Entry::Implied, Entry::Carried].iter().any(|entry| event.entry == *entry as u8);
+        let is_inserted = [Entry::Inherited, Entry::Implied, Entry::Carried, Entry::Unknown]
+            .iter()
+            .any(|entry| event.entry == *entry as u8);
         if is_inserted || event.kind == Kind::Previous {
             return;
         }

@@ -3,7 +3,7 @@
 use super::live_set::Block;
 use crate::event::{Event, Kind};
 use crate::replay::Model;
-use heaptape_formats::tape::Inherited;
+use heaptape_formats::tape::{Entry, Inherited};
 
 /// The model that computes the totals as the tape has them.
 ///
@@ -98,7 +98,7 @@ impl Model for Totals {
     }
 
     fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
-        if gone == Some(Kind::Resize) && block.size == 0 {
+        if gone == Some(Kind::Resize) && block.entry == Entry::Unknown as u8 {
             self.sums.unknown_frees += 1;
             self.inherited.0 = self.inherited.0.saturating_sub(1);
             return;

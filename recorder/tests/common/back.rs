@@ -191,7 +191,7 @@ impl Back {
                 let told = was.next().and_then(|site| site.checked_sub(1)).map(|site| (site, was.next().unwrap_or(0)));
                 assert_eq!(told, known, "what the block was: {event:?}");
             }
-            if event.letter != 'F' && event.entry != Entry::Inherited {
+            if event.letter != 'F' && ![Entry::Inherited, Entry::Unknown].contains(&event.entry) {
                 let bytes = if self.process.sample_bytes != 0 { event.weight } else { event.size };
                 self.own.insert(event.index, (event.site.into(), bytes));
             }
@@ -237,7 +237,7 @@ impl Back {
                 'A' => {
                     assert_eq!(live.insert(event.index, (event.address, event.size)), None, "an index twice");
                     moving.extend(at.insert(event.address, event.index));
-                    if event.entry != Entry::Inherited {
+                    if ![Entry::Inherited, Entry::Unknown].contains(&event.entry) {
                         totals.live_bytes += event.size;
                         own.insert(event.index, event.size);
                         totals.allocs += 1;

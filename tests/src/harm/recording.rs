@@ -101,7 +101,7 @@ pub(super) fn epoch_fault(daemon: &Daemon) -> Option<String> {
         let verify = heaptape([OsStr::new("verify"), epoch.as_os_str()]);
         let text = verify.text();
         let mut remarks = text.lines().filter(|line| line.starts_with("! "));
-        let is_counted = verify.code() == 1 && remarks.all(|line| line.contains("and are lost"));
+        let is_counted = verify.code() == 1 && remarks.all(|line| line.contains("were dropped because"));
         if verify.code() != 0 && !is_counted {
             return Some(format!("verify of {}: {verify}", epoch.display()));
         }
