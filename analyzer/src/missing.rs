@@ -1,6 +1,7 @@
 //! What is missing from a recording. A truncated or damaged recording is read as far as possible,
 //! and everything that is missing is listed.
 
+use crate::text::counted;
 use heaptape_formats::recording::CRASH_REPORT;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +9,7 @@ use std::fmt;
 /// An item that is missing or damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// Events that were dropped because the ring of their thread was full.
+    /// Events that were dropped: the ring of their thread was full, or a jump left a hook.
     Dropped {
         /// Thread number, or 0 if it is unknown.
         thread: u32,
@@ -144,10 +145,16 @@ pub fn lines(missing: &[Missing]) -> Vec<String> {
         None => Some(item.to_string()),
         Some((thread, _)) => threads.remove(&thread).map(|(events, gaps)| match gaps {
             1 => item.to_string(),
-            _ => format!("{events} events{} were dropped because its ring was full, in {gaps} gaps", of_thread(thread)),
+            _ => format!("{}, in {gaps} gaps", dropped_events(thread, events)),
         }),
     };
     missing.iter().filter_map(line).collect()
+}
+
+/// Returns what was dropped, and why that can be: a gap does not say which it was.
+fn dropped_events(thread: u32, events: u64) -> String {
+    let (events, were) = (counted(events, "event"), if events == 1 { "was" } else { "were" });
+    format!("{events}{} {were} dropped: its ring was full, or a jump left an allocation function", of_thread(thread))
 }
 
 fn of_thread(thread: u32) -> String {
@@ -157,9 +164,7 @@ fn of_thread(thread: u32) -> String {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Missing::Dropped { thread, events, .. } => {
-                write!(f, "{events} events{} were dropped because its ring was full", of_thread(*thread))
-            }
+            Missing::Dropped { thread, events, .. } => f.write_str(&dropped_events(*thread, *events)),
             Missing::Chunk { number, events, why, .. } => {
                 write!(f, "chunk {number} with {events} events is unusable: {why}")
             }
@@ -196,11 +201,11 @@ mod tests {
     fn gaps_of_a_thread_share_one_line() {
         let dropped = |thread, events| Missing::Dropped { thread, events, from_tick: 0, to_tick: 0 };
         let found = lines(&[dropped(2, 7), Missing::NoEnd, dropped(1, 5), dropped(2, u64::MAX)]);
-        let max = u64::MAX;
+        let (max, why) = (u64::MAX, "its ring was full, or a jump left an allocation function");
         let expected = [
-            format!("{max} events of thread 2 were dropped because its ring was full, in 2 gaps"),
+            format!("{} of thread 2 were dropped: {why}, in 2 gaps", counted(max, "event")),
             Missing::NoEnd.to_string(),
-            "5 events of thread 1 were dropped because its ring was full".into(),
+            format!("5 events of thread 1 were dropped: {why}"),
         ];
         assert_eq!(found, expected);
     }

@@ -344,7 +344,7 @@ impl Live {
 
     /// Emits the allocation of a block that this process did not allocate, and returns its index.
     /// `entry` says whether it is inherited or unknown.
-    fn add_foreign_block(
+    fn add_missing_block(
         &mut self,
         call: &Call,
         entry: Entry,
@@ -360,7 +360,7 @@ impl Live {
     #[cold]
     fn free_unknown(&mut self, call: &Call, may_come: bool, out: &mut Vec<Effect>) {
         if let Some(block) = self.take_inherited(call.address) {
-            let index = self.add_foreign_block(call, Entry::Inherited, (call.address, block.size), out);
+            let index = self.add_missing_block(call, Entry::Inherited, (call.address, block.size), out);
             out.push(call.effect(Kind::ForeignFree, index, block));
         } else if may_come && self.early_frees.len() < MAX_EARLY_FREES {
             self.early_frees.push(*call);
@@ -418,7 +418,7 @@ impl Live {
             (Op::RESIZE_FAILED, _) => self.undo_resize(open, call, out),
             (Op::RESIZE_FREED, Origin::Own(block)) => return Done::Free(block),
             (Op::RESIZE_FREED, Origin::Inherited(block)) => {
-                let index = self.add_foreign_block(call, Entry::Inherited, (open.address, block.size), out);
+                let index = self.add_missing_block(call, Entry::Inherited, (open.address, block.size), out);
                 out.push(call.effect(Kind::ForeignFree, index, block));
             }
             (Op::RESIZE_FREED, Origin::Unknown) => {
@@ -446,7 +446,7 @@ impl Live {
                 self.unknown += u64::from(entry == Entry::Unknown);
                 let index = self.next_index + 1;
                 self.insert_block(call.address, Block { index, size: call.size, site: call.site }, call, out);
-                self.add_foreign_block(call, entry, (open.address, old.size), out);
+                self.add_missing_block(call, entry, (open.address, old.size), out);
                 out.push(call.effect(Kind::ForeignResize, index, old));
             }
         }

@@ -9,8 +9,7 @@ use serde_json::Value;
 use std::path::Path;
 
 /// What a report says of a known number of lost events.
-const LOST: [&str; 4] =
-    [" LOST", "were dropped because its ring was full", " events is unusable", " events cannot be read"];
+const LOST: [&str; 4] = [" LOST", " dropped: its ring was full", " events is unusable", " events cannot be read"];
 /// What it says where events may be lost and nobody knows how many.
 const DAMAGED: [&str; 5] = [
     " of the tape are damaged",

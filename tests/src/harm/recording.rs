@@ -44,7 +44,7 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
     let verify = heaptape([OsStr::new("verify"), folder.as_os_str()]);
     let text = verify.text();
     let mut remarks = text.lines().filter(|line| line.starts_with("! "));
-    let is_excused = excuses.lost && remarks.all(|line| line.contains("were dropped because"));
+    let is_excused = excuses.lost && remarks.all(|line| line.contains(" dropped: its ring was full"));
     if verify.code() != 0 && !(verify.code() == 1 && is_excused) {
         return Some(format!("verify: {verify}"));
     }
@@ -101,7 +101,7 @@ pub(super) fn epoch_fault(daemon: &Daemon) -> Option<String> {
         let verify = heaptape([OsStr::new("verify"), epoch.as_os_str()]);
         let text = verify.text();
         let mut remarks = text.lines().filter(|line| line.starts_with("! "));
-        let is_counted = verify.code() == 1 && remarks.all(|line| line.contains("were dropped because"));
+        let is_counted = verify.code() == 1 && remarks.all(|line| line.contains(" dropped: its ring was full"));
         if verify.code() != 0 && !is_counted {
             return Some(format!("verify of {}: {verify}", epoch.display()));
         }
