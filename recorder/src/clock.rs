@@ -1,6 +1,6 @@
 //! The recorder's clock, and the conversion of its ticks to time.
 //!
-//! The CPU's time stamp counter is used where it runs at a constant rate in all states and on all
+//! The CPU's timestamp counter is used where it runs at a constant rate in all states and on all
 //! cores (`constant_tsc` and `nonstop_tsc`), otherwise nanoseconds of `CLOCK_MONOTONIC`. The rate
 //! of the counter is measured against `CLOCK_MONOTONIC_RAW` from the first anchor on, so it gets
 //! more precise during the recording. The anchors are stored in the tape.

@@ -41,7 +41,7 @@ pub struct Row {
 /// What was added in a period of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// Number of allocations.
+    /// Number of allocations at the site.
     pub allocs: u64,
     /// Number of bytes allocated.
     pub bytes: u64,

@@ -270,7 +270,7 @@ impl Files {
         Ok(file)
     }
 
-    /// Replaces the profile.
+    /// Replaces the profile by new content.
     ///
     /// # Errors
     /// The path and the error of the profile.

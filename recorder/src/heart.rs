@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 
-/// Maximum time between two beats while the drain works. A program that waits gives up when it sees
-/// none for [`wire::limits::WAIT_MS`]. This leaves a margin for a machine whose CPUs are shared by
-/// many processes.
+/// Maximum time between two beats while the drain works. A program that waits stops waiting when it
+/// sees none for [`wire::limits::WAIT_MS`]. This leaves a margin for a machine whose CPUs are
+/// shared by many processes.
 pub const BEAT: Duration = Duration::from_millis(5);
 
 /// Writes the heartbeat of all processes.

@@ -233,8 +233,8 @@ pub struct Index {
     /// Number of the segment for each value of the hash's leading bits.
     directory: Vec<u32>,
     depth: u32,
-    /// Odd multiplier of the hash. It is unknown to clients, so that they cannot fill one segment
-    /// on purpose.
+    /// Multiplier of the hash, not divisible by two. It is unknown to clients, so that they cannot
+    /// fill one segment on purpose.
     multiplier: u64,
     count: u64,
     /// Number of blocks that could not be stored, which only a hostile client causes.
@@ -243,11 +243,11 @@ pub struct Index {
 
 impl Default for Index {
     fn default() -> Self {
-        Index::new(random_odd())
+        Index::new(random_multiplier())
     }
 }
 
-fn random_odd() -> u64 {
+fn random_multiplier() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     // A value near the golden ratio spreads neighbors well; the random bits keep it secret.
     0x9e37_79b9_7f4a_7c15 ^ (RandomState::new().hash_one(0u8) & 0xffff_fffe)

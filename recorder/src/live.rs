@@ -13,7 +13,7 @@ use wire::Op;
 /// A call, or half of a resize, with its stack resolved.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// The operation.
+    /// The operation that was called.
     pub op: Op,
     /// Number of the thread.
     pub thread: u32,
@@ -243,7 +243,7 @@ impl Live {
             let index = self.new_index();
             match self.index.insert(call.address, Block { index, size: call.size, site: call.site }) {
                 None => {
-                    self.journal.put(call.tick, call.address);
+                    self.journal.inserted(call.tick, call.address);
                     return Done::Alloc(index);
                 }
                 Some(old) => {
@@ -254,7 +254,7 @@ impl Live {
         } else if call.op.is_free() {
             match self.index.remove(call.address) {
                 Some(block) => {
-                    self.journal.taken(call.tick, call.address, block);
+                    self.journal.removed(call.tick, call.address, block);
                     return Done::Free(block);
                 }
                 None => self.free_unknown(call, many_threads, out),
@@ -284,7 +284,7 @@ impl Live {
         } else if !self.matches_implied_free(call) {
             match self.index.remove(call.address) {
                 Some(block) => {
-                    self.journal.taken(call.tick, call.address, block);
+                    self.journal.removed(call.tick, call.address, block);
                     out.push(call.effect(Kind::Free, block.index, block));
                 }
                 None => self.free_unknown(call, many_threads, out),
@@ -299,7 +299,7 @@ impl Live {
     #[inline]
     fn insert_block(&mut self, address: u64, block: Block, call: &Call, out: &mut Vec<Effect>) {
         match self.index.insert(address, block) {
-            None => self.journal.put(call.tick, address),
+            None => self.journal.inserted(call.tick, address),
             Some(old) => self.imply_free(address, old, call, out),
         }
         if !self.inherited.is_empty()
@@ -311,8 +311,8 @@ impl Live {
 
     #[cold]
     fn imply_free(&mut self, address: u64, old: Block, call: &Call, out: &mut Vec<Effect>) {
-        self.journal.taken(call.tick, address, old);
-        self.journal.put(call.tick, address);
+        self.journal.removed(call.tick, address, old);
+        self.journal.inserted(call.tick, address);
         let (index, call_of_it) = (old.index, Call { site: 0, address, size: 0, ..*call });
         out.push(Effect { kind: Kind::Implied, entry: Entry::Implied as u8, index, old, call: call_of_it });
         self.is_unusual = true;
@@ -378,7 +378,7 @@ impl Live {
         if let Some(index) = self.early_frees.iter().position(early) {
             let free = Call { tick: call.tick, ..self.early_frees.remove(index) };
             if let Some(block) = self.index.remove(call.address) {
-                self.journal.taken(call.tick, call.address, block);
+                self.journal.removed(call.tick, call.address, block);
                 out.push(free.effect(Kind::Free, block.index, block));
             }
         }
@@ -398,7 +398,7 @@ impl Live {
         if call.op == Op::RESIZE_BEGIN {
             let origin = match self.index.remove(call.address) {
                 Some(block) => {
-                    self.journal.taken(call.tick, call.address, block);
+                    self.journal.removed(call.tick, call.address, block);
                     Origin::Own(block)
                 }
                 None => self.take_inherited(call.address).map_or(Origin::Unknown, Origin::Inherited),

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Maximum number of bytes of `maps` that are read: 100,000 mappings.
 const MAX_MAPS_BYTES: u64 = 10 << 20;
 
-/// A mapped file.
+/// A file that is mapped.
 #[derive(Debug)]
 struct MappedFile {
     start: u64,

@@ -37,9 +37,9 @@ pub struct Sums {
 /// that the block represents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// Number of blocks.
+    /// Number of blocks represented.
     pub blocks: u64,
-    /// Number of bytes.
+    /// Number of bytes represented.
     pub bytes: u64,
 }
 
@@ -188,7 +188,7 @@ impl Profile {
         self.totals.live_blocks -= amount.blocks;
     }
 
-    /// Counts an allocation.
+    /// Counts the allocation of a block.
     #[inline(always)]
     pub fn alloc(&mut self, site: u32, size: u64, tick: u64) {
         self.alloc_as(site, size, Amount { blocks: 1, bytes: size }, tick);

@@ -39,8 +39,9 @@ impl Actor {
 
     /// The next word that it says.
     fn hear(&mut self) -> String {
-        let said = |line: std::io::Result<String>| line.ok()?.split_once("SAYS ").map(|(_, word)| word.to_owned());
-        self.lines.by_ref().find_map(said).expect("says something")
+        let reported =
+            |line: std::io::Result<String>| line.ok()?.split_once("SAYS ").map(|(_, field)| field.to_owned());
+        self.lines.by_ref().find_map(reported).expect("says something")
     }
 
     fn tell(&mut self) {
@@ -48,8 +49,8 @@ impl Actor {
     }
 }
 
-fn says(word: impl std::fmt::Display) {
-    println!("SAYS {word}");
+fn says(field: impl std::fmt::Display) {
+    println!("SAYS {field}");
 }
 
 fn waits() {
@@ -110,8 +111,8 @@ fn plays_a_part() {
             waits();
         }
         grandchild if grandchild.starts_with("goes on at once ") => {
-            let mut words = grandchild.split(' ').skip(4);
-            let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).expect("a number");
+            let mut fields = grandchild.split(' ').skip(4);
+            let mut number = || fields.next().and_then(|field| field.parse::<u64>().ok()).expect("a number");
             let (parent_pid, fork_tick) = (number() as u32, number());
             let first = Process::attach(&socket, Hello { origin: ORIGIN_FORK, parent_pid, fork_tick, ..hello() });
             let second = Process::attach(&socket, hello());
@@ -120,8 +121,8 @@ fn plays_a_part() {
             waits();
         }
         child => {
-            let mut words = child.split(' ');
-            let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).expect("a number");
+            let mut fields = child.split(' ');
+            let mut number = || fields.next().and_then(|field| field.parse::<u64>().ok()).expect("a number");
             let (parent_pid, fork_tick) = (number() as u32, number());
             let process = Process::attach(&socket, Hello { origin: ORIGIN_FORK, parent_pid, fork_tick, ..hello() });
             let mut thread = Thread::claim(&process);
@@ -162,7 +163,7 @@ fn a_killed_writer_leaves_all_that_it_published() {
 }
 
 #[test]
-fn ends_are_told_as_they_were() {
+fn process_ends_are_reported_with_their_status() {
     let mut rig = Rig::new(Options::default());
     let (mut exits, mut stays) = (Actor::start("exits", &rig.socket()), Actor::start("stays", &rig.socket()));
     let mut both = Actor::start("goes on as another", &rig.socket());

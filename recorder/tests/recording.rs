@@ -30,7 +30,7 @@ const FREES: [Op; 6] = [Op::FREE, Op::CFREE, Op::FREE_SIZED, Op::FREE_ALIGNED_SI
 /// (letter, index, address, size, entry, stack innermost first)
 type Expected = (char, u64, u64, u64, u8, Vec<u64>);
 
-/// Plays `steps` random calls on one thread and gives what must be read back.
+/// Plays `steps` random calls on one thread, and returns what must be read back.
 fn play(thread: &mut Thread, steps: u64, seed: u64) -> Vec<Expected> {
     let mut dice = Dice(seed);
     let process = thread.process.clone();
@@ -48,7 +48,7 @@ fn play(thread: &mut Thread, steps: u64, seed: u64) -> Vec<Expected> {
     let mut fresh = 0x10000u64;
     for _ in 0..steps {
         let (node, stack) = &stacks[dice.roll(50) as usize];
-        // Wide ones now and then: odd addresses, huge sizes.
+        // Sometimes extended records: unaligned addresses, huge sizes.
         fresh += if dice.roll(50) == 0 { 0x17 } else { 0x1000 };
         let size = if dice.roll(100) == 0 { 1 << (20 + dice.roll(20)) } else { dice.roll(5000) };
         match dice.roll(10) {
@@ -66,21 +66,21 @@ fn play(thread: &mut Thread, steps: u64, seed: u64) -> Vec<Expected> {
                 out.push(('F', index, 0, 0, op.0, Vec::new()));
             }
             8.. if !live.is_empty() => {
-                let place = dice.roll(live.len() as u64) as usize;
-                let (index, address) = live[place];
+                let position = dice.roll(live.len() as u64) as usize;
+                let (index, address) = live[position];
                 thread.event(Op::RESIZE_BEGIN, 0, address, 0);
                 match dice.roll(4) {
                     0 => drop(thread.event(Op::RESIZE_FAILED, 0, address, 0)),
                     1 => {
                         thread.event(Op::RESIZE_FREED, 0, address, 0);
-                        live.swap_remove(place);
+                        live.swap_remove(position);
                         out.push(('F', index, 0, 0, 3, Vec::new()));
                     }
                     _ => {
                         let to = if dice.roll(2) == 0 { address } else { fresh };
                         let op = if dice.roll(2) == 0 { Op::RESIZE } else { Op::RESIZE_ARRAY };
                         thread.event(op, *node, to, size);
-                        live[place].1 = to;
+                        live[position].1 = to;
                         out.push(('R', index, to, size, op.0 - 9, stack.clone()));
                     }
                 }
@@ -225,7 +225,7 @@ fn threads_that_hand_blocks_over_make_a_legal_trace() {
             main.event(Op::FREE, 0, back, 0);
         }
         main.event(Op::MALLOC, 0, address, 5);
-        first.send(address).expect("hands on");
+        first.send(address).expect("the other thread receives it");
     }
     drop(first);
     let rest: Vec<u64> = next.iter().collect();
@@ -244,7 +244,7 @@ fn threads_that_hand_blocks_over_make_a_legal_trace() {
 }
 
 #[test]
-fn what_found_no_room_is_counted_and_told() {
+fn dropped_events_are_counted_and_reported() {
     let mut rig = Rig::new(Options { ring_bytes: 4096, overflow: Overflow::Drop, ..Options::default() });
     let process = Process::attach(&rig.socket(), hello());
     let mut thread = Thread::claim(&process);
@@ -319,8 +319,8 @@ fn a_hostile_ring_is_closed_and_the_others_go_on() {
             thread.put(Record { head: u64::MAX, body: u64::MAX });
             thread.publish();
         },
-        // Stamps from the future, nodes that do not exist, frees of nothing: nonsense, but no
-        // broken ring.
+        // Timestamps from the future, nodes that do not exist, frees of unknown addresses: invalid
+        // data, but no corrupt ring.
         |thread| {
             thread.put(Record::timestamp(u64::MAX));
             thread.publish();
@@ -371,19 +371,19 @@ fn whoever_says_no_hello_is_sent_away_and_holds_nobody_up() {
         assert_ne!(reply.map(|reply| reply.status), Some(0));
     }
     // A page size that the layout does not fit, and no room in the address space.
-    let odd = hello();
-    for odd in [
-        heaptape_wire::hello::Hello { page_size: 65536, ..odd },
-        heaptape_wire::hello::Hello { address_space: 0, ..odd },
+    let invalid_hello = hello();
+    for invalid_hello in [
+        heaptape_wire::hello::Hello { page_size: 65536, ..invalid_hello },
+        heaptape_wire::hello::Hello { address_space: 0, ..invalid_hello },
     ] {
-        let (reply, _) = say(&connect(&rig.socket()), &odd.encode());
+        let (reply, _) = say(&connect(&rig.socket()), &invalid_hello.encode());
         assert!(reply.is_some());
     }
     let process = Process::attach(&rig.socket(), hello());
     let mut thread = Thread::claim(&process);
     thread.event(Op::MALLOC, 0, 16, 1);
     let begun = Instant::now();
-    // The silent ones are closed after a second: reading gives the end.
+    // The silent connections are closed after a second: reading returns the end of the stream.
     let mut byte = [0];
     let (count, _) =
         heaptape_recorder::sys::receive_with(heaptape_recorder::sys::fd(&silent[0]), &mut byte).unwrap_or((0, None));
@@ -399,13 +399,14 @@ fn an_announced_record_holds_the_others_up_until_it_comes() {
     let (mut slow, mut fast) = (Thread::claim(&process), Thread::claim(&process));
     fast.event(Op::MALLOC, 0, 16, 1);
     slow.event(Op::MALLOC, 0, 32, 1);
-    // The slow thread stamps a free of the fast one's block, and is kept from publishing it.
+    // The slow thread takes the timestamp of a free of the fast one's block, and is kept from
+    // publishing it.
     slow.control().producer.0.reservation.store(slow.head + 1, Relaxed);
-    let stamp = process.now();
+    let timestamp = process.now();
     fast.event(Op::MALLOC, 0, 48, 1);
     std::thread::sleep(Duration::from_millis(50));
     fast.event(Op::MALLOC, 0, 64, 1);
-    slow.put(Record::timestamp(stamp));
+    slow.put(Record::timestamp(timestamp));
     slow.put(heaptape_wire::Event { op: Op::FREE, stack: 0, address: 16, size: 0 }.compact(0));
     slow.publish();
     slow.control().producer.0.emitted.store(2, Relaxed);

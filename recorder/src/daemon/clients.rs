@@ -65,10 +65,10 @@ pub struct Client {
     pub held: Option<&'static str>,
 }
 
-/// Changes per second.
+/// Changes of the counters per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// Allocations per second.
+    /// Number of allocations per second.
     pub allocs: u64,
     /// Bytes allocated per second.
     pub bytes: u64,

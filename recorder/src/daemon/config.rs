@@ -143,7 +143,7 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Which blocks are recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Sampling {
-    /// Every block.
+    /// Every block is recorded.
     #[default]
     All,
     /// On average one block per this number of bytes.

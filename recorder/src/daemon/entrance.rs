@@ -134,7 +134,7 @@ fn locked(queues: &Mutex<RequestQueues>) -> MutexGuard<'_, RequestQueues> {
 }
 
 impl Entrance {
-    /// Starts the thread.
+    /// Starts the thread that accepts connections.
     ///
     /// # Errors
     /// The error of the socket pair, or of the thread.

@@ -107,7 +107,7 @@ impl FdStore {
         }
     }
 
-    /// Stores a process.
+    /// Stores the descriptors of a process.
     pub fn hold(&self, name: &Name, area: &OwnedFd, process: &OwnedFd) {
         let files = [sys::fd(area), sys::fd(process)];
         let result = match self {
@@ -122,7 +122,7 @@ impl FdStore {
         }
     }
 
-    /// Removes a process.
+    /// Removes the descriptors of a process.
     pub fn release(&self, name: &Name) {
         match self {
             FdStore::Store(notify) => notify.tell(&format!("FDSTOREREMOVE=1\nFDNAME={}", name.text())),

@@ -53,7 +53,7 @@ pub struct Program {
     totals: Totals,
     bins: Bins,
     account: Sums,
-    /// Number of processes.
+    /// Number of processes in the sums.
     pub processes: u64,
     started_unix_ns: u64,
     /// Whether a process was added since the program was written.

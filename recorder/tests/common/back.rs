@@ -140,7 +140,7 @@ impl Back {
         let mut sites = numbers(&column(COLUMN_SITES)).into_iter();
         let mut was = numbers(&column(COLUMN_PREVIOUS)).into_iter();
         let mut weights = numbers(&column(COLUMN_WEIGHTS)).into_iter();
-        let (mut tick, mut place, mut first_index) = (chunk.first_tick, 0, chunk.first_index);
+        let (mut tick, mut position, mut first_index) = (chunk.first_tick, 0, chunk.first_index);
         let mut unmatched = Vec::new();
         let bytes = column(COLUMN_UNMATCHED);
         let mut cursor = Cursor::new(Format::Tape, &bytes);
@@ -149,7 +149,7 @@ impl Back {
         }
         let mut unmatched = unmatched.into_iter().peekable();
         loop {
-            while let Some(item) = unmatched.next_if(|item| item.position as usize == place) {
+            while let Some(item) = unmatched.next_if(|item| item.position as usize == position) {
                 self.events.push(Event {
                     letter: 'U',
                     index: 0,
@@ -163,8 +163,8 @@ impl Back {
                 });
             }
             let Some(record) = records.next().expect("a record") else { break };
-            tick += ticks[place];
-            let entry = Entry::from_number(entries[place]).expect("an entry");
+            tick += ticks[position];
+            let entry = Entry::from_number(entries[position]).expect("an entry");
             let mut event =
                 Event { letter: 'F', index: 0, address: 0, size: 0, thread: 0, entry, tick, site: 0, weight: 0 };
             match record {
@@ -188,18 +188,19 @@ impl Back {
             }
             let known = self.own.remove(&event.index);
             if event.letter != 'A' && event.index < chunk.first_index {
-                let told = was.next().and_then(|site| site.checked_sub(1)).map(|site| (site, was.next().unwrap_or(0)));
-                assert_eq!(told, known, "what the block was: {event:?}");
+                let reported =
+                    was.next().and_then(|site| site.checked_sub(1)).map(|site| (site, was.next().unwrap_or(0)));
+                assert_eq!(reported, known, "what the block was: {event:?}");
             }
             if event.letter != 'F' && ![Entry::Inherited, Entry::Unknown].contains(&event.entry) {
                 let bytes = if self.process.sample_bytes != 0 { event.weight } else { event.size };
                 self.own.insert(event.index, (event.site.into(), bytes));
             }
             self.events.push(event);
-            place += 1;
+            position += 1;
         }
         assert!(was.next().is_none() && chunk.columns.iter().any(|column| column.kind == COLUMN_PREVIOUS));
-        assert_eq!((place as u64, tick), (chunk.events, if place > 0 { chunk.last_tick } else { tick }));
+        assert_eq!((position as u64, tick), (chunk.events, if position > 0 { chunk.last_tick } else { tick }));
         assert!(sites.next().is_none() && weights.next().is_none() && unmatched.next().is_none());
         assert_eq!(first_index, chunk.first_index + chunk.allocations);
         self.plain.extend_from_slice(plain);
@@ -226,7 +227,7 @@ impl Back {
         let (mut live, mut at, mut tick) = (HashMap::new(), HashMap::new(), 0);
         let mut totals = tape::Totals::default();
         let mut own = HashMap::new();
-        // A resize gives its old address back before it is recorded: others may take the address
+        // A resize frees its old address before it is recorded: another thread may get the address
         // meanwhile, and the resize must follow.
         let mut moving = HashSet::new();
         for event in &self.events {
@@ -273,18 +274,21 @@ impl Back {
             }
         }
         assert!(moving.is_empty(), "addresses twice");
-        let told = self.totals();
+        let reported = self.totals();
         let mine = (totals.allocs, totals.resizes, totals.frees, totals.bytes_allocated, own.len() as u64);
-        assert_eq!((told.allocs, told.resizes, told.frees, told.bytes_allocated, told.live_blocks), mine);
-        assert_eq!(told.live_bytes, own.values().sum::<u64>());
-        assert_eq!(told.peak_blocks, totals.peak_blocks);
-        assert_eq!((told.peak_bytes, told.peak_tick), (totals.peak_bytes, totals.peak_tick));
+        assert_eq!(
+            (reported.allocs, reported.resizes, reported.frees, reported.bytes_allocated, reported.live_blocks),
+            mine
+        );
+        assert_eq!(reported.live_bytes, own.values().sum::<u64>());
+        assert_eq!(reported.peak_blocks, totals.peak_blocks);
+        assert_eq!((reported.peak_bytes, reported.peak_tick), (totals.peak_bytes, totals.peak_tick));
         let recorded: u64 = self.accounts.values().map(|account| account.recorded).sum();
         assert_eq!(recorded, totals.allocs + totals.resizes + totals.frees);
         let sums = &self.summary.as_ref().expect("a summary").sites;
         assert_eq!(sums.iter().map(|s| s.allocs).sum::<u64>(), totals.allocs + totals.resizes);
-        assert_eq!(sums.iter().map(|s| s.bytes - s.freed_bytes).sum::<u64>(), told.live_bytes);
-        assert_eq!(sums.iter().map(|s| s.peak_bytes).sum::<u64>(), told.peak_bytes);
+        assert_eq!(sums.iter().map(|s| s.bytes - s.freed_bytes).sum::<u64>(), reported.live_bytes);
+        assert_eq!(sums.iter().map(|s| s.peak_bytes).sum::<u64>(), reported.peak_bytes);
         let profile = self.profile.as_ref().expect("a profile");
         assert_eq!(profile.sites.len(), self.sites.len());
         assert_eq!(profile.bins.allocated.iter().sum::<u64>(), totals.allocs + totals.resizes);

@@ -46,7 +46,7 @@ impl Rig {
         self.folder.path().join("recording")
     }
 
-    /// Stops it and gives what it says, and all images read back.
+    /// Stops it, and returns its outcome and all processes read back.
     pub fn finish(&mut self) -> (Outcome, Vec<back::Back>) {
         self.stop.store(true, SeqCst);
         let outcome = self.thread.take().expect("runs").join().expect("no panic");
