@@ -14,7 +14,7 @@ pub use parts::{Tell, View, ViewFrame, ViewSite};
 use crate::batch::{Batch, Stamps, Step};
 use crate::index::MAX_SIZE;
 use crate::live::{Call, Done, Effect, Inheritance, Kind, Live, entry};
-use crate::options::Options;
+use crate::options::{Mode, Options};
 use crate::profile::{Amount, Profile};
 use crate::session::{Session, SessionId};
 use crate::stacks::Stacks;
@@ -524,6 +524,10 @@ impl Image {
     /// The accounting of this part: what its ledger says.
     fn sums(&self) -> Sums {
         let mut sums = Sums::default();
+        // Nothing is wanted of a process that is off: what it dropped before it knew is not lost.
+        if self.session.options.mode == Mode::Off {
+            return sums;
+        }
         for Account { recorded, lost, sampled_out, .. } in self.accounts() {
             sums.add(Sums { emitted: recorded + lost + sampled_out, recorded, lost, sampled_out });
         }
