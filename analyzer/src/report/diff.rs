@@ -296,7 +296,7 @@ fn change(pair: SitePair) -> Change {
 /// ```
 ///
 /// # Errors
-/// Returns an error when the comparison fails as that of [`find`] does, or when `out` fails.
+/// Returns an error when the comparison fails as that of [`compare`] does, or when `out` fails.
 pub fn run(
     a: &[DiffInput],
     b: &[DiffInput],
