@@ -211,7 +211,7 @@ fn step(outcome: &mut Outcome, event: &Event, models: &mut impl Model) {
     let live = &mut outcome.live;
     match event.kind {
         Kind::Alloc => {
-            let inherited = [Entry::Inherited, Entry::Unknown].iter().any(|entry| event.entry == *entry as u8);
+            let inherited = [Entry::Inherited, Entry::InheritedEmpty].iter().any(|entry| event.entry == *entry as u8);
             let block = Block { inherited, ..block_of(event, 0) };
             if let Some(replaced) = live.insert(event.index, block) {
                 outcome.inconsistent += 1;

@@ -97,7 +97,7 @@ fn conversions_report_what_they_verified_and_what_is_missing() {
 fn imports_answer_or_name_what_they_lack() {
     const EVENTS: &str = "this needs events, and there are none: the file holds only sums by stack";
     const PEAK: &str = "the peak needs events, and there are none: a profile holds only sums";
-    const BLOCKS: &str = "the file counts no allocations: it says what was alive at some moments";
+    const BLOCKS: &str = "the file counts no allocations: it holds the live bytes at some points in time";
     let files = ["go-heap.pb", "heaptrack.txt", "valgrind-dhat.json", "valgrind-massif.out"];
     // What the answer holds of each file: text on standard output, or the refusal.
     /// The arguments of a command, and for each of the four files its answer or its refusal.

@@ -343,15 +343,11 @@ impl Live {
     }
 
     /// Emits the allocation of a block that this process did not allocate, and returns its index.
-    /// `entry` says whether it is inherited or unknown.
-    fn add_missing_block(
-        &mut self,
-        call: &Call,
-        entry: Entry,
-        (address, size): (u64, u64),
-        out: &mut Vec<Effect>,
-    ) -> u64 {
-        let index = self.new_index();
+    /// `origin` is its block in the parent, or none if nothing is known of it.
+    fn add_missing_block(&mut self, call: &Call, address: u64, origin: Option<Block>, out: &mut Vec<Effect>) -> u64 {
+        let (index, size) = (self.new_index(), origin.map_or(0, |block| block.size));
+        // A block of size 0 is one of unknown origin, unless its entry says that it is inherited.
+        let entry = if origin.is_some() && size == 0 { Entry::InheritedEmpty } else { Entry::Inherited };
         let (old, call) = (Block::default(), Call { site: 0, address, size, weight: 0, ..*call });
         out.push(Effect { kind: Kind::Inherited, entry: entry as u8, index, old, call });
         index
@@ -360,7 +356,7 @@ impl Live {
     #[cold]
     fn free_unknown(&mut self, call: &Call, may_come: bool, out: &mut Vec<Effect>) {
         if let Some(block) = self.take_inherited(call.address) {
-            let index = self.add_missing_block(call, Entry::Inherited, (call.address, block.size), out);
+            let index = self.add_missing_block(call, call.address, Some(block), out);
             out.push(call.effect(Kind::ForeignFree, index, block));
         } else if may_come && self.early_frees.len() < MAX_EARLY_FREES {
             self.early_frees.push(*call);
@@ -418,7 +414,7 @@ impl Live {
             (Op::RESIZE_FAILED, _) => self.undo_resize(open, call, out),
             (Op::RESIZE_FREED, Origin::Own(block)) => return Done::Free(block),
             (Op::RESIZE_FREED, Origin::Inherited(block)) => {
-                let index = self.add_missing_block(call, Entry::Inherited, (open.address, block.size), out);
+                let index = self.add_missing_block(call, open.address, Some(block), out);
                 out.push(call.effect(Kind::ForeignFree, index, block));
             }
             (Op::RESIZE_FREED, Origin::Unknown) => {
@@ -439,15 +435,12 @@ impl Live {
                 out.push(call.effect(Kind::Resize, old.index, old));
             }
             (_, origin) => {
-                let (entry, old) = match origin {
-                    Origin::Inherited(block) => (Entry::Inherited, block),
-                    _ => (Entry::Unknown, Block::default()),
-                };
-                self.unknown += u64::from(entry == Entry::Unknown);
+                let old = if let Origin::Inherited(block) = origin { Some(block) } else { None };
+                self.unknown += u64::from(old.is_none());
                 let index = self.next_index + 1;
                 self.insert_block(call.address, Block { index, size: call.size, site: call.site }, call, out);
-                self.add_missing_block(call, entry, (open.address, old.size), out);
-                out.push(call.effect(Kind::ForeignResize, index, old));
+                self.add_missing_block(call, open.address, old, out);
+                out.push(call.effect(Kind::ForeignResize, index, old.unwrap_or_default()));
             }
         }
         Done::Else

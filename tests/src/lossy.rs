@@ -116,7 +116,7 @@ fn calls(events: &[Event]) -> Vec<Call> {
             Kind::Unmatched => event.address,
             Kind::Previous => continue,
         };
-        let in_hindsight = [Entry::Inherited, Entry::Implied, Entry::Unknown];
+        let in_hindsight = [Entry::Inherited, Entry::Implied, Entry::InheritedEmpty];
         if in_hindsight.iter().all(|entry| event.entry != *entry as u8) {
             calls.push(Call { event, old });
         }
@@ -170,7 +170,7 @@ fn again(calls: &[Call]) -> Vec<Put> {
             }
             Kind::Resize => {
                 let index = given.unwrap_or_else(|| {
-                    let entry = Entry::Unknown as u8;
+                    let entry = Entry::Inherited as u8;
                     puts.push(Put::Alloc(Event { index: next, address: old, size: 0, site: 0, entry, ..event }));
                     next += 1;
                     next - 1

@@ -1,12 +1,14 @@
 //! The shared memory of one session. The recorder creates it, sets its size and seals it (no
 //! shrinking, no growing). The preload maps it and keeps no descriptor.
 //!
-//! ```text page 0            | slots x 256 B   | modules x 1 KiB | nodes x 16 B        | slots x
-//! ring Header            | SlotControl     | ModuleEntry     | Node                | Record ring
-//! ``` The file is sparse, so memory that nothing touches costs nothing. The preload maps the
-//! header and the first segment of each table, and more segments as it needs them ([`Segments`]).
-//! So a program that limits its address space, or locks its memory, pays only for what is used.
-//! Rings get smaller as the number of threads grows ([`Layout::ring_bytes`]).
+//! ```text
+//! page 0            | slots x 256 B   | modules x 1 KiB | nodes x 16 B        | slots x ring
+//! Header            | SlotControl     | ModuleEntry     | Node                | Record ring
+//! ```
+//! The file is sparse, so memory that nothing touches costs nothing. The preload maps the header
+//! and the first segment of each table, and more segments as it needs them ([`Segments`]). So a
+//! program that limits its address space, or locks its memory, pays only for what is used. Rings
+//! get smaller as the number of threads grows ([`Layout::ring_bytes`]).
 
 use crate::{board::Board, limits, modules::ModuleEntry, nodes::Node, ring::Ring, segments::Segments};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};

@@ -22,7 +22,7 @@ impl RecordedEvents {
     /// Counts an event, unless the recorder inserted it.
     #[inline]
     pub fn add(&mut self, event: &Event) {
-        let is_inserted = [Entry::Inherited, Entry::Implied, Entry::Carried, Entry::Unknown]
+        let is_inserted = [Entry::Inherited, Entry::Implied, Entry::Carried, Entry::InheritedEmpty]
             .iter()
             .any(|entry| event.entry == *entry as u8);
         if is_inserted || event.kind == Kind::Previous {

@@ -98,7 +98,7 @@ impl Model for Totals {
     }
 
     fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
-        if gone == Some(Kind::Resize) && block.entry == Entry::Unknown as u8 {
+        if gone == Some(Kind::Resize) && block.size == 0 && block.entry == Entry::Inherited as u8 {
             self.sums.unknown_frees += 1;
             self.inherited.0 = self.inherited.0.saturating_sub(1);
             return;

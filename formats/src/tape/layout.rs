@@ -494,5 +494,5 @@ entries! {
     10 New "operator new" 11 NewArray "operator new[]"
     20 Free "free" 21 Cfree "cfree" 22 FreeSized "free_sized" 23 FreeAlignedSized "free_aligned_sized"
     24 Delete "operator delete" 25 DeleteArray "operator delete[]"
-    40 Inherited "(inherited)" 41 Implied "(implied)" 42 Carried "(carried over)" 43 Unknown "(unknown)"
+    40 Inherited "(inherited)" 41 Implied "(implied)" 42 Carried "(carried over)" 43 InheritedEmpty "(inherited, of 0 bytes)"
 }

@@ -2,7 +2,9 @@
 //! one 64-bit word of a process-wide table. It is compiled from the object's unwind tables on the
 //! first miss ([`super::cfi`]). A hit is one or two loads of one cache line.
 //!
-//! ```text bits 0..4 kind | 4..20 offset / 8, signed | 20..27 where rbp was saved | 32..64 tag ```
+//! ```text
+//! bits 0..4 kind | 4..20 offset / 8, signed | 20..27 where rbp was saved | 32..64 tag
+//! ```
 //! The location of rbp is in words below the return address; 0 means that it was not saved.
 //!
 //! The key is the return address itself (the rule is that of the byte before it, inside the call).

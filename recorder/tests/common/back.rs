@@ -192,7 +192,7 @@ impl Back {
                     was.next().and_then(|site| site.checked_sub(1)).map(|site| (site, was.next().unwrap_or(0)));
                 assert_eq!(reported, known, "what the block was: {event:?}");
             }
-            if event.letter != 'F' && ![Entry::Inherited, Entry::Unknown].contains(&event.entry) {
+            if event.letter != 'F' && ![Entry::Inherited, Entry::InheritedEmpty].contains(&event.entry) {
                 let bytes = if self.process.sample_bytes != 0 { event.weight } else { event.size };
                 self.own.insert(event.index, (event.site.into(), bytes));
             }
@@ -238,7 +238,7 @@ impl Back {
                 'A' => {
                     assert_eq!(live.insert(event.index, (event.address, event.size)), None, "an index twice");
                     moving.extend(at.insert(event.address, event.index));
-                    if ![Entry::Inherited, Entry::Unknown].contains(&event.entry) {
+                    if ![Entry::Inherited, Entry::InheritedEmpty].contains(&event.entry) {
                         totals.live_bytes += event.size;
                         own.insert(event.index, event.size);
                         totals.allocs += 1;
