@@ -98,9 +98,9 @@ fn names_that_match_nothing_are_no_answer_and_similar_names_are_listed() {
 fn time_ranges_that_hold_nothing_are_no_answer() {
     let recording = shop();
     for (range, why) in [
-        (&["--from", "5h"][..], "behind the end"),
-        (&["--from", "100%"], "behind the end"),
-        (&["--from", "999999999"], "behind the end"),
+        (&["--from", "5h"][..], "after the end"),
+        (&["--from", "100%"], "after the end"),
+        (&["--from", "999999999"], "after the end"),
         (&["--from", "90%", "--until", "10%"], "empty"),
         (&["--from", "90%", "--to", "10%"], "empty"),
         (&["--from", "5000", "--until", "5000"], "empty"),
