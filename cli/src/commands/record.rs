@@ -163,7 +163,8 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
         },
         separate: true,
         wait: args.wait,
-        symbols: Some(heaptape_analyzer::symbols::save),
+        // The folder of a live trace goes away at the end.
+        symbols: live.is_none().then_some(heaptape_analyzer::symbols::save),
     };
     let program = launch.program.to_string_lossy().into_owned();
     match record(launch) {
