@@ -8,13 +8,13 @@
 use heaptape_formats::tape::{self, Codec};
 use heaptape_recorder::batch::Batch;
 use heaptape_recorder::clock::Clock;
-use heaptape_recorder::code::CodeMap;
-use heaptape_recorder::image::Image;
-use heaptape_recorder::merge::{Lane, merge};
+use heaptape_recorder::code::PerfMap;
+use heaptape_recorder::merge::{RecordQueue, merge};
 use heaptape_recorder::module_files::ModuleFiles;
 use heaptape_recorder::options::Options;
+use heaptape_recorder::process_recording::ProcessRecording;
 use heaptape_recorder::session::Session;
-use heaptape_recorder::store::Piece;
+use heaptape_recorder::store::WriteJob;
 use heaptape_recorder::sys::Mapping;
 use heaptape_recorder::trace::Chunk;
 use heaptape_wire::nodes::NodeValue;
@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Processor time of this thread: other programs on the machine count less.
+/// CPU time of this thread: other programs on the machine affect it less.
 #[derive(Clone, Copy)]
 struct Instant(Duration);
 
@@ -83,8 +83,8 @@ fn random(live: usize, stacks: u64) -> Vec<Record> {
     while out.len() < EVENTS {
         let size = (16 << dice.roll(8)) + dice.roll(16);
         if blocks.len() == live {
-            let place = dice.roll(live as u64) as usize;
-            let (address, old) = blocks.swap_remove(place);
+            let index = dice.roll(live as u64) as usize;
+            let (address, old) = blocks.swap_remove(index);
             heap.free(address, old);
             out.push(record(&mut dice, Op::FREE, 0, address, 0));
         }
@@ -141,8 +141,8 @@ fn session(options: Options) -> Arc<Session> {
         limit: Arc::default(),
         resumed: false,
         began_unix_ns: 0,
-        carried: None,
-        code: Arc::new(CodeMap::of(std::process::id(), std::process::id(), 0, 0)),
+        carried_over: None,
+        code: Arc::new(PerfMap::of(std::process::id(), std::process::id(), 0, 0)),
         files: Arc::new(ModuleFiles::of(std::process::id(), None)),
     })
 }
@@ -162,11 +162,11 @@ fn main() {
         let mut batches: Vec<Batch> = (0..records.len().div_ceil(1 << 14)).map(|_| Batch::default()).collect();
         let mut merged = f64::MAX;
         for _ in 0..REPEATS {
-            let (mut lane, begun) = (Lane::default(), Instant::now());
-            for (piece, batch) in records.chunks(1 << 14).zip(&mut batches) {
+            let (mut queue, begun) = (RecordQueue::default(), Instant::now());
+            for (chunk, batch) in records.chunks(1 << 14).zip(&mut batches) {
                 batch.clear();
-                lane.records().extend_from_slice(piece);
-                merge(&mut [(1, &mut lane)], u64::MAX >> 1, u64::MAX >> 1, batch, &|| ());
+                queue.records().extend_from_slice(chunk);
+                merge(&mut [(1, &mut queue)], u64::MAX >> 1, u64::MAX >> 1, batch, &|| ());
                 batch.limit = u64::MAX >> 1;
             }
             merged = merged.min(ns(begun));
@@ -174,26 +174,26 @@ fn main() {
         // Once with chunks that are used again, as in a recorder at work; once to have them all.
         let (mut spare, mut digested) = (Vec::new(), f64::MAX);
         for _ in 0..REPEATS {
-            let mut image = Image::new(session(Options::default()));
+            let mut image = ProcessRecording::new(session(Options::default()));
             image.thread(1, 1, b"main".to_vec(), 0);
             let begun = Instant::now();
             for batch in &batches {
                 let mut next = spare.pop();
-                image.batch(batch, &mut || next.take().unwrap_or_default(), &mut |piece: Piece| {
-                    spare.extend(piece.chunk)
+                image.batch(batch, &mut || next.take().unwrap_or_default(), &mut |write_job: WriteJob| {
+                    spare.extend(write_job.chunk)
                 });
                 spare.extend(next);
             }
             digested = digested.min(ns(begun));
         }
         let mut chunks = Vec::new();
-        let mut image = Image::new(session(Options::default()));
+        let mut image = ProcessRecording::new(session(Options::default()));
         image.thread(1, 1, b"main".to_vec(), 0);
         for batch in &batches {
-            image.batch(batch, &mut Chunk::default, &mut |piece: Piece| chunks.extend(piece.chunk));
+            image.batch(batch, &mut Chunk::default, &mut |write_job: WriteJob| chunks.extend(write_job.chunk));
         }
-        image.finish(heaptape_recorder::session::End::GONE, &mut Chunk::default, &mut |piece| {
-            chunks.extend(piece.chunk)
+        image.finish(heaptape_recorder::session::End::GONE, &mut Chunk::default, &mut |write_job| {
+            chunks.extend(write_job.chunk)
         });
         let plain: usize = chunks.iter().map(|chunk| chunk.plain.len()).sum();
         let columns: usize = chunks.iter().flat_map(|chunk| &chunk.columns).map(|column| column.1.len()).sum();

@@ -54,7 +54,7 @@ const FIRST_CONNECTION_KEY: u64 = 16;
 /// The listening sockets of a recorder, and the connections to them that are still silent. The
 /// files of the sockets are removed on drop.
 #[derive(Debug)]
-pub struct Door {
+pub struct Listener {
     epoll: Epoll,
     listeners: Vec<ListeningSocket>,
     /// Silent connections by event key, oldest first.
@@ -116,7 +116,7 @@ pub struct Sender {
 
 /// Why a connection was closed before its first message was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unheard {
+pub enum RejectReason {
     /// The recorder has no descriptor left.
     Descriptors,
     /// The user of the connection has too many silent ones.
@@ -127,7 +127,7 @@ pub enum Unheard {
 
 /// A request that arrived at a listening socket.
 #[derive(Debug)]
-pub enum Visit {
+pub enum Incoming {
     /// A client requests to be recorded.
     Hello(Client),
     /// A client requests to store a file.
@@ -144,18 +144,18 @@ pub enum Visit {
         path: Vec<u8>,
     },
     /// A connection of this user was closed before its first message was read.
-    Unheard(u32, Unheard),
+    Rejected(u32, RejectReason),
 }
 
-impl Door {
+impl Listener {
     /// Listens at a path for programs and senders of files.
     ///
     /// # Errors
     /// The error of the socket, or of the path.
-    pub fn open(path: &Path) -> io::Result<Door> {
-        let mut door = Door::new()?;
-        door.add(listen(path, SockType::SeqPacket)?, Some(path.to_owned()), HELLO_TIMEOUT)?;
-        Ok(door)
+    pub fn open(path: &Path) -> io::Result<Listener> {
+        let mut listener = Listener::new()?;
+        listener.add(listen(path, SockType::SeqPacket)?, Some(path.to_owned()), HELLO_TIMEOUT)?;
+        Ok(listener)
     }
 
     /// Listens at a path to which all users can connect who know it. The path appears once the
@@ -165,25 +165,25 @@ impl Door {
     ///
     /// # Errors
     /// The error of the socket, of its permissions, or of the rename.
-    pub fn open_unlisted(path: &Path) -> io::Result<Door> {
+    pub fn open_unlisted(path: &Path) -> io::Result<Listener> {
         let first = path.with_file_name(INITIAL_NAME);
-        let mut door = Door::open(&first)?;
+        let mut listener = Listener::open(&first)?;
         std::fs::set_permissions(&first, Permissions::from_mode(0o666))?;
         std::fs::rename(&first, path)?;
         let folder = path.parent().unwrap_or(Path::new("/"));
         std::fs::set_permissions(folder, Permissions::from_mode(TRAVERSABLE))?;
-        door.listeners.iter_mut().for_each(|listener| listener.path = Some(path.to_owned()));
-        Ok(door)
+        listener.listeners.iter_mut().for_each(|listener| listener.path = Some(path.to_owned()));
+        Ok(listener)
     }
 
     /// Creates an empty set of listening sockets.
     ///
     /// # Errors
     /// The error of `epoll_create1`.
-    pub fn new() -> io::Result<Door> {
+    pub fn new() -> io::Result<Listener> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(sys::io)?;
         let spare = File::open("/dev/null").ok();
-        Ok(Door {
+        Ok(Listener {
             epoll,
             listeners: Vec::new(),
             silent: BTreeMap::new(),
@@ -229,21 +229,21 @@ impl Door {
     }
 
     /// Accepts the connections that are queued, and returns the requests that have arrived.
-    pub fn visits(&mut self) -> Vec<Visit> {
-        self.admitted_visits(&mut |_| true)
+    pub fn incoming(&mut self) -> Vec<Incoming> {
+        self.incoming_if(&mut |_| true)
     }
 
     /// Accepts the connections that are queued, and returns the requests that have arrived. A
     /// connection whose user is not admitted is closed before anything is read from it.
-    pub fn admitted_visits(&mut self, admits: &mut dyn FnMut(u32) -> bool) -> Vec<Visit> {
+    pub fn incoming_if(&mut self, admits: &mut dyn FnMut(u32) -> bool) -> Vec<Incoming> {
         let mut events = [EpollEvent::empty(); ACCEPT_BATCH];
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
-        let mut visits = Vec::new();
+        let mut incoming = Vec::new();
         for key in events[..count].iter().map(EpollEvent::data) {
             if key < FIRST_CONNECTION_KEY {
-                self.accept(key as usize, admits, &mut visits);
+                self.accept(key as usize, admits, &mut incoming);
             } else if let Some(connection) = self.remove_silent(key) {
-                self.read_request(connection, &mut visits);
+                self.read_request(connection, &mut incoming);
             }
         }
         let now = Instant::now();
@@ -253,11 +253,11 @@ impl Door {
             let expired: Vec<u64> = expired.map(|(key, _)| *key).collect();
             expired.into_iter().for_each(|key| drop(self.remove_silent(key)));
         }
-        visits
+        incoming
     }
 
     /// Accepts the connections that are queued at the listening socket with this index.
-    fn accept(&mut self, index: usize, admits: &mut dyn FnMut(u32) -> bool, visits: &mut Vec<Visit>) {
+    fn accept(&mut self, index: usize, admits: &mut dyn FnMut(u32) -> bool, incoming: &mut Vec<Incoming>) {
         for _ in 0..ACCEPT_BATCH {
             let Some(listener) = self.listeners.get(index) else { return };
             let (is_stream, timeout) = (listener.is_stream, listener.timeout);
@@ -271,7 +271,7 @@ impl Door {
                     }
                     let refused = sys::accept(sys::fd(&listener.socket));
                     if let Some((_, uid)) = refused.as_ref().ok().and_then(peer) {
-                        visits.push(Visit::Unheard(uid, Unheard::Descriptors));
+                        incoming.push(Incoming::Rejected(uid, RejectReason::Descriptors));
                     }
                     let is_last = refused.is_err();
                     drop(refused);
@@ -286,11 +286,11 @@ impl Door {
             };
             let Some((pid, uid)) = peer(&socket) else { continue };
             if !admits(uid) {
-                visits.push(Visit::Unheard(uid, Unheard::Denied));
+                incoming.push(Incoming::Rejected(uid, RejectReason::Denied));
                 continue;
             }
             let deadline = Instant::now() + timeout;
-            self.read_request(Connection { socket, pid, uid, deadline, is_stream }, visits);
+            self.read_request(Connection { socket, pid, uid, deadline, is_stream }, incoming);
         }
     }
 
@@ -310,24 +310,24 @@ impl Door {
     }
 
     /// Reads the first message of a connection, or holds the connection until the message arrives.
-    fn read_request(&mut self, connection: Connection, visits: &mut Vec<Visit>) {
+    fn read_request(&mut self, connection: Connection, incoming: &mut Vec<Incoming>) {
         // The buffer has one byte more than the longest message, so that a longer message is
         // detected. A plain receive accepts no descriptors.
         let mut bytes = [0; HELLO_BYTES + MAX_NOTICE_PATH + 1];
         let (socket, wait) = (connection.socket.as_raw_fd(), socket::MsgFlags::MSG_DONTWAIT);
         match socket::recv(socket, &mut bytes, wait | socket::MsgFlags::MSG_PEEK) {
-            Err(Errno::EAGAIN | Errno::EINTR) => self.hold(connection, visits),
-            Ok(count) if begins_file(&bytes[..count]) => visits.push(Visit::File(connection.into_sender())),
+            Err(Errno::EAGAIN | Errno::EINTR) => self.hold(connection, incoming),
+            Ok(count) if begins_file(&bytes[..count]) => incoming.push(Incoming::File(connection.into_sender())),
             Ok(count) if count > 0 && connection.is_stream => connection.reject_unknown(),
             Ok(count) if count > 0 && socket::recv(socket, &mut bytes, wait) == Ok(count) => {
-                visits.extend(connection.decode_request(&bytes[..count]));
+                incoming.extend(connection.decode_request(&bytes[..count]));
             }
             _ => {}
         }
     }
 
     /// Holds a silent connection until its first message arrives.
-    fn hold(&mut self, connection: Connection, visits: &mut Vec<Visit>) {
+    fn hold(&mut self, connection: Connection, incoming: &mut Vec<Incoming>) {
         let limit = if connection.is_stream { MAX_SILENT_STREAMS } else { MAX_SILENT_OF_USER };
         let owner = (connection.uid, connection.is_stream);
         let keys = self.by_user.get(&owner);
@@ -341,7 +341,7 @@ impl Door {
             None
         };
         if let Some(old) = oldest.and_then(|oldest| self.remove_silent(oldest)) {
-            visits.push(Visit::Unheard(old.uid, Unheard::Silent));
+            incoming.push(Incoming::Rejected(old.uid, RejectReason::Silent));
         }
         let key = self.next_key;
         self.next_key += 1;
@@ -387,13 +387,13 @@ fn begins_file(message: &[u8]) -> bool {
 ///
 /// # Errors
 /// The error of the connection: `ECONNREFUSED` when nothing listens at the path.
-pub fn knock(path: &Path, kind: SockType) -> nix::Result<()> {
+pub fn probe(path: &Path, kind: SockType) -> nix::Result<()> {
     let flags = socket::SockFlag::SOCK_CLOEXEC | socket::SockFlag::SOCK_NONBLOCK;
     let socket = socket::socket(socket::AddressFamily::Unix, kind, flags, None)?;
     socket::connect(socket.as_raw_fd(), &socket::UnixAddr::new(path)?)
 }
 
-impl Drop for Door {
+impl Drop for Listener {
     fn drop(&mut self) {
         let paths = self.listeners.iter().filter_map(|listener| listener.path.as_ref());
         paths.for_each(|path| drop(std::fs::remove_file(path)));
@@ -417,11 +417,11 @@ impl Connection {
         while socket::recv(socket, &mut rest, wait).is_ok_and(|count| count > 0) {}
     }
 
-    fn decode_request(self, bytes: &[u8]) -> Option<Visit> {
+    fn decode_request(self, bytes: &[u8]) -> Option<Incoming> {
         let (pid, uid) = (self.pid, self.uid);
         if let Some(notice) = Notice::decode(bytes).filter(|_| bytes.len() <= HELLO_BYTES + MAX_NOTICE_PATH) {
             let path = bytes.get(HELLO_BYTES..).unwrap_or_default().to_vec();
-            return Some(Visit::Notice { from: pid, pid: notice.pid, why: notice.reason, path });
+            return Some(Incoming::Notice { from: pid, pid: notice.pid, why: notice.reason, path });
         }
         let Some(hello) = Hello::decode(bytes) else {
             // The program did not cause this, so its standard error should not show it.
@@ -431,11 +431,11 @@ impl Connection {
             return None;
         };
         match sys::process_of_peer(sys::fd(&self.socket), pid) {
-            Ok(process) => Some(Visit::Hello(Client { socket: self.socket, hello, pid, uid, process })),
+            Ok(process) => Some(Incoming::Hello(Client { socket: self.socket, hello, pid, uid, process })),
             Err(error) if sys::is_out_of_descriptors(&error.into()) => {
                 let reply = Reply { status: wire::hello::REFUSED_FULL, area_bytes: 0 };
                 let _ = sys::send_with(sys::fd(&self.socket), &reply.encode(), None);
-                Some(Visit::Unheard(uid, Unheard::Descriptors))
+                Some(Incoming::Rejected(uid, RejectReason::Descriptors))
             }
             // The client has ended.
             Err(_) => None,
@@ -481,7 +481,7 @@ impl Client {
     }
 
     /// Returns whether the client has closed its end.
-    pub fn has_left(&self) -> bool {
+    pub fn has_disconnected(&self) -> bool {
         !matches!(
             socket::recv(self.socket.as_raw_fd(), &mut [0], socket::MsgFlags::MSG_DONTWAIT),
             Err(Errno::EAGAIN | Errno::EINTR)

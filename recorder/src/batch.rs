@@ -1,70 +1,70 @@
-//! What travels from the drain to the digest: records in their final order, as they lay in the
-//! rings, cut into runs of one thread.
+//! The data that the drain sends to the digest: records in their final order, as they were in the
+//! rings, in runs of one thread.
 //!
-//! Code that copies records steps over them with [`Stamps`]; drain and digest use the same steps,
-//! so both see the same stamps.
+//! Code that copies records steps over them with [`RunningTimestamp`]. Drain and digest use the
+//! same steps, so both see the same timestamps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use wire::{Op, Record};
 
-/// Records of one thread that follow each other in the order of all threads.
+/// Consecutive records of one thread, in the order of all threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Thread number in the recording.
+    /// Number of the thread in the recording.
     pub thread: u32,
-    /// How many records.
+    /// Number of records in the run.
     pub records: u32,
-    /// The thread's running stamp before the first.
-    pub stamp: u64,
+    /// The thread's running timestamp before the first record.
+    pub timestamp: u64,
 }
 
 /// Ordered records of one session.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// The records of all runs.
+    /// The records of all runs, in order.
     pub records: Vec<Record>,
-    /// The runs.
+    /// The runs, in order.
     pub runs: Vec<Run>,
-    /// No event of the batch happened after this tick; stamps that say otherwise lie.
+    /// No event of the batch happened after this tick. Later timestamps are wrong.
     pub limit: u64,
-    /// Whether several threads are there: a free may then be seen before its allocation when clocks
-    /// differ.
+    /// Whether there are several threads. A free may then be seen before its allocation, when
+    /// clocks differ.
     pub many_threads: bool,
 }
 
 impl Batch {
-    /// Forgets the records, keeps memory for as many as batches usually have.
+    /// Removes the records. Keeps memory for as many as batches usually have.
     pub fn clear(&mut self) {
-        const USUAL: usize = 1 << 15;
+        const USUAL_RECORDS: usize = 1 << 15;
         self.records.clear();
-        self.records.shrink_to(USUAL);
+        self.records.shrink_to(USUAL_RECORDS);
         self.runs.clear();
-        self.runs.shrink_to(USUAL);
+        self.runs.shrink_to(USUAL_RECORDS);
     }
 }
 
-/// Counts the records that were sent to the digests and not taken yet, so that many threads do not
-/// make the recorder large.
+/// Counts the records that were sent to the digests and not received yet, so that many threads do
+/// not make the recorder use much memory.
 #[derive(Clone, Debug)]
 pub struct InFlight {
     records: Arc<AtomicUsize>,
-    most: usize,
+    max_records: usize,
 }
 
 impl InFlight {
-    /// Counts with a bound: 16 MiB of records, or a sixteenth of a limit on the recorder's own
-    /// memory.
+    /// Creates a counter with a limit of 16 MiB of records, or of a sixteenth of the limit on the
+    /// recorder's own memory.
     pub fn new(memory_limit: Option<u64>) -> InFlight {
-        const MOST: u64 = 16 << 20;
-        const LEAST: u64 = 1 << 20;
-        let bytes = memory_limit.map_or(MOST, |limit| (limit / 16).clamp(LEAST, MOST));
-        InFlight { records: Arc::default(), most: bytes as usize / size_of::<Record>() }
+        const MAX_BYTES: u64 = 16 << 20;
+        const MIN_BYTES: u64 = 1 << 20;
+        let bytes = memory_limit.map_or(MAX_BYTES, |limit| (limit / 16).clamp(MIN_BYTES, MAX_BYTES));
+        InFlight { records: Arc::default(), max_records: bytes as usize / size_of::<Record>() }
     }
 
-    /// Whether no more should be sent for now.
+    /// Returns whether no further batch should be sent for now.
     pub fn is_full(&self) -> bool {
-        self.records.load(Relaxed) >= self.most
+        self.records.load(Relaxed) >= self.max_records
     }
 
     /// Counts a batch of records that is sent.
@@ -73,34 +73,34 @@ impl InFlight {
     }
 
     /// Counts a batch of records that was received.
-    pub fn taken(&self, records: usize) {
+    pub fn received(&self, records: usize) {
         self.records.fetch_sub(records, Relaxed);
     }
 }
 
-/// What one step over a record found.
+/// The result of a step over one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It belongs to the record behind it.
+    /// The record belongs to the one after it.
     Prefix,
-    /// It is whole with the prefixes before it.
+    /// The record, with the prefixes before it, is complete.
     Whole,
-    /// No such record: the ring is broken.
+    /// The record is invalid: the ring is corrupt.
     Unknown,
 }
 
-/// The running stamp of a thread.
+/// The running timestamp of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stamps {
-    /// As the thread counts it.
-    pub stamp: u64,
+pub struct RunningTimestamp {
+    /// The timestamp of the last event, as the thread computes it.
+    pub timestamp: u64,
 }
 
 const PREFIX: u8 = 1;
 const EVENT: u8 = 2;
 const MARK: u8 = 3;
 
-/// What each op number is: one load decides.
+/// The kind of each operation, so that one load decides.
 const KINDS: [u8; 64] = {
     let mut kinds = [0; 64];
     let mut number = 0;
@@ -120,18 +120,18 @@ const KINDS: [u8; 64] = {
     kinds
 };
 
-impl Stamps {
+impl RunningTimestamp {
     /// Steps over one record.
     #[inline(always)]
     pub fn step(&mut self, record: Record) -> Step {
         match KINDS[(record.head & 63) as usize] {
             EVENT => {
-                self.stamp = self.stamp.wrapping_add(record.delta());
+                self.timestamp = self.timestamp.wrapping_add(record.delta());
                 Step::Whole
             }
             PREFIX => {
                 if record.op() == Op::TIMESTAMP {
-                    self.stamp = record.body;
+                    self.timestamp = record.body;
                 }
                 Step::Prefix
             }

@@ -112,7 +112,7 @@ impl Clock {
     }
 
     /// Waits until all stores that other CPUs made before the call are visible: two microseconds.
-    pub fn grace(&self) {
+    pub fn wait_for_stores(&self) {
         let start = nanoseconds(ClockId::CLOCK_MONOTONIC);
         while nanoseconds(ClockId::CLOCK_MONOTONIC).saturating_sub(start) < 2_000 {
             std::hint::spin_loop();

@@ -23,10 +23,10 @@ use std::time::{Duration, SystemTime};
 const BLOCK: usize = 256 << 10;
 /// Maximum number of bytes of a map that are read, the latest lines, for the programs of a command:
 /// four million functions in a second.
-pub const ALONE: u64 = 256 << 20;
+pub const MAX_MAP_BYTES: u64 = 256 << 20;
 /// Maximum number of bytes of a map that are read in the daemon, where other programs wait
 /// meanwhile: a quarter of a million functions in 60 ms.
-pub const AMONG_OTHERS: u64 = 16 << 20;
+pub const MAX_MAP_BYTES_SHARED: u64 = 16 << 20;
 /// Maximum length of a name that is stored, in bytes.
 const MAX_NAME_LEN: usize = 1024;
 /// Number of generations of forks whose maps may name inherited code.
@@ -77,14 +77,14 @@ impl Folder {
 
 /// The perf map of a process, in which it names the code that it generates.
 #[derive(Debug)]
-pub struct CodeMap {
+pub struct PerfMap {
     name: String,
     uid: u32,
     /// Start of the process: older files belong to another process.
     since: SystemTime,
     folder: Folder,
     /// The map of the parent, whose code a forked child executes.
-    parent: Option<Arc<CodeMap>>,
+    parent: Option<Arc<PerfMap>>,
     generation: u8,
     most_bytes: u64,
 }
@@ -93,21 +93,21 @@ pub struct CodeMap {
 /// unchanged version means unchanged maps.
 pub type MapVersion = Vec<Option<(u64, SystemTime)>>;
 
-impl CodeMap {
+impl PerfMap {
     /// Returns the map of a live process whose pid is `own_pid` in its own namespace. The location
     /// of a map can only be found while the process exists.
-    pub fn of(pid: u32, own_pid: u32, uid: u32, most_bytes: u64) -> CodeMap {
+    pub fn of(pid: u32, own_pid: u32, uid: u32, most_bytes: u64) -> PerfMap {
         let since = SystemTime::now() - process::age(pid).unwrap_or_default() - CLOCK_TOLERANCE;
         let (name, folder) = (format!("perf-{own_pid}.map"), Folder::of(pid));
-        CodeMap { name, uid, since, folder, parent: None, generation: 0, most_bytes }
+        PerfMap { name, uid, since, folder, parent: None, generation: 0, most_bytes }
     }
 
     /// Adds the map of the process from which this one was forked.
     #[must_use]
-    pub fn forked_from(self, parent: &Arc<CodeMap>) -> CodeMap {
+    pub fn forked_from(self, parent: &Arc<PerfMap>) -> PerfMap {
         let generation = parent.generation + 1;
         let parent = (generation < MAX_GENERATIONS).then(|| Arc::clone(parent));
-        CodeMap { parent, generation, ..self }
+        PerfMap { parent, generation, ..self }
     }
 
     fn open(&self) -> Option<File> {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
-        lines_of(bytes, ALONE)
+        lines_of(bytes, MAX_MAP_BYTES)
     }
 
     fn lines_of(bytes: &[u8], most_bytes: u64) -> Vec<Vec<u8>> {
@@ -238,11 +238,19 @@ mod tests {
         assert!(found[2].len() <= 2 * BLOCK && long.starts_with(&found[2]));
     }
 
-    fn map(name: &str, since: SystemTime, uid: u32) -> CodeMap {
-        CodeMap { name: name.into(), uid, since, folder: Folder::Ours, parent: None, generation: 0, most_bytes: ALONE }
+    fn map(name: &str, since: SystemTime, uid: u32) -> PerfMap {
+        PerfMap {
+            name: name.into(),
+            uid,
+            since,
+            folder: Folder::Ours,
+            parent: None,
+            generation: 0,
+            most_bytes: MAX_MAP_BYTES,
+        }
     }
 
-    fn names(map: &CodeMap, addresses: &[u64]) -> Vec<(String, Vec<u64>)> {
+    fn names(map: &PerfMap, addresses: &[u64]) -> Vec<(String, Vec<u64>)> {
         let (mut unnamed, mut named) = (addresses.iter().copied().collect(), Vec::new());
         map.name(&mut unnamed, &mut named);
         named.into_iter().map(|named| (named.range.name.lossy().into_owned(), named.instructions)).collect()

@@ -1,86 +1,88 @@
-//! The middle stage: a thread that takes what the drain found through the images' digests, and
-//! hands pieces to the store.
+//! The middle stage: a thread that passes the records from the drain to the recordings of their
+//! processes, and write jobs to the store.
 
 use crate::batch::{Batch, InFlight};
-use crate::image::{Counts, Image, Tell};
+use crate::process_recording::{ProcessCommand, ProcessRecording};
 use crate::session::{End, Session, SessionId};
-use crate::store::Piece;
+use crate::slots::EventCounts;
+use crate::store::WriteJob;
 use crate::trace::Chunk;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often images are asked what is due.
-const TICK: Duration = Duration::from_millis(100);
-/// Ended images that a forked child may still name as its parent, and how long they are kept for
-/// it.
-const ENDED: usize = 16;
+/// Interval at which recordings write what is due.
+const TICK_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum number of ended processes that are kept because a forked child may still name them as
+/// its parent.
+const MAX_ENDED: usize = 16;
+/// How long such a process is kept.
 const ENDED_TIME: Duration = Duration::from_secs(10);
 
-/// What the drain tells. For one session everything comes in order.
+/// A message from the drain. The messages of one session arrive in order.
 #[derive(Debug)]
 pub enum Message {
-    /// A session begins.
+    /// A session of a process starts.
     Start(Arc<Session>),
-    /// The child gets what its parent had at the tick (0: now). All of the parent's events up to it
-    /// came before.
+    /// The child inherits the blocks that its parent had at the tick (0: now). All of the parent's
+    /// events up to that tick were sent before.
     Inherit {
-        /// The child.
+        /// Session of the child.
         child: SessionId,
-        /// The parent.
+        /// Session of the parent.
         parent: SessionId,
-        /// When it forked.
+        /// Tick of the fork.
         tick: u64,
     },
-    /// What the parent has now, undone up to the tick, is kept for a child that will ask for that
-    /// tick.
-    Bequeath {
-        /// The parent.
+    /// The current blocks of the parent, undone up to the tick, are kept for a child that will
+    /// inherit them.
+    PrepareFork {
+        /// Session of the parent.
         parent: SessionId,
-        /// When it forked.
+        /// Tick of the fork.
         tick: u64,
     },
-    /// A thread was first seen, or its name became known: number, tid, name, tick.
+    /// A new thread, or the name of a known one: number, tid, name, tick.
     Thread(SessionId, u32, u32, Vec<u8>, u64),
-    /// Ordered records.
+    /// Records of a session, in order.
     Batch(SessionId, Batch),
-    /// What the control words say of threads by number.
-    Counts(SessionId, Vec<(u32, Counts)>),
-    /// A thread has ended and all its records came before.
-    ThreadEnded(SessionId, u32, Counts),
-    /// Something that readers should know.
+    /// The event counts of threads in their control records, by number.
+    Counts(SessionId, Vec<(u32, EventCounts)>),
+    /// A thread has ended, and all its records were sent before.
+    ThreadEnded(SessionId, u32, EventCounts),
+    /// A note for the readers of the recording.
     Note(SessionId, String),
-    /// Something to do.
-    Tell(SessionId, Tell),
-    /// The next daemon goes on with it.
+    /// A command for the recording of a process.
+    Process(SessionId, ProcessCommand),
+    /// The process is handed over to the next daemon.
     Leave(SessionId),
-    /// All records came before.
+    /// The process has ended, and all its records were sent before.
     End(SessionId, End),
 }
 
-/// The ends of the stage's queues.
+/// The queues of the stage.
 #[derive(Debug)]
 pub struct Queues {
-    /// From the drain.
+    /// Messages from the drain.
     pub messages: Receiver<Message>,
-    /// Emptied batches back to the drain.
+    /// Emptied batches, returned to the drain.
     pub batches: Sender<Batch>,
-    /// What the drain has sent.
+    /// Counter of the records that the drain has sent.
     pub in_flight: InFlight,
-    /// To the store.
-    pub pieces: Sender<Piece>,
-    /// Emptied chunks from the store.
+    /// Write jobs for the store.
+    pub write_jobs: Sender<WriteJob>,
+    /// Emptied chunks, returned by the store.
     pub chunks: Receiver<Chunk>,
 }
 
-/// The stage's thread: runs until the drain is gone.
+/// The thread of the stage: runs until the drain is gone.
 pub fn run(queues: &Queues) {
-    let mut images: HashMap<SessionId, Image> = HashMap::new();
-    let mut ended: VecDeque<(Instant, Image)> = VecDeque::new();
+    let mut recordings: HashMap<SessionId, ProcessRecording> = HashMap::new();
+    let mut ended: VecDeque<(Instant, ProcessRecording)> = VecDeque::new();
     let mut spare = || queues.chunks.try_recv().unwrap_or_default();
-    let mut out = |piece: Piece| drop(queues.pieces.send(piece));
-    let mut due = Instant::now() + TICK;
+    let mut out = |write_job: WriteJob| drop(queues.write_jobs.send(write_job));
+    let mut due = Instant::now() + TICK_INTERVAL;
     loop {
         let message = match queues.messages.recv_deadline(due) {
             Ok(message) => Some(message),
@@ -90,63 +92,70 @@ pub fn run(queues: &Queues) {
         match message {
             None => {}
             Some(Message::Start(session)) => {
-                let mut image = Image::new(session);
-                image.open(&mut out);
-                image.resume(&mut spare, &mut out);
-                images.insert(image.id(), image);
+                let mut recording = ProcessRecording::new(session);
+                recording.open(&mut out);
+                recording.resume(&mut spare, &mut out);
+                recordings.insert(recording.id(), recording);
             }
             Some(Message::Inherit { child, parent, tick }) => {
-                let gone = ended.iter_mut().map(|(_, image)| image).find(|image| image.id() == parent);
-                let left = images.get_mut(&parent).or(gone).map(|parent| parent.bequeath(tick));
-                if let Some(image) = images.get_mut(&child) {
-                    image.inherit(left.unwrap_or_default());
+                let gone = ended.iter_mut().map(|(_, recording)| recording).find(|recording| recording.id() == parent);
+                let inheritance = recordings.get_mut(&parent).or(gone).map(|parent| parent.inheritance_at(tick));
+                if let Some(recording) = recordings.get_mut(&child) {
+                    recording.inherit(inheritance.unwrap_or_default());
                 }
             }
-            Some(Message::Bequeath { parent, tick }) => with(&mut images, parent, |image| image.keep_legacy(tick)),
+            Some(Message::PrepareFork { parent, tick }) => {
+                with_recording(&mut recordings, parent, |recording| recording.store_inheritance(tick))
+            }
             Some(Message::Thread(id, number, tid, name, tick)) => {
-                with(&mut images, id, |image| image.thread(number, tid, name, tick));
+                with_recording(&mut recordings, id, |recording| recording.thread(number, tid, name, tick));
             }
             Some(Message::Batch(id, mut batch)) => {
-                with(&mut images, id, |image| image.batch(&batch, &mut spare, &mut out));
-                queues.in_flight.taken(batch.records.len());
+                with_recording(&mut recordings, id, |recording| recording.batch(&batch, &mut spare, &mut out));
+                queues.in_flight.received(batch.records.len());
                 batch.clear();
                 let _ = queues.batches.try_send(batch);
             }
             Some(Message::Counts(id, counts)) => {
-                let each =
-                    |image: &mut Image| counts.iter().for_each(|(thread, counts)| image.counts(*thread, *counts));
-                with(&mut images, id, each);
+                let each = |recording: &mut ProcessRecording| {
+                    counts.iter().for_each(|(thread, counts)| recording.counts(*thread, *counts))
+                };
+                with_recording(&mut recordings, id, each);
             }
             Some(Message::ThreadEnded(id, thread, counts)) => {
-                with(&mut images, id, |image| image.thread_ended(thread, counts));
+                with_recording(&mut recordings, id, |recording| recording.thread_ended(thread, counts));
             }
-            Some(Message::Note(id, text)) => with(&mut images, id, |image| image.note(text)),
-            Some(Message::Tell(id, tell)) => {
-                if let Some(image) = images.get_mut(&id) {
-                    image.tell(tell, &mut spare, &mut out);
+            Some(Message::Note(id, text)) => with_recording(&mut recordings, id, |recording| recording.note(text)),
+            Some(Message::Process(id, command)) => {
+                if let Some(recording) = recordings.get_mut(&id) {
+                    recording.execute(command, &mut spare, &mut out);
                 }
             }
-            Some(Message::Leave(id)) => with(&mut images, id, Image::leave),
+            Some(Message::Leave(id)) => with_recording(&mut recordings, id, ProcessRecording::hand_over),
             Some(Message::End(id, end)) => {
-                if let Some(mut image) = images.remove(&id) {
-                    image.finish(end, &mut spare, &mut out);
-                    ended.push_back((Instant::now(), image));
-                    if ended.len() > ENDED {
+                if let Some(mut recording) = recordings.remove(&id) {
+                    recording.finish(end, &mut spare, &mut out);
+                    ended.push_back((Instant::now(), recording));
+                    if ended.len() > MAX_ENDED {
                         ended.pop_front();
                     }
                 }
             }
         }
         if Instant::now() >= due {
-            images.values_mut().for_each(|image| image.tick(&mut spare, &mut out));
+            recordings.values_mut().for_each(|recording| recording.tick(&mut spare, &mut out));
             ended.retain(|(when, _)| when.elapsed() < ENDED_TIME);
-            due = Instant::now() + TICK;
+            due = Instant::now() + TICK_INTERVAL;
         }
     }
 }
 
-fn with(images: &mut HashMap<SessionId, Image>, id: SessionId, act: impl FnOnce(&mut Image)) {
-    if let Some(image) = images.get_mut(&id) {
-        act(image);
+fn with_recording(
+    recordings: &mut HashMap<SessionId, ProcessRecording>,
+    id: SessionId,
+    act: impl FnOnce(&mut ProcessRecording),
+) {
+    if let Some(recording) = recordings.get_mut(&id) {
+        act(recording);
     }
 }

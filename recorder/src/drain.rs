@@ -1,18 +1,18 @@
-//! The first stage: one thread that looks into all rings of all sessions, again and again, and
-//! sends what is certain on in order.
+//! The first stage: one thread that reads all rings of all sessions repeatedly, and sends the
+//! records whose order is certain.
 //!
-//! Busy rings are looked at again at once, quiet ones less and less often, so an idle program costs
-//! nothing. A queue that is full holds the drain up but not its heartbeat: programs wait for room
-//! then, and know that somebody is there.
+//! Busy rings are read again immediately, quiet ones less and less often, so an idle program costs
+//! nothing. A full queue stops the drain but not its heartbeat: programs then wait for space and
+//! see that the recorder runs.
 
 use crate::batch::{Batch, InFlight};
 use crate::clock::Clock;
 use crate::digest::Message;
 use crate::heart::{BEAT, Heart};
-use crate::image::Tell;
 use crate::process;
+use crate::process_recording::ProcessCommand;
 use crate::session::{End, Session, SessionId};
-use crate::slots::{News, Slots};
+use crate::slots::{Slots, ThreadEvent};
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
@@ -20,42 +20,47 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 use wire::area::{ACTIVATION_DORMANT, CLOSED, OVERFLOW_BOUNDED, OVERFLOW_DROP};
 
-/// Time between looks while events come; a ring of 65,536 records lasts 6 ms at 10 M events a
+/// Interval of reading while events arrive. A ring of 65,536 records lasts 6 ms at 10 M events per
 /// second.
-const BUSY: Duration = Duration::from_micros(200);
-/// The longest while rings are filled slowly; even at 20 M events a second they cannot be full by
+const BUSY_INTERVAL: Duration = Duration::from_micros(200);
+/// Maximum interval while rings fill slowly. Even at 20 M events per second they are not full by
 /// then.
-const UNHURRIED: Duration = Duration::from_millis(2);
-/// The same while events come from a program with enough threads that some have small rings.
-const UNHURRIED_SMALL: Duration = Duration::from_micros(500);
-/// The longest time between looks when programs wait for room, and when they do not.
-const IDLE: Duration = Duration::from_millis(10);
-const IDLE_DROPPING: Duration = Duration::from_millis(2);
-/// How often threads are looked for that are gone, at most; each time that none was, twice as long,
-/// up to a second.
-const REAP: Duration = Duration::from_millis(100);
-const REAP_SLOWLY: Duration = Duration::from_secs(1);
-/// How often the rings of a dormant process are looked at: some threads may not have noticed.
-const DORMANT: Duration = Duration::from_secs(1);
-/// How long the end of a forked child may be held up by its parent's rings.
-const INHERITS: Duration = Duration::from_millis(1200);
-/// How often the digest learns what the control words say.
-const COUNTS: Duration = Duration::from_secs(5);
+const MAX_BUSY_INTERVAL: Duration = Duration::from_millis(2);
+/// Maximum interval while events come from a program with enough threads that some have small
+/// rings.
+const MAX_BUSY_INTERVAL_SMALL_RINGS: Duration = Duration::from_micros(500);
+/// Maximum interval when no events arrive.
+const IDLE_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum interval when no events arrive and a program drops events when its ring is full.
+const IDLE_INTERVAL_DROPPING: Duration = Duration::from_millis(2);
+/// Minimum interval of the search for threads that have ended. It doubles each time that none has.
+const MIN_REAP_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum interval of that search.
+const MAX_REAP_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of reading the rings of a dormant process: some threads may not have noticed that it
+/// is.
+const DORMANT_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum delay of the end of a forked child by its parent's rings.
+const INHERITANCE_TIMEOUT: Duration = Duration::from_millis(1200);
+/// Interval at which the digest receives the counts of the control records.
+const COUNTS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the drain is told.
+/// A command to the drain.
 #[derive(Debug)]
 pub enum Command {
-    /// A session begins; its digest is this worker's.
+    /// A session starts; this worker is its digest.
     Start(Arc<Session>, usize),
-    /// A session ends.
+    /// A session ends in this way.
     End(SessionId, End),
-    /// A child was forked at this tick by a call that nobody saw: what its parent has now, undone
-    /// up to the tick, is kept for it. Said when done.
-    Bequeath(SessionId, u64, Sender<()>),
-    /// A session goes on with another recorder: its process is not told.
+    /// A child was forked at this tick by a call that the library did not see. The current blocks
+    /// of its parent, undone up to the tick, are kept for it. The sender is notified when that is
+    /// done.
+    PrepareFork(SessionId, u64, Sender<()>),
+    /// A session continues with another recorder; its process does not notice that.
     Leave(SessionId),
-    /// The digest of a session is to do something, behind all that was drained so far.
-    Tell(SessionId, Tell),
+    /// A command for the recording of a process, executed after all records that were drained
+    /// before.
+    Process(SessionId, ProcessCommand),
 }
 
 #[derive(Debug)]
@@ -63,17 +68,19 @@ struct Source {
     session: Arc<Session>,
     slots: Slots,
     worker: usize,
-    /// A forked child whose parent's events up to the fork were not all passed on yet.
-    waits: Option<(SessionId, u64)>,
+    /// The parent and the tick of the fork, for a child whose parent's events up to the fork were
+    /// not all sent yet.
+    waits_for: Option<(SessionId, u64)>,
     reap: (Instant, Duration),
-    /// When its rings were last read.
+    /// When the rings of the session were last read.
     read: Instant,
-    /// Records that may still be drained (a pass may leave a debt), and when that was last raised.
+    /// Number of records that may still be drained (negative after a large pass), and when it was
+    /// last increased.
     tokens: (i64, Instant),
     counted: (Instant, bool),
 }
 
-/// The thread's state.
+/// State of the thread.
 #[derive(Debug)]
 struct Drain {
     clock: Clock,
@@ -84,8 +91,8 @@ struct Drain {
     in_flight: InFlight,
 }
 
-/// The stage's thread: runs until the sender of commands is gone; what was not ended then ends as
-/// running.
+/// The thread of the stage: runs until the sender of commands is gone. Sessions that have not ended
+/// then end as running.
 pub fn run(
     clock: Clock,
     commands: &Receiver<Command>,
@@ -94,7 +101,7 @@ pub fn run(
     in_flight: InFlight,
 ) {
     let mut drain = Drain { clock, heart: Heart::new(clock), sources: Vec::new(), workers, batches, in_flight };
-    let mut pause = IDLE;
+    let mut pause = IDLE_INTERVAL;
     loop {
         let mut command = match commands.recv_timeout(pause) {
             Ok(command) => Some(command),
@@ -105,15 +112,15 @@ pub fn run(
             match next {
                 Command::Start(session, worker) => drain.start(session, worker),
                 Command::End(id, end) => drain.end(id, end, true),
-                Command::Bequeath(parent, tick, done) => {
-                    drain.bequeath(parent, tick);
+                Command::PrepareFork(parent, tick, done) => {
+                    drain.prepare_fork(parent, tick);
                     let _ = done.send(());
                 }
                 Command::Leave(id) => drain.end(id, End::RUNNING, false),
-                Command::Tell(id, tell) => drain.tell(id, tell),
+                Command::Process(id, process_command) => drain.forward_command(id, process_command),
             }
             command = commands.try_recv().ok();
-            pause = BUSY;
+            pause = BUSY_INTERVAL;
         }
         pause = drain.pass(pause);
     }
@@ -124,22 +131,23 @@ pub fn run(
 }
 
 impl Source {
-    /// Whether its rings are not looked at in this pass: a dormant process is, now and then; one
-    /// that has sent more than it may is not, and drops what finds no room.
-    fn is_left_alone(&mut self) -> bool {
+    /// Returns whether the rings are not read in this pass. Those of a dormant process are read
+    /// rarely. Those of a process that exceeds its limit are not read, so it drops events for want
+    /// of space.
+    fn is_skipped(&mut self) -> bool {
         let Session { limit, mapping, .. } = &*self.session;
-        let (most, since) = (limit.records.load(Relaxed), self.tokens.1.elapsed());
-        if mapping.header().activation.0.load(Relaxed) == ACTIVATION_DORMANT && since < DORMANT {
+        let (limit_records, since) = (limit.records.load(Relaxed), self.tokens.1.elapsed());
+        if mapping.header().activation.0.load(Relaxed) == ACTIVATION_DORMANT && since < DORMANT_INTERVAL {
             return true;
         }
-        if most == 0 {
+        if limit_records == 0 {
             self.tokens = (i64::MAX, Instant::now());
             return false;
         }
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let more = i64::try_from(since.as_nanos() * most as u128 / 1_000_000_000).unwrap_or(i64::MAX);
+        let limit_records = i64::try_from(limit_records).unwrap_or(i64::MAX);
+        let more = i64::try_from(since.as_nanos() * limit_records as u128 / 1_000_000_000).unwrap_or(i64::MAX);
         if more > 0 {
-            self.tokens = (self.tokens.0.saturating_add(more).min(most), Instant::now());
+            self.tokens = (self.tokens.0.saturating_add(more).min(limit_records), Instant::now());
         }
         let is_spent = self.tokens.0 <= 0;
         if is_spent {
@@ -148,9 +156,9 @@ impl Source {
         is_spent
     }
 
-    /// Lets a process that has waited without success wait again, once its rings are read often
-    /// enough: twice within a quarter of the time that it waits at most.
-    fn may_wait_again(&mut self) {
+    /// Permits a process that has waited without success to wait again, once its rings are read
+    /// often enough: twice within a quarter of its maximum wait.
+    fn reset_breaker(&mut self) {
         let since = std::mem::replace(&mut self.read, Instant::now()).elapsed();
         let header = self.session.mapping.header();
         if header.breaker.load(Relaxed) != 0
@@ -161,7 +169,7 @@ impl Source {
         }
     }
 
-    fn took(&mut self, records: u64) {
+    fn count_records(&mut self, records: u64) {
         self.tokens.0 = self.tokens.0.saturating_sub_unsigned(records);
     }
 }
@@ -174,8 +182,8 @@ impl Drain {
         self.sources.push(Source {
             slots: Slots::new(Arc::clone(&session.mapping), session.process.start_tick, session.resumed),
             worker,
-            waits: session.forked.as_ref().map(|(parent, _, tick)| (*parent, *tick)),
-            reap: (now, REAP),
+            waits_for: session.forked.as_ref().map(|(parent, _, tick)| (*parent, *tick)),
+            reap: (now, MIN_REAP_INTERVAL),
             read: now,
             tokens: (i64::MAX, now),
             counted: (now, false),
@@ -183,15 +191,17 @@ impl Drain {
         });
     }
 
-    /// What threads know only by the control words goes before.
-    fn tell(&mut self, id: SessionId, tell: Tell) {
+    /// Sends a command to the recording of a process. The counts of the control records are sent
+    /// before it.
+    fn forward_command(&mut self, id: SessionId, process_command: ProcessCommand) {
         if let Some(source) = self.sources.iter().find(|source| source.session.id == id) {
             self.send(source.worker, Message::Counts(id, source.slots.counts()));
-            self.send(source.worker, Message::Tell(id, tell));
+            self.send(source.worker, Message::Process(id, process_command));
         }
     }
 
-    /// Sends. The heart beats while the queue is full, and while many messages are sent.
+    /// Sends a message. The heartbeat continues while the queue is full, and while many messages
+    /// are sent.
     fn send(&self, worker: usize, message: Message) {
         let Some(queue) = self.workers.get(worker) else { return };
         let mut unsent = Some(message);
@@ -204,7 +214,7 @@ impl Drain {
         }
     }
 
-    /// Sends a batch as soon as not too many records are in flight.
+    /// Sends a batch, as soon as few enough records are in flight.
     fn send_batch(&self, worker: usize, id: SessionId, batch: Batch) {
         while self.in_flight.is_full() {
             std::thread::sleep(Duration::from_millis(1));
@@ -214,24 +224,24 @@ impl Drain {
         self.send(worker, Message::Batch(id, batch));
     }
 
-    /// Looks at everything once. Gives the time until the next look.
+    /// Reads all rings once. Returns the time until the next pass.
     fn pass(&mut self, pause: Duration) -> Duration {
-        let cut = self.clock.now();
-        // Before the rings are looked at: a timestamp made without a clock after that look is above
-        // the cut too.
-        self.heart.beat(cut);
-        self.clock.grace();
+        let barrier = self.clock.now();
+        // The heartbeat is written before the rings are read: a timestamp that is taken from it
+        // after that read is above the barrier too.
+        self.heart.beat(barrier);
+        self.clock.wait_for_stores();
         let (mut records, mut fullest, mut more, mut small) = (0, 0, false, false);
         for index in 0..self.sources.len() {
-            if !self.may_pass(index) || self.sources[index].is_left_alone() {
+            if !self.is_ready(index) || self.sources[index].is_skipped() {
                 continue;
             }
             let mut batch = self.batches.try_recv().unwrap_or_default();
             let now = self.clock.now();
-            let found = self.sources[index].slots.pass(cut, now, &mut batch, &self.heart);
-            self.sources[index].may_wait_again();
-            self.pass_on(index, batch);
-            self.sources[index].took(found.records);
+            let found = self.sources[index].slots.pass(barrier, now, &mut batch, &self.heart);
+            self.sources[index].reset_breaker();
+            self.forward(index, batch);
+            self.sources[index].count_records(found.records);
             records += found.records;
             fullest = fullest.max(found.fullest);
             more |= found.more;
@@ -240,74 +250,76 @@ impl Drain {
             self.housekeeping(index);
         }
         let dropping = |source: &Source| source.session.mapping.header().overflow.load(Relaxed) == OVERFLOW_DROP;
-        let idle = if self.sources.iter().any(dropping) { IDLE_DROPPING } else { IDLE };
-        let unhurried = if small { UNHURRIED_SMALL } else { UNHURRIED };
+        let idle = if self.sources.iter().any(dropping) { IDLE_INTERVAL_DROPPING } else { IDLE_INTERVAL };
+        let unhurried = if small { MAX_BUSY_INTERVAL_SMALL_RINGS } else { MAX_BUSY_INTERVAL };
         if more || fullest > 64 {
             Duration::ZERO
         } else if fullest > 16 {
-            (pause / 2).clamp(BUSY, unhurried)
+            (pause / 2).clamp(BUSY_INTERVAL, unhurried)
         } else if records > 0 {
-            (pause + pause / 4).clamp(BUSY, unhurried)
+            (pause + pause / 4).clamp(BUSY_INTERVAL, unhurried)
         } else {
-            (pause + pause / 4).clamp(BUSY, idle)
+            (pause + pause / 4).clamp(BUSY_INTERVAL, idle)
         }
     }
 
-    fn bequeath(&mut self, parent: SessionId, tick: u64) {
-        self.pass(BUSY);
+    fn prepare_fork(&mut self, parent: SessionId, tick: u64) {
+        self.pass(BUSY_INTERVAL);
         if let Some(source) = self.sources.iter().find(|source| source.session.id == parent) {
-            self.send(source.worker, Message::Bequeath { parent, tick });
+            self.send(source.worker, Message::PrepareFork { parent, tick });
         }
     }
 
-    /// A forked child waits until its parent's events up to the fork are in the digest.
-    fn may_pass(&mut self, index: usize) -> bool {
-        let Some((parent, tick)) = self.sources[index].waits else { return true };
+    /// Returns whether a session may be drained: a forked child waits until its parent's events up
+    /// to the fork are in the digest.
+    fn is_ready(&mut self, index: usize) -> bool {
+        let Some((parent, tick)) = self.sources[index].waits_for else { return true };
         let running = self.sources.iter().find(|source| source.session.id == parent);
         if running.is_some_and(|parent| parent.slots.frontier() < tick) {
             return false;
         }
         let (child, worker) = (self.sources[index].session.id, self.sources[index].worker);
-        self.sources[index].waits = None;
+        self.sources[index].waits_for = None;
         self.send(worker, Message::Inherit { child, parent, tick });
         true
     }
 
-    /// News and records of a source go on, news first: a thread is known before its records.
-    fn pass_on(&mut self, index: usize, batch: Batch) {
+    /// Sends thread events and records of a session, starts of threads first: a thread is known
+    /// before its records.
+    fn forward(&mut self, index: usize, batch: Batch) {
         let source = &mut self.sources[index];
         let (session, worker) = (Arc::clone(&source.session), source.worker);
-        let news: Vec<News> = source.slots.news().collect();
-        let (ended, begun): (Vec<News>, _) = news.into_iter().partition(|news| matches!(news, News::Ended(..)));
+        let events: Vec<ThreadEvent> = source.slots.drain_events().collect();
+        let (ended, others): (Vec<ThreadEvent>, _) =
+            events.into_iter().partition(|event| matches!(event, ThreadEvent::Ended(..)));
         let id = session.id;
-        for news in begun {
-            match news {
-                News::Thread(number, tid) => {
+        for event in others {
+            match event {
+                ThreadEvent::Started(number, tid) => {
                     let name = process::thread_name(session.process.pid, tid).unwrap_or_default();
                     self.send(worker, Message::Thread(id, number, tid, name, self.clock.now()));
                 }
-                News::Broken(thread, why) => {
+                ThreadEvent::Corrupt(thread, why) => {
                     tracing::warn!(pid = session.process.pid, thread, "a ring is not read any further: {why}");
                     self.send(
                         worker,
                         Message::Note(id, format!("the ring of thread {thread} is not read any further: {why}")),
                     );
                 }
-                News::Ended(..) => {}
+                ThreadEvent::Ended(..) => {}
             }
         }
         if !batch.records.is_empty() {
             self.send_batch(worker, id, batch);
         }
-        for news in ended {
-            if let News::Ended(thread, counts) = news {
+        for event in ended {
+            if let ThreadEvent::Ended(thread, counts) = event {
                 self.send(worker, Message::ThreadEnded(id, thread, counts));
             }
         }
     }
 
-    /// What is done now and then: looks for threads that are gone, reads new names, tells the
-    /// counts.
+    /// Periodic work: finds threads that have ended, reads new names, sends the counts.
     fn housekeeping(&mut self, index: usize) {
         let source = &mut self.sources[index];
         if source.reap.0.elapsed() >= source.reap.1 {
@@ -325,7 +337,11 @@ impl Drain {
                 gone = quiet.into_iter().filter(|tid| !alive.contains(tid)).collect();
                 source.slots.gone(&gone);
             }
-            let next = if gone.is_empty() && names.is_empty() { (source.reap.1 * 2).min(REAP_SLOWLY) } else { REAP };
+            let next = if gone.is_empty() && names.is_empty() {
+                (source.reap.1 * 2).min(MAX_REAP_INTERVAL)
+            } else {
+                MIN_REAP_INTERVAL
+            };
             source.reap = (Instant::now(), next);
             let (worker, id) = (source.worker, source.session.id);
             for (thread, tid, name) in names {
@@ -333,7 +349,7 @@ impl Drain {
             }
         }
         let source = &mut self.sources[index];
-        if source.counted.1 && source.counted.0.elapsed() >= COUNTS {
+        if source.counted.1 && source.counted.0.elapsed() >= COUNTS_INTERVAL {
             source.counted = (Instant::now(), false);
             let (worker, message) = (source.worker, Message::Counts(source.session.id, source.slots.counts()));
             self.send(worker, message);
@@ -342,23 +358,24 @@ impl Drain {
 
     fn end(&mut self, id: SessionId, end: End, closes: bool) {
         let Some(index) = self.sources.iter().position(|source| source.session.id == id) else { return };
-        // A child that ends before it got its inheritance still gets it: a pass a generation.
-        let begun = Instant::now();
-        while self.sources[index].waits.is_some() && begun.elapsed() < INHERITS {
-            self.pass(BUSY);
+        // A child that ends before it has inherited its blocks still inherits them: one pass per
+        // generation.
+        let start_time = Instant::now();
+        while self.sources[index].waits_for.is_some() && start_time.elapsed() < INHERITANCE_TIMEOUT {
+            self.pass(BUSY_INTERVAL);
         }
-        if let Some((parent, tick)) = self.sources[index].waits.take() {
+        if let Some((parent, tick)) = self.sources[index].waits_for.take() {
             self.send(self.sources[index].worker, Message::Inherit { child: id, parent, tick });
         }
         if closes {
             self.sources[index].session.mapping.header().state.store(CLOSED, Release);
         }
-        let cut = self.clock.now();
-        self.clock.grace();
+        let barrier = self.clock.now();
+        self.clock.wait_for_stores();
         let mut batch = self.batches.try_recv().unwrap_or_default();
         let now = self.clock.now();
-        self.sources[index].slots.finish(cut, now, &mut batch, &self.heart);
-        self.pass_on(index, batch);
+        self.sources[index].slots.finish(barrier, now, &mut batch, &self.heart);
+        self.forward(index, batch);
         let source = self.sources.swap_remove(index);
         self.heart.remove(id);
         self.send(source.worker, Message::Counts(id, source.slots.counts()));

@@ -87,7 +87,7 @@ pub struct Files {
     final_codec: (Codec, i32),
     packed: Vec<u8>,
     framed: Vec<u8>,
-    /// Round of the pending synchronization: see [`sync::wrote`].
+    /// Round of the pending synchronization: see [`sync::add_written`].
     round: u64,
     /// The first round in which these files were written.
     first_round: u64,
@@ -168,7 +168,7 @@ impl Files {
     fn wrote(&mut self, bytes: usize) {
         self.quota.iter().for_each(|quota| quota.count(bytes as u64));
         let files = self.trace.iter().chain([&self.tape]).map(|append_file| &append_file.file);
-        sync::wrote(&mut self.round, bytes, files);
+        sync::add_written(&mut self.round, bytes, files);
         if self.first_round == 0 {
             self.first_round = self.round;
         }
@@ -282,7 +282,7 @@ impl Files {
     ///
     /// # Errors
     /// The path and the error of the tape.
-    pub fn whole(&mut self, records: &[Record]) -> Result<(), Failure> {
+    pub fn replace_tape(&mut self, records: &[Record]) -> Result<(), Failure> {
         let mut framed = Vec::new();
         tape::Writer::file_header(&mut framed);
         let mut writer = tape::Writer::default();

@@ -3,7 +3,7 @@
 
 use crate::crash::{self, Destination};
 use crate::options::Options;
-use crate::process::sanitised;
+use crate::process::sanitized_name;
 use crate::recorder::Outcome;
 use crate::sanitizer;
 use crate::session::End;
@@ -141,7 +141,7 @@ fn preload(library: &Path) -> OsString {
 /// Why the program was not run, or was not recorded.
 pub fn record(launch: Launch) -> Result<Finished, LaunchError> {
     let name = Path::new(&launch.program).file_name().unwrap_or(OsStr::new("program"));
-    let name = sanitised(name.as_bytes());
+    let name = sanitized_name(name.as_bytes());
     let inherited = if launch.separate { spawn::inherited() } else { Vec::new() };
     let sockets = SocketDir::make()?;
     let program_error = |error: &io::Error| {

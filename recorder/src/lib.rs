@@ -1,20 +1,21 @@
-//! The recorder as a library: takes traced processes in, drains their rings, writes a recording.
+//! The recorder as a library: accepts traced processes, drains their rings, writes a recording.
 //!
 //! ```text
-//! rings ─> drain ──batches──> digest ────────pieces────────> store ─> files
-//!          slots              image: live (index, journal),           trace.mtrc, events.tape,
-//!          merge              stacks (modules), profile, trace        profile.mptl
+//! rings ─> drain ──batches──> digest ──────────────────write jobs──> store ─> files
+//!          slots              process_recording: live (index,        trace.mtrc, events.tape,
+//!          merge              journal), stacks (modules), profile,   profile.mptl
+//!                             trace
 //! ```
-//! Each stage is a thread with a bounded queue in front; a full queue holds back the stage before
-//! it, in the end the rings, and then the program waits (or drops and counts).
-//! [`recorder::Recorder`] is what an owner holds: the door ([`attach`]), the processes and their
-//! ends, `recording.json`. [`launch`] runs a program with it.
+//! Each stage is a thread with a bounded queue in front of it. A full queue stops the stage before
+//! it, in the end the rings, and then the program waits (or drops events and counts them).
+//! [`recorder::Recorder`] is the interface: it owns the listening sockets ([`attach`]), the
+//! processes and their ends, and `recording.json`. [`launch`] runs a program with it.
 //!
-//! Laws: what comes from a client is copied, judged, then used; every count of a client's is
-//! bounded; a ring that makes no sense is closed, others go on. `emitted = recorded + lost +
-//! sampled out` for every thread of a process that ended by itself. The trace is always legal: an
-//! index is allocated before it is resized or freed. Files only grow, and a chunk exists once the
-//! tape says so.
+//! Invariants: data from a client is copied, validated, then used. Every amount that a client
+//! controls is bounded. A corrupt ring is closed, and others continue. `emitted = recorded + lost +
+//! sampled out` holds for every thread of a process that ended by itself. The trace is always
+//! valid: an index is allocated before it is resized or freed. Files only grow, and a chunk exists
+//! once the tape commits it.
 #![deny(unsafe_code)]
 
 extern crate heaptape_formats as formats;
@@ -26,15 +27,13 @@ pub mod boards;
 pub mod cgroup;
 pub mod clock;
 pub mod code;
-pub mod contribution;
-pub mod course;
 pub mod crash;
 pub mod daemon;
 pub mod digest;
 pub mod drain;
 pub mod files;
 pub mod heart;
-pub mod image;
+pub mod history;
 pub mod index;
 pub mod journal;
 pub mod launch;
@@ -44,7 +43,9 @@ pub mod module_files;
 pub mod modules;
 pub mod options;
 pub mod process;
+pub mod process_recording;
 pub mod profile;
+pub mod profile_delta;
 pub mod quota;
 pub mod recorder;
 pub mod sanitizer;

@@ -42,9 +42,9 @@ pub enum Kind {
     /// freed or resized.
     Inherited,
     /// `R` of an inherited or unknown block.
-    ForeignResize,
+    ResizeUnknown,
     /// `F` of an inherited block.
-    ForeignFree,
+    FreeUnknown,
     /// `F`, added later: the address was allocated again, so a free was not seen.
     Implied,
     /// No record: a free of an unknown address.
@@ -357,7 +357,7 @@ impl Live {
     fn free_unknown(&mut self, call: &Call, may_come: bool, out: &mut Vec<Effect>) {
         if let Some(block) = self.take_inherited(call.address) {
             let index = self.add_missing_block(call, call.address, Some(block), out);
-            out.push(call.effect(Kind::ForeignFree, index, block));
+            out.push(call.effect(Kind::FreeUnknown, index, block));
         } else if may_come && self.early_frees.len() < MAX_EARLY_FREES {
             self.early_frees.push(*call);
             self.is_unusual = true;
@@ -402,7 +402,7 @@ impl Live {
             if self.open_resizes.len() >= MAX_OPEN_RESIZES
                 && self.open_resizes.iter().filter(|open| open.thread == call.thread).count() >= MAX_OPEN_RESIZES
             {
-                self.put_back(call.thread, call.tick, out);
+                self.undo_open_resizes(call.thread, call.tick, out);
             }
             self.open_resizes.push(OpenResize { thread: call.thread, address: call.address, origin });
             return Done::Else;
@@ -415,7 +415,7 @@ impl Live {
             (Op::RESIZE_FREED, Origin::Own(block)) => return Done::Free(block),
             (Op::RESIZE_FREED, Origin::Inherited(block)) => {
                 let index = self.add_missing_block(call, open.address, Some(block), out);
-                out.push(call.effect(Kind::ForeignFree, index, block));
+                out.push(call.effect(Kind::FreeUnknown, index, block));
             }
             (Op::RESIZE_FREED, Origin::Unknown) => {
                 self.unknown += 1;
@@ -440,7 +440,7 @@ impl Live {
                 let index = self.next_index + 1;
                 self.insert_block(call.address, Block { index, size: call.size, site: call.site }, call, out);
                 self.add_missing_block(call, open.address, old, out);
-                out.push(call.effect(Kind::ForeignResize, index, old.unwrap_or_default()));
+                out.push(call.effect(Kind::ResizeUnknown, index, old.unwrap_or_default()));
             }
         }
         Done::Else
@@ -462,7 +462,7 @@ impl Live {
     }
 
     /// Undoes the open resizes of a thread that has ended: their blocks are live again.
-    pub fn put_back(&mut self, thread: u32, tick: u64, out: &mut Vec<Effect>) {
+    pub fn undo_open_resizes(&mut self, thread: u32, tick: u64, out: &mut Vec<Effect>) {
         let (gone, rest) = self.open_resizes.iter().partition::<Vec<OpenResize>, _>(|open| open.thread == thread);
         self.open_resizes = rest;
         for open in gone.into_iter().rev() {
@@ -475,12 +475,12 @@ impl Live {
     pub fn finish(&mut self, tick: u64, out: &mut Vec<Effect>) {
         self.drop_early_frees(u64::MAX, out);
         while let Some(thread) = self.open_resizes.first().map(|open| open.thread) {
-            self.put_back(thread, tick, out);
+            self.undo_open_resizes(thread, tick, out);
         }
     }
 
     /// Returns the blocks that a child forked at `tick` (0: now) inherits from this process.
-    pub fn bequeath(&mut self, tick: u64) -> Inheritance {
+    pub fn inheritance_at(&mut self, tick: u64) -> Inheritance {
         let mut own = self.index.snapshot();
         for open in &self.open_resizes {
             if let Origin::Own(block) = open.origin {

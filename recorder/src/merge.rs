@@ -1,179 +1,199 @@
-//! Many rings -> one order. Each ring's records wait in a [`Lane`]; all that is stamped at or
-//! before the frontier goes out, smallest stamp first, ties by slot, each lane's own order kept.
+//! Merges many rings into one order. The records of each ring wait in a [`RecordQueue`]. All
+//! records up to the frontier are sent, smallest timestamp first, ties by slot. The order within a
+//! queue is kept.
 //!
-//! Why that is the order in which things happened: a cut is read from the clock, then, after a
-//! grace, every ring is looked at. A writer announces a record before it stamps it, so a ring
-//! without announcement holds all that it stamped before the cut, and one with an announcement can
-//! only add stamps from its last one on. The frontier is the least of these bounds.
+//! This is the order in which the events happened: a barrier is read from the clock. After a delay
+//! that makes all earlier stores visible, every ring is read. A writer announces a record before it
+//! reads its timestamp, so a ring without an announcement contains all its events before the
+//! barrier, and a ring with one can only add timestamps from its last one on. The frontier is the
+//! smallest of these bounds.
 
-use crate::batch::{Batch, Run, Stamps, Step};
+use crate::batch::{Batch, Run, RunningTimestamp, Step};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use wire::Record;
 
-/// More prefixes than any event has: the ring is broken.
-const MOST_PREFIXES: usize = 4;
-/// A stamp so far behind the frontier of its pass that only a lie explains it counts as this much
-/// before: ticks of a clock differ by less between processors.
-pub const SLACK: u64 = 1 << 22;
+/// Maximum number of prefixes of an event; with more, the ring is corrupt.
+const MAX_PREFIXES: usize = 4;
+/// A timestamp that is later than the current time by more than this is wrong and is replaced by
+/// the current time. The clocks of two CPUs differ by less.
+pub const CLOCK_TOLERANCE: u64 = 1 << 22;
 
-/// The records of one ring that were copied and not yet passed on.
+/// The records of one ring that were copied and not yet sent.
 #[derive(Debug, Default)]
-pub struct Lane {
+pub struct RecordQueue {
     records: Vec<Record>,
-    at: usize,
-    stamps: Stamps,
-    /// The largest stamp passed on, so that a lane's order is also its stamps' order.
+    start: usize,
+    running: RunningTimestamp,
+    /// The largest timestamp sent, so that the order of a queue is also that of its timestamps.
     highest: u64,
-    /// The next whole event: its stamp, the stamps behind it, its end.
-    next: Option<(u64, Stamps, usize)>,
-    broken: bool,
+    /// The next complete event: its timestamp, the running timestamp after it, its end.
+    next: Option<(u64, RunningTimestamp, usize)>,
+    is_corrupt: bool,
 }
 
-impl Lane {
-    /// Where copied records go. Call [`Lane::look`] when done.
+impl RecordQueue {
+    /// Returns the buffer for copied records. Call [`RecordQueue::find_next`] after adding some.
     pub fn records(&mut self) -> &mut Vec<Record> {
-        if self.at > 0 {
-            self.records.drain(..self.at);
+        if self.start > 0 {
+            self.records.drain(..self.start);
             if let Some((_, _, end)) = &mut self.next {
-                *end -= self.at;
+                *end -= self.start;
             }
-            self.at = 0;
+            self.start = 0;
         }
         &mut self.records
     }
 
-    /// Records waiting.
+    /// Returns the number of waiting records.
     pub fn waiting(&self) -> usize {
-        self.records.len() - self.at
+        self.records.len() - self.start
     }
 
-    /// Whether a record made no sense: nothing behind it is passed on.
-    pub fn is_broken(&self) -> bool {
-        self.broken
+    /// Returns whether a record was invalid. No record after it is sent.
+    pub fn is_corrupt(&self) -> bool {
+        self.is_corrupt
     }
 
-    /// Forgets what waits.
+    /// Removes the waiting records.
     pub fn close(&mut self) {
         self.records.clear();
-        (self.at, self.next) = (0, None);
+        (self.start, self.next) = (0, None);
     }
 
-    /// Stamps go on from here.
-    pub fn resume(&mut self, stamp: u64) {
-        self.stamps = Stamps { stamp };
+    /// Sets the running timestamp, and the counts of events sent and of dropped events reported.
+    pub fn resume(&mut self, timestamp: u64) {
+        self.running = RunningTimestamp { timestamp };
     }
 
-    /// A new owner of the ring counts its stamps from the start.
+    /// Prepares the queue for a new owner of the ring, whose timestamps start from zero.
     pub fn restart(&mut self) {
         self.close();
-        *self = Lane { records: std::mem::take(&mut self.records), ..Lane::default() };
+        *self = RecordQueue { records: std::mem::take(&mut self.records), ..RecordQueue::default() };
     }
 
-    /// The stamp that a record still to come has at least: the last one that waits here.
+    /// Returns the smallest timestamp that a future record can have: the last one in the queue.
     pub fn last(&self, now: u64) -> u64 {
-        let mut stamps = self.stamps;
+        let mut running = self.running;
         let mut last = self.highest;
-        for record in &self.records[self.at..] {
-            if stamps.step(*record) == Step::Whole && stamps.stamp <= now.saturating_add(SLACK) {
-                last = last.max(stamps.stamp);
+        for record in &self.records[self.start..] {
+            if running.step(*record) == Step::Whole && running.timestamp <= now.saturating_add(CLOCK_TOLERANCE) {
+                last = last.max(running.timestamp);
             }
         }
         last
     }
 
-    /// Finds the next whole event. `now` is a tick of which no stamp can be ahead by more than
-    /// [`SLACK`].
+    /// Finds the next complete event. No valid timestamp is later than `now` by more than
+    /// [`CLOCK_TOLERANCE`].
     #[inline(always)]
-    pub fn look(&mut self, now: u64) {
+    pub fn find_next(&mut self, now: u64) {
         if self.next.is_some() {
             return;
         }
-        let mut stamps = self.stamps;
-        for (ahead, record) in self.records[self.at..].iter().enumerate() {
-            match stamps.step(*record) {
+        let mut running = self.running;
+        for (ahead, record) in self.records[self.start..].iter().enumerate() {
+            match running.step(*record) {
                 Step::Whole => {
-                    let stamp = if stamps.stamp > now.saturating_add(SLACK) { now } else { stamps.stamp };
-                    self.next = Some((stamp.max(self.highest), stamps, self.at + ahead + 1));
+                    let timestamp =
+                        if running.timestamp > now.saturating_add(CLOCK_TOLERANCE) { now } else { running.timestamp };
+                    self.next = Some((timestamp.max(self.highest), running, self.start + ahead + 1));
                     return;
                 }
-                Step::Prefix if ahead < MOST_PREFIXES => {}
+                Step::Prefix if ahead < MAX_PREFIXES => {}
                 _ => {
-                    self.broken = true;
-                    self.records.truncate(self.at);
+                    self.is_corrupt = true;
+                    self.records.truncate(self.start);
                     return;
                 }
             }
         }
     }
 
-    /// Passes everything stamped at or before `limit` on, and finds the event behind it.
-    fn pass(&mut self, limit: u64, now: u64, thread: u32, batch: &mut Batch) {
-        let (from, stamp) = (self.at, self.stamps.stamp);
-        let (mut stamps, mut highest, mut prefixes) = (self.stamps, self.highest, 0);
-        let (mut place, latest) = (from, now.saturating_add(SLACK));
+    /// Sends all events up to `limit`, and finds the event after them.
+    fn send(&mut self, limit: u64, now: u64, thread: u32, batch: &mut Batch) {
+        let (from, timestamp) = (self.start, self.running.timestamp);
+        let (mut running, mut highest, mut prefixes) = (self.running, self.highest, 0);
+        let (mut index, latest_valid) = (from, now.saturating_add(CLOCK_TOLERANCE));
         self.next = None;
-        while let Some(record) = self.records.get(place) {
-            place += 1;
-            match stamps.step(*record) {
+        while let Some(record) = self.records.get(index) {
+            index += 1;
+            match running.step(*record) {
                 Step::Whole => {
-                    let next = if stamps.stamp > latest { now } else { stamps.stamp }.max(highest);
+                    let next = if running.timestamp > latest_valid { now } else { running.timestamp }.max(highest);
                     if next > limit {
-                        self.next = Some((next, stamps, place));
+                        self.next = Some((next, running, index));
                         break;
                     }
-                    (highest, self.stamps, self.at, prefixes) = (next, stamps, place, 0);
+                    (highest, self.running, self.start, prefixes) = (next, running, index, 0);
                 }
-                Step::Prefix if prefixes < MOST_PREFIXES => prefixes += 1,
+                Step::Prefix if prefixes < MAX_PREFIXES => prefixes += 1,
                 _ => {
-                    self.broken = true;
-                    self.records.truncate(self.at);
+                    self.is_corrupt = true;
+                    self.records.truncate(self.start);
                     break;
                 }
             }
         }
         self.highest = highest;
-        let records = (self.at - from) as u32;
+        let records = (self.start - from) as u32;
         if records == 0 {
             return;
         }
-        batch.records.extend_from_slice(&self.records[from..self.at]);
+        batch.records.extend_from_slice(&self.records[from..self.start]);
         match batch.runs.last_mut() {
-            // The digest carries the stamp on within a run, so runs of one thread that touch are
-            // one run.
+            // The digest continues the running timestamp within a run, so adjacent runs of one
+            // thread are one run.
             Some(last) if last.thread == thread => last.records += records,
-            _ => batch.runs.push(Run { thread, records, stamp }),
+            _ => batch.runs.push(Run { thread, records, timestamp }),
         }
     }
 }
 
-/// Passes everything stamped at or before `frontier` from the lanes to the batch, in order. `lanes`
-/// gives the lane of a slot and its thread. `now` as in [`Lane::look`]. Calls `at_work` again and
-/// again while there is much to do.
-pub fn merge(lanes: &mut [(u32, &mut Lane)], frontier: u64, now: u64, batch: &mut Batch, at_work: &dyn Fn()) {
-    /// Records between two calls.
-    const STRETCH: usize = 1 << 15;
-    let mut due = batch.records.len() + STRETCH;
-    let mut heap: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::with_capacity(lanes.len());
-    for (place, (_, lane)) in lanes.iter_mut().enumerate() {
-        lane.look(now);
-        heap.extend(lane.next.filter(|(stamp, _, _)| *stamp <= frontier).map(|(stamp, _, _)| Reverse((stamp, place))));
+/// Moves all events up to `frontier` from the queues to the batch, in order. `queues` contains the
+/// queues with their threads, by slot; `now` is as in [`RecordQueue::find_next`]. Calls
+/// `keep_alive` repeatedly while there is much to do.
+pub fn merge(
+    queues: &mut [(u32, &mut RecordQueue)],
+    frontier: u64,
+    now: u64,
+    batch: &mut Batch,
+    keep_alive: &dyn Fn(),
+) {
+    /// Number of records between two calls.
+    const CALL_INTERVAL: usize = 1 << 15;
+    let mut due = batch.records.len() + CALL_INTERVAL;
+    let mut heap: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::with_capacity(queues.len());
+    for (index, (_, queue)) in queues.iter_mut().enumerate() {
+        queue.find_next(now);
+        heap.extend(
+            queue
+                .next
+                .filter(|(timestamp, _, _)| *timestamp <= frontier)
+                .map(|(timestamp, _, _)| Reverse((timestamp, index))),
+        );
     }
-    while let Some(Reverse((_, place))) = heap.pop() {
-        // This lane goes on until another one's event comes before its next.
+    while let Some(Reverse((_, index))) = heap.pop() {
+        // This queue continues until an event of another one precedes its next.
         let limit = match heap.peek() {
-            Some(Reverse((stamp, other))) if place < *other => *stamp,
-            Some(Reverse((stamp, _))) => stamp.saturating_sub(1),
+            Some(Reverse((timestamp, other))) if index < *other => *timestamp,
+            Some(Reverse((timestamp, _))) => timestamp.saturating_sub(1),
             None => u64::MAX,
         };
-        let (thread, lane) = &mut lanes[place];
-        // Its own first event is the least of all, so it goes out in any case: a tie cannot stall.
-        let first = lane.next.map_or(0, |(stamp, _, _)| stamp);
-        lane.pass(limit.max(first).min(frontier), now, *thread, batch);
-        heap.extend(lane.next.filter(|(stamp, _, _)| *stamp <= frontier).map(|(stamp, _, _)| Reverse((stamp, place))));
+        let (thread, queue) = &mut queues[index];
+        // Its first event is the earliest of all, so it is sent in any case: a tie cannot stop the
+        // merge.
+        let first = queue.next.map_or(0, |(timestamp, _, _)| timestamp);
+        queue.send(limit.max(first).min(frontier), now, *thread, batch);
+        heap.extend(
+            queue
+                .next
+                .filter(|(timestamp, _, _)| *timestamp <= frontier)
+                .map(|(timestamp, _, _)| Reverse((timestamp, index))),
+        );
         if batch.records.len() >= due {
-            due = batch.records.len() + STRETCH;
-            at_work();
+            due = batch.records.len() + CALL_INTERVAL;
+            keep_alive();
         }
     }
 }
@@ -187,14 +207,14 @@ mod tests {
         Event { op: Op::MALLOC, stack: 0, address, size: 1 }.compact(delta)
     }
 
-    /// Ordered (stamp, thread, address), as the digest would see them.
+    /// Returns (timestamp, thread, address) in order, as the digest sees them.
     fn read(batch: &Batch) -> Vec<(u64, u32, u64)> {
         let (mut out, mut records) = (Vec::new(), batch.records.iter());
         for run in &batch.runs {
-            let mut stamps = Stamps { stamp: run.stamp };
+            let mut running = RunningTimestamp { timestamp: run.timestamp };
             for record in records.by_ref().take(run.records as usize) {
-                if stamps.step(*record) == Step::Whole {
-                    out.push((stamps.stamp, run.thread, record.address()));
+                if running.step(*record) == Step::Whole {
+                    out.push((running.timestamp, run.thread, record.address()));
                 }
             }
         }
@@ -202,79 +222,81 @@ mod tests {
     }
 
     #[test]
-    fn equals_a_sorted_vector_in_passes_of_any_size() {
+    fn merge_equals_a_sorted_vector_in_passes_of_any_size() {
         let mut state = 7u64;
-        let mut roll = |sides: u64| {
+        let mut below = |limit: u64| {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            (state >> 11) % sides
+            (state >> 11) % limit
         };
         for round in 0..60 {
             let threads = 1 + round % 7;
             let mut rings: Vec<Vec<(u64, Vec<Record>)>> = Vec::new();
             let mut all = Vec::new();
             for thread in 0..threads {
-                let (mut stamp, mut ring) = (0u64, Vec::new());
-                for number in 0..roll(300) {
-                    let delta = if roll(3) == 0 { 0 } else { roll(50) };
+                let (mut timestamp, mut ring) = (0u64, Vec::new());
+                for number in 0..below(300) {
+                    let delta = if below(3) == 0 { 0 } else { below(50) };
                     let address = u64::from(thread) << 32 | (number + 1) << 4;
-                    stamp += delta;
-                    let records = if roll(4) == 0 {
-                        vec![Record::timestamp(stamp), event(address, 0)]
+                    timestamp += delta;
+                    let records = if below(4) == 0 {
+                        vec![Record::timestamp(timestamp), event(address, 0)]
                     } else {
                         vec![event(address, delta)]
                     };
-                    all.push((stamp, thread, number, address));
-                    ring.push((stamp, records));
+                    all.push((timestamp, thread, number, address));
+                    ring.push((timestamp, records));
                 }
                 rings.push(ring);
             }
             all.sort_unstable();
-            let mut lanes: Vec<Lane> = (0..threads).map(|_| Lane::default()).collect();
+            let mut queues: Vec<RecordQueue> = (0..threads).map(|_| RecordQueue::default()).collect();
             let (mut batch, mut frontier) = (Batch::default(), 0);
-            while lanes.iter().any(|lane| lane.waiting() > 0) || rings.iter().any(|ring| !ring.is_empty()) {
-                frontier += roll(400);
-                for (lane, ring) in lanes.iter_mut().zip(&mut rings) {
-                    // All up to the frontier, and some ahead of it.
-                    let ready = ring.iter().take_while(|(stamp, _)| *stamp <= frontier).count() + roll(5) as usize;
+            while queues.iter().any(|queue| queue.waiting() > 0) || rings.iter().any(|ring| !ring.is_empty()) {
+                frontier += below(400);
+                for (queue, ring) in queues.iter_mut().zip(&mut rings) {
+                    // All records up to the frontier, and some after it.
+                    let ready =
+                        ring.iter().take_while(|(timestamp, _)| *timestamp <= frontier).count() + below(5) as usize;
                     for (_, records) in ring.drain(..ready.min(ring.len())) {
-                        lane.records().extend(records);
+                        queue.records().extend(records);
                     }
                 }
-                let mut named: Vec<_> = lanes.iter_mut().enumerate().map(|(n, lane)| (n as u32, lane)).collect();
+                let mut named: Vec<_> = queues.iter_mut().enumerate().map(|(n, queue)| (n as u32, queue)).collect();
                 merge(&mut named, frontier, u64::MAX, &mut batch, &|| ());
             }
-            let expected: Vec<_> = all.iter().map(|(stamp, thread, _, address)| (*stamp, *thread, *address)).collect();
+            let expected: Vec<_> =
+                all.iter().map(|(timestamp, thread, _, address)| (*timestamp, *thread, *address)).collect();
             assert_eq!(read(&batch), expected);
         }
     }
 
     #[test]
-    fn a_torn_event_waits_and_nonsense_breaks_the_lane() {
-        let (mut lane, mut batch) = (Lane::default(), Batch::default());
-        lane.records().extend([event(16, 5), Record::timestamp(9)]);
-        merge(&mut [(1, &mut lane)], 100, 100, &mut batch, &|| ());
-        assert_eq!((batch.records.len(), lane.waiting()), (1, 1));
-        lane.records().extend([event(32, 0), Record::default(), event(48, 0)]);
-        merge(&mut [(1, &mut lane)], 100, 100, &mut batch, &|| ());
+    fn incomplete_event_waits_and_invalid_record_closes_the_queue() {
+        let (mut queue, mut batch) = (RecordQueue::default(), Batch::default());
+        queue.records().extend([event(16, 5), Record::timestamp(9)]);
+        merge(&mut [(1, &mut queue)], 100, 100, &mut batch, &|| ());
+        assert_eq!((batch.records.len(), queue.waiting()), (1, 1));
+        queue.records().extend([event(32, 0), Record::default(), event(48, 0)]);
+        merge(&mut [(1, &mut queue)], 100, 100, &mut batch, &|| ());
         assert_eq!(read(&batch), [(5, 1, 16), (9, 1, 32)]);
-        assert!(lane.is_broken() && lane.waiting() == 0);
+        assert!(queue.is_corrupt() && queue.waiting() == 0);
     }
 
     #[test]
-    fn a_stamp_from_the_future_holds_nothing_up() {
-        let (mut lane, mut batch) = (Lane::default(), Batch::default());
-        lane.records().extend([Record::timestamp(u64::MAX), event(16, 0), event(32, 1)]);
-        merge(&mut [(1, &mut lane)], 1000, 1000, &mut batch, &|| ());
+    fn timestamp_from_the_future_delays_nothing() {
+        let (mut queue, mut batch) = (RecordQueue::default(), Batch::default());
+        queue.records().extend([Record::timestamp(u64::MAX), event(16, 0), event(32, 1)]);
+        merge(&mut [(1, &mut queue)], 1000, 1000, &mut batch, &|| ());
         assert_eq!(batch.records.len(), 3);
     }
 
     #[test]
-    fn prefixes_without_end_break_the_lane() {
-        let mut lane = Lane::default();
-        lane.records().extend([Record::timestamp(1); 9]);
-        lane.look(1);
-        assert!(lane.is_broken());
+    fn too_many_prefixes_close_the_queue() {
+        let mut queue = RecordQueue::default();
+        queue.records().extend([Record::timestamp(1); 9]);
+        queue.find_next(1);
+        assert!(queue.is_corrupt());
     }
 }

@@ -36,7 +36,7 @@ impl Modules {
     }
 
     /// Returns whether a module was added that has not been announced.
-    pub fn has_news(&self) -> bool {
+    pub fn has_unannounced(&self) -> bool {
         let used = self.mapping.header().modules_used.0.load(Acquire).min(limits::MODULES);
         used as usize > self.known.len() && self.entry(self.known.len()).is_some_and(ModuleEntry::is_ready)
     }
@@ -73,7 +73,7 @@ impl Modules {
 
     /// Returns the next record to announce, and the first node for which it is valid: nodes below
     /// that one belong to what was announced before.
-    pub fn next_news(&mut self) -> Option<(tape::Record, u32)> {
+    pub fn next_change(&mut self) -> Option<(tape::Record, u32)> {
         for index in 0..self.known.len() {
             if self.known[index].gone_announced {
                 continue;
@@ -84,7 +84,7 @@ impl Modules {
                 return Some((tape::Record::ModuleGone(ModuleGone { number: index as u32 + 1 }), gone));
             }
         }
-        if !self.has_news() {
+        if !self.has_unannounced() {
             return None;
         }
         let index = self.known.len();

@@ -221,7 +221,7 @@ pub fn cpu_ticks(pid: u32) -> Option<u64> {
 }
 
 /// Returns a name that is safe in a path: `[A-Za-z0-9._-]`, no dot first, at most 64 bytes.
-pub fn sanitised(name: &[u8]) -> String {
+pub fn sanitized_name(name: &[u8]) -> String {
     let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
     let clean = |byte: &u8| if is_allowed(byte) { char::from(*byte) } else { '_' };
     let name: String = name.iter().take(64).map(clean).collect();
@@ -243,9 +243,9 @@ mod tests {
         for (name, clean) in
             [("sqlite3", "sqlite3"), ("../../etc", "_._.._etc"), ("", "_"), ("a b\n", "a_b_"), (".x", "_x")]
         {
-            assert_eq!(sanitised(name.as_bytes()), clean);
+            assert_eq!(sanitized_name(name.as_bytes()), clean);
         }
-        assert_eq!(sanitised(&[b'x'; 500]).len(), 64);
+        assert_eq!(sanitized_name(&[b'x'; 500]).len(), 64);
     }
 
     #[test]

@@ -231,13 +231,13 @@ impl Profile {
     }
 
     /// Counts the resize of an inherited or unknown block: the new one is this process's.
-    pub fn resize_foreign(&mut self, site: u32, size: u64, amount: Amount, tick: u64) {
+    pub fn resize_unknown(&mut self, site: u32, size: u64, amount: Amount, tick: u64) {
         self.totals.resizes += amount.blocks;
         self.add_block(site, size, amount, tick);
     }
 
     /// Counts the free of an inherited or unknown block.
-    pub fn free_foreign(&mut self) {
+    pub fn free_unknown(&mut self) {
         self.totals.frees += 1;
     }
 

@@ -1,14 +1,16 @@
-//! The recorder as its owner holds it: takes processes in, follows them to their end, keeps
-//! `recording.json`, runs the stages.
+//! The recorder: accepts processes, follows them to their end, writes `recording.json`, runs the
+//! stages.
 
-use crate::attach::{Client, Door, Visit};
+mod unrecorded;
+
+use crate::attach::{Client, Incoming, Listener};
 use crate::boards::{Boards, Found};
 use crate::clock::{self, Clock};
-use crate::code::{self, CodeMap};
+use crate::code::{self, PerfMap};
 use crate::drain::Command;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
-use crate::process::{self, Process, sanitised};
+use crate::process::{self, Process, sanitized_name};
 use crate::session::{End, Session, SessionId};
 use crate::stages::Stages;
 use crate::store::Sums;
@@ -17,7 +19,7 @@ use crate::sync;
 use crate::sys::{self, Mapping};
 use crate::tree::{self, Change, Watch};
 use crossbeam_channel::bounded;
-use formats::recording::{NotTraced, ProcessInfo, RECORDING, RESERVE, Recording};
+use formats::recording::{ProcessInfo, RECORDING, RESERVE, Recording};
 use formats::tape::{self, field::Text};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::collections::HashMap;
@@ -29,42 +31,39 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
-use wire::hello::{Hello, ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL, UntracedReason};
+use wire::hello::{Hello, ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL};
 
-/// Sessions at once.
-const MOST_SESSIONS: usize = 4096;
-/// Time from the hand-over of an area to its use.
-const SETTLING: Duration = Duration::from_secs(10);
-/// Time for the parent's state at a fork that was not seen.
-const UNSEEN: Duration = Duration::from_millis(100);
-/// See [`RESERVE`].
+/// Maximum number of sessions at once.
+const MAX_SESSIONS: usize = 4096;
+/// Time in which a process must start to use its area.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of fixing the state of the parent at a fork that the library did not see.
+const PARENT_STATE_TIMEOUT: Duration = Duration::from_millis(100);
+/// Size of the reserved space in bytes: see [`RESERVE`].
 const RESERVE_BYTES: i64 = 256 << 10;
-/// Processes that run unrecorded, by name and reason; more are counted with the last.
-const MOST_NOT_TRACED: usize = 10_000;
-/// `recording.json` is not written more often, the end apart.
-const REWRITE: Duration = Duration::from_millis(250);
+/// Minimum time between two writes of `recording.json`, except for the last one.
+const REWRITE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A session that runs.
+/// A session that is running.
 #[derive(Debug)]
 struct Running {
     session: Arc<Session>,
     process: OwnedFd,
     hello_pid: u32,
     worker: usize,
-    /// Its place in the recording's images.
+    /// Index in the processes of the recording.
     image: usize,
-    /// The file that it runs.
+    /// The program that it executes: device and inode.
     program: Option<(u64, u64)>,
 }
 
-/// A process that was given its area and has not yet said that it uses it: it may have given up
-/// waiting.
+/// A process that has received its area and does not use it yet: it may have stopped waiting.
 #[derive(Debug)]
-struct Handed {
+struct PendingAttach {
     client: Client,
     process: Process,
     program: Option<(u64, u64)>,
-    code: CodeMap,
+    code: PerfMap,
     files: ModuleFiles,
     folder: String,
     mapping: Mapping,
@@ -72,7 +71,7 @@ struct Handed {
     since: Instant,
 }
 
-/// A recorder at work.
+/// A recorder and its state.
 #[derive(Debug)]
 pub struct Recorder {
     dir: PathBuf,
@@ -82,19 +81,19 @@ pub struct Recorder {
     clock: Clock,
     ticks_per_second: Option<u64>,
     options: Arc<Options>,
-    door: Door,
-    handed: Vec<Handed>,
+    listener: Listener,
+    pending: Vec<PendingAttach>,
     running: Vec<Running>,
     watch: Watch,
-    /// The process that was recorded first.
-    first: Option<u32>,
-    /// Sessions that ended not long ago, for children that name them as parents: id, pid, folder,
+    /// Pid of the process that was recorded first.
+    first_pid: Option<u32>,
+    /// Sessions that have ended recently, for children that name them as parents: id, pid, folder,
     /// worker.
     ended: Vec<(SessionId, u32, String, usize)>,
     boards: Boards,
     folders: HashMap<String, u32>,
     next: SessionId,
-    /// The images of sessions that are not written yet, by their place in the recording.
+    /// Index in the recording of the processes that are not completely written yet.
     unwritten: HashMap<SessionId, usize>,
     stages: Stages,
     errors: Vec<String>,
@@ -102,23 +101,26 @@ pub struct Recorder {
     saver: Option<Arc<Saver>>,
 }
 
-/// What came of a recording.
+/// The outcome of a recording.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What `recording.json` says.
+    /// The content of `recording.json`.
     pub recording: Recording,
-    /// What could not be written.
+    /// Errors of files that could not be written.
     pub errors: Vec<String>,
-    /// Events of all processes.
+    /// Event counts of all processes.
     pub sums: Sums,
-    /// Recorded processes that were still running: pid and name.
+    /// Pid and name of each recorded process that was still running.
     pub still_running: Vec<(u32, String)>,
 }
 
 impl Recorder {
-    /// Starts recording into a folder that exists, for programs that find `socket`.
+    /// Starts recording into an existing folder, for programs that connect to `socket`.
+    ///
+    /// # Errors
+    /// The error of the socket, of a thread, or of `recording.json`.
     pub fn start(dir: &Path, socket: &Path, options: Options, command: Vec<String>) -> io::Result<Recorder> {
-        let door = Door::open_unlisted(socket)?;
+        let listener = Listener::open_unlisted(socket)?;
         let clock = Clock::choose();
         let stages = Stages::start(clock)?;
         let recording = Recording {
@@ -139,11 +141,11 @@ impl Recorder {
             clock,
             ticks_per_second: None,
             options: Arc::new(options),
-            door,
-            handed: Vec::new(),
+            listener,
+            pending: Vec::new(),
             running: Vec::new(),
             watch: Watch::default(),
-            first: None,
+            first_pid: None,
             ended: Vec::new(),
             boards: Boards::default(),
             folders: HashMap::new(),
@@ -155,13 +157,13 @@ impl Recorder {
             saver: None,
         };
         recorder.write_recording()?;
-        recorder.set_room_aside();
+        recorder.reserve_space();
         Ok(recorder)
     }
 
-    /// Room for what must be said when the disk is full. Without it the recording may end without
-    /// its ending.
-    fn set_room_aside(&self) {
+    /// Reserves disk space for the end of the recording when the disk is full. Without it the
+    /// recording may end without its last records.
+    fn reserve_space(&self) {
         let path = self.dir.join(RESERVE);
         if let Ok(file) = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)
             && nix::fcntl::posix_fallocate(&file, 0, RESERVE_BYTES).is_err()
@@ -170,48 +172,36 @@ impl Recorder {
         }
     }
 
-    /// From here on the recording keeps the names of its modules.
+    /// Stores the function names of the modules from here on.
     pub fn save_names(&mut self, saver: Arc<Saver>) {
         self.saver = Some(saver);
     }
 
-    /// Processes taken in so far.
+    /// Returns the processes recorded so far.
     pub fn images(&self) -> &[ProcessInfo] {
         &self.recording.images
     }
 
-    /// Whether anybody is recorded, or about to be.
+    /// Returns whether a process is recorded, or about to be.
     pub fn is_busy(&self) -> bool {
-        !self.running.is_empty() || !self.handed.is_empty()
+        !self.running.is_empty() || !self.pending.is_empty()
     }
 
-    /// A process that runs without being recorded, and why.
-    pub fn not_traced(&mut self, pid: u32, exe: String, why: String) {
-        tracing::debug!("{exe} ({pid}) runs unrecorded: {why}");
-        if self.recording.not_traced.len() >= MOST_NOT_TRACED {
-            return;
-        }
-        self.recording.not_traced.push(NotTraced { pid, exe, why });
-        self.dirty = true;
-    }
-
-    /// Whether it is known that this process runs unrecorded, and why.
-    pub fn knows_untraced(&self, pid: u32) -> bool {
-        self.recording.not_traced.iter().any(|process| process.pid == pid)
-    }
-
-    /// Waits until something happens, at most so long, and does what is to be done. `others` are
-    /// descriptors of the caller's; gives which of them are readable.
-    pub fn serve(&mut self, others: &[BorrowedFd<'_>], most: Duration) -> io::Result<Vec<bool>> {
-        let most = self.door.deadline().map_or(most, |deadline| deadline.min(most));
-        let most = self.watch.deadline().map_or(most, |deadline| deadline.min(most));
-        let most = if self.dirty { most.min(REWRITE) } else { most };
-        let most = self.boards.deadline().map_or(most, |deadline| deadline.min(most));
+    /// Waits for events for at most `timeout`, and handles them. `others` are descriptors of the
+    /// caller; returns which of them are readable.
+    ///
+    /// # Errors
+    /// The error of `poll`, or of `recording.json`.
+    pub fn serve(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> {
+        let timeout = self.listener.deadline().map_or(timeout, |deadline| deadline.min(timeout));
+        let timeout = self.watch.deadline().map_or(timeout, |deadline| deadline.min(timeout));
+        let timeout = if self.dirty { timeout.min(REWRITE_INTERVAL) } else { timeout };
+        let timeout = self.boards.deadline().map_or(timeout, |deadline| deadline.min(timeout));
         let processes = self.running.iter().map(|running| sys::fd(&running.process));
-        let all = others.iter().copied().chain(processes).chain(self.door.descriptors());
-        let all = all.chain(self.handed.iter().map(|handed| handed.client.descriptor()));
+        let all = others.iter().copied().chain(processes).chain(self.listener.descriptors());
+        let all = all.chain(self.pending.iter().map(|pending| pending.client.descriptor()));
         let mut polls: Vec<PollFd<'_>> = all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        let timeout = PollTimeout::try_from(most.as_millis().max(1) as i32).unwrap_or(PollTimeout::MAX);
+        let timeout = PollTimeout::try_from(timeout.as_millis().max(1) as i32).unwrap_or(PollTimeout::MAX);
         match nix::poll::poll(&mut polls, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
@@ -219,63 +209,51 @@ impl Recorder {
         let ready: Vec<bool> = polls.iter().map(|poll| poll.any().unwrap_or(false)).collect();
         drop(polls);
         let (others_ready, rest) = ready.split_at(others.len());
-        let (processes_ready, door_ready) = rest.split_at(self.running.len());
-        let gone: Vec<SessionId> =
+        let (processes_ready, listener_ready) = rest.split_at(self.running.len());
+        let process_gone: Vec<SessionId> =
             self.running.iter().zip(processes_ready).filter(|(_, ready)| **ready).map(|(r, _)| r.session.id).collect();
-        self.settle();
-        if door_ready.contains(&true) || self.door.deadline().is_some() {
-            for visit in self.door.visits() {
-                match visit {
-                    Visit::Hello(client) => self.take_in(client),
-                    // A recording of a program is of that program alone.
-                    Visit::File(_) | Visit::Unheard(..) => {}
-                    Visit::Notice { from, pid, why, path } => self.noticed(from, pid, why, &path),
+        self.start_attached();
+        if listener_ready.contains(&true) || self.listener.deadline().is_some() {
+            for request in self.listener.incoming() {
+                match request {
+                    Incoming::Hello(client) => self.admit(client),
+                    // The recording of a program accepts no other files.
+                    Incoming::File(_) | Incoming::Rejected(..) => {}
+                    Incoming::Notice { from, pid, why, path } => self.note_untraced(from, pid, why, &path),
                 }
             }
         }
-        // Before the ends: who says that it goes on with another program ends by that.
+        // Before the ends: a process that announced another program ends by executing it.
         self.read_boards();
-        for id in gone {
-            self.gone(id);
+        for id in process_gone {
+            self.process_gone(id);
         }
-        self.look_for_leavers();
+        self.check_programs();
         self.take_stored();
-        if self.dirty && self.written.is_none_or(|written| written.elapsed() >= REWRITE) {
+        if self.dirty && self.written.is_none_or(|written| written.elapsed() >= REWRITE_INTERVAL) {
             self.write_recording()?;
         }
         Ok(others_ready.to_vec())
     }
 
-    /// Sessions begin when their processes use their areas. Those that do not have given up.
-    fn settle(&mut self) {
-        for handed in std::mem::take(&mut self.handed) {
-            let is_attached = |handed: &Handed| handed.mapping.header().attached.load(Acquire) != 0;
-            // In this order: whoever attached said so before it left.
-            let has_left = handed.client.has_left();
-            if is_attached(&handed) {
-                self.begin(handed);
-            } else if has_left || handed.since.elapsed() > SETTLING {
-                self.gave_up(&handed.client, &handed.process, &handed.folder);
+    /// Starts the sessions of processes that use their areas now, and drops those that have stopped
+    /// waiting.
+    fn start_attached(&mut self) {
+        for pending in std::mem::take(&mut self.pending) {
+            let is_attached = |pending: &PendingAttach| pending.mapping.header().attached.load(Acquire) != 0;
+            // In this order: a process sets its flag before it disconnects.
+            let has_disconnected = pending.client.has_disconnected();
+            if is_attached(&pending) {
+                self.start_session(pending);
+            } else if has_disconnected || pending.since.elapsed() > ATTACH_TIMEOUT {
+                self.note_gave_up(&pending.client, &pending.process, &pending.folder);
             } else {
-                self.handed.push(handed);
+                self.pending.push(pending);
             }
         }
     }
 
-    fn gave_up(&mut self, client: &Client, process: &Process, folder: &str) {
-        self.not_traced(client.pid, text(&process.exe), UntracedReason::Busy.text().into());
-        let _ = std::fs::remove_dir(self.dir.join(folder));
-    }
-
-    /// The library in a process saw that another program will not be recorded.
-    fn noticed(&mut self, from: u32, pid: u32, why: UntracedReason, path: &[u8]) {
-        if pid == 0 && self.running.iter().any(|running| running.session.process.pid == from) {
-            self.watch.leaves(from);
-        }
-        self.not_traced(if pid == 0 { from } else { pid }, text(path), why.text().into());
-    }
-
-    /// Takes in what processes say that cannot reach the socket.
+    /// Handles the reports of processes that cannot reach the socket.
     fn read_boards(&mut self) {
         let running = self.running.iter().map(|running| (Arc::clone(&running.session), running.hello_pid));
         for Found { pid, is_owner, exe, why } in self.boards.read(running) {
@@ -286,14 +264,14 @@ impl Recorder {
         }
     }
 
-    /// Processes that went on with a program that is not recorded.
-    fn look_for_leavers(&mut self) {
+    /// Checks for processes that continued with a program that is not recorded.
+    fn check_programs(&mut self) {
         let running = self.running.iter().map(|running| (running.session.process.pid, running.program));
         for (pid, change) in self.watch.look(running) {
             match change {
                 Change::Stayed => {
                     let last = self.recording.not_traced.iter().rposition(|process| process.pid == pid);
-                    last.map(|place| self.recording.not_traced.remove(place));
+                    last.map(|index| self.recording.not_traced.remove(index));
                 }
                 Change::Left => {
                     if !self.knows_untraced(pid) {
@@ -313,7 +291,7 @@ impl Recorder {
             self.errors.extend(stored.error);
             self.sums.add(stored.sums);
             self.boards.stored(stored.session);
-            let image = self.unwritten.remove(&stored.session).and_then(|place| self.recording.images.get_mut(place));
+            let image = self.unwritten.remove(&stored.session).and_then(|index| self.recording.images.get_mut(index));
             if let Some(image) = image {
                 image.accounting = Some(stored.sums);
                 self.dirty = true;
@@ -321,23 +299,23 @@ impl Recorder {
         }
     }
 
-    fn gone(&mut self, id: SessionId) {
-        if let Some(place) = self.running.iter().position(|running| running.session.id == id) {
-            let running = &self.running[place];
+    fn process_gone(&mut self, id: SessionId) {
+        if let Some(index) = self.running.iter().position(|running| running.session.id == id) {
+            let running = &self.running[index];
             let end = process::end(running.session.process.pid, sys::fd(&running.process));
-            self.end(place, end);
+            self.end(index, end);
         }
     }
 
-    /// A process whose end the caller knows better.
+    /// Ends the sessions of a process, whose end the caller knows.
     pub fn process_ended(&mut self, pid: u32, end: End) {
-        while let Some(place) = self.running.iter().position(|running| running.session.process.pid == pid) {
-            self.end(place, end);
+        while let Some(index) = self.running.iter().position(|running| running.session.process.pid == pid) {
+            self.end(index, end);
         }
     }
 
-    fn end(&mut self, place: usize, end: End) {
-        let running = self.running.swap_remove(place);
+    fn end(&mut self, index: usize, end: End) {
+        let running = self.running.swap_remove(index);
         let left = self.watch.forget(running.session.process.pid);
         let end = if left { End::EXEC } else { end };
         let _ = self.stages.commands.send(Command::End(running.session.id, end));
@@ -352,16 +330,16 @@ impl Recorder {
         self.dirty = true;
     }
 
-    fn take_in(&mut self, mut client: Client) {
+    fn admit(&mut self, mut client: Client) {
         let (process, program) = (Process::read(client.pid), tree::program(client.pid));
-        // The program that was launched is always recorded; what it goes on with by exec is chosen
-        // by name, as children are.
-        let is_launched = self.first.is_none();
-        let is_child = *self.first.get_or_insert(client.pid) != client.pid;
-        if (is_child && !self.options.children) || (!is_launched && !self.is_wanted(&process)) {
+        // The launched program is always recorded; a program that it executes later is selected by
+        // name, like children.
+        let is_launched = self.first_pid.is_none();
+        let is_child = *self.first_pid.get_or_insert(client.pid) != client.pid;
+        if (is_child && !self.options.children) || (!is_launched && !self.is_selected(&process)) {
             return client.refuse(REFUSED_FILTER);
         }
-        if self.running.len() + self.handed.len() >= MOST_SESSIONS {
+        if self.running.len() + self.pending.len() >= MAX_SESSIONS {
             self.not_traced(client.pid, text(&process.exe), "too many processes at once".into());
             return client.refuse(REFUSED_FULL);
         }
@@ -373,7 +351,7 @@ impl Recorder {
                 return client.refuse(REFUSED_FULL);
             }
         };
-        let folder = match self.make_folder(&format!("{}.{}", client.pid, sanitised(&process.comm))) {
+        let folder = match self.make_folder(&format!("{}.{}", client.pid, sanitized_name(&process.comm))) {
             Ok(folder) => folder,
             Err(error) => {
                 self.errors.push(format!("{}: {error}", self.dir.display()));
@@ -381,38 +359,39 @@ impl Recorder {
                 return client.refuse(REFUSED_FULL);
             }
         };
-        // The same process again: it went on with another program, and its old area has all that it
-        // published.
+        // The same process again: it executed another program, and its old area contains all events
+        // that it published.
         self.process_ended(client.pid, End::EXEC);
         if client.hello.fork_age != 0 {
-            self.bequeath_unseen(&mut client, process.ppid);
+            self.fix_parent_state(&mut client, process.ppid);
         }
-        let code = CodeMap::of(client.pid, client.hello.pid, client.uid, code::ALONE);
-        // While it waits for its answer it cannot be gone.
+        let code = PerfMap::of(client.pid, client.hello.pid, client.uid, code::MAX_MAP_BYTES);
+        // The process waits for its reply, so it has not ended.
         let files = ModuleFiles::of(client.pid, self.saver.clone());
         if client.accept(&mapping, &file) {
             let since = Instant::now();
-            self.handed.push(Handed { client, process, program, code, files, folder, mapping, start_tick, since });
+            let pending = PendingAttach { client, process, program, code, files, folder, mapping, start_tick, since };
+            self.pending.push(pending);
         } else {
-            self.gave_up(&client, &process, &folder);
+            self.note_gave_up(&client, &process, &folder);
         }
     }
 
-    /// A child of a fork that the library did not see (a system call of the program's own): it
-    /// knows its age. While it waits for its answer its parent's state is fixed.
-    fn bequeath_unseen(&mut self, client: &mut Client, ppid: u32) {
+    /// Fixes the parent's state for a child of a fork that the library did not see (a direct system
+    /// call of the program). The child reports its age, and waits for its reply.
+    fn fix_parent_state(&mut self, client: &mut Client, ppid: u32) {
         let ticks_per_second = *self.ticks_per_second.get_or_insert_with(|| self.clock.ticks_per_second());
         let tick = client.hello.fork_tick.saturating_sub(ticks_of(client.hello.fork_age, ticks_per_second));
         (client.hello.fork_tick, client.hello.fork_age) = (tick.max(1), 0);
         if let Some((parent, ..)) = self.parent(client, ppid) {
             let (done, is_done) = bounded(1);
-            let _ = self.stages.commands.send(Command::Bequeath(parent, tick.max(1), done));
-            let _ = is_done.recv_timeout(UNSEEN);
+            let _ = self.stages.commands.send(Command::PrepareFork(parent, tick.max(1), done));
+            let _ = is_done.recv_timeout(PARENT_STATE_TIMEOUT);
         }
     }
 
     /// Whether a program is among those that were chosen, by the name of its file or of its script.
-    fn is_wanted(&self, process: &Process) -> bool {
+    fn is_selected(&self, process: &Process) -> bool {
         let exe = text(&process.exe);
         let names = [exe.rsplit('/').next().unwrap_or_default().to_owned(), text(&process.comm)];
         let among =
@@ -420,12 +399,13 @@ impl Recorder {
         (self.options.only.is_empty() || among(&self.options.only)) && !among(&self.options.skip)
     }
 
-    /// The image that a new one was forked from, or went on from: session, folder, worker.
+    /// Returns the process from which a new one was forked, or which it was before: session,
+    /// folder, worker.
     fn parent(&self, client: &Client, ppid: u32) -> Option<(SessionId, String, usize)> {
         let folder = |running: &Running| self.recording.images[running.image].folder.clone();
         let Hello { origin, parent_pid: named, fork_tick, .. } = client.hello;
         if origin == ORIGIN_FORK {
-            // An image that began after the fork is another program in the parent's process.
+            // A session that started after the fork is another program in the parent's process.
             let is_old = |running: &&Running| fork_tick == 0 || running.session.process.start_tick <= fork_tick;
             let by_name = self.running.iter().filter(is_old).find(|running| running.hello_pid == named);
             let by_kernel = || self.running.iter().filter(is_old).find(|running| running.session.process.pid == ppid);
@@ -435,25 +415,26 @@ impl Recorder {
                 None => past().map(|(id, _, folder, worker)| (*id, folder.clone(), *worker)),
             };
         }
-        // Its process had another image before, or was made by one, or by a process that called
-        // nothing of ours in between.
+        // The process was recorded before with another program, or was started by a recorded
+        // process, directly or through processes that are not recorded.
         let ended = |pid: u32| {
             let last = self.ended.iter().rev().find(|(_, ended, _, _)| *ended == pid);
             last.map(|(id, _, folder, worker)| (*id, folder.clone(), *worker))
         };
         let alive = |pid: u32| self.running.iter().find(|running| running.session.process.pid == pid);
         let known =
-            |pid: u32| alive(pid).map(|maker| (maker.session.id, folder(maker), maker.worker)).or_else(|| ended(pid));
+            |pid: u32| alive(pid).map(|found| (found.session.id, folder(found), found.worker)).or_else(|| ended(pid));
         ended(client.pid).or_else(|| known(ppid)).or_else(|| tree::ancestors(client.pid).find_map(known))
     }
 
-    fn begin(&mut self, handed: Handed) {
-        let Handed { client, process, program, code, files, folder, mapping, start_tick, .. } = handed;
+    fn start_session(&mut self, pending: PendingAttach) {
+        let PendingAttach { client, process, program, code, files, folder, mapping, start_tick, .. } = pending;
         let (pid, hello) = (client.pid, client.hello);
         let is_fork = hello.origin == ORIGIN_FORK;
         let parent = self.parent(&client, process.ppid);
-        // Whoever knows the socket of a command's recorder got it from the command's first process.
-        let (is_ours, is_first) = (!self.recording.command.is_empty(), self.first == Some(pid));
+        // Every process that knows the socket of a command's recorder got it from the first
+        // process.
+        let (is_ours, is_first) = (!self.recording.command.is_empty(), self.first_pid == Some(pid));
         let origin = match (is_fork, &parent) {
             (true, _) => 1,
             (false, Some(_)) => 2,
@@ -486,13 +467,13 @@ impl Recorder {
             Some((_, _, worker)) if is_fork => *worker,
             _ => id as usize % self.stages.workers,
         };
-        let maker = parent.as_ref().filter(|_| is_fork).map(|(id, _, _)| *id);
-        let maker = self.running.iter().find(|running| Some(running.session.id) == maker);
+        let parent_process = parent.as_ref().filter(|_| is_fork).map(|(id, _, _)| *id);
+        let parent_process = self.running.iter().find(|running| Some(running.session.id) == parent_process);
         let session = Arc::new(Session {
             id,
             files: Arc::new(files),
-            code: Arc::new(match maker {
-                Some(maker) => code.forked_from(&maker.session.code),
+            code: Arc::new(match parent_process {
+                Some(parent_process) => code.forked_from(&parent_process.session.code),
                 None => code,
             }),
             mapping: Arc::new(mapping),
@@ -522,19 +503,19 @@ impl Recorder {
             limit: Arc::default(),
             resumed: false,
             began_unix_ns: 0,
-            carried: None,
+            carried_over: None,
         });
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
-        let image_place = self.recording.images.len();
+        let image_index = self.recording.images.len();
         self.running.push(Running {
             session,
             process: client.process,
             hello_pid: hello.pid,
             worker,
-            image: image_place,
+            image: image_index,
             program,
         });
-        self.unwritten.insert(id, image_place);
+        self.unwritten.insert(id, image_index);
         self.recording.images.push(image);
         self.dirty = true;
     }
@@ -555,19 +536,19 @@ impl Recorder {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all(&bytes)?;
         std::fs::rename(&temporary, &path)?;
-        sync::wrote(&mut 0, bytes.len(), std::iter::once(&file));
+        sync::add_written(&mut 0, bytes.len(), std::iter::once(&file));
         (self.written, self.dirty) = (Some(Instant::now()), false);
         Ok(())
     }
 
-    /// Ends the recording: whatever is over is drained, what still runs is left alone from here on.
+    /// Ends the recording: ended processes are drained, and running ones are not recorded any more.
     pub fn finish(mut self) -> Outcome {
         let _ = self.serve(&[], Duration::ZERO);
-        self.settle();
+        self.start_attached();
         self.read_boards();
         let has_ended = |running: &&Running| sys::is_readable(sys::fd(&running.process));
         let ended: Vec<SessionId> = self.running.iter().filter(has_ended).map(|running| running.session.id).collect();
-        ended.into_iter().for_each(|id| self.gone(id));
+        ended.into_iter().for_each(|id| self.process_gone(id));
         let name = |running: &Running| {
             let process = &running.session.process;
             (process.pid, process.exe.lossy().rsplit('/').next().unwrap_or_default().to_owned())
@@ -588,7 +569,7 @@ impl Recorder {
     }
 }
 
-/// Ticks of a duration.
+/// Converts nanoseconds to ticks.
 pub(crate) fn ticks_of(nanoseconds: u64, ticks_per_second: u64) -> u64 {
     (u128::from(nanoseconds) * u128::from(ticks_per_second) / 1_000_000_000) as u64
 }

@@ -1,7 +1,7 @@
-//! One process image from hello to goodbye: what all stages know of it.
+//! One process from its hello to its end, as all stages share it.
 
 use crate::clock::Clock;
-use crate::code::CodeMap;
+use crate::code::PerfMap;
 use crate::module_files::ModuleFiles;
 use crate::options::Options;
 use crate::sys::Mapping;
@@ -11,58 +11,59 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Number of a session within this recorder.
+/// Number of a session, unique in this recorder.
 pub type SessionId = u32;
 
-/// One process image.
+/// A process that is recorded.
 #[derive(Debug)]
 pub struct Session {
-    /// Its number.
+    /// Number of the session.
     pub id: SessionId,
-    /// Its area.
+    /// Shared memory area of the process.
     pub mapping: Arc<Mapping>,
-    /// The tape's first record.
+    /// First record of the tape.
     pub process: tape::Process,
-    /// Its folder.
+    /// Folder of the recording of the process.
     pub folder: PathBuf,
-    /// Its clock.
+    /// Clock of the recorder.
     pub clock: Clock,
-    /// What was chosen.
+    /// How the process is recorded.
     pub options: Arc<Options>,
-    /// The image that it was forked from: session, folder name and tick of the fork (0: not known).
+    /// The process from which it was forked: session, folder name, and tick of the fork (0: not
+    /// known).
     pub forked: Option<(SessionId, String, u64)>,
     /// Whether its thread ids are those of another pid namespace.
     pub is_namespaced: bool,
-    /// What the stages tell of it; common to all its parts.
+    /// Counters that the stages publish, shared by all its segments.
     pub stats: Arc<Stats>,
-    /// How much of it may be drained.
+    /// Limit of the records that may be drained.
     pub limit: Arc<Limit>,
-    /// Whether another recorder had its area before.
+    /// Whether another recorder used the area before.
     pub resumed: bool,
-    /// When the process began, nanoseconds since 1970, if it had run for a while before this part;
-    /// else 0.
+    /// Start of the process, in nanoseconds since 1970, if it had run for a while before this
+    /// segment; otherwise 0.
     pub began_unix_ns: u64,
-    /// The file of its live blocks, from one daemon to the next.
-    pub carried: Option<PathBuf>,
-    /// Where it tells what code it makes.
-    pub code: Arc<CodeMap>,
-    /// The files of its modules.
+    /// The file that hands its live blocks over from one daemon to the next.
+    pub carried_over: Option<PathBuf>,
+    /// The perf map in which it names the code that it generates.
+    pub code: Arc<PerfMap>,
+    /// The open files of its modules.
     pub files: Arc<ModuleFiles>,
 }
 
-/// A bound on what one process may send.
+/// A limit on the records that one process may send.
 #[derive(Debug, Default)]
 pub struct Limit {
-    /// Records a second; 0 for no bound.
+    /// Maximum number of records per second; 0 for no limit.
     pub records: AtomicU64,
-    /// How often the drain left a ring alone because of it.
+    /// How often the drain skipped the process because of the limit.
     pub hits: AtomicU64,
 }
 
 impl Session {
-    /// The same process, written on to another folder with other options. With `starts` the part
-    /// counts its time from there: tick and wall clock.
-    pub fn part(&self, folder: PathBuf, options: Arc<Options>, starts: Option<(u64, u64)>) -> Session {
+    /// Returns a session for the next segment of the process, in another folder with other options.
+    /// With `starts` (tick and wall clock), the segment counts its time from there.
+    pub fn next_segment(&self, folder: PathBuf, options: Arc<Options>, starts: Option<(u64, u64)>) -> Session {
         let (mut process, mut began_unix_ns) = (self.process.clone(), self.began_unix_ns);
         process.sample_bytes = options.sample_bytes;
         process.free_sites = options.free_stacks;
@@ -88,7 +89,7 @@ impl Session {
             limit,
             resumed: self.resumed,
             began_unix_ns,
-            carried: self.carried.clone(),
+            carried_over: self.carried_over.clone(),
             code: Arc::clone(&self.code),
             files: Arc::clone(&self.files),
         }
@@ -97,31 +98,31 @@ impl Session {
 
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What the digest last knew of a process: written by it, read by anybody.
+        /// Counters of a process, which the digest publishes for other threads.
         #[derive(Debug, Default)]
         pub struct Stats {
             $($(#[$doc])* pub $name: AtomicU64,)*
-            /// Events that were taken in and could not be written; the store counts them.
+            /// Events that were recorded and could not be written; counted by the store.
             pub unwritten: AtomicU64,
-            /// Nanoseconds since 1970 from which its live blocks are known; 0 if all of them are.
-            /// What was allocated before is in no count of live blocks.
+            /// Time from which its live blocks are known, in nanoseconds since 1970; 0 if all of
+            /// them are. Blocks that were allocated before are in no count of live blocks.
             pub live_since_unix_ns: AtomicU64,
         }
 
-        /// The same at one moment.
+        /// The counters of a process at one point in time.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Now { $($(#[$doc])* pub $name: u64,)* }
+        pub struct StatsSnapshot { $($(#[$doc])* pub $name: u64,)* }
 
         impl Stats {
-            /// Reads them. Events that could not be written are lost.
-            pub fn now(&self) -> Now {
-                let mut now = Now { $($name: self.$name.load(Relaxed),)* };
+            /// Reads the counters. Events that could not be written count as lost.
+            pub fn now(&self) -> StatsSnapshot {
+                let mut now = StatsSnapshot { $($name: self.$name.load(Relaxed),)* };
                 now.lost = now.lost.saturating_add(self.unwritten.load(Relaxed));
                 now
             }
 
-            /// Writes them.
-            pub fn set(&self, now: &Now) {
+            /// Publishes the counters.
+            pub fn set(&self, now: &StatsSnapshot) {
                 $(self.$name.store(now.$name, Relaxed);)*
             }
         }
@@ -133,31 +134,31 @@ stats! {
     live_bytes,
     /// Blocks allocated and not freed.
     live_blocks,
-    /// The most live bytes.
+    /// Maximum of the live bytes.
     peak_bytes,
-    /// Allocations.
+    /// Number of allocations.
     allocs,
-    /// Frees.
+    /// Number of frees.
     frees,
-    /// Bytes ever allocated.
+    /// Number of bytes allocated since the attach.
     bytes,
-    /// Events that were taken in, of all parts.
+    /// Recorded events, of all segments.
     recorded,
-    /// Events that found no room, likewise.
+    /// Lost events, of all segments.
     lost,
-    /// Events passed over by sampling, likewise.
+    /// Events skipped by sampling, of all segments.
     sampled_out,
-    /// Call sites, their callers among them.
+    /// Number of call sites, including their callers.
     sites,
-    /// Sites that held more at the last full minute than at the one before.
+    /// Number of sites that held more at the last full minute than at the one before.
     growing,
-    /// Threads seen.
+    /// Number of threads seen.
     threads,
-    /// Bytes of the digest's own memory, estimated.
+    /// Estimated memory of the digest for this process, in bytes.
     memory,
 }
 
-/// How an image ended: one of the tape's `END_` numbers, and the code or signal.
+/// How a process ended: one of the tape's `END_` numbers, and the exit code or signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// One of the `END_` numbers.
@@ -167,14 +168,14 @@ pub struct End {
 }
 
 impl End {
-    /// It was still running.
+    /// The process was still running.
     pub const RUNNING: End = End { reason: END_RUNNING, status: 0 };
-    /// It went on with another program.
+    /// The process executed another program.
     pub const EXEC: End = End { reason: END_EXEC, status: 0 };
-    /// It is gone; how is not known.
+    /// The process has ended, in an unknown way.
     pub const GONE: End = End { reason: END_GONE, status: 0 };
 
-    /// From what `wait` says.
+    /// Converts a wait status.
     pub fn of_status(status: i32) -> End {
         let (code, signal) = (status >> 8 & 0xff, status & 0x7f);
         if signal == 0 {
@@ -184,7 +185,7 @@ impl End {
         }
     }
 
-    /// For `recording.json`.
+    /// Converts the end to its form in `recording.json`.
     pub fn exit(self) -> Exit {
         match self.reason {
             END_EXITED => Exit::Code(self.status),

@@ -1,9 +1,9 @@
-//! The thread slots of one session as the drain sees them: who owns which, what waits in their
-//! rings, when an owner is gone.
+//! The thread slots of one session in the drain: their owners, the records that wait in their
+//! rings, and the ends of their owners.
 
-use crate::batch::{Batch, Stamps};
+use crate::batch::{Batch, RunningTimestamp};
 use crate::heart::Heart;
-use crate::merge::{self, Lane};
+use crate::merge::{self, RecordQueue};
 use crate::sys::{self, Mapping};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -13,126 +13,149 @@ use wire::SlotControl;
 use wire::area::SLOT_FREE;
 use wire::ring::Reader;
 
-/// Most records that one look takes out of a ring: half a MiB, so that what the next stage reads is
-/// still in a cache.
-const MOST: u64 = 1 << 15;
-/// Rings that can be that full in one pass; with more of them each gives its share, but [`LEAST`]
-/// at least.
+/// Maximum number of records that are read from a ring at once: half a MiB, so that they are still
+/// in a cache when the next stage reads them.
+const MAX_RECORDS: u64 = 1 << 15;
+/// Number of rings that may be read up to this limit in one pass. With more rings the limit of each
+/// is smaller, but at least [`MIN_RECORDS`].
 const FULL_RINGS: u64 = 4;
-const LEAST: u64 = 1 << 10;
-/// Records of a ring that many threads made small.
-const SMALL: u64 = 1 << 13;
-/// A writer that announced a record and does not publish it is stopped or was killed; so long it
-/// may hold the others up.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// And only so long when this many records wait for it.
+const MIN_RECORDS: u64 = 1 << 10;
+/// Capacity below which a ring is small because there are many threads.
+const SMALL_RING: u64 = 1 << 13;
+/// How long a writer that announced a record and does not publish it, because it is stopped or was
+/// killed, may delay others.
+const PENDING_TIMEOUT: Duration = Duration::from_secs(1);
+/// Number of waiting records from which on that delay is shorter.
 const BACKLOG: usize = 1 << 20;
-const SHORT_PATIENCE: Duration = Duration::from_millis(50);
+/// The shorter delay with many waiting records.
+const SHORT_PENDING_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Empty rings that are looked at between two looks at a clock.
-const LOOKS: usize = 256;
+/// Number of empty rings that are read between two checks of the clock.
+const EMPTY_RINGS_PER_BEAT: usize = 256;
 
-/// One slot.
+/// One slot of a thread.
 #[derive(Debug)]
 struct Slot {
     reader: Reader,
-    lane: Lane,
-    /// Thread number of the owner; 0 while nobody is known to own it.
+    queue: RecordQueue,
+    /// Thread number of the owner; 0 while the slot has no known owner.
     thread: u32,
     tid: u32,
-    /// A cut at which nothing was announced: all stamps to come are later.
-    clean: u64,
-    /// Since when the same announced record is waited for, and where the ring stood.
+    /// A barrier at which no record was announced: all future timestamps are later.
+    quiet_until: u64,
+    /// Since when an announced record is being waited for, and the position of the ring.
     pending: Option<(Instant, u64)>,
-    /// Whether anything came since its owner was last looked for.
-    news: bool,
-    /// Whether its name was read a second time (threads name themselves after they started).
-    named: bool,
-    broken: bool,
-    /// The owner's running stamp behind the last copied record.
-    stamps: Stamps,
-    /// Dropped events that the gap records read so far report.
+    /// Whether records arrived since the last check whether the owner exists.
+    is_active: bool,
+    /// Whether the name was read a second time (threads set their names after they start).
+    is_name_final: bool,
+    is_corrupt: bool,
+    /// The owner's running timestamp after the last copied record.
+    running: RunningTimestamp,
+    /// Number of dropped events that were reported by the gap records read so far.
     reported: u64,
-    /// The owner's counts that belong to the recorder before this one: emitted, lost, sampled out.
-    before: (u64, u64, u64),
+    /// Counts of the owner that belong to the previous recorder.
+    before: EventCounts,
 }
 
-/// Something that the digest must know of, in order with the records.
+/// Event counts of a thread, from its control record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventCounts {
+    /// Number of events that the thread emitted.
+    pub emitted: u64,
+    /// Number of events that were dropped for want of space.
+    pub lost: u64,
+    /// Number of events that sampling skipped.
+    pub sampled_out: u64,
+}
+
+/// An event of a thread that the digest must receive in order with the records.
 #[derive(Debug, PartialEq, Eq)]
-pub enum News {
-    /// A new owner: thread number, tid.
-    Thread(u32, u32),
-    /// An owner is gone, all its records were passed on: thread number, emitted, lost, sampled out.
-    Ended(u32, (u64, u64, u64)),
-    /// A ring makes no sense and is no longer read: thread number, why.
-    Broken(u32, &'static str),
+pub enum ThreadEvent {
+    /// A slot has a new owner: thread number, tid.
+    Started(u32, u32),
+    /// An owner has ended and all its records were sent: thread number, counts.
+    Ended(u32, EventCounts),
+    /// A ring is corrupt and is not read any more: thread number, reason.
+    Corrupt(u32, &'static str),
 }
 
-/// The slots of one session.
+/// The thread slots of one session.
 #[derive(Debug)]
 pub struct Slots {
     mapping: Arc<Mapping>,
     slots: Vec<Slot>,
-    /// The slot that a thread id was last seen in.
+    /// Slot in which each thread id was last seen.
     owned: FxHashMap<u32, usize>,
     threads: u32,
-    /// The last cut.
-    cut: u64,
-    /// What the last pass passed on: everything stamped up to here.
+    /// The barrier of the last pass.
+    barrier: u64,
+    /// Time up to which all events were sent by the last pass.
     frontier: u64,
     backlog: usize,
-    /// Most records that one look takes out of a ring in this pass.
-    most: u64,
-    news: Vec<News>,
-    /// Whether another recorder had the area before.
+    /// Maximum number of records that are read from a ring in this pass.
+    max_records: u64,
+    events: Vec<ThreadEvent>,
+    /// Whether another recorder used the area before.
     resumed: bool,
-    /// Events without a slot that were counted before.
-    homeless: u64,
+    /// Number of events without a slot that the previous recorder counted.
+    unassigned: u64,
 }
 
-/// What a pass found.
+/// The result of a pass over all rings.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Found {
-    /// Records copied out of the rings.
+pub struct PassResult {
+    /// Number of records that were copied from the rings.
     pub records: u64,
-    /// The fullest ring was this full, in 256ths.
+    /// Fill level of the fullest ring, in 256ths.
     pub fullest: u64,
-    /// Whether a ring holds more than was taken.
+    /// Whether a ring contains more records than were read.
     pub more: bool,
 }
 
 impl Slots {
-    /// The slots of a new area, or of one that another recorder had before.
+    /// Creates the slots of a new area, or of one that another recorder used before.
     pub fn new(mapping: Arc<Mapping>, start: u64, resumed: bool) -> Slots {
-        let homeless = if resumed { mapping.header().dropped_without_slot.load(Relaxed) } else { 0 };
-        let (slots, owned, news) = Default::default();
-        let (frontier, backlog, most) = (0, 0, MOST);
-        Slots { mapping, slots, owned, threads: 0, cut: start, frontier, backlog, most, news, resumed, homeless }
+        let unassigned = if resumed { mapping.header().dropped_without_slot.load(Relaxed) } else { 0 };
+        Slots {
+            mapping,
+            slots: Vec::new(),
+            owned: FxHashMap::default(),
+            threads: 0,
+            barrier: start,
+            frontier: 0,
+            backlog: 0,
+            max_records: MAX_RECORDS,
+            events: Vec::new(),
+            resumed,
+            unassigned,
+        }
     }
 
-    /// The owner's counts of events that the last recorder has read or reported as dropped, and
-    /// those reported alone. What waits in the ring, and drops that no gap record has reported yet,
-    /// are this recorder's. The owner runs meanwhile: it counts an event right before it publishes
-    /// it, so the words are read until they stand still for a moment.
-    fn counted_before(control: &SlotControl, ring: wire::ring::Ring) -> ((u64, u64, u64), u64) {
+    /// Returns the owner's counts of events that the previous recorder has read or reported as
+    /// dropped: `lost` is the number of the latter. Records in the ring, and drops that no gap
+    /// record has reported yet, belong to this recorder. The owner runs meanwhile: it counts an
+    /// event immediately before it publishes it, so the counts are read until they do not change
+    /// for a moment.
+    fn counts_of_predecessor(control: &SlotControl, ring: wire::ring::Ring) -> EventCounts {
         let read = || {
             let producer = &control.producer.0;
             (producer.head.load(Acquire), producer.emitted.load(Acquire), producer.dropped.load(Acquire))
         };
-        let mut words = read();
+        let mut counts = read();
         for attempt in 0..1000 {
-            // A thread that drops all its events never stands still: for it two equal looks in a
-            // row will do.
+            // The counts of a thread that drops all its events change all the time: for it two
+            // equal reads in a row are enough.
             for _ in 0..if attempt < 100 { 64 } else { 0 } {
                 std::hint::spin_loop();
             }
             let again = read();
-            if again == words {
+            if again == counts {
                 break;
             }
-            words = again;
+            counts = again;
         }
-        let (head, emitted, lost) = words;
+        let (head, emitted, lost) = counts;
         let tail = control.consumer.0.tail.load(Relaxed);
         let (mut waiting, mut gaps) = (0u64, 0u64);
         if head >= tail && head - tail <= ring.capacity() {
@@ -142,91 +165,101 @@ impl Slots {
                 gaps = marks.fold(gaps, |sum, record| sum.saturating_add(record.body));
             });
         }
-        // An area of a recorder that did not note it: all drops but those in the ring count as
-        // reported.
+        // For an area of a recorder that did not store this number, all drops but those in the ring
+        // count as reported.
         let reported = control.consumer.0.reported().unwrap_or_else(|| lost.saturating_sub(gaps)).min(lost);
         let sampled_out = control.producer.0.sampled_out.load(Relaxed);
         let own = waiting.saturating_add(lost - reported);
-        ((emitted.saturating_sub(own).saturating_add(sampled_out), reported, sampled_out), reported)
+        let emitted = emitted.saturating_sub(own).saturating_add(sampled_out);
+        EventCounts { emitted, lost: reported, sampled_out }
     }
 
-    /// Everything stamped up to here was passed on.
+    /// Returns the time up to which all events were sent.
     pub fn frontier(&self) -> u64 {
         self.frontier
     }
 
-    /// Threads seen so far.
+    /// Returns the number of threads seen so far.
     pub fn threads(&self) -> u32 {
         self.threads
     }
 
-    /// Whether there are enough threads that some have small rings.
+    /// Returns whether there are enough threads that some have small rings.
     pub fn has_small_rings(&self) -> bool {
-        self.slots.last().is_some_and(|slot| slot.reader.capacity() < SMALL)
+        self.slots.last().is_some_and(|slot| slot.reader.capacity() < SMALL_RING)
     }
 
-    /// What came up since the last call.
-    pub fn news(&mut self) -> std::vec::Drain<'_, News> {
-        self.news.drain(..)
+    /// Removes and returns the thread events since the last call.
+    pub fn drain_events(&mut self) -> std::vec::Drain<'_, ThreadEvent> {
+        self.events.drain(..)
     }
 
-    /// Copies what the rings hold and passes on what is certain. `cut` was read from the clock
-    /// before a grace, `now` after it. The heart goes on beating: there may be many rings.
-    pub fn pass(&mut self, cut: u64, now: u64, batch: &mut Batch, heart: &Heart) -> Found {
-        let mut found = Found::default();
+    /// Copies the records of the rings and sends those whose order is certain. `barrier` was read
+    /// from the clock before a delay that makes all earlier stores visible, `now` after it. The
+    /// heartbeat continues: there may be many rings.
+    pub fn pass(&mut self, barrier: u64, now: u64, batch: &mut Batch, heart: &Heart) -> PassResult {
+        let mut result = PassResult::default();
         let mapping = Arc::clone(&self.mapping);
         let used = mapping.slots_used();
         for index in self.slots.len() as u32..used {
             let (Some(ring), Some(control)) = (mapping.ring(index), mapping.slot(index)) else { break };
             heart.keep_beating();
-            let (before, reported) =
-                if self.resumed { Slots::counted_before(control, ring) } else { Default::default() };
-            let stamps = Stamps { stamp: if self.resumed { control.consumer.0.timestamp() } else { 0 } };
+            let before =
+                if self.resumed { Slots::counts_of_predecessor(control, ring) } else { EventCounts::default() };
+            let running = RunningTimestamp { timestamp: if self.resumed { control.consumer.0.timestamp() } else { 0 } };
             let reader = Reader::new(ring, control.consumer.0.tail.load(Relaxed));
             self.slots.push(Slot {
-                stamps,
-                reported,
+                running,
+                reported: before.lost,
                 before,
                 reader,
-                lane: Lane::default(),
+                queue: RecordQueue::default(),
                 thread: 0,
                 tid: 0,
-                clean: self.cut,
+                quiet_until: self.barrier,
                 pending: None,
-                news: false,
-                named: false,
-                broken: false,
+                is_active: false,
+                is_name_final: false,
+                is_corrupt: false,
             });
         }
-        self.most = (MOST * FULL_RINGS / self.slots.len().max(1) as u64).clamp(LEAST, MOST);
-        let mut frontier = cut;
+        self.max_records = (MAX_RECORDS * FULL_RINGS / self.slots.len().max(1) as u64).clamp(MIN_RECORDS, MAX_RECORDS);
+        let mut frontier = barrier;
         for index in 0..self.slots.len() {
-            let before = found.records;
+            let before = result.records;
             if let Some(control) = mapping.slot(index as u32) {
-                frontier = frontier.min(self.look(index, control, cut, now, &mut found));
+                frontier = frontier.min(self.read_ring(index, control, barrier, now, &mut result));
             }
-            if found.records > before || index % LOOKS == 0 {
+            if result.records > before || index % EMPTY_RINGS_PER_BEAT == 0 {
                 heart.keep_beating();
             }
         }
-        self.cut = cut;
+        self.barrier = barrier;
         self.frontier = self.frontier.max(frontier);
         self.merge(self.frontier, now, batch, heart);
-        found
+        result
     }
 
-    /// One ring: copies what is published. Gives the least stamp that may still come from it.
-    fn look(&mut self, index: usize, control: &SlotControl, cut: u64, now: u64, found: &mut Found) -> u64 {
+    /// Copies the published records of one ring. Returns the smallest timestamp that may still come
+    /// from it.
+    fn read_ring(
+        &mut self,
+        index: usize,
+        control: &SlotControl,
+        barrier: u64,
+        now: u64,
+        result: &mut PassResult,
+    ) -> u64 {
         let slot = &mut self.slots[index];
-        if slot.broken {
-            // Nobody is to wait for room in a ring that nobody reads.
+        if slot.is_corrupt {
+            // No thread must wait for space in a ring that is not read any more.
             control.consumer.0.tail.store(control.producer.0.head.load(Acquire), Release);
             return u64::MAX;
         }
         let poll = match slot.reader.poll(control) {
             Ok(poll) => poll,
-            Err(broken) => {
-                let why = match broken {
+            Err(error) => {
+                let why = match error {
                     wire::ring::RingError::HeadDecreased => "its position went back",
                     wire::ring::RingError::HeadTooFar => "its position is out of reach",
                 };
@@ -235,98 +268,98 @@ impl Slots {
             }
         };
         if (poll.ready > 0 || poll.pending) && slot.thread == 0 {
-            self.adopt(index, control);
+            self.assign_owner(index, control);
         }
         let slot = &mut self.slots[index];
         if poll.ready > 0 {
-            let count = poll.ready.min(self.most);
-            let (records, stamps, reported) = (slot.lane.records(), &mut slot.stamps, &mut slot.reported);
+            let count = poll.ready.min(self.max_records);
+            let (records, running, reported) = (slot.queue.records(), &mut slot.running, &mut slot.reported);
             slot.reader.copy(count, |run| {
                 records.extend_from_slice(run);
                 for record in run {
-                    stamps.step(*record);
+                    running.step(*record);
                     if record.op() == wire::Op::DROPPED {
                         *reported = reported.saturating_add(record.body);
                     }
                 }
             });
-            control.consumer.0.mark(slot.reader.tail(), slot.stamps.stamp, slot.reported);
+            control.consumer.0.mark(slot.reader.tail(), slot.running.timestamp, slot.reported);
             if slot.reader.release(control) {
                 sys::wake(&control.consumer.0.tail);
             }
-            slot.news = true;
-            found.records += count;
-            found.fullest = found.fullest.max(poll.ready * 256 / slot.reader.capacity());
-            found.more |= count < poll.ready;
+            slot.is_active = true;
+            result.records += count;
+            result.fullest = result.fullest.max(poll.ready * 256 / slot.reader.capacity());
+            result.more |= count < poll.ready;
         }
-        if poll.ready > self.most {
-            // More lies there, stamped before the cut for all we know.
-            return slot.lane.last(now).max(slot.clean);
+        if poll.ready > self.max_records {
+            // The ring contains more records, perhaps from before the barrier.
+            return slot.queue.last(now).max(slot.quiet_until);
         }
         if !poll.pending {
-            (slot.clean, slot.pending) = (cut, None);
+            (slot.quiet_until, slot.pending) = (barrier, None);
             return u64::MAX;
         }
-        slot.news = true;
+        slot.is_active = true;
         let tail = slot.reader.tail();
         let (since, _) = *slot.pending.get_or_insert_with(|| (Instant::now(), tail));
         if slot.pending.is_some_and(|(_, stood)| stood != tail) {
             slot.pending = Some((Instant::now(), tail));
         } else {
-            let patience = if self.backlog > BACKLOG { SHORT_PATIENCE } else { PATIENCE };
-            if since.elapsed() > patience {
+            let timeout = if self.backlog > BACKLOG { SHORT_PENDING_TIMEOUT } else { PENDING_TIMEOUT };
+            if since.elapsed() > timeout {
                 return u64::MAX;
             }
         }
-        slot.lane.last(now).max(slot.clean)
+        slot.queue.last(now).max(slot.quiet_until)
     }
 
-    fn adopt(&mut self, index: usize, control: &SlotControl) {
+    fn assign_owner(&mut self, index: usize, control: &SlotControl) {
         let tid = control.owner.0.tid.load(Acquire);
-        // A thread id that comes again: its former owner is gone, whatever the process table said
-        // when it was last read.
+        // A thread id that is used again: its former owner has ended, even if the last listing of
+        // threads contained it.
         if tid != 0
             && let Some(old) = self.owned.insert(tid, index)
             && self.slots[old].thread != 0
         {
-            self.give_back(old);
+            self.release_slot(old);
         }
         self.threads += 1;
         let slot = &mut self.slots[index];
-        slot.lane.restart();
-        slot.lane.resume(slot.stamps.stamp);
-        (slot.thread, slot.tid, slot.news, slot.named) = (self.threads, tid, true, false);
-        self.news.push(News::Thread(self.threads, tid));
+        slot.queue.restart();
+        slot.queue.resume(slot.running.timestamp);
+        (slot.thread, slot.tid, slot.is_active, slot.is_name_final) = (self.threads, tid, true, false);
+        self.events.push(ThreadEvent::Started(self.threads, tid));
     }
 
     fn close(&mut self, index: usize, why: &'static str) {
         let slot = &mut self.slots[index];
-        slot.broken = true;
-        slot.lane.close();
-        self.news.push(News::Broken(slot.thread, why));
+        slot.is_corrupt = true;
+        slot.queue.close();
+        self.events.push(ThreadEvent::Corrupt(slot.thread, why));
     }
 
-    /// Passes on what is stamped up to the frontier.
+    /// Sends all events up to the frontier.
     fn merge(&mut self, frontier: u64, now: u64, batch: &mut Batch, heart: &Heart) {
         batch.limit = frontier.min(now);
         batch.many_threads = self.threads > 1;
-        let mut lanes: Vec<(u32, &mut Lane)> = Vec::new();
-        for slot in self.slots.iter_mut().filter(|slot| slot.lane.waiting() > 0) {
-            lanes.push((slot.thread, &mut slot.lane));
+        let mut queues: Vec<(u32, &mut RecordQueue)> = Vec::new();
+        for slot in self.slots.iter_mut().filter(|slot| slot.queue.waiting() > 0) {
+            queues.push((slot.thread, &mut slot.queue));
         }
-        merge::merge(&mut lanes, frontier, now, batch, &|| heart.keep_beating());
-        self.backlog = lanes.iter().map(|(_, lane)| lane.waiting()).sum();
+        merge::merge(&mut queues, frontier, now, batch, &|| heart.keep_beating());
+        self.backlog = queues.iter().map(|(_, queue)| queue.waiting()).sum();
         for index in 0..self.slots.len() {
-            if self.slots[index].lane.is_broken() && !self.slots[index].broken {
+            if self.slots[index].queue.is_corrupt() && !self.slots[index].is_corrupt {
                 self.close(index, "it holds a record that does not exist");
             }
         }
     }
 
-    /// The last pass: the process is gone, or is not listened to any more. Everything published is
-    /// passed on.
-    pub fn finish(&mut self, cut: u64, now: u64, batch: &mut Batch, heart: &Heart) {
-        while self.pass(cut, now, batch, heart).more {}
+    /// The last pass: the process has ended, or is not recorded any more. All published records are
+    /// sent.
+    pub fn finish(&mut self, barrier: u64, now: u64, batch: &mut Batch, heart: &Heart) {
+        while self.pass(barrier, now, batch, heart).more {}
         self.merge(u64::MAX, now, batch, heart);
         let mapping = Arc::clone(&self.mapping);
         for index in 0..mapping.slots_used() {
@@ -335,83 +368,95 @@ impl Slots {
                 && self.slots.get(index as usize).is_some_and(|slot| slot.thread == 0)
                 && let Some(control) = mapping.slot(index)
             {
-                self.adopt(index as usize, control);
+                self.assign_owner(index as usize, control);
             }
         }
     }
 
-    fn words(&self, index: usize) -> (u64, u64, u64) {
-        let words = |control: &SlotControl| {
+    fn counts_of(&self, index: usize) -> EventCounts {
+        let read = |control: &SlotControl| {
             let producer = &control.producer.0;
             let (emitted, lost) = (producer.emitted.load(Acquire), producer.dropped.load(Relaxed));
-            let (sampled_out, nested) = (producer.sampled_out.load(Relaxed), producer.deferred_dropped.load(Relaxed));
-            (emitted.saturating_add(sampled_out).saturating_add(nested), lost.saturating_add(nested), sampled_out)
+            let (sampled_out, deferred_dropped) =
+                (producer.sampled_out.load(Relaxed), producer.deferred_dropped.load(Relaxed));
+            (
+                emitted.saturating_add(sampled_out).saturating_add(deferred_dropped),
+                lost.saturating_add(deferred_dropped),
+                sampled_out,
+            )
         };
-        let (emitted, lost, sampled_out) = self.mapping.slot(index as u32).map_or((0, 0, 0), words);
-        let before = self.slots.get(index).map_or((0, 0, 0), |slot| slot.before);
-        (emitted.saturating_sub(before.0), lost.saturating_sub(before.1), sampled_out.saturating_sub(before.2))
+        let (emitted, lost, sampled_out) = self.mapping.slot(index as u32).map_or((0, 0, 0), read);
+        let before = self.slots.get(index).map_or(EventCounts::default(), |slot| slot.before);
+        EventCounts {
+            emitted: emitted.saturating_sub(before.emitted),
+            lost: lost.saturating_sub(before.lost),
+            sampled_out: sampled_out.saturating_sub(before.sampled_out),
+        }
     }
 
-    /// The counts of all owners by thread number; number 0 stands for events that found no slot.
-    pub fn counts(&self) -> Vec<(u32, (u64, u64, u64))> {
-        let homeless = self.mapping.header().dropped_without_slot.load(Relaxed).saturating_sub(self.homeless);
+    /// Returns the counts of all owners by thread number. Number 0 is for events that found no free
+    /// slot.
+    pub fn counts(&self) -> Vec<(u32, EventCounts)> {
+        let unassigned = self.mapping.header().dropped_without_slot.load(Relaxed).saturating_sub(self.unassigned);
         let owned = self.slots.iter().enumerate().filter(|(_, slot)| slot.thread != 0);
-        let counts = owned.map(|(index, slot)| (slot.thread, self.words(index)));
-        std::iter::once((0, (homeless, homeless, 0))).chain(counts).collect()
+        let counts = owned.map(|(index, slot)| (slot.thread, self.counts_of(index)));
+        std::iter::once((0, EventCounts { emitted: unassigned, lost: unassigned, sampled_out: 0 }))
+            .chain(counts)
+            .collect()
     }
 
-    /// Slots whose owner may be gone: nothing came from them since this was last asked. Gives their
-    /// thread ids.
+    /// Returns the ids of threads that may have ended: no record of them arrived since the last
+    /// call.
     pub fn quiet(&mut self) -> Vec<u32> {
         let mut quiet = Vec::new();
         for slot in &mut self.slots {
-            if slot.thread != 0 && slot.tid != 0 && !slot.news && slot.lane.waiting() == 0 {
+            if slot.thread != 0 && slot.tid != 0 && !slot.is_active && slot.queue.waiting() == 0 {
                 quiet.push(slot.tid);
             }
-            slot.news = false;
+            slot.is_active = false;
         }
         quiet
     }
 
-    /// Owners whose name should be read once more: thread number, tid.
+    /// Returns the owners whose name should be read again: thread number, tid.
     pub fn unnamed(&mut self) -> Vec<(u32, u32)> {
-        let fresh = self.slots.iter_mut().filter(|slot| slot.thread != 0 && !slot.named);
-        fresh
+        let unnamed = self.slots.iter_mut().filter(|slot| slot.thread != 0 && !slot.is_name_final);
+        unnamed
             .map(|slot| {
-                slot.named = true;
+                slot.is_name_final = true;
                 (slot.thread, slot.tid)
             })
             .collect()
     }
 
-    /// These threads do not exist any more: their slots, once empty, are given back.
+    /// Releases the slots of threads that have ended, once their rings are empty.
     pub fn gone(&mut self, tids: &FxHashSet<u32>) {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
             if slot.thread != 0 && tids.contains(&slot.tid) {
-                self.give_back(index);
+                self.release_slot(index);
             }
         }
     }
 
-    /// Gives a slot whose owner is gone back to the process. Left alone while its ring holds
-    /// anything.
-    fn give_back(&mut self, index: usize) {
+    /// Returns a slot whose owner has ended to the process. Does nothing while its ring contains
+    /// records.
+    fn release_slot(&mut self, index: usize) {
         let mapping = Arc::clone(&self.mapping);
         let Some(control) = mapping.slot(index as u32) else { return };
-        let counts = self.words(index);
+        let counts = self.counts_of(index);
         let slot = &mut self.slots[index];
         let head = control.producer.0.head.load(Acquire);
-        if (head != slot.reader.tail() || slot.lane.waiting() > 0) && !slot.broken {
+        if (head != slot.reader.tail() || slot.queue.waiting() > 0) && !slot.is_corrupt {
             return;
         }
-        self.news.push(News::Ended(slot.thread, counts));
+        self.events.push(ThreadEvent::Ended(slot.thread, counts));
         if self.owned.get(&slot.tid) == Some(&index) {
             self.owned.remove(&slot.tid);
         }
-        (slot.thread, slot.tid, slot.pending, slot.broken) = (0, 0, None, false);
-        (slot.stamps, slot.reported, slot.before) = Default::default();
-        slot.lane.restart();
+        (slot.thread, slot.tid, slot.pending, slot.is_corrupt) = (0, 0, None, false);
+        (slot.running, slot.reported, slot.before) = Default::default();
+        slot.queue.restart();
         if let Some(ring) = mapping.ring(index as u32) {
             slot.reader = Reader::new(ring, head);
         }

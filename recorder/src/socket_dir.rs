@@ -5,7 +5,8 @@
 //! name, which is secret: 128 random bits, in a folder that other users can traverse but not list.
 //! Recorded programs have the name in their environment, which the kernel shows only to their own
 //! user and to root. The kernel's list of sockets shows the name to which a socket was bound, so
-//! the socket is renamed before others can traverse the folder ([`attach::Door::open_unlisted`]).
+//! the socket is renamed before others can traverse the folder
+//! ([`attach::Listener::open_unlisted`]).
 //!
 //! An abstract socket could be reached from another root directory too, but `/proc/net/unix` shows
 //! its name to every process of the network namespace, containers among them. Each of them could
@@ -114,7 +115,7 @@ fn remove_stale(directory: &Path) {
             // The folder holds nothing but the socket; any other file means that it is not ours.
             Some(socket)
                 if content.next().is_none()
-                    && attach::knock(&socket, SockType::SeqPacket) == Err(Errno::ECONNREFUSED)
+                    && attach::probe(&socket, SockType::SeqPacket) == Err(Errno::ECONNREFUSED)
                     && (age > STARTING || socket.file_name() != Some(attach::INITIAL_NAME.as_ref())) =>
             {
                 let _ = std::fs::remove_file(&socket);

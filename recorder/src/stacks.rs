@@ -1,9 +1,9 @@
-//! Stack nodes of the traced process -> site numbers of the recording: dense, callers first, in
-//! order of appearance.
+//! Translates stack nodes of the traced process to site numbers of the recording, which are dense,
+//! callers first, in order of appearance.
 //!
-//! The process may hold several nodes for one (caller, address): threads race, full tables forget.
-//! They become one site, unless they lie in different generations of a module. Nodes are bytes of a
-//! stranger: each is judged when it is read, and read once.
+//! The process may have several nodes for one (caller, address), since threads race and full tables
+//! evict entries. They become one site, unless they belong to different generations of a module.
+//! Nodes are untrusted: each is validated when it is read, and read once.
 
 use crate::modules::Modules;
 use crate::sys::Mapping;
@@ -12,32 +12,32 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use wire::nodes;
 
-/// Most sites of one tape record.
-const SITES_A_RECORD: usize = 1 << 16;
+/// Maximum number of sites in one tape record.
+const SITES_PER_RECORD: usize = 1 << 16;
 
-/// The sites of one process image.
+/// The call sites of one process.
 #[derive(Debug)]
 pub struct Stacks {
     mapping: Arc<Mapping>,
-    /// Site of each node; 0 where none is known yet.
-    of_node: Vec<u32>,
+    /// Site of each node; 0 where it is not known yet.
+    site_of_node: Vec<u32>,
     /// (caller's site, address, module, flags) -> site.
     known: FxHashMap<(u32, u64, u32, u8), u32>,
-    /// All sites; number 1 is the first.
+    /// All sites; the first has number 1.
     sites: Vec<Site>,
-    /// The module of each, 0 for none.
-    of_module: Vec<u32>,
-    /// How many of them were written.
+    /// Module of each site; 0 for none.
+    module_of_site: Vec<u32>,
+    /// Number of sites that were written.
     written: usize,
     modules: Modules,
-    /// What was announced about modules, and how many sites came before it.
+    /// The announcements of modules, each with the number of sites before it.
     announced: Vec<(usize, tape::Record)>,
-    /// Nodes below this were all looked at.
-    looked_at: u32,
-    /// Events whose node could not be.
-    bad: u64,
+    /// All nodes below this one have their site.
+    resolved_below: u32,
+    /// Number of events whose node was invalid.
+    invalid_stacks: u64,
     /// Instructions of sites that no file describes.
-    unplaced: Vec<u64>,
+    instructions_without_file: Vec<u64>,
 }
 
 fn site_flags(flags: u32) -> u8 {
@@ -46,56 +46,56 @@ fn site_flags(flags: u32) -> u8 {
 }
 
 impl Stacks {
-    /// Reads nodes and modules of this area. `exe` and `cwd` make modules' paths absolute.
+    /// Creates the sites of a process from the nodes and modules of its area. `exe` and `cwd` make
+    /// modules' paths absolute.
     pub fn new(mapping: Arc<Mapping>, exe: &[u8], cwd: &[u8]) -> Stacks {
         let modules = Modules::new(Arc::clone(&mapping), exe, cwd);
-        let (of_node, known, sites, of_module, announced, unplaced) = Default::default();
         Stacks {
             mapping,
-            of_node,
-            known,
-            sites,
-            of_module,
+            site_of_node: Vec::new(),
+            known: FxHashMap::default(),
+            sites: Vec::new(),
+            module_of_site: Vec::new(),
             written: 0,
             modules,
-            announced,
-            looked_at: 1,
-            bad: 0,
-            unplaced,
+            announced: Vec::new(),
+            resolved_below: 1,
+            invalid_stacks: 0,
+            instructions_without_file: Vec::new(),
         }
     }
 
-    /// Everything that a new file must say about modules and sites, in the order in which it was
-    /// said before; what is new is said too.
+    /// Appends all records about modules and sites for a new file, in their original order, and
+    /// announces new modules.
     pub fn all(&mut self, out: &mut Vec<tape::Record>) {
         self.announce(&mut Vec::new());
         self.written = 0;
-        for (before, record) in std::mem::take(&mut self.announced) {
-            self.flush_to(before, out);
+        for (sites_before, record) in std::mem::take(&mut self.announced) {
+            self.flush_to(sites_before, out);
             out.push(record.clone());
-            self.announced.push((before, record));
+            self.announced.push((sites_before, record));
         }
         self.flush(out);
     }
 
-    /// The stack of a site, innermost first: the number of each frame's module, 0 for none, and its
-    /// site.
+    /// Returns the stack of a site, innermost frame first: the number of each frame's module, 0 for
+    /// none, and its site.
     pub fn frames(&self, site: u32) -> Vec<(u32, &Site)> {
         let mut frames = Vec::new();
         let mut next = site;
-        while let Some(site) = (next as usize).checked_sub(1).and_then(|place| self.sites.get(place)) {
+        while let Some(site) = (next as usize).checked_sub(1).and_then(|index| self.sites.get(index)) {
             frames.push((self.module(next, site.address), site));
             next = site.parent;
         }
         frames
     }
 
-    /// The module that a site lies in: the last one announced before it that holds its address and
-    /// had not gone.
+    /// Returns the module of a site: the last one announced before it that contains its address and
+    /// was not unmapped.
     pub fn module(&self, site: u32, address: u64) -> u32 {
         let mut found = 0;
-        for (before, record) in &self.announced {
-            if *before >= site as usize {
+        for (sites_before, record) in &self.announced {
+            if *sites_before >= site as usize {
                 break;
             }
             match record {
@@ -107,35 +107,37 @@ impl Stacks {
         found
     }
 
-    /// The modules that were announced, with how many sites came before each, and those that went.
+    /// Returns the announcements of modules that were mapped or unmapped, each with the number of
+    /// sites before it.
     pub fn announced(&self) -> &[(usize, tape::Record)] {
         &self.announced
     }
 
-    /// All sites so far; number 1 is the first.
+    /// Returns all sites so far; the first has number 1.
     pub fn sites(&self) -> &[Site] {
         &self.sites
     }
 
-    /// Number of the last site.
+    /// Returns the number of the last site.
     pub fn last(&self) -> u32 {
         self.sites.len() as u32
     }
 
-    /// The modules that are files, each with the link-time addresses of the instructions that sites
-    /// hold of it, in order.
+    /// Returns the modules that are files, each with the sorted link-time addresses of the
+    /// instructions of its sites.
     pub fn instructions(&self) -> Vec<(&tape::Module, Vec<u64>)> {
         let modules = self.announced.iter().filter_map(|(_, record)| match record {
             tape::Record::Module(module) if module.path.0.starts_with(b"/") => Some(module),
             _ => None,
         });
         let mut modules: Vec<(&tape::Module, Vec<u64>)> = modules.map(|module| (module, Vec::new())).collect();
-        let places: FxHashMap<u32, usize> = modules.iter().enumerate().map(|(at, (of, _))| (of.number, at)).collect();
-        for (site, module) in self.sites.iter().zip(&self.of_module) {
+        let indexes: FxHashMap<u32, usize> = modules.iter().enumerate().map(|(at, (of, _))| (of.number, at)).collect();
+        for (site, module) in self.sites.iter().zip(&self.module_of_site) {
             let holds = |(of, _): &(&tape::Module, Vec<u64>)| (of.start..=of.end).contains(&site.address);
-            // A module that was announced late holds sites that had none.
-            let place = places.get(module).copied().or_else(|| modules.iter().position(holds).filter(|_| *module == 0));
-            if let Some((of, found)) = place.and_then(|place| modules.get_mut(place)) {
+            // A module that was announced late may contain sites without a module.
+            let index =
+                indexes.get(module).copied().or_else(|| modules.iter().position(holds).filter(|_| *module == 0));
+            if let Some((of, found)) = index.and_then(|index| modules.get_mut(index)) {
                 found.push(instruction(site.address, site.flags).wrapping_sub(of.bias));
             }
         }
@@ -147,47 +149,47 @@ impl Stacks {
         modules
     }
 
-    /// A node of each site that has one.
+    /// Returns the pairs of a site and one of its nodes.
     pub fn nodes(&self) -> impl Iterator<Item = (u32, u32)> {
-        self.of_node.iter().enumerate().filter(|(_, site)| **site != 0).map(|(node, site)| (*site, node as u32))
+        self.site_of_node.iter().enumerate().filter(|(_, site)| **site != 0).map(|(node, site)| (*site, node as u32))
     }
 
-    /// Instructions of sites that lie in no module, or in one that is no file.
-    pub fn unplaced(&self) -> &[u64] {
-        &self.unplaced
+    /// Returns the instructions of sites that are in no module, or in one that is not a file.
+    pub fn instructions_without_file(&self) -> &[u64] {
+        &self.instructions_without_file
     }
 
-    /// Events whose stack could not be read.
-    pub fn bad(&self) -> u64 {
-        self.bad
+    /// Returns the number of events whose stack could not be read.
+    pub fn invalid_stacks(&self) -> u64 {
+        self.invalid_stacks
     }
 
-    /// The site of a node; 0 for none.
+    /// Returns the site of a node; 0 for none.
     #[inline(always)]
     pub fn site(&mut self, node: u32, out: &mut Vec<tape::Record>) -> u32 {
-        match self.of_node.get(node as usize) {
+        match self.site_of_node.get(node as usize) {
             Some(site) if *site != 0 => *site,
             _ if node == 0 => 0,
-            _ => self.meet(node, out),
+            _ => self.resolve_new(node, out),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn meet(&mut self, node: u32, out: &mut Vec<tape::Record>) -> u32 {
-        if self.modules.has_news() {
+    fn resolve_new(&mut self, node: u32, out: &mut Vec<tape::Record>) -> u32 {
+        if self.modules.has_unannounced() {
             self.announce(out);
         }
         let site = self.resolve(node);
-        self.bad += u64::from(site == 0);
+        self.invalid_stacks += u64::from(site == 0);
         site
     }
 
-    /// Gives the node and all its callers sites. Callers have smaller numbers, so this ends.
+    /// Assigns sites to the node and all its callers. Callers have smaller numbers, so this ends.
     fn resolve(&mut self, node: u32) -> u32 {
-        let (mut chain, mut next, mut cut) = (Vec::new(), node, 0);
+        let (mut chain, mut next, mut missing_frames) = (Vec::new(), node, 0);
         let mut parent = loop {
-            match self.of_node.get(next as usize) {
+            match self.site_of_node.get(next as usize) {
                 Some(site) if *site != 0 => break *site,
                 _ if next == 0 => break 0,
                 _ => {}
@@ -198,31 +200,31 @@ impl Stacks {
                     next = value.parent;
                 }
                 None if next == node => return 0,
-                // A hole: its thread was killed, and the outer frames with it.
+                // A missing node: its thread was killed, and the outer frames are unknown.
                 None => {
-                    cut = nodes::TRUNCATED;
+                    missing_frames = nodes::TRUNCATED;
                     break 0;
                 }
             }
         };
         for (number, value) in chain.into_iter().rev() {
-            let flags = site_flags(value.flags | std::mem::take(&mut cut));
+            let flags = site_flags(value.flags | std::mem::take(&mut missing_frames));
             let module = self.modules.at(value.address, number);
             let key = (parent, value.address, module, flags);
             let next = self.sites.len() as u32 + 1;
             let site = *self.known.entry(key).or_insert(next);
             if site == next {
                 if !self.modules.is_file(module) {
-                    self.unplaced.push(instruction(value.address, flags));
+                    self.instructions_without_file.push(instruction(value.address, flags));
                 }
                 self.sites.push(Site { parent, address: value.address, flags });
-                self.of_module.push(module);
+                self.module_of_site.push(module);
             }
-            if self.of_node.len() <= number as usize {
-                let room = (number as usize + 1).next_power_of_two().max(1 << 10);
-                self.of_node.resize(room.min(self.mapping.params().nodes as usize), 0);
+            if self.site_of_node.len() <= number as usize {
+                let capacity = (number as usize + 1).next_power_of_two().max(1 << 10);
+                self.site_of_node.resize(capacity.min(self.mapping.params().nodes as usize), 0);
             }
-            self.of_node[number as usize] = site;
+            self.site_of_node[number as usize] = site;
             parent = site;
         }
         parent
@@ -234,22 +236,22 @@ impl Stacks {
     }
 
     fn flush_to(&mut self, end: usize, out: &mut Vec<tape::Record>) {
-        for sites in self.sites[self.written.min(end)..end].chunks(SITES_A_RECORD) {
+        for sites in self.sites[self.written.min(end)..end].chunks(SITES_PER_RECORD) {
             out.push(tape::Record::Sites(Sites { first: self.written as u32 + 1, sites: sites.to_vec() }));
             self.written += sites.len();
         }
     }
 
-    /// Appends what is new about modules. Before one goes, every node that lies in it gets its
-    /// site: later ones mean something else.
+    /// Appends the announcements of modules that are new. Before a module is unmapped, every node
+    /// in it gets its site: later nodes belong to another module.
     pub fn announce(&mut self, out: &mut Vec<tape::Record>) {
-        while let Some((record, nodes)) = self.modules.next_news() {
-            for node in self.looked_at..nodes.min(self.mapping.params().nodes) {
-                if self.of_node.get(node as usize).is_none_or(|site| *site == 0) {
+        while let Some((record, nodes)) = self.modules.next_change() {
+            for node in self.resolved_below..nodes.min(self.mapping.params().nodes) {
+                if self.site_of_node.get(node as usize).is_none_or(|site| *site == 0) {
                     self.resolve(node);
                 }
             }
-            self.looked_at = self.looked_at.max(nodes);
+            self.resolved_below = self.resolved_below.max(nodes);
             self.flush(out);
             self.announced.push((self.written, record.clone()));
             out.push(record);
@@ -301,20 +303,20 @@ mod tests {
     }
 
     #[test]
-    fn hostile_nodes_end_the_stack() {
+    fn invalid_nodes_end_the_stack() {
         let (mapping, mut stacks) = stacks();
         write(&mapping, 7, NodeValue { parent: 9, address: 1, flags: 0 });
         write(&mapping, 8, NodeValue { parent: 6, address: 800, flags: 0 });
         let mut out = Vec::new();
-        for bad in [7, 6, 1023, 1024, u32::MAX] {
-            assert_eq!(stacks.site(bad, &mut out), 0);
+        for invalid_stacks in [7, 6, 1023, 1024, u32::MAX] {
+            assert_eq!(stacks.site(invalid_stacks, &mut out), 0);
         }
         assert_eq!(stacks.site(8, &mut out), 1);
-        assert_eq!((stacks.sites(), stacks.bad()), (&[site(0, 800, SITE_TRUNCATED)][..], 5));
+        assert_eq!((stacks.sites(), stacks.invalid_stacks()), (&[site(0, 800, SITE_TRUNCATED)][..], 5));
     }
 
     #[test]
-    fn a_module_at_the_address_of_another_has_its_own_sites() {
+    fn module_at_the_address_of_another_has_its_own_sites() {
         let (mapping, mut stacks) = stacks();
         let header = mapping.header();
         let module = |number: u32| mapping.module(number).unwrap_or_else(|| panic!("no module {number}"));
@@ -340,7 +342,7 @@ mod tests {
                 other => format!("{other:?}"),
             })
             .collect();
-        // Node 2 had no event yet: it still belongs to the first module.
+        // Node 2 had no event yet. It still belongs to the first module.
         assert_eq!(names, ["module 1 /opt/lib/one.so", "sites 1+2", "gone 1", "module 2 /bin/prog", "sites 3+1"]);
     }
 }

@@ -1,13 +1,14 @@
-//! The last stage: hands what is to be written to the images' files ([`crate::files`]), and goes on
-//! when they cannot be written.
+//! The last stage: writes to the files of the processes ([`crate::files`]), and continues when they
+//! cannot be written.
 //!
-//! A disk that is full, a quota, an error: the piece at hand is given up, its events are counted as
-//! lost, thread by thread, and everything that later pieces need (sites, modules, names) is kept
-//! until it can be written. Nobody waits: the program runs on, each next piece is another try, and
-//! the recording says how long writing stood still, why, and what that cost.
+//! When the disk is full, a quota is used up, or an error occurs, the chunk of the write job is
+//! dropped. Its events are counted as lost, thread by thread, and everything that later jobs need
+//! (sites, modules, names) is kept until it can be written. Nothing waits: the program runs on,
+//! each following job is another attempt, and the recording states how long writing was
+//! interrupted, why, and how many events that cost.
 
-use crate::contribution::Contribution;
 use crate::files::{Failure, Files};
+use crate::profile_delta::ProfileDelta;
 use crate::session::{Session, SessionId};
 use crate::symbols::Job;
 use crate::trace::Chunk;
@@ -21,186 +22,189 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-/// Records that wait for a disk that cannot be written; beyond it the image is given up.
-const MOST_WAITING: usize = 1 << 20;
+/// Maximum number of records that wait for a disk that cannot be written; with more, they are
+/// dropped.
+const MAX_WAITING: usize = 1 << 20;
 
-/// Something to write for one image, in this order: records, chunk, records, profile, end.
+/// Data to write for one process, in this order: records, chunk, records, profile, end.
 #[derive(Debug)]
-pub struct Piece {
-    /// Whose.
+pub struct WriteJob {
+    /// Session of the process.
     pub session: Arc<Session>,
     /// Tape records before the chunk.
     pub before: Vec<Record>,
-    /// A chunk.
+    /// The chunk, until it is written.
     pub chunk: Option<Chunk>,
-    /// Tape records behind it.
+    /// Tape records after the chunk.
     pub after: Vec<Record>,
-    /// The profile's new bytes.
+    /// The new content of the profile.
     pub profile: Option<Vec<u8>>,
-    /// The image's last piece, or its part's: its events.
+    /// The event counts, in the last job of a process or segment.
     pub last: Option<Sums>,
-    /// All records of the tape, in place of those that it has.
-    pub whole: Option<Vec<Record>>,
-    /// What it adds to sums that are kept elsewhere, with the last piece.
-    pub contribution: Option<Box<Contribution>>,
-    /// Whether the process is over, with the last piece.
+    /// All records of the tape, which replace the existing ones.
+    pub replacement_tape: Option<Vec<Record>>,
+    /// What the process contributes to sums that are kept elsewhere, in the last job.
+    pub profile_delta: Option<Box<ProfileDelta>>,
+    /// Whether the process has ended, in the last job.
     pub is_over: bool,
-    /// The folders of a flight that is over, with the last piece.
+    /// The folders of a flight recording that has ended, in the last job.
     pub segments: Vec<PathBuf>,
-    /// The names to be kept in its folder, with the last piece.
+    /// The names to look up for the folder, in the last job.
     pub symbols: Option<Box<Job>>,
-    /// A folder that is no longer wanted.
+    /// A folder to remove.
     pub remove: Option<PathBuf>,
-    /// What is to be done once everything up to here is written.
-    pub then: Option<Then>,
-    /// The chunk, once it is written.
+    /// Called once everything up to this job is written.
+    pub on_written: Option<Callback>,
+    /// The chunk, once it is written, to be used again.
     pub written: Option<Chunk>,
 }
 
-/// Something to be done later, once.
-pub struct Then(Box<dyn FnOnce() + Send>);
+/// A function that is called once, later.
+pub struct Callback(Box<dyn FnOnce() + Send>);
 
-impl Then {
-    /// This.
-    pub fn new(act: impl FnOnce() + Send + 'static) -> Then {
-        Then(Box::new(act))
+impl Callback {
+    /// Creates a callback from a function.
+    pub fn new(act: impl FnOnce() + Send + 'static) -> Callback {
+        Callback(Box::new(act))
     }
 
-    /// Does it.
+    /// Calls the function once.
     pub fn call(self) {
         (self.0)();
     }
 }
 
-impl std::fmt::Debug for Then {
+impl std::fmt::Debug for Callback {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("Then")
     }
 }
 
-impl Piece {
-    /// An empty piece.
-    pub fn of(session: &Arc<Session>) -> Piece {
-        let (before, after, segments) = Default::default();
-        let (chunk, profile, last, whole, contribution, symbols, remove, then, written) = Default::default();
-        let session = Arc::clone(session);
-        let is_over = false;
-        Piece {
-            session,
-            before,
-            chunk,
-            after,
-            profile,
-            last,
-            whole,
-            contribution,
-            is_over,
-            segments,
-            symbols,
-            remove,
-            then,
-            written,
+impl WriteJob {
+    /// Creates a job without any data.
+    pub fn of(session: &Arc<Session>) -> WriteJob {
+        WriteJob {
+            session: Arc::clone(session),
+            before: Vec::new(),
+            chunk: None,
+            after: Vec::new(),
+            profile: None,
+            last: None,
+            replacement_tape: None,
+            profile_delta: None,
+            is_over: false,
+            segments: Vec::new(),
+            symbols: None,
+            remove: None,
+            on_written: None,
+            written: None,
         }
     }
 
-    /// Whether there is something to write.
+    /// Returns whether there is data to write.
     fn has_bytes(&self) -> bool {
-        let records = !self.before.is_empty() || !self.after.is_empty() || self.whole.is_some();
+        let records = !self.before.is_empty() || !self.after.is_empty() || self.replacement_tape.is_some();
         records || self.chunk.is_some() || self.profile.is_some()
     }
 }
 
-/// An image whose last byte is written, or whose files failed.
+/// A process or segment that is completely written, or whose files failed.
 #[derive(Debug)]
 pub struct Stored {
-    /// Which.
+    /// Session of the process.
     pub session: SessionId,
-    /// What went wrong, with the file's name.
+    /// The error, with the path of the file.
     pub error: Option<String>,
-    /// Its events.
+    /// Event counts of the process or segment.
     pub sums: Sums,
-    /// Its folder.
-    pub part: PathBuf,
-    /// The same, when there is something in it.
+    /// Folder of the process or segment.
+    pub segment: PathBuf,
+    /// The same folder, if something was written to it.
     pub folder: Option<PathBuf>,
-    /// What it adds to sums that are kept elsewhere.
-    pub contribution: Option<Box<Contribution>>,
-    /// Whether it was the last part.
+    /// What the process contributes to sums that are kept elsewhere.
+    pub profile_delta: Option<Box<ProfileDelta>>,
+    /// Whether the process has ended.
     pub is_over: bool,
-    /// The folders of its flight, oldest first.
+    /// The folders of its flight recording, oldest first.
     pub segments: Vec<PathBuf>,
-    /// The names that these are to keep.
+    /// The names to look up for these folders.
     pub symbols: Option<Box<Job>>,
 }
 
-/// One image on its way to disk.
+/// The files of one process, and what could not be written to them.
 #[derive(Debug)]
-struct Target {
+struct Output {
     session: Arc<Session>,
     files: Option<Files>,
-    /// Records that stand before the next chunk and could not be written yet.
-    waiting: Vec<Record>,
-    /// Events of chunks that were given up, by thread.
+    /// Records before the next chunk that could not be written yet.
+    waiting_records: Vec<Record>,
+    /// Number of events of dropped chunks, by thread.
     dropped: BTreeMap<u32, u64>,
     stall: Option<Stall>,
-    /// What is told when all is over.
+    /// The error to report at the end.
     error: Option<String>,
 }
 
-/// Writing stands still.
+/// An interruption of writing.
 #[derive(Debug)]
 struct Stall {
     since: Instant,
     why: String,
-    /// Events by thread, and the ticks that they lie between.
+    /// Number of lost events by thread, and the first and last tick of their chunks.
     events: BTreeMap<u32, u64>,
     ticks: (u64, u64),
 }
 
-impl Target {
-    fn new(session: &Arc<Session>) -> Target {
-        let (waiting, dropped) = Default::default();
-        Target { session: Arc::clone(session), files: None, waiting, dropped, stall: None, error: None }
+impl Output {
+    fn new(session: &Arc<Session>) -> Output {
+        Output {
+            session: Arc::clone(session),
+            files: None,
+            waiting_records: Vec::new(),
+            dropped: BTreeMap::new(),
+            stall: None,
+            error: None,
+        }
     }
 
-    /// Writes a piece, or gives its chunk up.
-    fn write(&mut self, piece: &mut Piece) {
-        self.waiting.append(&mut piece.before);
-        if self.waiting.len() > MOST_WAITING {
-            self.waiting.clear();
+    /// Writes a job, or drops its chunk.
+    fn write(&mut self, write_job: &mut WriteJob) {
+        self.waiting_records.append(&mut write_job.before);
+        if self.waiting_records.len() > MAX_WAITING {
+            self.waiting_records.clear();
             self.error.get_or_insert_with(|| {
-                format!("{}: what was kept for the disk is given up", self.session.folder.display())
+                format!("{}: too many records waited for the disk and are lost", self.session.folder.display())
             });
         }
-        let mut result = self.put(piece);
-        if piece.last.is_some() && result.is_err() {
-            // Room for the last words was set aside.
+        let mut result = self.write_all_parts(write_job);
+        if write_job.last.is_some() && result.is_err() {
+            // Disk space for the end of the recording was reserved.
             let reserve = self.session.folder.parent().map(|folder| folder.join(RESERVE));
             reserve.map(|path| std::fs::OpenOptions::new().write(true).truncate(true).open(path));
-            self.note_failure(result.err(), piece);
-            piece.chunk = None;
-            result = self.put(piece).or_else(|_| {
-                // Without the sums, which a reader can make again.
-                piece.after.retain(|record| !matches!(record, Record::Summary(_)));
-                piece.profile = None;
-                self.put(piece)
+            self.note_failure(result.err(), write_job);
+            write_job.chunk = None;
+            result = self.write_all_parts(write_job).or_else(|_| {
+                // Without the sums, which a reader can compute again.
+                write_job.after.retain(|record| !matches!(record, Record::Summary(_)));
+                write_job.profile = None;
+                self.write_all_parts(write_job)
             });
         }
-        self.note_failure(result.err(), piece);
-        if let Some(sums) = &mut piece.last {
+        self.note_failure(result.err(), write_job);
+        if let Some(sums) = &mut write_job.last {
             let dropped = self.dropped.values().sum::<u64>();
             (sums.recorded, sums.lost) = (sums.recorded.saturating_sub(dropped), sums.lost + dropped);
         }
     }
 
-    fn note_failure(&mut self, failure: Option<Failure>, piece: &mut Piece) {
+    fn note_failure(&mut self, failure: Option<Failure>, write_job: &mut WriteJob) {
         let Some(failure) = failure else { return };
         let why = failure.error.to_string();
         let stall = self.stall.get_or_insert_with(|| {
-            tracing::warn!("{failure}: writing stands still, and events are counted as lost until it can go on");
+            tracing::warn!("{failure}: writing is interrupted, and events are counted as lost until it can continue");
             Stall { since: Instant::now(), why, events: BTreeMap::new(), ticks: (u64::MAX, 0) }
         });
-        if let Some(chunk) = &mut piece.chunk {
+        if let Some(chunk) = &mut write_job.chunk {
             let (first, last) = stall.ticks;
             stall.ticks = (first.min(chunk.commit.first_tick), last.max(chunk.commit.last_tick));
             for (thread, events) in chunk.threads.drain(..) {
@@ -215,55 +219,57 @@ impl Target {
         });
     }
 
-    /// Tries to write all of a piece. What was written is taken out of it.
-    fn put(&mut self, piece: &mut Piece) -> Result<(), Failure> {
+    /// Writes all data of a job. Data that was written is removed from it.
+    fn write_all_parts(&mut self, write_job: &mut WriteJob) -> Result<(), Failure> {
         let files = match &mut self.files {
             Some(files) => files,
             none => none.insert(Files::open(&self.session)?),
         };
-        if let Some(records) = &piece.whole {
-            files.whole(records)?;
-            piece.whole = None;
+        if let Some(records) = &write_job.replacement_tape {
+            files.replace_tape(records)?;
+            write_job.replacement_tape = None;
         }
-        files.records(&self.waiting)?;
-        self.waiting.clear();
-        if let Some(chunk) = &mut piece.chunk {
-            admitted(&self.session)?;
+        files.records(&self.waiting_records)?;
+        self.waiting_records.clear();
+        if let Some(chunk) = &mut write_job.chunk {
+            check_quota(&self.session)?;
             files.chunk(chunk)?;
-            piece.written = piece.chunk.take();
+            write_job.written = write_job.chunk.take();
         }
         if let Some(stall) = self.stall.take() {
             let (seconds, events) = (stall.since.elapsed().as_secs_f64(), stall.events.values().sum::<u64>());
-            let text = format!("writing stood still for {seconds:.1} s ({}): {events} events are lost", stall.why);
+            let text = format!("writing was interrupted for {seconds:.1} s ({}): {events} events are lost", stall.why);
             tracing::warn!("{}: {text}", self.session.folder.display());
             self.error = Some(format!("{}: {text}", self.session.folder.display()));
             let (from_tick, to_tick) = (stall.ticks.0.min(stall.ticks.1), stall.ticks.1);
             let losses = stall.events.iter().map(|(&thread, &events)| Loss { thread, events, from_tick, to_tick });
-            self.waiting.extend(losses.map(Record::Loss));
-            self.waiting.push(Record::Note(Note { tick: to_tick, text: text.into() }));
-            files.records(&self.waiting)?;
-            self.waiting.clear();
+            self.waiting_records.extend(losses.map(Record::Loss));
+            self.waiting_records.push(Record::Note(Note { tick: to_tick, text: text.into() }));
+            files.records(&self.waiting_records)?;
+            self.waiting_records.clear();
         }
-        if let Some(bytes) = &piece.profile {
+        if let Some(bytes) = &write_job.profile {
             files.profile(bytes)?;
-            piece.profile = None;
+            write_job.profile = None;
         }
-        if piece.after.iter().any(|record| matches!(record, Record::End(_))) {
+        if write_job.after.iter().any(|record| matches!(record, Record::End(_))) {
             files.end_mark()?;
         }
-        for record in &piece.after {
+        for record in &write_job.after {
             match record {
-                Record::Accounts(ledger) => files.records(&[Record::Accounts(corrected(ledger, &self.dropped))])?,
+                Record::Accounts(accounts) => {
+                    files.records(&[Record::Accounts(with_lost_events(accounts, &self.dropped))])?
+                }
                 other => files.records(std::slice::from_ref(other))?,
             }
         }
-        piece.after.clear();
+        write_job.after.clear();
         Ok(())
     }
 }
 
-/// Fails when the disk space that a process shares with others is used up.
-fn admitted(session: &Session) -> Result<(), Failure> {
+/// Returns an error when the disk quota of the process's user is used up.
+fn check_quota(session: &Session) -> Result<(), Failure> {
     match &session.options.quota {
         Some(quota) if !quota.admits() => {
             let error = std::io::Error::other("its user's share of the disk is used up");
@@ -273,56 +279,57 @@ fn admitted(session: &Session) -> Result<(), Failure> {
     }
 }
 
-/// A ledger in which events of chunks that were given up are lost ones.
-fn corrected(ledger: &Accounts, dropped: &BTreeMap<u32, u64>) -> Accounts {
-    let mut ledger = ledger.clone();
-    for account in &mut ledger.accounts {
-        let gone = dropped.get(&account.thread).copied().unwrap_or(0).min(account.recorded);
-        (account.recorded, account.lost) = (account.recorded - gone, account.lost + gone);
+/// Returns accounts in which the events of dropped chunks are lost ones.
+fn with_lost_events(accounts: &Accounts, dropped: &BTreeMap<u32, u64>) -> Accounts {
+    let mut accounts = accounts.clone();
+    for account in &mut accounts.accounts {
+        let lost_here = dropped.get(&account.thread).copied().unwrap_or(0).min(account.recorded);
+        (account.recorded, account.lost) = (account.recorded - lost_here, account.lost + lost_here);
     }
-    ledger
+    accounts
 }
 
-/// The stage's thread: writes pieces until all senders are gone. Chunks go back to be filled again.
-pub fn run(pieces: &Receiver<Piece>, spare: &Sender<Chunk>, done: &Sender<Stored>) {
-    let mut images: HashMap<SessionId, Target> = HashMap::new();
-    for mut piece in pieces {
-        let id = piece.session.id;
-        if piece.has_bytes() {
-            images.entry(id).or_insert_with(|| Target::new(&piece.session)).write(&mut piece);
+/// The thread of the stage: writes until all senders are gone. Chunks are returned to be filled
+/// again.
+pub fn run(write_jobs: &Receiver<WriteJob>, spare: &Sender<Chunk>, stored_out: &Sender<Stored>) {
+    let mut outputs: HashMap<SessionId, Output> = HashMap::new();
+    for mut write_job in write_jobs {
+        let id = write_job.session.id;
+        if write_job.has_bytes() {
+            outputs.entry(id).or_insert_with(|| Output::new(&write_job.session)).write(&mut write_job);
         }
-        if let Some(folder) = piece.remove.take() {
+        if let Some(folder) = write_job.remove.take() {
             let _ = std::fs::remove_dir_all(folder);
         }
-        if let Some(chunk) = piece.chunk.take().or(piece.written.take()) {
+        if let Some(chunk) = write_job.chunk.take().or(write_job.written.take()) {
             let _ = spare.try_send(chunk);
         }
-        // Whether a flight is kept is not known here.
-        let symbols = piece.symbols.take();
-        let (now, later) = if piece.segments.is_empty() { (symbols, None) } else { (None, symbols) };
-        if let (Some(job), Some(saver)) = (now, piece.session.files.saver()) {
+        // Names of a flight recording are looked up later, if the recording is kept.
+        let symbols = write_job.symbols.take();
+        let (now, later) = if write_job.segments.is_empty() { (symbols, None) } else { (None, symbols) };
+        if let (Some(job), Some(saver)) = (now, write_job.session.files.saver()) {
             saver.submit(*job);
         }
-        if let Some(sums) = piece.last {
-            let target = images.remove(&id);
-            let folder = target.is_some().then(|| piece.session.folder.clone());
-            let error = target.and_then(|target| target.error);
-            let contribution = piece.contribution.take();
-            let segments = std::mem::take(&mut piece.segments);
-            let _ = done.send(Stored {
-                part: piece.session.folder.clone(),
+        if let Some(sums) = write_job.last {
+            let output = outputs.remove(&id);
+            let folder = output.is_some().then(|| write_job.session.folder.clone());
+            let error = output.and_then(|output| output.error);
+            let profile_delta = write_job.profile_delta.take();
+            let segments = std::mem::take(&mut write_job.segments);
+            let _ = stored_out.send(Stored {
+                segment: write_job.session.folder.clone(),
                 session: id,
                 error,
                 sums,
                 folder,
-                contribution,
-                is_over: piece.is_over,
+                profile_delta,
+                is_over: write_job.is_over,
                 segments,
                 symbols: later,
             });
         }
-        if let Some(then) = piece.then.take() {
-            then.call();
+        if let Some(on_written) = write_job.on_written.take() {
+            on_written.call();
         }
     }
 }

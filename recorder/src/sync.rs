@@ -90,7 +90,7 @@ impl PendingSync {
 
 /// Notes the number of bytes that were written to these files. The files are synchronized in this
 /// order. `round` belongs to the writer: 0 at first, and again when it has other files.
-pub fn wrote<'a>(round: &mut u64, bytes: usize, files: impl Iterator<Item = &'a File>) {
+pub fn add_written<'a>(round: &mut u64, bytes: usize, files: impl Iterator<Item = &'a File>) {
     let mut pending = pending();
     let was_idle = pending.since.is_none();
     pending.add(round, bytes, files);

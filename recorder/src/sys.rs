@@ -1,6 +1,6 @@
 //! The unsafe code of this crate apart from [`crate::spawn`] and the crash handler, in owned types
 //! and functions that cannot be misused: the memory of a shared area, the transfer of descriptors,
-//! the identity of a peer, the CPU's time stamp counter, the wake-up of a writer, prefetches.
+//! the identity of a peer, the CPU's timestamp counter, the wake-up of a writer, prefetches.
 
 use nix::sys::{memfd, mman, socket};
 use nix::{errno::Errno, fcntl, libc, unistd};
@@ -429,7 +429,7 @@ pub fn wake(tail: &AtomicU64) {
     unsafe { libc::syscall(libc::SYS_futex, tail.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
-/// Returns the CPU's time stamp counter. It is not read before all preceding instructions are
+/// Returns the CPU's timestamp counter. It is not read before all preceding instructions are
 /// complete.
 #[cfg(target_arch = "x86_64")]
 pub fn tsc() -> u64 {

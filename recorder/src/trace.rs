@@ -1,4 +1,4 @@
-//! Effects -> the bytes of a chunk: MTRC records, and the tape's columns beside them.
+//! Encodes effects as the bytes of a chunk: MTRC records, and the tape's columns for them.
 
 use crate::live::Call;
 use formats::leb128;
@@ -9,16 +9,16 @@ use formats::tape::{
     self, COLUMN_ENTRIES, COLUMN_PREVIOUS, COLUMN_SITES, COLUMN_TICKS, COLUMN_UNMATCHED, COLUMN_WEIGHTS, Unmatched,
 };
 
-/// A piece of the trace that can be decoded alone, before it is compressed.
+/// A chunk of the trace, which can be decoded alone, before it is compressed.
 #[derive(Debug, Default)]
 pub struct Chunk {
-    /// What the tape says of it; places and columns are filled in when it is stored.
+    /// The commit record of the chunk. Its offsets and columns are filled in when it is stored.
     pub commit: tape::Chunk,
-    /// MTRC records.
+    /// MTRC records of the chunk.
     pub plain: Vec<u8>,
-    /// Plain columns and their kinds; of empty ones only [`COLUMN_PREVIOUS`] is stored.
+    /// Uncompressed columns and their kinds. Of empty ones only [`COLUMN_PREVIOUS`] is stored.
     pub columns: [(u8, Vec<u8>); 6],
-    /// Its events by thread.
+    /// Number of events by thread.
     pub threads: Vec<(u32, u64)>,
 }
 
@@ -35,29 +35,30 @@ impl Chunk {
     }
 }
 
-/// Bytes that are composed in place: what counts ends at `at`, zeros or scraps follow.
+/// A buffer that is written in place: the content ends at `length`, and arbitrary bytes follow.
 #[derive(Debug, Default)]
-struct Sheet {
+struct EncodeBuf {
     bytes: Vec<u8>,
-    at: usize,
+    length: usize,
 }
 
-impl Sheet {
-    fn over(mut bytes: Vec<u8>) -> Sheet {
-        let at = bytes.len();
-        bytes.resize(at + PAGE, 0);
-        Sheet { bytes, at }
+impl EncodeBuf {
+    fn over(mut bytes: Vec<u8>) -> EncodeBuf {
+        let length = bytes.len();
+        bytes.resize(length + PAGE, 0);
+        EncodeBuf { bytes, length }
     }
 
     #[inline(always)]
-    fn room<const N: usize>(&mut self) -> &mut [u8; N] {
-        if self.at + N > self.bytes.len() {
-            self.bytes.resize(self.at + PAGE, 0);
+    fn reserve<const N: usize>(&mut self) -> &mut [u8; N] {
+        if self.length + N > self.bytes.len() {
+            self.bytes.resize(self.length + PAGE, 0);
         }
-        self.bytes[self.at..].first_chunk_mut().unwrap_or_else(|| unreachable!("a page is larger than any room"))
+        self.bytes[self.length..].first_chunk_mut().unwrap_or_else(|| unreachable!("a page is larger than any room"))
     }
 
-    /// Appends a number: four bytes at once, of which those that count are kept.
+    /// Appends a number in LEB128: writes four bytes at once, of which only those of the number
+    /// count.
     #[inline(always)]
     fn put(&mut self, value: u64) {
         if value >= 1 << 28 {
@@ -68,73 +69,73 @@ impl Sheet {
         let word = (word & 0x0000_3fff) | (word & 0x0fff_c000) << 2;
         let word = (word & 0x007f_007f) | (word & 0x3f80_3f80) << 1;
         let word = word | (0x0080_8080 & ((1 << (8 * (size - 1))) - 1));
-        *self.room() = word.to_le_bytes();
-        self.at += size as usize;
+        *self.reserve() = word.to_le_bytes();
+        self.length += size as usize;
     }
 
-    /// Lets others append.
+    /// Appends bytes with a function.
     #[cold]
     fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        self.bytes.truncate(self.at);
+        self.bytes.truncate(self.length);
         write(&mut self.bytes);
-        self.at = self.bytes.len();
+        self.length = self.bytes.len();
     }
 
     fn take(self) -> Vec<u8> {
         let mut bytes = self.bytes;
-        bytes.truncate(self.at);
+        bytes.truncate(self.length);
         bytes
     }
 }
 
-/// How traces are written: for mpatrol's own reader, too.
+/// Returns the format of traces, which mpatrol's own reader can read too.
 fn padded() -> mtrc::Options {
     mtrc::Options { padding: true, ..mtrc::Options::default() }
 }
 
-/// Bytes by which a sheet grows.
+/// Number of bytes by which a buffer grows.
 const PAGE: usize = 4096;
 
-/// Writes the trace of one image, chunk by chunk.
+/// Writes the trace of one process, chunk by chunk.
 #[derive(Debug)]
 pub struct Trace {
     writer: mtrc::Writer,
     commit: tape::Chunk,
-    plain: Sheet,
-    entries: Sheet,
-    ticks: Sheet,
-    sites: Sheet,
-    weights: Sheet,
-    unmatched: Sheet,
-    was: Sheet,
+    plain: EncodeBuf,
+    entries: EncodeBuf,
+    ticks: EncodeBuf,
+    sites: EncodeBuf,
+    weights: EncodeBuf,
+    unmatched: EncodeBuf,
+    previous: EncodeBuf,
     unmatched_count: u32,
     number: u32,
     plain_offset: u64,
     next_index: u64,
     has_weights: bool,
     free_sites: bool,
-    /// Tick of the last event; deltas count from it.
+    /// Tick of the last event, to which deltas are relative.
     last_tick: u64,
 }
 
 impl Trace {
-    /// Starts a trace; the header is part of the first chunk. Numbers are padded so that mpatrol's
-    /// own reader can read the plain file, whatever its size.
+    /// Starts a trace. The header is part of the first chunk. Numbers are padded so that mpatrol's
+    /// own reader can read the uncompressed file, for any size.
     pub fn new(has_weights: bool, free_sites: bool) -> Trace {
         let mut writer = mtrc::Writer::new(padded());
         let mut header = Vec::new();
         writer.header(&mut header);
-        let column = || Sheet::over(Vec::new());
+        let column = || EncodeBuf::over(Vec::new());
         Trace {
             writer,
             commit: tape::Chunk::default(),
-            plain: Sheet::over(header),
+            plain: EncodeBuf::over(header),
             entries: column(),
             ticks: column(),
             sites: column(),
             weights: column(),
             unmatched: column(),
-            was: column(),
+            previous: column(),
             unmatched_count: 0,
             number: 0,
             plain_offset: 0,
@@ -145,31 +146,31 @@ impl Trace {
         }
     }
 
-    /// Events in the chunk so far, unmatched ones among them.
+    /// Returns the number of events in the chunk so far, including unmatched ones.
     #[inline(always)]
     pub fn events(&self) -> u64 {
         self.commit.events + u64::from(self.unmatched_count)
     }
 
-    /// Plain bytes so far.
+    /// Returns the number of uncompressed bytes so far.
     pub fn plain_bytes(&self) -> u64 {
-        self.plain_offset + self.plain.at as u64
+        self.plain_offset + self.plain.length as u64
     }
 
-    /// Whether there is no chunk yet: not even the header was handed on.
+    /// Returns whether no chunk was finished yet, so that the header was not written either.
     pub fn is_new(&self) -> bool {
         self.number == 0
     }
 
-    /// What is alike for all records: entry and tick.
+    /// Appends what all records have in common: entry and tick.
     #[inline(always)]
     fn begin(&mut self, entry: u8, tick: u64) {
         if self.events() == 0 {
             self.start(tick);
         }
         self.commit.events += 1;
-        *self.entries.room() = [entry];
-        self.entries.at += 1;
+        *self.entries.reserve() = [entry];
+        self.entries.length += 1;
         let tick = tick.max(self.last_tick);
         self.ticks.put(tick - self.last_tick);
         self.last_tick = tick;
@@ -181,65 +182,66 @@ impl Trace {
     }
 
     #[inline(always)]
-    fn record<const N: usize>(&mut self, letter: u8, numbers: [u64; N], thread: u32) {
-        let size = self.writer.compose(self.plain.room(), letter, numbers, thread.into());
-        self.plain.at += size;
+    fn record<const N: usize>(&mut self, tag: u8, numbers: [u64; N], thread: u32) {
+        let size = self.writer.compose(self.plain.reserve(), tag, numbers, thread.into());
+        self.plain.length += size;
         if size == 0 {
-            self.record_carefully(letter, &numbers, thread);
+            self.record_carefully(tag, &numbers, thread);
         }
     }
 
     #[cold]
-    fn record_carefully(&mut self, letter: u8, numbers: &[u64], thread: u32) {
-        let (writer, place) = (&mut self.writer, Location::thread(thread.into()));
-        self.plain.append(|plain| match (letter, numbers) {
-            (ALLOC, &[index, address, size]) => writer.alloc(plain, index, address, size, &place),
-            (RESIZE, &[index, address, size]) => writer.resize(plain, index, address, size, &place),
-            _ => writer.free(plain, numbers.first().copied().unwrap_or(0), &place),
+    fn record_carefully(&mut self, tag: u8, numbers: &[u64], thread: u32) {
+        let (writer, location) = (&mut self.writer, Location::thread(thread.into()));
+        self.plain.append(|plain| match (tag, numbers) {
+            (ALLOC, &[index, address, size]) => writer.alloc(plain, index, address, size, &location),
+            (RESIZE, &[index, address, size]) => writer.resize(plain, index, address, size, &location),
+            _ => writer.free(plain, numbers.first().copied().unwrap_or(0), &location),
         });
     }
 
     #[inline(always)]
-    fn taking(&mut self, site: u32, weight: u64) {
+    fn put_allocation(&mut self, site: u32, weight: u64) {
         self.sites.put(site.into());
         if self.has_weights {
             self.weights.put(weight);
         }
     }
 
-    /// Appends an `A`.
+    /// Appends an allocation record (`A`).
     #[inline(always)]
     pub fn alloc(&mut self, call: &Call, entry: u8, index: u64) {
         self.begin(entry, call.tick);
         self.commit.allocations += 1;
         self.record(ALLOC, [index, call.address, call.size], call.thread);
-        self.taking(call.site, call.weight);
+        self.put_allocation(call.site, call.weight);
     }
 
-    /// What a block was before an `R` or `F`; none: not the image's own.
+    /// Appends what a block was before a resize or a free; `None` if the process did not allocate
+    /// it.
     #[inline(always)]
-    fn was(&mut self, index: u64, was: Option<(u32, u64)>) {
+    fn previous(&mut self, index: u64, previous: Option<(u32, u64)>) {
         if index < self.next_index {
-            self.was.put(was.map_or(0, |(site, _)| u64::from(site) + 1));
-            if let Some((_, bytes)) = was {
-                self.was.put(bytes);
+            self.previous.put(previous.map_or(0, |(site, _)| u64::from(site) + 1));
+            if let Some((_, bytes)) = previous {
+                self.previous.put(bytes);
             }
         }
     }
 
-    /// Appends an `R` of a block that was there, its bytes what it counted for.
+    /// Appends a resize record (`R`) of a known block, with the bytes for which it counted.
     #[inline(always)]
-    pub fn resize(&mut self, call: &Call, entry: u8, index: u64, was: Option<(u32, u64)>) {
-        self.was(index, was);
+    pub fn resize(&mut self, call: &Call, entry: u8, index: u64, previous: Option<(u32, u64)>) {
+        self.previous(index, previous);
         self.begin(entry, call.tick);
         self.record(RESIZE, [index, call.address, call.size], call.thread);
-        self.taking(call.site, call.weight);
+        self.put_allocation(call.site, call.weight);
     }
 
-    /// Appends an `F` of such a block.
+    /// Appends a free record (`F`) of a known block.
     #[inline(always)]
-    pub fn free(&mut self, call: &Call, entry: u8, index: u64, was: Option<(u32, u64)>) {
-        self.was(index, was);
+    pub fn free(&mut self, call: &Call, entry: u8, index: u64, previous: Option<(u32, u64)>) {
+        self.previous(index, previous);
         self.begin(entry, call.tick);
         self.record(FREE, [index], call.thread);
         if self.free_sites {
@@ -247,7 +249,7 @@ impl Trace {
         }
     }
 
-    /// Appends a free that has no record.
+    /// Appends a free of an unknown address, which has no record.
     #[cold]
     pub fn unmatched(&mut self, call: &Call, entry: u8) {
         if self.events() == 0 {
@@ -264,22 +266,23 @@ impl Trace {
         self.unmatched_count += 1;
     }
 
-    /// Ends the chunk and starts the next one in `spare`.
-    pub fn cut(&mut self, mut spare: Chunk) -> Chunk {
+    /// Finishes the chunk and starts the next one in the memory of `spare`.
+    pub fn finish_chunk(&mut self, mut spare: Chunk) -> Chunk {
         spare.clear();
         let Chunk { plain, columns, threads, .. } = spare;
-        let turn = |sheet: &mut Sheet, spare: Vec<u8>| std::mem::replace(sheet, Sheet::over(spare)).take();
-        let sheets = [
+        let replace = |buffer: &mut EncodeBuf, spare: Vec<u8>| std::mem::replace(buffer, EncodeBuf::over(spare)).take();
+        let buffers = [
             &mut self.entries,
             &mut self.ticks,
             &mut self.sites,
             &mut self.weights,
             &mut self.unmatched,
-            &mut self.was,
+            &mut self.previous,
         ];
-        let mut sheets = sheets.into_iter();
-        let columns = columns.map(|(kind, spare)| (kind, sheets.next().map_or(Vec::new(), |sheet| turn(sheet, spare))));
-        let plain = turn(&mut self.plain, plain);
+        let mut buffers = buffers.into_iter();
+        let columns =
+            columns.map(|(kind, spare)| (kind, buffers.next().map_or(Vec::new(), |buffer| replace(buffer, spare))));
+        let plain = replace(&mut self.plain, plain);
         self.number += 1;
         let mut commit = std::mem::take(&mut self.commit);
         commit.number = self.number;

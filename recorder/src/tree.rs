@@ -106,8 +106,8 @@ impl Watch {
             if leaving.is_some_and(|leaving| !leaving.delay().is_zero()) || (!checks_all && leaving.is_none()) {
                 continue;
             }
-            let has_left = matches!((before, program(pid)), (Some(before), Some(now)) if before != now);
-            match (leaving, has_left) {
+            let has_disconnected = matches!((before, program(pid)), (Some(before), Some(now)) if before != now);
+            match (leaving, has_disconnected) {
                 (Some(Leaving { is_announced: true, .. }), false) => changes.push((pid, Change::Stayed)),
                 (Some(_), true) => changes.push((pid, Change::Left)),
                 (Some(_), false) => drop(self.leaving.remove(&pid)),
@@ -124,13 +124,13 @@ impl Watch {
 pub fn matches(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut left) = name.strip_prefix(head) else { return false };
-    let mut pieces = rest.split('*').peekable();
-    while let Some(piece) = pieces.next() {
-        if pieces.peek().is_none() {
-            return left.ends_with(piece);
+    let mut write_jobs = rest.split('*').peekable();
+    while let Some(write_job) = write_jobs.next() {
+        if write_jobs.peek().is_none() {
+            return left.ends_with(write_job);
         }
-        match left.find(piece) {
-            Some(at) => left = &left[at + piece.len()..],
+        match left.find(write_job) {
+            Some(at) => left = &left[at + write_job.len()..],
             None => return false,
         }
     }

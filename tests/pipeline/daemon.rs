@@ -116,7 +116,7 @@ fn a_flight_is_kept_when_its_process_dies() {
 fn a_flight_is_kept_when_it_is_asked_for() {
     let mut daemon = Daemon::start(&["--mode", "flight", "--flight-live", "50KiB"]);
     let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "2"], None);
-    until("its live bytes pass the bound", || daemon.log().contains("live bytes passed the bound"));
+    until("its live bytes exceed the limit", || daemon.log().contains("live bytes exceeded the limit"));
     daemon.ask(&["snapshot"]);
     let kept = |daemon: &Daemon| daemon.report(&daemon.epochs(&[])).processes.len();
     until("both are listed", || kept(&daemon) == 2);

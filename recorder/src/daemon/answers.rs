@@ -6,10 +6,10 @@ use super::control::Answer;
 use super::metrics;
 use super::service::Service;
 use crate::crash;
-use crate::image::{Tell, View, ViewFrame};
 use crate::options::Mode;
+use crate::process_recording::{ProcessCommand, View, ViewFrame};
 use crate::session::SessionId;
-use crate::store::Then;
+use crate::store::Callback;
 use crossbeam_channel::{Sender, bounded, unbounded};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,9 +19,9 @@ const DEFAULT_SITES: u64 = 20;
 /// Maximum number of call sites in the answer to `show`.
 const MAX_SITES: u64 = 1000;
 
-fn notifier(done: &Sender<()>) -> Then {
+fn notifier(done: &Sender<()>) -> Callback {
     let done = done.clone();
-    Then::new(move || {
+    Callback::new(move || {
         let _ = done.send(());
     })
 }
@@ -39,7 +39,7 @@ impl Service {
                 let running = self.clients.iter().map(|client| (&*client.name, &*client.label, client.now(), true));
                 let ending = self.ending.values();
                 let ending = ending.map(|ending| (&*ending.name, &*ending.label, ending.stats.now(), false));
-                let hits: Vec<(&str, u64)> = self.guard.hits().collect();
+                let hits: Vec<(&str, u64)> = self.budgets.hits().collect();
                 Answer::Now(Value::String(metrics::text(&self.past, running.chain(ending), &self.own_metrics(), &hits)))
             }
             "show" => self.show(request),
@@ -61,7 +61,7 @@ impl Service {
             "flush" => {
                 let ids: Vec<SessionId> = self.clients.iter().map(|client| client.session.id).collect();
                 let (done, dones) = unbounded();
-                ids.iter().for_each(|id| self.tell(*id, Tell::Snapshot(notifier(&done))));
+                ids.iter().for_each(|id| self.send_command(*id, ProcessCommand::Snapshot(notifier(&done))));
                 self.flush(notifier(&done));
                 Answer::When(dones, ids.len() + 1, json!({ "processes": ids.len() }))
             }
@@ -114,7 +114,7 @@ impl Service {
             if flights.contains(id) {
                 self.keep_flight(*id, "requested", notifier(&done));
             } else {
-                self.tell(*id, Tell::Snapshot(notifier(&done)));
+                self.send_command(*id, ProcessCommand::Snapshot(notifier(&done)));
             }
         }
         self.flush(notifier(&done));
@@ -144,7 +144,7 @@ impl Service {
         let client_json = client.json();
         let (reply, view) = bounded::<View>(1);
         let (answer, later) = bounded(1);
-        self.tell(ids[0], Tell::Look(max_sites, reply));
+        self.send_command(ids[0], ProcessCommand::View(max_sites, reply));
         let compose = move || {
             if let Ok(view) = view.recv() {
                 let _ = answer.send(view_json(client_json, &view));
@@ -162,7 +162,7 @@ impl Service {
         let own_metrics: serde_json::Map<String, Value> =
             self.own_metrics().into_iter().map(|(name, _, _, value)| (name.to_owned(), json!(value))).collect();
         let hits: serde_json::Map<String, Value> =
-            self.guard.hits().map(|(what, count)| (what.to_owned(), json!(count))).collect();
+            self.budgets.hits().map(|(what, count)| (what.to_owned(), json!(count))).collect();
         json!({
             "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(),
             "seconds": self.started.elapsed().as_secs(),
@@ -175,7 +175,7 @@ impl Service {
 
     /// Returns the metrics of the daemon itself.
     fn own_metrics(&self) -> Vec<metrics::OwnMetric> {
-        let sum = |value: fn(&crate::session::Now) -> u64| {
+        let sum = |value: fn(&crate::session::StatsSnapshot) -> u64| {
             // A process that has ended is counted here until it is written, and from then on in the
             // counters.
             let ending = self.ending.values().map(|ending| ending.stats.now());
@@ -210,8 +210,8 @@ impl Service {
             ("epochs_removed_total", "counter", "Epochs that were removed", self.disk.removed.load(Relaxed) as f64),
             ("epochs", "gauge", "Epochs on disk", self.disk.epochs.load(Relaxed) as f64),
             ("disk_bytes", "gauge", "Bytes of the epochs on disk", self.disk.bytes.load(Relaxed) as f64),
-            ("resident_bytes", "gauge", "Resident memory of the daemon", self.guard.memory as f64),
-            ("cpu_seconds_total", "counter", "CPU time of the daemon", self.guard.cpu_ns as f64 / 1e9),
+            ("resident_bytes", "gauge", "Resident memory of the daemon", self.budgets.memory as f64),
+            ("cpu_seconds_total", "counter", "CPU time of the daemon", self.budgets.cpu_ns as f64 / 1e9),
             ("queued_commands", "gauge", "Commands that the drain has not received", self.commands_waiting() as f64),
             ("streams", "gauge", "Traces and profiles that are being received", self.streams.count() as f64),
             ("streams_total", "counter", "Traces and profiles that were received and stored", streams.kept as f64),
@@ -230,7 +230,7 @@ impl Service {
             ("stream_bytes_total", "counter", "Bytes of the stored traces and profiles", streams.bytes as f64),
             ("parts_ending", "gauge", "Processes that ended and are not written yet", self.ending_count() as f64),
         ];
-        let hits: u64 = self.guard.hits().map(|(_, count)| count).sum();
+        let hits: u64 = self.budgets.hits().map(|(_, count)| count).sum();
         own_metrics.push(("budget_hits_total", "counter", "Times that a budget was hit", hits as f64));
         own_metrics
     }

@@ -1,20 +1,20 @@
-//! The epochs on disk, and the thread that owns them: what belongs to one, when it is sealed, how
-//! long it is kept.
+//! The epochs on disk, and the thread that owns them: which files belong to an epoch, when it is
+//! sealed, how long it is kept.
 //!
-//! Where things lie says [`formats::recording`].
+//! The names of files and folders are in [`formats::recording`].
 //!
-//! Sealing is a rename of `recording.json`, so an epoch is sealed or it is not. One that a killed
-//! daemon left open is sealed, as it lies there, by the next.
+//! Sealing is a rename of `recording.json`, so an epoch is either sealed or not. An epoch that a
+//! killed daemon left open is sealed as it is by the next one.
 
-use super::epoch::{Epoch, begun};
-use super::flows::{Flows, Host};
+use super::dcpi_profiles::{DcpiProfiles, Host};
+use super::epoch::{Epoch, start_of};
 use super::programs::Program;
 use super::retention::{self, Keep, Sizes};
 use crate::clock::{self, Clock};
-use crate::process::{make_folder, replace_file, sanitised};
+use crate::process::{make_folder, replace_file, sanitized_name};
 use crate::quota::Quota;
 use crate::session::SessionId;
-use crate::store::{Stored, Then};
+use crate::store::{Callback, Stored};
 use crate::symbols::{Job, Saver};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use formats::recording::{
@@ -28,46 +28,47 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often what is new is written.
-const WRITE: Duration = Duration::from_secs(5);
-/// How often what is kept is looked through.
-const SWEEP: Duration = Duration::from_secs(10);
-/// How often that may be while a user's share is nearly used up.
-const SWEEP_LOW: Duration = Duration::from_millis(500);
-/// Programs of one epoch; further ones are added to one row.
-const MOST_PROGRAMS: usize = 1024;
+/// Interval of writing new data.
+const WRITE_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval of checking the limits of what is kept.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval of these checks while the share of a user is nearly used up.
+const SWEEP_INTERVAL_LOW: Duration = Duration::from_millis(500);
+/// Maximum number of programs of one epoch; further ones share one row.
+const MAX_PROGRAMS: usize = 1024;
 
-/// What the archive is told.
+/// A command to the archive.
 #[derive(Debug)]
-pub enum Told {
-    /// An epoch began.
+pub enum ArchiveCommand {
+    /// An epoch has started.
     Begin(Arc<Epoch>),
     /// A process is written to an epoch from now on.
     Process(Arc<Epoch>, SessionId, ProcessInfo),
-    /// A part of it is over, or all of it: its label, and how it ended.
-    Part(Arc<Epoch>, Stored, String, Option<Exit>),
-    /// Folders that belong to an epoch from now on: segments of a flight.
-    Adopt(Arc<Epoch>, SessionId, (Vec<PathBuf>, Option<Box<Job>>), Then),
-    /// A folder that came by a stream, and the image that it is from now on.
-    Stream(Arc<Epoch>, PathBuf, ProcessInfo, Then),
-    /// An epoch is over: everything of it was told.
-    Seal(Arc<Epoch>, Then),
-    /// Everything told is to be on disk.
-    Flush(Then),
+    /// A segment or process is completely written: with its label, and how it ended.
+    SegmentStored(Arc<Epoch>, Stored, String, Option<Exit>),
+    /// Folders belong to an epoch from now on: the segments of a flight recording, with the names
+    /// to look up for them.
+    Adopt(Arc<Epoch>, SessionId, (Vec<PathBuf>, Option<Box<Job>>), Callback),
+    /// A folder was received as a stream, and is this process from now on.
+    Stream(Arc<Epoch>, PathBuf, ProcessInfo, Callback),
+    /// An epoch has ended: all commands about it were sent.
+    Seal(Arc<Epoch>, Callback),
+    /// All data so far is to be written.
+    Flush(Callback),
 }
 
-/// What the archive tells about itself.
+/// State of the disk, which the archive publishes for other threads.
 #[derive(Debug, Default)]
 pub struct Disk {
-    /// Bytes of all epochs.
+    /// Number of bytes of all epochs.
     pub bytes: AtomicU64,
-    /// Epochs.
+    /// Number of epochs on disk.
     pub epochs: AtomicU64,
-    /// Epochs that were removed.
+    /// Number of epochs that were removed.
     pub removed: AtomicU64,
-    /// Things that could not be written.
+    /// Number of errors of writing.
     pub errors: AtomicU64,
-    /// What each user may still write.
+    /// Quota of each user.
     quotas: Mutex<HashMap<u32, Arc<Quota>>>,
 }
 
@@ -76,19 +77,20 @@ impl Disk {
         self.quotas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a user may still write; `first` until it is measured.
+    /// Returns the quota of a user, which is `first` until it is measured.
     pub fn quota(&self, uid: u32, first: impl FnOnce(usize) -> u64) -> Arc<Quota> {
         let mut quotas = self.quotas();
         let others = quotas.len();
         Arc::clone(quotas.entry(uid).or_insert_with(|| Arc::new(Quota::new(first(others)))))
     }
 
-    /// Whether a user's share is used up by what must be kept.
+    /// Returns whether the share of a user is used up by data that must be kept.
     pub fn is_full(&self, uid: u32) -> bool {
         self.quotas().get(&uid).is_some_and(|quota| quota.is_full())
     }
 
-    /// Pieces that were not written since the last call for want of a user's share.
+    /// Returns the numbers of writes that were refused since the last call because of a user's
+    /// share.
     pub fn hits(&self) -> Vec<(u32, u64)> {
         self.quotas().iter().map(|(uid, quota)| (*uid, quota.hits())).filter(|(_, hits)| *hits > 0).collect()
     }
@@ -100,15 +102,15 @@ impl Disk {
 
 /// An epoch that is not sealed.
 #[derive(Debug)]
-struct Open {
+struct OpenEpoch {
     epoch: Arc<Epoch>,
-    images: Vec<(SessionId, ProcessInfo)>,
+    processes: Vec<(SessionId, ProcessInfo)>,
     programs: HashMap<(String, String), (String, Program)>,
-    flows: Flows,
+    dcpi_profiles: DcpiProfiles,
     is_new: bool,
 }
 
-/// The thread's state.
+/// State of the thread.
 #[derive(Debug)]
 pub struct Archive {
     state: PathBuf,
@@ -116,40 +118,49 @@ pub struct Archive {
     host: String,
     clock: Clock,
     disk: Arc<Disk>,
-    open: Vec<Open>,
+    open: Vec<OpenEpoch>,
     saver: Option<Arc<Saver>>,
     sizes: Sizes,
 }
 
 impl Archive {
-    /// For this state folder. What earlier daemons left open is sealed.
+    /// Creates the archive of a state folder. Epochs that earlier daemons left open are sealed.
     pub fn new(state: &Path, keep: Keep, disk: Arc<Disk>, saver: Option<Arc<Saver>>) -> Archive {
         let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         for dir in retention::epochs(state).into_iter().map(|found| found.dir) {
-            seal_left(&dir);
+            seal_unfinished(&dir);
         }
-        let (open, sizes) = Default::default();
-        Archive { state: state.to_owned(), keep, host, clock: Clock::choose(), disk, open, sizes, saver }
+        Archive {
+            state: state.to_owned(),
+            keep,
+            host,
+            clock: Clock::choose(),
+            disk,
+            open: Vec::new(),
+            sizes: Sizes::new(),
+            saver,
+        }
     }
 
-    /// The thread: runs until nobody tells any more, then seals everything.
-    pub fn run(mut self, told: &Receiver<Told>) {
-        let (mut write, mut sweep, mut swept) = (Instant::now() + WRITE, Instant::now(), Instant::now());
+    /// The thread of the archive: runs until all senders of commands are gone, then seals all
+    /// epochs.
+    pub fn run(mut self, commands: &Receiver<ArchiveCommand>) {
+        let (mut write, mut sweep, mut last_sweep) = (Instant::now() + WRITE_INTERVAL, Instant::now(), Instant::now());
         loop {
-            let look = if self.open.is_empty() { sweep } else { sweep.min(Instant::now() + SWEEP_LOW) };
-            match told.recv_deadline(write.min(look)) {
-                Ok(told) => self.told(told),
+            let next_check = if self.open.is_empty() { sweep } else { sweep.min(Instant::now() + SWEEP_INTERVAL_LOW) };
+            match commands.recv_deadline(write.min(next_check)) {
+                Ok(command) => self.execute(command),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if Instant::now() >= write {
                 self.write_all();
-                write = Instant::now() + WRITE;
+                write = Instant::now() + WRITE_INTERVAL;
             }
-            let is_low = swept.elapsed() >= SWEEP_LOW && self.disk.is_low();
+            let is_low = last_sweep.elapsed() >= SWEEP_INTERVAL_LOW && self.disk.is_low();
             if Instant::now() >= sweep || is_low {
                 self.sweep();
-                (sweep, swept) = (Instant::now() + SWEEP, Instant::now());
+                (sweep, last_sweep) = (Instant::now() + SWEEP_INTERVAL, Instant::now());
             }
         }
         while let Some(open) = self.open.pop() {
@@ -157,95 +168,100 @@ impl Archive {
         }
     }
 
-    fn told(&mut self, told: Told) {
-        match told {
-            Told::Begin(epoch) => {
-                let (images, programs, flows) = Default::default();
-                self.open.push(Open { epoch, images, programs, flows, is_new: true });
+    fn execute(&mut self, command: ArchiveCommand) {
+        match command {
+            ArchiveCommand::Begin(epoch) => {
+                self.open.push(OpenEpoch {
+                    epoch,
+                    processes: Vec::new(),
+                    programs: HashMap::new(),
+                    dcpi_profiles: DcpiProfiles::default(),
+                    is_new: true,
+                });
                 self.write_last();
             }
-            Told::Process(epoch, id, image) => {
-                if let Some(open) = self.find(&epoch) {
-                    open.images.push((id, image));
+            ArchiveCommand::Process(epoch, id, process) => {
+                if let Some(open) = self.open_epoch(&epoch) {
+                    open.processes.push((id, process));
                     open.is_new = true;
                 }
             }
-            Told::Part(epoch, stored, label, exit) => {
-                if let Some(open) = self.find(&epoch) {
-                    open.part(stored, &label, exit);
+            ArchiveCommand::SegmentStored(epoch, stored, label, exit) => {
+                if let Some(open) = self.open_epoch(&epoch) {
+                    open.segment_stored(stored, &label, exit);
                 }
             }
-            Told::Adopt(epoch, id, (folders, symbols), then) => {
-                let adopted = self.find(&epoch).map(|open| open.adopt(id, &folders)).unwrap_or_default();
+            ArchiveCommand::Adopt(epoch, id, (folders, symbols), then) => {
+                let adopted = self.open_epoch(&epoch).map(|open| open.adopt(id, &folders)).unwrap_or_default();
                 if let (Some(job), Some(saver), false) = (symbols, &self.saver, adopted.is_empty()) {
                     saver.submit(Job { folders: adopted, ..*job });
                 }
                 self.write_all();
                 then.call();
             }
-            Told::Stream(epoch, folder, image, then) => {
+            ArchiveCommand::Stream(epoch, folder, process, then) => {
                 let errors = Arc::clone(&self.disk);
-                if let Some(open) = self.find(&epoch) {
-                    let moved = std::fs::rename(&folder, epoch.dir.join(&image.folder));
-                    // No session has this number: what came does not change any more.
-                    moved.is_ok().then(|| open.images.push((0, image)));
-                    count(&errors, moved);
+                if let Some(open) = self.open_epoch(&epoch) {
+                    let moved = std::fs::rename(&folder, epoch.dir.join(&process.folder));
+                    // No session has this number: the folder does not change any more.
+                    moved.is_ok().then(|| open.processes.push((0, process)));
+                    log_error(&errors, moved);
                 }
                 self.write_all();
                 then.call();
             }
-            Told::Seal(epoch, then) => {
-                if let Some(place) = self.open.iter().position(|open| open.epoch == epoch) {
-                    let open = self.open.swap_remove(place);
+            ArchiveCommand::Seal(epoch, then) => {
+                if let Some(index) = self.open.iter().position(|open| open.epoch == epoch) {
+                    let open = self.open.swap_remove(index);
                     self.seal(open);
                 }
                 self.sweep();
                 then.call();
             }
-            Told::Flush(then) => {
+            ArchiveCommand::Flush(then) => {
                 self.write_all();
                 then.call();
             }
         }
     }
 
-    fn find(&mut self, epoch: &Arc<Epoch>) -> Option<&mut Open> {
+    fn open_epoch(&mut self, epoch: &Arc<Epoch>) -> Option<&mut OpenEpoch> {
         self.open.iter_mut().find(|open| open.epoch == *epoch)
     }
 
     fn write_last(&mut self) {
         if let Some(open) = self.open.last() {
-            count(&self.disk, open.write_recording(&self.host, None));
+            log_error(&self.disk, open.write_recording(&self.host, None));
         }
     }
 
     fn write_all(&mut self) {
         for open in &mut self.open {
-            count(&self.disk, open.write(&self.host));
+            log_error(&self.disk, open.write(&self.host));
             open.save_names(self.saver.as_deref(), false);
         }
     }
 
-    fn seal(&mut self, mut open: Open) {
+    fn seal(&mut self, mut open: OpenEpoch) {
         let result = open.write(&self.host).and_then(|()| {
             let folder = open.epoch.dir.join(DCPI_FOLDER);
             let host = Host { name: &self.host, megahertz: self.clock.megahertz() };
-            open.flows.write(&folder, open.epoch.started_unix_ns / 1_000_000_000, host, open.epoch.reader)?;
+            open.dcpi_profiles.write(&folder, open.epoch.started_unix_ns / 1_000_000_000, host, open.epoch.reader)?;
             open.write_recording(&self.host, Some(clock::unix_ns()))?;
             std::fs::File::open(&open.epoch.dir)?.sync_all()
         });
-        if open.flows.left_out > 0 {
+        if open.dcpi_profiles.left_out > 0 {
             tracing::warn!(
-                "{}: {} rows found no room in its DCPI profiles",
+                "{}: {} rows were left out of its DCPI profiles",
                 open.epoch.dir.display(),
-                open.flows.left_out
+                open.dcpi_profiles.left_out
             );
         }
-        count(&self.disk, result);
+        log_error(&self.disk, result);
         open.save_names(self.saver.as_deref(), true);
     }
 
-    /// What is too old or too much goes.
+    /// Removes epochs that are too old or exceed a limit.
     fn sweep(&mut self) {
         let open: Vec<&Path> = self.open.iter().map(|open| open.epoch.dir.as_path()).collect();
         let before: Vec<(u32, Arc<Quota>, u64)> =
@@ -262,94 +278,96 @@ impl Archive {
             quota.set(written, used, limit);
             if quota.is_full() && !was_full {
                 tracing::warn!(
-                    "user {uid}: the share of {limit} bytes of the disk is used up by what must be kept: events are no longer kept"
+                    "user {uid}: the share of {limit} bytes of the disk is used up by data that must be kept: events are not stored any more"
                 );
             }
         }
     }
 }
 
-fn count(disk: &Disk, result: io::Result<()>) {
+fn log_error(disk: &Disk, result: io::Result<()>) {
     if let Err(error) = result {
         tracing::error!("an epoch cannot be written: {error}");
         disk.errors.fetch_add(1, Relaxed);
     }
 }
 
-impl Open {
-    fn part(&mut self, stored: Stored, label: &str, exit: Option<Exit>) {
+impl OpenEpoch {
+    fn segment_stored(&mut self, stored: Stored, label: &str, exit: Option<Exit>) {
         self.is_new = true;
-        // A process that was written in two ways has two entries.
+        // A process that was written in two modes has two entries.
         let written = stored.folder.as_ref().and_then(|folder| folder.file_name()).map(|name| name.to_string_lossy());
-        let is_it = |(id, image): &(SessionId, ProcessInfo)| {
-            *id == stored.session && written.as_ref().is_none_or(|name| image.folder == *name)
+        let is_stored = |(id, process): &(SessionId, ProcessInfo)| {
+            *id == stored.session && written.as_ref().is_none_or(|name| process.folder == *name)
         };
-        let place = self.images.iter().rposition(is_it);
-        let exe = place.map(|place| self.images[place].1.exe.clone()).unwrap_or_default();
-        if let Some(contribution) = &stored.contribution {
-            self.flows.add(contribution);
-            if contribution.whole {
+        let index = self.processes.iter().rposition(is_stored);
+        let exe = index.map(|index| self.processes[index].1.exe.clone()).unwrap_or_default();
+        if let Some(profile_delta) = &stored.profile_delta {
+            self.dcpi_profiles.add(profile_delta);
+            if profile_delta.has_no_files {
                 let dir = &self.epoch;
                 let known =
-                    self.programs.len() < MOST_PROGRAMS || self.programs.contains_key(&(exe.clone(), label.into()));
+                    self.programs.len() < MAX_PROGRAMS || self.programs.contains_key(&(exe.clone(), label.into()));
                 let key = if known { (exe, label.to_owned()) } else { ("other programs".into(), String::new()) };
                 let names: Vec<String> = self.programs.values().map(|(name, _)| name.clone()).collect();
                 let (_, program) = self.programs.entry(key).or_insert_with_key(|(exe, label)| {
-                    let stem =
-                        format!("{PROGRAM_PREFIX}{}", sanitised(exe.rsplit('/').next().unwrap_or_default().as_bytes()));
+                    let stem = format!(
+                        "{PROGRAM_PREFIX}{}",
+                        sanitized_name(exe.rsplit('/').next().unwrap_or_default().as_bytes())
+                    );
                     let name = std::iter::once(stem.clone()).chain((2..).map(|number| format!("{stem}.{number}")));
                     let name = name.into_iter().find(|name| !names.contains(name)).unwrap_or(stem);
                     (name, Program::new(exe, label, dir.uid, dir.started_unix_ns))
                 });
-                program.add(contribution);
+                program.add(profile_delta);
             }
         }
-        let Some(place) = place else { return };
-        if stored.contribution.is_some_and(|contribution| contribution.whole) {
-            // Its sums are its program's now.
-            let (_, image) = self.images.swap_remove(place);
-            let _ = std::fs::remove_dir_all(self.epoch.dir.join(image.folder));
+        let Some(index) = index else { return };
+        if stored.profile_delta.is_some_and(|profile_delta| profile_delta.has_no_files) {
+            // Its sums are part of its program's now.
+            let (_, process) = self.processes.swap_remove(index);
+            let _ = std::fs::remove_dir_all(self.epoch.dir.join(process.folder));
         } else {
-            let image = &mut self.images[place].1;
-            image.exit = exit.or(Some(Exit::Running));
-            image.ended_unix_ns = Some(clock::unix_ns());
-            image.accounting = Some(stored.sums);
+            let process = &mut self.processes[index].1;
+            process.exit = exit.or(Some(Exit::Running));
+            process.ended_unix_ns = Some(clock::unix_ns());
+            process.accounting = Some(stored.sums);
         }
     }
 
-    /// Moves folders here, gives where they are now, and lists them beside the process that they
-    /// are of.
+    /// Moves folders into the epoch, lists them with the process that they belong to, and returns
+    /// their new paths.
     fn adopt(&mut self, id: SessionId, folders: &[PathBuf]) -> Vec<PathBuf> {
         let mut adopted = Vec::new();
-        let Some(of) = self.images.iter().find(|(known, _)| *known == id).map(|(_, image)| image.clone()) else {
+        let Some(owner) = self.processes.iter().find(|(known, _)| *known == id).map(|(_, process)| process.clone())
+        else {
             return adopted;
         };
         for folder in folders {
             let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let wanted = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}.{number}")));
-            let Some(name) = wanted.into_iter().find(|name| !self.epoch.dir.join(name).exists()) else { continue };
+            let candidates = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}.{number}")));
+            let Some(name) = candidates.into_iter().find(|name| !self.epoch.dir.join(name).exists()) else { continue };
             if std::fs::rename(folder, self.epoch.dir.join(&name)).is_ok() {
-                // The process's own entry was for the segment that it began with.
-                let own = self.images.iter_mut().find(|(known, image)| *known == id && image.folder == name);
-                own.into_iter().for_each(|(_, image)| image.folder.clear());
-                let image = ProcessInfo {
+                // The first entry of the process was for its first segment.
+                let first = self.processes.iter_mut().find(|(known, process)| *known == id && process.folder == name);
+                first.into_iter().for_each(|(_, process)| process.folder.clear());
+                let process = ProcessInfo {
                     folder: name,
                     exit: Some(Exit::Running),
                     ended_unix_ns: Some(clock::unix_ns()),
                     accounting: None,
-                    ..of.clone()
+                    ..owner.clone()
                 };
-                // No session has this number: what is kept does not change any more.
-                adopted.push(self.epoch.dir.join(&image.folder));
-                self.images.push((0, image));
+                // No session has this number: the folder does not change any more.
+                adopted.push(self.epoch.dir.join(&process.folder));
+                self.processes.push((0, process));
                 self.is_new = true;
             }
         }
         adopted
     }
 
-    /// Has the names looked up that programs' sums are to keep; at the end of the epoch all that
-    /// are new.
+    /// Requests the names for the programs' sums; at the end of the epoch all names that are new.
     fn save_names(&mut self, saver: Option<&Saver>, is_last: bool) {
         let Some(saver) = saver else { return };
         for (name, program) in self.programs.values_mut() {
@@ -375,17 +393,19 @@ impl Open {
         self.write_recording(host, None)
     }
 
-    /// Lists what is there: a process without files is not, unless events of it are lost.
+    /// Writes the list of processes. A process without files is only listed if events of it are
+    /// lost.
     fn write_recording(&self, host: &str, ended_unix_ns: Option<u64>) -> io::Result<()> {
-        let there = |image: &&ProcessInfo| {
-            image.origin == STREAM
-                || image.accounting.is_some_and(|accounting| accounting.lost > 0)
-                || self.epoch.dir.join(&image.folder).join(TAPE).is_file()
+        let is_listed = |process: &&ProcessInfo| {
+            process.origin == STREAM
+                || process.accounting.is_some_and(|accounting| accounting.lost > 0)
+                || self.epoch.dir.join(&process.folder).join(TAPE).is_file()
         };
-        let mut images: Vec<ProcessInfo> = self.images.iter().map(|(_, image)| image).filter(there).cloned().collect();
+        let mut processes: Vec<ProcessInfo> =
+            self.processes.iter().map(|(_, process)| process).filter(is_listed).cloned().collect();
         for ((exe, _), (name, _)) in &self.programs {
             let started_unix_ns = self.epoch.started_unix_ns;
-            let image = ProcessInfo {
+            let process = ProcessInfo {
                 folder: name.clone(),
                 origin: "attach".into(),
                 exe: exe.clone(),
@@ -393,18 +413,22 @@ impl Open {
                 exit: Some(Exit::Code(0)),
                 ..ProcessInfo::default()
             };
-            images.push(image);
+            processes.push(process);
         }
-        images.sort_by(|one, other| one.folder.cmp(&other.folder));
-        let recording =
-            Recording { host: host.to_owned(), ended_unix_ns, images, ..recording_of(self.epoch.started_unix_ns) };
+        processes.sort_by(|one, other| one.folder.cmp(&other.folder));
+        let recording = Recording {
+            host: host.to_owned(),
+            ended_unix_ns,
+            images: processes,
+            ..recording_of(self.epoch.started_unix_ns)
+        };
         let mut bytes = serde_json::to_vec_pretty(&recording)?;
         bytes.push(b'\n');
         replace_file(&self.epoch.dir.join(RECORDING), &bytes, self.epoch.reader)
     }
 }
 
-/// What `recording.json` says of an epoch that began then.
+/// Returns the start of `recording.json` for an epoch that started at this time.
 fn recording_of(started_unix_ns: u64) -> Recording {
     Recording {
         format: "heaptape recording".into(),
@@ -415,29 +439,30 @@ fn recording_of(started_unix_ns: u64) -> Recording {
     }
 }
 
-/// Seals an epoch that a daemon left open when it was killed.
-fn seal_left(dir: &Path) {
+/// Seals an epoch that a killed daemon left open.
+fn seal_unfinished(dir: &Path) {
     let path = dir.join(RECORDING);
-    // Killed before it said what it is; removing it succeeds while nothing is in it.
+    // The daemon was killed before it described the epoch. The removal succeeds only while the
+    // folder is empty.
     if !path.exists() && std::fs::remove_dir(dir).is_ok() {
         return;
     }
     let read = match std::fs::read(&path) {
         Ok(bytes) => serde_json::from_slice(&bytes).ok(),
-        Err(_) => Some(recording_of(begun(dir).unwrap_or(0) * 1_000_000_000)),
+        Err(_) => Some(recording_of(start_of(dir).unwrap_or(0) * 1_000_000_000)),
     };
     let Some(mut recording) = read.filter(|recording: &Recording| recording.ended_unix_ns.is_none()) else { return };
     let changed = std::fs::metadata(&path).and_then(|file| file.modified()).ok();
     let since = changed.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
     let ended = since.map_or(recording.started_unix_ns, |since| since.as_nanos() as u64);
     recording.ended_unix_ns = Some(ended);
-    for image in recording.images.iter_mut().filter(|image| image.exit.is_none()) {
-        (image.exit, image.ended_unix_ns) = (Some(Exit::Running), Some(ended));
+    for process in recording.images.iter_mut().filter(|process| process.exit.is_none()) {
+        (process.exit, process.ended_unix_ns) = (Some(Exit::Running), Some(ended));
     }
-    // Processes that were not listed yet.
+    // Add the processes that were not listed yet.
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let folder = entry.file_name().to_string_lossy().into_owned();
-        if recording.images.iter().any(|image| image.folder == folder) {
+        if recording.images.iter().any(|process| process.folder == folder) {
             continue;
         }
         if entry.path().join(TAPE).is_file() {
@@ -446,7 +471,7 @@ fn seal_left(dir: &Path) {
             recording.images.push(ProcessInfo { folder, origin: STREAM.into(), ..ProcessInfo::default() });
         }
     }
-    let user = dir.parent().and_then(|own| own.file_name()?.to_str()?.parse().ok());
+    let user = dir.parent().and_then(|first| first.file_name()?.to_str()?.parse().ok());
     let reader = user.filter(|uid| *uid != nix::unistd::geteuid().as_raw());
     let written = serde_json::to_vec_pretty(&recording)
         .map_err(io::Error::from)
@@ -462,21 +487,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_daemon_left_is_sealed() {
-        let place = tempfile::tempdir().expect("a folder");
-        let [empty, begun] = ["202611211901", "202611211902"].map(|name| place.path().join("7").join(name));
+    fn epoch_of_a_killed_daemon_is_sealed() {
+        let state = tempfile::tempdir().expect("a folder");
+        let [empty, unsealed] = ["202611211901", "202611211902"].map(|name| state.path().join("7").join(name));
         std::fs::create_dir_all(&empty).expect("an epoch without anything");
-        std::fs::create_dir_all(begun.join("1.true")).expect("an epoch with a process");
-        std::fs::write(begun.join("1.true").join(TAPE), "").expect("its tape");
-        std::fs::create_dir_all(begun.join("2.cat")).expect("a stream");
-        std::fs::write(begun.join("2.cat").join(TRACE), "MTRC").expect("its trace");
+        std::fs::create_dir_all(unsealed.join("1.true")).expect("an epoch with a process");
+        std::fs::write(unsealed.join("1.true").join(TAPE), "").expect("its tape");
+        std::fs::create_dir_all(unsealed.join("2.cat")).expect("a stream");
+        std::fs::write(unsealed.join("2.cat").join(TRACE), "MTRC").expect("its trace");
         let keep = Keep { age: Duration::MAX, bytes: u64::MAX, user_bytes: u64::MAX };
-        Archive::new(place.path(), keep, Arc::default(), None);
+        Archive::new(state.path(), keep, Arc::default(), None);
         assert!(!empty.exists());
-        let bytes = std::fs::read(begun.join(RECORDING)).expect("it is described");
+        let bytes = std::fs::read(unsealed.join(RECORDING)).expect("it is described");
         let recording: Recording = serde_json::from_slice(&bytes).expect("as it should be");
         assert_eq!((recording.images.len(), recording.started_unix_ns), (2, 1_795_287_720_000_000_000));
         assert!(recording.ended_unix_ns.is_some());
-        assert!(recording.images.iter().any(|image| (&*image.folder, &*image.origin) == ("2.cat", STREAM)));
+        assert!(recording.images.iter().any(|process| (&*process.folder, &*process.origin) == ("2.cat", STREAM)));
     }
 }

@@ -7,7 +7,7 @@ use super::config::{Choice, Sampling};
 use super::service::Service;
 use crate::options::Mode;
 use crate::session::SessionId;
-use crate::store::Then;
+use crate::store::Callback;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ const OFF_CHOICE: Choice = Choice { mode: Mode::Off, sampling: Sampling::All, ov
 
 /// The limits that were reached, and the resources that the daemon uses.
 #[derive(Debug, Default)]
-pub struct Guard {
+pub struct BudgetMonitor {
     hits: BTreeMap<&'static str, u64>,
     /// When each limit was last logged, by the user that it concerns.
     last_logged: BTreeMap<(&'static str, Option<u32>), Instant>,
@@ -38,7 +38,7 @@ pub struct Guard {
     checks_over_budget: u32,
 }
 
-impl Guard {
+impl BudgetMonitor {
     /// Counts a limit that was reached, and logs it.
     pub fn hit(&mut self, what: &'static str, why: &str) {
         self.count(what, None, 1, || why.to_owned());
@@ -96,35 +96,35 @@ fn own_cpu_ns() -> u64 {
 impl Service {
     /// Checks all limits. Called once a second.
     pub(super) fn keep_budgets(&mut self) {
-        self.guard.measure();
+        self.budgets.measure();
         self.share_events();
         let budget = self.config.budget;
-        if self.guard.memory > budget.memory
+        if self.budgets.memory > budget.memory
             && let Some(id) = self.client_with_most(|client| client.now().memory)
         {
             let why = format!(
                 "{} bytes are resident: the process that takes most is not recorded any more",
-                self.guard.memory
+                self.budgets.memory
             );
             self.reduce(id, OFF_CHOICE, "memory", &why);
         }
-        let is_over = self.guard.cpu_percent > budget.cpu as f64;
-        self.guard.checks_over_budget = if is_over { self.guard.checks_over_budget + 1 } else { 0 };
-        if self.guard.checks_over_budget >= MAX_BUSY_CHECKS
+        let is_over = self.budgets.cpu_percent > budget.cpu as f64;
+        self.budgets.checks_over_budget = if is_over { self.budgets.checks_over_budget + 1 } else { 0 };
+        if self.budgets.checks_over_budget >= MAX_BUSY_CHECKS
             && let Some(id) = self.client_with_most(|client| client.rates().events)
         {
-            self.guard.checks_over_budget = 0;
+            self.budgets.checks_over_budget = 0;
             let is_reduced =
                 |client: &Client| client.session.id == id && Choice { overflow: None, ..client.choice } == CHEAP_CHOICE;
             let next = if self.clients.iter().any(is_reduced) { OFF_CHOICE } else { CHEAP_CHOICE };
             let why = format!(
                 "{:.0} % of a CPU: the mode of the process that sends most becomes {next}",
-                self.guard.cpu_percent
+                self.budgets.cpu_percent
             );
             self.reduce(id, next, "cpu", &why);
         }
         for (uid, times) in self.disk.hits() {
-            self.guard.hit_by("user-keep-bytes", uid, times);
+            self.budgets.hit_by("user-keep-bytes", uid, times);
         }
         let writers = self.clients.iter().filter(|client| client.choice.mode.has_events());
         let writers = writers.filter(|client| self.disk.is_full(client.uid));
@@ -151,8 +151,8 @@ impl Service {
             client.held = Some(what);
             let choice = Choice { overflow: client.choice.overflow, ..choice };
             let why = format!("{why}; {} ({})", client.name.escape_debug(), client.pid());
-            self.guard.hit(what, &why);
-            self.change(id, choice, Then::new(|| {}));
+            self.budgets.hit(what, &why);
+            self.change(id, choice, Callback::new(|| {}));
         }
     }
 
@@ -185,7 +185,7 @@ impl Service {
         }
         for (uid, pid, index) in limited {
             self.clients[index].held = Some("events");
-            self.guard.hit(
+            self.budgets.hit(
                 "events",
                 &format!("user {uid}, process {pid}: more than {budget} events a second, the rest is counted as lost"),
             );

@@ -1,11 +1,11 @@
 //! One process of the service: its identity, what is kept of it, and its growth.
 
-use super::config::{Choice, GREATEST_INTERVAL, MIN_INTERVAL, Sampling};
+use super::config::{Choice, MAX_INTERVAL, MIN_INTERVAL, Sampling};
 use super::epoch::Epoch;
 use super::fd_store::Name;
 use crate::options::Mode;
 use crate::process;
-use crate::session::{Now, Session};
+use crate::session::{Session, StatsSnapshot};
 use formats::recording::Exit;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -56,7 +56,7 @@ pub struct Client {
     /// When the process attached.
     pub since: Instant,
     /// Measurements of the last minute, one per second.
-    pub past: VecDeque<(Instant, Now)>,
+    pub past: VecDeque<(Instant, StatsSnapshot)>,
     /// CPU time of the process at the last measurement, in clock ticks of the kernel.
     pub ticks: u64,
     /// When the events of its flight recording were last kept.
@@ -92,12 +92,12 @@ impl Client {
     }
 
     /// Returns the current counters of the process.
-    pub fn now(&self) -> Now {
+    pub fn now(&self) -> StatsSnapshot {
         self.session.stats.now()
     }
 
     /// Stores a measurement. Called once a second.
-    pub fn look(&mut self) {
+    pub fn measure(&mut self) {
         self.past.push_back((Instant::now(), self.now()));
         if self.past.len() > MAX_MEASUREMENTS {
             self.past.pop_front();
@@ -110,7 +110,7 @@ impl Client {
         let (Some((to, now)), Some((from, then))) = (last.next(), last.next()) else { return Rates::default() };
         let ms = to.duration_since(*from).as_millis().max(1) as u64;
         let rate = |now: u64, then: u64| now.saturating_sub(then).saturating_mul(1000) / ms;
-        let all = |stats: &Now| stats.recorded.saturating_add(stats.lost).saturating_add(stats.sampled_out);
+        let all = |stats: &StatsSnapshot| stats.recorded.saturating_add(stats.lost).saturating_add(stats.sampled_out);
         Rates {
             allocs: rate(now.allocs, then.allocs),
             bytes: rate(now.bytes, then.bytes),
@@ -168,7 +168,7 @@ impl Client {
         } else {
             self.interval
         };
-        let next = next.clamp(MIN_INTERVAL, GREATEST_INTERVAL);
+        let next = next.clamp(MIN_INTERVAL, MAX_INTERVAL);
         if next != self.interval {
             self.interval = next;
             self.command();

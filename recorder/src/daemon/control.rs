@@ -28,7 +28,7 @@ const EXECUTION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A request, with the channel for its answer.
 #[derive(Debug)]
-pub struct Ask {
+pub struct ControlRequest {
     /// The command and its arguments.
     pub question: Value,
     /// The channel for the answer.
@@ -52,10 +52,10 @@ pub enum Answer {
 pub type Wake = Arc<UnixStream>;
 
 /// Sends a request to the service and waits for its answer.
-pub fn ask(asks: &Sender<Ask>, wake: &Wake, question: Value) -> Value {
+pub fn send_request(requests: &Sender<ControlRequest>, wake: &Wake, question: Value) -> Value {
     let error_json = |why: &str| json!({ "error": why });
     let (reply, answer) = bounded(1);
-    if asks.send(Ask { question, reply }).is_err() {
+    if requests.send(ControlRequest { question, reply }).is_err() {
         return error_json("the daemon is stopping");
     }
     let _ = wake.as_ref().write(&[1]);
@@ -110,7 +110,7 @@ pub fn clear(path: &Path, connect: impl Fn() -> io::Result<()>) -> io::Result<()
 
 /// The thread of the control socket, which serves clients until the service is gone. `busy` counts
 /// the connections.
-pub fn run(listener: UnixListener, asks: Sender<Ask>, wake: Wake, busy: Arc<AtomicUsize>) {
+pub fn run(listener: UnixListener, requests: Sender<ControlRequest>, wake: Wake, busy: Arc<AtomicUsize>) {
     let own = nix::unistd::geteuid().as_raw();
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -131,9 +131,9 @@ pub fn run(listener: UnixListener, asks: Sender<Ask>, wake: Wake, busy: Arc<Atom
             let _ = answer(&stream, &json!({ "error": "too many requests at once" }));
             continue;
         }
-        let (asks, wake, done) = (asks.clone(), Arc::clone(&wake), Arc::clone(&busy));
+        let (requests, wake, done) = (requests.clone(), Arc::clone(&wake), Arc::clone(&busy));
         let serve = move || {
-            serve(&stream, &asks, &wake);
+            serve(&stream, &requests, &wake);
             done.fetch_sub(1, Relaxed);
         };
         if crash::spawn("ctl", serve).is_err() {
@@ -142,7 +142,7 @@ pub fn run(listener: UnixListener, asks: Sender<Ask>, wake: Wake, busy: Arc<Atom
     }
 }
 
-fn serve(stream: &UnixStream, asks: &Sender<Ask>, wake: &Wake) {
+fn serve(stream: &UnixStream, requests: &Sender<ControlRequest>, wake: &Wake) {
     let _ = stream.set_read_timeout(Some(IO_TIMEOUT));
     let mut reader = BufReader::new(stream);
     loop {
@@ -152,7 +152,7 @@ fn serve(stream: &UnixStream, asks: &Sender<Ask>, wake: &Wake) {
             _ => return,
         }
         let value = match serde_json::from_slice(&line) {
-            Ok(question) => ask(asks, wake, question),
+            Ok(question) => send_request(requests, wake, question),
             Err(error) => json!({ "error": format!("invalid request: {error}") }),
         };
         if answer(stream, &value).is_err() {

@@ -8,7 +8,7 @@
 
 use super::config::Budget;
 use super::control::Wake;
-use crate::attach::{Client, Door, Sender, Unheard, Visit};
+use crate::attach::{Client, Incoming, Listener, RejectReason, Sender};
 use crate::crash;
 use crate::sys;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -138,11 +138,11 @@ impl Entrance {
     ///
     /// # Errors
     /// The error of the socket pair, or of the thread.
-    pub fn open(door: Door, budget: Budget, wake: Wake) -> io::Result<Entrance> {
+    pub fn open(listener: Listener, budget: Budget, wake: Wake) -> io::Result<Entrance> {
         let queues = Arc::new(Mutex::new(RequestQueues::default()));
         let (stop_sender, stop_receiver) = UnixStream::pair()?;
         let shared = Arc::clone(&queues);
-        let thread = crash::spawn("entrance", move || run(door, budget, &shared, &wake, stop_receiver))?;
+        let thread = crash::spawn("entrance", move || run(listener, budget, &shared, &wake, stop_receiver))?;
         Ok(Entrance { queues, stop_sender, thread: Some(thread) })
     }
 
@@ -181,14 +181,20 @@ fn refuse(request: Request) {
     }
 }
 
-fn run(mut door: Door, budget: Budget, queues: &Mutex<RequestQueues>, wake: &Wake, mut stop_receiver: UnixStream) {
+fn run(
+    mut listener: Listener,
+    budget: Budget,
+    queues: &Mutex<RequestQueues>,
+    wake: &Wake,
+    mut stop_receiver: UnixStream,
+) {
     sys::prefer_thread();
     let (mut connections, mut starts) =
         (TokenBuckets::new(budget.connections, 1), TokenBuckets::new(budget.starts, BURST_SECONDS));
     loop {
-        let mut polls: Vec<PollFd<'_>> = door.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let mut polls: Vec<PollFd<'_>> = listener.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         polls.push(PollFd::new(sys::fd(&stop_receiver), PollFlags::POLLIN));
-        let capacity = door.deadline().map_or(MAX_CHECK_INTERVAL, |deadline| deadline.min(MAX_CHECK_INTERVAL));
+        let capacity = listener.deadline().map_or(MAX_CHECK_INTERVAL, |deadline| deadline.min(MAX_CHECK_INTERVAL));
         let _ = nix::poll::poll(
             &mut polls,
             PollTimeout::try_from(capacity.as_millis().max(1) as i32).unwrap_or(PollTimeout::MAX),
@@ -199,22 +205,22 @@ fn run(mut door: Door, budget: Budget, queues: &Mutex<RequestQueues>, wake: &Wak
             let _ = stop_receiver.read(&mut [0]);
             return;
         }
-        let visits = door.admitted_visits(&mut |uid| connections.take(uid));
-        if visits.is_empty() {
+        let incoming = listener.incoming_if(&mut |uid| connections.take(uid));
+        if incoming.is_empty() {
             continue;
         }
         let (mut refused_requests, mut is_new) = (Vec::new(), false);
         let mut shared = locked(queues);
-        for visit in visits {
+        for visit in incoming {
             let (uid, request) = match visit {
-                Visit::Hello(client) => (client.uid, Request::Start(client)),
-                Visit::File(sender) => (sender.uid, Request::Stream(sender)),
-                Visit::Notice { pid, why, .. } => {
+                Incoming::Hello(client) => (client.uid, Request::Start(client)),
+                Incoming::File(sender) => (sender.uid, Request::Stream(sender)),
+                Incoming::Notice { pid, why, .. } => {
                     tracing::debug!("process {pid} runs unrecorded: {}", why.text());
                     continue;
                 }
-                Visit::Unheard(uid, why) => {
-                    let what = if why == Unheard::Descriptors { "descriptors" } else { "connections" };
+                Incoming::Rejected(uid, why) => {
+                    let what = if why == RejectReason::Descriptors { "descriptors" } else { "connections" };
                     *shared.refused.entry((what, uid)).or_default() += 1;
                     continue;
                 }

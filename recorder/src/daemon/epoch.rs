@@ -61,7 +61,7 @@ fn name_after(last: Option<&str>, minute: &str) -> Option<String> {
 }
 
 /// Returns the start of an epoch from its name, in seconds since 1970.
-pub fn begun(dir: &Path) -> Option<u64> {
+pub fn start_of(dir: &Path) -> Option<u64> {
     let name = dir.file_name()?.to_str()?;
     let field = |from: usize, to: usize| name.get(from..to)?.parse::<u64>().ok();
     let (year, month, day) = (field(0, 4)?, field(4, 6)?, field(6, 8)?);
@@ -84,10 +84,10 @@ mod tests {
         for (name, seconds) in
             [("197001010000", 0), ("202611211130-0002", 1_795_260_600), ("200002291200", 951_825_600)]
         {
-            assert_eq!(begun(Path::new(name)), Some(seconds), "{name}");
+            assert_eq!(start_of(Path::new(name)), Some(seconds), "{name}");
             assert!(is_epoch(name));
         }
-        assert!(!is_epoch("flight") && !is_epoch("20261121113") && begun(Path::new("202613011130")).is_none());
+        assert!(!is_epoch("flight") && !is_epoch("20261121113") && start_of(Path::new("202613011130")).is_none());
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl FdStore {
     /// Removes the descriptors of a process.
     pub fn release(&self, name: &Name) {
         match self {
-            FdStore::Store(notify) => notify.tell(&format!("FDSTOREREMOVE=1\nFDNAME={}", name.text())),
+            FdStore::Store(notify) => notify.send_state(&format!("FDSTOREREMOVE=1\nFDNAME={}", name.text())),
             FdStore::Process(fd_store) => {
                 let _ = sys::send_files(sys::fd(fd_store), format!("-{}", name.text()).as_bytes(), &[]);
             }

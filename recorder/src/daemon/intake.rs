@@ -1,13 +1,13 @@
-//! How processes come and go: a hello at the door, one that an earlier daemon had, the end.
+//! How processes come and go: new processes, those of an earlier daemon, ends of processes.
 
-use super::archive::Told;
+use super::archive::ArchiveCommand;
 use super::clients::{Client, is_bad};
-use super::config::{Death, GREATEST_INTERVAL, Sampling};
+use super::config::{Death, MAX_INTERVAL, Sampling};
 use super::fd_store::{Held, Name};
-use super::service::{CARRIED, Ending, Service};
-use crate::attach::Client as Caller;
+use super::service::{CARRIED, EndingProcess, Service};
+use crate::attach::Client as AttachRequest;
 use crate::clock;
-use crate::code::{AMONG_OTHERS, CodeMap};
+use crate::code::{MAX_MAP_BYTES_SHARED, PerfMap};
 use crate::drain::Command;
 use crate::module_files::ModuleFiles;
 use crate::options::Mode;
@@ -18,6 +18,7 @@ use crate::sys::{self, Mapping};
 use crossbeam_channel::bounded;
 use formats::recording::{Exit, ProcessInfo};
 use formats::tape::{self, field::Text};
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,101 +26,102 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use wire::hello::{ORIGIN_FORK, REFUSED_FILTER, REFUSED_FULL};
 
-/// Time for the parent's state at a fork that was not seen.
-const UNSEEN: Duration = Duration::from_millis(20);
+/// Timeout of fixing the state of the parent at a fork that the library did not see.
+const PARENT_STATE_TIMEOUT: Duration = Duration::from_millis(20);
 
 impl Service {
-    pub(super) fn take_in(&mut self, caller: Caller) {
-        let uid = caller.uid;
+    pub(super) fn admit(&mut self, request: AttachRequest) {
+        let uid = request.uid;
         if !self.config.serves_all && uid != nix::unistd::geteuid().as_raw() {
             self.counters.refused += 1;
-            return caller.refuse(REFUSED_FILTER);
+            return request.refuse(REFUSED_FILTER);
         }
-        // The same process again: it went on with another program, and its old area has all that it
-        // published.
-        while let Some(place) = self.clients.iter().position(|client| client.pid() == caller.pid) {
-            self.end(place, End::EXEC);
+        // The same process again: it executed another program, and its old area contains all events
+        // that it published.
+        while let Some(index) = self.clients.iter().position(|client| client.pid() == request.pid) {
+            self.end(index, End::EXEC);
         }
         let of_user = self.clients.iter().filter(|client| client.uid == uid).count() as u64;
         if of_user >= self.config.budget.clients {
-            self.guard.hit("clients", &format!("user {uid}: {of_user} processes are served, the next runs unrecorded"));
+            self.budgets
+                .hit("clients", &format!("user {uid}: {of_user} processes are recorded, the next runs unrecorded"));
             self.counters.refused += 1;
-            return caller.refuse(REFUSED_FULL);
+            return request.refuse(REFUSED_FULL);
         }
-        match self.welcome(caller) {
+        match self.attach(request) {
             Ok(()) => self.counters.accepted += 1,
-            Err((caller, error)) => {
-                tracing::warn!("process {} runs unrecorded: {error}", caller.pid);
+            Err((request, error)) => {
+                tracing::warn!("process {} runs unrecorded: {error}", request.pid);
                 if sys::is_out_of_descriptors(&error) {
-                    self.guard.hit_by("descriptors", uid, 1);
+                    self.budgets.hit_by("descriptors", uid, 1);
                 }
                 self.counters.refused += 1;
-                caller.refuse(REFUSED_FULL);
+                request.refuse(REFUSED_FULL);
             }
         }
     }
 
-    pub(super) fn welcome(&mut self, mut caller: Caller) -> Result<(), (Caller, io::Error)> {
+    pub(super) fn attach(&mut self, mut request: AttachRequest) -> Result<(), (AttachRequest, io::Error)> {
         let start_tick = self.clock.now();
-        let process = Process::read(caller.pid);
+        let process = Process::read(request.pid);
         let name = String::from_utf8_lossy(&process.comm).into_owned();
-        let mut asked = process::variable(caller.pid, &["HEAPTAPE_MODE", "HEAPTAPE_LABEL"]).into_iter();
-        let (mode, label) = (asked.next().flatten(), asked.next().flatten());
+        let mut variables = process::variable(request.pid, &["HEAPTAPE_MODE", "HEAPTAPE_LABEL"]).into_iter();
+        let (mode, label) = (variables.next().flatten(), variables.next().flatten());
         let choice = self.config.choose(&process.comm, mode.as_deref());
-        let (cgroup, unit) = process::control_group(caller.pid);
+        let (cgroup, unit) = process::control_group(request.pid);
         let label: String = label.or(unit).unwrap_or_default().chars().take(200).collect();
         let mut options = choice.options(&self.config, &label);
-        let epoch = match self.epoch(caller.uid) {
+        let epoch = match self.epoch(request.uid) {
             Ok(epoch) => epoch,
-            Err(error) => return Err((caller, error)),
+            Err(error) => return Err((request, error)),
         };
-        (options.reader, options.quota) = (epoch.reader, Some(self.quota(caller.uid)));
+        (options.reader, options.quota) = (epoch.reader, Some(self.quota(request.uid)));
         options.slots = self.config.budget.threads.clamp(1, wire::limits::SLOTS.into()) as u32;
         let options = Arc::new(options);
-        let (mapping, area) = match caller.area(&options, self.clock) {
+        let (mapping, area) = match request.area(&options, self.clock) {
             Ok(area) => area,
-            Err(error) => return Err((caller, error)),
+            Err(error) => return Err((request, error)),
         };
-        let folder = self.folder(caller.uid, &epoch, choice.mode, caller.pid, &name);
-        let is_fork = caller.hello.origin == ORIGIN_FORK;
-        let age = std::mem::take(&mut caller.hello.fork_age);
+        let folder = self.folder(request.uid, &epoch, choice.mode, request.pid, &name);
+        let is_fork = request.hello.origin == ORIGIN_FORK;
+        let age = std::mem::take(&mut request.hello.fork_age);
         if age != 0 {
-            // Made by a call that the library did not see: it knows its age.
-            let tick = caller.hello.fork_tick.saturating_sub(ticks_of(age, self.ticks_per_second));
-            caller.hello.fork_tick = tick.max(1);
+            // The library did not see the fork, but knows the age of the process.
+            let tick = request.hello.fork_tick.saturating_sub(ticks_of(age, self.ticks_per_second));
+            request.hello.fork_tick = tick.max(1);
         }
-        let parent = is_fork.then(|| self.parent(&caller, process.ppid)).flatten();
+        let parent = is_fork.then(|| self.parent(&request, process.ppid)).flatten();
         if let Some((parent, _)) = parent.as_ref().filter(|_| age != 0) {
-            // The child waits for its answer: what the parent has now is kept for it.
+            // The child waits for its reply: the current blocks of the parent are kept for it.
             let (done, is_done) = bounded(1);
-            let _ = self.stages.commands.send(Command::Bequeath(parent.id, caller.hello.fork_tick, done));
-            let _ = is_done.recv_timeout(UNSEEN);
+            let _ = self.stages.commands.send(Command::PrepareFork(parent.id, request.hello.fork_tick, done));
+            let _ = is_done.recv_timeout(PARENT_STATE_TIMEOUT);
         }
         let unix_ns = clock::unix_ns();
         let id = self.next;
         self.next += 1;
         let worker = parent.as_ref().map_or(id as usize % self.stages.workers, |(_, worker)| *worker);
-        let code = CodeMap::of(caller.pid, caller.hello.pid, caller.uid, AMONG_OTHERS);
+        let code = PerfMap::of(request.pid, request.hello.pid, request.uid, MAX_MAP_BYTES_SHARED);
         let code = match &parent {
-            Some((maker, _)) => code.forked_from(&maker.code),
+            Some((parent_session, _)) => code.forked_from(&parent_session.code),
             None => code,
         };
         let forked = parent.map(|(session, _)| {
             let name = session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            (session.id, name, caller.hello.fork_tick)
+            (session.id, name, request.hello.fork_tick)
         });
         let session = Arc::new(Session {
             id,
             mapping: Arc::new(mapping),
             process: tape::Process {
-                pid: caller.pid,
+                pid: request.pid,
                 ppid: process.ppid,
-                uid: caller.uid,
+                uid: request.uid,
                 origin: if is_fork { 1 } else { 3 },
                 ticks_per_second: self.ticks_per_second,
                 start_tick,
                 start_unix_ns: unix_ns,
-                page_size: caller.hello.page_size,
+                page_size: request.hello.page_size,
                 exe: Text(process.exe.clone()),
                 cwd: Text(process.cwd.clone()),
                 argv: process.argv.iter().map(|argument| Text(argument.clone())).collect(),
@@ -132,32 +134,31 @@ impl Service {
             clock: self.clock,
             options,
             forked,
-            is_namespaced: caller.hello.pid != caller.pid,
+            is_namespaced: request.hello.pid != request.pid,
             stats: Arc::new(Stats::default()),
             limit: Arc::default(),
             resumed: false,
             began_unix_ns: 0,
-            carried: Some(carried(&self.config.state, caller.pid)),
+            carried_over: Some(carried_over_file(&self.config.state, request.pid)),
             code: Arc::new(code),
-            files: Arc::new(ModuleFiles::of(caller.pid, self.saver.clone())),
+            files: Arc::new(ModuleFiles::of(request.pid, self.saver.clone())),
         });
-        let hello_pid = caller.hello.pid;
-        let uid = caller.uid;
+        let hello_pid = request.hello.pid;
+        let uid = request.uid;
         let interval = choice.interval();
         session.limit.records.store(self.config.budget.events.saturating_mul(2), Relaxed);
-        // The gate stands before the area is handed over.
+        // The activation is set before the area is sent.
         if choice.mode == Mode::Off {
             session.mapping.header().activation.0.store(wire::area::ACTIVATION_DORMANT, Relaxed);
         }
-        if !caller.accept(&session.mapping, &area) {
+        if !request.accept(&session.mapping, &area) {
             return Ok(());
         }
-        let _ = self.archive.send(Told::Process(Arc::clone(&epoch), id, about(&session, &process)));
+        let _ = self.archive.send(ArchiveCommand::Process(Arc::clone(&epoch), id, process_info(&session, &process)));
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
-        let (past, ticks, kept, held) = Default::default();
         self.clients.push(Client {
             session,
-            process: caller.process,
+            process: request.process,
             area,
             uid,
             hello_pid,
@@ -169,23 +170,23 @@ impl Service {
             cgroup,
             epoch,
             since: Instant::now(),
-            past,
-            ticks,
-            kept,
-            held,
+            past: VecDeque::new(),
+            ticks: 0,
+            kept: None,
+            held: None,
         });
-        self.hold(self.clients.len() - 1);
+        self.store_for_next_daemon(self.clients.len() - 1);
         Ok(())
     }
 
-    pub(super) fn hold(&self, place: usize) {
-        if let Some(client) = self.clients.get(place) {
-            self.holder.hold(&client.held_as(), &client.area, &client.process);
+    pub(super) fn store_for_next_daemon(&self, index: usize) {
+        if let Some(client) = self.clients.get(index) {
+            self.fd_store.hold(&client.held_as(), &client.area, &client.process);
         }
     }
 
-    /// Goes on with a process that another daemon had. What lived before is not known any more: its
-    /// frees are of unknown blocks.
+    /// Takes over a process from another daemon. Unless that has written the live blocks, they are
+    /// not known, and frees of them are of unknown blocks.
     pub(super) fn take_over(&mut self, held: Held) {
         let Held { name, area, process: end } = held;
         let known = name.clone();
@@ -194,7 +195,7 @@ impl Service {
             Ok(mapping) => mapping,
             Err(error) => {
                 tracing::warn!("process {pid} cannot be taken over: {error}");
-                return self.holder.release(&known);
+                return self.fd_store.release(&known);
             }
         };
         let process = Process::read(pid);
@@ -208,9 +209,9 @@ impl Service {
         let folder = self.folder(uid, &epoch, choice.mode, pid, &comm);
         let header = mapping.header();
         options.overflow.set(header);
-        // Threads tell their interval when it changes: so they tell this daemon.
-        let interval =
-            if interval == 0 { 0 } else { header.sample_bytes.load(Relaxed).clamp(2, GREATEST_INTERVAL) ^ 1 };
+        // Threads report their interval when it changes. This change makes them report it to this
+        // daemon.
+        let interval = if interval == 0 { 0 } else { header.sample_bytes.load(Relaxed).clamp(2, MAX_INTERVAL) ^ 1 };
         header.sample_bytes.store(interval, Relaxed);
         options.sample_bytes = interval;
         let id = self.next;
@@ -243,19 +244,18 @@ impl Service {
             options: Arc::new(options),
             forked: None,
             is_namespaced: hello_pid != pid,
-            // Until the blocks are read that the last daemon left.
+            // Valid until the blocks are read that the last daemon wrote.
             stats: Arc::new(Stats { live_since_unix_ns: start_unix_ns.into(), ..Stats::default() }),
             limit: Arc::default(),
             resumed: true,
             began_unix_ns: process::age(pid).map_or(0, |age| start_unix_ns.saturating_sub(age.as_nanos() as u64)),
-            carried: Some(carried(&self.config.state, pid)),
-            code: Arc::new(CodeMap::of(pid, hello_pid, uid, AMONG_OTHERS)),
+            carried_over: Some(carried_over_file(&self.config.state, pid)),
+            code: Arc::new(PerfMap::of(pid, hello_pid, uid, MAX_MAP_BYTES_SHARED)),
             files: Arc::new(ModuleFiles::of(pid, self.saver.clone())),
         });
         tracing::info!("process {pid} ({}) is taken over", comm.escape_debug());
-        let _ = self.archive.send(Told::Process(Arc::clone(&epoch), id, about(&session, &process)));
+        let _ = self.archive.send(ArchiveCommand::Process(Arc::clone(&epoch), id, process_info(&session, &process)));
         let _ = self.stages.commands.send(Command::Start(Arc::clone(&session), worker));
-        let (past, ticks, kept, held) = Default::default();
         let (process, since) = (end, Instant::now());
         let client = Client {
             session,
@@ -271,37 +271,41 @@ impl Service {
             cgroup,
             epoch,
             since,
-            past,
-            ticks,
-            kept,
-            held,
+            past: VecDeque::new(),
+            ticks: 0,
+            kept: None,
+            held: None,
         };
         self.clients.push(client);
     }
 
-    /// Leaves a process to the next daemon.
-    pub(super) fn leave(&mut self, place: usize) {
-        let Client { epoch, label, session, name, .. } = self.clients.swap_remove(place);
-        let (part, stats) = (session.folder.clone(), Arc::clone(&session.stats));
-        self.ending.insert(session.id, Ending { epoch, label, exit: Exit::Running, keeps: false, part, stats, name });
+    /// Hands a process over to the next daemon.
+    pub(super) fn hand_over(&mut self, index: usize) {
+        let Client { epoch, label, session, name, .. } = self.clients.swap_remove(index);
+        let (segment, stats) = (session.folder.clone(), Arc::clone(&session.stats));
+        self.ending.insert(
+            session.id,
+            EndingProcess { epoch, label, exit: Exit::Running, keeps: false, segment, stats, name },
+        );
         let _ = self.stages.commands.send(Command::Leave(session.id));
     }
 
-    /// The process that a fork child has its blocks from; `None` when their shares are not known.
-    pub(super) fn parent(&self, caller: &Caller, ppid: u32) -> Option<(Arc<Session>, usize)> {
+    /// Returns the process from which a forked child inherits its blocks; `None` when their shares
+    /// are not known.
+    pub(super) fn parent(&self, request: &AttachRequest, ppid: u32) -> Option<(Arc<Session>, usize)> {
         let is_old = |client: &&Client| {
-            caller.hello.fork_tick == 0 || client.session.process.start_tick <= caller.hello.fork_tick
+            request.hello.fork_tick == 0 || client.session.process.start_tick <= request.hello.fork_tick
         };
-        let named = self.clients.iter().filter(is_old).find(|client| client.hello_pid == caller.hello.parent_pid);
+        let named = self.clients.iter().filter(is_old).find(|client| client.hello_pid == request.hello.parent_pid);
         let found = named.or_else(|| self.clients.iter().filter(is_old).find(|client| client.pid() == ppid))?;
-        let knows_all =
-            found.uid == caller.uid && found.choice.mode != Mode::Off && found.choice.sampling == Sampling::All;
-        knows_all.then(|| (Arc::clone(&found.session), found.worker))
+        let is_complete =
+            found.uid == request.uid && found.choice.mode != Mode::Off && found.choice.sampling == Sampling::All;
+        is_complete.then(|| (Arc::clone(&found.session), found.worker))
     }
 
-    pub(super) fn end(&mut self, place: usize, end: End) {
-        let client = self.clients.swap_remove(place);
-        self.holder.release(&client.held_as());
+    pub(super) fn end(&mut self, index: usize, end: End) {
+        let client = self.clients.swap_remove(index);
+        self.fd_store.release(&client.held_as());
         let exit = end.exit();
         let keeps = match self.config.triggers.death {
             Death::Never => false,
@@ -309,24 +313,24 @@ impl Service {
             Death::Any => true,
         };
         if client.session.limit.hits.load(Relaxed) > 0 {
-            self.guard.hit("events", &format!("process {}: events were lost", client.pid()));
+            self.budgets.hit("events", &format!("process {}: events were lost", client.pid()));
         }
         let Client { epoch, label, session, name, .. } = client;
-        // Children that share the gate's page attach for themselves.
+        // Children that share the page of the activation attach by themselves.
         session.mapping.header().activation.0.store(wire::area::ACTIVATION_ENABLED, Relaxed);
-        let (part, stats) = (session.folder.clone(), Arc::clone(&session.stats));
-        self.ending.insert(session.id, Ending { epoch, label, exit, keeps, part, stats, name });
+        let (segment, stats) = (session.folder.clone(), Arc::clone(&session.stats));
+        self.ending.insert(session.id, EndingProcess { epoch, label, exit, keeps, segment, stats, name });
         let _ = self.stages.commands.send(Command::End(session.id, end));
     }
 }
 
-/// Where the live blocks of a process wait for the next daemon.
-fn carried(state: &Path, pid: u32) -> PathBuf {
+/// Returns the path of the file that hands over the live blocks of a process to the next daemon.
+fn carried_over_file(state: &Path, pid: u32) -> PathBuf {
     state.join(CARRIED).join(pid.to_string())
 }
 
-/// A process as its epoch lists it.
-pub(super) fn about(session: &Session, process: &Process) -> ProcessInfo {
+/// Returns a process as it is listed in its epoch.
+pub(super) fn process_info(session: &Session, process: &Process) -> ProcessInfo {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     ProcessInfo {
         folder: session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -343,9 +347,9 @@ pub(super) fn about(session: &Session, process: &Process) -> ProcessInfo {
     }
 }
 
-/// The same when it goes on.
-pub(super) fn about_again(session: &Session) -> ProcessInfo {
+/// Returns a process as it is listed when it continues in another folder.
+pub(super) fn continued_process_info(session: &Session) -> ProcessInfo {
     let tape::Process { exe, argv, ppid, .. } = &session.process;
     let argv = argv.iter().map(|argument| argument.0.clone()).collect();
-    about(session, &Process { ppid: *ppid, exe: exe.0.clone(), argv, ..Process::default() })
+    process_info(session, &Process { ppid: *ppid, exe: exe.0.clone(), argv, ..Process::default() })
 }

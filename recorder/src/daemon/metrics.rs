@@ -1,8 +1,8 @@
 //! Metrics as Prometheus text: the heap of each program, and the resources of the daemon itself.
 //! They are served on a loopback port, and by `ctl metrics`.
 
-use super::control::{Ask, Wake, ask};
-use crate::session::Now;
+use super::control::{ControlRequest, Wake, send_request};
+use crate::session::StatsSnapshot;
 use crossbeam_channel::Sender;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl Programs {
     }
 
     /// Adds the counters of a process. One that has ended holds no memory any more.
-    pub fn add(&mut self, name: &str, label: &str, now: &Now, runs: bool) {
+    pub fn add(&mut self, name: &str, label: &str, now: &StatsSnapshot, runs: bool) {
         let sum = self.of(name, label);
         sum.processes += u64::from(runs);
         let held = |value: u64| if runs { value } else { 0 };
@@ -85,7 +85,7 @@ impl Programs {
 /// ones.
 pub fn text<'a>(
     past: &Programs,
-    processes: impl Iterator<Item = (&'a str, &'a str, Now, bool)>,
+    processes: impl Iterator<Item = (&'a str, &'a str, StatsSnapshot, bool)>,
     own: &[OwnMetric],
     hits: &[(&str, u64)],
 ) -> String {
@@ -140,16 +140,16 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// The thread of the metrics: serves one request after another, each limited in size and time.
-pub fn run(listener: TcpListener, asks: Sender<Ask>, wake: Wake) {
+pub fn run(listener: TcpListener, requests: Sender<ControlRequest>, wake: Wake) {
     for stream in listener.incoming() {
         match stream {
-            Ok(stream) => drop(serve(stream, &asks, &Arc::clone(&wake))),
+            Ok(stream) => drop(serve(stream, &requests, &Arc::clone(&wake))),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }
 }
 
-fn serve(mut stream: TcpStream, asks: &Sender<Ask>, wake: &Wake) -> io::Result<()> {
+fn serve(mut stream: TcpStream, requests: &Sender<ControlRequest>, wake: &Wake) -> io::Result<()> {
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     let mut request = Vec::new();
@@ -164,7 +164,7 @@ fn serve(mut stream: TcpStream, asks: &Sender<Ask>, wake: &Wake) -> io::Result<(
     }
     let is_ours = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
     let (status, body) = if is_ours {
-        match ask(asks, wake, json!({ "word": "metrics" })) {
+        match send_request(requests, wake, json!({ "word": "metrics" })) {
             Value::String(text) => ("200 OK", text),
             other => ("503 Service Unavailable", other.to_string()),
         }

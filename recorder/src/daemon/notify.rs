@@ -35,7 +35,7 @@ impl Notify {
     }
 
     /// Sends a state: `READY=1`, `STOPPING=1`, `WATCHDOG=1`, `STATUS=…`.
-    pub fn tell(&self, state: &str) {
+    pub fn send_state(&self, state: &str) {
         if let Some(socket) = &self.0 {
             let _ = socket.send(state.as_bytes());
         }

@@ -2,8 +2,8 @@
 //! row. Call sites of processes that were loaded at different addresses become one tree, in which
 //! each module has a range of addresses of its own.
 
-use crate::contribution::{Contribution, Frame, Row};
 use crate::profile::{BINS, BOUNDS, Sums as ClassSums};
+use crate::profile_delta::{Frame, ProfileDelta, Row};
 use crate::store::Sums;
 use crate::symbols::{Job, Opened};
 use formats::mptl::{self, Bins, Builder};
@@ -84,7 +84,7 @@ impl Program {
     }
 
     /// Adds the contribution of a process.
-    pub fn add(&mut self, from: &Contribution) {
+    pub fn add(&mut self, from: &ProfileDelta) {
         self.processes += 1;
         self.is_new = true;
         let modules: Vec<u32> =
@@ -298,7 +298,7 @@ fn number_in_program(numbers: &[u32], number: u32) -> u32 {
 mod tests {
     use super::*;
 
-    fn contribution(bias: u64, live: u64) -> Contribution {
+    fn profile_delta(bias: u64, live: u64) -> ProfileDelta {
         let module = Module {
             number: 7,
             start: bias + 0x1000,
@@ -316,7 +316,7 @@ mod tests {
             freed_bytes: 30 - 10 * live,
             ..SiteSums::default()
         };
-        Contribution {
+        ProfileDelta {
             modules: vec![module],
             files: Vec::new(),
             names: Vec::new(),
@@ -332,15 +332,15 @@ mod tests {
             bins: Bins::new(BINS),
             account: Sums { emitted: 6 - live, recorded: 6 - live, ..Sums::default() },
             is_over: true,
-            whole: true,
+            has_no_files: true,
         }
     }
 
     #[test]
     fn processes_at_different_addresses_add_up() {
         let mut program = Program::new("/bin/x", "", 0, 5);
-        program.add(&contribution(0x5555_0000_0000, 1));
-        program.add(&contribution(0x7777_0000_0000, 2));
+        program.add(&profile_delta(0x5555_0000_0000, 1));
+        program.add(&profile_delta(0x7777_0000_0000, 2));
         assert_eq!((program.frames.len(), program.modules.len(), program.processes), (2, 1, 2));
         let records = program.tape(9);
         let summary = records.iter().find_map(|record| match record {
@@ -359,7 +359,7 @@ mod tests {
     fn code_made_at_run_time_adds_up_by_name() {
         let mut program = Program::new("/bin/x", "", 0, 5);
         for names in [["one", "two"], ["two", "one"]] {
-            let mut from = contribution(0x5555_0000_0000, 1);
+            let mut from = profile_delta(0x5555_0000_0000, 1);
             from.names = names.map(Text::from).to_vec();
             // The name of the first frame is `two` both times, with another index each.
             let address = u64::from(names[1] == "two");
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn invalid_references_are_ignored() {
         let mut program = Program::new("/bin/x", "", 0, 5);
-        let mut from = contribution(0, 0);
+        let mut from = profile_delta(0, 0);
         from.frames[1] = Frame { parent: 99, module: 99, address: u64::MAX, is_named: true, flags: 255 };
         from.rows[0].sums.site = 77;
         program.add(&from);

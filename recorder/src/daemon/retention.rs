@@ -2,7 +2,7 @@
 //! the newest three of each user and those that are still written. Each user has a share of the
 //! bytes. A user who exceeds it loses his own oldest epochs, never those of another user.
 
-use super::epoch::begun;
+use super::epoch::start_of;
 use super::service::FLIGHTS;
 use formats::recording::is_epoch;
 use std::collections::{BTreeMap, HashMap};
@@ -137,7 +137,8 @@ pub fn sweep(state: &Path, keep: Keep, open: &[&Path], now: u64, sizes: &mut Siz
         swept.removed += u64::from(is_removed);
         is_removed
     };
-    let is_old = |found: &Found| begun(&found.dir).is_some_and(|begun| now.saturating_sub(begun) > keep.age.as_secs());
+    let is_old =
+        |found: &Found| start_of(&found.dir).is_some_and(|started| now.saturating_sub(started) > keep.age.as_secs());
     remaining.retain(|row| !(is_old(&row.0) && remove(row)));
     // Kept flight recordings are not removed, but count.
     let mut used: BTreeMap<u32, u64> =
@@ -181,7 +182,7 @@ mod tests {
         }
         make("8", "202001010000", 100_000);
         std::fs::create_dir_all(state.path().join("7/flight")).unwrap_or_else(|error| panic!("{error}"));
-        let now = begun(Path::new("202611210600")).unwrap_or(0);
+        let now = start_of(Path::new("202611210600")).unwrap_or(0);
         let keep = Keep { age: Duration::from_secs(5 * 3600), bytes: u64::MAX, user_bytes: u64::MAX };
         let sweep = |keep, open: &[&Path], now| sweep(state.path(), keep, open, now, &mut Sizes::new());
         let written = state.path().join("7/202611210000");

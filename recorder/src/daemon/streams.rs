@@ -2,7 +2,7 @@
 //! how many at once, and where they are stored. A thread receives each one ([`receive`]). When it
 //! is complete its folder moves to the current epoch, and is a process like any other.
 
-use super::archive::Told;
+use super::archive::ArchiveCommand;
 use super::config::Budget;
 use super::receive::{self, Job, Limits, Progress, Received};
 use super::service::Service;
@@ -10,8 +10,8 @@ use crate::attach::Sender as FileSender;
 use crate::clock;
 use crate::crash;
 use crate::options::Mode;
-use crate::process::{self, Process, make_folder, sanitised};
-use crate::store::Then;
+use crate::process::{self, Process, make_folder, sanitized_name};
+use crate::store::Callback;
 use crate::sys;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use formats::recording::{ProcessInfo, STREAM};
@@ -135,7 +135,7 @@ impl Service {
             return Err("this daemon serves only its own user".into());
         }
         if self.disk.is_full(uid) {
-            self.guard.hit("disk", &format!("user {uid}: a stream is not stored"));
+            self.budgets.hit("disk", &format!("user {uid}: a stream is not stored"));
             return Err("its user's share of the daemon's disk is used up".into());
         }
         let Budget { streams, user_stream_bytes, .. } = self.config.budget;
@@ -150,7 +150,7 @@ impl Service {
         } else {
             return Ok(());
         };
-        self.guard.hit(what, &format!("user {uid}: {why}"));
+        self.budgets.hit(what, &format!("user {uid}: {why}"));
         Err(why)
     }
 
@@ -183,7 +183,8 @@ impl Service {
         let id = self.streams.next;
         self.streams.next += 1;
         let progress = Arc::new(Progress::default());
-        let folder = self.incoming().join(format!("{uid}-{pid}.{}@{started_unix_ns}-{id}", sanitised(name.as_bytes())));
+        let folder =
+            self.incoming().join(format!("{uid}-{pid}.{}@{started_unix_ns}-{id}", sanitized_name(name.as_bytes())));
         let (quota, reader) = (self.quota(uid), epoch.reader);
         let (job_progress, socket_of_job) = (Arc::clone(&progress), Arc::clone(socket));
         let job = Job { id, socket: socket_of_job, is_stream, folder, reader, limits, progress: job_progress, quota };
@@ -211,7 +212,7 @@ impl Service {
         let incoming = self.streams.incoming.swap_remove(index);
         let ((name, mut process_info), socket) = (incoming.attributed(), incoming.socket);
         if let Some(hit) = received.hit {
-            self.guard.hit(hit, &format!("user {uid}: a stream of process {} was ended", process_info.pid));
+            self.budgets.hit(hit, &format!("user {uid}: a stream of process {} was ended", process_info.pid));
         }
         let why = received.why.clone().unwrap_or_else(|| "complete".into());
         tracing::debug!("stream of {} ({}), {} bytes: {why}", name.escape_debug(), process_info.pid, received.bytes);
@@ -229,11 +230,11 @@ impl Service {
         process_info.lacks = received.why.clone().filter(|_| received.is_corrupt);
         let to = self.folder(uid, &epoch, Mode::Profile, process_info.pid, &name);
         process_info.folder = to.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let done = Then::new(move || {
+        let done = Callback::new(move || {
             let folder = to.is_dir().then_some(to.as_path());
             socket.iter().for_each(|socket| receive::answer(socket, &received.json(folder)));
         });
-        let _ = self.archive.send(Told::Stream(epoch, from, process_info, done));
+        let _ = self.archive.send(ArchiveCommand::Stream(epoch, from, process_info, done));
     }
 
     /// Ends all streams, since the daemon ends.

@@ -62,7 +62,7 @@ fn address_of_an_open_resize_may_be_reused_by_another_thread() {
 fn block_survives_a_thread_that_ends_inside_a_resize() {
     let mut scenario = Scenario::new();
     scenario.step(Op::MALLOC, 1, 16, 10).step(Op::RESIZE_BEGIN, 1, 16, 0);
-    scenario.live.put_back(1, 9, &mut scenario.out);
+    scenario.live.undo_open_resizes(1, 9, &mut scenario.out);
     scenario.step(Op::FREE, 2, 16, 0);
     assert_eq!(scenario.end(), [(Kind::Alloc, 1, 16, 10), (Kind::Free, 1, 16, 0)]);
 }
@@ -104,9 +104,9 @@ fn resize_of_an_unknown_block_adds_it() {
     scenario.step(Op::RESIZE_BEGIN, 1, 16, 0).step(Op::RESIZE, 1, 32, 5).step(Op::RESIZE, 1, 64, 6);
     let expected = [
         (Kind::Inherited, 1, 16, 0),
-        (Kind::ForeignResize, 1, 32, 5),
+        (Kind::ResizeUnknown, 1, 32, 5),
         (Kind::Inherited, 2, 64, 0),
-        (Kind::ForeignResize, 2, 64, 6),
+        (Kind::ResizeUnknown, 2, 64, 6),
     ];
     assert_eq!(scenario.end(), expected);
     assert_eq!((scenario.live.unknown, scenario.live.index().len()), (2, 2));
@@ -125,7 +125,7 @@ fn child_inherits_the_blocks_of_its_parent_at_the_fork() {
         16,
         7,
     );
-    let left = scenario.live.bequeath(fork);
+    let left = scenario.live.inheritance_at(fork);
     assert_eq!((left.blocks, left.bytes, left.exact), (4, 10, true));
     let mut child = Scenario::new();
     child.live.inherit(left);
@@ -133,13 +133,13 @@ fn child_inherits_the_blocks_of_its_parent_at_the_fork() {
     child.step(Op::MALLOC, 1, 48, 5).step(Op::FREE, 1, 160, 0).step(Op::FREE, 1, 48, 0);
     assert_eq!(child.live.inherited(), (1, 4));
     let mut grandchild = Scenario::new();
-    grandchild.live.inherit(child.live.bequeath(0));
+    grandchild.live.inherit(child.live.inheritance_at(0));
     grandchild.step(Op::FREE, 1, 64, 0).step(Op::FREE, 1, 320, 0);
     let expected = [
         (Kind::Inherited, 1, 16, 1),
-        (Kind::ForeignFree, 1, 16, 0),
+        (Kind::FreeUnknown, 1, 16, 0),
         (Kind::Inherited, 2, 32, 2),
-        (Kind::ForeignResize, 2, 320, 40),
+        (Kind::ResizeUnknown, 2, 320, 40),
         (Kind::Alloc, 3, 48, 5),
         (Kind::Free, 3, 48, 0),
         (Kind::Unmatched, 0, 160, 0),
@@ -147,9 +147,9 @@ fn child_inherits_the_blocks_of_its_parent_at_the_fork() {
     assert_eq!(child.end(), expected);
     let expected = [
         (Kind::Inherited, 1, 64, 4),
-        (Kind::ForeignFree, 1, 64, 0),
+        (Kind::FreeUnknown, 1, 64, 0),
         (Kind::Inherited, 2, 320, 40),
-        (Kind::ForeignFree, 2, 320, 0),
+        (Kind::FreeUnknown, 2, 320, 0),
     ];
     assert_eq!((grandchild.end().as_slice(), grandchild.live.inherited()), (&expected[..], (0, 0)));
     // The parent is not touched by what its child does.

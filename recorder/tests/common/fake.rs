@@ -21,7 +21,7 @@ pub fn connect(path: &Path) -> OwnedFd {
     fd
 }
 
-/// Says something and gives the answer.
+/// Sends a message and returns the answer.
 pub fn say(fd: &OwnedFd, bytes: &[u8]) -> (Option<Reply>, Option<OwnedFd>) {
     socket::send(fd.as_raw_fd(), bytes, socket::MsgFlags::MSG_NOSIGNAL).expect("sends");
     let mut reply = [0; REPLY_BYTES];
@@ -92,7 +92,7 @@ pub struct Thread {
     pub slot: u32,
     pub ring: Ring,
     pub head: u64,
-    pub stamp: u64,
+    pub timestamp: u64,
     pub emitted: u64,
     pub lost: u64,
     pub lost_untold: u64,
@@ -118,7 +118,7 @@ impl Thread {
             slot,
             ring: mapping.ring(slot).expect("a ring"),
             head: control.producer.0.head.load(Acquire),
-            stamp: 0,
+            timestamp: 0,
             emitted: 0,
             lost: 0,
             lost_untold: 0,
@@ -166,12 +166,12 @@ impl Thread {
         }
         self.control().producer.0.reservation.store(self.head + 1, Relaxed);
         let now = if self.tsc { sys::tsc() } else { self.process.now() };
-        let mut delta = now.saturating_sub(self.stamp);
+        let mut delta = now.saturating_sub(self.timestamp);
         if delta >= DELTA_LIMIT {
             self.put(Record::timestamp(now));
             delta = 0;
         }
-        self.stamp = self.stamp.max(now);
+        self.timestamp = self.timestamp.max(now);
         let event = Event { op, stack, address, size };
         if event.is_compact() {
             self.put(event.compact(delta));

@@ -2,8 +2,8 @@
 //! with the sum of the counts of all processes that executed it. Allocations and frees count for
 //! the epoch in which they happened; live blocks count as they are at the end of the epoch.
 
-use crate::contribution::Contribution;
-use crate::process::{make_folder, replace_file, sanitised};
+use crate::process::{make_folder, replace_file, sanitized_name};
+use crate::profile_delta::ProfileDelta;
 use crate::text;
 use formats::dcpi::{Builder, HeaderFields};
 use formats::tape::{Module, instruction};
@@ -49,7 +49,7 @@ pub struct Host<'a> {
 
 /// The counts of one epoch.
 #[derive(Debug, Default)]
-pub struct Flows {
+pub struct DcpiProfiles {
     /// The modules by build-id and path.
     modules: BTreeMap<(String, String), ModuleCounts>,
     addresses: usize,
@@ -57,9 +57,9 @@ pub struct Flows {
     pub left_out: u64,
 }
 
-impl Flows {
+impl DcpiProfiles {
     /// Adds the contribution of a process.
-    pub fn add(&mut self, from: &Contribution) {
+    pub fn add(&mut self, from: &ProfileDelta) {
         for row in &from.rows {
             let frame = (row.sums.site as usize).checked_sub(1).and_then(|at| from.frames.get(at));
             let module = frame.and_then(|frame| from.modules.get((frame.module as usize).checked_sub(1)?));
@@ -99,7 +99,7 @@ impl Flows {
             };
             // A hostile process may name a module and addresses outside of it.
             let (start, end) = (text.start.min(*first), text.end.max(last.saturating_add(1)));
-            let name = sanitised(path.rsplit('/').next().unwrap_or_default().as_bytes());
+            let name = sanitized_name(path.rsplit('/').next().unwrap_or_default().as_bytes());
             let identity = if build_id.is_empty() {
                 format!("{:016x}", crc32fast::hash(path.as_bytes()))
             } else {

@@ -1,12 +1,13 @@
-//! The end of an image.
+//! The end of the recording of a process.
 
-use super::Image;
+use super::ProcessRecording;
 use crate::session::End;
-use crate::store::Piece;
+use crate::store::WriteJob;
 use crate::trace::Chunk;
 
-impl Image {
-    /// What a library built with `--cfg heaptape_verify` found out about its own stacks.
+impl ProcessRecording {
+    /// Adds a note with what a library built with `--cfg heaptape_verify` found out about its own
+    /// stacks.
     fn note_verified(&mut self) {
         let header = self.session.mapping.header();
         let [walks, backtraces] = [&header.verified, &header.backtraced]
@@ -19,27 +20,27 @@ impl Image {
         }
     }
 
-    /// The end: everything that is left.
-    pub fn finish(&mut self, end: End, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(Piece)) {
-        self.begin();
+    /// Ends the recording: writes everything that is left.
+    pub fn finish(&mut self, end: End, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(WriteJob)) {
+        self.prepare_events();
         self.live.finish(self.last_tick, &mut self.effects);
-        self.account();
+        self.add_effects();
         let now = self.session.clock.now();
         for thread in self.threads.numbers().into_iter().map(|number| number as u32) {
-            // Of a process that is left to the next daemon, that one will read the gaps to come.
-            if self.is_left {
+            // The next daemon will read the future gaps of a process that is handed over to it.
+            if self.is_handed_over {
                 self.end_gap(thread, now);
             } else {
-                self.settle(thread);
+                self.count_unpublished(thread);
                 self.report_drops(thread, now);
             }
         }
         for (count, what) in [
-            (self.stacks.bad(), "events named a stack that could not be read"),
-            (self.live.index().refused(), "blocks could not be kept apart"),
+            (self.stacks.invalid_stacks(), "events named a stack that could not be read"),
+            (self.live.index().refused(), "blocks could not be stored"),
             (
                 self.session.mapping.header().nodes_missing.load(std::sync::atomic::Ordering::Relaxed),
-                "stacks found no room",
+                "stacks did not fit into the stack table",
             ),
         ] {
             if count > 0 {
@@ -47,7 +48,7 @@ impl Image {
             }
         }
         self.note_verified();
-        self.tell_stats();
-        self.close(Some(end), None, spare, out);
+        self.publish_stats();
+        self.close_segment(Some(end), None, spare, out);
     }
 }

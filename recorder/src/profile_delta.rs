@@ -35,12 +35,12 @@ pub struct Row {
     /// The same sums by MPTL's size classes.
     pub classes: [ClassSums; 4],
     /// What was added since the last contribution.
-    pub since: Flow,
+    pub since: Delta,
 }
 
 /// What was added in a period of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flow {
+pub struct Delta {
     /// Number of allocations at the site.
     pub allocs: u64,
     /// Number of bytes allocated.
@@ -53,7 +53,7 @@ pub struct Flow {
 
 /// The contribution of one process.
 #[derive(Clone, Debug)]
-pub struct Contribution {
+pub struct ProfileDelta {
     /// Modules of the process; `bias` and `start` are those of the process.
     pub modules: Vec<Module>,
     /// File of each module and of its separate debug information, if they are open.
@@ -73,10 +73,10 @@ pub struct Contribution {
     /// Whether the process has ended.
     pub is_over: bool,
     /// Whether the process left no files, so that its sums must be kept in those of its program.
-    pub whole: bool,
+    pub has_no_files: bool,
 }
 
-impl Contribution {
+impl ProfileDelta {
     /// Returns the contribution of a process: all that it counted, and the difference to
     /// `previous`, the sums of the last contribution.
     pub fn new(
@@ -86,8 +86,8 @@ impl Contribution {
         previous: &[SiteSums],
         totals: Totals,
         account: Sums,
-        (is_over, whole): (bool, bool),
-    ) -> Contribution {
+        (is_over, has_no_files): (bool, bool),
+    ) -> ProfileDelta {
         let modules = stacks.announced().iter().filter_map(|(_, record)| match record {
             Record::Module(module) => Some(module.clone()),
             _ => None,
@@ -115,7 +115,7 @@ impl Contribution {
         let row = |sums: SiteSums| {
             let old = previous.binary_search_by_key(&sums.site, |row| row.site).map(|index| previous[index].clone());
             let old = old.unwrap_or_default();
-            let since = Flow {
+            let since = Delta {
                 allocs: sums.allocs.saturating_sub(old.allocs),
                 bytes: sums.bytes.saturating_sub(old.bytes),
                 frees: sums.frees.saturating_sub(old.frees),
@@ -126,7 +126,7 @@ impl Contribution {
         };
         let rows = sums.into_iter().map(row).collect();
         let names = named.iter().map(|named| named.range.name.clone()).collect();
-        Contribution {
+        ProfileDelta {
             modules,
             files,
             names,
@@ -136,7 +136,7 @@ impl Contribution {
             bins: profile.bins().clone(),
             account,
             is_over,
-            whole,
+            has_no_files,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Names of code that no file describes, for the tape and for live views.
 
-use super::Image;
+use super::ProcessRecording;
 use crate::code::{MapVersion, NamedRange};
 use crate::vdso;
 use formats::perf_map::UnnamedAddresses;
@@ -30,10 +30,10 @@ impl Names {
     }
 }
 
-impl Image {
+impl ProcessRecording {
     /// Returns the current names of the sites that no file names.
     pub(super) fn named_code(&mut self) -> &[NamedRange] {
-        let unplaced = self.stacks.unplaced();
+        let unplaced = self.stacks.instructions_without_file();
         let version = if unplaced.is_empty() { MapVersion::new() } else { self.session.code.version() };
         if self.names.unplaced == unplaced.len() && self.names.version == version {
             return &self.names.named;
@@ -61,7 +61,7 @@ impl Image {
     /// Returns the names to store before the end, in case that is never reached: whenever the
     /// number of such sites has grown by an eighth.
     pub(super) fn code_so_far(&mut self) -> Vec<TapeRecord> {
-        let is_due = self.stacks.unplaced().len() > self.names.stored + self.names.stored / 8;
+        let is_due = self.stacks.instructions_without_file().len() > self.names.stored + self.names.stored / 8;
         if is_due { self.code() } else { Vec::new() }
     }
 }

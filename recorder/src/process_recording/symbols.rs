@@ -1,24 +1,24 @@
-//! The names of its modules that an image keeps.
+//! The lookup of function names for the recording of a process.
 
-use super::Image;
+use super::ProcessRecording;
 use crate::options::Mode;
 use crate::symbols::Job;
 use formats::tape::{Record as TapeRecord, SymbolQuery};
 use std::path::PathBuf;
 
-impl Image {
-    /// Opens the files of modules that were announced: their process may soon be gone.
+impl ProcessRecording {
+    /// Opens the files of modules that were announced, since their process may end soon.
     pub(super) fn open_modules(&mut self) {
-        for (_, record) in self.stacks.announced().get(self.opened..).unwrap_or_default() {
+        for (_, record) in self.stacks.announced().get(self.opened_modules..).unwrap_or_default() {
             if let TapeRecord::Module(module) = record {
                 self.session.files.announced(module);
             }
         }
-        self.opened = self.stacks.announced().len();
+        self.opened_modules = self.stacks.announced().len();
     }
 
-    /// What is to be looked up for these folders; nothing where nobody does that, or no file names
-    /// anything.
+    /// Returns the job that looks up names for these folders; `None` without a helper, or when no
+    /// file has names.
     pub(super) fn symbols(&mut self, folders: Vec<PathBuf>) -> Option<Box<Job>> {
         let files = &self.session.files;
         if files.saver().is_none() || folders.is_empty() || self.session.options.mode == Mode::Off {

@@ -1,20 +1,20 @@
 //! Rotation: epochs start and end, processes continue in other folders and modes, flight recordings
 //! are kept.
 
-use super::archive::Told;
+use super::archive::ArchiveCommand;
 use super::config::Choice;
 use super::epoch::Epoch;
-use super::intake::about_again;
-use super::service::{Closing, Current, FLIGHTS, Service};
+use super::intake::continued_process_info;
+use super::service::{ClosingEpoch, CurrentEpoch, FLIGHTS, Service};
 use crate::clock;
 use crate::crash::{self, Destination};
 use crate::drain::Command;
-use crate::image::Tell;
 use crate::options::Mode;
-use crate::process::{make_folder, sanitised};
+use crate::process::{make_folder, sanitized_name};
+use crate::process_recording::ProcessCommand;
 use crate::quota::Quota;
 use crate::session::SessionId;
-use crate::store::{Stored, Then};
+use crate::store::{Callback, Stored};
 use crossbeam_channel::bounded;
 use std::collections::HashMap;
 use std::io;
@@ -35,9 +35,9 @@ impl Service {
         }
         let own = nix::unistd::geteuid().as_raw();
         let epoch = Arc::new(Epoch::begin(&self.config.state, uid, (uid != own).then_some(uid))?);
-        let _ = self.archive.send(Told::Begin(Arc::clone(&epoch)));
+        let _ = self.archive.send(ArchiveCommand::Begin(Arc::clone(&epoch)));
         let until = Instant::now() + self.config.epoch;
-        let current = Current {
+        let current = CurrentEpoch {
             epoch: Arc::clone(&epoch),
             until,
             names: HashMap::new(),
@@ -56,7 +56,7 @@ impl Service {
 
     /// Returns a new folder for a process: in the epoch, or among the flight recordings.
     pub(super) fn folder(&mut self, uid: u32, epoch: &Epoch, mode: Mode, pid: u32, name: &str) -> PathBuf {
-        let stem = format!("{pid}.{}", sanitised(name.as_bytes()));
+        let stem = format!("{pid}.{}", sanitized_name(name.as_bytes()));
         let number = self.epochs.get_mut(&uid).map_or(1, |current| {
             let count = current.names.entry(stem.clone()).or_insert(0);
             *count += 1;
@@ -77,9 +77,10 @@ impl Service {
     pub(super) fn stored(&mut self, mut stored: Stored) {
         let id = stored.session;
         self.counters.errors += u64::from(stored.error.is_some());
-        let is_of =
-            |closing: &Closing| closing.pending.get(&id).is_some_and(|part| stored.is_over || stored.part == *part);
-        if let Some(index) = self.closing.iter().position(is_of) {
+        let is_pending_in = |closing: &ClosingEpoch| {
+            closing.pending.get(&id).is_some_and(|segment| stored.is_over || stored.segment == *segment)
+        };
+        if let Some(index) = self.closing.iter().position(is_pending_in) {
             let closing = &mut self.closing[index];
             closing.pending.remove(&id);
             let ending = self.ending.get(&id).filter(|_| stored.is_over);
@@ -90,28 +91,28 @@ impl Service {
             let label = label.or_else(running).unwrap_or_default();
             let epoch = Arc::clone(&closing.epoch);
             if stored.is_over {
-                self.over(&epoch, &mut stored);
+                self.process_written(&epoch, &mut stored);
             }
-            let _ = self.archive.send(Told::Part(epoch, stored, label, exit));
+            let _ = self.archive.send(ArchiveCommand::SegmentStored(epoch, stored, label, exit));
             self.seal_closed();
         } else if let Some(epoch) = self.ending.get(&id).map(|ending| Arc::clone(&ending.epoch)) {
             let label = self.ending.get(&id).map(|ending| ending.label.clone()).unwrap_or_default();
             let exit = self.ending.get(&id).filter(|_| stored.is_over).map(|ending| ending.exit);
             if stored.is_over {
-                self.over(&epoch, &mut stored);
+                self.process_written(&epoch, &mut stored);
             }
-            let _ = self.archive.send(Told::Part(epoch, stored, label, exit));
+            let _ = self.archive.send(ArchiveCommand::SegmentStored(epoch, stored, label, exit));
         } else if let Some(client) = self.clients.iter().find(|client| client.session.id == id) {
             // A segment that ended by a change of mode may still belong to the old epoch.
-            let is_in = |closing: &&Closing| stored.part.parent() == Some(&closing.epoch.dir);
+            let is_in = |closing: &&ClosingEpoch| stored.segment.parent() == Some(&closing.epoch.dir);
             let old = self.closing.iter().find(is_in).map(|closing| Arc::clone(&closing.epoch));
             let epoch = old.unwrap_or_else(|| Arc::clone(&client.epoch));
-            let _ = self.archive.send(Told::Part(epoch, stored, client.label.clone(), None));
+            let _ = self.archive.send(ArchiveCommand::SegmentStored(epoch, stored, client.label.clone(), None));
         }
     }
 
     /// Handles a process that has ended and is written.
-    pub(super) fn over(&mut self, epoch: &Arc<Epoch>, stored: &mut Stored) {
+    pub(super) fn process_written(&mut self, epoch: &Arc<Epoch>, stored: &mut Stored) {
         let ending = self.ending.remove(&stored.session);
         if let Some(ending) = &ending {
             let now = ending.stats.now();
@@ -123,13 +124,13 @@ impl Service {
         if ending.is_some_and(|ending| ending.keeps) && !stored.segments.is_empty() {
             self.counters.kept += 1;
             tracing::info!("the flight recording of a process that exited is kept in {}", epoch.dir.display());
-            let told = Told::Adopt(
+            let command = ArchiveCommand::Adopt(
                 Arc::clone(epoch),
                 stored.session,
                 (stored.segments.clone(), stored.symbols.take()),
-                Then::new(|| {}),
+                Callback::new(|| {}),
             );
-            let _ = self.archive.send(told);
+            let _ = self.archive.send(command);
         } else {
             stored.segments.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
         }
@@ -138,19 +139,19 @@ impl Service {
     pub(super) fn seal_closed(&mut self) {
         for index in (0..self.closing.len()).rev() {
             if self.closing[index].pending.is_empty() {
-                let Closing { epoch, then, .. } = self.closing.remove(index);
-                let done = Then::new(move || then.into_iter().for_each(Then::call));
-                let _ = self.archive.send(Told::Seal(epoch, done));
+                let ClosingEpoch { epoch, on_done, .. } = self.closing.remove(index);
+                let done = Callback::new(move || on_done.into_iter().for_each(Callback::call));
+                let _ = self.archive.send(ArchiveCommand::Seal(epoch, done));
             }
         }
     }
 
     /// Ends the epochs of all users; `then` is called for each of them.
-    pub(super) fn rotate_all(&mut self, then: &mut dyn FnMut(u32) -> Then) {
+    pub(super) fn rotate_all(&mut self, on_done: &mut dyn FnMut(u32) -> Callback) {
         let users: Vec<u32> = self.epochs.keys().copied().collect();
         for uid in users {
-            let then = then(uid);
-            self.rotate(uid, then);
+            let on_done = on_done(uid);
+            self.rotate(uid, on_done);
         }
     }
 
@@ -160,14 +161,14 @@ impl Service {
     }
 
     /// Ends the epoch of a user. The next one starts with the processes that run.
-    pub(super) fn rotate(&mut self, uid: u32, then: Then) {
-        let Some(Current { epoch: old, .. }) = self.epochs.remove(&uid) else { return then.call() };
+    pub(super) fn rotate(&mut self, uid: u32, on_done: Callback) {
+        let Some(CurrentEpoch { epoch: old, .. }) = self.epochs.remove(&uid) else { return on_done.call() };
         self.counters.epochs += 1;
         let mut pending: HashMap<SessionId, PathBuf> = self
             .ending
             .iter()
             .filter(|(_, ending)| ending.epoch == old)
-            .map(|(id, ending)| (*id, ending.part.clone()))
+            .map(|(id, ending)| (*id, ending.segment.clone()))
             .collect();
         let runs = self.clients.iter().any(|client| client.uid == uid);
         let new =
@@ -176,31 +177,32 @@ impl Service {
             for index in 0..self.clients.len() {
                 if self.clients[index].uid == uid {
                     let session = Arc::clone(&self.clients[index].session);
-                    self.move_on(index, &new);
+                    self.move_to_epoch(index, &new);
                     if self.clients[index].choice.mode != Mode::Flight {
                         pending.insert(session.id, session.folder.clone());
                     }
                 }
             }
         }
-        self.closing.push(Closing { epoch: old, pending, then: vec![then] });
+        self.closing.push(ClosingEpoch { epoch: old, pending, on_done: vec![on_done] });
         self.seal_closed();
     }
 
-    pub(super) fn move_on(&mut self, index: usize, epoch: &Arc<Epoch>) {
+    pub(super) fn move_to_epoch(&mut self, index: usize, epoch: &Arc<Epoch>) {
         self.clients[index].epoch = Arc::clone(epoch);
         let choice = self.clients[index].choice;
         if choice.mode == Mode::Flight {
             let client = &self.clients[index];
-            let told = Told::Process(Arc::clone(epoch), client.session.id, about_again(&client.session));
-            let _ = self.archive.send(told);
+            let command =
+                ArchiveCommand::Process(Arc::clone(epoch), client.session.id, continued_process_info(&client.session));
+            let _ = self.archive.send(command);
         } else {
-            self.part(index, choice, Then::new(|| {}));
+            self.rotate_process(index, choice, Callback::new(|| {}));
         }
     }
 
     /// Continues a process in another folder, in the mode of the choice.
-    pub(super) fn part(&mut self, index: usize, choice: Choice, then: Then) {
+    pub(super) fn rotate_process(&mut self, index: usize, choice: Choice, on_done: Callback) {
         let (uid, epoch) = (self.clients[index].uid, Arc::clone(&self.clients[index].epoch));
         let (pid, name) = (self.clients[index].pid(), self.clients[index].name.clone());
         let folder = self.folder(uid, &epoch, choice.mode, pid, &name);
@@ -215,37 +217,39 @@ impl Service {
         }
         // A profile continues to count from the attach; a trace starts anew.
         let starts = choice.mode.has_events().then(|| (self.clock.now(), clock::unix_ns()));
-        let session = Arc::new(client.session.part(folder, Arc::new(options), starts));
+        let session = Arc::new(client.session.next_segment(folder, Arc::new(options), starts));
         client.choice = choice;
         client.session = Arc::clone(&session);
-        let _ = self.archive.send(Told::Process(epoch, session.id, about_again(&session)));
-        let _ = self.stages.commands.send(Command::Tell(session.id, Tell::Turn(session, then)));
+        let _ = self.archive.send(ArchiveCommand::Process(epoch, session.id, continued_process_info(&session)));
+        let _ = self.stages.commands.send(Command::Process(session.id, ProcessCommand::Rotate(session, on_done)));
     }
 
     /// Changes what is kept of a running process.
-    pub(super) fn change(&mut self, id: SessionId, choice: Choice, then: Then) {
-        let Some(index) = self.clients.iter().position(|client| client.session.id == id) else { return then.call() };
-        self.holder.release(&self.clients[index].held_as());
-        self.part(index, choice, then);
+    pub(super) fn change(&mut self, id: SessionId, choice: Choice, on_done: Callback) {
+        let Some(index) = self.clients.iter().position(|client| client.session.id == id) else { return on_done.call() };
+        self.fd_store.release(&self.clients[index].held_as());
+        self.rotate_process(index, choice, on_done);
         let client = &self.clients[index];
         client.session.options.overflow.set(client.session.mapping.header());
         client.command();
-        self.hold(index);
+        self.store_for_next_daemon(index);
     }
 
     /// Sends a message to the digest of a process.
-    pub(super) fn tell(&self, id: SessionId, tell: Tell) {
-        let _ = self.stages.commands.send(Command::Tell(id, tell));
+    pub(super) fn send_command(&self, id: SessionId, process_command: ProcessCommand) {
+        let _ = self.stages.commands.send(Command::Process(id, process_command));
     }
 
     /// Makes the archive write everything.
-    pub(super) fn flush(&self, then: Then) {
-        let _ = self.archive.send(Told::Flush(then));
+    pub(super) fn flush(&self, on_done: Callback) {
+        let _ = self.archive.send(ArchiveCommand::Flush(on_done));
     }
 
     /// Keeps the events of a flight recording.
-    pub(super) fn keep_flight(&mut self, id: SessionId, why: &str, then: Then) {
-        let Some(client) = self.clients.iter_mut().find(|client| client.session.id == id) else { return then.call() };
+    pub(super) fn keep_flight(&mut self, id: SessionId, why: &str, on_done: Callback) {
+        let Some(client) = self.clients.iter_mut().find(|client| client.session.id == id) else {
+            return on_done.call();
+        };
         client.kept = Some(Instant::now());
         self.counters.kept += 1;
         tracing::info!("the flight recording of {} ({}) is kept: {why}", client.name.escape_debug(), client.pid());
@@ -254,11 +258,11 @@ impl Service {
         // The reply is sent by the stage that has written the files.
         let adopt = move || {
             if let Ok(kept) = folders.recv() {
-                let _ = archive.send(Told::Adopt(epoch, id, kept, then));
+                let _ = archive.send(ArchiveCommand::Adopt(epoch, id, kept, on_done));
             }
         };
         if crash::spawn("keep", adopt).is_ok() {
-            self.tell(id, Tell::Keep(reply));
+            self.send_command(id, ProcessCommand::KeepFlight(reply));
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The live blocks of a process on their way from one daemon to the next: written when a daemon
-//! leaves the process in good order, read and removed by the one that takes it over. Stacks go by
-//! their nodes, which stay in the area.
+//! The file that hands the live blocks of a process over from one daemon to the next. The daemon
+//! that leaves the process in good order writes it, and the one that takes it over reads and
+//! removes it. Stacks are stored as their nodes, which stay in the area.
 
-use super::Image;
+use super::{ProcessRecording, Unwritten};
 use crate::live::Call;
 use crate::process::replace_file;
-use crate::store::Piece;
+use crate::store::WriteJob;
 use crate::trace::Chunk;
 use formats::tape::Entry;
 use std::collections::HashMap;
@@ -13,17 +13,17 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use wire::Op;
 
-/// Begins the file. Eight bytes follow, [`Stats::live_since_unix_ns`](crate::session::Stats), and
-/// then the blocks.
+/// The first bytes of the file. Eight bytes follow,
+/// [`Stats::live_since_unix_ns`](crate::session::Stats), and then the blocks.
 const MAGIC: &[u8; 8] = b"HTLIVE2\0";
-/// A block: address, size, bytes that it stands for, node.
+/// Length of a block in bytes: address, size, bytes that it represents, node.
 const BLOCK: usize = 28;
 
-impl Image {
-    /// Writes the live blocks down for the next daemon.
-    pub fn leave(&mut self) {
-        self.is_left = true;
-        let Some(path) = self.session.carried.clone() else { return };
+impl ProcessRecording {
+    /// Writes the live blocks for the next daemon.
+    pub fn hand_over(&mut self) {
+        self.is_handed_over = true;
+        let Some(path) = self.session.carried_over.clone() else { return };
         let nodes: HashMap<u32, u32> = self.stacks.nodes().collect();
         let mut blocks: Vec<_> = self.live.index().iter().collect();
         blocks.sort_unstable_by_key(|(_, block)| block.index);
@@ -31,20 +31,20 @@ impl Image {
         bytes.extend(MAGIC);
         bytes.extend(self.session.stats.live_since_unix_ns.load(Relaxed).to_le_bytes());
         for (address, block) in blocks {
-            let stands_for = self.standing.as_ref().and_then(|standing| standing.get(block.index));
+            let amount = self.sample_weights.as_ref().and_then(|sample_weights| sample_weights.get(block.index));
             bytes.extend(address.to_le_bytes());
             bytes.extend(block.size.to_le_bytes());
-            bytes.extend(stands_for.map_or(block.size, |amount| amount.bytes).to_le_bytes());
+            bytes.extend(amount.map_or(block.size, |amount| amount.bytes).to_le_bytes());
             bytes.extend(nodes.get(&block.site).copied().unwrap_or(0).to_le_bytes());
         }
         if let Err(error) = replace_file(&path, &bytes, None) {
-            tracing::warn!("{}: the next daemon will not know what lives: {error}", path.display());
+            tracing::warn!("{}: the next daemon will not know the live blocks: {error}", path.display());
         }
     }
 
-    /// Begins with what the last daemon left.
-    pub fn resume(&mut self, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(Piece)) {
-        let Some(path) = self.session.carried.clone().filter(|_| self.session.resumed) else { return };
+    /// Starts with the live blocks from the last daemon.
+    pub fn resume(&mut self, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(WriteJob)) {
+        let Some(path) = self.session.carried_over.clone().filter(|_| self.session.resumed) else { return };
         let read = std::fs::read(&path).and_then(|bytes| {
             let rest = bytes.strip_prefix(MAGIC).and_then(<[u8]>::split_first_chunk::<8>);
             let rest = rest.filter(|(_, blocks)| blocks.len().is_multiple_of(BLOCK));
@@ -64,11 +64,11 @@ impl Image {
         };
         self.note(format!("taken over from another daemon, with {} live blocks", blocks.len() / BLOCK));
         self.session.stats.live_since_unix_ns.store(since, Relaxed);
-        self.begin();
+        self.prepare_events();
         for block in blocks.chunks_exact(BLOCK) {
-            let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| block[at + byte]));
+            let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| block[at + byte]));
             let node = u32::from_le_bytes(std::array::from_fn(|byte| block[24 + byte]));
-            let (address, size, weight) = (word(0), word(8), word(16));
+            let (address, size, weight) = (number(0), number(8), number(16));
             let site = self.stacks.site(node, &mut self.before);
             let tick = self.last_tick;
             let call = Call { op: Op::MALLOC, thread: 0, site, address, size, weight, tick };
@@ -76,14 +76,14 @@ impl Image {
             let done = self.live.apply(&call, false, &mut self.effects);
             self.effects.extend(done.effect(&call));
             self.effects.iter_mut().for_each(|effect| effect.entry = Entry::Carried as u8);
-            self.account();
+            self.add_effects();
             if self.trace.events() >= super::CHUNK_EVENTS {
-                self.cut(spare(), out);
-                self.begin();
+                self.finish_chunk(spare(), out);
+                self.prepare_events();
             }
         }
-        // They are not this daemon's doing.
-        self.parts.told = self.profile.site_sums();
-        self.news = (true, true);
+        // These blocks do not count as allocations of this daemon's epoch.
+        self.segments.last_contribution = self.profile.site_sums();
+        self.unwritten = Unwritten { summary: true, profile: true };
     }
 }

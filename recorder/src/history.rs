@@ -35,15 +35,15 @@ struct Point {
 
 /// The history of the call sites of one process.
 #[derive(Debug)]
-pub struct Course {
+pub struct GrowthHistory {
     interval: Duration,
     next: Instant,
     points: Vec<Point>,
 }
 
-impl Default for Course {
+impl Default for GrowthHistory {
     fn default() -> Self {
-        Course {
+        GrowthHistory {
             interval: FIRST_INTERVAL,
             next: Instant::now() + FIRST_INTERVAL,
             points: Vec::with_capacity(MAX_POINTS),
@@ -51,14 +51,14 @@ impl Default for Course {
     }
 }
 
-impl Course {
+impl GrowthHistory {
     /// Returns whether the next point is due.
     pub fn is_due(&self) -> bool {
         Instant::now() >= self.next
     }
 
     /// Adds a point with the live blocks of all sites.
-    pub fn keep(&mut self, tick: u64, profile: &Profile) {
+    pub fn add_point(&mut self, tick: u64, profile: &Profile) {
         let of = |(site, blocks, bytes): (u32, u64, u64)| {
             let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
             LiveSite { site, blocks, bytes }
@@ -111,9 +111,9 @@ mod tests {
 
     #[test]
     fn points_are_equally_spaced_for_any_length() {
-        let (mut course, mut profile) = (Course::default(), Profile::default());
+        let (mut history, mut profile) = (GrowthHistory::default(), Profile::default());
         profile.grow(3);
-        assert_eq!(course.record(&profile), None);
+        assert_eq!(history.record(&profile), None);
         for tick in 1..=100 {
             // Site 1 grows, site 2 stays, site 3 is allocated and freed.
             profile.alloc(1, 10, tick);
@@ -123,16 +123,16 @@ mod tests {
             profile.alloc(3, 7, tick);
             profile.free(3, 7);
             // One point for each interval.
-            if tick % course.interval.as_secs() == 0 {
-                course.keep(tick, &profile);
+            if tick % history.interval.as_secs() == 0 {
+                history.add_point(tick, &profile);
             }
-            assert!(course.points.len() < MAX_POINTS);
+            assert!(history.points.len() < MAX_POINTS);
         }
-        let history = course.record(&profile).unwrap_or_default();
-        assert_eq!(history.ticks, [8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96]);
-        let sites: Vec<u32> = history.sites.iter().map(|site| site.site).collect();
+        let recorded = history.record(&profile).unwrap_or_default();
+        assert_eq!(recorded.ticks, [8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96]);
+        let sites: Vec<u32> = recorded.sites.iter().map(|site| site.site).collect();
         assert_eq!(sites, [1], "only sites that grow are included");
-        assert_eq!((history.sites[0].blocks[3], history.sites[0].bytes[3]), (32, 320));
-        assert!(course.memory() > 0);
+        assert_eq!((recorded.sites[0].blocks[3], recorded.sites[0].bytes[3]), (32, 320));
+        assert!(history.memory() > 0);
     }
 }

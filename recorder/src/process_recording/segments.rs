@@ -1,0 +1,506 @@
+//! The segments in which a long-lived process is written: snapshots of a profile, segments of a
+//! flight recording, and what comes before and after a change of folder or mode. A segment is a
+//! complete folder of a process: alone it describes all blocks that are live in it.
+
+use super::code::Names;
+use super::{ProcessRecording, SampleWeights, Unwritten, trace_of};
+use crate::code;
+use crate::history::GrowthHistory;
+use crate::live::Call;
+use crate::options::{Mode, Options};
+use crate::profile::{Amount, Profile};
+use crate::profile_delta::ProfileDelta;
+use crate::session::{End, Session, StatsSnapshot};
+use crate::slots::EventCounts;
+use crate::store::{Callback, WriteJob};
+use crate::symbols::Job;
+use crate::trace::Chunk;
+use crossbeam_channel::Sender;
+use formats::tape::field::Text;
+use formats::tape::{self, Account, Accounts, Entry, Record as TapeRecord, SiteSums};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use wire::Op;
+
+/// Number of closed segments that a flight recording keeps, besides the one that is being written.
+const MAX_CLOSED_SEGMENTS: usize = 4;
+/// Period over which the growth of sites is counted.
+const GROWTH_PERIOD: Duration = Duration::from_secs(60);
+
+/// A command to the recording of one process.
+#[derive(Debug)]
+pub enum ProcessCommand {
+    /// The segment ends, and the process continues in another folder, or in another mode. The
+    /// callback is called once the old segment is written.
+    Rotate(Arc<Session>, Callback),
+    /// The current state is written to the files.
+    Snapshot(Callback),
+    /// The flight recording is kept: the reply contains the folders of its segments, oldest first,
+    /// once they are written, and the names to look up for them.
+    KeepFlight(Sender<(Vec<PathBuf>, Option<Box<Job>>)>),
+    /// The call sites are requested, with a maximum number of them.
+    View(usize, Sender<View>),
+}
+
+/// A call site with its stack, for a live view.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ViewSite {
+    /// Number of the site.
+    pub site: u32,
+    /// Number of live bytes.
+    pub live_bytes: u64,
+    /// Number of live blocks.
+    pub live_blocks: u64,
+    /// Number of blocks allocated since the attach.
+    pub allocs: u64,
+    /// Number of bytes allocated since the attach.
+    pub bytes: u64,
+    /// Frames of the stack, innermost first.
+    pub stack: Vec<ViewFrame>,
+}
+
+/// A frame of the stack of a site.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ViewFrame {
+    /// Number of the module; 0 for none.
+    pub module: u32,
+    /// Return address of the frame.
+    pub address: u64,
+    /// Name of code that no file describes.
+    pub code: Option<Text>,
+}
+
+/// The call sites of a process.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// The sites with the most live bytes.
+    pub sites: Vec<ViewSite>,
+    /// The modules of the frames.
+    pub modules: Vec<tape::Module>,
+}
+
+/// State of the segments of a process.
+#[derive(Debug)]
+pub(super) struct Segments {
+    /// Blocks that were inherited from the parent.
+    pub inherited: Option<tape::Inherited>,
+    /// Folders of the closed segments of a flight recording.
+    closed: VecDeque<PathBuf>,
+    opened: Instant,
+    segment_number: u32,
+    /// Sums at the last contribution: the next one contains the difference.
+    pub(super) last_contribution: Vec<SiteSums>,
+    /// Live bytes of the sites at the last check of their growth, when that was, and how many sites
+    /// had grown.
+    previous_live: Vec<(u32, u64)>,
+    growth_checked: Instant,
+    growing: u64,
+    /// History of the sites since the attach, or since the sums were reset.
+    history: GrowthHistory,
+}
+
+impl Default for Segments {
+    fn default() -> Self {
+        let now = Instant::now();
+        Segments {
+            inherited: None,
+            closed: VecDeque::new(),
+            opened: now,
+            segment_number: 1,
+            last_contribution: Vec::new(),
+            previous_live: Vec::new(),
+            growth_checked: now,
+            growing: 0,
+            history: GrowthHistory::default(),
+        }
+    }
+}
+
+impl ProcessRecording {
+    /// Executes a command for this process.
+    pub fn execute(
+        &mut self,
+        command: ProcessCommand,
+        spare: &mut dyn FnMut() -> Chunk,
+        out: &mut dyn FnMut(WriteJob),
+    ) {
+        match command {
+            ProcessCommand::Rotate(session, on_written) => self.rotate(session, Some(on_written), spare, out),
+            ProcessCommand::Snapshot(on_written) => match self.session.options.mode {
+                Mode::Off => on_written.call(),
+                Mode::Profile => self.snapshot(None, Some(on_written), out),
+                Mode::Trace | Mode::Flight => {
+                    self.finish_chunk(spare(), out);
+                    let mut write_job = WriteJob::of(&self.session);
+                    write_job.after = self.code();
+                    write_job.after.extend([self.accounts_record_so_far(), self.summary()]);
+                    write_job.profile = Some(self.profile.to_mptl(self.stacks.sites()));
+                    write_job.on_written = Some(on_written);
+                    out(write_job);
+                }
+            },
+            ProcessCommand::KeepFlight(reply) => {
+                if self.session.options.mode != Mode::Flight {
+                    return drop(reply.send(Default::default()));
+                }
+                let mut folders: Vec<PathBuf> = self.segments.closed.drain(..).collect();
+                folders.push(self.session.folder.clone());
+                let symbols = self.symbols(folders.clone());
+                match self.next_segment() {
+                    Some(next) => {
+                        let on_written = Callback::new(move || drop(reply.send((folders, symbols))));
+                        self.rotate(next, Some(on_written), spare, out);
+                    }
+                    None => drop(reply.send(Default::default())),
+                }
+            }
+            ProcessCommand::View(max_sites, reply) => drop(reply.send(self.view(max_sites))),
+        }
+    }
+
+    /// Publishes the counters of the process for other threads.
+    pub(super) fn publish_stats(&mut self) {
+        if self.segments.growth_checked.elapsed() >= GROWTH_PERIOD {
+            self.count_growing();
+        }
+        // Sampled sums would seem to rise and fall by chance.
+        if self.session.options.mode == Mode::Profile && self.sample_weights.is_none() && self.segments.history.is_due()
+        {
+            self.segments.history.add_point(self.session.clock.now(), &self.profile);
+        }
+        let totals = self.profile.totals();
+        let sums = self.sums_of_all();
+        let live = self.live.index().len();
+        self.session.stats.set(&StatsSnapshot {
+            live_bytes: totals.live_bytes,
+            live_blocks: totals.live_blocks,
+            peak_bytes: totals.peak_bytes,
+            allocs: totals.allocs + totals.resizes,
+            frees: totals.frees,
+            bytes: totals.bytes_allocated,
+            recorded: sums.recorded,
+            lost: sums.lost,
+            sampled_out: sums.sampled_out,
+            sites: self.stacks.last().into(),
+            growing: self.segments.growing,
+            threads: self.threads.seen as u64,
+            // 43 bytes per live block and about 200 per site or thread, measured where they are
+            // defined; the rest is tables that grow once.
+            memory: live * 43
+                + (u64::from(self.stacks.last()) + self.threads.len() as u64) * 200
+                + (2 << 20)
+                + self.segments.history.memory(),
+        });
+    }
+
+    pub(super) fn tick_profile(&mut self, out: &mut dyn FnMut(WriteJob)) {
+        if self.session.options.mode == Mode::Profile
+            && self.unwritten.profile
+            && self.profile_written.elapsed() >= self.session.options.snapshot
+        {
+            self.snapshot(None, None, out);
+        }
+    }
+
+    /// Ends the segment of a flight recording when it is a quarter of the window.
+    pub(super) fn tick_flight(&mut self, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(WriteJob)) {
+        let window = self.session.options.window;
+        if self.session.options.mode != Mode::Flight
+            || (self.segments.opened.elapsed() < window.time / 4 && self.trace.plain_bytes() < window.bytes / 4)
+        {
+            return;
+        }
+        let old = self.session.folder.clone();
+        if let Some(next) = self.next_segment() {
+            self.segments.closed.push_back(old);
+            self.rotate(next, None, spare, out);
+        }
+        while self.segments.closed.len() > MAX_CLOSED_SEGMENTS {
+            let mut write_job = WriteJob::of(&self.session);
+            write_job.remove = self.segments.closed.pop_front();
+            out(write_job);
+        }
+    }
+
+    /// Returns a session for the next segment, and creates its folder next to this one.
+    fn next_segment(&mut self) -> Option<Arc<Session>> {
+        self.segments.segment_number += 1;
+        let folder = &self.session.folder;
+        let name = folder.file_name()?.to_string_lossy().into_owned();
+        let stem = name.rsplit_once("+").map_or(name.as_str(), |(stem, _)| stem);
+        let next = folder.with_file_name(format!("{stem}+{}", self.segments.segment_number));
+        use std::os::unix::fs::DirBuilderExt;
+        if let Err(error) = std::fs::DirBuilder::new().mode(0o700).create(&next) {
+            tracing::error!("{}: {error}", next.display());
+            return None;
+        }
+        let starts = (self.last_tick, crate::clock::unix_ns());
+        Some(Arc::new(self.session.next_segment(next, Arc::clone(&self.session.options), Some(starts))))
+    }
+
+    /// Returns the accounts of a process that continues: records in its rings belong to later
+    /// accounts, or to the next segment.
+    pub(super) fn accounts_record_so_far(&self) -> TapeRecord {
+        let settle =
+            |account: Account| Account { emitted: account.recorded + account.lost + account.sampled_out, ..account };
+        let accounts = self.accounts().map(settle).filter(|account| account.emitted != 0).collect();
+        TapeRecord::Accounts(Accounts { accounts })
+    }
+
+    /// Replaces the files of a profile by its current or final state.
+    pub(super) fn snapshot(&mut self, end: Option<End>, on_written: Option<Callback>, out: &mut dyn FnMut(WriteJob)) {
+        self.before.clear();
+        let mut records = vec![TapeRecord::Process(self.session.process.clone())];
+        records.extend(self.threads.iter().filter_map(|known| known.identity.clone()).map(TapeRecord::Thread));
+        self.stacks.all(&mut records);
+        records.extend(self.code());
+        records.extend(self.segments.inherited.clone().map(TapeRecord::Inherited));
+        records.extend(self.notes.iter().cloned().map(TapeRecord::Note));
+        self.write_clock();
+        records.append(&mut self.before);
+        let is_over = end.is_some_and(|end| end != End::RUNNING);
+        records.push(if is_over { self.accounts_record() } else { self.accounts_record_so_far() });
+        records.push(self.summary());
+        records.extend(self.segments.history.record(&self.profile).map(TapeRecord::History));
+        let (end, now) = (end.unwrap_or(End::RUNNING), self.session.clock.now());
+        let unix_ns = crate::clock::unix_ns();
+        records.push(TapeRecord::End(tape::End { tick: now, unix_ns, reason: end.reason, status: end.status }));
+        let mut write_job = WriteJob::of(&self.session);
+        write_job.replacement_tape = Some(records);
+        write_job.profile = Some(self.profile.to_mptl(self.stacks.sites()));
+        write_job.on_written = on_written;
+        out(write_job);
+        (self.unwritten.profile, self.profile_written) = (false, Instant::now());
+    }
+
+    /// Ends the segment: the process has ended, or continues in the next one.
+    pub(super) fn close_segment(
+        &mut self,
+        end: Option<End>,
+        on_written: Option<Callback>,
+        spare: &mut dyn FnMut() -> Chunk,
+        out: &mut dyn FnMut(WriteJob),
+    ) {
+        let mode = self.session.options.mode;
+        let (is_over, end) = (end.is_some(), end.unwrap_or(End::RUNNING));
+        // An open gap belongs to this segment, as its accounts state.
+        for thread in self.threads.numbers() {
+            self.end_gap(thread as u32, self.last_tick);
+        }
+        let is_folded = self.session.options.folds && end != End::RUNNING && mode == Mode::Profile;
+        match mode {
+            Mode::Profile if !is_folded => self.snapshot(Some(end), None, out),
+            Mode::Profile | Mode::Off => {}
+            Mode::Trace | Mode::Flight => {
+                self.write_clock();
+                self.finish_chunk(spare(), out);
+                let mut write_job = WriteJob::of(&self.session);
+                let (now, unix_ns) = (self.session.clock.now(), crate::clock::unix_ns());
+                let last = TapeRecord::End(tape::End { tick: now, unix_ns, reason: end.reason, status: end.status });
+                let accounts_record =
+                    if end == End::RUNNING { self.accounts_record_so_far() } else { self.accounts_record() };
+                write_job.after = self.code();
+                write_job.after.extend([accounts_record, self.summary(), last]);
+                write_job.profile = Some(self.profile.to_mptl(self.stacks.sites()));
+                out(write_job);
+            }
+        }
+        let mut write_job = WriteJob::of(&self.session);
+        if self.session.options.folds && mode != Mode::Off {
+            write_job.profile_delta = Some(self.profile_delta((end != End::RUNNING, is_folded)));
+        }
+        write_job.is_over = is_over;
+        if mode == Mode::Flight && is_over {
+            write_job.segments = self.segments.closed.drain(..).chain([self.session.folder.clone()]).collect();
+        }
+        let folders = match mode {
+            _ if is_folded => Vec::new(),
+            Mode::Flight => write_job.segments.clone(),
+            _ => vec![self.session.folder.clone()],
+        };
+        write_job.symbols = self.symbols(folders);
+        write_job.last = Some(self.sums());
+        write_job.on_written = on_written;
+        out(write_job);
+    }
+
+    /// Ends the segment, and starts the next one with the live blocks.
+    fn rotate(
+        &mut self,
+        next: Arc<Session>,
+        on_written: Option<Callback>,
+        spare: &mut dyn FnMut() -> Chunk,
+        out: &mut dyn FnMut(WriteJob),
+    ) {
+        let (old, new) = (Arc::clone(&self.session.options), Arc::clone(&next.options));
+        self.close_segment(None, on_written, spare, out);
+        let keeps_counting = old.mode == Mode::Profile && new.mode == Mode::Profile;
+        if !keeps_counting {
+            let sums = self.sums();
+            self.earlier_segments.add(sums);
+        }
+        for (_, known) in self.threads.iter_mut() {
+            if !keeps_counting {
+                let before = known.reported_before;
+                let (lost, sampled_out) = (known.dropped, known.counts.sampled_out);
+                let more = lost.saturating_sub(before.lost) + sampled_out.saturating_sub(before.sampled_out);
+                let emitted = before.emitted + known.recorded + known.skipped + more;
+                known.reported_before = EventCounts { emitted, lost, sampled_out };
+                (known.recorded, known.skipped, known.in_finished_chunks) = (0, 0, 0);
+            }
+        }
+        self.threads.start_segment(keeps_counting);
+        if old.mode == Mode::Flight && new.mode != Mode::Flight {
+            let folders: Vec<PathBuf> = self.segments.closed.drain(..).chain([self.session.folder.clone()]).collect();
+            for folder in folders {
+                out(WriteJob { remove: Some(folder), ..WriteJob::of(&self.session) });
+            }
+        }
+        self.session = next;
+        self.names = Names::default();
+        self.before.clear();
+        self.since = None;
+        let was_off = old.mode == Mode::Off;
+        // Frees of blocks that were allocated in another mode would not be seen.
+        if was_off || new.mode == Mode::Off || (old.sample_bytes == 0) != (new.sample_bytes == 0) {
+            self.live = crate::live::Live::default();
+            self.sample_weights = SampleWeights::of(&new);
+            self.profile = Profile::default();
+            self.segments.last_contribution.clear();
+            self.session.stats.live_since_unix_ns.store(crate::clock::unix_ns(), Relaxed);
+        }
+        if !keeps_counting || self.profile.totals().allocs == 0 {
+            self.segments.history = GrowthHistory::default();
+        }
+        self.segments.opened = Instant::now();
+        self.trace = trace_of(&new);
+        if new.mode.has_events() {
+            self.start_trace(&new, spare, out);
+        } else if old.mode.has_events() {
+            for (_, block, amount) in self.renumber_blocks(&new) {
+                self.profile.alloc_as(block.site, block.size, amount, self.last_tick);
+            }
+        }
+        self.unwritten = Unwritten { summary: true, profile: true };
+    }
+
+    /// Assigns new indexes to the live blocks, and resets the sums, which are to be computed from
+    /// these blocks.
+    fn renumber_blocks(&mut self, options: &Options) -> Vec<(u64, crate::index::Block, Amount)> {
+        let blocks = self.live.renumber();
+        if let Some(sample_weights) = self.sample_weights.take() {
+            let numbers = blocks.iter().map(|(_, old, block)| (*old, block.index, block.size));
+            self.sample_weights = Some(sample_weights.renumbered(options, numbers));
+        }
+        self.profile = Profile::default();
+        self.segments.last_contribution.clear();
+        self.profile.grow(self.stacks.last());
+        let mut carried = Vec::with_capacity(blocks.len());
+        for (address, _, block) in blocks {
+            let known = self.sample_weights.as_ref().and_then(|sample_weights| sample_weights.get(block.index));
+            let amount = known.unwrap_or(Amount { blocks: 1, bytes: block.size });
+            carried.push((address, block, amount));
+        }
+        carried
+    }
+
+    /// Starts a trace with all that it refers to: threads, modules, sites, and the live blocks.
+    fn start_trace(&mut self, options: &Options, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(WriteJob)) {
+        self.before.extend(self.threads.iter().filter_map(|known| known.identity.clone()).map(TapeRecord::Thread));
+        self.stacks.all(&mut self.before);
+        let carried = self.renumber_blocks(options);
+        if !carried.is_empty() {
+            self.note(format!("{} live blocks are carried over from before", carried.len()));
+        }
+        self.prepare_events();
+        for (address, block, amount) in carried {
+            let crate::index::Block { index, size, site } = block;
+            let tick = self.last_tick;
+            let call = Call { op: Op::MALLOC, thread: 0, site, address, size, weight: amount.bytes, tick };
+            self.profile.alloc_as(site, size, amount, tick);
+            self.trace.alloc(&call, Entry::Carried as u8, index);
+            if self.trace.events() >= super::CHUNK_EVENTS {
+                self.finish_chunk(spare(), out);
+                self.prepare_events();
+            }
+        }
+        self.since = Some(Instant::now());
+    }
+
+    /// Returns what this segment contributes to the sums of its program and of the modules that it
+    /// executed.
+    fn profile_delta(&mut self, end_state: (bool, bool)) -> Box<ProfileDelta> {
+        self.stacks.announce(&mut Vec::new());
+        let sums = self.profile.site_sums();
+        let last_contribution = std::mem::replace(&mut self.segments.last_contribution, sums.clone());
+        let account = self.sums();
+        // The names of generated code are valid for the next process of the program too; its
+        // addresses are not.
+        if end_state.1 {
+            self.named_code();
+        }
+        let (totals, named) = (self.summary_totals(), self.names.named());
+        Box::new(ProfileDelta::new(
+            (&self.stacks, named, &self.session.files),
+            &self.profile,
+            sums,
+            &last_contribution,
+            totals,
+            account,
+            end_state,
+        ))
+    }
+
+    fn summary_totals(&self) -> tape::Totals {
+        match self.summary() {
+            TapeRecord::Summary(summary) => summary.totals,
+            _ => tape::Totals::default(),
+        }
+    }
+
+    /// Counts the sites that hold more than a minute ago.
+    fn count_growing(&mut self) {
+        let sums = self.profile.site_sums();
+        let now: Vec<(u32, u64)> = sums.iter().map(|row| (row.site, row.bytes - row.freed_bytes)).collect();
+        let before = |site: u32| {
+            let found = self.segments.previous_live.binary_search_by_key(&site, |(site, _)| *site);
+            found.map_or(0, |index| self.segments.previous_live[index].1)
+        };
+        self.segments.growing = now.iter().filter(|(site, live)| *live > before(*site)).count() as u64;
+        (self.segments.previous_live, self.segments.growth_checked) = (now, Instant::now());
+    }
+
+    /// Returns the sites with the most live bytes.
+    fn view(&mut self, max_sites: usize) -> View {
+        let mut rows: Vec<(u32, u64, SiteSums)> = Vec::new();
+        for row in self.profile.site_sums() {
+            rows.push((row.site, row.bytes - row.freed_bytes, row));
+        }
+        rows.sort_unstable_by_key(|(site, live, _)| (std::cmp::Reverse(*live), *site));
+        rows.truncate(max_sites);
+        let modules = self.stacks.announced().iter().filter_map(|(_, record)| match record {
+            TapeRecord::Module(module) => Some(module.clone()),
+            _ => None,
+        });
+        let modules: Vec<tape::Module> = modules.collect();
+        self.named_code();
+        let named = self.names.named();
+        let names = code::by_instruction(named);
+        let frame = |(module, site): (u32, &tape::Site)| {
+            let index = names.get(&tape::instruction(site.address, site.flags));
+            ViewFrame { module, address: site.address, code: index.map(|index| named[*index].range.name.clone()) }
+        };
+        let site = |(site, live_bytes, row): (u32, u64, SiteSums)| ViewSite {
+            site,
+            live_bytes,
+            live_blocks: row.allocs - row.frees,
+            allocs: row.allocs,
+            bytes: row.bytes,
+            stack: self.stacks.frames(site).into_iter().map(frame).collect(),
+        };
+        View { sites: rows.into_iter().map(site).collect(), modules }
+    }
+}

@@ -1,0 +1,40 @@
+//! Processes that run without being recorded, and why.
+
+use super::{Recorder, text};
+use crate::attach::Client;
+use crate::process::Process;
+use formats::recording::NotTraced;
+use wire::hello::UntracedReason;
+
+/// Maximum number of processes that are listed as not recorded.
+const MAX_NOT_TRACED: usize = 10_000;
+
+impl Recorder {
+    /// Notes a process that runs without being recorded, and why.
+    pub fn not_traced(&mut self, pid: u32, exe: String, why: String) {
+        tracing::debug!("{exe} ({pid}) runs unrecorded: {why}");
+        if self.recording.not_traced.len() >= MAX_NOT_TRACED {
+            return;
+        }
+        self.recording.not_traced.push(NotTraced { pid, exe, why });
+        self.dirty = true;
+    }
+
+    /// Returns whether this process is noted as not recorded.
+    pub fn knows_untraced(&self, pid: u32) -> bool {
+        self.recording.not_traced.iter().any(|process| process.pid == pid)
+    }
+
+    pub(super) fn note_gave_up(&mut self, client: &Client, process: &Process, folder: &str) {
+        self.not_traced(client.pid, text(&process.exe), UntracedReason::Busy.text().into());
+        let _ = std::fs::remove_dir(self.dir.join(folder));
+    }
+
+    /// Notes a program that will not be recorded, as the library in a process reported.
+    pub(super) fn note_untraced(&mut self, from: u32, pid: u32, why: UntracedReason, path: &[u8]) {
+        if pid == 0 && self.running.iter().any(|running| running.session.process.pid == from) {
+            self.watch.leaves(from);
+        }
+        self.not_traced(if pid == 0 { from } else { pid }, text(path), why.text().into());
+    }
+}
