@@ -42,8 +42,8 @@ fn replaced_in_good_order() {
     let mut daemon = Daemon::start(&["--mode", "trace"]);
     let modes = ["trace", "profile", "profile:4KiB"];
     let running = modes.map(|mode| daemon.spawn(&target::c("leaks_slowly"), &["1000000", "1"], Some(mode)));
-    // One that never rests: it goes on while it is left, and waits when its ring is full, so that what
-    // is missing is missing because of the restart.
+    // One that never rests: it goes on while it is left. It waits when its ring is full, so that
+    // only the restart could lose events.
     let busy = daemon.spawn(&target::c("turns_over"), &["0"], Some("profile,overflow=wait:30s"));
     until("they are served", || daemon.list("leaks_slowly").len() == 3 && daemon.list("turns_over").len() == 1);
     std::thread::sleep(Duration::from_millis(600));
