@@ -18,7 +18,7 @@ from collections import Counter
 MAGIC = b"\xb7Rec"
 MAX_PAYLOAD = 64 << 20
 MAX_CHUNK = 16 << 20
-INHERITED, IMPLIED, CARRIED = 40, 41, 42
+INHERITED, IMPLIED, CARRIED, INHERITED_EMPTY = 40, 41, 42, 43
 TRACES = {0: "trace.mtrc", 1: "trace.mtrc.lz4", 2: "trace.mtrc.zst"}
 TOOLS = {1: ["lz4", "-d", "-c"], 2: ["zstd", "-d", "-c", "-q"]}
 
@@ -175,6 +175,7 @@ class Counts:
         self.sites = {}
         self.recorded = Counter()
         self.blocks = {}
+        self.unknown = set()
         self.inherited = inherited
 
     def site(self, number):
@@ -200,11 +201,13 @@ class Counts:
         self.site(site).update(frees=1, freed_bytes=size)
 
     def event(self, tag, index, size, thread, entry, site, weight, tick):
-        if entry not in (INHERITED, IMPLIED, CARRIED):
+        if entry not in (INHERITED, IMPLIED, CARRIED, INHERITED_EMPTY):
             self.recorded[thread] += 1
         size = weight or size
-        if tag == b"A" and entry == INHERITED:
+        if tag == b"A" and entry in (INHERITED, INHERITED_EMPTY):
             self.blocks[index] = (None, size)
+            if entry == INHERITED and size == 0:
+                self.unknown.add(index)
         elif tag == b"A":
             self.start(index, site, size, tick, "allocs")
             self.live(tick, 1, size)
@@ -212,8 +215,8 @@ class Counts:
             old = self.blocks[index]
             self.start(index, site, size, tick, "resizes")
             if old[0] is None:
-                self.totals["unknown_frees"] += old[1] == 0
-                self.inherited.subtract(blocks=old[1] != 0, bytes=old[1])
+                self.totals["unknown_frees"] += index in self.unknown
+                self.inherited.subtract(blocks=index not in self.unknown, bytes=old[1])
                 self.live(tick, 1, size)
             else:
                 self.stop(old)
