@@ -78,7 +78,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// Reads one byte.
+    /// Reads the next byte.
     ///
     /// # Errors
     ///

@@ -5,6 +5,7 @@
 //! of several records and files in 64 bits. [`Builder`] makes a file of sums that are larger than
 //! its fields. [`dump()`] prints a file.
 
+mod bins;
 mod bsd;
 mod builder;
 mod detect;

@@ -19,6 +19,7 @@ pub mod mtrc;
 pub mod pattern;
 pub mod perf_map;
 pub mod pprof;
+mod prefix;
 pub mod recording;
 pub mod sniff;
 pub mod tape;

@@ -13,7 +13,7 @@
 //!
 //! ```text
 //! STATE/1000/                 folder of a user
-//!   202611211100/             an epoch: its start (UTC); `-0002`, … if several began in that minute
+//!   202611211100/             an epoch: its start (UTC); `-0002`, … if several began then
 //!     recording.json          sealed once it contains the end
 //!     4711.redis-server/      one process
 //!     all.sh/                 sums of the ended processes of a program
@@ -61,7 +61,7 @@ pub const RESERVE: &str = ".reserve";
 /// Name of the folder to which `heaptape pack` copies the files of modules.
 pub const SYSROOT: &str = "sysroot";
 
-/// Content of `recording.json`.
+/// Content of the file `recording.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Recording {
@@ -94,7 +94,7 @@ pub struct Recording {
 pub struct ProcessInfo {
     /// Name of the folder in the recording.
     pub folder: String,
-    /// Process ID.
+    /// Process ID, in the namespace of the recorder.
     pub pid: u32,
     /// Process ID of the parent.
     pub ppid: u32,
@@ -181,7 +181,7 @@ pub enum Exit {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NotTraced {
-    /// Process ID.
+    /// Process ID of the unrecorded process.
     pub pid: u32,
     /// Path of the executable file.
     pub exe: String,

@@ -1,21 +1,9 @@
 //! Detection of formats by content. Each format looks at the first bytes and reports yes, no, or
 //! that it needs more bytes.
 
+pub use crate::prefix::Match;
+use crate::prefix::begins_with;
 use crate::{Abi, Format, dcpi, dhat, heaptrack, massif, pprof, tape};
-
-/// Judgement of one format about the first bytes of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Match {
-    /// The bytes are of this format.
-    Yes,
-    /// Nothing contradicts the format, which has no magic bytes. It is used if no other format
-    /// matches.
-    Weak,
-    /// The bytes are not of this format.
-    No,
-    /// The bytes may be of this format, but there are too few of them.
-    NeedMore,
-}
 
 /// Result of the detection by all formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,16 +77,6 @@ pub fn format(bytes: &[u8]) -> Option<Format> {
     match sniff(bytes) {
         Detection::Known(format) | Detection::Weak(format) => Some(format),
         Detection::Unknown | Detection::NeedMore => None,
-    }
-}
-
-fn begins_with(bytes: &[u8], magic: &[u8]) -> Match {
-    if bytes.starts_with(magic) {
-        Match::Yes
-    } else if magic.starts_with(bytes) {
-        Match::NeedMore
-    } else {
-        Match::No
     }
 }
 

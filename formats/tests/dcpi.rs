@@ -28,7 +28,7 @@ fn dumped(bytes: &[u8], stride: Option<u32>) -> String {
 
 #[test]
 fn good_and_unusual_files_match_their_ground_truth() {
-    for path in golden("good").into_iter().chain(golden("odd")) {
+    for path in golden("good").into_iter().chain(golden("unusual")) {
         let file = bytes(&path);
         for stride in [1, 4] {
             let expected =
@@ -59,7 +59,7 @@ fn warnings_appear_only_for_unusual_content() {
         ("v007-misaligned-offset", "offset"),
     ] {
         let file = bytes(
-            &golden("odd").into_iter().find(|path| path.file_stem().is_some_and(|stem| stem == name)).expect(name),
+            &golden("unusual").into_iter().find(|path| path.file_stem().is_some_and(|stem| stem == name)).expect(name),
         );
         let profile = dcpi::read(&file).expect("a readable file");
         assert!(profile.warnings.iter().any(|warning| warning.field == field), "{name}: {:?}", profile.warnings);
@@ -68,7 +68,7 @@ fn warnings_appear_only_for_unusual_content() {
 
 #[test]
 fn read_written_and_read_again_is_the_same() {
-    for path in golden("good").into_iter().chain(golden("odd")) {
+    for path in golden("good").into_iter().chain(golden("unusual")) {
         let file = bytes(&path);
         let written = dcpi::write(&dcpi::read(&file).expect("a readable file"));
         assert_eq!(written, file, "{}", path.display());

@@ -255,7 +255,7 @@ fn bsd_forms_by_name() {
     let wrong = named("bsd/old-64.gmon", Form::Bsd44).unwrap_err();
     assert_eq!((wrong.field, wrong.offset), ("version", 20));
     assert_eq!(named("bsd/old-64.gmon", Form::Magic).unwrap_err().field, "cookie");
-    let half_bin = named("bad/bsd-old-odd-ncnt.gmon", Form::Bsd).unwrap();
+    let half_bin = named("bad/bsd-old-half-bin.gmon", Form::Bsd).unwrap();
     assert!(half_bin.has_half_bin && half_bin.counts() == [1, 3, 0]);
     let cut = named("bad/bsd44-arc-cut.gmon", Form::Bsd44).unwrap();
     assert_eq!((cut.counts(), cut.tail.len()), ([1, 2, 0], 15));

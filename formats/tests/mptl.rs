@@ -194,8 +194,8 @@ fn a_flipped_byte_breaks_no_promise() {
 #[test]
 fn random_tables_break_no_promise() {
     let start = sample("tiny.mpt")[..0x84].to_vec();
-    proptest!(ProptestConfig::with_cases(3000), |(words in prop::collection::vec(prop_oneof![0..4u64, any::<u64>()], 0..60))| {
-        let bytes: Vec<u8> = start.iter().copied().chain(words.iter().flat_map(|word| word.to_le_bytes())).collect();
+    proptest!(ProptestConfig::with_cases(3000), |(numbers in prop::collection::vec(prop_oneof![0..4u64, any::<u64>()], 0..60))| {
+        let bytes: Vec<u8> = start.iter().copied().chain(numbers.iter().flat_map(|number| number.to_le_bytes())).collect();
         if let Ok((profile, _)) = Profile::read(&bytes) {
             promised(&profile);
         }

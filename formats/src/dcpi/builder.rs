@@ -29,7 +29,7 @@ pub struct HeaderFields<'a> {
     pub tsize: u64,
     /// Clock rate of the CPU in MHz, or 0 if it is unknown.
     pub cpuspeed: u64,
-    /// Number of CPUs.
+    /// Number of CPUs of the machine.
     pub cpucount: Option<u64>,
     /// Path of the program or library.
     pub path: Option<&'a str>,
@@ -37,7 +37,7 @@ pub struct HeaderFields<'a> {
     pub further: &'a [(&'a str, &'a str)],
 }
 
-/// Builds a file.
+/// Builds a profile from addresses and counts.
 ///
 /// # Examples
 ///

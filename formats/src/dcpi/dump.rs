@@ -2,7 +2,8 @@
 
 use super::layout::is_space;
 use super::lines::LineIter;
-use super::reader::{Profile, Remarks, read_at};
+use super::reader::{Profile, read_at};
+use super::remarks::Remarks;
 use std::io::{Result, Write};
 
 /// Prints header lines, chunks, samples, and the faults of the file as `error` lines, and returns

@@ -5,7 +5,7 @@
 
 use super::layout::{ALIGNMENT, Class, HEADER_LINES, STRIDE_KEY, Syntax, VERSION_PREFIX, index_of, is_space};
 use super::lines::{Line, LineIter};
-use super::reader::Remarks;
+use super::remarks::Remarks;
 use super::time::Epoch;
 use crate::{Error, Format, Kind, Result};
 use std::borrow::Cow;

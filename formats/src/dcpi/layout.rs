@@ -62,7 +62,7 @@ impl Class {
 /// The syntax of the value of a header line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syntax {
-    /// A version `pdb-MAJOR.MINOR`.
+    /// A version in the form `pdb-MAJOR.MINOR`.
     Version,
     /// Any number of hexadecimal digits.
     Identity,

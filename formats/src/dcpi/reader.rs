@@ -7,38 +7,8 @@
 
 use super::header::Header;
 use super::layout::{CHUNK_HEADER, DEFAULT_STRIDE, FIELD, FOOTER};
+use super::remarks::Remarks;
 use crate::{Ending, Error, Format, Kind, Result};
-
-/// Remarks of a reader: faults or warnings. Only the first 100 are kept, so that the list is short
-/// for any file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Remarks {
-    list: Vec<Error>,
-    /// Number of all remarks.
-    pub total: u64,
-}
-
-impl Remarks {
-    const KEPT: usize = 100;
-
-    /// Counts a remark, and keeps it if it is among the first.
-    pub(super) fn push(&mut self, error: impl FnOnce() -> Error) {
-        self.total += 1;
-        if self.list.len() < Self::KEPT {
-            self.list.push(error());
-        }
-    }
-
-    /// Returns the remarks that were kept.
-    pub fn iter(&self) -> impl Iterator<Item = &Error> {
-        self.list.iter()
-    }
-
-    /// Returns whether there are no remarks.
-    pub const fn is_empty(&self) -> bool {
-        self.total == 0
-    }
-}
 
 /// A profile, borrowed from the bytes of its file.
 #[derive(Clone, Debug)]
@@ -47,7 +17,7 @@ pub struct Profile<'a> {
     pub header: Header<'a>,
     /// Distance of the addresses of two successive counts, in bytes.
     pub stride: u32,
-    /// Number of chunks.
+    /// Number of chunks in the body.
     pub chunks: u64,
     /// Number of addresses with at least one sample, computed from the chunks.
     pub total_offsets: u64,
@@ -73,7 +43,7 @@ pub struct Profile<'a> {
 struct Reach {
     /// Maximum offset of a chunk.
     start: u64,
-    /// Maximum end of a chunk if a count stands for one byte, as the format's description has it.
+    /// Maximum end of a chunk if a count is for one byte, as the format's description has it.
     end_of_bytes: u64,
     /// Maximum end of a chunk with the stride of the file.
     end: u64,
@@ -197,7 +167,7 @@ impl<'a> Profile<'a> {
                 return self.fault(
                     at + FOOTER,
                     "footer",
-                    Kind::Bad((left - FOOTER) as u64, "no bytes are due behind the footer"),
+                    Kind::Bad((left - FOOTER) as u64, "no bytes are due after the footer"),
                 );
             } else if number == 0 {
                 self.fault(at + FIELD, "number", Kind::Bad(0, "at least one count is due"));

@@ -2,7 +2,7 @@
 
 use super::layout::{self, Class, VERSION_PREFIX};
 use super::lines::{Line, LineIter};
-use crate::sniff::Match;
+use crate::prefix::Match;
 
 /// Maximum length of the header in which the version line is searched.
 const MAX_HEADER_LEN: usize = 64 << 10;

@@ -1,6 +1,6 @@
 //! Layout of a DHAT file: the members of its JSON object.
 
-use crate::sniff::Match;
+use crate::prefix::Match;
 use serde::{Deserialize, Serialize};
 
 /// Version that is read and written.

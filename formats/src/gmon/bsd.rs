@@ -2,6 +2,7 @@
 //! then arcs to the end of the file, whose counts are as wide as a pointer. As with gprof, an
 //! incomplete last arc is not an error.
 
+use super::bins::put_bins;
 use super::layout::*;
 use crate::{Abi, Cursor, Format, Kind, Result};
 
@@ -76,7 +77,7 @@ pub(super) fn write(gmon: &Gmon, out: &mut Vec<u8>) -> Result<()> {
         abi.put(out, u64::from(histogram.unit.rate.unwrap_or(BSD_RATE)), 4);
         out.extend_from_slice(&gmon.spare);
     }
-    super::writer::put_bins(out, abi, histogram.bins);
+    put_bins(out, abi, histogram.bins);
     for arc in gmon.arcs() {
         abi.put_word(out, arc.from);
         abi.put_word(out, arc.to);

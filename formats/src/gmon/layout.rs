@@ -2,14 +2,19 @@
 //! 8). All numbers are in the target's byte order; nothing is padded or aligned.
 //!
 //! ```text
-//! magic     "gmon"  version u32 (1; 0 is read too)  spare 12           then records up to the end of the file:
-//!   tag 0   u8  low_pc P  high_pc P  hist_size u32  prof_rate u32  dimen 15  dimen_abbrev 1   hist_size x bin u16
+//! magic     "gmon"  version u32 (1; 0 is read too)  spare 12, then records up to the end:
+//!   tag 0   u8  low_pc P  high_pc P  hist_size u32  prof_rate u32  dimen 15  dimen_abbrev 1
+//!               hist_size x bin u16
 //!   tag 1   u8  from_pc P  self_pc P  count u32
 //!   tag 2   u8  nblocks u32   nblocks x (address P  count P)
-//! old BSD   low_pc P  high_pc P  ncnt u32                               bins u16   (from_pc P  self_pc P  count P) ...
-//! 4.4BSD    low_pc P  high_pc P  ncnt u32  version u32  profrate u32  spare 12    bins, arcs as old BSD
-//! ld.so     "gmon"  version u32 0x1ffff  spare 12   tag u32 0  low P  high P  bins u32  rate u32  dimen 15  abbrev 1  bins u16
-//!           tag u32 1  narcs u32   narcs x (from P  self P  count u32), addresses relative to low;   unused zero bytes
+//! old BSD   low_pc P  high_pc P  ncnt u32
+//!           bins u16   (from_pc P  self_pc P  count P) ...
+//! 4.4BSD    low_pc P  high_pc P  ncnt u32  version u32  profrate u32  spare 12
+//!           bins, arcs as old BSD
+//! ld.so     "gmon"  version u32 0x1ffff  spare 12
+//!           tag u32 0  low P  high P  bins u32  rate u32  dimen 15  abbrev 1  bins u16
+//!           tag u32 1  narcs u32  narcs x (from P  self P  count u32), relative to low
+//!           unused zero bytes
 //! ```
 //!
 //! `hist_size` counts bins, although the manual says otherwise. `ncnt` counts bytes, including the
@@ -229,7 +234,7 @@ pub struct Arc {
 pub struct Block {
     /// Address in the block.
     pub address: u64,
-    /// Number of executions.
+    /// Number of executions of the block.
     pub count: u64,
 }
 

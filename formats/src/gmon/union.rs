@@ -67,7 +67,7 @@ pub struct Union {
 const SCALE_SLACK: f64 = 2e-6;
 
 impl Union {
-    /// Adds a file.
+    /// Adds the records of a file.
     ///
     /// # Errors
     ///

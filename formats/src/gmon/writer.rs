@@ -1,5 +1,6 @@
 //! Writer of gmon.out files. A file that was read is written byte for byte, also a truncated one.
 
+use super::bins::put_bins;
 use super::bsd;
 use super::layout::*;
 use crate::{Abi, Error, Format, Kind, Result};
@@ -96,14 +97,6 @@ fn put_histogram(out: &mut Vec<u8>, abi: Abi, histogram: &Histogram<'_>) {
     out.extend_from_slice(&histogram.unit.dimen);
     out.push(histogram.unit.abbrev);
     put_bins(out, abi, histogram.bins);
-}
-
-pub(super) fn put_bins(out: &mut Vec<u8>, abi: Abi, bins: &[u16]) {
-    if abi.big_endian {
-        out.extend(bins.iter().flat_map(|bin| bin.to_be_bytes()));
-    } else {
-        out.extend(bins.iter().flat_map(|bin| bin.to_le_bytes()));
-    }
 }
 
 fn put_arc(out: &mut Vec<u8>, abi: Abi, arc: &Arc) -> Result<()> {

@@ -7,7 +7,8 @@
 //! I 1000 5e298f        bytes of a page, pages of the machine
 //! A                    attached to a running program: what was allocated before is unknown
 //! s 4 main             a text: its length (from version 3 on) and bytes
-//! i 401136 1 2 3 7     an address: module, then function, file and line of each function, innermost first
+//! i 401136 1 2 3 7     an address: module, then function, file and line of each function,
+//!                      innermost first
 //! t 1 0                a stack: its innermost address, and the stack of its caller
 //! a 3e9 a              an info: size and stack of an allocation
 //! + 1                  an allocation with that info
@@ -17,7 +18,7 @@
 //! # text               for people
 //! ```
 
-use crate::sniff::Match;
+use crate::prefix::Match;
 use std::io::Write;
 
 /// Version of heaptrack that heaptape's files claim: the first one with this file format.
@@ -36,34 +37,34 @@ pub struct FrameName {
     pub function: u64,
     /// Number of the source file's text.
     pub file: u64,
-    /// Line number.
+    /// Line number in the source file.
     pub line: u64,
 }
 
 /// One line of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Versions: `v`.
+    /// Record `v`: the versions.
     Version {
-        /// Version of heaptrack.
+        /// Version of the heaptrack that wrote the file.
         heaptrack: u64,
         /// Version of the file.
         file: u64,
     },
-    /// Command line: `X`.
+    /// Record `X`: the command line.
     Command(Vec<u8>),
-    /// Memory of the machine: `I`.
+    /// Record `I`: the memory of the machine.
     System {
         /// Size of a page in bytes.
         page_size: u64,
         /// Number of pages of memory.
         pages: u64,
     },
-    /// The program was already running: `A`.
+    /// Record `A`: the program was already running.
     Attached,
-    /// Next text of the table: `s`.
+    /// Record `s`: the next text of the table.
     Text(Vec<u8>),
-    /// Next address of the table: `i`.
+    /// Record `i`: the next address of the table.
     Address {
         /// Address of the instruction.
         address: u64,
@@ -72,27 +73,27 @@ pub enum Line {
         /// Functions at the address, the innermost inlined one first.
         names: Vec<FrameName>,
     },
-    /// Next stack of the table: `t`.
+    /// Record `t`: the next stack of the table.
     Stack {
         /// Number of the innermost address.
         address: u64,
         /// Number of the caller's stack.
         parent: u64,
     },
-    /// Next info of the table: `a`.
+    /// Record `a`: the next info of the table.
     Info {
         /// Size of the block in bytes.
         size: u64,
         /// Number of the stack.
         stack: u64,
     },
-    /// Allocation with the info of this number: `+`.
+    /// Record `+`: an allocation with the info of this number.
     Alloc(u64),
-    /// Free of a block with the info of this number: `-`.
+    /// Record `-`: a free of a block with the info of this number.
     Free(u64),
-    /// Milliseconds since the start: `c`.
+    /// Record `c`: milliseconds since the start.
     Milliseconds(u64),
-    /// Pages of resident memory: `R`.
+    /// Record `R`: pages of resident memory.
     Resident(u64),
     /// Any other line: comments, suppressions.
     Other(Vec<u8>),

@@ -20,7 +20,7 @@
 //! the sum of theirs. The children of the root are the innermost frames, and their children the
 //! callers.
 
-use crate::sniff::Match;
+use crate::prefix::Match;
 
 /// Line before and after the number of a snapshot.
 pub const RULE: &str = "#-----------";

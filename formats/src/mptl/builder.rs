@@ -105,7 +105,7 @@ impl Builder {
         self.data.get_mut(frame.data as usize - 1)
     }
 
-    /// Returns the profile.
+    /// Returns the profile with its tables in the order of the real library.
     pub fn build(&self) -> Profile {
         let mut order: Vec<usize> = (0..self.frames.len()).collect();
         order.sort_by_key(|&index| self.frames[index].address);

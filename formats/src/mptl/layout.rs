@@ -1,15 +1,17 @@
 //! Layout of MPTL.
 //!
 //! ```text
-//! "MPTL"  1  version                                      a number is a native word of the writing machine: 4 or 8 bytes
-//! small  medium  large                                    bounds of the size classes, inclusive
-//! B  [ B allocated bins, big total, B freed bins, big total ]              the bracket only when B > 0
+//! "MPTL"  1  version
+//! small  medium  large                          bounds of the size classes, inclusive
+//! B  [ B allocated bins, big total, B freed bins, big total ]   the bracket only when B > 0
 //! nd  nd * ( index  allocated counts[4] totals[4]  freed counts[4] totals[4] )
 //! nc  nc * ( index  parent  address  symbol  name  data )
 //! ns  ns * start address of symbol 1..=ns
-//! length  string table                                    names end with a NUL; byte 0 is one, so offset 0 is no name
+//! length  string table     names end with a NUL; byte 0 is one, so offset 0 is no name
 //! "MPTL"
 //! ```
+//! A number is a native word of the writing machine: 4 or 8 bytes.
+//!
 //! Indexes count from 1; 0 is none. A site is a return address with all its callers; its parent is
 //! the caller. Bin `i` counts the blocks of size `i + 1`. The last one counts those of B bytes and
 //! more, whose bytes are the big total.
@@ -28,10 +30,10 @@ pub const FIRST_TOO_NEW: u64 = 10600;
 pub const BOUNDS: [u64; 3] = [32, 256, 2048];
 /// Default number of bins.
 pub const BINS: usize = 1024;
-/// Machine words of a data record.
-pub const DATA_WORDS: usize = 17;
-/// Machine words of a site record.
-pub const SITE_WORDS: usize = 6;
+/// Length of a data record in machine words.
+pub const DATA_LEN: usize = 17;
+/// Length of a site record in machine words.
+pub const SITE_LEN: usize = 6;
 
 /// A word of a record that refers to another record: its position, its name, and the error if it
 /// refers to nothing.
@@ -61,9 +63,9 @@ pub(super) const SITE_DATA: Reference =
 /// Counts and bytes for each of the four size classes: small, medium, large, extra large.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Number of blocks.
+    /// Number of blocks of each class.
     pub counts: [u64; 4],
-    /// Sum of their sizes in bytes.
+    /// Sum of the sizes of the blocks of each class, in bytes.
     pub totals: [u64; 4],
 }
 

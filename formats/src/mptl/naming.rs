@@ -1,7 +1,7 @@
 //! Addition of names to a profile that has none, in one pass and without its tables in memory: the
 //! profile of a compiler has a million sites.
 
-use super::layout::{DATA_WORDS, MAGIC, SITE_WORDS, VERSION};
+use super::layout::{DATA_LEN, MAGIC, SITE_LEN, VERSION};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::io::{self, Error, ErrorKind, Read, Write};
@@ -29,17 +29,17 @@ const WORD: usize = size_of::<u64>();
 /// truncated, or has names already.
 pub fn add_names(input: &mut impl Read, out: &mut impl Write, functions: &mut impl FunctionNames) -> io::Result<()> {
     mark(input, out)?;
-    let head = words(input, out, 6)?;
+    let head = numbers(input, out, 6)?;
     require(head[0] == 1 && head[1] == VERSION, "version")?;
     if head[5] > 0 {
         copy(input, out, head[5], 2)?;
         copy(input, out, 2, 1)?;
     }
-    let data = words(input, out, 1)?[0];
-    copy(input, out, data, DATA_WORDS)?;
-    let sites = words(input, out, 1)?[0];
+    let data = numbers(input, out, 1)?[0];
+    copy(input, out, data, DATA_LEN)?;
+    let sites = numbers(input, out, 1)?[0];
     let mut names = Names::default();
-    let mut record = [0u8; SITE_WORDS * WORD];
+    let mut record = [0u8; SITE_LEN * WORD];
     for _ in 0..sites {
         input.read_exact(&mut record).map_err(truncated)?;
         let word = |at: usize| u64::from_le_bytes(*record[at * WORD..].first_chunk().unwrap_or(&[0; WORD]));
@@ -113,15 +113,15 @@ fn mark(input: &mut impl Read, out: &mut impl Write) -> io::Result<()> {
     out.write_all(&mark)
 }
 
-fn words(input: &mut impl Read, out: &mut impl Write, count: usize) -> io::Result<Vec<u64>> {
+fn numbers(input: &mut impl Read, out: &mut impl Write, count: usize) -> io::Result<Vec<u64>> {
     let mut bytes = vec![0; count * WORD];
     input.read_exact(&mut bytes).map_err(truncated)?;
     out.write_all(&bytes)?;
     Ok(bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
 }
 
-fn copy(input: &mut impl Read, out: &mut impl Write, records: u64, words: usize) -> io::Result<()> {
-    let bytes = records.checked_mul((words * WORD) as u64).ok_or_else(|| invalid("number of records"))?;
+fn copy(input: &mut impl Read, out: &mut impl Write, records: u64, record_len: usize) -> io::Result<()> {
+    let bytes = records.checked_mul((record_len * WORD) as u64).ok_or_else(|| invalid("number of records"))?;
     let copied = io::copy(&mut input.take(bytes), out)?;
     if copied == bytes { Ok(()) } else { Err(truncated(ErrorKind::UnexpectedEof.into())) }
 }

@@ -89,15 +89,15 @@ impl Profile {
         let Bins { allocated, allocated_big, freed, freed_big } = &mut self.bins;
         let count = count(cursor, "bin size", abi, 2)?;
         if count > 0 {
-            words(cursor, ALLOCATED_BINS, abi, count, allocated)?;
+            numbers(cursor, ALLOCATED_BINS, abi, count, allocated)?;
             *allocated_big = cursor.word("allocated total", abi)?;
-            words(cursor, "freed bins", abi, count, freed)?;
+            numbers(cursor, "freed bins", abi, count, freed)?;
             *freed_big = cursor.word("freed total", abi)?;
         }
         records(cursor, ["data count", "data"], abi, &mut offsets.data, &mut self.data, data)?;
         records(cursor, ["site count", "site"], abi, &mut offsets.sites, &mut self.sites, site)?;
         let count = self::count(cursor, "symbol count", abi, 1)?;
-        words(cursor, "symbol addresses", abi, count, &mut self.symbols)?;
+        numbers(cursor, "symbol addresses", abi, count, &mut self.symbols)?;
         let before = cursor.clone();
         let length = cursor.word("string table size", abi)?;
         if length >= NO_FILE {
@@ -134,19 +134,19 @@ impl Profile {
 
     fn check(&self, offsets: &TableOffsets) -> Result<()> {
         let word = u64::from(self.abi.word_size);
-        let at = |table: u64, words: usize, record: usize, field: usize| {
-            table + (record as u64 * words as u64 + field as u64) * word
+        let at = |table: u64, record_len: usize, record: usize, field: usize| {
+            table + (record as u64 * record_len as u64 + field as u64) * word
         };
         let error = |offset: u64, Reference { field, expected, .. }: Reference, value: u64| {
             Err(Error { format: Format::Mptl, offset, field, kind: Kind::Bad(value, expected) })
         };
         let indexes = self.data.iter().map(|data| data.index);
         if let Some((record, index, what)) = misnumbered(indexes, self.data.len(), DATA_INDEX) {
-            return error(at(offsets.data, DATA_WORDS, record, what.word), what, index);
+            return error(at(offsets.data, DATA_LEN, record, what.word), what, index);
         }
         let indexes = self.sites.iter().map(|site| site.index);
         if let Some((record, index, what)) = misnumbered(indexes, self.sites.len(), SITE_INDEX) {
-            return error(at(offsets.sites, SITE_WORDS, record, what.word), what, index);
+            return error(at(offsets.sites, SITE_LEN, record, what.word), what, index);
         }
         let named_until = self.strings.iter().rposition(|&byte| byte == 0).map_or(0, |last| last as u64 + 1);
         for (record, site) in self.sites.iter().enumerate() {
@@ -158,14 +158,14 @@ impl Profile {
             ];
             for (what, value, most) in checks {
                 if value > most {
-                    return error(at(offsets.sites, SITE_WORDS, record, what.word), what, value);
+                    return error(at(offsets.sites, SITE_LEN, record, what.word), what, value);
                 }
             }
         }
         if let Some(record) = self.parent_loop() {
             let parent = self.sites[record].parent;
             let what = Reference { expected: LOOP, ..PARENT };
-            return error(at(offsets.sites, SITE_WORDS, record, what.word), what, parent);
+            return error(at(offsets.sites, SITE_LEN, record, what.word), what, parent);
         }
         Ok(())
     }
@@ -225,12 +225,12 @@ fn renumber<'a>(indexes: impl Iterator<Item = &'a mut u64>) -> Vec<(u64, u64)> {
     pairs
 }
 
-/// Reads a count of items of at least `words` words. A count that no file could hold is an error,
-/// not a truncated file.
-fn count(cursor: &mut Cursor, field: &'static str, abi: Abi, words: u64) -> Result<usize> {
+/// Reads a count of items of at least `min_len` numbers. A count that no file could hold is an
+/// error, not a truncated file.
+fn count(cursor: &mut Cursor, field: &'static str, abi: Abi, min_len: u64) -> Result<usize> {
     let before = cursor.clone();
     let count = cursor.word(field, abi)?;
-    let bytes = count.checked_mul(words * u64::from(abi.word_size)).filter(|&bytes| bytes < NO_FILE);
+    let bytes = count.checked_mul(min_len * u64::from(abi.word_size)).filter(|&bytes| bytes < NO_FILE);
     match bytes {
         Some(_) => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
         None => Err(before.bad(field, count, "no file is that large")),
@@ -245,7 +245,7 @@ fn take<'a>(cursor: &mut Cursor<'a>, field: &'static str, count: usize, size: us
     (bytes, if held < count { Err(cursor.error(field, Kind::Truncated)) } else { Ok(()) })
 }
 
-fn words(cursor: &mut Cursor, field: &'static str, abi: Abi, count: usize, into: &mut Vec<u64>) -> Result<()> {
+fn numbers(cursor: &mut Cursor, field: &'static str, abi: Abi, count: usize, into: &mut Vec<u64>) -> Result<()> {
     let (bytes, all) = take(cursor, field, count, usize::from(abi.word_size));
     decode(bytes, abi, |&[word]| word, into);
     all
@@ -266,7 +266,7 @@ fn records<T, const N: usize>(
     all
 }
 
-/// Decodes items of N words each. The ABI is looked at once, not for each word.
+/// Decodes items of N numbers each. The ABI is looked at once, not for each word.
 fn decode<T, const N: usize>(bytes: &[u8], abi: Abi, make: impl Fn(&[u64; N]) -> T, into: &mut Vec<T>) {
     fn each<T, const N: usize, const W: usize>(
         bytes: &[u8],
@@ -274,8 +274,8 @@ fn decode<T, const N: usize>(bytes: &[u8], abi: Abi, make: impl Fn(&[u64; N]) ->
         make: impl Fn(&[u64; N]) -> T,
         into: &mut Vec<T>,
     ) {
-        let (words, _) = bytes.as_chunks::<W>();
-        let (items, _) = words.as_chunks::<N>();
+        let (numbers, _) = bytes.as_chunks::<W>();
+        let (items, _) = numbers.as_chunks::<N>();
         into.reserve_exact(items.len());
         into.extend(items.iter().map(|item| make(&item.map(&number))));
     }
@@ -287,12 +287,12 @@ fn decode<T, const N: usize>(bytes: &[u8], abi: Abi, make: impl Fn(&[u64; N]) ->
     }
 }
 
-fn data(words: &[u64; DATA_WORDS]) -> Data {
-    let four = |from: usize| std::array::from_fn(|at| words[from + at]);
+fn data(numbers: &[u64; DATA_LEN]) -> Data {
+    let four = |from: usize| std::array::from_fn(|at| numbers[from + at]);
     let sums = |from: usize| Sums { counts: four(from), totals: four(from + 4) };
-    Data { index: words[0], allocated: sums(1), freed: sums(9) }
+    Data { index: numbers[0], allocated: sums(1), freed: sums(9) }
 }
 
-fn site(&[index, parent, address, symbol, name, data]: &[u64; SITE_WORDS]) -> Site {
+fn site(&[index, parent, address, symbol, name, data]: &[u64; SITE_LEN]) -> Site {
     Site { index, parent, address, symbol, name, data }
 }

@@ -97,10 +97,10 @@ impl<R: Read> Validator<R> {
         if self.fill(&mut bytes)? < N { Err(Stop::Truncated(offset, field)) } else { Ok(bytes) }
     }
 
-    /// Reads a record of `N` words.
-    fn words<const N: usize>(&mut self, field: &'static str) -> Result<[u64; N], Stop> {
+    /// Reads a record of `N` numbers.
+    fn numbers<const N: usize>(&mut self, field: &'static str) -> Result<[u64; N], Stop> {
         let (offset, word) = (self.offset, usize::from(self.abi.word_size));
-        let mut bytes = [[0u8; 8]; DATA_WORDS];
+        let mut bytes = [[0u8; 8]; DATA_LEN];
         let target = bytes.as_flattened_mut().get_mut(..N * word).unwrap_or_default();
         if self.fill(target)? < N * word {
             return Err(Stop::Truncated(offset, field));
@@ -110,14 +110,14 @@ impl<R: Read> Validator<R> {
     }
 
     fn word(&mut self, field: &'static str) -> Result<u64, Stop> {
-        Ok(self.words::<1>(field)?[0])
+        Ok(self.numbers::<1>(field)?[0])
     }
 
-    /// Reads a count of items of at least `words` words.
-    fn count(&mut self, field: &'static str, words: u64) -> Result<u64, Stop> {
+    /// Reads a count of items of at least `min_len` numbers.
+    fn count(&mut self, field: &'static str, min_len: u64) -> Result<u64, Stop> {
         let offset = self.offset;
         let count = self.word(field)?;
-        let bytes = count.checked_mul(words * u64::from(self.abi.word_size));
+        let bytes = count.checked_mul(min_len * u64::from(self.abi.word_size));
         match bytes.filter(|&bytes| bytes < NO_FILE) {
             Some(_) => Ok(count),
             None => Err(bad(offset, field, Kind::Bad(count, "no file is that large"))),
@@ -156,10 +156,10 @@ impl<R: Read> Validator<R> {
                 self.word(total)?;
             }
         }
-        let data = self.count("data count", DATA_WORDS as u64)?;
+        let data = self.count("data count", DATA_LEN as u64)?;
         for _ in 0..data {
             let offset = self.offset;
-            let [index, ..] = self.words::<DATA_WORDS>("data")?;
+            let [index, ..] = self.numbers::<DATA_LEN>("data")?;
             numbered(offset, DATA_INDEX, index, data)?;
         }
         let (symbol, name) = self.sites(data)?;
@@ -178,11 +178,11 @@ impl<R: Read> Validator<R> {
     /// name.
     fn sites(&mut self, data: u64) -> Result<(Greatest, Greatest), Stop> {
         let (mut symbols, mut names) = <(Greatest, Greatest)>::default();
-        let sites = self.count("site count", SITE_WORDS as u64)?;
+        let sites = self.count("site count", SITE_LEN as u64)?;
         let word = u64::from(self.abi.word_size);
         for _ in 0..sites {
             let offset = self.offset;
-            let [index, parent, _, symbol, name, of] = self.words("site")?;
+            let [index, parent, _, symbol, name, of] = self.numbers("site")?;
             numbered(offset, SITE_INDEX, index, sites)?;
             let at = |what: Reference| offset + what.word as u64 * word;
             Greatest { value: parent, offset: at(PARENT) }.within(sites, PARENT)?;

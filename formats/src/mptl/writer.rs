@@ -8,14 +8,14 @@ impl Profile {
     /// number that was read from such a file does.
     pub fn write(&self, out: &mut Vec<u8>) {
         let word = usize::from(self.abi.word_size);
-        let words =
+        let numbers =
             10 + 2 * self.bins.allocated.len() + 17 * self.data.len() + 6 * self.sites.len() + self.symbols.len();
-        out.reserve(2 * MAGIC.len() + words * word + self.strings.len() + self.trailing.len());
+        out.reserve(2 * MAGIC.len() + numbers * word + self.strings.len() + self.trailing.len());
         let abi = self.abi;
-        let put = |out: &mut Vec<u8>, words: &[u64]| match (abi.big_endian, abi.word_size) {
-            (false, 8) => words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes())),
-            (true, 8) => words.iter().for_each(|word| out.extend_from_slice(&word.to_be_bytes())),
-            _ => words.iter().for_each(|&word| abi.put_word(out, word)),
+        let put = |out: &mut Vec<u8>, numbers: &[u64]| match (abi.big_endian, abi.word_size) {
+            (false, 8) => numbers.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes())),
+            (true, 8) => numbers.iter().for_each(|word| out.extend_from_slice(&word.to_be_bytes())),
+            _ => numbers.iter().for_each(|&word| abi.put_word(out, word)),
         };
         out.extend_from_slice(MAGIC);
         put(out, &[1, self.version]);

@@ -1,15 +1,19 @@
 //! Layout of MTRC.
 //!
 //! ```text
-//! file    "MTRC"  word 1  word version  record*  "MTRC"             word = native word of the writing machine
-//! record  'I' address size                                          heap memory for mpatrol's library
-//!         'H' address size                                          heap memory for the program
-//!         'A' index address size  location                             allocation
-//!         'R' index address size  location                             resize; address and size are the new ones
-//!         'F' index               location                             free
-//! location   thread function file line                                 only from version 10405 on
-//! name    00 = none    80|k bytes 00 = slot k is this from now on    k = the name in slot k     (k in 1..=32)
+//! file    "MTRC"  word 1  word version  record*  "MTRC"
+//! record  'I' address size                   heap memory for mpatrol's library
+//!         'H' address size                   heap memory for the program
+//!         'A' index address size  location   allocation
+//!         'R' index address size  location   resize; address and size are the new ones
+//!         'F' index               location   free
+//! location   thread function file line       only from version 10405 on
+//! name    00                 none
+//!         80|k bytes 00      the bytes; from now on also the name in slot k  (k in 1..=32)
+//!         k                  the name in slot k
 //! ```
+//! A word is a native word of the writing machine: 4 or 8 bytes.
+//!
 //! All numbers of a record are unsigned LEB128. Functions and files have a cache of 32 slots each.
 //! Bytes after the end mark are not part of the trace.
 //!
@@ -129,14 +133,14 @@ pub enum Record<'a> {
     Heap {
         /// Address of the memory.
         address: u64,
-        /// Size in bytes.
+        /// Size of the memory in bytes.
         size: u64,
     },
     /// `I`: heap memory for mpatrol's library.
     Internal {
         /// Address of the memory.
         address: u64,
-        /// Size in bytes.
+        /// Size of the memory in bytes.
         size: u64,
     },
     /// Record `A`: an allocation.
@@ -145,7 +149,7 @@ pub enum Record<'a> {
         index: u64,
         /// Address of the block.
         address: u64,
-        /// Requested bytes.
+        /// Requested size in bytes.
         size: u64,
         /// Location of the call.
         location: Location<'a>,

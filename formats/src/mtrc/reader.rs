@@ -36,13 +36,13 @@ pub struct Numbers {
     pub index: u64,
     /// Address of the block, or of the heap memory.
     pub address: u64,
-    /// Size in bytes.
+    /// Size of the block, or of the heap memory, in bytes.
     pub size: u64,
     /// Number of the thread.
     pub thread: u64,
 }
 
-/// Result of [`parse`].
+/// Result of [`parse`] that is no error.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     /// A record, and the number of its bytes.

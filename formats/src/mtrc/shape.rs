@@ -3,12 +3,10 @@
 //! A [`Record`](super::Record) is the content of a record. A [`Shape`] is the rest: how many bytes
 //! each number has (overlong encodings are allowed), and the slot of each name, defined there or
 //! used from there. Record and shape together determine the bytes. Files of the real library need
-//! no shapes, since this crate's [`Writer`] chooses as that library does.
+//! no shapes, since this crate's [`Writer`](super::Writer) chooses as that library does.
 
-use super::layout::{ALLOC, FREE, MAGIC, RESIZE};
-use super::reader::Reader;
-use super::writer::{Options, Writer};
-use crate::{Cursor, Ending, Error, Format, Kind, Result};
+use super::layout::{ALLOC, FREE, RESIZE};
+use crate::{Cursor, Format, Kind, Result};
 
 /// Encoding of a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +32,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Returns the shape of a record from its bytes, as [`Reader::next_raw`] returns them.
+    /// Returns the shape of a record from its bytes, as
+    /// [`Reader::next_raw`](super::Reader::next_raw) returns them.
     ///
     /// # Errors
     /// When the bytes are not one record.
@@ -74,26 +73,4 @@ fn name(cursor: &mut Cursor, field: &'static str) -> Result<Name> {
     let end = cursor.rest().iter().position(|&byte| byte == 0).ok_or_else(|| cursor.error(field, Kind::Truncated))?;
     cursor.skip(end + 1);
     Ok(Name::Define(byte & 0x7f))
-}
-
-/// Reads a whole file and writes it again, record by record, each in its shape. The result equals
-/// the input. Bytes after the end mark are kept.
-///
-/// # Errors
-/// When the file is not a trace or is truncated.
-pub fn rewrite(bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut reader = Reader::new(bytes)?;
-    let header = reader.header();
-    let mut writer = Writer::new(Options { header, padding: false });
-    let mut out = Vec::with_capacity(bytes.len());
-    writer.header(&mut out);
-    while let Some((record, raw)) = reader.next_raw()? {
-        writer.shaped(&mut out, &record, &Shape::of(raw, header.has_location())?);
-    }
-    if let Some(Ending::Truncated { offset, field }) = reader.ending() {
-        return Err(Error { format: Format::Mtrc, offset, field, kind: Kind::Truncated });
-    }
-    writer.end(&mut out);
-    out.extend_from_slice(reader.rest().get(MAGIC.len()..).unwrap_or_default());
-    Ok(out)
 }

@@ -12,7 +12,7 @@ use crate::leb128;
 
 /// Buffer size for a record without names: 1 tag, 5 numbers of at most 10 bytes, 2 empty names; and
 /// a store of 8.
-pub const RECORD_BUFFER_LEN: usize = 72;
+pub const RECORD_BUFFER_LEN: usize = leb128::BUFFER_LEN;
 /// Distance from the edge at which no number of a record without names, nor the first one of the
 /// next record, can reach it.
 const FAR_FROM_EDGE: u64 = 96;
@@ -165,7 +165,8 @@ impl Writer {
         let start = out.len();
         let (tag, numbers, location) = fields(record);
         let mut widths = shape.widths.iter().copied();
-        let mut number = |out: &mut Vec<u8>, value| put_wide(out, value, usize::from(widths.next().unwrap_or(0)));
+        let mut number =
+            |out: &mut Vec<u8>, value| leb128::write_padded(out, value, usize::from(widths.next().unwrap_or(0)));
         out.push(tag);
         for value in numbers.into_iter().flatten() {
             number(out, value);
@@ -246,7 +247,7 @@ impl Writer {
         if self.options.padding {
             size = leb128::MAX_BYTES.min(size + self.window.pad(size, gap, next_size));
         }
-        put_wide(out, value, size);
+        leb128::write_padded(out, value, size);
         self.window.number(size);
     }
 }
@@ -266,19 +267,6 @@ fn fields<'a>(record: &Record<'a>) -> (u8, [Option<u64>; 3], Option<Location<'a>
     }
 }
 
-/// Appends `value` in `width` bytes, or in as many as it needs.
-fn put_wide(out: &mut Vec<u8>, value: u64, width: usize) {
-    let size = leb128::len(value);
-    leb128::write(out, value);
-    if width > size
-        && let Some(last) = out.last_mut()
-    {
-        *last |= 0x80;
-        out.resize(out.len() + width - size - 1, 0x80);
-        out.push(0);
-    }
-}
-
 /// Writes a record without names. Returns its size, or 0 if thread or line are too large for this
 /// path.
 #[inline(always)]
@@ -286,7 +274,7 @@ fn compose(buffer: &mut [u8; RECORD_BUFFER_LEN], tag: u8, numbers: &[u64], locat
     buffer[0] = tag;
     let mut at = 1;
     for &number in numbers {
-        put_fast(buffer, &mut at, number);
+        leb128::write_short(buffer, &mut at, number);
     }
     if let Some(location) = location {
         if location.thread < 0x80 && location.line == 0 {
@@ -296,46 +284,11 @@ fn compose(buffer: &mut [u8; RECORD_BUFFER_LEN], tag: u8, numbers: &[u64], locat
         if (location.thread | location.line) >= 1 << 56 {
             return 0;
         }
-        put_fast(buffer, &mut at, location.thread);
+        leb128::write_short(buffer, &mut at, location.thread);
         buffer[at & 63] = 0;
         buffer[(at + 1) & 63] = 0;
         at += 2;
-        put_fast(buffer, &mut at, location.line);
+        leb128::write_short(buffer, &mut at, location.line);
     }
     at
 }
-
-/// Writes a number below 2^56 as four or eight bytes, and advances `at` by those that count.
-#[inline(always)]
-fn put_fast(buffer: &mut [u8; RECORD_BUFFER_LEN], at: &mut usize, value: u64) {
-    let from = *at & 63;
-    let bits = 64 - (value | 1).leading_zeros() as usize;
-    let size = usize::from(SIZES[bits & 63]);
-    // Move apart the 28-bit halves, then the 14-bit quarters, then the 7-bit groups. Then set the
-    // top bit of all but the last byte.
-    if value < 1 << 28 {
-        let word = value as u32;
-        let word = (word & 0x0000_3fff) | (word & 0x0fff_c000) << 2;
-        let word = (word & 0x007f_007f) | (word & 0x3f80_3f80) << 1;
-        let word = word | (0x0080_8080 & ((1 << (8 * (size - 1))) - 1));
-        buffer[from..from + 4].copy_from_slice(&word.to_le_bytes());
-    } else {
-        let word = (value & 0x0fff_ffff) | (value & 0x00ff_ffff_f000_0000) << 4;
-        let word = (word & 0x0000_3fff_0000_3fff) | (word & 0x0fff_c000_0fff_c000) << 2;
-        let word = (word & 0x007f_007f_007f_007f) | (word & 0x3f80_3f80_3f80_3f80) << 1;
-        let word = word | (0x8080_8080_8080_8080 & ((1 << (8 * (size - 1))) - 1));
-        buffer[from..from + 8].copy_from_slice(&word.to_le_bytes());
-    }
-    *at = from + size;
-}
-
-/// Length of a number by its number of bits. A load is cheaper than a division by 7.
-const SIZES: [u8; 64] = {
-    let mut sizes = [1; 64];
-    let mut bits = 1;
-    while bits < 64 {
-        sizes[bits] = bits.div_ceil(7) as u8;
-        bits += 1;
-    }
-    sizes
-};

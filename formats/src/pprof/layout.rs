@@ -49,7 +49,7 @@ pub struct Label {
     pub unit: i64,
 }
 
-/// A mapped object.
+/// An object file that was mapped into the process.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Mapping {
     /// ID of the mapping.

@@ -1,7 +1,7 @@
 //! Detection of profiles by their first field, since the format has no magic bytes.
 
 use crate::leb128::{self, DecodeError};
-use crate::sniff::Match;
+use crate::prefix::Match;
 
 /// Matches a value type, two small numbers each of which may be absent. Writers begin with it: with
 /// field 1 if they follow the order of the fields, with field 11 in the case of Go's runtime.

@@ -144,7 +144,7 @@ fn line(record: &Record) -> String {
         }
         Record::Note(r) => text = format!("note tick {} {:?}", r.tick, r.text),
         Record::History(r) => {
-            text = format!("course at ticks {:?}", r.ticks);
+            text = format!("history at ticks {:?}", r.ticks);
             for SiteHistory { site, blocks, bytes } in &r.sites {
                 let _ = write!(text, "\n  site {site} blocks {blocks:?} bytes {bytes:?}");
             }

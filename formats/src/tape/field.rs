@@ -7,7 +7,7 @@ use crate::{Cursor, Result, leb128};
 pub trait Field: Sized {
     /// Minimum length of a value in bytes; bounds the count that a list may announce.
     const MIN_LEN: usize = 1;
-    /// Appends the value.
+    /// Appends the encoded value to `out`.
     fn put(&self, out: &mut Vec<u8>);
     /// Reads a value; `name` is the field in errors.
     fn get(cursor: &mut Cursor<'_>, name: &'static str) -> Result<Self>;
