@@ -31,6 +31,7 @@ mod footprint;
 mod forks;
 mod gaps;
 mod gates;
+mod github_action;
 mod harm;
 mod hooks_each_function;
 mod hostile;
