@@ -102,8 +102,8 @@ fn processes(epoch: &Path, query: &EpochQuery) -> Vec<(Option<ProcessId>, PathBu
     let about: Recording = read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
     let mut found = Vec::new();
     for (name, path) in folders(epoch).unwrap_or_default() {
-        let listed = about.images.iter().find(|image| image.folder == name);
-        let exe = listed.map(|image| image.exe.as_str()).unwrap_or_default();
+        let listed = about.images.iter().find(|process| process.folder == name);
+        let exe = listed.map(|process| process.exe.as_str()).unwrap_or_default();
         let program = exe.rsplit('/').next().unwrap_or_default();
         // In PID.NAME and all.NAME, NAME is the kernel's short name of the process.
         let short = name.split_once('.').map_or(name.as_str(), |(_, short)| short);
@@ -114,16 +114,19 @@ fn processes(epoch: &Path, query: &EpochQuery) -> Vec<(Option<ProcessId>, PathBu
             continue;
         }
         if let Some(label) = &query.label {
-            let sent = listed.filter(|image| image.origin == STREAM);
+            let sent = listed.filter(|process| process.origin == STREAM);
             let has_label = match sent {
-                Some(image) => image.label == *label,
-                None => load::Image::open(&path, None).is_ok_and(|image| image.tape.process.label.lossy() == *label),
+                Some(process) => process.label == *label,
+                None => {
+                    load::Process::open(&path, None).is_ok_and(|process| process.tape.process.label.lossy() == *label)
+                }
             };
             if !has_label {
                 continue;
             }
         }
-        let id = listed.filter(|_| !name.starts_with(PROGRAM_PREFIX)).map(|image| (image.pid, image.started_unix_ns));
+        let id =
+            listed.filter(|_| !name.starts_with(PROGRAM_PREFIX)).map(|process| (process.pid, process.started_unix_ns));
         found.push((id, path));
     }
     found

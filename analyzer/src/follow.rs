@@ -63,10 +63,10 @@ pub fn follow(
     may_appear: &dyn Fn() -> bool,
     out: &mut dyn Write,
 ) -> Result<Ending, Failure> {
-    let mut image = loop {
+    let mut process = loop {
         let recording = read(dir);
-        if let Some(image) = recording.as_ref().and_then(|recording| choose(recording, which)) {
-            break image.clone();
+        if let Some(process) = recording.as_ref().and_then(|recording| choose(recording, which)) {
+            break process.clone();
         }
         let is_live = match &recording {
             Some(recording) => is_written(dir, recording, None),
@@ -75,27 +75,27 @@ pub fn follow(
         // The recording may have been written between the two reads.
         let again = read(dir);
         if !is_live && again.as_ref().and_then(|recording| choose(recording, which)).is_none() {
-            let process = match (which, again) {
+            let which = match (which, again) {
                 (_, None) => return Err(Failure::NotFound(format!("{}: no recording", dir.display()))),
                 (ProcessSelector::Main, _) => "no process was recorded".to_owned(),
                 (ProcessSelector::Process(name), _) => format!("no process {name}"),
             };
-            return Err(Failure::NotFound(format!("{}: {process}", dir.display())));
+            return Err(Failure::NotFound(format!("{}: {which}", dir.display())));
         }
         std::thread::sleep(POLL_INTERVAL);
     };
-    let mut trace = Follower::new(dir.join(&image.folder));
+    let mut trace = Follower::new(dir.join(&process.folder));
     loop {
         // The order matters: everything that the recorder wrote before it ended is read.
-        let is_live = read(dir).is_some_and(|recording| is_written(dir, &recording, Some(&image)));
+        let is_live = read(dir).is_some_and(|recording| is_written(dir, &recording, Some(&process)));
         let mut fresh = Vec::new();
         let end = trace.copy(&mut fresh)?;
         if end == Some(END_EXEC)
             && matches!(which, ProcessSelector::Main)
             && !trace.has_written
-            && let Some(next) = successor(dir, &image)
+            && let Some(next) = successor(dir, &process)
         {
-            (trace, image) = (Follower::new(dir.join(&next.folder)), next);
+            (trace, process) = (Follower::new(dir.join(&next.folder)), next);
             continue;
         }
         if end.is_some() && fresh.is_empty() && !trace.has_written {
@@ -140,22 +140,22 @@ fn choose<'a>(recording: &'a Recording, which: &ProcessSelector) -> Option<&'a P
     match which {
         ProcessSelector::Main => recording.images.first(),
         ProcessSelector::Process(name) => {
-            let is_it = |image: &&ProcessInfo| image.folder == *name || image.pid.to_string() == *name;
+            let is_it = |process: &&ProcessInfo| process.folder == *name || process.pid.to_string() == *name;
             recording.images.iter().rev().find(is_it)
         }
     }
 }
 
-/// Waits for the program that replaced `image` in its process, and returns it.
-fn successor(dir: &Path, image: &ProcessInfo) -> Option<ProcessInfo> {
+/// Waits for the program that replaced `process` in its process, and returns it.
+fn successor(dir: &Path, process: &ProcessInfo) -> Option<ProcessInfo> {
     let start = Instant::now();
     loop {
         let recording = read(dir)?;
-        let mut later = recording.images.iter().skip_while(|other| other.folder != image.folder).skip(1);
-        if let Some(next) = later.find(|other| other.pid == image.pid) {
+        let mut later = recording.images.iter().skip_while(|other| other.folder != process.folder).skip(1);
+        if let Some(next) = later.find(|other| other.pid == process.pid) {
             return Some(next.clone());
         }
-        if start.elapsed() > SUCCESSOR_TIMEOUT || !is_written(dir, &recording, Some(image)) {
+        if start.elapsed() > SUCCESSOR_TIMEOUT || !is_written(dir, &recording, Some(process)) {
             return None;
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -164,13 +164,13 @@ fn successor(dir: &Path, image: &ProcessInfo) -> Option<ProcessInfo> {
 
 /// Returns whether a recorder is still writing. The recorder of a command holds a lock while it
 /// writes. In the epoch of a daemon there is no lock, so the existence of the process decides.
-fn is_written(dir: &Path, recording: &Recording, image: Option<&ProcessInfo>) -> bool {
+fn is_written(dir: &Path, recording: &Recording, process: Option<&ProcessInfo>) -> bool {
     if recording.ended_unix_ns.is_some() {
         return false;
     }
     match File::open(dir.join(RESERVE)) {
         Ok(file) => matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)),
-        Err(_) => image.is_none_or(|image| Path::new(&format!("/proc/{}", image.pid)).exists()),
+        Err(_) => process.is_none_or(|process| Path::new(&format!("/proc/{}", process.pid)).exists()),
     }
 }
 

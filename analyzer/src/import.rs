@@ -10,7 +10,7 @@ mod heaptrack;
 mod massif;
 mod pprof;
 
-use crate::load::{Clock, Events, Failure, Image, io_failure};
+use crate::load::{Clock, Events, Failure, Process, io_failure};
 use crate::missing::Missing;
 use crate::stacks::{Named, Site, Stacks};
 use crate::unpack;
@@ -58,7 +58,7 @@ pub struct Imported {
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.
-pub fn from_path(path: &Path, format: Format) -> Result<Image, Failure> {
+pub fn from_path(path: &Path, format: Format) -> Result<Process, Failure> {
     let format_error = |error| Failure::Format { path: path.display().to_string(), error };
     let (imported, ending, damage) = match READERS.iter().find(|(known, _)| *known == format) {
         Some((_, read)) => {
@@ -79,7 +79,7 @@ pub fn from_path(path: &Path, format: Format) -> Result<Image, Failure> {
             }
         }
     };
-    Ok(imported.image(path, ending, damage))
+    Ok(imported.process(path, ending, damage))
 }
 
 /// Imports decompressed bytes in memory.
@@ -112,28 +112,29 @@ pub fn from_bytes(format: Format, bytes: &[u8]) -> Result<(Imported, Ending), Er
 }
 
 impl Imported {
-    fn image(self, path: &Path, ending: Ending, damage: Option<String>) -> Image {
+    fn process(self, path: &Path, ending: Ending, damage: Option<String>) -> Process {
         let has_peak = self.has_peak;
-        let mut image = Image { path: path.to_path_buf(), events: Events::Imported { has_peak }, ..Image::nothing() };
-        image.about.folder = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        image.about.pid = self.pid;
-        image.about.exe = self.argv.first().cloned().unwrap_or_default();
-        image.about.argv = self.argv;
+        let mut process =
+            Process { path: path.to_path_buf(), events: Events::Imported { has_peak }, ..Process::nothing() };
+        process.about.folder = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        process.about.pid = self.pid;
+        process.about.exe = self.argv.first().cloned().unwrap_or_default();
+        process.about.argv = self.argv;
         // Timestamps are nanoseconds after the start.
         let ticks_per_second = if self.duration_ns > 0 { 1_000_000_000 } else { 0 };
-        image.clock = Clock { ticks_per_second, start_tick: 0, start_unix_ns: self.started_unix_ns };
-        image.tape.last_tick = self.duration_ns;
-        image.tape.stacks = self.stacks;
-        image.sums = Some((self.totals, self.sums));
+        process.clock = Clock { ticks_per_second, start_tick: 0, start_unix_ns: self.started_unix_ns };
+        process.tape.last_tick = self.duration_ns;
+        process.tape.stacks = self.stacks;
+        process.sums = Some((self.totals, self.sums));
         let truncated_at = match (ending, damage) {
             (_, Some(damage)) => Some(damage),
             (Ending::Truncated { offset, field }, None) => Some(format!("offset {offset} ({field})")),
             (Ending::Complete, None) => None,
         };
         if let Some(at) = truncated_at {
-            image.missing.push(Missing::Truncated { name: image.about.folder.clone(), at });
+            process.missing.push(Missing::Truncated { name: process.about.folder.clone(), at });
         }
-        image
+        process
     }
 }
 

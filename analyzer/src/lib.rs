@@ -1,7 +1,7 @@
 //! Reads recordings: load, replay, model, report, export.
 //!
 //! ```text
-//! load ──> Image ──> replay ──> model::*  ──> report::*   (text and JSON for people and scripts)
+//! load ──> Process ──> replay ──> model::*  ──> report::*   (text and JSON for people and scripts)
 //!            └─ stacks ──> symbols ──> program_frames ──┘
 //! ```
 //! Models do not depend on files, and reports do not depend on the replay. Everything that is
@@ -16,7 +16,7 @@
 //!
 //! let recording = open(path.as_ref())?;
 //! assert!(recording.is_complete());
-//! for process in &recording.images {
+//! for process in &recording.processes {
 //!     let mut reallocations = 0;
 //!     let missing = process.for_each(Span::ALL, &Progress::new("counting"), &mut |events| {
 //!         reallocations += events.iter().filter(|event| event.kind == Kind::Resize).count();
@@ -53,7 +53,7 @@ pub mod symbols;
 pub mod text;
 pub mod unpack;
 
-pub use load::{Image, Recording, open};
+pub use load::{Process, Recording, open};
 pub use missing::Missing;
 pub use progress::Progress;
 pub use replay::replay;

@@ -6,12 +6,12 @@ mod allocations;
 pub mod bare;
 pub mod chunk;
 mod code_names;
-mod image;
+mod process;
 mod start;
 pub mod tape;
 
 pub use accounting::{Accounting, RecordedEvents};
-pub use image::{Clock, Events, Image};
+pub use process::{Clock, Events, Process};
 pub use start::StartPoint;
 
 use crate::import;
@@ -63,7 +63,7 @@ pub struct Recording {
     /// The content of `recording.json`, or `None` for a single process or file.
     pub about: Option<recording::Recording>,
     /// The processes, in the order in which they attached.
-    pub images: Vec<Image>,
+    pub processes: Vec<Process>,
     /// What is missing from the recording as a whole. Each process has its own list.
     pub missing: Vec<Missing>,
 }
@@ -71,7 +71,7 @@ pub struct Recording {
 impl Recording {
     /// Returns whether nothing is missing, as far as it was detected when the recording was opened.
     pub fn is_complete(&self) -> bool {
-        self.missing.is_empty() && self.images.iter().all(|image| image.missing.is_empty())
+        self.missing.is_empty() && self.processes.iter().all(|process| process.missing.is_empty())
     }
 
     /// Returns a note about a crash report in a complete recording. Another process of heaptape
@@ -101,7 +101,7 @@ fn stored(folder: &Path, name: &str) -> Option<(PathBuf, Codec)> {
         .find(|(path, _)| path.is_file())
 }
 
-fn is_image(folder: &Path) -> bool {
+fn is_process_folder(folder: &Path) -> bool {
     folder.join(TAPE).is_file() || profile_file(folder).is_some() || trace_file(folder).is_some()
 }
 
@@ -112,7 +112,7 @@ fn is_image(folder: &Path) -> bool {
 /// ```
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/tape/v1/trace");
 /// let recording = heaptape_analyzer::open(path.as_ref())?;
-/// assert_eq!(recording.images.len(), 2);
+/// assert_eq!(recording.processes.len(), 2);
 /// for missing in &recording.missing {
 ///     println!("! {missing}");
 /// }
@@ -132,7 +132,7 @@ pub fn open(path: &Path) -> Result<Recording, Failure> {
     file.read_up_to(0, FILE_MAGIC.len(), &mut start).map_err(|error| io_failure(path, error))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if start == FILE_MAGIC {
-        return image_alone(path, Image::open(folder, None)?);
+        return single_process(path, Process::open(folder, None)?);
     }
     if path.file_name().is_some_and(|name| name == RECORDING) {
         return directory(folder);
@@ -142,9 +142,9 @@ pub fn open(path: &Path) -> Result<Recording, Failure> {
     let unpacked = bare::open(path).and_then(|reader| reader.take(SNIFF_LENGTH).read_to_end(&mut plain));
     unpacked.map_err(|error| io_failure(path, error))?;
     match sniff::format(&plain) {
-        Some(Format::Mptl) => return image_alone(path, Image::profile(path)?),
-        Some(Format::Mtrc) => return image_alone(path, Image::trace(path)?),
-        Some(format) if import::is_supported(format) => return image_alone(path, import::from_path(path, format)?),
+        Some(Format::Mptl) => return single_process(path, Process::profile(path)?),
+        Some(Format::Mtrc) => return single_process(path, Process::trace(path)?),
+        Some(format) if import::is_supported(format) => return single_process(path, import::from_path(path, format)?),
         _ => {}
     }
     let why = "not a recording or a file of a known format (MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif)";
@@ -152,8 +152,8 @@ pub fn open(path: &Path) -> Result<Recording, Failure> {
     Err(Failure::Unknown { path: path.display().to_string(), why })
 }
 
-fn image_alone(path: &Path, image: Image) -> Result<Recording, Failure> {
-    Ok(Recording { path: path.to_path_buf(), about: None, images: vec![image], missing: Vec::new() })
+fn single_process(path: &Path, process: Process) -> Result<Recording, Failure> {
+    Ok(Recording { path: path.to_path_buf(), about: None, processes: vec![process], missing: Vec::new() })
 }
 
 fn directory(path: &Path) -> Result<Recording, Failure> {
@@ -167,8 +167,8 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
                 None
             }
         },
-        Err(error) if error.kind() == io::ErrorKind::NotFound && is_image(path) => {
-            return image_alone(path, Image::open(path, None)?);
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_process_folder(path) => {
+            return single_process(path, Process::open(path, None)?);
         }
         Err(error) => {
             missing.push(Missing::File { name: RECORDING.into(), why: error.to_string() });
@@ -178,21 +178,21 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
     if about.as_ref().is_some_and(|about| about.ended_unix_ns.is_none()) {
         missing.push(if path.join(CRASH_REPORT).is_file() { Missing::Crashed } else { Missing::Unfinished });
     }
-    let mut images = Vec::new();
+    let mut processes = Vec::new();
     let listed = about.iter().flat_map(|about| &about.images);
-    for image in listed {
+    for entry in listed {
         // A folder name must be a single component, so that no recording can refer to files outside
         // of its directory.
-        let mut components = Path::new(&image.folder).components();
+        let mut components = Path::new(&entry.folder).components();
         let is_name = matches!((components.next(), components.next()), (Some(std::path::Component::Normal(_)), None));
-        let folder = path.join(&image.folder);
-        match is_name.then(|| Image::open(&folder, Some(image))) {
-            Some(Ok(image)) => images.push(image),
+        let folder = path.join(&entry.folder);
+        match is_name.then(|| Process::open(&folder, Some(entry))) {
+            Some(Ok(process)) => processes.push(process),
             Some(Err(error)) => {
-                missing.push(Missing::File { name: image.folder.clone(), why: error.to_string() });
-                images.push(Image::empty(&folder, image));
+                missing.push(Missing::File { name: entry.folder.clone(), why: error.to_string() });
+                processes.push(Process::empty(&folder, entry));
             }
-            None => missing.push(Missing::File { name: image.folder.clone(), why: "not the name of a folder".into() }),
+            None => missing.push(Missing::File { name: entry.folder.clone(), why: "not the name of a folder".into() }),
         }
     }
     for folder in unlisted(path, about.as_ref()).map_err(|error| io_failure(path, error))? {
@@ -200,18 +200,18 @@ fn directory(path: &Path) -> Result<Recording, Failure> {
         if about.is_some() {
             missing.push(Missing::File { name, why: format!("it is not listed in {RECORDING}") });
         }
-        if let Ok(image) = Image::open(&folder, None) {
-            images.push(image);
+        if let Ok(process) = Process::open(&folder, None) {
+            processes.push(process);
         }
     }
-    if about.is_none() && images.is_empty() {
+    if about.is_none() && processes.is_empty() {
         let why = format!("not a recording: it contains neither {RECORDING} nor the folder of a process");
         return Err(Failure::Unknown { path: path.display().to_string(), why });
     }
-    if images.is_empty() {
+    if processes.is_empty() {
         missing.push(Missing::NoProcess);
     }
-    Ok(Recording { path: path.to_path_buf(), about, images, missing })
+    Ok(Recording { path: path.to_path_buf(), about, processes, missing })
 }
 
 /// Returns the folders of processes that `recording.json` does not list, because it is damaged or
@@ -224,8 +224,8 @@ pub(crate) fn unlisted(path: &Path, about: Option<&recording::Recording>) -> io:
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
         let name = entry.file_name();
-        let listed = about.is_some_and(|about| about.images.iter().any(|image| *image.folder == *name));
-        if !listed && entry.file_type()?.is_dir() && is_image(&entry.path()) {
+        let listed = about.is_some_and(|about| about.images.iter().any(|process| *process.folder == *name));
+        if !listed && entry.file_type()?.is_dir() && is_process_folder(&entry.path()) {
             found.push(entry.path());
         }
     }

@@ -55,8 +55,8 @@ pub fn pack(folder: &Path, origin: Origin) -> Result<Packed, Error> {
     let root = folder.join(SYSROOT);
     let mut packed = Packed::default();
     let mut copies: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
-    for image in &recording.images {
-        let stacks = image.stacks();
+    for process in &recording.processes {
+        let stacks = process.stacks();
         let used: BTreeSet<u32> = (1..=stacks.len() as u32).map(|number| stacks.site(number).module).collect();
         let modules = used.into_iter().filter_map(|number| stacks.modules.get((number as usize).checked_sub(1)?));
         for module in modules {

@@ -1,6 +1,6 @@
 //! Selects the processes of recordings that a query is about.
 
-use crate::load::{Events, Image, Recording};
+use crate::load::{Events, Process, Recording};
 use crate::similar::hint;
 use crate::text::{clean, counted};
 use heaptape_formats::pattern::matches;
@@ -45,9 +45,9 @@ impl ProcessFilter {
     }
 
     /// Returns whether a process matches.
-    pub fn matches(&self, image: &Image) -> bool {
-        self.process.as_ref().is_none_or(|process| image.is(process))
-            && self.program.as_ref().is_none_or(|program| is_program(image, program))
+    pub fn matches(&self, process: &Process) -> bool {
+        self.process.as_ref().is_none_or(|name| process.is(name))
+            && self.program.as_ref().is_none_or(|program| is_program(process, program))
     }
 
     /// Returns the matching processes of recordings.
@@ -55,18 +55,18 @@ impl ProcessFilter {
     /// # Errors
     /// Returns an error if no process matches, with similar names, or if none of the matching
     /// processes can be read.
-    pub fn select<'a>(&self, recordings: &'a [Recording]) -> Result<Vec<&'a Image>, String> {
-        let all: Vec<&Image> = recordings.iter().flat_map(|recording| &recording.images).collect();
+    pub fn select<'a>(&self, recordings: &'a [Recording]) -> Result<Vec<&'a Process>, String> {
+        let all: Vec<&Process> = recordings.iter().flat_map(|recording| &recording.processes).collect();
         if all.is_empty() {
             return Err(nothing(recordings));
         }
-        let chosen: Vec<&Image> = all.iter().copied().filter(|image| self.matches(image)).collect();
+        let chosen: Vec<&Process> = all.iter().copied().filter(|process| self.matches(process)).collect();
         if chosen.is_empty() {
             return Err(self.no_match(&all));
         }
-        let is_readable = |image: &&Image| !matches!(image.events, Events::None) || image.sums.is_some();
+        let is_readable = |process: &&Process| !matches!(process.events, Events::None) || process.sums.is_some();
         if !chosen.iter().any(is_readable) {
-            let why = chosen.iter().flat_map(|image| &image.missing).next();
+            let why = chosen.iter().flat_map(|process| &process.missing).next();
             let why = why.map_or_else(String::new, |why| format!(": {why}"));
             return Err(clean(&format!("nothing of {} can be read{why}", named(recordings))).into_owned());
         }
@@ -74,9 +74,9 @@ impl ProcessFilter {
     }
 
     /// Returns the message for the case that no process matches.
-    fn no_match(&self, all: &[&Image]) -> String {
-        let names: Vec<String> = all.iter().map(|image| image.name()).collect();
-        let folders = || all.iter().map(|image| image.about.folder.as_str());
+    fn no_match(&self, all: &[&Process]) -> String {
+        let names: Vec<String> = all.iter().map(|process| process.name()).collect();
+        let folders = || all.iter().map(|process| process.about.folder.as_str());
         let (names, of_both) = (names.iter().map(String::as_str), self.process.is_some() && self.program.is_some());
         let text = match (&self.process, &self.program) {
             (Some(process), Some(program)) if of_both => {
@@ -92,9 +92,9 @@ impl ProcessFilter {
     }
 
     /// Returns a note if a pid was selected that ran several programs.
-    pub fn note(&self, chosen: &[&Image]) -> Option<String> {
+    pub fn note(&self, chosen: &[&Process]) -> Option<String> {
         let pid = self.process.as_ref().filter(|process| process.parse::<u32>().is_ok())?;
-        let folders: Vec<&str> = chosen.iter().map(|image| image.about.folder.as_str()).collect();
+        let folders: Vec<&str> = chosen.iter().map(|process| process.about.folder.as_str()).collect();
         if folders.len() < 2 {
             return None;
         }
@@ -108,44 +108,44 @@ impl ProcessFilter {
     /// Splits processes into those that are listed one by one, and those that are summed up in one
     /// line. A process is summed up if it is short-lived and has few of the events. All processes
     /// are listed if the filter selects some, or if there are few.
-    pub fn fold<'a>(&self, chosen: Vec<&'a Image>) -> (Vec<&'a Image>, Vec<&'a Image>) {
+    pub fn fold<'a>(&self, chosen: Vec<&'a Process>) -> (Vec<&'a Process>, Vec<&'a Process>) {
         if self.all || !self.is_all() || chosen.len() <= FEW {
             return (chosen, Vec::new());
         }
-        let mut order: Vec<&Image> = chosen.clone();
-        order.sort_by_key(|image| std::cmp::Reverse(image.tape.events));
-        let large = order.get(LARGEST - 1).map_or(0, |image| image.tape.events);
-        let sum = order.iter().fold(0u64, |sum, image| sum.saturating_add(image.tape.events));
+        let mut order: Vec<&Process> = chosen.clone();
+        order.sort_by_key(|process| std::cmp::Reverse(process.tape.events));
+        let large = order.get(LARGEST - 1).map_or(0, |process| process.tape.events);
+        let sum = order.iter().fold(0u64, |sum, process| sum.saturating_add(process.tape.events));
         let largest = order[0].tape.events;
-        chosen.into_iter().partition(|image| {
-            let events = image.tape.events;
+        chosen.into_iter().partition(|process| {
+            let events = process.tape.events;
             let is_large = events >= largest || events >= sum / MIN_EVENTS_DIVISOR;
-            !is_short(image) || is_large || (!is_helper(image) && events >= large)
+            !is_short(process) || is_large || (!is_helper(process) && events >= large)
         })
     }
 }
 
 /// Returns the line that sums up short-lived processes.
-pub fn folded_line(folded: &[&Image]) -> String {
+pub fn folded_line(folded: &[&Process]) -> String {
     let (count, plural) = (folded.len(), if folded.len() == 1 { "" } else { "es" });
-    let events = folded.iter().fold(0u64, |sum, image| sum.saturating_add(image.tape.events));
+    let events = folded.iter().fold(0u64, |sum, process| sum.saturating_add(process.tape.events));
     format!("and {count} short-lived process{plural} with {} (--all-processes)", counted(events, "event"))
 }
 
-fn is_short(image: &Image) -> bool {
-    image.has_ended() && image.has_times() && image.clock.nanos(image.tape.last_tick) < SHORT_NS
+fn is_short(process: &Process) -> bool {
+    process.has_ended() && process.has_times() && process.clock.nanos(process.tape.last_tick) < SHORT_NS
 }
 
-fn is_helper(image: &Image) -> bool {
-    image.about.exit == Some(Exit::Exec) || SHELLS.contains(&image.name().as_str())
+fn is_helper(process: &Process) -> bool {
+    process.about.exit == Some(Exit::Exec) || SHELLS.contains(&process.name().as_str())
 }
 
 /// Returns whether a process runs a program whose name matches: the name of its file, of its
 /// folder, or by which it was called.
-fn is_program(image: &Image, pattern: &str) -> bool {
-    let called = image.about.argv.first().map(|called| called.rsplit('/').next().unwrap_or(called));
-    let folder = image.about.folder.split_once('.').map(|(_, name)| name);
-    let names = [Some(&*image.name()), called, folder]
+fn is_program(process: &Process, pattern: &str) -> bool {
+    let called = process.about.argv.first().map(|called| called.rsplit('/').next().unwrap_or(called));
+    let folder = process.about.folder.split_once('.').map(|(_, name)| name);
+    let names = [Some(&*process.name()), called, folder]
         .map(|name| name.is_some_and(|name| matches(pattern.as_bytes(), name.as_bytes())));
     names.contains(&true)
 }

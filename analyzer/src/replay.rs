@@ -2,7 +2,7 @@
 //! block on to the models. Events are replayed in order; this is the only module that needs it.
 
 use crate::event::{Event, Kind, Span};
-use crate::load::{Image, RecordedEvents, StartPoint};
+use crate::load::{Process, RecordedEvents, StartPoint};
 use crate::missing::Missing;
 use crate::model::live_set::{Block, LiveSet};
 use crate::progress::Progress;
@@ -129,26 +129,26 @@ const PREFETCH_BATCH: usize = 32;
 ///
 /// let recording = open(path.as_ref())?;
 /// let mut largest = Largest(0);
-/// replay(&recording.images[0], Span::ALL, &Progress::new("replaying"), &mut largest);
+/// replay(&recording.processes[0], Span::ALL, &Progress::new("replaying"), &mut largest);
 /// assert_eq!(largest.0, 1000);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn replay(image: &Image, span: Span, progress: &Progress, models: &mut impl Model) -> Outcome {
-    replay_from(image, None, span, progress, models)
+pub fn replay(process: &Process, span: Span, progress: &Progress, models: &mut impl Model) -> Outcome {
+    replay_from(process, None, span, progress, models)
 }
 
 /// Replays the events of a span from a start point in the middle of the run. The models must have
 /// been initialized with the sums up to there. Of older blocks only site and bytes are known, and
 /// those without an event after the start are not in [`Outcome::live`].
 pub fn replay_from(
-    image: &Image,
+    process: &Process,
     start: Option<&StartPoint>,
     span: Span,
     progress: &Progress,
     models: &mut impl Model,
 ) -> Outcome {
     let mut outcome = Outcome::default();
-    let missing = image.for_each_from(start.map(|start| start.range_index), span, progress, &mut |events| {
+    let missing = process.for_each_from(start.map(|start| start.range_index), span, progress, &mut |events| {
         for events in events.chunks(PREFETCH_BATCH) {
             let mut indexes = [u64::MAX; PREFETCH_BATCH];
             for (index, event) in indexes.iter_mut().zip(events) {
@@ -175,7 +175,7 @@ pub fn replay_from(
     let is_expected = start.is_some()
         || span.first > 0
         || span.first_tick > 0
-        || image.missing.iter().chain(&outcome.missing).any(Missing::hides_events);
+        || process.missing.iter().chain(&outcome.missing).any(Missing::hides_events);
     if outcome.inconsistent > 0 && !is_expected {
         outcome.missing.push(Missing::Inconsistent { events: outcome.inconsistent });
     }

@@ -38,7 +38,7 @@ pub use query::{ProcessHeader, Query};
 pub use stack_text::text_stack;
 pub use summary::after_record;
 
-use crate::load::Image;
+use crate::load::Process;
 use crate::missing::{self, Missing};
 use crate::text::{self, Screen};
 use std::io;
@@ -90,11 +90,11 @@ pub(crate) fn print_missing(screen: &mut Screen, of: &str, missing: &[Missing]) 
 }
 
 /// Prints that the recording is sampled, if it is.
-pub(crate) fn print_sampled(screen: &mut Screen, of: &str, image: &Image) -> io::Result<()> {
-    if !image.tape.is_sampled() {
+pub(crate) fn print_sampled(screen: &mut Screen, of: &str, process: &Process) -> io::Result<()> {
+    if !process.tape.is_sampled() {
         return Ok(());
     }
-    let skipped = text::count(image.tape.sampled_out());
+    let skipped = text::count(process.tape.sampled_out());
     screen.line(&format!(
         "{of}sampled: {skipped} events were sampled out; bytes are estimates, blocks are those of the sample"
     ))

@@ -33,13 +33,13 @@ struct Read {
 /// Everything that a reader of a recording does; none when nothing can be read.
 fn read(path: &Path) -> Option<Read> {
     let recording = open(path).ok()?;
-    let image = recording.images.first()?;
+    let process = recording.processes.first()?;
     let mut events = Vec::new();
-    image.for_each(Span::ALL, &Progress::silent("test"), &mut |batch| events.extend_from_slice(batch));
+    process.for_each(Span::ALL, &Progress::silent("test"), &mut |batch| events.extend_from_slice(batch));
     let mut totals = Totals::default();
-    let outcome = replay(image, Span::ALL, &Progress::silent("test"), &mut totals);
+    let outcome = replay(process, Span::ALL, &Progress::silent("test"), &mut totals);
     let mut missing = recording.missing.clone();
-    missing.extend(image.missing.clone());
+    missing.extend(process.missing.clone());
     missing.extend(outcome.missing);
     let query =
         Query { paths: vec![path.to_path_buf()], json: true, range: Default::default(), top: 5, ..Query::default() };
@@ -130,14 +130,14 @@ fn missing_files_leave_what_the_others_say() {
     let (_dir, path) = written(&files, options.codec);
     std::fs::remove_file(path.join("4711.made/trace.mtrc")).unwrap();
     let recording = open(&path).unwrap();
-    assert_eq!(recording.images[0].ready_sums().unwrap().totals, expected);
+    assert_eq!(recording.processes[0].ready_sums().unwrap().totals, expected);
     assert!(!recording.is_complete());
 
     let (_dir, path) = written(&files, options.codec);
     std::fs::remove_file(path.join("4711.made/trace.mtrc")).unwrap();
     std::fs::remove_file(path.join("4711.made").join(TAPE)).unwrap();
     let recording = open(&path).unwrap();
-    let sums = recording.images[0].ready_sums().unwrap().totals;
+    let sums = recording.processes[0].ready_sums().unwrap().totals;
     assert_eq!((sums.allocs, sums.live_blocks), (expected.allocs + expected.resizes, expected.live_blocks));
 
     let (_dir, path) = written(&files, options.codec);

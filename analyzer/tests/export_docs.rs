@@ -14,7 +14,7 @@ fn the_table_is_the_list() {
     for exporter in EXPORTERS {
         let makes = match exporter.needs().shape {
             Shape::One => format!("one file, `.{}`", exporter.extension()),
-            Shape::OneAnImage => format!("a file a process, `.{}`", exporter.extension()),
+            Shape::OnePerProcess => format!("a file a process, `.{}`", exporter.extension()),
             Shape::Folder => "a folder".to_string(),
         };
         let events = if exporter.needs().events { "; needs events" } else { "" };

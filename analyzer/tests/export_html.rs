@@ -70,9 +70,9 @@ proptest! {
         for (name, value) in summary["processes"][0].as_object().unwrap() {
             prop_assert_eq!(&held.page["processes"][0][name], value, "{}", name);
         }
-        let image = &recordings[0].images[0];
+        let process = &recordings[0].processes[0];
         let rows = rows(&held);
-        let all = sums::sums_within(image, &Range::ALL, &Progress::silent("test"));
+        let all = sums::sums_within(process, &Range::ALL, &Progress::silent("test"));
         prop_assert_eq!(rows.len(), all.sites.len());
         for site in &all.sites {
             let row = rows[&title(site.site)];
@@ -90,11 +90,11 @@ proptest! {
         let steps = program(&rolls);
         let (_dir, path) = made::recording(&steps, &made::Options::default());
         let held = page(&path);
-        let image = &open(&path).unwrap().images[0];
+        let process = &open(&path).unwrap().processes[0];
         let (slots, slices) = (held.page["axis"]["slots"].as_f64().unwrap(), held.page["axis"]["slices"].as_f64().unwrap());
         let length_ns = held.page["axis"]["length"].as_f64().unwrap();
         let slot = |tick: u64| {
-            let at = tick.saturating_sub(image.clock.start_tick) as f64;
+            let at = tick.saturating_sub(process.clock.start_tick) as f64;
             let slice = (at * (1.0 / (length_ns * (1.0 + 1e-9) / slices))).floor().min(slices - 1.0);
             (slice * slots / slices) as u32
         };

@@ -98,7 +98,7 @@ fn what_is_written_adds_up_to_what_was_recorded() {
         let of: u128 = truth.sites.iter().filter(|row| row.site != 0).map(|row| u128::from(what.of(row, true))).sum();
         assert_eq!(sum(&counts, what.name()), of, "{}", what.name());
     }
-    // Without a stack there is no image: the proof tells it.
+    // Without a stack there is no image: the check reports it.
     assert!(!counts.is_whole());
     let lost = counts.verdicts.iter().find(|verdict| verdict.name == "alloc-count").unwrap();
     let none = truth.sites.iter().find(|row| row.site == 0).unwrap().allocs;

@@ -30,7 +30,7 @@ fn answers(path: &Path, range: Range) -> Vec<String> {
     for until in [range.from, range.to] {
         let recording = open(path).unwrap();
         let until = Range { from: None, to: until };
-        let sums = sums::sums_within(&recording.images[0], &until, &Progress::silent("test"));
+        let sums = sums::sums_within(&recording.processes[0], &until, &Progress::silent("test"));
         // An inherited block that is met before the place and freed behind it is made here; the
         // recorder writes both at once.
         let totals = Totals { inherited_blocks: 0, inherited_bytes: 0, ..sums.totals };
@@ -81,10 +81,11 @@ fn a_late_start_reads_the_range_alone() {
     let [with, without] = recordings(&steps, 10, 2);
     let starts = |path: &Path, range: Range| {
         let recording = open(path).unwrap();
-        let image = &recording.images[0];
-        let span = image.span(&range);
-        let starts = [image.start_before(span, false), image.start_before(span, true), image.start_before_end(span)];
-        let before = |place: usize| match image.tape.ranges.get(place) {
+        let process = &recording.processes[0];
+        let span = process.span(&range);
+        let starts =
+            [process.start_before(span, false), process.start_before(span, true), process.start_before_end(span)];
+        let before = |place: usize| match process.tape.ranges.get(place) {
             Some(TraceRange::Committed { before, .. }) => *before,
             _ => u64::MAX,
         };

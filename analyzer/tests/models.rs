@@ -40,13 +40,13 @@ proptest! {
         let steps = program(&rolls);
         let (_dir, path) = made::recording(&steps, &options(chunk, codec));
         let recording = open(&path).unwrap();
-        prop_assert!(recording.is_complete(), "{:?}", recording.images[0].missing);
-        let image = &recording.images[0];
+        prop_assert!(recording.is_complete(), "{:?}", recording.processes[0].missing);
+        let process = &recording.processes[0];
         let expected = truth(&steps);
-        let ready = image.ready_sums().unwrap();
+        let ready = process.ready_sums().unwrap();
         prop_assert_eq!(&ready.totals, &expected.totals);
         let (mut totals, mut sites, mut peak) = (Totals::default(), CallSites::default(), Peak::within(Span::ALL));
-        let outcome = replay(image, Span::ALL, &progress(), &mut (&mut totals, &mut sites, &mut peak));
+        let outcome = replay(process, Span::ALL, &progress(), &mut (&mut totals, &mut sites, &mut peak));
         prop_assert!(outcome.missing.is_empty(), "{:?}", outcome.missing);
         prop_assert_eq!(totals.finish(None), expected.totals.clone());
         let held = peak.peak().0;
@@ -70,10 +70,10 @@ proptest! {
         let steps = program(&rolls);
         let (_dir, path) = made::recording(&steps, &options(chunk, 0));
         let recording = open(&path).unwrap();
-        let image = &recording.images[0];
+        let process = &recording.processes[0];
         let span = Span { first: from, end: from + length, ..Span::ALL };
         let mut peak = Peak::within(span);
-        replay(image, span.with_history(), &progress(), &mut peak);
+        replay(process, span.with_history(), &progress(), &mut peak);
         let (mut number, mut most, mut shares) = (0, None, HashMap::new());
         for at in 0..steps.len() {
             let counts = !matches!(steps[at], Step::Unmatched { .. });
@@ -105,11 +105,11 @@ proptest! {
         let steps = program(&rolls);
         let (_dir, path) = made::recording(&steps, &options(chunk, 0));
         let recording = open(&path).unwrap();
-        let image = &recording.images[0];
+        let process = &recording.processes[0];
         let (mut sizes, mut threads, mut lifetimes, mut temporary) =
             (Sizes::default(), Threads::default(), Lifetimes::new(1_000_000_000), Temporary::within(between));
         let models = &mut (&mut sizes, &mut threads, &mut lifetimes, &mut temporary);
-        let outcome = replay(image, Span::ALL, &progress(), models);
+        let outcome = replay(process, Span::ALL, &progress(), models);
         prop_assert!(outcome.missing.is_empty());
 
         let mut classes: HashMap<usize, (u64, u64)> = HashMap::new();
@@ -186,13 +186,13 @@ proptest! {
         let steps = program(&rolls);
         let (_dir, path) = made::recording(&steps, &options(chunk, 0));
         let recording = open(&path).unwrap();
-        let image = &recording.images[0];
-        let (start, end) = (image.clock.start_tick, image.tape.last_tick);
+        let process = &recording.processes[0];
+        let (start, end) = (process.clock.start_tick, process.tape.last_tick);
         let from = heaptape_analyzer::event::Position { number: 0, tick: start };
         let to = heaptape_analyzer::event::Position { number: u64::MAX, tick: end + 1 };
         let mut timeline = Timeline::new(from, to, true, slices);
         let mut leaks = Leaks::new(Axis { by_tick: true, start, end }, false);
-        let outcome = replay(image, Span::ALL, &progress(), &mut (&mut timeline, &mut leaks));
+        let outcome = replay(process, Span::ALL, &progress(), &mut (&mut timeline, &mut leaks));
         timeline.finish();
         let survivors = leaks.survivors(&outcome.live, Span::ALL);
         for slice in 0..slices {
@@ -227,11 +227,11 @@ proptest! {
         let steps = program(&rolls);
         let (_dir, path) = made::recording(&steps, &options(chunk, 1));
         let recording = open(&path).unwrap();
-        let image = &recording.images[0];
+        let process = &recording.processes[0];
         let (from, to) = (a.min(b), a.max(b));
         let range = Range { from: Some(Bound::Number(from)), to: Some(Bound::Number(to)) };
         let mut found = Vec::new();
-        image.for_each(image.span(&range), &progress(), &mut |events| found.extend_from_slice(events));
+        process.for_each(process.span(&range), &progress(), &mut |events| found.extend_from_slice(events));
         let mut number = 0;
         let mut expected = Vec::new();
         for step in &steps {

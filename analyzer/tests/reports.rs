@@ -260,7 +260,7 @@ fn a_large_profile_is_packed_and_read_as_before() {
     std::fs::remove_file(folder.join("events.tape")).unwrap();
     let opened = heaptape_analyzer::load::open(&path).unwrap();
     assert_eq!(
-        opened.images[0].sums.as_ref().map(|sums| sums.0.live_blocks),
+        opened.processes[0].sums.as_ref().map(|sums| sums.0.live_blocks),
         Some(made::truth(&steps()).totals.live_blocks)
     );
 }

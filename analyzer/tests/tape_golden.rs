@@ -3,7 +3,7 @@
 //! docs/tape.md alone. Both must count what the frozen expectation says.
 
 use heaptape_analyzer::event::Span;
-use heaptape_analyzer::load::{Accounting, Image};
+use heaptape_analyzer::load::{Accounting, Process};
 use heaptape_analyzer::model::totals::Totals;
 use heaptape_analyzer::{Missing, Progress, open, replay};
 use heaptape_formats::recording::TAPE;
@@ -68,17 +68,17 @@ fn kinds(tape: &Path) -> BTreeMap<&'static str, u64> {
 }
 
 /// Returns the counts of a process in the form of the expectations.
-fn counts(image: &Image) -> String {
+fn counts(process: &Process) -> String {
     let mut totals = Totals::default();
-    let outcome = replay(image, Span::ALL, &Progress::new("counting"), &mut totals);
-    let totals = match image.ready_sums() {
-        Some(summary) if !image.has_events() => summary.totals,
-        _ => totals.finish(image.tape.inherited.as_ref()),
+    let outcome = replay(process, Span::ALL, &Progress::new("counting"), &mut totals);
+    let totals = match process.ready_sums() {
+        Some(summary) if !process.has_events() => summary.totals,
+        _ => totals.finish(process.tape.inherited.as_ref()),
     };
-    let missing = [&image.missing[..], &outcome.missing[..]].concat();
-    let all = Accounting::of(image, &totals, &missing, Some(&outcome.recorded)).all();
-    let mut text = format!("process {}\n", image.about.folder);
-    for (kind, count) in kinds(&image.path.join(TAPE)) {
+    let missing = [&process.missing[..], &outcome.missing[..]].concat();
+    let all = Accounting::of(process, &totals, &missing, Some(&outcome.recorded)).all();
+    let mut text = format!("process {}\n", process.about.folder);
+    for (kind, count) in kinds(&process.path.join(TAPE)) {
         writeln!(text, "  records {kind} {count}").unwrap();
     }
     for (name, value) in [
@@ -109,11 +109,11 @@ fn counts(image: &Image) -> String {
 fn frozen_recordings_are_read_with_the_expected_counts() {
     for (folder, expected) in recordings() {
         let mut recording = open(&folder).unwrap();
-        recording.images.sort_by_key(|image| image.about.folder.clone());
-        let found: String = recording.images.iter().map(counts).collect();
+        recording.processes.sort_by_key(|process| process.about.folder.clone());
+        let found: String = recording.processes.iter().map(counts).collect();
         assert_eq!(found, expected, "{}", folder.display());
         let is_killed = folder.ends_with("killed");
-        let hides = recording.images.iter().flat_map(|image| &image.missing).any(|one| *one == Missing::NoEnd);
+        let hides = recording.processes.iter().flat_map(|process| &process.missing).any(|one| *one == Missing::NoEnd);
         assert_eq!(hides, is_killed, "{}", folder.display());
     }
 }
@@ -143,8 +143,8 @@ fn frozen_recordings_name_their_functions() {
     for (folder, _) in recordings().into_iter().filter(|(folder, _)| !folder.ends_with("killed")) {
         let recording = open(&folder).unwrap();
         let mut text = Vec::new();
-        for image in &recording.images {
-            let stream = std::fs::read(image.path.join("symbols.tape")).unwrap();
+        for process in &recording.processes {
+            let stream = std::fs::read(process.path.join("symbols.tape")).unwrap();
             let mut reader = heaptape_formats::tape::Reader::new(&stream).unwrap();
             while let Step::Record(_, record) = reader.step() {
                 if let Record::Symbols(symbols) = record {

@@ -7,7 +7,7 @@ use heaptape_analyzer::model::live_set::Block;
 use heaptape_analyzer::program_frames::{Roles, blamed};
 use heaptape_analyzer::replay::{Model, replay};
 use heaptape_analyzer::symbols::{Detail, Frame, Symbolizer, module_of};
-use heaptape_analyzer::{Image, Missing, Progress, Recording};
+use heaptape_analyzer::{Missing, Process, Progress, Recording};
 use heaptape_formats::tape::Entry;
 use parquet::data_type::ByteArray;
 use std::collections::{HashMap, HashSet};
@@ -59,7 +59,8 @@ impl Partition {
     pub fn of(recording: &Recording, path: &Path) -> Partition {
         let about = recording.about.as_ref();
         let started = about.map(|about| about.started_unix_ns).filter(|&at| at > 0);
-        let started = started.or_else(|| recording.images.first().map(|image| image.clock.start_unix_ns)).unwrap_or(0);
+        let started =
+            started.or_else(|| recording.processes.first().map(|process| process.clock.start_unix_ns)).unwrap_or(0);
         let canonical = path.canonicalize().ok();
         let name = canonical.as_deref().unwrap_or(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let host = about.map(|about| about.host.clone()).filter(|host| !host.is_empty());
@@ -71,13 +72,13 @@ impl Partition {
     }
 
     /// Returns the path of a table's file for a process.
-    fn file(&self, out: &Path, table: &str, image: &Image) -> PathBuf {
+    fn file(&self, out: &Path, table: &str, process: &Process) -> PathBuf {
         let Partition { date, host, recording } = self;
         out.join(table)
             .join(format!("date={date}"))
             .join(format!("host={host}"))
             .join(format!("recording={recording}"))
-            .join(format!("{}.parquet", path_component(&image.about.folder)))
+            .join(format!("{}.parquet", path_component(&process.about.folder)))
     }
 }
 
@@ -114,20 +115,20 @@ pub struct Written {
 ///
 /// # Errors
 /// Returns an error if a file cannot be written.
-pub fn write_process(image: &Image, range: &Range, partition: &Partition, out: &Path) -> anyhow::Result<Written> {
-    let file = |table: &str| partition.file(out, table, image);
-    let ids = ids::of(image.stacks());
+pub fn write_process(process: &Process, range: &Range, partition: &Partition, out: &Path) -> anyhow::Result<Written> {
+    let file = |table: &str| partition.file(out, table, process);
+    let ids = ids::of(process.stacks());
     let mut rows = Rows {
-        image,
+        process,
         ids: &ids,
         events: Table::create(&file("events"), EVENTS, Some("time_ns"))?,
         allocations: Table::create(&file("allocations"), ALLOCATIONS, Some("born_ns"))?,
         names: HashMap::new(),
-        pid: small(image.about.pid.into()),
+        pid: small(process.about.pid.into()),
         failed: None,
         used: HashSet::new(),
     };
-    let outcome = replay(image, image.span(range), &Progress::new("exporting events"), &mut rows);
+    let outcome = replay(process, process.span(range), &Progress::new("exporting events"), &mut rows);
     let mut live: Vec<(u64, Block)> = outcome.live.iter().filter(|(_, block)| !block.inherited).collect();
     live.sort_by_key(|(index, block)| (block.tick, *index));
     for (index, block) in live {
@@ -137,8 +138,8 @@ pub fn write_process(image: &Image, range: &Range, partition: &Partition, out: &
     failed.map_or(Ok(()), Err)?;
     events.finish()?;
     allocations.finish()?;
-    stacks(image, &ids, &used, &file("stacks"), &file("frames"))?;
-    process(image, partition, &file("processes"), outcome.missing.is_empty())?;
+    stacks(process, &ids, &used, &file("stacks"), &file("frames"))?;
+    process_row(process, partition, &file("processes"), outcome.missing.is_empty())?;
     let files = ["events", "allocations", "stacks", "frames", "processes"].map(file).into();
     Ok(Written { files, missing: outcome.missing })
 }
@@ -157,7 +158,7 @@ fn text(text: &str) -> Cell {
 
 /// A model that writes events and allocations.
 struct Rows<'a> {
-    image: &'a Image,
+    process: &'a Process,
     ids: &'a [(i64, i64)],
     events: Table,
     allocations: Table,
@@ -183,7 +184,7 @@ impl Rows<'_> {
             return;
         }
         let row = [
-            Cell::Number(signed(self.image.clock.nanos(event.tick))),
+            Cell::Number(signed(self.process.clock.nanos(event.tick))),
             Cell::Number(signed(event.number)),
             self.name(kind),
             self.name(Entry::from_number(event.entry).map_or("", Entry::name)),
@@ -203,7 +204,7 @@ impl Rows<'_> {
         if self.failed.is_some() {
             return;
         }
-        let clock = self.image.clock;
+        let clock = self.process.clock;
         let allocated_ns = signed(clock.nanos(block.tick));
         let freed_ns = freed.map(|event| signed(clock.nanos(event.tick)));
         let row = [
@@ -249,8 +250,14 @@ impl Model for Rows<'_> {
 }
 
 /// Writes the tables of the used stacks and of their frames.
-fn stacks(image: &Image, ids: &[(i64, i64)], used: &HashSet<u32>, to: &Path, frames_to: &Path) -> anyhow::Result<()> {
-    let all = image.stacks();
+fn stacks(
+    process: &Process,
+    ids: &[(i64, i64)],
+    used: &HashSet<u32>,
+    to: &Path,
+    frames_to: &Path,
+) -> anyhow::Result<()> {
+    let all = process.stacks();
     let mut symbols = Symbolizer::new(Detail::Full);
     let roles = Roles::new(&[]);
     let mut table = Table::create(to, STACKS, None)?;
@@ -312,13 +319,13 @@ fn stacks(image: &Image, ids: &[(i64, i64)], used: &HashSet<u32>, to: &Path, fra
 }
 
 /// Writes the table of the process.
-fn process(image: &Image, partition: &Partition, to: &Path, is_complete: bool) -> anyhow::Result<()> {
-    let about = &image.about;
+fn process_row(process: &Process, partition: &Partition, to: &Path, is_complete: bool) -> anyhow::Result<()> {
+    let about = &process.about;
     let mut table = Table::create(to, PROCESSES, None)?;
     let exit = about.exit.map_or(String::new(), |exit| format!("{exit:?}").to_lowercase());
     table.row([
-        Cell::Number(signed(image.clock.start_unix_ns)),
-        Cell::Number(signed(image.clock.nanos(image.tape.last_tick))),
+        Cell::Number(signed(process.clock.start_unix_ns)),
+        Cell::Number(signed(process.clock.nanos(process.tape.last_tick))),
         Cell::Small(small(about.pid.into())),
         Cell::Small(small(about.ppid.into())),
         text(&about.folder),
@@ -327,7 +334,7 @@ fn process(image: &Image, partition: &Partition, to: &Path, is_complete: bool) -
         text(&partition.host),
         text(&about.origin),
         text(&exit),
-        Cell::Small(i32::from(is_complete && image.missing.is_empty())),
+        Cell::Small(i32::from(is_complete && process.missing.is_empty())),
     ])?;
     table.finish()
 }

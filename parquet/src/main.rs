@@ -41,7 +41,7 @@ struct Arguments {
     /// Only processes of this program (* and ? fit anything)
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
-    /// Recordings, folders of images, or single files
+    /// Recordings, folders of processes, or single files
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
 }
@@ -67,22 +67,22 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     for path in &arguments.paths {
         let recording = heaptape_analyzer::open(path)?;
         let partition = export::Partition::of(&recording, path);
-        for image in &recording.images {
-            if !processes.matches(image) {
+        for process in &recording.processes {
+            if !processes.matches(process) {
                 continue;
             }
-            let written = export::write_process(image, &range, &partition, &arguments.output)
-                .with_context(|| format!("{}: {}", path.display(), image.about.folder))?;
+            let written = export::write_process(process, &range, &partition, &arguments.output)
+                .with_context(|| format!("{}: {}", path.display(), process.about.folder))?;
             written.files.iter().for_each(|file| println!("{}", file.display()));
-            for missing in recording.missing.iter().chain(&image.missing).chain(&written.missing) {
-                eprintln!("heaptape-parquet: {}: {missing}", image.about.folder);
+            for missing in recording.missing.iter().chain(&process.missing).chain(&written.missing) {
+                eprintln!("heaptape-parquet: {}: {missing}", process.about.folder);
                 is_complete = false;
             }
             done += 1;
         }
     }
     if done == 0 {
-        bail!("no process image of that name");
+        bail!("no process of that name");
     }
     Ok(is_complete)
 }

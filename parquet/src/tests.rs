@@ -33,7 +33,8 @@ fn tables_add_up_to_the_summary() {
     let mut done = 0;
     for entry in std::fs::read_dir(golden).unwrap().flatten() {
         let Ok(recording) = open(&entry.path()) else { continue };
-        let Some(one) = recording.images.iter().find(|image| image.has_events() && image.tape.events > 0) else {
+        let Some(one) = recording.processes.iter().find(|process| process.has_events() && process.tape.events > 0)
+        else {
             continue;
         };
         let out = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@
 
 use heaptape_analyzer::Progress;
 use heaptape_analyzer::event::{Event, Kind, Span};
-use heaptape_analyzer::load::Image;
+use heaptape_analyzer::load::Process;
 use heaptape_formats::mtrc::{self, Location};
 use heaptape_formats::recording::{TAPE, TRACE};
 use heaptape_formats::tape::{self, Codec, Column, Entry, Record, Step, field::Field, field::Text};
@@ -52,7 +52,7 @@ pub fn write(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u6
         let path = entry.expect("an entry").path();
         let target = to.join(path.file_name().expect("a name"));
         if path.is_dir() {
-            lost += image(&path, &target, one_in, longest, seed);
+            lost += copy_process(&path, &target, one_in, longest, seed);
         } else {
             fs::copy(&path, &target).expect("a copy");
         }
@@ -60,11 +60,11 @@ pub fn write(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u6
     lost
 }
 
-fn image(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u64 {
+fn copy_process(from: &Path, to: &Path, one_in: u64, longest: u64, seed: u64) -> u64 {
     fs::create_dir_all(to).expect("a folder");
-    let image = Image::open(from, None).expect("an image");
+    let process = Process::open(from, None).expect("a process");
     let mut events = Vec::new();
-    let missing = image.for_each(Span::ALL, &Progress::silent("test"), &mut |batch| events.extend_from_slice(batch));
+    let missing = process.for_each(Span::ALL, &Progress::silent("test"), &mut |batch| events.extend_from_slice(batch));
     assert!(missing.is_empty(), "{missing:?}");
     let calls = calls(&events);
     let (kept, losses) = lose(&calls, one_in, longest, &mut Random(seed.max(1)));

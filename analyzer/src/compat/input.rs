@@ -3,7 +3,7 @@
 
 use crate::convert::{self, ConvertOptions, Converted};
 use crate::export::{self, Error, Measure, Options, Source};
-use crate::load::{self, Image, Recording, bare};
+use crate::load::{self, Process, Recording, bare};
 use crate::processes::ProcessFilter;
 use crate::unpack::{self, OpenedFile};
 use heaptape_formats::gmon::{self, Gmon, Hints};
@@ -83,19 +83,23 @@ impl RecordingInput {
     ///
     /// # Errors
     /// Returns an error if no selected process has events.
-    pub fn largest(&self) -> Result<(&Image, Vec<String>), Error> {
-        let mut images: Vec<&Image> =
-            self.source()?.images.iter().copied().filter(|image| image.has_events()).collect();
+    pub fn largest(&self) -> Result<(&Process, Vec<String>), Error> {
+        let mut processes: Vec<&Process> =
+            self.source()?.processes.iter().copied().filter(|process| process.has_events()).collect();
         // The sort is stable: of equal processes the first one is used.
-        images.sort_by_key(|image| std::cmp::Reverse(image.tape.events));
-        let mut images = images.into_iter();
-        let first = images.next().ok_or_else(|| Error::Impossible("this needs events, and there are none".into()))?;
-        Ok((first, images.map(|image| image.about.folder.clone()).collect()))
+        processes.sort_by_key(|process| std::cmp::Reverse(process.tape.events));
+        let mut processes = processes.into_iter();
+        let first =
+            processes.next().ok_or_else(|| Error::Impossible("this needs events, and there are none".into()))?;
+        Ok((first, processes.map(|process| process.about.folder.clone()).collect()))
     }
 
     /// Returns the path of the program with most events, if it is known.
     pub fn program(&self) -> Option<PathBuf> {
-        self.largest().ok().map(|(image, _)| PathBuf::from(&image.about.exe)).filter(|exe| !exe.as_os_str().is_empty())
+        self.largest()
+            .ok()
+            .map(|(process, _)| PathBuf::from(&process.about.exe))
+            .filter(|exe| !exe.as_os_str().is_empty())
     }
 
     /// Returns gprof's tables of one ELF object, and notes for the user. The object is that with

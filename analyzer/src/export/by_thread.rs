@@ -2,7 +2,7 @@
 
 use super::Source;
 use crate::event::{Event, Span};
-use crate::load::Image;
+use crate::load::Process;
 use crate::model::call_sites::CallSites;
 use crate::model::live_set::Block;
 use crate::model::peak::Peak;
@@ -51,15 +51,15 @@ impl Source<'_> {
     /// Returns a process's sums by site and thread: pairs of site and thread, and sums whose site
     /// is an index among them. Threads are 0 if they are unknown. A recording of one thread needs
     /// no pass over its events for this.
-    pub fn sums_by_thread(&mut self, image: &Image) -> (Vec<(u32, u32)>, Rc<Sums>) {
-        let threads = &image.tape.threads;
-        if threads.len() <= 1 || !image.has_events() {
+    pub fn sums_by_thread(&mut self, process: &Process) -> (Vec<(u32, u32)>, Rc<Sums>) {
+        let threads = &process.tape.threads;
+        if threads.len() <= 1 || !process.has_events() {
             let only = threads.keys().next().copied().unwrap_or(0);
-            return ((0..=image.stacks().len() as u32).map(|site| (site, only)).collect(), self.sums(image));
+            return ((0..=process.stacks().len() as u32).map(|site| (site, only)).collect(), self.sums(process));
         }
         let (mut sites, mut peak) = (CallSites::default(), Peak::within(Span::ALL));
         let mut paired = Paired { pairs: Vec::new(), known: FxHashMap::default(), inner: (&mut sites, &mut peak) };
-        let outcome = replay(image, image.span(&self.range()), self.progress(), &mut paired);
+        let outcome = replay(process, process.span(&self.range()), self.progress(), &mut paired);
         let pairs = paired.pairs;
         self.found(&outcome.missing);
         let mut rows = sites.sums();

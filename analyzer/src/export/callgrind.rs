@@ -44,7 +44,7 @@ impl Exporter for Export {
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = writeln!(text, "# callgrind format\nversion: 1\ncreator: heaptape");
-        let pid = source.images.first().map_or(0, |image| image.about.pid);
+        let pid = source.processes.first().map_or(0, |process| process.about.pid);
         let _ = writeln!(text, "pid: {pid}\ncmd: {}\npart: 1\n\npositions: line", measure::title(source));
         let names: Vec<String> = measures.iter().map(|what| event(*what)).collect();
         for (what, name) in measures.iter().zip(&names) {

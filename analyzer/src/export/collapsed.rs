@@ -61,16 +61,16 @@ impl Exporter for Export {
 pub fn tree(source: &mut Source<'_>, measures: &[Measure], identity: Identity) -> Tree {
     let mut tree = Tree::new(identity, measures.len());
     let columns: Vec<(usize, Measure)> = measures.iter().copied().enumerate().collect();
-    for image in source.images.clone() {
-        add(source, image, &columns, &mut tree);
+    for process in source.processes.clone() {
+        add(source, process, &columns, &mut tree);
     }
     tree
 }
 
 /// Adds the measures of a process to the given columns of a tree.
-pub fn add(source: &mut Source<'_>, image: &crate::Image, columns: &[(usize, Measure)], tree: &mut Tree) {
-    let sums = source.sums(image);
-    let ended = image.has_ended();
+pub fn add(source: &mut Source<'_>, process: &crate::Process, columns: &[(usize, Measure)], tree: &mut Tree) {
+    let sums = source.sums(process);
+    let ended = process.has_ended();
     let amounts: Vec<Amount> = sums
         .sites
         .iter()
@@ -79,5 +79,5 @@ pub fn add(source: &mut Source<'_>, image: &crate::Image, columns: &[(usize, Mea
         })
         .filter(|sum| sum.amount > 0)
         .collect();
-    tree.add(&mut source.symbols, image, &amounts);
+    tree.add(&mut source.symbols, process, &amounts);
 }

@@ -64,8 +64,8 @@ impl Exporter for Export {
 
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
         let mut totals = Totals::default();
-        for image in source.images.clone() {
-            let (sums, ended) = (source.sums(image), image.has_ended());
+        for process in source.processes.clone() {
+            let (sums, ended) = (source.sums(process), process.has_ended());
             for measure in measures(source) {
                 let sum: u128 = sums.sites.iter().map(|row| u128::from(measure.of(row, ended))).sum();
                 if sum > 0 {
@@ -110,9 +110,9 @@ pub fn profiles(source: &mut Source<'_>) -> Result<Profiles, Error> {
     let mut objects = Objects::default();
     let mut rows: BTreeMap<(usize, u64), Vec<u64>> = BTreeMap::new();
     let mut outside = vec![0u64; measures.len()];
-    for image in source.images.clone() {
-        let (sums, ended) = (source.sums(image), image.has_ended());
-        let frames = objects.frames(&mut source.symbols, image);
+    for process in source.processes.clone() {
+        let (sums, ended) = (source.sums(process), process.has_ended());
+        let frames = objects.frames(&mut source.symbols, process);
         for row in &sums.sites {
             let frame = frames.get((row.site as usize).wrapping_sub(1)).copied().flatten();
             let into = match frame {
@@ -155,9 +155,9 @@ fn builder(
     start: u64,
     end: u64,
 ) -> heaptape_formats::Result<Builder> {
-    let first = source.images.first();
-    let clock = first.map(|image| image.clock).unwrap_or_default();
-    let started = first.map_or(0, |image| image.about.started_unix_ns).max(clock.start_unix_ns) / 1_000_000_000;
+    let first = source.processes.first();
+    let clock = first.map(|process| process.clock).unwrap_or_default();
+    let started = first.map_or(0, |process| process.about.started_unix_ns).max(clock.start_unix_ns) / 1_000_000_000;
     // The rate of a nanosecond clock is not the frequency of the CPU.
     let megahertz = if clock.ticks_per_second == 1_000_000_000 { 0 } else { clock.ticks_per_second / 1_000_000 };
     let platform = source.about.map(|about| one_line(&about.host)).filter(|host| !host.is_empty());

@@ -2,7 +2,7 @@
 
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure, verify};
 use crate::event::{Event, Span};
-use crate::load::Image;
+use crate::load::Process;
 use crate::model::live_set::Block;
 use crate::model::peak::Peak;
 use crate::model::row;
@@ -36,35 +36,35 @@ impl Exporter for Export {
     }
 
     fn needs(&self) -> Needs {
-        Needs { events: false, shape: Shape::OneAnImage }
+        Needs { events: false, shape: Shape::OnePerProcess }
     }
 
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
-        let Some(&image) = source.images.first() else { return Ok(()) };
-        let sums = source.sums(image);
+        let Some(&process) = source.processes.first() else { return Ok(()) };
+        let sums = source.sums(process);
         let mut file = File {
             version: VERSION,
             mode: "heap".into(),
             verb: "Allocated".into(),
             tu: "µs".into(),
             mtu: "s".into(),
-            cmd: clean(&image.about.argv.join(" ")).into_owned(),
-            pid: image.about.pid.into(),
+            cmd: clean(&process.about.argv.join(" ")).into_owned(),
+            pid: process.about.pid.into(),
             ftbl: vec!["[root]".into()],
             ..File::default()
         };
         let mut frames =
-            Frames { image, symbols: &mut source.symbols, known: FxHashMap::default(), table: &mut file.ftbl };
+            Frames { process, symbols: &mut source.symbols, known: FxHashMap::default(), table: &mut file.ftbl };
         let mut points: Vec<Point> = Vec::new();
         for row in &sums.sites {
             points.push(Point { tb: row.bytes, tbk: row.allocs, fs: frames.of(row.site), ..Point::default() });
         }
-        let span = image.span(&source.range());
-        if image.has_events() {
-            let time = Time::of(image);
+        let span = process.span(&source.range());
+        if process.has_events() {
+            let time = Time::of(process);
             let (mut lives, mut peak) = (Lives { time, rows: Vec::new() }, Peak::within(Span::ALL));
-            let outcome = replay(image, span, source.progress(), &mut (&mut lives, &mut peak));
-            let end = if image.has_times() { time.at(image.tape.last_tick, 0) } else { image.tape.events };
+            let outcome = replay(process, span, source.progress(), &mut (&mut lives, &mut peak));
+            let end = if process.has_times() { time.at(process.tape.last_tick, 0) } else { process.tape.events };
             for (_, block) in outcome.live.iter().filter(|(_, block)| !block.inherited) {
                 row(&mut lives.rows, block.site).lived += end.saturating_sub(time.at(block.tick, block.number));
             }
@@ -73,9 +73,9 @@ impl Exporter for Export {
             let (_, at) = peak.peak();
             file.tg = Some(time.at(at.tick, at.number));
             file.tuth = Some(SHORT);
-            if !image.has_times() {
+            if !process.has_times() {
                 (file.tu, file.mtu) = ("events".into(), "Mevent".into());
-                out.note(format!("{}: without times; lifetimes are counted in events", image.about.folder));
+                out.note(format!("{}: without times; lifetimes are counted in events", process.about.folder));
             }
             for (point, sums) in points.iter_mut().zip(&sums.sites) {
                 let held = peak.at_peak(sums.site);
@@ -88,7 +88,7 @@ impl Exporter for Export {
         } else {
             out.note(format!(
                 "{}: without events; what was live when, and for how long, is not in the file",
-                image.about.folder
+                process.about.folder
             ));
         }
         file.pps = points;
@@ -100,14 +100,14 @@ impl Exporter for Export {
 
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
         let mut measures = vec![Measure::AllocBytes, Measure::AllocCount];
-        if source.images.iter().all(|image| image.has_events()) {
+        if source.processes.iter().all(|process| process.has_events()) {
             measures.extend([Measure::LiveBytes, Measure::LiveCount, Measure::PeakBytes, Measure::PeakCount]);
         }
         measure::totals(source, &measures)
     }
 
     fn held(&self, source: &Source<'_>, files: &[PathBuf]) -> Result<Totals, Error> {
-        let has_events = source.images.iter().all(|image| image.has_events());
+        let has_events = source.processes.iter().all(|process| process.has_events());
         let names = ["alloc-bytes", "alloc-count", "live-bytes", "live-count", "peak-bytes", "peak-count"];
         Ok(verify::read(files)?.only(if has_events { &names } else { &names[..2] }))
     }
@@ -120,8 +120,8 @@ struct Time {
 }
 
 impl Time {
-    fn of(image: &Image) -> Time {
-        Time { clock: image.has_times().then_some(image.clock) }
+    fn of(process: &Process) -> Time {
+        Time { clock: process.has_times().then_some(process.clock) }
     }
 
     fn at(&self, tick: u64, number: u64) -> u64 {
@@ -181,7 +181,7 @@ impl Model for Lives {
 
 /// The table of frames that is being built.
 struct Frames<'a> {
-    image: &'a Image,
+    process: &'a Process,
     symbols: &'a mut Symbolizer,
     /// Indexes of the frames of each site.
     known: FxHashMap<u32, Vec<u32>>,
@@ -190,7 +190,7 @@ struct Frames<'a> {
 
 impl Frames<'_> {
     fn of(&mut self, site: u32) -> Vec<u32> {
-        let stacks = self.image.stacks();
+        let stacks = self.process.stacks();
         let mut stack = Vec::new();
         for (number, site) in stacks.stack(site).take(DEEPEST) {
             if !self.known.contains_key(&number) {

@@ -9,7 +9,7 @@
 use super::tree::{Identity, Tree};
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
 use crate::event::{Event, Position};
-use crate::load::Image;
+use crate::load::Process;
 use crate::model::live_set::Block;
 use crate::replay::{Model, replay};
 use crate::text::clean;
@@ -49,16 +49,16 @@ impl Exporter for Export {
     }
 
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
-        let started = source.images.iter().map(|image| image.clock.start_unix_ns).filter(|&at| at > 0).min();
+        let started = source.processes.iter().map(|process| process.clock.start_unix_ns).filter(|&at| at > 0).min();
         let started = started.unwrap_or(0);
         let mut libs = Libs::default();
         let mut threads = Vec::new();
         let mut counters = Vec::new();
-        for image in source.images.clone() {
-            let offset = image.clock.start_unix_ns.saturating_sub(started) as f64 / 1e6;
-            let sums = allocations(source, image);
-            counters.push(counter(image, &sums, threads.len(), offset));
-            threads.push(thread(source, image, &sums, &mut libs, offset));
+        for process in source.processes.clone() {
+            let offset = process.clock.start_unix_ns.saturating_sub(started) as f64 / 1e6;
+            let sums = allocations(source, process);
+            counters.push(counter(process, &sums, threads.len(), offset));
+            threads.push(thread(source, process, &sums, &mut libs, offset));
         }
         let profile = json!({
             "meta": {
@@ -200,9 +200,9 @@ struct Step {
 }
 
 /// Returns the sums of a process, by allocation time.
-fn allocations(source: &mut Source<'_>, image: &Image) -> Vec<Sum> {
-    if !image.has_events() {
-        let sums = source.sums(image);
+fn allocations(source: &mut Source<'_>, process: &Process) -> Vec<Sum> {
+    if !process.has_events() {
+        let sums = source.sums(process);
         let both = sums.sites.iter().flat_map(|row| {
             let live = row.bytes.saturating_sub(row.freed_bytes);
             let sum = |freed, bytes| Sum { site: row.site, allocated: 0.0, freed, bytes };
@@ -210,15 +210,15 @@ fn allocations(source: &mut Source<'_>, image: &Image) -> Vec<Sum> {
         });
         return both.filter(|sum| sum.bytes > 0).collect();
     }
-    let span = image.span(&source.range());
-    let by_tick = image.has_times();
+    let span = process.span(&source.range());
+    let by_tick = process.has_times();
     let (start, end) = match by_tick {
-        true => (image.clock.start_tick.max(span.first_tick), image.tape.last_tick.min(span.end_tick)),
-        false => (span.first, image.tape.events.min(span.end)),
+        true => (process.clock.start_tick.max(span.first_tick), process.tape.last_tick.min(span.end_tick)),
+        false => (span.first, process.tape.events.min(span.end)),
     };
     let width = end.saturating_sub(start).div_ceil(SLICES).max(1);
     let mut slices = Slices { by_tick, start, width, sums: FxHashMap::default(), resized: FxHashMap::default() };
-    let outcome = replay(image, span, source.progress(), &mut slices);
+    let outcome = replay(process, span, source.progress(), &mut slices);
     for (index, block) in outcome.live.iter().filter(|(_, block)| !block.inherited) {
         let event = Event { index, ..event_of(&block) };
         slices.end_block(&event, &block, NEVER);
@@ -226,7 +226,7 @@ fn allocations(source: &mut Source<'_>, image: &Image) -> Vec<Sum> {
     source.found(&outcome.missing);
     let time = |slice: u16| {
         let at = slices.start.saturating_add(slices.width.saturating_mul(slice.into()));
-        if by_tick { image.clock.nanos(at) as f64 / 1e6 } else { at as f64 }
+        if by_tick { process.clock.nanos(at) as f64 / 1e6 } else { at as f64 }
     };
     let mut sums: Vec<Sum> = slices
         .sums
@@ -273,7 +273,7 @@ fn steps(sums: &[Sum]) -> Vec<Step> {
 }
 
 /// Returns the live bytes over the run as a memory track.
-fn counter(image: &Image, sums: &[Sum], thread: usize, offset: f64) -> Value {
+fn counter(process: &Process, sums: &[Sum], thread: usize, offset: f64) -> Value {
     let (mut times, mut counts) = (Vec::new(), Vec::new());
     for Step { time, weight, .. } in steps(sums) {
         match (times.last().is_some_and(|&last: &f64| last == time), counts.last_mut()) {
@@ -286,7 +286,7 @@ fn counter(image: &Image, sums: &[Sum], thread: usize, offset: f64) -> Value {
     }
     let times: Vec<f64> = times.into_iter().map(|time| time + offset).collect();
     json!({
-        "name": "malloc", "category": "Memory", "description": "Live bytes", "pid": image.about.pid.to_string(),
+        "name": "malloc", "category": "Memory", "description": "Live bytes", "pid": process.about.pid.to_string(),
         "mainThreadIndex": thread, "samples": { "length": times.len(), "time": times, "count": counts },
     })
 }
@@ -349,9 +349,9 @@ struct Columns {
     column: Vec<Option<u32>>,
 }
 
-fn thread(source: &mut Source<'_>, image: &Image, sums: &[Sum], libs: &mut Libs, offset: f64) -> Value {
+fn thread(source: &mut Source<'_>, process: &Process, sums: &[Sum], libs: &mut Libs, offset: f64) -> Value {
     let mut tree = Tree::new(Identity::Line, 0);
-    let nodes = tree.sites(&mut source.symbols, image, sums.iter().map(|sum| sum.site));
+    let nodes = tree.sites(&mut source.symbols, process, sums.iter().map(|sum| sum.site));
     let mut strings = Strings::default();
     let (mut names, mut resources, mut files) = (Vec::new(), Vec::new(), Vec::new());
     let mut known: FxHashMap<(usize, i64, Option<usize>), usize> = FxHashMap::default();
@@ -389,13 +389,13 @@ fn thread(source: &mut Source<'_>, image: &Image, sums: &[Sum], libs: &mut Libs,
     let of_stack: Vec<u32> = tree.nodes[1..].iter().map(|node| node.frame).collect();
     let steps = steps(sums);
     let stacks: Vec<Option<u32>> = steps.iter().map(|step| nodes.get(step.site as usize)?.checked_sub(1)).collect();
-    let end = image.clock.nanos(image.tape.last_tick) as f64 / 1e6;
+    let end = process.clock.nanos(process.tape.last_tick) as f64 / 1e6;
     let none = |count: usize| vec![Value::Null; count];
     let no = |count: usize| vec![false; count];
     json!({
-        "processType": "default", "processName": clean(&image.name()), "processStartupTime": offset,
+        "processType": "default", "processName": clean(&process.name()), "processStartupTime": offset,
         "processShutdownTime": offset + end, "registerTime": offset, "unregisterTime": null, "pausedRanges": [],
-        "name": clean(&image.name()), "isMainThread": true, "pid": image.about.pid.to_string(), "tid": image.about.pid,
+        "name": clean(&process.name()), "isMainThread": true, "pid": process.about.pid.to_string(), "tid": process.about.pid,
         "samples": {
             "length": 2, "weightType": "samples", "weight": null, "stack": [null, null], "time": [offset, offset + end],
         },
@@ -403,7 +403,7 @@ fn thread(source: &mut Source<'_>, image: &Image, sums: &[Sum], libs: &mut Libs,
         "nativeAllocations": {
             "length": steps.len(), "weightType": "bytes", "time": steps.iter().map(|step| step.time + offset).collect::<Vec<_>>(),
             "weight": steps.iter().map(|step| step.weight).collect::<Vec<_>>(), "stack": stacks,
-            "memoryAddress": steps.iter().map(|step| step.number).collect::<Vec<_>>(), "threadId": vec![image.about.pid; steps.len()],
+            "memoryAddress": steps.iter().map(|step| step.number).collect::<Vec<_>>(), "threadId": vec![process.about.pid; steps.len()],
         },
         "stackTable": { "length": of_stack.len(), "prefix": prefixes, "frame": of_stack },
         "frameTable": frames,

@@ -74,9 +74,9 @@ impl Exporter for Export {
         }
         let mut totals = Totals::default();
         for measure in measures(source) {
-            for image in source.images.clone() {
-                let ended = image.has_ended();
-                let sum = source.sums(image).sites.iter().map(|row| u128::from(measure.of(row, ended))).sum();
+            for process in source.processes.clone() {
+                let ended = process.has_ended();
+                let sum = source.sums(process).sites.iter().map(|row| u128::from(measure.of(row, ended))).sum();
                 totals.add("samples", sum);
             }
         }
@@ -121,10 +121,10 @@ pub struct Table {
 pub fn tables(source: &mut Source<'_>, measure: Measure) -> Tables {
     let mut objects = Objects::default();
     let mut gathering = Gathering::new(source.options.through);
-    for image in source.images.clone() {
-        let sums = source.sums(image);
-        let (stacks, ended) = (image.stacks(), image.has_ended());
-        let frames = objects.frames(&mut source.symbols, image);
+    for process in source.processes.clone() {
+        let sums = source.sums(process);
+        let (stacks, ended) = (process.stacks(), process.has_ended());
+        let frames = objects.frames(&mut source.symbols, process);
         let tree =
             Tree { parents: (1..=stacks.len() as u32).map(|number| stacks.site(number).parent).collect(), frames };
         gathering.add(&tree, sums.sites.iter().map(|row| (row.site, measure.of(row, ended))));

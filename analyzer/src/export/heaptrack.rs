@@ -6,7 +6,7 @@
 
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, target::Stream, verify};
 use crate::event::Event;
-use crate::load::Image;
+use crate::load::Process;
 use crate::model::live_set::Block;
 use crate::replay::{Model, replay};
 use crate::symbols::{Symbolizer, module_of};
@@ -39,30 +39,30 @@ impl Exporter for Export {
     }
 
     fn needs(&self) -> Needs {
-        Needs { events: true, shape: Shape::OneAnImage }
+        Needs { events: true, shape: Shape::OnePerProcess }
     }
 
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
-        let Some(&image) = source.images.first() else { return Ok(()) };
+        let Some(&process) = source.processes.first() else { return Ok(()) };
         let stream = out.stream()?;
         let to = Packed::of(stream).map_err(|error| Error::Write("heaptrack".into(), error))?;
-        let span = image.span(&source.range());
+        let span = process.span(&source.range());
         let progress = crate::Progress::new("exporting events");
         let mut file = File {
-            image,
+            process,
             symbols: &mut source.symbols,
             out: Vec::new(),
             to,
             failed: None,
             texts: FxHashMap::default(),
-            stacks: vec![0; image.stacks().len() + 1],
+            stacks: vec![0; process.stacks().len() + 1],
             numbers: [0; 3],
             infos: FxHashMap::default(),
             time: 0,
         };
         file.begin();
-        let outcome = replay(image, span, &progress, &mut file);
-        file.time(image.tape.last_tick);
+        let outcome = replay(process, span, &progress, &mut file);
+        file.time(process.tape.last_tick);
         file.flush();
         let File { to, failed, .. } = file;
         match failed {
@@ -75,8 +75,8 @@ impl Exporter for Export {
 
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
         let mut totals = Totals::default();
-        for image in source.images.clone() {
-            let sums = source.sums(image);
+        for process in source.processes.clone() {
+            let sums = source.sums(process);
             let add = |of: fn(&heaptape_formats::tape::SiteSums) -> u64| {
                 sums.sites.iter().map(|row| u128::from(of(row))).sum::<u128>()
             };
@@ -139,7 +139,7 @@ impl Write for Packed {
 
 /// A file that is being written.
 struct File<'a> {
-    image: &'a Image,
+    process: &'a Process,
     symbols: &'a mut Symbolizer,
     out: Vec<u8>,
     to: Packed,
@@ -158,14 +158,14 @@ struct File<'a> {
 impl File<'_> {
     fn begin(&mut self) {
         self.put(&Line::Version { heaptrack: HEAPTRACK, file: VERSION });
-        let command = clean(&self.image.about.argv.join(" ")).into_owned();
+        let command = clean(&self.process.about.argv.join(" ")).into_owned();
         self.put(&Line::Command(command.into_bytes()));
         self.put(&Line::System { page_size: 4096, pages: 0 });
-        if self.image.about.origin == "attach" {
+        if self.process.about.origin == "attach" {
             self.put(&Line::Attached);
         }
         // heaptrack uses the first text as the path of the program.
-        self.text(&self.image.about.exe.clone());
+        self.text(&self.process.about.exe.clone());
     }
 
     fn put(&mut self, line: &Line) {
@@ -194,7 +194,7 @@ impl File<'_> {
     }
 
     fn time(&mut self, tick: u64) {
-        let now = self.image.clock.nanos(tick) / 1_000_000;
+        let now = self.process.clock.nanos(tick) / 1_000_000;
         if now > self.time {
             self.time = now;
             self.put(&Line::Milliseconds(now));
@@ -203,7 +203,7 @@ impl File<'_> {
 
     /// Returns the number of the stack of a site, after writing those of its callers.
     fn stack(&mut self, number: u32) -> u64 {
-        let stacks = self.image.stacks();
+        let stacks = self.process.stacks();
         let path: Vec<u32> = stacks
             .stack(number)
             .map(|(number, _)| number)

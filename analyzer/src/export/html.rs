@@ -94,8 +94,8 @@ impl Exporter for Export {
 
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
         let mut totals = Totals::default();
-        for image in source.images.clone() {
-            for row in &source.sums(image).sites {
+        for process in source.processes.clone() {
+            for row in &source.sums(process).sites {
                 totals.add("alloc-count", row.allocs.into());
                 totals.add("alloc-bytes", row.bytes.into());
                 totals.add("free-count", row.frees.into());
@@ -142,15 +142,15 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
         return Err(Error::Impossible("a page is of one recording, or compares two".into()));
     }
     let range: Range = source.range();
-    let images = source.images.clone();
-    let Gathered { axis, images: mut processes, mut parts, lines, mut leaks, more_leaks, kept, missing } =
-        gather(recordings, &images, &range, &mut source.symbols, &source.progress);
+    let selected = source.processes.clone();
+    let Gathered { axis, mut processes, mut parts, lines, mut leaks, more_leaks, kept, missing } =
+        gather(recordings, &selected, &range, &mut source.symbols, &source.progress);
     source.found(&missing);
     let (mut names, mut columns) = (Names::default(), Columns::default());
     let symbols = &mut source.symbols;
-    let mut known: Vec<FxHashMap<u32, u32>> = vec![FxHashMap::default(); images.len()];
-    let mut node_of = |names: &mut Names, image: usize, site: u32| {
-        names.stack(symbols, images[image].stacks(), site, &mut known[image])
+    let mut known: Vec<FxHashMap<u32, u32>> = vec![FxHashMap::default(); selected.len()];
+    let mut node_of = |names: &mut Names, process: usize, site: u32| {
+        names.stack(symbols, selected[process].stacks(), site, &mut known[process])
     };
     for leak in &mut leaks {
         let stack = node_of(&mut names, leak.process, leak.site);
@@ -181,13 +181,13 @@ fn page(source: &mut Source<'_>) -> Result<(Page, Packed), Error> {
     Ok((page, Packed { strings: names.strings().map_err(unwritten)?, columns: columns.packed() }))
 }
 
-fn about(number: usize, recording: &Recording, processes: &[data::Image]) -> data::About {
+fn about(number: usize, recording: &Recording, processes: &[data::PageProcess]) -> data::About {
     let mut totals = Numbers::default();
     let own = || processes.iter().filter(|process| process.recording == number);
-    own().for_each(|process| totals.add(&process.process.numbers));
+    own().for_each(|process| totals.add(&process.summary.numbers));
     let known = recording.about.clone().unwrap_or_default();
     let started = match known.started_unix_ns {
-        0 => recording.images.iter().map(|image| image.clock.start_unix_ns).filter(|&at| at > 0).min(),
+        0 => recording.processes.iter().map(|process| process.clock.start_unix_ns).filter(|&at| at > 0).min(),
         at => Some(at),
     };
     let name = recording.path.file_name().map(|name| name.to_string_lossy().into_owned());

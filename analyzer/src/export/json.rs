@@ -32,14 +32,14 @@ impl Exporter for Export {
         let each_event = source.options.each_event;
         let measures = if each_event { Vec::new() } else { measure::all(source, out) };
         let mut file = out.stream()?;
-        for image in source.images.clone() {
-            let sums = source.sums(image);
-            let about = &image.about;
+        for process in source.processes.clone() {
+            let sums = source.sums(process);
+            let about = &process.about;
             let totals = &sums.totals;
             let accounting = sums.accounting.all();
             let value = json!({
-                "type": "process", "process": image.name(), "pid": about.pid, "ppid": about.ppid, "exe": about.exe,
-                "folder": about.folder, "argv": about.argv, "exit": about.exit, "started_unix_ns": image.clock.start_unix_ns,
+                "type": "process", "process": process.name(), "pid": about.pid, "ppid": about.ppid, "exe": about.exe,
+                "folder": about.folder, "argv": about.argv, "exit": about.exit, "started_unix_ns": process.clock.start_unix_ns,
                 "allocs": totals.allocs, "resizes": totals.resizes, "frees": totals.frees,
                 "bytes_allocated": totals.bytes_allocated, "live_blocks": totals.live_blocks, "live_bytes": totals.live_bytes,
                 "peak_bytes": totals.peak_bytes, "peak_blocks": totals.peak_blocks,
@@ -61,15 +61,14 @@ impl Exporter for Export {
             })?;
         } else {
             let mut failed = None;
-            for image in source.images.clone() {
-                let (sums, ended) = (source.sums(image), image.has_ended());
+            for process in source.processes.clone() {
+                let (sums, ended) = (source.sums(process), process.has_ended());
                 for row in &sums.sites {
-                    let mut value =
-                        json!({ "type": "stack", "process": image.name(), "pid": image.about.pid, "site": row.site });
+                    let mut value = json!({ "type": "stack", "process": process.name(), "pid": process.about.pid, "site": row.site });
                     for what in &measures {
                         value[what.name().replace('-', "_")] = what.of(row, ended).into();
                     }
-                    value["stack"] = json!(stack_json(&mut source.symbols, image.stacks(), row.site));
+                    value["stack"] = json!(stack_json(&mut source.symbols, process.stacks(), row.site));
                     failed = failed.or_else(|| file.put(line(&value).as_bytes()).err());
                 }
             }

@@ -4,7 +4,7 @@
 use super::dhat::frame_text;
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, verify};
 use crate::event::{Event, Position, Span};
-use crate::load::Image;
+use crate::load::Process;
 use crate::model::live_set::Block;
 use crate::model::peak::Peak;
 use crate::model::row;
@@ -41,15 +41,15 @@ impl Exporter for Export {
     }
 
     fn needs(&self) -> Needs {
-        Needs { events: true, shape: Shape::OneAnImage }
+        Needs { events: true, shape: Shape::OnePerProcess }
     }
 
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
-        let Some(&image) = source.images.first() else { return Ok(()) };
-        let span = image.span(&source.range());
-        let mut moments = Snapshots::new(image, span);
+        let Some(&process) = source.processes.first() else { return Ok(()) };
+        let span = process.span(&source.range());
+        let mut moments = Snapshots::new(process, span);
         let mut peak = Peak::within(Span::ALL);
-        let outcome = replay(image, span, source.progress(), &mut (&mut moments, &mut peak));
+        let outcome = replay(process, span, source.progress(), &mut (&mut moments, &mut peak));
         moments.end();
         let mut taken = std::mem::take(&mut moments.taken);
         let (held, at) = peak.peak();
@@ -67,8 +67,8 @@ impl Exporter for Export {
             &mut text,
             &Header {
                 desc: "heaptape; bytes asked for, without what the allocator adds".into(),
-                cmd: crate::text::clean(&image.about.argv.join(" ")).into_owned(),
-                time_unit: if image.has_times() { "ms" } else { "i" }.into(),
+                cmd: crate::text::clean(&process.about.argv.join(" ")).into_owned(),
+                time_unit: if process.has_times() { "ms" } else { "i" }.into(),
             },
         );
         let mut file = out.stream()?;
@@ -78,7 +78,7 @@ impl Exporter for Export {
                 (Some(_), true) => TreeKind::Peak,
                 (Some(_), false) => TreeKind::Detailed,
             };
-            let tree = one.sites.as_ref().map(|sites| tree(image, &mut source.symbols, sites, one.live));
+            let tree = one.sites.as_ref().map(|sites| tree(process, &mut source.symbols, sites, one.live));
             let tree = tree.unwrap_or_default();
             massif::write_snapshot(
                 &mut text,
@@ -93,8 +93,8 @@ impl Exporter for Export {
 
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
         let mut totals = Totals::default();
-        for image in source.images.clone() {
-            let sums = source.sums(image);
+        for process in source.processes.clone() {
+            let sums = source.sums(process);
             totals.add("live-bytes", sums.totals.live_bytes.into());
             totals.add("peak-bytes", sums.totals.peak_bytes.into());
         }
@@ -138,15 +138,16 @@ struct Snapshots {
 }
 
 impl Snapshots {
-    fn new(image: &Image, span: Span) -> Snapshots {
-        let by_tick = image.has_times();
+    fn new(process: &Process, span: Span) -> Snapshots {
+        let by_tick = process.has_times();
         let (start, end) = match by_tick {
-            true => (span.first_tick.max(image.clock.start_tick), span.end_tick.min(image.tape.last_tick)),
-            false => (span.first, span.end.min(image.tape.events)),
+            true => (span.first_tick.max(process.clock.start_tick), span.end_tick.min(process.tape.last_tick)),
+            false => (span.first, span.end.min(process.tape.events)),
         };
         let width = end.saturating_sub(start).div_ceil(SNAPSHOTS).max(1);
-        let time = Time(by_tick.then_some(image.clock));
-        let last = Position { number: image.tape.events.min(span.end), tick: image.tape.last_tick.min(span.end_tick) };
+        let time = Time(by_tick.then_some(process.clock));
+        let last =
+            Position { number: process.tape.events.min(span.end), tick: process.tape.last_tick.min(span.end_tick) };
         Snapshots { time, by_tick, start, width, next: 0, sites: Vec::new(), live: 0, last, taken: Vec::new() }
     }
 
@@ -216,8 +217,8 @@ struct FrameBytes {
 }
 
 /// Returns live bytes as a tree from the innermost frames outwards.
-fn tree(image: &Image, symbols: &mut Symbolizer, sites: &[(u32, u64)], live: u64) -> Vec<Node> {
-    let stacks = image.stacks();
+fn tree(process: &Process, symbols: &mut Symbolizer, sites: &[(u32, u64)], live: u64) -> Vec<Node> {
+    let stacks = process.stacks();
     let mut root = FrameBytes::default();
     for &(site, bytes) in sites {
         root.bytes = root.bytes.saturating_add(bytes);

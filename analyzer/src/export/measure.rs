@@ -131,7 +131,7 @@ pub fn known(source: &mut Source<'_>, usual: &[Measure]) -> Vec<Measure> {
 
 /// Returns whether all selected processes have a known peak.
 fn has_peak(source: &mut Source<'_>) -> bool {
-    source.images.clone().into_iter().all(|image| source.sums(image).has_peak)
+    source.processes.clone().into_iter().all(|process| source.sums(process).has_peak)
 }
 
 /// Returns the sums of the selected processes.
@@ -140,8 +140,8 @@ fn has_peak(source: &mut Source<'_>) -> bool {
 /// Never returns an error; the type is that of [`super::Exporter::totals`].
 pub fn totals(source: &mut Source<'_>, measures: &[Measure]) -> Result<Totals, Error> {
     let mut totals = Totals::default();
-    for image in source.images.clone() {
-        let (sums, ended) = (source.sums(image), image.has_ended());
+    for process in source.processes.clone() {
+        let (sums, ended) = (source.sums(process), process.has_ended());
         for what in measures {
             totals.add(what.name(), sums.sites.iter().map(|row| u128::from(what.of(row, ended))).sum());
         }
@@ -152,7 +152,7 @@ pub fn totals(source: &mut Source<'_>, measures: &[Measure]) -> Result<Totals, E
 /// Returns the recorded command line, or else the name of the first process, on one line.
 pub fn title(source: &Source<'_>) -> String {
     let command = source.about.map(|about| about.command.join(" ")).filter(|command| !command.is_empty());
-    let argv = || source.images.first().map(|image| image.about.argv.join(" ")).filter(|argv| !argv.is_empty());
-    let name = || source.images.first().map(|image| image.name()).unwrap_or_default();
+    let argv = || source.processes.first().map(|process| process.about.argv.join(" ")).filter(|argv| !argv.is_empty());
+    let name = || source.processes.first().map(|process| process.name()).unwrap_or_default();
     clean(&command.or_else(argv).unwrap_or_else(name)).into_owned()
 }

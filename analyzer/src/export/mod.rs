@@ -21,7 +21,7 @@ pub use target::{Out, Target};
 pub use verify::Totals;
 
 use crate::event::Range;
-use crate::load::{self, Image, Recording};
+use crate::load::{self, Process, Recording};
 use crate::missing::Missing;
 use crate::processes::ProcessFilter;
 use crate::progress::Progress;
@@ -72,7 +72,7 @@ pub enum Shape {
     /// One file for all processes together.
     One,
     /// One file for each process; a folder of them when there are several.
-    OneAnImage,
+    OnePerProcess,
     /// A folder of files.
     Folder,
 }
@@ -170,7 +170,7 @@ pub struct Options {
 /// The input of an exporter.
 pub struct Source<'a> {
     /// The processes that the options select.
-    pub images: Vec<&'a Image>,
+    pub processes: Vec<&'a Process>,
     /// The recordings of these processes, in the order of the command line.
     pub recordings: &'a [Recording],
     /// The content of `recording.json`, if there is one.
@@ -183,7 +183,7 @@ pub struct Source<'a> {
     pub missing: Vec<Missing>,
     progress: Progress,
     /// Sums that have been computed, by the address of their process.
-    known: FxHashMap<*const Image, Rc<Sums>>,
+    known: FxHashMap<*const Process, Rc<Sums>>,
 }
 
 impl<'a> Source<'a> {
@@ -192,12 +192,12 @@ impl<'a> Source<'a> {
     /// # Errors
     /// Returns an error when no process matches the options.
     pub fn new(recordings: &'a [Recording], options: &'a Options) -> Result<Self, Error> {
-        let images = options.processes.select(recordings).map_err(Error::Impossible)?;
-        options.range.unwrap_or_default().check(&images).map_err(Error::Impossible)?;
+        let processes = options.processes.select(recordings).map_err(Error::Impossible)?;
+        options.range.unwrap_or_default().check(&processes).map_err(Error::Impossible)?;
         let mut missing: Vec<Missing> = recordings.iter().flat_map(|recording| recording.missing.clone()).collect();
-        missing.extend(images.iter().flat_map(|image| image.missing.clone()));
+        missing.extend(processes.iter().flat_map(|process| process.missing.clone()));
         Ok(Source {
-            images,
+            processes,
             recordings,
             about: recordings.iter().find_map(|recording| recording.about.as_ref()),
             options,
@@ -209,11 +209,11 @@ impl<'a> Source<'a> {
     }
 
     /// Returns the selected processes of a recording.
-    pub fn images_of(&self, recording: &'a Recording) -> Vec<&'a Image> {
+    pub fn processes_of(&self, recording: &'a Recording) -> Vec<&'a Process> {
         recording
-            .images
+            .processes
             .iter()
-            .filter(|image| self.images.iter().any(|selected| std::ptr::eq(*selected, *image)))
+            .filter(|process| self.processes.iter().any(|selected| std::ptr::eq(*selected, *process)))
             .collect()
     }
 
@@ -228,19 +228,19 @@ impl<'a> Source<'a> {
     }
 
     /// Returns the totals and the sums by site of a process.
-    pub fn sums(&mut self, image: &Image) -> Rc<Sums> {
-        if let Some(known) = self.known.get(&std::ptr::from_ref(image)) {
+    pub fn sums(&mut self, process: &Process) -> Rc<Sums> {
+        if let Some(known) = self.known.get(&std::ptr::from_ref(process)) {
             return known.clone();
         }
         let range = self.range();
         let sums = if range.is_all() {
-            sums::sums(image, &self.progress)
+            sums::sums(process, &self.progress)
         } else {
-            sums::sums_within(image, &range, &self.progress)
+            sums::sums_within(process, &range, &self.progress)
         };
         self.found(&sums.missing);
         let sums = Rc::new(sums);
-        self.known.insert(image, sums.clone());
+        self.known.insert(process, sums.clone());
         sums
     }
 
@@ -309,25 +309,25 @@ pub fn run(
     let mut source = Source::new(&recordings, options)?;
     let needs = exporter.needs();
     if needs.events {
-        source.images.retain(|image| image.has_events());
+        source.processes.retain(|process| process.has_events());
     }
-    if source.images.is_empty() {
+    if source.processes.is_empty() {
         return Err(Error::Impossible(match needs.events {
             true => format!("{} needs events, and there are none", exporter.name()),
-            false => "there is no process image in it".to_string(),
+            false => "there is no process in it".to_string(),
         }));
     }
-    let several = needs.shape == Shape::Folder || needs.shape == Shape::OneAnImage && source.images.len() > 1;
+    let several = needs.shape == Shape::Folder || needs.shape == Shape::OnePerProcess && source.processes.len() > 1;
     let mut out = Out::new(Target::of(exporter, paths, target, several)?);
     match needs.shape {
-        Shape::OneAnImage if several => {
-            for image in std::mem::take(&mut source.images) {
-                source.images.push(image);
-                out.next_name(format!("{}.{}", image.about.folder, exporter.extension()));
+        Shape::OnePerProcess if several => {
+            for process in std::mem::take(&mut source.processes) {
+                source.processes.push(process);
+                out.next_name(format!("{}.{}", process.about.folder, exporter.extension()));
                 exporter.write(&mut source, &mut out)?;
-                source.images.clear();
+                source.processes.clear();
             }
-            source.images = images_again(&recordings, options, needs);
+            source.processes = processes_again(&recordings, options, needs);
         }
         _ => exporter.write(&mut source, &mut out)?,
     }
@@ -340,7 +340,9 @@ pub fn run(
     Ok(written)
 }
 
-fn images_again<'a>(recordings: &'a [Recording], options: &Options, needs: Needs) -> Vec<&'a Image> {
-    let all = recordings.iter().flat_map(|recording| &recording.images);
-    all.filter(|image| options.processes.matches(image)).filter(|image| !needs.events || image.has_events()).collect()
+fn processes_again<'a>(recordings: &'a [Recording], options: &Options, needs: Needs) -> Vec<&'a Process> {
+    let all = recordings.iter().flat_map(|recording| &recording.processes);
+    all.filter(|process| options.processes.matches(process))
+        .filter(|process| !needs.events || process.has_events())
+        .collect()
 }

@@ -1,9 +1,9 @@
-//! mpatrol's profile: sums of all images by size and by call stack, with the names of functions.
+//! mpatrol's profile: sums of all processes by size and by call stack, with the names of functions.
 
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, verify};
 use crate::convert::merge;
 use crate::event::Event;
-use crate::load::{self, Events, Image};
+use crate::load::{self, Events, Process};
 use crate::model::{live_set::Block, row};
 use crate::replay::{Model, replay};
 use crate::report::profile_names;
@@ -47,9 +47,9 @@ impl Exporter for Export {
             );
             return Err(Error::Impossible(why));
         }
-        for image in &source.images {
-            if image.stacks().is_empty() || matches!(image.events, Events::Trace(_)) && image.sums.is_none() {
-                out.note(format!("{}: a trace has no stacks, so its profile has bins only", image.about.folder));
+        for process in &source.processes {
+            if process.stacks().is_empty() || matches!(process.events, Events::Trace(_)) && process.sums.is_none() {
+                out.note(format!("{}: a trace has no stacks, so its profile has bins only", process.about.folder));
             }
         }
         if merged.abi.word_size == 4 && merge::is_wide(&merged) {
@@ -64,13 +64,13 @@ impl Exporter for Export {
 
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
         let mut totals = Totals::default();
-        for image in source.images.clone() {
-            if verify::is_profile(image) {
-                totals.profile(&read(&image.path)?);
+        for process in source.processes.clone() {
+            if verify::is_profile(process) {
+                totals.profile(&read(&process.path)?);
                 continue;
             }
             let mut counted = Counted::default();
-            replay(image, image.span(&source.range()), source.progress(), &mut counted);
+            replay(process, process.span(&source.range()), source.progress(), &mut counted);
             let Counted { of: [alloc, free], with_stack: [by_alloc, by_free] } = counted;
             for (name, (count, bytes)) in
                 [("alloc", alloc), ("free", free)].map(|(name, sums)| (name.to_string(), sums))
@@ -79,7 +79,7 @@ impl Exporter for Export {
                 totals.add(&format!("{name}-bytes"), bytes);
             }
             for (name, (count, bytes)) in [("alloc", by_alloc), ("free", by_free)] {
-                if !image.stacks().is_empty() && count > 0 {
+                if !process.stacks().is_empty() && count > 0 {
                     totals.add(&format!("{name}-count by stack"), count);
                     totals.add(&format!("{name}-bytes by stack"), bytes);
                 }
@@ -95,7 +95,7 @@ impl Exporter for Export {
 /// Returns an error when the profile or the events of a process cannot be read.
 pub fn all(source: &mut Source<'_>) -> Result<Profile, Error> {
     let profiles: Vec<Profile> =
-        source.images.clone().into_iter().map(|image| of(source, image)).collect::<Result<_, _>>()?;
+        source.processes.clone().into_iter().map(|process| of(source, process)).collect::<Result<_, _>>()?;
     merge::profiles(profiles)
 }
 
@@ -106,36 +106,36 @@ fn read(path: &Path) -> Result<Profile, Error> {
 
 /// Returns a process's profile with names: the recorded one if it counts everything, else one made
 /// from the events.
-fn of(source: &mut Source<'_>, image: &Image) -> Result<Profile, Error> {
-    let stored = || read(&load::profile_file(&image.path).unwrap_or_else(|| image.path.join(PROFILE)));
-    match &image.events {
-        Events::Profile if image.path.is_dir() => stored(),
-        Events::Profile => read(&image.path),
+fn of(source: &mut Source<'_>, process: &Process) -> Result<Profile, Error> {
+    let stored = || read(&load::profile_file(&process.path).unwrap_or_else(|| process.path.join(PROFILE)));
+    match &process.events {
+        Events::Profile if process.path.is_dir() => stored(),
+        Events::Profile => read(&process.path),
         Events::Imported { .. } => Err(Error::Impossible(format!(
             "{}: MPTL's sums are by the size of blocks, and this file has none",
-            image.about.folder
+            process.about.folder
         ))),
         // The tape of this trace is missing, so that only the profile has stacks.
-        Events::Trace(_) if image.sums.is_some() && image.path.is_dir() && source.range().is_all() => stored(),
-        Events::Taped { .. } if source.range().is_all() && image.ready_sums().is_some() => match stored() {
-            Ok(profile) if profile.sites.len() == image.stacks().len() => {
-                Ok(profile_names::named(&profile, image, &mut source.symbols))
+        Events::Trace(_) if process.sums.is_some() && process.path.is_dir() && source.range().is_all() => stored(),
+        Events::Taped { .. } if source.range().is_all() && process.ready_sums().is_some() => match stored() {
+            Ok(profile) if profile.sites.len() == process.stacks().len() => {
+                Ok(profile_names::named(&profile, process, &mut source.symbols))
             }
-            _ => Ok(replayed(source, image)),
+            _ => Ok(replayed(source, process)),
         },
-        _ => Ok(replayed(source, image)),
+        _ => Ok(replayed(source, process)),
     }
 }
 
-fn replayed(source: &mut Source<'_>, image: &Image) -> Profile {
+fn replayed(source: &mut Source<'_>, process: &Process) -> Profile {
     let mut classes = Classes::default();
-    let outcome = replay(image, image.span(&source.range()), source.progress(), &mut classes);
+    let outcome = replay(process, process.span(&source.range()), source.progress(), &mut classes);
     source.found(&outcome.missing);
     let mut builder = Builder::new(BOUNDS, classes.bins);
-    let stacks = image.stacks();
+    let stacks = process.stacks();
     let mut functions: FxHashMap<(u32, u64), Symbol> = FxHashMap::default();
     // Names without addresses cannot be sites, because mprof distinguishes stacks by address.
-    let sites = if matches!(image.events, Events::Trace(_)) { 0 } else { stacks.len() as u32 };
+    let sites = if matches!(process.events, Events::Trace(_)) { 0 } else { stacks.len() as u32 };
     for number in 1..=sites {
         let site = stacks.site(number);
         let symbol = source.symbols.function(stacks, &site).map(|(start, name)| {

@@ -3,7 +3,7 @@
 use super::rebase::{Fit, Learner, Rebase};
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
 use crate::event::{Event, Kind};
-use crate::load::{Events, Image, bare};
+use crate::load::{Events, Process, bare};
 use crate::missing::Missing;
 use crate::report::call_site;
 use heaptape_formats::Ending;
@@ -30,17 +30,17 @@ impl Exporter for Export {
     }
 
     fn needs(&self) -> Needs {
-        Needs { events: true, shape: Shape::OneAnImage }
+        Needs { events: true, shape: Shape::OnePerProcess }
     }
 
     fn write(&self, source: &mut Source<'_>, out: &mut Out) -> Result<(), Error> {
-        let Some(&image) = source.images.first() else { return Ok(()) };
+        let Some(&process) = source.processes.first() else { return Ok(()) };
         let options = source.options;
-        let rebase = options.for_mptrace.then(|| rebase_of(source, image));
+        let rebase = options.for_mptrace.then(|| rebase_of(source, process));
         if let Some(note) = rebase.as_ref().and_then(note) {
             out.note(note);
         }
-        let mut header = match &image.events {
+        let mut header = match &process.events {
             Events::Trace(path) => header_of(path),
             _ => Header::default(),
         };
@@ -55,7 +55,7 @@ impl Exporter for Export {
         writer.header(&mut buffer);
         let mut threads = Threads::default();
         let mut failed = None;
-        each_record(source, image, options.names, &mut |record| {
+        each_record(source, process, options.names, &mut |record| {
             let record = match &rebase {
                 Some(rebase) => rebased(record, rebase, &mut threads),
                 None => *record,
@@ -76,8 +76,8 @@ impl Exporter for Export {
 
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
         let mut totals = Totals::default();
-        for image in source.images.clone() {
-            each_record(source, image, false, &mut |record| totals.record(record));
+        for process in source.processes.clone() {
+            each_record(source, process, false, &mut |record| totals.record(record));
         }
         Ok(totals)
     }
@@ -117,9 +117,9 @@ fn rebased<'r>(record: &Record<'r>, rebase: &Rebase, threads: &mut Threads) -> R
     record
 }
 
-fn rebase_of(source: &mut Source<'_>, image: &Image) -> Rebase {
+fn rebase_of(source: &mut Source<'_>, process: &Process) -> Rebase {
     let mut learner = Learner::default();
-    each_record(source, image, false, &mut |record| match *record {
+    each_record(source, process, false, &mut |record| match *record {
         Record::Heap { address, size }
         | Record::Internal { address, size }
         | Record::Alloc { address, size, .. }
@@ -140,20 +140,20 @@ fn note(rebase: &Rebase) -> Option<&'static str> {
 /// Calls `each` for the records of a process: those of a bare trace as they are in the file, or
 /// else records made of its events. If `names` is set, they contain names of functions, files and
 /// lines.
-pub fn each_record(source: &mut Source<'_>, image: &Image, names: bool, each: &mut dyn FnMut(&Record)) {
-    if let Events::Trace(path) = &image.events {
-        if let Some(missing) = bare_records(source, image, path, each) {
+pub fn each_record(source: &mut Source<'_>, process: &Process, names: bool, each: &mut dyn FnMut(&Record)) {
+    if let Events::Trace(path) = &process.events {
+        if let Some(missing) = bare_records(source, process, path, each) {
             source.found(&[missing]);
         }
         return;
     }
     let mut named = SiteNames::default();
-    let span = image.span(&source.range());
+    let span = process.span(&source.range());
     let symbols = std::cell::RefCell::new(&mut source.symbols);
     let progress = crate::Progress::new("exporting events");
-    let missing = image.for_each(span, &progress, &mut |events| {
+    let missing = process.for_each(span, &progress, &mut |events| {
         for event in events {
-            let name = if names { named.of(&mut symbols.borrow_mut(), image, event.site) } else { &NONE };
+            let name = if names { named.of(&mut symbols.borrow_mut(), process, event.site) } else { &NONE };
             if let Some(record) = record(event, name) {
                 each(&record);
             }
@@ -164,12 +164,12 @@ pub fn each_record(source: &mut Source<'_>, image: &Image, names: bool, each: &m
 
 fn bare_records(
     source: &Source<'_>,
-    image: &Image,
+    process: &Process,
     path: &std::path::Path,
     each: &mut dyn FnMut(&Record),
 ) -> Option<Missing> {
     let name = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let span = image.span(&source.range());
+    let span = process.span(&source.range());
     let mut stream = match bare::open(path).map_err(Into::into).and_then(Stream::new) {
         Ok(stream) => stream,
         Err(error) => return Some(Missing::File { name: name(), why: error.to_string() }),
@@ -211,12 +211,12 @@ struct SiteNames(FxHashMap<u32, Name>);
 
 impl SiteNames {
     /// Returns the names at the blamed frame of a site.
-    fn of(&mut self, symbols: &mut crate::symbols::Symbolizer, image: &Image, site: u32) -> &Name {
+    fn of(&mut self, symbols: &mut crate::symbols::Symbolizer, process: &Process, site: u32) -> &Name {
         self.0.entry(site).or_insert_with(|| {
             if site == 0 {
                 return NONE;
             }
-            let frame = call_site(symbols, image.stacks(), site, 1).frame;
+            let frame = call_site(symbols, process.stacks(), site, 1).frame;
             Name {
                 function: Some(frame.title().into_bytes()),
                 line: frame.line.map_or(0, u64::from),

@@ -1,7 +1,7 @@
 //! ELF objects of a recording, over all its processes, and frames of stacks at link-time addresses
 //! in them.
 
-use crate::load::Image;
+use crate::load::Process;
 use crate::stacks::Module;
 use crate::symbols::{Symbolizer, link_address, module_of};
 use rustc_hash::FxHashMap;
@@ -67,8 +67,8 @@ pub struct Objects {
 impl Objects {
     /// Returns the frames of all sites of a process, by site number less one; `None` for an address
     /// that is in no object.
-    pub fn frames(&mut self, symbols: &mut Symbolizer, image: &Image) -> Vec<Option<Frame>> {
-        let stacks = image.stacks();
+    pub fn frames(&mut self, symbols: &mut Symbolizer, process: &Process) -> Vec<Option<Frame>> {
+        let stacks = process.stacks();
         // By index in the process's own list of modules.
         let mut indexes: Vec<Option<usize>> = vec![None; stacks.modules.len()];
         let mut frame = |number: u32| {

@@ -2,7 +2,7 @@
 //! and thread.
 
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure};
-use crate::load::Image;
+use crate::load::Process;
 use crate::stacks::Stacks;
 use crate::symbols::{Frame, Symbolizer, link_address, module_of};
 use flate2::{Compression, write::GzEncoder};
@@ -47,16 +47,16 @@ impl Exporter for Export {
         let more = measure::known(source, &[]);
         let mut file = Profile::begin(source, &more);
         let mut to = GzEncoder::new(out.stream()?, Compression::new(4));
-        for image in source.images.clone() {
-            let (threads, sums) = source.sums_by_thread(image);
-            if image.tape.process.sample_bytes > 0 {
+        for process in source.processes.clone() {
+            let (threads, sums) = source.sums_by_thread(process);
+            if process.tape.process.sample_bytes > 0 {
                 out.note(format!(
                     "{}: sampled: its bytes are estimates, its blocks are those sampled",
-                    image.about.folder
+                    process.about.folder
                 ));
             }
-            let (ended, sites) = (image.has_ended(), image.stacks().len());
-            let mut of_image = ProcessTables { locations: vec![None; sites + 1], labels: FxHashMap::default(), image };
+            let (ended, sites) = (process.has_ended(), process.stacks().len());
+            let mut tables = ProcessTables { locations: vec![None; sites + 1], labels: FxHashMap::default(), process };
             for row in &sums.sites {
                 let (site, thread) = threads.get(row.site as usize).copied().unwrap_or((row.site, 0));
                 let values = USUAL.iter().map(|usual| usual.2).chain(more.iter().copied());
@@ -64,13 +64,13 @@ impl Exporter for Export {
                 if value.iter().all(|&value| value == 0) {
                     continue;
                 }
-                let location = file.stack(&mut of_image, &mut source.symbols, site);
-                let label = file.labels(&mut of_image, thread);
+                let location = file.stack(&mut tables, &mut source.symbols, site);
+                let label = file.labels(&mut tables, thread);
                 file.put(&Record::Sample(Sample { location, value, label }));
                 file.flush(&mut to)?;
             }
         }
-        let exe = source.images.first().map(|image| image.about.exe.clone()).unwrap_or_default();
+        let exe = source.processes.first().map(|process| process.about.exe.clone()).unwrap_or_default();
         file.end(&exe);
         file.flush_all(&mut to)?;
         to.finish().map_err(|error| Error::Write("profile".into(), error))?.finish()
@@ -79,8 +79,8 @@ impl Exporter for Export {
     fn totals(&self, source: &mut Source<'_>) -> Result<Totals, Error> {
         let mut totals = Totals::default();
         let more = measure::known(source, &[]);
-        for image in source.images.clone() {
-            let (sums, ended) = (source.sums(image), image.has_ended());
+        for process in source.processes.clone() {
+            let (sums, ended) = (source.sums(process), process.has_ended());
             let usual = USUAL.iter().map(|&(name, _, what)| (name, what));
             for (name, what) in usual.chain(more.iter().map(|&what| (what.name(), what))) {
                 totals.add(name, sums.sites.iter().map(|row| u128::from(what.of(row, ended))).sum());
@@ -97,7 +97,7 @@ fn signed(value: u64) -> i64 {
 
 /// Locations and labels of the sites and threads of a process.
 struct ProcessTables<'a> {
-    image: &'a Image,
+    process: &'a Process,
     /// Location of each site.
     locations: Vec<Option<u64>>,
     /// Labels of each thread.
@@ -142,12 +142,13 @@ impl Profile {
         out.append(&mut late);
         let kind = ValueType { kind: index_of("space"), unit: index_of("bytes") };
         record(&mut out, &Record::PeriodType(kind));
-        let sampled = source.images.iter().map(|image| image.tape.process.sample_bytes).max().unwrap_or(0);
+        let sampled = source.processes.iter().map(|process| process.tape.process.sample_bytes).max().unwrap_or(0);
         record(&mut out, &Record::Period(signed(sampled.max(1))));
         record(&mut out, &Record::DefaultSampleType(index_of("inuse_space")));
-        let started = source.images.iter().map(|image| image.clock.start_unix_ns).filter(|&start| start > 0).min();
+        let started =
+            source.processes.iter().map(|process| process.clock.start_unix_ns).filter(|&start| start > 0).min();
         record(&mut out, &Record::TimeNanos(signed(started.unwrap_or(0))));
-        let longest = source.images.iter().map(|image| image.clock.nanos(image.tape.last_tick)).max();
+        let longest = source.processes.iter().map(|process| process.clock.nanos(process.tape.last_tick)).max();
         record(&mut out, &Record::DurationNanos(signed(longest.unwrap_or(0))));
         let comment = writer.text(&mut out, measure::title(source).as_bytes());
         record(&mut out, &Record::Comment(comment));
@@ -191,7 +192,7 @@ impl Profile {
     }
 
     fn stack(&mut self, of: &mut ProcessTables<'_>, symbols: &mut Symbolizer, site: u32) -> Vec<u64> {
-        let stacks = of.image.stacks();
+        let stacks = of.process.stacks();
         let sites: Vec<u32> = stacks.stack(site).take(DEEPEST).map(|(number, _)| number).collect();
         sites
             .into_iter()
@@ -280,14 +281,14 @@ impl Profile {
             return known.clone();
         }
         let mut labels = Vec::new();
-        let (key, text) = (self.text("process"), self.text(&of.image.name()));
+        let (key, text) = (self.text("process"), self.text(&of.process.name()));
         labels.push(Label { key, text, ..Label::default() });
-        if of.image.about.pid != 0 {
+        if of.process.about.pid != 0 {
             let key = self.text("pid");
-            labels.push(Label { key, number: of.image.about.pid.into(), ..Label::default() });
+            labels.push(Label { key, number: of.process.about.pid.into(), ..Label::default() });
         }
         if thread != 0 {
-            let name = of.image.tape.threads.get(&thread).map(|thread| thread.name.lossy().into_owned());
+            let name = of.process.tape.threads.get(&thread).map(|thread| thread.name.lossy().into_owned());
             let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| "thread".into());
             let (key, text) = (self.text("thread"), self.text(&format!("{name} {thread}")));
             labels.push(Label { key, text, ..Label::default() });

@@ -2,7 +2,7 @@
 
 use super::{Error, Measure, Source, Totals};
 use crate::event::{Event, Kind};
-use crate::load::Image;
+use crate::load::Process;
 use crate::report::{FrameJson, call_site, frames_of};
 use crate::symbols::Symbolizer;
 use heaptape_formats::tape::Entry;
@@ -55,13 +55,13 @@ pub fn each_stack(
     measures: &[Measure],
     each: &mut dyn FnMut(&StackRow<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    for image in source.images.clone() {
-        let (sums, ended, process) = (source.sums(image), image.has_ended(), image.name());
+    for process in source.processes.clone() {
+        let (sums, ended, name) = (source.sums(process), process.has_ended(), process.name());
         for row in &sums.sites {
             let values: Vec<u64> = measures.iter().map(|what| what.of(row, ended)).collect();
-            let (stack, frame) = text(&mut source.symbols, image, row.site);
-            let (pid, site) = (image.about.pid, row.site);
-            each(&StackRow { process: &process, pid, site, values: &values, frame: &frame, stack: &stack })?;
+            let (stack, frame) = text(&mut source.symbols, process, row.site);
+            let (pid, site) = (process.about.pid, row.site);
+            each(&StackRow { process: &name, pid, site, values: &values, frame: &frame, stack: &stack })?;
         }
     }
     Ok(())
@@ -76,13 +76,13 @@ pub fn each_event(
     each: &mut dyn FnMut(&EventRow<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut failed = None;
-    for image in source.images.clone() {
-        let process = image.name();
-        let span = image.span(&source.range());
+    for process in source.processes.clone() {
+        let name = process.name();
+        let span = process.span(&source.range());
         let progress = crate::Progress::new("exporting events");
         let mut stacks: FxHashMap<u32, String> = FxHashMap::default();
         let symbols = &mut source.symbols;
-        let missing = image.for_each(span, &progress, &mut |events| {
+        let missing = process.for_each(span, &progress, &mut |events| {
             for event in events {
                 if failed.is_some() {
                     return;
@@ -92,15 +92,15 @@ pub fn each_event(
                 }
                 let stack = stacks.entry(event.site).or_insert_with(|| match event.site {
                     0 => String::new(),
-                    site => text(symbols, image, site).0,
+                    site => text(symbols, process, site).0,
                 });
                 let row = EventRow {
-                    process: &process,
-                    pid: image.about.pid,
+                    process: &name,
+                    pid: process.about.pid,
                     event,
                     kind: kind(event.kind),
                     function: Entry::from_number(event.entry).map_or("", Entry::name),
-                    time_ns: image.clock.nanos(event.tick),
+                    time_ns: process.clock.nanos(event.tick),
                     stack,
                 };
                 failed = each(&row).err();
@@ -135,9 +135,9 @@ pub fn count(totals: &mut Totals, kind: &str, size: u64) {
 /// Never returns an error; the type is that of [`super::Exporter::totals`].
 pub fn event_totals(source: &mut Source<'_>) -> Result<Totals, Error> {
     let mut totals = Totals::default();
-    for image in source.images.clone() {
-        let span = image.span(&source.range());
-        let missing = image.for_each(span, source.progress(), &mut |events| {
+    for process in source.processes.clone() {
+        let span = process.span(&source.range());
+        let missing = process.for_each(span, source.progress(), &mut |events| {
             events.iter().for_each(|event| count(&mut totals, kind(event.kind), event.size));
         });
         source.found(&missing);
@@ -146,9 +146,9 @@ pub fn event_totals(source: &mut Source<'_>) -> Result<Totals, Error> {
 }
 
 /// Returns a stack on one line, and its innermost program frame.
-fn text(symbols: &mut Symbolizer, image: &Image, site: u32) -> (String, FrameJson) {
-    let frames = frames_of(symbols, image.stacks(), site);
-    let frame = FrameJson { blamed: true, ..FrameJson::from(&call_site(symbols, image.stacks(), site, 1).frame) };
+fn text(symbols: &mut Symbolizer, process: &Process, site: u32) -> (String, FrameJson) {
+    let frames = frames_of(symbols, process.stacks(), site);
+    let frame = FrameJson { blamed: true, ..FrameJson::from(&call_site(symbols, process.stacks(), site, 1).frame) };
     let titles: Vec<String> = frames.iter().rev().map(|frame| frame.title().replace(';', ":")).collect();
     (titles.join(";"), frame)
 }

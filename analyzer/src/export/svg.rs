@@ -81,8 +81,8 @@ impl Exporter for Export {
 fn difference(source: &mut Source<'_>, what: Measure) -> Tree {
     let mut tree = Tree::new(Identity::Function, 2);
     for (column, recording) in source.recordings.iter().enumerate() {
-        for image in source.images_of(recording) {
-            add(source, image, &[(column, what)], &mut tree);
+        for process in source.processes_of(recording) {
+            add(source, process, &[(column, what)], &mut tree);
         }
     }
     tree

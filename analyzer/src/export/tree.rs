@@ -2,7 +2,7 @@
 //! nodes. It is built in time linear in the sites, so that stacks of any depth and number can be
 //! written by what they share.
 
-use crate::load::Image;
+use crate::load::Process;
 use crate::symbols::{Frame, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -94,8 +94,8 @@ impl Tree {
     }
 
     /// Adds sums of a process.
-    pub fn add(&mut self, symbols: &mut Symbolizer, image: &Image, sums: &[Amount]) {
-        let nodes = self.sites(symbols, image, sums.iter().map(|sum| sum.site));
+    pub fn add(&mut self, symbols: &mut Symbolizer, process: &Process, sums: &[Amount]) {
+        let nodes = self.sites(symbols, process, sums.iter().map(|sum| sum.site));
         for &Amount { site, column, amount } in sums {
             let node = nodes.get(site as usize).copied().unwrap_or(0);
             if let Some(sum) = self.columns.get_mut(column).and_then(|column| column.get_mut(node as usize)) {
@@ -107,9 +107,14 @@ impl Tree {
     /// Returns the nodes of a process's sites, by site number. The outermost frame is the name of
     /// the process. Sites that are on no wanted stack have node 0. Site 0 has the node for events
     /// without a stack, if it is wanted.
-    pub fn sites(&mut self, symbols: &mut Symbolizer, image: &Image, wanted: impl Iterator<Item = u32>) -> Vec<u32> {
-        let stacks = image.stacks();
-        let root = self.named(0, &image.name());
+    pub fn sites(
+        &mut self,
+        symbols: &mut Symbolizer,
+        process: &Process,
+        wanted: impl Iterator<Item = u32>,
+    ) -> Vec<u32> {
+        let stacks = process.stacks();
+        let root = self.named(0, &process.name());
         let mut nodes = vec![0u32; stacks.len() + 1];
         for site in wanted {
             if site == 0 {

@@ -2,7 +2,7 @@
 //! the recording.
 
 use super::Error;
-use crate::load::{Events, Image};
+use crate::load::{Events, Process};
 use crate::unpack;
 use heaptape_formats::mptl::Profile;
 use heaptape_formats::mtrc::Record;
@@ -140,8 +140,8 @@ impl Totals {
 
 impl Totals {
     /// Adds the sums of an imported file, without those that the file does not contain.
-    pub fn imported(&mut self, image: &Image) {
-        let Some((totals, sums)) = &image.sums else { return };
+    pub fn imported(&mut self, process: &Process) {
+        let Some((totals, sums)) = &process.sums else { return };
         let add = |of: fn(&SiteSums) -> u64| sums.iter().map(|row| u128::from(of(row))).sum::<u128>();
         let mut put = |name: &str, amount: u128| {
             if amount > 0 {
@@ -223,6 +223,6 @@ pub fn read(files: &[PathBuf]) -> Result<Totals, Error> {
 }
 
 /// Returns whether a process has only a profile, without events.
-pub fn is_profile(image: &Image) -> bool {
-    matches!(image.events, Events::Profile)
+pub fn is_profile(process: &Process) -> bool {
+    matches!(process.events, Events::Profile)
 }

@@ -2,7 +2,7 @@
 //! all. All reports of lost events use these numbers, and [`super::tape::read`] lists the gaps with
 //! the same numbers.
 
-use super::Image;
+use super::Process;
 use super::tape::{Tape, TraceRange};
 use crate::event::{Event, Kind};
 use crate::missing::Missing;
@@ -69,8 +69,13 @@ pub struct Accounting {
 impl Accounting {
     /// Computes the accounting of a process from its totals and what is missing. `recorded` has the
     /// numbers of a pass over all events, if there was one.
-    pub fn of(image: &Image, totals: &Totals, missing: &[Missing], recorded: Option<&RecordedEvents>) -> Accounting {
-        let tape = &image.tape;
+    pub fn of(
+        process: &Process,
+        totals: &Totals,
+        missing: &[Missing],
+        recorded: Option<&RecordedEvents>,
+    ) -> Accounting {
+        let tape = &process.tape;
         // The numbers of the pass are used if the accounts of the tape are not final.
         let recorded = recorded.filter(|_| !tape.has_final_accounts());
         let mut threads: BTreeMap<u32, Account> = BTreeMap::new();
@@ -108,7 +113,7 @@ impl Accounting {
             all: Sums::default(),
         };
         accounting.all = accounting.sum(recorded.is_some());
-        if let Some(stated) = &image.about.accounting {
+        if let Some(stated) = &process.about.accounting {
             // Events that the recorder counted and that are not in the files any more.
             let gone = stated.emitted.saturating_sub(accounting.all.emitted);
             accounting.all.add(Sums { emitted: gone, lost: gone, ..Sums::default() });

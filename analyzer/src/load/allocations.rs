@@ -2,10 +2,10 @@
 
 use super::chunk::Decoder;
 use super::tape::TraceRange;
-use super::{Events, Image};
+use super::{Events, Process};
 use crate::event::{Kind, Position};
 
-impl Image {
+impl Process {
     /// Returns the position of the allocation at a percentage of all allocations. Returns `None` if
     /// there is no tape or no allocation.
     pub fn allocation_at(&self, per_cent: u64) -> Option<Position> {

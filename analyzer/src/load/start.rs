@@ -3,7 +3,7 @@
 //! Earlier events are not read.
 
 use super::tape::TraceRange;
-use super::{Events, Image};
+use super::{Events, Process};
 use crate::event::Span;
 use heaptape_formats::tape::{Chunk, Record, Step, Stream, Summary};
 
@@ -18,7 +18,7 @@ pub struct StartPoint {
     pub summary: Option<Summary>,
 }
 
-impl Image {
+impl Process {
     /// Returns the latest start point before a span. Returns `None` if all events must be read:
     /// there is no start point, the recording is damaged, or its chunks have no column of previous
     /// blocks.

@@ -15,7 +15,7 @@ use heaptape_formats::tape::{Entry, Inherited};
 ///
 /// let recording = open(path.as_ref())?;
 /// let mut totals = Totals::default();
-/// replay(&recording.images[0], Span::ALL, &Progress::new("adding up"), &mut totals);
+/// replay(&recording.processes[0], Span::ALL, &Progress::new("adding up"), &mut totals);
 /// assert_eq!((totals.sums.allocs, totals.sums.resizes, totals.sums.frees), (311, 4, 300));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

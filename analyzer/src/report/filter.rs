@@ -2,7 +2,7 @@
 
 use super::Query;
 use crate::event::Span;
-use crate::load::{Image, StartPoint};
+use crate::load::{Process, StartPoint};
 use crate::model::block_filter::{AgeFilter, BlockFilter, Filtered};
 use crate::pattern::{FunctionPattern, Pattern};
 use crate::progress::Progress;
@@ -48,31 +48,31 @@ impl Filter {
 
     /// Returns which blocks of a process the filter selects. A condition on ages takes one pass
     /// over the events.
-    pub fn resolve(&self, image: &Image, symbols: &mut Symbolizer, progress: &Progress) -> BlockFilter {
+    pub fn resolve(&self, process: &Process, symbols: &mut Symbolizer, progress: &Progress) -> BlockFilter {
         let mut chosen = BlockFilter::default();
         if self.min_size.is_some() || self.max_size.is_some() {
             chosen.sizes = Some(self.min_size.unwrap_or(0)..=self.max_size.unwrap_or(u64::MAX));
         }
         if !self.threads.is_empty() {
-            let known = image.tape.threads.values();
+            let known = process.tape.threads.values();
             let named = known.filter(|thread| self.threads.iter().any(|query| is_thread(thread, query)));
             let mut threads: FxHashSet<u32> = named.map(|thread| thread.number).collect();
             threads.extend(self.threads.iter().filter_map(|query| query.parse::<u32>().ok()));
             chosen.threads = Some(threads);
         }
         if !self.modules.is_empty() || !self.functions.is_empty() {
-            chosen.sites = Some(self.matching_sites(image.stacks(), symbols));
+            chosen.sites = Some(self.matching_sites(process.stacks(), symbols));
         }
         if self.min_age.is_some() || self.max_age.is_some() {
-            let unit = |value: u64| match image.has_times() {
-                true => image.clock.tick(value).saturating_sub(image.clock.start_tick),
+            let unit = |value: u64| match process.has_times() {
+                true => process.clock.tick(value).saturating_sub(process.clock.start_tick),
                 false => value,
             };
             let ages = self.min_age.map_or(0, unit)..=self.max_age.map_or(u64::MAX, unit);
-            let mut model = AgeFilter::new(image.has_times(), ages);
-            let outcome = replay(image, Span::ALL, progress, &mut model);
+            let mut model = AgeFilter::new(process.has_times(), ages);
+            let outcome = replay(process, Span::ALL, progress, &mut model);
             for (index, block) in outcome.live.iter() {
-                model.end(index, &block, image.tape.last_tick, image.tape.events);
+                model.end(index, &block, process.tape.last_tick, process.tape.events);
             }
             chosen.ages = Some(model.selected);
         }
@@ -94,26 +94,26 @@ impl Filter {
     /// Returns a message when a name matches nothing, when a range of sizes or ages is empty, or
     /// when the filter needs events and there are none: a report on nothing would look like a good
     /// one.
-    pub fn check(&self, images: &[&Image], symbols: &mut Symbolizer) -> Result<(), String> {
+    pub fn check(&self, processes: &[&Process], symbols: &mut Symbolizer) -> Result<(), String> {
         if self.min_size > self.max_size && self.max_size.is_some() {
             return Err("--min-size is greater than --max-size".into());
         }
         if self.min_age > self.max_age && self.max_age.is_some() {
             return Err("--min-age is greater than --max-age".into());
         }
-        if !self.selects_sites_only() && !images.iter().any(|image| image.has_events()) {
+        if !self.selects_sites_only() && !processes.iter().any(|process| process.has_events()) {
             return Err(super::query::NEEDS_EVENTS.into());
         }
         for query in &self.threads {
-            check_thread(query, images)?;
+            check_thread(query, processes)?;
         }
         if self.modules.is_empty() && self.functions.is_empty() {
             return Ok(());
         }
         let mut names: FxHashMap<String, bool> = FxHashMap::default();
         let mut modules: FxHashSet<Rc<str>> = FxHashSet::default();
-        for image in images {
-            let stacks = image.stacks();
+        for process in processes {
+            let stacks = process.stacks();
             for number in 1..=stacks.len() as u32 {
                 if !self.functions.is_empty() {
                     for frame in symbols.frames(stacks, &stacks.site(number)).iter() {
@@ -122,7 +122,7 @@ impl Filter {
                 }
             }
             if !self.modules.is_empty() {
-                for site in allocating_sites(image) {
+                for site in allocating_sites(process) {
                     let call_site = super::call_site(symbols, stacks, site, 1);
                     modules.insert(call_site.frame.module.clone());
                 }
@@ -187,18 +187,18 @@ fn is_thread(thread: &Thread, query: &str) -> bool {
 }
 
 /// Checks that one of the processes has the queried thread.
-fn check_thread(query: &str, images: &[&Image]) -> Result<(), String> {
-    let mut known = images.iter().flat_map(|image| image.tape.threads.values());
+fn check_thread(query: &str, processes: &[&Process]) -> Result<(), String> {
+    let mut known = processes.iter().flat_map(|process| process.tape.threads.values());
     if known.any(|thread| is_thread(thread, query)) {
         return Ok(());
     }
     // A trace alone has no list of threads.
     if let Ok(number) = query.parse::<u32>() {
         let mut found = false;
-        let bare = images.iter().filter(|image| image.tape.threads.is_empty() && image.has_events());
-        for image in bare {
+        let bare = processes.iter().filter(|process| process.tape.threads.is_empty() && process.has_events());
+        for process in bare {
             let progress = Progress::new("reading threads");
-            image.for_each(Span::ALL, &progress, &mut |events| {
+            process.for_each(Span::ALL, &progress, &mut |events| {
                 found |= events.iter().any(|event| event.thread == number)
             });
         }
@@ -206,7 +206,7 @@ fn check_thread(query: &str, images: &[&Image]) -> Result<(), String> {
             return Ok(());
         }
     }
-    let threads = images.iter().flat_map(|image| image.tape.threads.values());
+    let threads = processes.iter().flat_map(|process| process.tape.threads.values());
     let name = |thread: &Thread| Some(thread.name.lossy().into_owned()).filter(|name| !name.is_empty());
     let names: Vec<String> = threads.map(|thread| name(thread).unwrap_or_else(|| thread.number.to_string())).collect();
     let hint = hint(query, names.iter().map(String::as_str));
@@ -215,10 +215,10 @@ fn check_thread(query: &str, images: &[&Image]) -> Result<(), String> {
 
 /// Returns the sites that allocated. Where sums by site are known, nodes of the stack table that
 /// are only callers are left out.
-fn allocating_sites(image: &Image) -> Vec<u32> {
-    match image.ready_sums() {
+fn allocating_sites(process: &Process) -> Vec<u32> {
+    match process.ready_sums() {
         Some(sums) => sums.sites.iter().map(|row| row.site).collect(),
-        None => (1..=image.stacks().len() as u32).collect(),
+        None => (1..=process.stacks().len() as u32).collect(),
     }
 }
 
@@ -226,25 +226,25 @@ impl Query {
     /// Replays the selected blocks of the query. The live set at the end holds only these.
     pub(super) fn replay(
         &self,
-        image: &Image,
+        process: &Process,
         span: Span,
         symbols: &mut Symbolizer,
         progress: &Progress,
         model: &mut impl Model,
     ) -> replay::Outcome {
-        self.replay_from(image, None, span, symbols, progress, model)
+        self.replay_from(process, None, span, symbols, progress, model)
     }
 
     /// Returns where a pass may begin that needs what was live at the start of the span. With a
     /// filter there is none, because summaries do not divide live blocks by it.
-    pub(super) fn replay_start(&self, image: &Image, span: Span, by_site: bool) -> Option<StartPoint> {
-        if self.filter.is_all() { image.start_before(span, by_site) } else { None }
+    pub(super) fn replay_start(&self, process: &Process, span: Span, by_site: bool) -> Option<StartPoint> {
+        if self.filter.is_all() { process.start_before(span, by_site) } else { None }
     }
 
     /// Replays the selected blocks of the query from a start on.
     pub(super) fn replay_from(
         &self,
-        image: &Image,
+        process: &Process,
         start: Option<&StartPoint>,
         span: Span,
         symbols: &mut Symbolizer,
@@ -252,10 +252,10 @@ impl Query {
         model: &mut impl Model,
     ) -> replay::Outcome {
         if self.filter.is_all() {
-            return replay_from(image, start, span, progress, model);
+            return replay_from(process, start, span, progress, model);
         }
-        let chosen = self.filter.resolve(image, symbols, progress);
-        let mut outcome = replay(image, span, progress, &mut Filtered { filter: &chosen, model });
+        let chosen = self.filter.resolve(process, symbols, progress);
+        let mut outcome = replay(process, span, progress, &mut Filtered { filter: &chosen, model });
         outcome.live.retain(|index, block| chosen.matches(index, block));
         outcome
     }

@@ -39,23 +39,23 @@ const PAGE: u64 = 4096;
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    print_reports(query, out, style, true, |image, symbols, progress| {
-        if image.tape.is_sampled() {
+    print_reports(query, out, style, true, |process, symbols, progress| {
+        if process.tape.is_sampled() {
             let why = "this needs every block, and the recording is sampled: how full pages are is unknown";
             return Err(Error::Unanswerable(why.into()));
         }
-        let span = image.span(&query.range).with_history();
-        let outcome = query.replay(image, span, symbols, progress, &mut ());
-        let page = match u64::from(image.tape.process.page_size) {
+        let span = process.span(&query.range).with_history();
+        let outcome = query.replay(process, span, symbols, progress, &mut ());
+        let page = match u64::from(process.tape.process.page_size) {
             page if page.is_power_of_two() && page >= 512 => page,
             _ => PAGE,
         };
         let found = Fragments::of(&outcome.live, page);
         let rows = found.sites.iter().zip(0u32..).map(|(row, site)| (site, [row.bytes, row.blocks, row.live]));
-        let groups = group_sites(query, image, symbols, rows);
+        let groups = group_sites(query, process, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {
             let [pinned_bytes, blocks, live_bytes] = group.values;
-            Row { pinned_bytes, blocks, live_bytes, site: group.describe(image, symbols) }
+            Row { pinned_bytes, blocks, live_bytes, site: group.describe(process, symbols) }
         });
         let report = FragmentationReport {
             live_blocks: found.blocks,

@@ -34,13 +34,13 @@ struct FreeSitesReport {
 /// Returns an error when a recording cannot be read, when frees were recorded without stacks, or
 /// when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    print_reports(query, out, style, true, |image, symbols, progress| {
-        if !image.tape.process.free_sites {
+    print_reports(query, out, style, true, |process, symbols, progress| {
+        if !process.tape.process.free_sites {
             let why = "frees were recorded without their stacks: record with --free-stacks";
             return Err(Error::Unanswerable(why.into()));
         }
         let mut model = FreeSites::default();
-        let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
+        let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
         let mut sums: FxHashMap<u32, [u64; 3]> = FxHashMap::default();
         for (&(at, _), freed) in &model.pairs {
             let sum = sums.entry(at).or_default();
@@ -48,7 +48,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         }
         let mut rows: Vec<(u32, [u64; 3])> = sums.into_iter().collect();
         rows.sort_unstable();
-        let groups = group_sites(query, image, symbols, rows.into_iter());
+        let groups = group_sites(query, process, symbols, rows.into_iter());
         let sites: Vec<Row> = groups
             .iter()
             .take(query.top)
@@ -57,9 +57,9 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 let from = model.pairs.iter().filter(|((at, _), _)| *at == group.site);
                 let most = from.map(|((_, from), freed)| (freed.blocks, std::cmp::Reverse(*from))).max();
                 let (mostly_blocks, from) = most.map_or((0, 0), |(blocks, from)| (blocks, from.0));
-                let from = call_site(symbols, image.stacks(), from, 2);
+                let from = call_site(symbols, process.stacks(), from, 2);
                 let mostly_from = call_site_line(&from, &SourceLines::default());
-                let site = group.describe(image, symbols);
+                let site = group.describe(process, symbols);
                 Row { blocks, bytes, blocks_of_other_threads, mostly_from, mostly_blocks, site }
             })
             .collect();

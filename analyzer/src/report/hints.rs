@@ -1,7 +1,7 @@
 //! Hints on a recording that follow from its stacks: what hides allocations, and how to record
 //! them.
 
-use crate::load::Image;
+use crate::load::Process;
 use crate::program_frames::is_cpython;
 use crate::stacks::{Site, Stacks};
 use crate::symbols::{Symbolizer, link_address, module_of};
@@ -35,8 +35,8 @@ const MAX_CALL_DISTANCE: u64 = 4096;
 
 /// Returns a hint on how to record this program better, if there is one. `rows` are the known sums
 /// of its sites.
-pub(super) fn find(image: &Image, rows: &[SiteSums], symbols: &mut Symbolizer) -> Option<String> {
-    let stacks = image.stacks();
+pub(super) fn find(process: &Process, rows: &[SiteSums], symbols: &mut Symbolizer) -> Option<String> {
+    let stacks = process.stacks();
     let is_used = has_function(stacks, symbols) || has_nodes(stacks, rows);
     is_used.then(|| PYMALLOC_HINT.to_string())
 }

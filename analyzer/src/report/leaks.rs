@@ -13,7 +13,7 @@ use super::query::{ProcessHeader, Query};
 use super::sums::sums;
 use super::{Error, Outcome, json, print_missing};
 use crate::event::Span;
-use crate::load::{Image, Recording};
+use crate::load::{Process, Recording};
 use crate::missing::Missing;
 use crate::model::leaks::{History, Leaks, Survivors};
 use crate::model::snapshots;
@@ -34,7 +34,7 @@ use std::path::PathBuf;
 /// The blocks of one stack, or of a group of stacks, that were never freed.
 pub struct Leak<'a> {
     /// The process that allocated the blocks.
-    pub(super) image: &'a Image,
+    pub(super) process: &'a Process,
     /// What the leak is judged to be.
     pub verdict: Verdict,
     /// The site that represents the group: the one with the most bytes.
@@ -60,7 +60,8 @@ struct LeakJson<'a> {
     blocks: u64,
     verdict: Verdict,
     process: u32,
-    image: &'a str,
+    #[serde(rename = "image")]
+    folder: &'a str,
     stacks: u64,
     kept_on_purpose: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,7 +119,7 @@ pub struct LeakReport<'a> {
     /// Peak live bytes, summed over processes.
     pub peak_bytes: u64,
     /// The processes, each with what is missing of its recording.
-    pub missing: Vec<(&'a Image, Vec<Missing>)>,
+    pub missing: Vec<(&'a Process, Vec<Missing>)>,
     /// The suppressions, with what each of them suppressed.
     pub rules: Rules,
 }
@@ -131,13 +132,13 @@ impl Serialize for LeakList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.0.len()))?;
         for leak in self.0 {
-            let stack = stack_json(&mut self.1.borrow_mut(), leak.image.stacks(), leak.site);
+            let stack = stack_json(&mut self.1.borrow_mut(), leak.process.stacks(), leak.site);
             list.serialize_element(&LeakJson {
                 bytes: leak.bytes,
                 blocks: leak.blocks,
                 verdict: leak.verdict,
-                process: leak.image.about.pid,
-                image: &leak.image.about.folder,
+                process: leak.process.about.pid,
+                folder: &leak.process.about.folder,
                 stacks: leak.sites,
                 kept_on_purpose: leak.kept,
                 grown_bytes: (leak.verdict == Verdict::FreedAtExit).then_some(leak.grown),
@@ -190,16 +191,16 @@ pub fn find<'a>(
     let rules = Rules::read(&options.suppressions, options.built_in)?;
     let (leaks, freed_at_exit, missing) = (Vec::new(), Vec::new(), Vec::new());
     let mut found = LeakReport { leaks, freed_at_exit, total: Total::default(), peak_bytes: 0, missing, rules };
-    for image in query.images(recordings, symbols)? {
+    for process in query.processes(recordings, symbols)? {
         if options.built_in {
-            found.rules.add_own(image, symbols);
+            found.rules.add_own(process, symbols);
         }
-        let missing_count = if image.has_events() {
-            leaks_from_events(image, query, options.depth, symbols, &progress, &mut found)
+        let missing_count = if process.has_events() {
+            leaks_from_events(process, query, options.depth, symbols, &progress, &mut found)
         } else {
-            leaks_from_sums(image, query, &progress, symbols, &mut found)?
+            leaks_from_sums(process, query, &progress, symbols, &mut found)?
         };
-        found.missing.push((image, missing_count));
+        found.missing.push((process, missing_count));
     }
     found.leaks.sort_by_key(Leak::order);
     found.freed_at_exit.sort_by_key(Leak::order);
@@ -240,10 +241,10 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
         suppressions(&found, dialect, options, &mut symbols, out)?;
     } else if query.json {
         let top = |leaks: &[Leak]| options.top.unwrap_or(leaks.len()).min(leaks.len());
-        let processes = found.missing.iter().map(|(image, missing)| ProcessJson {
-            header: ProcessHeader::of(image, missing),
-            inherited_blocks: image.tape.inherited.as_ref().map_or(0, |inherited| inherited.blocks),
-            inherited_bytes: image.tape.inherited.as_ref().map_or(0, |inherited| inherited.bytes),
+        let processes = found.missing.iter().map(|(process, missing)| ProcessJson {
+            header: ProcessHeader::of(process, missing),
+            inherited_blocks: process.tape.inherited.as_ref().map_or(0, |inherited| inherited.blocks),
+            inherited_bytes: process.tape.inherited.as_ref().map_or(0, |inherited| inherited.bytes),
         });
         let processes = processes.collect();
         let symbols = RefCell::new(symbols);
@@ -262,8 +263,8 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
         for recording in &recordings {
             print_missing(&mut screen, "", &recording.missing)?;
         }
-        let images: Vec<&Image> = found.missing.iter().map(|(image, _)| *image).collect();
-        query.processes.note(&images).iter().try_for_each(|note| screen.line(note))?;
+        let processes: Vec<&Process> = found.missing.iter().map(|(process, _)| *process).collect();
+        query.processes.note(&processes).iter().try_for_each(|note| screen.line(note))?;
     }
     Ok(Outcome::of(missing_count))
 }
@@ -279,7 +280,7 @@ fn suppressions(
     let mut written = Vec::new();
     let own = found.leaks.iter().filter(|leak| leak.kept.is_none());
     for leak in own.take(options.top.unwrap_or(usize::MAX)) {
-        let stack = suppressed::named_stack(leak.image, symbols, leak.site);
+        let stack = suppressed::named_stack(leak.process, symbols, leak.site);
         let rule = generate(dialect, &stack, suppressed::blamed_frame(&stack), written.len() + 1);
         let rule: Vec<_> = rule.lines().map(|line| clean(line).into_owned()).collect();
         let rule = rule.join("\n");
@@ -307,32 +308,32 @@ struct Group {
 /// Finds the leaks of a process by a replay of its events. Returns what is missing of its
 /// recording.
 fn leaks_from_events<'a>(
-    image: &'a Image,
+    process: &'a Process,
     query: &Query,
     depth: usize,
     symbols: &mut Symbolizer,
     progress: &Progress,
     found: &mut LeakReport<'a>,
 ) -> Vec<Missing> {
-    let span = image.span(&query.range);
-    let axis = axis(image, span);
-    let mut model = Leaks::new(axis, image.tape.process.free_sites);
-    let outcome = query.replay(image, span.with_history(), symbols, progress, &mut model);
-    let mut missing = image.missing.clone();
+    let span = process.span(&query.range);
+    let axis = axis(process, span);
+    let mut model = Leaks::new(axis, process.tape.process.free_sites);
+    let outcome = query.replay(process, span.with_history(), symbols, progress, &mut model);
+    let mut missing = process.missing.clone();
     missing.extend(outcome.missing);
     let born = Span { end: u64::MAX, end_tick: u64::MAX, ..span };
     let by = query.by.unwrap_or(if depth == 0 { GroupBy::Stack } else { GroupBy::Frames(depth) });
     let mut survivors: Vec<((u32, bool), Survivors)> = model.survivors(&outcome.live, born).into_iter().collect();
-    let run = run_of(image, axis, span, &model, &missing);
+    let run = run_of(process, axis, span, &model, &missing);
     survivors.sort_by_key(|(key, _)| *key);
     let mut groups: FxHashMap<(Vec<String>, bool, Option<&'static str>), Group> = FxHashMap::default();
     for ((site, inherited), survivors) in survivors {
         let (blocks, bytes) = (survivors.blocks, survivors.bytes);
-        if found.rules.suppress(image, symbols, site, blocks, bytes) {
+        if found.rules.suppress(process, symbols, site, blocks, bytes) {
             continue;
         }
-        let kept = found.rules.count_kept(image, symbols, site, blocks, bytes);
-        let names = group_key(symbols, image.stacks(), site, by);
+        let kept = found.rules.count_kept(process, symbols, site, blocks, bytes);
+        let names = group_key(symbols, process.stacks(), site, by);
         let group = groups.entry((names, inherited, kept)).or_insert_with(|| Group { site, kept, ..Group::default() });
         if survivors.bytes > group.greatest {
             (group.site, group.greatest) = (site, survivors.bytes);
@@ -344,10 +345,10 @@ fn leaks_from_events<'a>(
     let mut leaks = Vec::new();
     for Group { site, sites, survivors, history, kept, .. } in groups.into_values() {
         let verdict = judge(&run, &history, &survivors);
-        let freed = freed_at(image, &model, site, symbols);
-        let evidence = Some(evidence::evidence(image, &run, &history, &survivors, freed));
+        let freed = freed_at(process, &model, site, symbols);
+        let evidence = Some(evidence::evidence(process, &run, &history, &survivors, freed));
         let (blocks, bytes) = (survivors.blocks, survivors.bytes);
-        leaks.push(Leak { image, verdict, site, sites, blocks, bytes, grown: 0, evidence, kept });
+        leaks.push(Leak { process, verdict, site, sites, blocks, bytes, grown: 0, evidence, kept });
     }
     settle_verdicts(&run, &mut leaks, symbols);
     found.leaks.extend(leaks);
@@ -355,7 +356,7 @@ fn leaks_from_events<'a>(
     // A live block has a call stack to show. Nothing of these is live, so that the function
     // suffices.
     let by = if by == GroupBy::Stack && query.by.is_none() { GroupBy::Function } else { by };
-    find_freed_at_exit(image, &run, &model, by, symbols, found);
+    find_freed_at_exit(process, &run, &model, by, symbols, found);
     missing
 }
 
@@ -365,7 +366,7 @@ fn settle_verdicts(run: &Run, leaks: &mut [Leak], symbols: &mut Symbolizer) {
     let mut functions: Vec<Option<Vec<String>>> = Vec::new();
     for leak in leaks.iter() {
         let rises = matches!(leak.verdict, Verdict::Growing | Verdict::Slow);
-        let function = rises.then(|| group_key(symbols, leak.image.stacks(), leak.site, GroupBy::Function));
+        let function = rises.then(|| group_key(symbols, leak.process.stacks(), leak.site, GroupBy::Function));
         if let Some(function) = &function {
             growth.add(function.clone(), leak.verdict, leak.bytes);
         }
@@ -386,7 +387,7 @@ fn settle_verdicts(run: &Run, leaks: &mut [Leak], symbols: &mut Symbolizer) {
 /// Finds the functions whose sites were emptied only at the end of the run. While events are
 /// missing, it finds none: a site that seems empty may not be.
 fn find_freed_at_exit<'a>(
-    image: &'a Image,
+    process: &'a Process,
     run: &Run,
     model: &Leaks,
     by: GroupBy,
@@ -395,7 +396,7 @@ fn find_freed_at_exit<'a>(
 ) {
     let mut groups: FxHashMap<Vec<String>, Group> = FxHashMap::default();
     for (site, history) in model.histories().filter(|(_, history)| run.hidden == 0 && is_kept_to_exit(history)) {
-        let names = group_key(symbols, image.stacks(), site, by);
+        let names = group_key(symbols, process.stacks(), site, by);
         let group = groups.entry(names).or_default();
         if history.peak_bytes > group.greatest {
             (group.site, group.greatest) = (site, history.peak_bytes);
@@ -413,11 +414,11 @@ fn find_freed_at_exit<'a>(
         all.merge(&history);
         let grown = if sites == 1 { greatest } else { together(&history) };
         history.peak_bytes = grown;
-        let freed_at = freed_at(image, model, site, symbols);
-        let evidence = Some(evidence::evidence(image, run, &history, &Survivors::default(), freed_at));
+        let freed_at = freed_at(process, model, site, symbols);
+        let evidence = Some(evidence::evidence(process, run, &history, &Survivors::default(), freed_at));
         let verdict = Verdict::FreedAtExit;
         found.freed_at_exit.push(Leak {
-            image,
+            process,
             verdict,
             site,
             sites,
@@ -435,35 +436,35 @@ fn find_freed_at_exit<'a>(
 /// where snapshots of the sums were recorded through the run. Returns what is missing of its
 /// recording.
 fn leaks_from_sums<'a>(
-    image: &'a Image,
+    process: &'a Process,
     query: &Query,
     progress: &Progress,
     symbols: &mut Symbolizer,
     found: &mut LeakReport<'a>,
 ) -> Result<Vec<Missing>, Error> {
-    let mut sums = sums(image, progress);
+    let mut sums = sums(process, progress);
     if !query.filter.is_all() {
-        let chosen = query.filter.matching_sites(image.stacks(), symbols);
+        let chosen = query.filter.matching_sites(process.stacks(), symbols);
         sums.sites.retain(|row| chosen.get(row.site as usize).copied().unwrap_or(false));
     }
-    sums.needs_frees(image)?;
-    let course = &image.tape.history;
+    sums.needs_frees(process)?;
+    let course = &process.tape.history;
     let lost = sums.accounting.all().lost;
-    let (end, rate) = (image.tape.last_tick, image.clock.ticks_per_second);
+    let (end, rate) = (process.tape.last_tick, process.clock.ticks_per_second);
     let run = snapshots::run_of(course, &sums.totals, end, rate, lost);
     let courses: FxHashMap<u32, &SiteHistory> = course.sites.iter().map(|site| (site.site, site)).collect();
     let mut leaks = Vec::new();
     for row in &sums.sites {
         let (blocks, bytes) = (row.allocs.saturating_sub(row.frees), row.bytes.saturating_sub(row.freed_bytes));
-        if (blocks > 0 || bytes > 0) && !found.rules.suppress(image, symbols, row.site, blocks, bytes) {
+        if (blocks > 0 || bytes > 0) && !found.rules.suppress(process, symbols, row.site, blocks, bytes) {
             let judged = run.as_ref().zip(courses.get(&row.site)).map(|(run, site)| {
                 let (history, survivors) = snapshots::evidence_of(run, course, site, row);
                 let verdict = judge_snapshots(run, &history, &survivors);
-                (verdict, Some(evidence::evidence_from_snapshots(image, run, &history, &survivors)))
+                (verdict, Some(evidence::evidence_from_snapshots(process, run, &history, &survivors)))
             });
             let (verdict, evidence) = judged.unwrap_or((Verdict::Uncertain, None));
             leaks.push(Leak {
-                image,
+                process,
                 verdict,
                 site: row.site,
                 sites: 1,

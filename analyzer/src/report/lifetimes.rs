@@ -45,14 +45,14 @@ struct LifetimesReport {
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    print_reports(query, out, style, true, |image, symbols, progress| {
-        let mut model = Lifetimes::new(image.clock.ticks_per_second);
-        let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
+    print_reports(query, out, style, true, |process, symbols, progress| {
+        let mut model = Lifetimes::new(process.clock.ticks_per_second);
+        let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
         let rows = model.sites.iter().zip(0u32..).map(|(lives, site)| (site, [lives.freed, lives.sum, lives.longest]));
-        let groups = group_sites(query, image, symbols, rows);
+        let groups = group_sites(query, process, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {
             let ([freed, sum, _], [.., longest]) = (group.values, group.max);
-            Row { freed, mean: sum / freed.max(1), longest, site: group.describe(image, symbols) }
+            Row { freed, mean: sum / freed.max(1), longest, site: group.describe(process, symbols) }
         });
         let Histogram { classes, freed, longest, shortest, .. } = model.all;
         let used = classes.iter().rposition(|&freed| freed > 0).map_or(0, |last| last + 1);

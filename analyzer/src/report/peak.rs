@@ -49,54 +49,54 @@ struct PeakReport {
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    print_reports(query, out, style, false, |image, symbols, progress| {
-        if query.is_all() && !image.has_events() {
-            let sums = sums(image, progress);
+    print_reports(query, out, style, false, |process, symbols, progress| {
+        if query.is_all() && !process.has_events() {
+            let sums = sums(process, progress);
             if !sums.has_peak {
                 return Err(Error::Unanswerable(
                     "the peak needs events, and there are none: a profile holds only sums".into(),
                 ));
             }
             let rows = sums.sites.iter().map(|row| (row.site, [row.peak_bytes, row.peak_blocks]));
-            let holders = group_sites(query, image, symbols, rows);
+            let holders = group_sites(query, process, symbols, rows);
             let holders = holders.iter().take(query.top).map(|group| Row {
                 bytes: group.values[0],
                 blocks: group.values[1],
                 own_peak_bytes: None,
-                site: group.describe(image, symbols),
+                site: group.describe(process, symbols),
             });
             let totals = &sums.totals;
             let report = PeakReport {
                 peak_bytes: totals.peak_bytes,
                 peak_blocks: sums.sites.iter().map(|row| row.peak_blocks).sum(),
-                at: PointInTime::at(image, totals.peak_tick, None),
+                at: PointInTime::at(process, totals.peak_tick, None),
                 most_blocks: totals.peak_blocks,
                 holders: holders.collect(),
             };
             return Ok((report, Vec::new()));
         }
-        let span = image.span(&query.range);
+        let span = process.span(&query.range);
         let mut model = Peak::within(span);
-        let start = query.replay_start(image, span, true);
+        let start = query.replay_start(process, span, true);
         if let Some(summary) = start.as_ref().and_then(|start| start.summary.as_ref()) {
             model.begin(summary);
         }
-        let outcome = query.replay_from(image, start.as_ref(), span.with_history(), symbols, progress, &mut model);
+        let outcome = query.replay_from(process, start.as_ref(), span.with_history(), symbols, progress, &mut model);
         model.finish();
         let (held, at) = model.peak();
         let rows =
             model.shares().map(|share| (share.site, [share.at_peak.bytes, share.at_peak.blocks, share.own_peak]));
-        let holders = group_sites(query, image, symbols, rows);
+        let holders = group_sites(query, process, symbols, rows);
         let holders = holders.iter().take(query.top).map(|group| Row {
             bytes: group.values[0],
             blocks: group.values[1],
             own_peak_bytes: Some(group.values[2]),
-            site: group.describe(image, symbols),
+            site: group.describe(process, symbols),
         });
         let report = PeakReport {
             peak_bytes: held.bytes,
             peak_blocks: held.blocks,
-            at: PointInTime::at(image, at.tick, Some(at.number)),
+            at: PointInTime::at(process, at.tick, Some(at.number)),
             most_blocks: model.peak_blocks(),
             holders: holders.collect(),
         };

@@ -3,7 +3,7 @@
 //! recorder compresses a long trace.
 
 use super::Error;
-use crate::load::{self, Image, Recording};
+use crate::load::{self, Process, Recording};
 use crate::stacks::Site;
 use crate::symbols::{Detail, Symbolizer, demangle};
 use heaptape_formats::mptl::{self, Builder, FunctionNames, Profile, Symbol};
@@ -26,13 +26,13 @@ pub const PLAIN_LIMIT: u64 = 16 << 20;
 /// Returns an error when a profile cannot be written.
 pub fn name_profile(recording: &Recording, plain: u64) -> Result<(), Error> {
     let mut symbols = Symbolizer::new(Detail::Quick);
-    for image in &recording.images {
-        let path = image.path.join(PROFILE);
+    for process in &recording.processes {
+        let path = process.path.join(PROFILE);
         let Ok(file) = File::open(&path) else { continue };
         let is_large = file.metadata().is_ok_and(|about| about.len() > plain);
-        let codec = load::trace_file(&image.path).filter(|_| is_large).map_or(Codec::Plain, |(_, codec)| codec);
+        let codec = load::trace_file(&process.path).filter(|_| is_large).map_or(Codec::Plain, |(_, codec)| codec);
         let mut known =
-            FunctionLookup { image, symbols: &mut symbols, names: FxHashMap::default(), last: Default::default() };
+            FunctionLookup { process, symbols: &mut symbols, names: FxHashMap::default(), last: Default::default() };
         let mut input = BufReader::with_capacity(BUFFER_BYTES, file);
         let written = match codec {
             Codec::Zstd => replace(&path, codec.suffix(), |out| {
@@ -63,7 +63,7 @@ const BUFFER_BYTES: usize = 1 << 18;
 /// Looks up the functions of the sites of a process. Sites of one address follow each other, so few
 /// are looked up.
 struct FunctionLookup<'a> {
-    image: &'a Image,
+    process: &'a Process,
     symbols: &'a mut Symbolizer,
     names: FxHashMap<(u32, u64), Vec<u8>>,
     last: (Site, Option<(u32, u64)>),
@@ -74,9 +74,9 @@ impl FunctionNames for FunctionLookup<'_> {
     type Key = (u32, u64);
 
     fn function(&mut self, number: u64, _: u64) -> Option<Self::Key> {
-        let site = Site { parent: 0, ..self.image.stacks().site(u32::try_from(number).ok()?) };
+        let site = Site { parent: 0, ..self.process.stacks().site(u32::try_from(number).ok()?) };
         if self.last.0 != site {
-            let found = self.symbols.function_symbol(self.image.stacks(), &site);
+            let found = self.symbols.function_symbol(self.process.stacks(), &site);
             let key = found.map(|(start, symbol)| {
                 let key = (site.module, start);
                 self.names.entry(key).or_insert_with(|| symbol.to_vec());
@@ -94,15 +94,15 @@ impl FunctionNames for FunctionLookup<'_> {
 
 /// Returns the same profile with function names. Its sites have the numbers that they have on the
 /// tape.
-pub(crate) fn named(profile: &Profile, image: &Image, symbols: &mut Symbolizer) -> Profile {
+pub(crate) fn named(profile: &Profile, process: &Process, symbols: &mut Symbolizer) -> Profile {
     let mut builder = Builder::new(profile.bounds, profile.bins.clone());
     let mut functions: FxHashMap<(u32, u64), Symbol> = FxHashMap::default();
     let (sites, data) = (profile.site_positions(), profile.data_positions());
     let mut sums = vec![0; data.len()];
     for (position, number) in sites.iter().zip(1u32..) {
         let Some(site) = profile.sites.get(*position) else { continue };
-        let known = image.stacks().site(number);
-        let function = symbols.function(image.stacks(), &known);
+        let known = process.stacks().site(number);
+        let function = symbols.function(process.stacks(), &known);
         let symbol = function.map(|(start, name)| {
             *functions.entry((known.module, start)).or_insert_with(|| builder.symbol(start, name.as_bytes()))
         });

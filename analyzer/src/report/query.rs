@@ -6,7 +6,7 @@ use super::frames::{CallSite, FrameJson, SourceLines, call_site, call_site_line,
 use super::grouping::{GroupBy, group_key};
 use super::{Error, Outcome, json, print_missing, print_sampled};
 use crate::event::Range;
-use crate::load::{self, Image, Recording};
+use crate::load::{self, Process, Recording};
 use crate::missing::Missing;
 use crate::processes::{ProcessFilter, folded_line};
 use crate::progress::Progress;
@@ -63,7 +63,11 @@ impl Query {
     /// Returns [`Error::Unanswerable`] when the report would be about nothing: when nothing was
     /// recorded, when no process, thread, module or function has a given name, or when the time
     /// range is empty.
-    pub fn images<'a>(&self, recordings: &'a [Recording], symbols: &mut Symbolizer) -> Result<Vec<&'a Image>, Error> {
+    pub fn processes<'a>(
+        &self,
+        recordings: &'a [Recording],
+        symbols: &mut Symbolizer,
+    ) -> Result<Vec<&'a Process>, Error> {
         let chosen = self.processes.select(recordings).map_err(Error::Unanswerable)?;
         self.range.check(&chosen).map_err(Error::Unanswerable)?;
         self.filter.check(&chosen, symbols).map_err(Error::Unanswerable)?;
@@ -91,12 +95,12 @@ pub struct ProcessHeader {
 
 impl ProcessHeader {
     /// Returns the header of the report on a process.
-    pub fn of(image: &Image, missing: &[Missing]) -> Self {
+    pub fn of(process: &Process, missing: &[Missing]) -> Self {
         ProcessHeader {
-            pid: image.about.pid,
-            exe: image.about.exe.clone(),
-            folder: image.about.folder.clone(),
-            sample_bytes: image.tape.process.sample_bytes,
+            pid: process.about.pid,
+            exe: process.about.exe.clone(),
+            folder: process.about.folder.clone(),
+            sample_bytes: process.tape.process.sample_bytes,
             complete: missing.is_empty(),
             missing: missing.iter().map(ToString::to_string).collect(),
         }
@@ -134,60 +138,60 @@ pub(super) fn print_reports<A: Report>(
     out: &mut dyn Write,
     style: Style,
     needs_events: bool,
-    mut report: impl FnMut(&Image, &mut Symbolizer, &Progress) -> Result<(A, Vec<Missing>), Error>,
+    mut report: impl FnMut(&Process, &mut Symbolizer, &Progress) -> Result<(A, Vec<Missing>), Error>,
 ) -> Result<Outcome, Error> {
     let recordings = query.open()?;
     let mut symbols = query.symbolizer();
-    let images = query.images(&recordings, &mut symbols)?;
-    if (needs_events || !query.is_all()) && !images.iter().any(|image| image.has_events()) {
+    let processes = query.processes(&recordings, &mut symbols)?;
+    if (needs_events || !query.is_all()) && !processes.iter().any(|process| process.has_events()) {
         return Err(Error::Unanswerable(NEEDS_EVENTS.into()));
     }
-    let note = query.processes.note(&images);
-    let (images, folded) = match query.json {
-        true => (images, Vec::new()),
-        false => query.processes.fold(images),
+    let note = query.processes.note(&processes);
+    let (processes, folded) = match query.json {
+        true => (processes, Vec::new()),
+        false => query.processes.fold(processes),
     };
     let progress = Progress::new("reading events");
     let mut reports = Vec::new();
-    for image in images {
-        let (report, mut missing) = report(image, &mut symbols, &progress)?;
-        for found in &image.missing {
+    for process in processes {
+        let (report, mut missing) = report(process, &mut symbols, &progress)?;
+        for found in &process.missing {
             if !missing.contains(found) {
                 missing.push(found.clone());
             }
         }
-        reports.push((image, report, missing));
+        reports.push((process, report, missing));
     }
     drop(progress);
     let incomplete = reports.iter().filter(|(_, _, missing)| !missing.is_empty()).count();
-    let incomplete = incomplete + folded.iter().filter(|image| !image.missing.is_empty()).count();
+    let incomplete = incomplete + folded.iter().filter(|process| !process.missing.is_empty()).count();
     let incomplete = incomplete + recordings.iter().map(|recording| recording.missing.len()).sum::<usize>();
     if query.json {
         let processes = reports
             .iter()
-            .map(|(image, report, missing)| ProcessReport { header: ProcessHeader::of(image, missing), report })
+            .map(|(process, report, missing)| ProcessReport { header: ProcessHeader::of(process, missing), report })
             .collect();
         json::print(out, &Reports { processes })?;
         return Ok(Outcome::of(incomplete));
     }
     let mut screen = Screen::new(out, style);
     let several = reports.len() > 1;
-    for (number, (image, report, missing)) in reports.iter().enumerate() {
+    for (number, (process, report, missing)) in reports.iter().enumerate() {
         if several {
             if number > 0 {
                 screen.blank()?;
             }
-            screen.heading(&format!("{} (pid {})", image.name(), image.about.pid))?;
+            screen.heading(&format!("{} (pid {})", process.name(), process.about.pid))?;
         }
         report.print(&mut screen)?;
-        print_sampled(&mut screen, "", image)?;
+        print_sampled(&mut screen, "", process)?;
         print_missing(&mut screen, "", missing)?;
     }
     if !folded.is_empty() {
         screen.blank()?;
         screen.line(&folded_line(&folded))?;
-        for image in &folded {
-            print_missing(&mut screen, &format!("{}: ", image.about.folder), &image.missing)?;
+        for process in &folded {
+            print_missing(&mut screen, &format!("{}: ", process.about.folder), &process.missing)?;
         }
     }
     if let Some(note) = note {
@@ -222,17 +226,17 @@ pub(super) struct SiteGroup<const N: usize> {
 /// first value comes first; rows whose first value is 0 are left out.
 pub(super) fn group_sites<const N: usize>(
     query: &Query,
-    image: &Image,
+    process: &Process,
     symbols: &mut Symbolizer,
     rows: impl Iterator<Item = (u32, [u64; N])>,
 ) -> Vec<SiteGroup<N>> {
     let mut groups: Vec<SiteGroup<N>> = Vec::new();
     let mut known: FxHashMap<Vec<String>, usize> = FxHashMap::default();
     for (site, values) in rows.filter(|(_, values)| values[0] > 0) {
-        let call_site = call_site(symbols, image.stacks(), site, FRAMES);
+        let call_site = call_site(symbols, process.stacks(), site, FRAMES);
         let key = match query.by {
             None | Some(GroupBy::Frames(FRAMES)) => call_site.names.clone(),
-            Some(by) => group_key(symbols, image.stacks(), site, by),
+            Some(by) => group_key(symbols, process.stacks(), site, by),
         };
         let index = *known.entry(key.clone()).or_insert_with(|| {
             let (call_site, lines) = (call_site.clone(), SourceLines::default());
@@ -280,19 +284,19 @@ pub struct SiteDescription {
 
 impl<const N: usize> SiteGroup<N> {
     /// Returns the description of the group, with named frames.
-    pub fn describe(&self, image: &Image, symbols: &mut Symbolizer) -> SiteDescription {
+    pub fn describe(&self, process: &Process, symbols: &mut Symbolizer) -> SiteDescription {
         SiteDescription {
             label: match self.by {
                 Some(GroupBy::Function | GroupBy::File | GroupBy::Line | GroupBy::Module) => self.key.join(" < "),
                 Some(GroupBy::Frames(count)) => {
-                    let call_site = call_site(symbols, image.stacks(), self.site, count.max(1));
+                    let call_site = call_site(symbols, process.stacks(), self.site, count.max(1));
                     call_site_line(&call_site, &self.lines)
                 }
                 None | Some(GroupBy::Stack) => call_site_line(&self.call_site, &self.lines),
             },
             sites: self.sites,
             lines: self.lines.count() as u64,
-            stack: stack_json(symbols, image.stacks(), self.site),
+            stack: stack_json(symbols, process.stacks(), self.site),
         }
     }
 }
@@ -309,8 +313,8 @@ pub struct PointInTime {
 
 impl PointInTime {
     /// Returns the point in time of a tick and, where it is known, of an event number.
-    pub fn at(image: &Image, tick: u64, event: Option<u64>) -> Self {
-        PointInTime { time_ns: image.has_times().then(|| image.clock.nanos(tick)), event }
+    pub fn at(process: &Process, tick: u64, event: Option<u64>) -> Self {
+        PointInTime { time_ns: process.has_times().then(|| process.clock.nanos(tick)), event }
     }
 
     /// Returns the point in time as text for people.

@@ -1,7 +1,7 @@
 //! Checks of time ranges against recordings.
 
 use crate::event::{Bound, Range};
-use crate::load::Image;
+use crate::load::Process;
 use crate::text::{count, duration};
 
 /// How a range relates to the run of a process.
@@ -20,19 +20,19 @@ impl Range {
     /// # Errors
     /// Returns a message when the range overlaps no run, or when it is given in times and no
     /// process has any.
-    pub fn check(&self, images: &[&Image]) -> Result<(), String> {
+    pub fn check(&self, processes: &[&Process]) -> Result<(), String> {
         if self.is_all() {
             return Ok(());
         }
         let is_time = |bound: &Option<Bound>| matches!(bound, Some(Bound::Time(_)));
-        let with_events: Vec<&&Image> = images.iter().filter(|image| image.has_events()).collect();
+        let with_events: Vec<&&Process> = processes.iter().filter(|process| process.has_events()).collect();
         if with_events.is_empty() {
             return Err(super::query::NEEDS_EVENTS.into());
         }
-        if (is_time(&self.from) || is_time(&self.to)) && !with_events.iter().any(|image| image.has_times()) {
+        if (is_time(&self.from) || is_time(&self.to)) && !with_events.iter().any(|process| process.has_times()) {
             return Err("the recording holds no times: use a share of the run (40%) or an event number".into());
         }
-        let statuses: Vec<RangeStatus> = with_events.iter().map(|image| self.status(image)).collect();
+        let statuses: Vec<RangeStatus> = with_events.iter().map(|process| self.status(process)).collect();
         if statuses.iter().any(|status| matches!(status, RangeStatus::Overlaps)) {
             return Ok(());
         }
@@ -41,9 +41,9 @@ impl Range {
             let (from, to) = (shown(self.from, "0%"), shown(self.to, "100%"));
             return Err(format!("the time range is empty: --from {from} is not before --until {to}"));
         }
-        let nanos = with_events.iter().filter(|image| image.has_times());
-        let longest = nanos.map(|image| image.clock.nanos(image.tape.last_tick)).max();
-        let events = with_events.iter().map(|image| image.tape.events).max().unwrap_or(0);
+        let nanos = with_events.iter().filter(|process| process.has_times());
+        let longest = nanos.map(|process| process.clock.nanos(process.tape.last_tick)).max();
+        let events = with_events.iter().map(|process| process.tape.events).max().unwrap_or(0);
         let end = match longest {
             Some(nanos) => format!("{}, event {}", duration(nanos), count(events)),
             None => format!("event {}", count(events)),
@@ -52,11 +52,11 @@ impl Range {
     }
 
     /// Returns how the range relates to the run of a process.
-    fn status(&self, image: &Image) -> RangeStatus {
-        let span = image.span(self);
-        let end_tick = if image.has_times() { image.tape.last_tick.saturating_add(1) } else { u64::MAX };
+    fn status(&self, process: &Process) -> RangeStatus {
+        let span = process.span(self);
+        let end_tick = if process.has_times() { process.tape.last_tick.saturating_add(1) } else { u64::MAX };
         let is_whole = self.from == Some(Bound::Share(1.0));
-        if is_whole || span.first_tick >= end_tick || (span.first > 0 && span.first >= image.tape.events) {
+        if is_whole || span.first_tick >= end_tick || (span.first > 0 && span.first >= process.tape.events) {
             return RangeStatus::AfterEnd;
         }
         if span.first >= span.end || span.first_tick >= span.end_tick {

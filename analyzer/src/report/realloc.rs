@@ -42,17 +42,17 @@ struct ReallocReport {
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    print_reports(query, out, style, true, |image, symbols, progress| {
+    print_reports(query, out, style, true, |process, symbols, progress| {
         let mut model = Resizes::default();
-        let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
+        let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
         model.finish(&outcome.live);
         let rows = model.rows.iter().zip(0u32..);
         let rows =
             rows.map(|(row, site)| (site, [row.resizes, row.moved, row.copied, row.grown, row.shrunk, row.longest]));
-        let groups = group_sites(query, image, symbols, rows);
+        let groups = group_sites(query, process, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {
             let ([resizes, moved, copied_bytes, grown, shrunk, _], [.., longest_chain]) = (group.values, group.max);
-            Row { resizes, moved, copied_bytes, grown, shrunk, longest_chain, site: group.describe(image, symbols) }
+            Row { resizes, moved, copied_bytes, grown, shrunk, longest_chain, site: group.describe(process, symbols) }
         });
         let sum = |of: fn(&crate::model::resizes::Row) -> u64| model.rows.iter().map(of).fold(0, u64::saturating_add);
         let chains = model.chains.iter().enumerate().filter(|(_, blocks)| **blocks > 0);

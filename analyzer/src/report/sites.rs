@@ -32,17 +32,17 @@ struct SitesReport {
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    print_reports(query, out, style, !query.is_all(), |image, symbols, progress| {
+    print_reports(query, out, style, !query.is_all(), |process, symbols, progress| {
         let sums = match query.is_all() {
             true => {
-                let sums = sums(image, progress);
-                sums.needs_frees(image)?;
+                let sums = sums(process, progress);
+                sums.needs_frees(process)?;
                 sums
             }
-            false => filtered_sums(image, query, symbols, progress),
+            false => filtered_sums(process, query, symbols, progress),
         };
         let rows = sums.sites.iter().map(|row| (row.site, [row.bytes, row.allocs, row.frees, row.freed_bytes]));
-        let groups = group_sites(query, image, symbols, rows);
+        let groups = group_sites(query, process, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {
             let [bytes, allocs, frees, freed_bytes] = group.values;
             Row {
@@ -52,7 +52,7 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                 freed_bytes,
                 live_blocks: allocs.saturating_sub(frees),
                 live_bytes: bytes.saturating_sub(freed_bytes),
-                site: group.describe(image, symbols),
+                site: group.describe(process, symbols),
             }
         });
         Ok((SitesReport { sites: sites.collect(), stacks: sums.sites.len() as u64 }, sums.missing))

@@ -40,9 +40,9 @@ fn row(row: &sizes::Row, (from, to): (u64, u64)) -> Row {
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    print_reports(query, out, style, true, |image, symbols, progress| {
+    print_reports(query, out, style, true, |process, symbols, progress| {
         let mut model = Sizes::default();
-        let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
+        let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
         let classes = model.classes.iter().enumerate().filter(|(_, row)| row.allocs > 0);
         let classes: Vec<Row> = classes.map(|(class, counted)| row(counted, sizes::bounds(class))).collect();
         let mut common: Vec<Row> = (0u64..)

@@ -4,7 +4,7 @@ use super::frames::{CallSite, SourceLines, call_site, call_site_line};
 use super::query::Query;
 use super::sums::{Sums, sums, sums_of_new_process};
 use super::{Error, Outcome, hints, json, print_lines, print_missing, print_own_malloc};
-use crate::load::{Image, Recording};
+use crate::load::{Process, Recording};
 use crate::missing::{self, Missing};
 use crate::processes::{ProcessFilter, folded_line};
 use crate::progress::Progress;
@@ -30,10 +30,10 @@ const FRAMES: usize = 3;
 
 /// A process in JSON. Names are stable, and fields are only ever added.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Process {
+pub struct ProcessSummary {
     /// Id of the process.
     pub pid: u32,
-    /// Process id of the parent.
+    /// ProcessSummary id of the parent.
     pub ppid: u32,
     /// Path of the executable.
     pub exe: String,
@@ -157,7 +157,7 @@ pub struct Rankings {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
     /// All processes of the recordings.
-    pub processes: Vec<Process>,
+    pub processes: Vec<ProcessSummary>,
     /// Numbers of all processes together.
     pub totals: Numbers,
     /// The command line that was recorded.
@@ -184,11 +184,11 @@ impl Summary {
 }
 
 /// Returns the JSON of a process.
-pub(crate) fn process(image: &Image, sums: &Sums) -> Process {
+pub(crate) fn summarize_process(process: &Process, sums: &Sums) -> ProcessSummary {
     let Accounting { emitted, recorded, lost, sampled_out } = sums.accounting.all();
     let totals = &sums.totals;
-    let about = &image.about;
-    Process {
+    let about = &process.about;
+    ProcessSummary {
         pid: about.pid,
         ppid: about.ppid,
         exe: about.exe.clone(),
@@ -198,11 +198,11 @@ pub(crate) fn process(image: &Image, sums: &Sums) -> Process {
         complete: sums.missing.is_empty(),
         exit: about.exit,
         own_malloc: about.own_malloc,
-        duration_ns: image.clock.nanos(image.tape.last_tick),
+        duration_ns: process.clock.nanos(process.tape.last_tick),
         earlier_ns: if about.began_unix_ns == 0 {
             0
         } else {
-            image.clock.start_unix_ns.saturating_sub(about.began_unix_ns)
+            process.clock.start_unix_ns.saturating_sub(about.began_unix_ns)
         },
         numbers: Numbers {
             allocs: totals.allocs,
@@ -252,7 +252,7 @@ fn allocated(row: &SiteSums) -> Weight {
 }
 
 /// Returns the call sites with the highest ranks, grouped by their innermost program frames.
-fn ranking(images: &[(&Image, &Sums)], symbols: &mut Symbolizer, weigh: Weigh) -> Vec<RankedSite> {
+fn ranking(processes: &[(&Process, &Sums)], symbols: &mut Symbolizer, weigh: Weigh) -> Vec<RankedSite> {
     struct Group {
         call_site: CallSite,
         lines: SourceLines,
@@ -261,7 +261,7 @@ fn ranking(images: &[(&Image, &Sums)], symbols: &mut Symbolizer, weigh: Weigh) -
         rank: u64,
     }
     let mut rows: Vec<(u64, usize, &SiteSums)> = Vec::new();
-    for (number, (_, sums)) in images.iter().enumerate() {
+    for (number, (_, sums)) in processes.iter().enumerate() {
         rows.extend(sums.sites.iter().map(|row| (weigh(row).rank, number, row)).filter(|row| row.0 > 0));
     }
     if symbols.detail() == Detail::Quick && rows.len() > MAX_QUICK_SITES {
@@ -272,8 +272,8 @@ fn ranking(images: &[(&Image, &Sums)], symbols: &mut Symbolizer, weigh: Weigh) -
     let mut groups: Vec<Group> = Vec::new();
     let mut known: FxHashMap<Vec<String>, usize> = FxHashMap::default();
     for (rank, number, row) in rows {
-        let image = images[number].0;
-        let call_site = call_site(symbols, image.stacks(), row.site, FRAMES);
+        let process = processes[number].0;
+        let call_site = call_site(symbols, process.stacks(), row.site, FRAMES);
         let Weight { blocks, bytes, .. } = weigh(row);
         let index = *known.entry(call_site.names.clone()).or_insert_with(|| {
             groups.push(Group {
@@ -307,7 +307,7 @@ fn ranking(images: &[(&Image, &Sums)], symbols: &mut Symbolizer, weigh: Weigh) -
 /// Returns the summary of recordings. `symbols` names their frames.
 pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &Progress) -> Summary {
     let mut summary = Summary::default();
-    let mut all: Vec<(&Image, Sums)> = Vec::new();
+    let mut all: Vec<(&Process, Sums)> = Vec::new();
     for recording in recordings {
         if let Some(about) = &recording.about {
             summary.command.clone_from(&about.command);
@@ -315,21 +315,21 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
         }
         summary.missing.extend(recording.missing.iter().map(ToString::to_string));
         let sums = if symbols.detail() == Detail::Quick { sums_of_new_process } else { sums };
-        all.extend(recording.images.iter().map(|image| (image, sums(image, progress))));
+        all.extend(recording.processes.iter().map(|process| (process, sums(process, progress))));
     }
-    for (image, sums) in &all {
-        let process = process(image, sums);
+    for (process, sums) in &all {
+        let process = summarize_process(process, sums);
         summary.totals.add(&process.numbers);
         summary.processes.push(process);
     }
-    let images: Vec<(&Image, &Sums)> = all.iter().map(|(image, sums)| (*image, sums)).collect();
+    let processes: Vec<(&Process, &Sums)> = all.iter().map(|(process, sums)| (*process, sums)).collect();
     summary.top = Rankings {
-        live: ranking(&images, &mut symbols, live),
-        peak: ranking(&images, &mut symbols, at_peak),
-        allocs: ranking(&images, &mut symbols, allocated),
+        live: ranking(&processes, &mut symbols, live),
+        peak: ranking(&processes, &mut symbols, at_peak),
+        allocs: ranking(&processes, &mut symbols, allocated),
     };
     summary.notes = recordings.iter().filter_map(Recording::crash_note).collect();
-    summary.notes.extend(all.iter().find_map(|(image, sums)| hints::find(image, &sums.sites, &mut symbols)));
+    summary.notes.extend(all.iter().find_map(|(process, sums)| hints::find(process, &sums.sites, &mut symbols)));
     summary.notes.extend(symbols.take_notes());
     summary
 }
@@ -346,7 +346,7 @@ pub fn report(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcom
     // For a recording without processes, the summary shows why.
     if !processes.is_all() {
         note = processes.note(&processes.select(&recordings).map_err(Error::Unanswerable)?);
-        recordings.iter_mut().for_each(|recording| recording.images.retain(|image| processes.matches(image)));
+        recordings.iter_mut().for_each(|recording| recording.processes.retain(|process| processes.matches(process)));
     }
     let progress = Progress::new("reading events");
     let summary = summarize(&recordings, query.symbolizer(), &progress);
@@ -372,7 +372,7 @@ pub fn after_record(recording: &[Recording; 1], out: &mut dyn Write, style: Styl
 }
 
 /// Describes how a process ended.
-pub(crate) fn ending(process: &Process) -> String {
+pub(crate) fn ending(process: &ProcessSummary) -> String {
     match process.exit {
         Some(Exit::Code(code)) => format!("exit {code}"),
         Some(Exit::Signal(signal)) => format!("ended by signal {signal}"),
@@ -387,7 +387,7 @@ pub(crate) fn ending(process: &Process) -> String {
 }
 
 /// Returns the short name of a process.
-fn name(process: &Process) -> &str {
+fn name(process: &ProcessSummary) -> &str {
     let exe = process.exe.rsplit('/').next().unwrap_or_default();
     if exe.is_empty() { &process.folder } else { exe }
 }
@@ -460,7 +460,7 @@ fn print(summary: &Summary, recordings: &[Recording], query: &ProcessFilter, scr
 }
 
 /// Describes how long a process ran, and how much of that time is recorded.
-fn lifetime(process: &Process) -> String {
+fn lifetime(process: &ProcessSummary) -> String {
     match process.earlier_ns {
         0 => duration(process.duration_ns),
         earlier => format!(
@@ -521,16 +521,16 @@ fn lost(events: u64, is_exact: bool) -> String {
 
 /// Prints the table of processes.
 fn processes_table(
-    processes: &[Process],
+    summaries: &[ProcessSummary],
     recordings: &[Recording],
     query: &ProcessFilter,
     screen: &mut Screen,
 ) -> io::Result<()> {
-    let images: Vec<&Image> = recordings.iter().flat_map(|recording| &recording.images).collect();
-    let (listed, folded) = query.fold(images.clone());
-    let is_listed = |image: &Image| listed.iter().any(|listed| std::ptr::eq(*listed, image));
-    let pairs = processes.iter().zip(images).filter(|(_, image)| is_listed(image));
-    let mut order: Vec<&Process> = pairs.map(|(process, _)| process).collect();
+    let processes: Vec<&Process> = recordings.iter().flat_map(|recording| &recording.processes).collect();
+    let (listed, folded) = query.fold(processes.clone());
+    let is_listed = |process: &Process| listed.iter().any(|listed| std::ptr::eq(*listed, process));
+    let pairs = summaries.iter().zip(processes).filter(|(_, process)| is_listed(process));
+    let mut order: Vec<&ProcessSummary> = pairs.map(|(summary, _)| summary).collect();
     order.sort_by_key(|process| std::cmp::Reverse(process.numbers.recorded_events));
     let rows_shown = if query.all { usize::MAX } else { MAX_PROCESSES };
     let rows: Vec<Vec<String>> = order

@@ -4,7 +4,7 @@
 use super::Error;
 use super::query::Query;
 use crate::event::{Range, Span};
-use crate::load::{Accounting, Image, StartPoint};
+use crate::load::{Accounting, Process, StartPoint};
 use crate::missing::Missing;
 use crate::model::call_sites::CallSites;
 use crate::model::peak::Peak;
@@ -35,46 +35,46 @@ impl Sums {
     /// # Errors
     /// Returns [`Error::Unanswerable`] when the sums hold only the live bytes at the peak and at
     /// other points in time, as Massif's do.
-    pub(super) fn needs_frees(&self, image: &Image) -> Result<(), Error> {
+    pub(super) fn needs_frees(&self, process: &Process) -> Result<(), Error> {
         if self.totals.allocs > 0 || self.sites.iter().all(|row| row.peak_bytes == 0) {
             return Ok(());
         }
         let why =
             "the file counts no allocations: it holds the live bytes at some points in time (peak), not what was freed";
-        Err(Error::Unanswerable(format!("{}: {why}", image.path.display())))
+        Err(Error::Unanswerable(format!("{}: {why}", process.path.display())))
     }
 }
 
 /// Returns the sums of a whole process.
-pub fn sums(image: &Image, progress: &Progress) -> Sums {
-    match image.ready_sums() {
-        Some(ready) => from_summary(image, ready, image.unusable_chunks()),
-        None => replayed_sums(image, progress),
+pub fn sums(process: &Process, progress: &Progress) -> Sums {
+    match process.ready_sums() {
+        Some(ready) => from_summary(process, ready, process.unusable_chunks()),
+        None => replayed_sums(process, progress),
     }
 }
 
 /// Returns the sums of a process that has just been recorded. Unlike [`sums`], this does not read
 /// the trace to check it for damage.
-pub fn sums_of_new_process(image: &Image, progress: &Progress) -> Sums {
-    match image.ready_sums() {
-        Some(ready) => from_summary(image, ready, Vec::new()),
-        None => replayed_sums(image, progress),
+pub fn sums_of_new_process(process: &Process, progress: &Progress) -> Sums {
+    match process.ready_sums() {
+        Some(ready) => from_summary(process, ready, Vec::new()),
+        None => replayed_sums(process, progress),
     }
 }
 
 /// Returns sums from a ready summary.
-fn from_summary(image: &Image, ready: tape::Summary, damage: Vec<Missing>) -> Sums {
+fn from_summary(process: &Process, ready: tape::Summary, damage: Vec<Missing>) -> Sums {
     let tape::Summary { totals, sites } = ready;
-    let missing = [image.missing.clone(), damage].concat();
-    let accounting = Accounting::of(image, &totals, &missing, None);
-    Sums { totals, sites, has_peak: image.knows_peak(), missing, accounting }
+    let missing = [process.missing.clone(), damage].concat();
+    let accounting = Accounting::of(process, &totals, &missing, None);
+    Sums { totals, sites, has_peak: process.knows_peak(), missing, accounting }
 }
 
 /// Returns the sums of a whole process by a pass over its events.
-fn replayed_sums(image: &Image, progress: &Progress) -> Sums {
-    let mut sums = sums_within(image, &Range::ALL, progress);
+fn replayed_sums(process: &Process, progress: &Progress) -> Sums {
+    let mut sums = sums_within(process, &Range::ALL, progress);
     // The stacks of this trace are known only from the profile beside it.
-    if let Some((_, profile)) = &image.sums {
+    if let Some((_, profile)) = &process.sums {
         (sums.sites, sums.has_peak) = (profile.clone(), false);
     }
     sums
@@ -82,22 +82,22 @@ fn replayed_sums(image: &Image, progress: &Progress) -> Sums {
 
 /// Returns the sums of a time range: what was allocated in it, and how much of that was freed in
 /// it.
-pub fn sums_within(image: &Image, range: &Range, progress: &Progress) -> Sums {
-    let inherited = if range.is_all() { image.tape.inherited.as_ref() } else { None };
-    let span = image.span(range);
+pub fn sums_within(process: &Process, range: &Range, progress: &Progress) -> Sums {
+    let inherited = if range.is_all() { process.tape.inherited.as_ref() } else { None };
+    let span = process.span(range);
     // Sums since the start continue from the last summary before the end.
     let start = match range {
-        Range { from: None, to: Some(_) } => image.start_before_end(span),
+        Range { from: None, to: Some(_) } => process.start_before_end(span),
         _ => None,
     };
-    let mut replay_all = |models: &mut Models| replay_from(image, start.as_ref(), span, progress, models);
-    by_replay(image, inherited, start.as_ref(), range.is_all(), &mut replay_all)
+    let mut replay_all = |models: &mut Models| replay_from(process, start.as_ref(), span, progress, models);
+    by_replay(process, inherited, start.as_ref(), range.is_all(), &mut replay_all)
 }
 
 /// Returns the sums of the blocks and the time range of a query.
-pub(super) fn filtered_sums(image: &Image, query: &Query, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
-    let span = image.span(&query.range);
-    by_replay(image, None, None, false, &mut |models| query.replay(image, span, symbols, progress, models))
+pub(super) fn filtered_sums(process: &Process, query: &Query, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
+    let span = process.span(&query.range);
+    by_replay(process, None, None, false, &mut |models| query.replay(process, span, symbols, progress, models))
 }
 
 /// The models that compute the sums in one pass.
@@ -106,7 +106,7 @@ type Models<'a> = (&'a mut Totals, &'a mut CallSites, &'a mut Peak);
 /// Returns the sums that `replay` computes, beginning from the summary of `start`. The accounting
 /// covers recorded events only if `is_whole`.
 fn by_replay(
-    image: &Image,
+    process: &Process,
     inherited: Option<&Inherited>,
     start: Option<&StartPoint>,
     is_whole: bool,
@@ -119,7 +119,7 @@ fn by_replay(
         peak.begin(summary);
     }
     let outcome = replay(&mut (&mut totals, &mut sites, &mut peak));
-    let mut missing = image.missing.clone();
+    let mut missing = process.missing.clone();
     missing.extend(outcome.missing);
     let mut rows = sites.sums();
     for row in &mut rows {
@@ -127,6 +127,6 @@ fn by_replay(
         (row.peak_blocks, row.peak_bytes) = (held.blocks, held.bytes);
     }
     let totals = totals.finish(inherited);
-    let accounting = Accounting::of(image, &totals, &missing, is_whole.then_some(&outcome.recorded));
+    let accounting = Accounting::of(process, &totals, &missing, is_whole.then_some(&outcome.recorded));
     Sums { totals, sites: rows, has_peak: true, missing, accounting }
 }

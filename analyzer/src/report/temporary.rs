@@ -34,19 +34,19 @@ struct TemporaryReport {
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
 pub fn run(query: &Query, between: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    print_reports(query, out, style, true, |image, symbols, progress| {
+    print_reports(query, out, style, true, |process, symbols, progress| {
         let mut model = Temporary::within(between);
-        let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
+        let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
         let rows = &model.rows;
         let sum = |of: fn(&crate::model::temporary::Row) -> u64| {
             rows.iter().fold(0u64, |sum, row| sum.saturating_add(of(row)))
         };
         let (allocs, temporary, bytes) = (sum(|row| row.allocs), sum(|row| row.blocks), sum(|row| row.bytes));
         let rows = rows.iter().zip(0u32..).map(|(row, site)| (site, [row.blocks, row.bytes, row.allocs, row.resized]));
-        let groups = group_sites(query, image, symbols, rows);
+        let groups = group_sites(query, process, symbols, rows);
         let sites = groups.iter().take(query.top).map(|group| {
             let [temporary, bytes, allocs, ended_by_resize] = group.values;
-            Row { temporary, bytes, allocs, ended_by_resize, site: group.describe(image, symbols) }
+            Row { temporary, bytes, allocs, ended_by_resize, site: group.describe(process, symbols) }
         });
         Ok((TemporaryReport { between, allocs, temporary, bytes, sites: sites.collect() }, outcome.missing))
     })

@@ -39,17 +39,17 @@ struct ThreadsReport {
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
 pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    print_reports(query, out, style, true, |image, symbols, progress| {
+    print_reports(query, out, style, true, |process, symbols, progress| {
         let mut model = Threads::default();
-        let outcome = query.replay(image, image.span(&query.range), symbols, progress, &mut model);
-        let missing = [&image.missing[..], &outcome.missing[..]].concat();
+        let outcome = query.replay(process, process.span(&query.range), symbols, progress, &mut model);
+        let missing = [&process.missing[..], &outcome.missing[..]].concat();
         let recorded = query.range.is_all().then_some(&outcome.recorded);
-        let accounting = Accounting::of(image, &Totals::default(), &missing, recorded);
+        let accounting = Accounting::of(process, &Totals::default(), &missing, recorded);
         let mut threads: Vec<Row> = model
             .rows
             .iter()
             .map(|(&number, row)| {
-                let known = image.tape.threads.get(&number);
+                let known = process.tape.threads.get(&number);
                 let account = accounting.thread(number);
                 Row {
                     number,
@@ -65,8 +65,8 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
                     live_bytes: row.live_bytes,
                     emitted_events: account.map(|account| account.emitted),
                     lost_events: account.map(|account| account.lost),
-                    first: PointInTime::at(image, row.first_tick, None),
-                    last: PointInTime::at(image, row.last_tick, None),
+                    first: PointInTime::at(process, row.first_tick, None),
+                    last: PointInTime::at(process, row.last_tick, None),
                 }
             })
             .collect();

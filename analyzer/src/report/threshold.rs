@@ -113,8 +113,8 @@ pub fn evaluate(
     // A recording of nothing passes no threshold, of any metric. A comparison checks both sides by
     // itself.
     if needs(|threshold| !threshold.is_of_diff()) {
-        let images = query.images(&recordings, &mut symbols)?;
-        results.notes.extend(query.processes.note(&images));
+        let processes = query.processes(&recordings, &mut symbols)?;
+        results.notes.extend(query.processes.note(&processes));
     }
     for recording in &recordings {
         results.missing.extend(recording.missing.iter().map(ToString::to_string));
@@ -197,10 +197,10 @@ fn measure_totals(
 ) -> Result<(), Error> {
     let progress = Progress::new("reading events");
     let mut symbols = query.symbolizer();
-    for image in query.images(recordings, &mut symbols)? {
+    for process in query.processes(recordings, &mut symbols)? {
         let sums = match query.is_all() {
-            true => sums(image, &progress),
-            false => super::sums::filtered_sums(image, query, &mut symbols, &progress),
+            true => sums(process, &progress),
+            false => super::sums::filtered_sums(process, query, &mut symbols, &progress),
         };
         results.missing.extend(sums.missing.iter().map(ToString::to_string));
         let totals = &sums.totals;
@@ -303,7 +303,7 @@ fn leaking_sites(found: &LeakReport, threshold: &Expression, symbols: &mut Symbo
     let list = if threshold.metric == FREED_AT_EXIT { &found.freed_at_exit } else { &found.leaks };
     let own = list.iter().filter(|leak| leak.kept.is_none());
     let culprits = own.filter(|leak| wanted.is_none_or(|class| leak.verdict == class)).take(MAX_CULPRITS).map(|leak| {
-        let stacks = leak.image.stacks();
+        let stacks = leak.process.stacks();
         let call_site = call_site(symbols, stacks, leak.site, 3);
         let (stack, _) = text_stack(symbols, stacks, leak.site, 8);
         let blamed = call_site_line(&call_site, &SourceLines::default());

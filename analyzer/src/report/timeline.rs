@@ -72,16 +72,16 @@ fn groups(stacks: &Stacks, symbols: &mut Symbolizer, by: GroupBy) -> (Vec<u32>, 
 /// Returns an error when a recording cannot be read, when it does not hold what the report needs,
 /// or when `out` fails.
 pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    print_reports(query, out, style, true, |image, symbols, progress| {
-        let span = image.span(&query.range);
-        let from = Position { number: span.first, tick: span.first_tick.max(image.clock.start_tick) };
+    print_reports(query, out, style, true, |process, symbols, progress| {
+        let span = process.span(&query.range);
+        let from = Position { number: span.first, tick: span.first_tick.max(process.clock.start_tick) };
         let to = Position {
-            number: span.end.min(image.tape.events),
-            tick: span.end_tick.min(image.tape.last_tick.saturating_add(1)),
+            number: span.end.min(process.tape.events),
+            tick: span.end_tick.min(process.tape.last_tick.saturating_add(1)),
         };
-        let by_event = !image.has_times() || span.first > 0 || span.end < u64::MAX;
+        let by_event = !process.has_times() || span.first > 0 || span.end < u64::MAX;
         let mut model = Timeline::new(from, to, !by_event, slices);
-        let (group_of, names) = query.by.map(|by| groups(image.stacks(), symbols, by)).unwrap_or_default();
+        let (group_of, names) = query.by.map(|by| groups(process.stacks(), symbols, by)).unwrap_or_default();
         if names.len().saturating_mul(slices) > MAX_VALUES {
             let why = format!(
                 "{} groups with {slices} slices are too many: use fewer --slices, --by function or --by module",
@@ -90,15 +90,15 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
             return Err(Error::Unanswerable(why));
         }
         let mut grouped = ByGroup::beside(&model, group_of, names.len());
-        let start = query.replay_start(image, span, !names.is_empty());
+        let start = query.replay_start(process, span, !names.is_empty());
         if let Some(start) = &start {
             model.begin(start.live);
             grouped.begin(start.summary.as_ref().map_or(&[], |summary| &summary.sites[..]));
         }
         let (start, span) = (start.as_ref(), span.with_history());
         let outcome = match names.is_empty() {
-            true => query.replay_from(image, start, span, symbols, progress, &mut model),
-            false => query.replay_from(image, start, span, symbols, progress, &mut (&mut model, &mut grouped)),
+            true => query.replay_from(process, start, span, symbols, progress, &mut model),
+            false => query.replay_from(process, start, span, symbols, progress, &mut (&mut model, &mut grouped)),
         };
         model.finish();
         grouped.finish();
@@ -112,7 +112,7 @@ pub fn run(query: &Query, slices: usize, out: &mut dyn Write, style: Style) -> R
         groups.truncate(if query.top > 0 { query.top } else { DEFAULT_GROUPS });
         let when = |slice: usize| match by_event {
             true => PointInTime { time_ns: None, event: Some(model.start_of(slice)) },
-            false => PointInTime::at(image, model.start_of(slice), None),
+            false => PointInTime::at(process, model.start_of(slice), None),
         };
         let rows = model.slices.iter().enumerate().map(|(at, slice)| Row {
             at: when(at),

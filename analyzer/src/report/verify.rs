@@ -4,7 +4,7 @@
 use super::{Error, Outcome};
 use crate::event::{Event, Kind, Span};
 use crate::load::tape::TraceRange;
-use crate::load::{self, Accounting, Events, Image, RecordedEvents};
+use crate::load::{self, Accounting, Events, Process, RecordedEvents};
 use crate::missing::{self, Missing};
 use crate::model::call_sites::CallSites;
 use crate::model::live_set::Block;
@@ -85,16 +85,16 @@ impl Model for Checks {
 /// Returns an error when nothing can be read, or when `out` fails.
 pub fn run(path: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let recording = load::open(path)?;
-    let readable = |image: &Image| !matches!(image.events, Events::None);
-    if !recording.images.is_empty() && !recording.images.iter().any(readable) {
+    let readable = |process: &Process| !matches!(process.events, Events::None);
+    if !recording.processes.is_empty() && !recording.processes.iter().any(readable) {
         return Err(Error::Unanswerable(format!("{}: none of its processes can be read", path.display())));
     }
     let progress = Progress::new("verifying");
     let mut screen = Screen::new(out, style);
     let mut wrong: Vec<String> = recording.missing.iter().map(ToString::to_string).collect();
-    for image in &recording.images {
-        let found = verify(image, &progress, &mut screen)?;
-        wrong.extend(found.into_iter().map(|what| format!("{}: {what}", image.about.folder)));
+    for process in &recording.processes {
+        let found = verify(process, &progress, &mut screen)?;
+        wrong.extend(found.into_iter().map(|what| format!("{}: {what}", process.about.folder)));
     }
     drop(progress);
     wrong.iter().try_for_each(|what| screen.warning(&format!("! {what}")))?;
@@ -107,18 +107,18 @@ pub fn run(path: &Path, out: &mut dyn Write, style: Style) -> Result<Outcome, Er
 }
 
 /// Checks a process and prints its accounting. Returns what is missing or wrong.
-fn verify(image: &Image, progress: &Progress, screen: &mut Screen) -> io::Result<Vec<String>> {
+fn verify(process: &Process, progress: &Progress, screen: &mut Screen) -> io::Result<Vec<String>> {
     let (mut totals, mut sites, mut peak) = (Totals::default(), CallSites::default(), Peak::within(Span::ALL));
     let mut checks = Checks::default();
     let models = &mut (&mut totals, &mut sites, &mut peak, &mut checks);
-    let outcome = replay(image, Span::ALL, progress, models);
-    let missing = [&image.missing[..], &outcome.missing[..]].concat();
+    let outcome = replay(process, Span::ALL, progress, models);
+    let missing = [&process.missing[..], &outcome.missing[..]].concat();
     let mut wrong: Vec<String> = missing::lines(&missing);
-    let totals = match image.ready_sums() {
-        Some(summary) if matches!(image.events, Events::Profile) => summary.totals,
-        _ => totals.finish(image.tape.inherited.as_ref()),
+    let totals = match process.ready_sums() {
+        Some(summary) if matches!(process.events, Events::Profile) => summary.totals,
+        _ => totals.finish(process.tape.inherited.as_ref()),
     };
-    let accounting = Accounting::of(image, &totals, &missing, Some(&outcome.recorded));
+    let accounting = Accounting::of(process, &totals, &missing, Some(&outcome.recorded));
     let intact =
         !missing.iter().any(Missing::hides_events) && !missing.iter().any(|m| matches!(m, Missing::Salvaged { .. }));
     let mut expect = |what: &str, held: u64, stated: u64| {
@@ -126,35 +126,35 @@ fn verify(image: &Image, progress: &Progress, screen: &mut Screen) -> io::Result
             wrong.push(format!("{what}: {} in the events, {} in the tape", count(held), count(stated)));
         }
     };
-    let sums_alone = image.tape.summary.as_ref().filter(|_| image.tape.ranges.is_empty() && !image.has_events());
+    let sums_alone = process.tape.summary.as_ref().filter(|_| process.tape.ranges.is_empty() && !process.has_events());
     if let Some(summary) = sums_alone {
-        print_accounting(image, &accounting, None, screen, &mut expect)?;
+        print_accounting(process, &accounting, None, screen, &mut expect)?;
         check_sums(summary, &mut expect);
         let totals = &summary.totals;
         screen.line(&format!(
             "{}: sums of {} allocations, {} resizes, {} frees, without events; {} live blocks at the end",
-            image.about.folder,
+            process.about.folder,
             count(totals.allocs),
             count(totals.resizes),
             count(totals.frees),
             count(totals.live_blocks)
         ))?;
-        check_profile(image, totals, intact, &mut wrong);
+        check_profile(process, totals, intact, &mut wrong);
         return Ok(wrong);
     }
-    if let Events::Taped { .. } = image.events {
+    if let Events::Taped { .. } = process.events {
         // The real free came after its address was used again. It is counted, and the trace has it
         // as an implied free.
         let stated =
-            image.tape.summary.as_ref().filter(|_| image.tape.summary_is_last && image.tape.inherited.is_none());
+            process.tape.summary.as_ref().filter(|_| process.tape.summary_is_last && process.tape.inherited.is_none());
         let late = stated.map_or(0, |stated| totals.implied_frees.saturating_sub(stated.totals.implied_frees));
-        print_accounting(image, &accounting, Some((&outcome.recorded, late)), screen, &mut expect)?;
-        check_chunks(image, &mut expect);
-        if let Some(summary) = image.tape.summary.as_ref().filter(|_| image.tape.summary_is_last) {
+        print_accounting(process, &accounting, Some((&outcome.recorded, late)), screen, &mut expect)?;
+        check_chunks(process, &mut expect);
+        if let Some(summary) = process.tape.summary.as_ref().filter(|_| process.tape.summary_is_last) {
             // The free of a block of the parent that was not recorded has no event: the process
             // never held this block.
             let mut held = totals.clone();
-            match image.tape.inherited {
+            match process.tape.inherited {
                 None => (held.frees, held.implied_frees) = (held.frees + late, held.implied_frees - late),
                 Some(_) => held.implied_frees = summary.totals.implied_frees,
             }
@@ -166,14 +166,14 @@ fn verify(image: &Image, progress: &Progress, screen: &mut Screen) -> io::Result
     }
     screen.line(&format!(
         "{}: {} allocations, {} resizes, {} frees, {} unmatched; {} live blocks at the end",
-        image.about.folder,
+        process.about.folder,
         count(totals.allocs),
         count(totals.resizes),
         count(totals.frees),
         count(outcome.unmatched),
         count(totals.live_blocks)
     ))?;
-    check_profile(image, &totals, intact, &mut wrong);
+    check_profile(process, &totals, intact, &mut wrong);
     Ok(wrong)
 }
 
@@ -181,17 +181,17 @@ fn verify(image: &Image, progress: &Progress, screen: &mut Screen) -> io::Result
 /// for each thread, and `recorded` against the events that were read. `late` of them may be missing
 /// in total, because the trace has them as frees that were not recorded.
 fn print_accounting(
-    image: &Image,
+    process: &Process,
     accounting: &Accounting,
     read: Option<(&RecordedEvents, u64)>,
     screen: &mut Screen,
     expect: &mut impl FnMut(&str, u64, u64),
 ) -> io::Result<()> {
-    for tape::Account { thread, emitted, recorded, lost, sampled_out } in &image.tape.accounts {
+    for tape::Account { thread, emitted, recorded, lost, sampled_out } in &process.tape.accounts {
         let accounted = recorded.saturating_add(*lost).saturating_add(*sampled_out);
         // Emitted events that are not in a gap count as lost.
         expect(&format!("accounting of thread {thread}, emitted"), accounted.max(*emitted), *emitted);
-        if let Some((read, late)) = read.filter(|_| image.tape.has_final_accounts()) {
+        if let Some((read, late)) = read.filter(|_| process.tape.has_final_accounts()) {
             let held = read.of(*thread);
             let missing = recorded.saturating_sub(held).min(late);
             expect(&format!("accounting of thread {thread}, recorded"), held + missing, *recorded);
@@ -201,7 +201,7 @@ fn print_accounting(
     accounts.sort_by_key(|account| std::cmp::Reverse(account.emitted));
     let row = |account: &tape::Account| {
         let tape::Account { thread, emitted, recorded, lost, sampled_out } = account;
-        let name = image.tape.threads.get(thread).map(|thread| thread.name.lossy().into_owned()).unwrap_or_default();
+        let name = process.tape.threads.get(thread).map(|thread| thread.name.lossy().into_owned()).unwrap_or_default();
         let who = if *thread == 0 { "no thread".to_string() } else { format!("thread {thread} {name}") };
         vec![count(*emitted), count(*recorded), count(*lost), count(*sampled_out), who]
     };
@@ -221,9 +221,9 @@ fn print_accounting(
 const MAX_THREADS: usize = 20;
 
 /// Checks that chunks follow one another without holes, in the trace and in their numbers.
-fn check_chunks(image: &Image, expect: &mut impl FnMut(&str, u64, u64)) {
+fn check_chunks(process: &Process, expect: &mut impl FnMut(&str, u64, u64)) {
     let (mut number, mut stored, mut plain, mut index) = (0u64, 0u64, 0u64, 1u64);
-    for range in &image.tape.ranges {
+    for range in &process.tape.ranges {
         let TraceRange::Committed { chunk, .. } = range else { continue };
         let of = format!("chunk {}", chunk.number);
         expect(&format!("{of}, number"), number + 1, chunk.number.into());
@@ -279,9 +279,9 @@ fn check_sites(held: &CallSites, peak: &Peak, stated: &[SiteSums], expect: &mut 
 }
 
 /// Checks that the profile is complete and counts the same allocations.
-fn check_profile(image: &Image, totals: &tape::Totals, intact: bool, wrong: &mut Vec<String>) {
-    let Events::Taped { .. } = image.events else { return };
-    let path = load::profile_file(&image.path).unwrap_or_else(|| image.path.join(PROFILE));
+fn check_profile(process: &Process, totals: &tape::Totals, intact: bool, wrong: &mut Vec<String>) {
+    let Events::Taped { .. } = process.events else { return };
+    let path = load::profile_file(&process.path).unwrap_or_else(|| process.path.join(PROFILE));
     let why = |error: unpack::Error| error.source().map_or_else(|| error.to_string(), ToString::to_string);
     let read = unpack::open(&path).map_err(why);
     let profile = read.and_then(|opened| Profile::read(&opened.bytes).map_err(|error| error.to_string()));
@@ -291,7 +291,7 @@ fn check_profile(image: &Image, totals: &tape::Totals, intact: bool, wrong: &mut
         Ok((profile, _)) => {
             let allocated = profile.bins.allocated.iter().fold(0u64, |sum, &count| sum.saturating_add(count));
             let expected = totals.allocs + totals.resizes;
-            if intact && image.tape.end.is_some() && allocated != expected {
+            if intact && process.tape.end.is_some() && allocated != expected {
                 wrong.push(format!(
                     "{PROFILE} counts {} allocations, the events {}",
                     count(allocated),

@@ -91,7 +91,7 @@ pub fn plain_sites(count: u32) -> Vec<tape::Site> {
     (1..=count).map(|number| tape::Site { parent: number / 2, address: 0x1000 * u64::from(number), flags: 0 }).collect()
 }
 
-/// The bytes of an image's files.
+/// The bytes of a process's files.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     pub trace: Vec<u8>,
@@ -190,7 +190,7 @@ pub fn truth(steps: &[Step]) -> Truth {
     t
 }
 
-/// Writes the files of one image.
+/// Writes the files of one process.
 pub fn files(steps: &[Step], options: &Options) -> Files {
     let truth = truth(steps);
     let mut files = Files::default();
@@ -405,11 +405,11 @@ fn profile(steps: &[Step], sites: &[tape::Site]) -> Vec<u8> {
     out
 }
 
-/// Writes a recording with one image; gives the image's folder.
+/// Writes a recording with one process; gives the process's folder.
 pub fn write(dir: &Path, files: &Files, codec: Codec) -> PathBuf {
     let folder = dir.join("4711.made");
     std::fs::create_dir_all(&folder).unwrap();
-    let image = recording::ProcessInfo {
+    let process = recording::ProcessInfo {
         folder: "4711.made".into(),
         pid: 4711,
         ppid: 1,
@@ -424,7 +424,7 @@ pub fn write(dir: &Path, files: &Files, codec: Codec) -> PathBuf {
         version: 1,
         command: vec!["made".into(), "it".into()],
         ended_unix_ns: Some(1_700_000_001_000_000_000),
-        images: vec![image],
+        images: vec![process],
         ..Recording::default()
     };
     std::fs::write(dir.join(recording::RECORDING), serde_json::to_vec_pretty(&about).unwrap()).unwrap();

@@ -115,15 +115,15 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
 /// Shows the process with the most events of a recording, or the one that is named.
 fn show_recording(args: &Args) -> anyhow::Result<Outcome> {
     let recorded = RecordingInput::open(Path::new(&args.file), &args.processes.processes())?;
-    let (image, others) = recorded.largest()?;
+    let (process, others) = recorded.largest()?;
     if !others.is_empty() {
-        eprintln!("mptrace: this is {}; --process shows {}", image.about.folder, others.join(", "));
+        eprintln!("mptrace: this is {}; --process shows {}", process.about.folder, others.join(", "));
     }
     let mut source = recorded.source()?;
     let mut missing = Vec::new();
     with_view(args, 8, |view| {
         let mut result = Ok(());
-        export::mtrc::each_record(&mut source, image, args.source, &mut |record| {
+        export::mtrc::each_record(&mut source, process, args.source, &mut |record| {
             if result.is_ok() {
                 result = view.record(record);
             }

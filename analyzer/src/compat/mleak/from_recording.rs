@@ -5,7 +5,7 @@ use super::{Block, Options, print};
 use crate::compat::input::RecordingInput;
 use crate::event::Span;
 use crate::export::Error;
-use crate::load::Image;
+use crate::load::Process;
 use crate::model::live_set;
 use crate::progress::Progress;
 use crate::replay::replay;
@@ -25,31 +25,32 @@ const MAX_FRAMES: usize = 1024;
 /// # Errors
 /// Returns an error if the recording has no events, or if writing to `out` fails.
 pub fn view_recording(recorded: &RecordingInput, options: &Options, out: &mut dyn Write) -> Result<Vec<String>, Error> {
-    let (image, others) = recorded.largest()?;
+    let (process, others) = recorded.largest()?;
     let mut notes = Vec::new();
     if !others.is_empty() {
-        notes.push(format!("this is {}; --process shows {}", image.about.folder, others.join(", ")));
+        notes.push(format!("this is {}; --process shows {}", process.about.folder, others.join(", ")));
     }
-    let outcome = replay(image, Span::ALL, &Progress::new("reading events"), &mut ());
-    notes.extend(image.missing.iter().chain(&outcome.missing).map(ToString::to_string));
+    let outcome = replay(process, Span::ALL, &Progress::new("reading events"), &mut ());
+    notes.extend(process.missing.iter().chain(&outcome.missing).map(ToString::to_string));
     let mut live: Vec<(u64, live_set::Block)> = outcome.live.iter().filter(|(_, block)| !block.inherited).collect();
     live.sort_unstable_by_key(|(index, _)| *index);
     let mut symbols = Symbolizer::new(Detail::Full);
-    let blocks: Vec<Block> = live.iter().map(|(index, block)| block_text(&mut symbols, image, *index, block)).collect();
+    let blocks: Vec<Block> =
+        live.iter().map(|(index, block)| block_text(&mut symbols, process, *index, block)).collect();
     print(&blocks.iter().collect::<Vec<_>>(), options, out).map_err(|error| Error::Write("mleak".into(), error))?;
     Ok(notes)
 }
 
 /// Returns a block with the texts that a log would have.
-fn block_text(symbols: &mut Symbolizer, image: &Image, index: u64, block: &live_set::Block) -> Block {
+fn block_text(symbols: &mut Symbolizer, process: &Process, index: u64, block: &live_set::Block) -> Block {
     let mut stack = Vec::new();
-    for (_, site) in image.stacks().stack(block.site).take(MAX_FRAMES) {
-        let frames = symbols.frames(image.stacks(), &site);
+    for (_, site) in process.stacks().stack(block.site).take(MAX_FRAMES) {
+        let frames = symbols.frames(process.stacks(), &site);
         // A bare trace has source locations, but no stacks.
         if site.address == 0 {
             continue;
         }
-        let start = symbols.function(image.stacks(), &site);
+        let start = symbols.function(process.stacks(), &site);
         let shown = match start {
             Some((start, name)) => format!("\t0x{:016X} {name}+{}", site.address, site.address.wrapping_sub(start)),
             None => format!("\t0x{:016X} {}", site.address, frames.last().map_or_else(|| "???".into(), Frame::title)),
@@ -59,7 +60,7 @@ fn block_text(symbols: &mut Symbolizer, image: &Image, index: u64, block: &live_
     let entry = Entry::from_number(block.entry).map_or("malloc", Entry::name);
     let location = match block.site {
         0 => Frame::default(),
-        site => call_site(symbols, image.stacks(), site, 1).frame,
+        site => call_site(symbols, process.stacks(), site, 1).frame,
     };
     let or_dash = |text: Option<&str>| text.filter(|text| !text.is_empty()).unwrap_or("-").to_string();
     let (function, file) = (or_dash(location.function.as_deref()), or_dash(location.file.as_deref()));

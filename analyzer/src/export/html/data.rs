@@ -2,7 +2,7 @@
 //! `--json` reports where the values are the same.
 
 use crate::report::leaks::Evidence;
-use crate::report::summary::{Numbers, Process};
+use crate::report::summary::{Numbers, ProcessSummary};
 use heaptape_formats::recording::NotTraced;
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ pub struct Page {
     /// The recording, or the two that are compared.
     pub recordings: Vec<About>,
     /// The processes of all recordings.
-    pub processes: Vec<Image>,
+    pub processes: Vec<PageProcess>,
     /// The most important leaks.
     pub leaks: Vec<Leak>,
     /// Numbers of stacks, blocks and bytes of the other leaks.
@@ -78,12 +78,12 @@ pub struct About {
 
 /// A process as the page describes it.
 #[derive(Debug, Default, Serialize)]
-pub struct Image {
+pub struct PageProcess {
     /// Index of the recording.
     pub recording: usize,
     /// The process as in `report --json`.
     #[serde(flatten)]
-    pub process: Process,
+    pub summary: ProcessSummary,
     /// Short name of the process.
     pub name: String,
     /// Command line of the process.

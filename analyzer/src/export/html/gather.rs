@@ -4,7 +4,7 @@
 use super::data::{self, Leak};
 use super::rows::{CELLS, Part, Row, STACKS, bound};
 use crate::event::{Range, Span};
-use crate::load::{Accounting, Image, Recording};
+use crate::load::{Accounting, Process, Recording};
 use crate::missing::Missing;
 use crate::model::leaks::Leaks;
 use crate::model::lifetimes::Lifetimes;
@@ -47,7 +47,7 @@ pub struct Gathered {
     /// The axis that the processes share.
     pub axis: data::Axis,
     /// The processes of all recordings.
-    pub images: Vec<data::Image>,
+    pub processes: Vec<data::PageProcess>,
     /// The rows of each process.
     pub parts: Vec<Part>,
     /// The time line of each process; empty for a profile.
@@ -85,13 +85,13 @@ struct Scale {
 }
 
 impl Scale {
-    fn at(&self, image: &Image, tick: u64, number: u64) -> f64 {
-        if self.by_tick { self.offset + image.clock.nanos(tick) as f64 } else { number as f64 }
+    fn at(&self, process: &Process, tick: u64, number: u64) -> f64 {
+        if self.by_tick { self.offset + process.clock.nanos(tick) as f64 } else { number as f64 }
     }
 
-    fn axis(&self, image: &Image) -> Axis {
+    fn axis(&self, process: &Process) -> Axis {
         let (start, unit) = match self.by_tick {
-            true => (image.clock.start_tick, 1e9 / image.clock.ticks_per_second.max(1) as f64),
+            true => (process.clock.start_tick, 1e9 / process.clock.ticks_per_second.max(1) as f64),
             false => (0, 1.0),
         };
         let Scale { by_tick, offset, width, slices } = *self;
@@ -100,28 +100,28 @@ impl Scale {
 }
 
 /// Returns the scale of each process, and the axis.
-fn scales(images: &[(usize, &Image)]) -> (data::Axis, Vec<Scale>) {
-    let with_events = || images.iter().filter(|(_, image)| image.has_events());
-    let by_tick = with_events().all(|(_, image)| image.has_times());
+fn scales(processes: &[(usize, &Process)]) -> (data::Axis, Vec<Scale>) {
+    let with_events = || processes.iter().filter(|(_, process)| process.has_events());
+    let by_tick = with_events().all(|(_, process)| process.has_times());
     let begins = |recording: usize| {
-        let own = images.iter().filter(|(of, image)| *of == recording && image.clock.start_unix_ns > 0);
-        own.map(|(_, image)| image.clock.start_unix_ns).min().unwrap_or(0)
+        let own = processes.iter().filter(|(of, process)| *of == recording && process.clock.start_unix_ns > 0);
+        own.map(|(_, process)| process.clock.start_unix_ns).min().unwrap_or(0)
     };
     let starts = [begins(0), begins(1)];
-    let offset = |of: usize, image: &Image| match by_tick {
-        true => image.clock.start_unix_ns.saturating_sub(starts[of.min(1)]) as f64,
+    let offset = |of: usize, process: &Process| match by_tick {
+        true => process.clock.start_unix_ns.saturating_sub(starts[of.min(1)]) as f64,
         false => 0.0,
     };
-    let end = |of: usize, image: &Image| match by_tick {
-        true => offset(of, image) + image.clock.nanos(image.tape.last_tick) as f64,
-        false => image.tape.events as f64,
+    let end = |of: usize, process: &Process| match by_tick {
+        true => offset(of, process) + process.clock.nanos(process.tape.last_tick) as f64,
+        false => process.tape.events as f64,
     };
-    let length = with_events().map(|(of, image)| end(*of, image)).fold(1.0, f64::max);
-    let slices = if images.len() > MANY_PROCESSES { FEW_SLICES } else { SLICES };
+    let length = with_events().map(|(of, process)| end(*of, process)).fold(1.0, f64::max);
+    let slices = if processes.len() > MANY_PROCESSES { FEW_SLICES } else { SLICES };
     // A little longer, so that the last event is in the last slice.
     let width = length * (1.0 + 1e-9) / slices as f64;
     let scales =
-        images.iter().map(|(of, image)| Scale { by_tick, offset: offset(*of, image), width, slices }).collect();
+        processes.iter().map(|(of, process)| Scale { by_tick, offset: offset(*of, process), width, slices }).collect();
     let unit = if by_tick { "ns" } else { "events" };
     (data::Axis { unit, length, slices, slots: 0, partial: false }, scales)
 }
@@ -129,26 +129,26 @@ fn scales(images: &[(usize, &Image)]) -> (data::Axis, Vec<Scale>) {
 /// Reads all processes, each in one pass.
 pub fn gather(
     recordings: &[Recording],
-    images: &[&Image],
+    processes: &[&Process],
     range: &Range,
     symbols: &mut Symbolizer,
     progress: &Progress,
 ) -> Gathered {
-    let of = |image: &Image| {
-        let mine = |recording: &Recording| recording.images.iter().any(|own| std::ptr::eq(own, image));
+    let of = |process: &Process| {
+        let mine = |recording: &Recording| recording.processes.iter().any(|own| std::ptr::eq(own, process));
         recordings.iter().position(mine).unwrap_or(0)
     };
-    let images: Vec<(usize, &Image)> = images.iter().map(|image| (of(image), *image)).collect();
-    let parent = |image: usize, site: u32| images[image].1.stacks().site(site).parent;
-    let (axis, scales) = scales(&images);
+    let processes: Vec<(usize, &Process)> = processes.iter().map(|process| (of(process), *process)).collect();
+    let parent = |process: usize, site: u32| processes[process].1.stacks().site(site).parent;
+    let (axis, scales) = scales(&processes);
     let mut gathered = Gathered { axis, ..Gathered::default() };
     gathered.axis.partial = !range.is_all();
-    for (&(recording, image), scale) in images.iter().zip(scales) {
+    for (&(recording, process), scale) in processes.iter().zip(scales) {
         let shift = gathered.parts.last().map_or(SHIFT, |part| part.shift);
-        if image.has_events() {
-            gathered.events(recording, image, scale, range, shift, (&mut *symbols, progress));
+        if process.has_events() {
+            gathered.events(recording, process, scale, range, shift, (&mut *symbols, progress));
         } else {
-            gathered.profile(recording, image, progress);
+            gathered.profile(recording, process, progress);
         }
         // Between processes, more is kept than at the end, because the smallest rows are known only
         // then.
@@ -170,50 +170,51 @@ impl Gathered {
     fn events(
         &mut self,
         recording: usize,
-        image: &Image,
+        process: &Process,
         scale: Scale,
         range: &Range,
         shift: u32,
         (symbols, progress): (&mut Symbolizer, &Progress),
     ) {
-        let span = image.span(range);
-        let axis = evidence::axis(image, span);
+        let span = process.span(range);
+        let axis = evidence::axis(process, span);
         let (mut totals, mut peak) = (Totals::default(), Peak::within(Span::ALL));
         let (mut threads, mut sizes) = (Threads::default(), Sizes::default());
-        let mut lifetimes = Lifetimes::new(image.clock.ticks_per_second);
-        let mut survivors = Leaks::new(axis, image.tape.process.free_sites);
-        let mut slices = Slices::new(scale.axis(image), shift, CELLS);
+        let mut lifetimes = Lifetimes::new(process.clock.ticks_per_second);
+        let mut survivors = Leaks::new(axis, process.tape.process.free_sites);
+        let mut slices = Slices::new(scale.axis(process), shift, CELLS);
         let mut first = (&mut totals, &mut peak, &mut threads, &mut sizes);
-        let outcome = replay(image, span, progress, &mut (&mut first, &mut lifetimes, &mut survivors, &mut slices));
+        let outcome = replay(process, span, progress, &mut (&mut first, &mut lifetimes, &mut survivors, &mut slices));
         slices.finish(&outcome.live);
         self.missing.extend(outcome.missing.iter().cloned());
-        let mut missing = image.missing.clone();
+        let mut missing = process.missing.clone();
         missing.extend(outcome.missing.iter().cloned());
 
         let mut left: Vec<_> = survivors.survivors(&outcome.live, Span::ALL).into_iter().collect();
-        let run = evidence::run_of(image, axis, span, &survivors, &missing);
+        let run = evidence::run_of(process, axis, span, &survivors, &missing);
         left.sort_by_key(|((site, inherited), _)| (*site, *inherited));
         let mut judged = Vec::new();
         let mut growth = Growth::default();
-        let mut rules = own_rules(image, symbols);
+        let mut rules = own_rules(process, symbols);
         for ((site, _), survivor) in left {
             let (blocks, bytes) = (survivor.blocks, survivor.bytes);
-            if rules.suppress(image, symbols, site, blocks, bytes)
-                || rules.count_kept(image, symbols, site, blocks, bytes).is_some()
+            if rules.suppress(process, symbols, site, blocks, bytes)
+                || rules.count_kept(process, symbols, site, blocks, bytes).is_some()
             {
                 continue;
             }
             let history = survivors.history(site);
             let verdict = judge(&run, &history, &survivor);
             let rises = matches!(verdict, Verdict::Growing | Verdict::Slow);
-            let function = if rises { group_key(symbols, image.stacks(), site, GroupBy::Function) } else { Vec::new() };
+            let function =
+                if rises { group_key(symbols, process.stacks(), site, GroupBy::Function) } else { Vec::new() };
             growth.add(function.clone(), verdict, survivor.bytes);
             judged.push((site, verdict, function, history, survivor));
         }
         let mut found = Vec::new();
         for (site, verdict, function, history, survivor) in judged {
             let verdict = growth.settle(&run, &function, verdict);
-            found.push((leak(self.images.len(), site, verdict, survivor.blocks, survivor.bytes), history, survivor));
+            found.push((leak(self.processes.len(), site, verdict, survivor.blocks, survivor.bytes), history, survivor));
         }
         if let Some((bytes, blocks)) = rules.kept {
             self.kept = (self.kept.0.saturating_add(bytes), self.kept.1 + blocks);
@@ -222,8 +223,8 @@ impl Gathered {
         found.sort_by_key(|(leak, ..)| (std::cmp::Reverse(leak.weight), leak.site));
         for (rank, (mut leak, history, survivor)) in found.into_iter().enumerate() {
             if rank < LEAKS {
-                let freed_at = evidence::freed_at(image, &survivors, leak.site, symbols);
-                leak.evidence = Some(evidence::evidence(image, &run, &history, &survivor, freed_at));
+                let freed_at = evidence::freed_at(process, &survivors, leak.site, symbols);
+                leak.evidence = Some(evidence::evidence(process, &run, &history, &survivor, freed_at));
             }
             self.leaks.push(leak);
         }
@@ -232,22 +233,22 @@ impl Gathered {
         let rows = rows(&slices, &peak, &lifetimes);
         let has_peak = peak.peak().0.bytes > 0;
         let at = peak.peak().1;
-        let inherited = if range.is_all() { image.tape.inherited.as_ref() } else { None };
+        let inherited = if range.is_all() { process.tape.inherited.as_ref() } else { None };
         let totals = totals.finish(inherited);
         let recorded = range.is_all().then_some(&outcome.recorded);
-        let accounting = Accounting::of(image, &totals, &missing, recorded);
+        let accounting = Accounting::of(process, &totals, &missing, recorded);
         let sums = Sums { totals, sites: Vec::new(), has_peak, missing, accounting };
-        let last = scale.at(image, image.tape.last_tick, image.tape.events);
-        let mut shown = about(recording, image, &sums);
-        shown.span = (scale.at(image, image.clock.start_tick, 0), last);
-        shown.peak_at = has_peak.then(|| scale.at(image, at.tick, at.number));
+        let last = scale.at(process, process.tape.last_tick, process.tape.events);
+        let mut shown = about(recording, process, &sums);
+        shown.span = (scale.at(process, process.clock.start_tick, 0), last);
+        shown.peak_at = has_peak.then(|| scale.at(process, at.tick, at.number));
         shown.has_events = true;
         shown.has_peak = true;
         shown.sizes = size_rows(&sizes);
         shown.lifetimes = lives(&lifetimes);
-        let position = |tick: u64| if scale.by_tick { scale.at(image, tick, 0) } else { 0.0 };
-        (shown.threads, shown.more_threads) = thread_rows(image, &threads, &sums.accounting, position);
-        let mut losses: Vec<data::Loss> = image
+        let position = |tick: u64| if scale.by_tick { scale.at(process, tick, 0) } else { 0.0 };
+        (shown.threads, shown.more_threads) = thread_rows(process, &threads, &sums.accounting, position);
+        let mut losses: Vec<data::Loss> = process
             .tape
             .losses
             .iter()
@@ -260,14 +261,14 @@ impl Gathered {
         losses.sort_by_key(|loss| std::cmp::Reverse(loss.events));
         losses.truncate(GAPS);
         shown.losses = losses;
-        self.images.push(shown);
+        self.processes.push(shown);
         self.lines.push(slices.line);
         self.parts.push(Part { rows, cells: slices.cells, shift: slices.shift, folded: 0 });
     }
 
     /// Adds a process of which only sums are known.
-    fn profile(&mut self, recording: usize, image: &Image, progress: &Progress) {
-        let sums = sums::sums(image, progress);
+    fn profile(&mut self, recording: usize, process: &Process, progress: &Progress) {
+        let sums = sums::sums(process, progress);
         let rows = sums.sites.iter().map(|row| Row {
             site: row.site,
             sums: CellSums {
@@ -287,13 +288,13 @@ impl Gathered {
         rows.sort_by_key(|row| row.site);
         for row in rows.iter().filter(|row| row.sums.left > 0) {
             let (blocks, bytes) = (row.sums.left, row.sums.left_bytes);
-            self.leaks.push(leak(self.images.len(), row.site, Verdict::Uncertain, blocks, bytes));
+            self.leaks.push(leak(self.processes.len(), row.site, Verdict::Uncertain, blocks, bytes));
         }
         self.bound_leaks();
-        self.missing.extend(sums.missing.iter().filter(|one| !image.missing.contains(one)).cloned());
-        let mut shown = about(recording, image, &sums);
+        self.missing.extend(sums.missing.iter().filter(|one| !process.missing.contains(one)).cloned());
+        let mut shown = about(recording, process, &sums);
         shown.has_peak = sums.has_peak;
-        self.images.push(shown);
+        self.processes.push(shown);
         self.lines.push(Vec::new());
         let shift = self.parts.last().map_or(SHIFT, |part| part.shift);
         self.parts.push(Part { rows, shift, ..Part::default() });
@@ -311,9 +312,9 @@ impl Gathered {
 
 /// Returns the rules for what `heaptape leaks` leaves out by itself: what the runtime keeps on
 /// purpose, and what the program suppresses.
-fn own_rules(image: &Image, symbols: &mut Symbolizer) -> Rules {
+fn own_rules(process: &Process, symbols: &mut Symbolizer) -> Rules {
     let mut rules = Rules::built_in();
-    rules.add_own(image, symbols);
+    rules.add_own(process, symbols);
     rules
 }
 
@@ -350,20 +351,20 @@ fn rows(slices: &Slices, peak: &Peak, lifetimes: &Lifetimes) -> Vec<Row> {
     rows
 }
 
-fn about(recording: usize, image: &Image, sums: &Sums) -> data::Image {
-    let mut process = summary::process(image, sums);
-    let more = process.missing.len().saturating_sub(MISSING);
-    process.missing.truncate(MISSING);
+fn about(recording: usize, process: &Process, sums: &Sums) -> data::PageProcess {
+    let mut summary = summary::summarize_process(process, sums);
+    let more = summary.missing.len().saturating_sub(MISSING);
+    summary.missing.truncate(MISSING);
     if more > 0 {
-        process.missing.push(format!("{more} things more are missing"));
+        summary.missing.push(format!("{more} things more are missing"));
     }
-    data::Image {
+    data::PageProcess {
         recording,
-        name: image.name(),
-        command: command(&image.about.argv),
-        ending: summary::ending(&process),
-        process,
-        ..data::Image::default()
+        name: process.name(),
+        command: command(&process.about.argv),
+        ending: summary::ending(&summary),
+        summary,
+        ..data::PageProcess::default()
     }
 }
 
@@ -385,7 +386,7 @@ fn lives(lifetimes: &Lifetimes) -> data::Lives {
 }
 
 fn thread_rows(
-    image: &Image,
+    process: &Process,
     threads: &Threads,
     accounting: &Accounting,
     position: impl Fn(u64) -> f64,
@@ -394,7 +395,7 @@ fn thread_rows(
         .rows
         .iter()
         .map(|(&number, row)| {
-            let known = image.tape.threads.get(&number);
+            let known = process.tape.threads.get(&number);
             let account = accounting.thread(number);
             data::Thread {
                 number,

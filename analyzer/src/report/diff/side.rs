@@ -1,7 +1,7 @@
 //! One side of a comparison: the run that the command line names, and its sums by site.
 
 use crate::event::{Bound, Range};
-use crate::load::{self, Events, Image, Recording};
+use crate::load::{self, Events, Process, Recording};
 use crate::missing::lines;
 use crate::processes::ProcessFilter;
 use crate::program_frames::Role;
@@ -116,15 +116,15 @@ impl NameMatcher {
         let mut kept: Vec<(Recording, &DiffInput)> = Vec::new();
         for (number, side) in a.iter().chain(b).enumerate() {
             let recording = load::open(&side.path)?;
-            let images = images(&recording, side)?;
+            let processes = processes(&recording, side)?;
             if within_one && number == 0 {
                 let until = b.first().and_then(|side| side.until);
-                Range { from: side.until, to: until }.check(&images).map_err(Error::Unanswerable)?;
+                Range { from: side.until, to: until }.check(&processes).map_err(Error::Unanswerable)?;
             }
-            let has_modules = images.iter().any(|image| !image.stacks().modules.is_empty());
-            let has_stacks = images.iter().any(|image| !image.stacks().is_empty());
+            let has_modules = processes.iter().any(|process| !process.stacks().modules.is_empty());
+            let has_stacks = processes.iter().any(|process| !process.stacks().is_empty());
             known.names_alone |= has_stacks && !has_modules;
-            let modules = images.iter().flat_map(|image| &image.stacks().modules);
+            let modules = processes.iter().flat_map(|process| &process.stacks().modules);
             let ids = modules.map(|module| module.build_id.clone()).filter(|id| !id.is_empty());
             let own: FxHashSet<Vec<u8>> = ids.collect();
             if number == 0 {
@@ -137,9 +137,9 @@ impl NameMatcher {
             }
         }
         if let Some(side) = a.first().filter(|_| is_filtered) {
-            let mut all: Vec<&Image> = Vec::new();
+            let mut all: Vec<&Process> = Vec::new();
             for (recording, side) in &kept {
-                all.extend(images(recording, side)?);
+                all.extend(processes(recording, side)?);
             }
             side.filter.check(&all, symbols).map_err(Error::Unanswerable)?;
         }
@@ -179,7 +179,7 @@ fn without_clone_suffix(function: &str) -> &str {
 }
 
 /// Returns the selected processes of a side.
-fn images<'a>(recording: &'a Recording, side: &DiffInput) -> Result<Vec<&'a Image>, Error> {
+fn processes<'a>(recording: &'a Recording, side: &DiffInput) -> Result<Vec<&'a Process>, Error> {
     let chosen = side.processes.select(std::slice::from_ref(recording));
     chosen.map_err(|why| match side.processes.is_all() {
         // The message already contains the path.
@@ -202,30 +202,30 @@ pub fn measure(
     let progress = Progress::new("reading events");
     let mut measured = Measurement::default();
     let mut missing = recording.missing.clone();
-    let images = images(&recording, side)?;
-    for image in &images {
+    let processes = processes(&recording, side)?;
+    for process in &processes {
         let range = Range { from: None, to: side.until };
-        if (side.until.is_some() || !side.filter.is_all()) && matches!(image.events, Events::Profile) {
+        if (side.until.is_some() || !side.filter.is_all()) && matches!(process.events, Events::Profile) {
             let why = format!("{}: a profile holds only sums at the end", side.path.display());
             return Err(Error::Unanswerable(why));
         }
         let sums = if !side.filter.is_all() {
             let query = crate::report::Query { range, filter: side.filter.clone(), ..Default::default() };
-            crate::report::sums::filtered_sums(image, &query, symbols, &progress)
+            crate::report::sums::filtered_sums(process, &query, symbols, &progress)
         } else if range.is_all() {
-            sums(image, &progress)
+            sums(process, &progress)
         } else {
-            sums_within(image, &range, &progress)
+            sums_within(process, &range, &progress)
         };
         for found in &sums.missing {
             if !missing.contains(found) {
                 missing.push(found.clone());
             }
         }
-        measured.peak_bytes = (images.len() == 1 && sums.has_peak).then_some(sums.totals.peak_bytes);
-        if image.has_times() {
-            let end = image.span(&range).end_tick.min(image.tape.last_tick);
-            measured.seconds = measured.seconds.max(image.clock.nanos(end) as f64 / 1e9);
+        measured.peak_bytes = (processes.len() == 1 && sums.has_peak).then_some(sums.totals.peak_bytes);
+        if process.has_times() {
+            let end = process.span(&range).end_tick.min(process.tape.last_tick);
+            measured.seconds = measured.seconds.max(process.clock.nanos(end) as f64 / 1e9);
         }
         for row in &sums.sites {
             let sums = Sums {
@@ -235,7 +235,7 @@ pub fn measure(
                 live_bytes: row.bytes.saturating_sub(row.freed_bytes),
             };
             measured.total.add(&sums);
-            let stacks = image.stacks();
+            let stacks = process.stacks();
             let SiteKey { names, file, line } = named(stacks, row.site, known, depth, symbols);
             let short = file.as_deref().map(|file| file.rsplit('/').next().unwrap_or(file).to_string());
             let sums_of_line = measured.sites.entry(names).or_default().entry(short.zip(line)).or_default();
@@ -246,9 +246,9 @@ pub fn measure(
             }
         }
     }
-    let several = images.len() > 1 || recording.missing.len() == missing.len();
+    let several = processes.len() > 1 || recording.missing.len() == missing.len();
     let of = if several { format!("{}: ", side.path.display()) } else { String::new() };
-    measured.is_sampled = images.iter().any(|image| image.tape.is_sampled());
+    measured.is_sampled = processes.iter().any(|process| process.tape.is_sampled());
     measured.missing = lines(&missing).into_iter().map(|missing| format!("{of}{missing}")).collect();
     Ok(measured)
 }

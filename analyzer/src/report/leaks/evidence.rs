@@ -2,7 +2,7 @@
 //! contributes.
 
 use crate::event::Span;
-use crate::load::Image;
+use crate::load::Process;
 use crate::load::tape::TraceRange;
 use crate::missing::Missing;
 use crate::model::leaks::{Axis, History, LIFETIME_CLASSES, Leaks, SLICES, Survivors, lifetime_bound};
@@ -98,61 +98,61 @@ const SHORT_NS: u64 = 100_000_000;
 const STALLED_NS: u64 = 400_000_000;
 
 /// Returns the axis by which the run of a process is measured, up to the end of a span.
-pub fn axis(image: &Image, span: Span) -> Axis {
-    let (mut start, mut end) = (image.clock.start_tick, image.tape.last_tick.min(span.end_tick));
-    if is_measured_by_time(image, end) && span.end == u64::MAX {
+pub fn axis(process: &Process, span: Span) -> Axis {
+    let (mut start, mut end) = (process.clock.start_tick, process.tape.last_tick.min(span.end_tick));
+    if is_measured_by_time(process, end) && span.end == u64::MAX {
         // The time before the first allocation and after the last one does not show that nothing
         // grows, unless it is most of the run. Neither does a long teardown at the end.
         let half = start + end.saturating_sub(start) / 2;
-        if let Some(last) = image.allocation_at(100).filter(|last| last.tick < end) {
-            let frees = image.tape.events.saturating_sub(last.number + 1);
-            let live = image.tape.summary.as_ref().map_or(u64::MAX, |summary| summary.totals.live_blocks);
+        if let Some(last) = process.allocation_at(100).filter(|last| last.tick < end) {
+            let frees = process.tape.events.saturating_sub(last.number + 1);
+            let live = process.tape.summary.as_ref().map_or(u64::MAX, |summary| summary.totals.live_blocks);
             let taken_down = frees > 0 && frees >= live.saturating_add(frees) / 4;
             // A short run that was busy for long enough: its end may have been noticed late.
-            let whole = image.clock.nanos(end);
-            let busy = whole < 1_000_000_000 && image.clock.nanos(last.tick) >= SHORT_NS;
+            let whole = process.clock.nanos(end);
+            let busy = whole < 1_000_000_000 && process.clock.nanos(last.tick) >= SHORT_NS;
             end = if taken_down || busy || last.tick >= half { last.tick } else { end };
         }
-        if let Some(first) = image.allocation_at(0).filter(|first| first.tick <= half && first.tick < end) {
+        if let Some(first) = process.allocation_at(0).filter(|first| first.tick <= half && first.tick < end) {
             start = first.tick;
         }
         return Axis { by_tick: true, start, end };
     }
-    let events = match image.tape.events {
+    let events = match process.tape.events {
         0 => u64::MAX,
         events => events,
     };
-    let last = image.allocation_at(99).map_or(events, |last| last.number + 1);
+    let last = process.allocation_at(99).map_or(events, |last| last.number + 1);
     Axis { by_tick: false, start: 0, end: last.min(span.end) }
 }
 
 /// Returns whether time measures the run better than events do.
-fn is_measured_by_time(image: &Image, end: u64) -> bool {
-    if !image.has_times() || image.clock.nanos(end) < SHORT_NS {
+fn is_measured_by_time(process: &Process, end: u64) -> bool {
+    if !process.has_times() || process.clock.nanos(end) < SHORT_NS {
         return false;
     }
-    let filled = || match (image.allocation_at(1), image.allocation_at(99)) {
-        (Some(from), Some(to)) => image.clock.span_nanos(to.tick.saturating_sub(from.tick)),
+    let filled = || match (process.allocation_at(1), process.allocation_at(99)) {
+        (Some(from), Some(to)) => process.clock.span_nanos(to.tick.saturating_sub(from.tick)),
         _ => u64::MAX,
     };
-    image.clock.nanos(end) >= STALLED_NS || filled() >= image.clock.nanos(end) / 4
+    process.clock.nanos(end) >= STALLED_NS || filled() >= process.clock.nanos(end) / 4
 }
 
 /// Returns what the run as a whole contributes to the verdict on every site.
-pub fn run_of(image: &Image, axis: Axis, span: Span, model: &Leaks, missing: &[Missing]) -> Run {
-    let end_tick = image.tape.last_tick.min(span.end_tick);
+pub fn run_of(process: &Process, axis: Axis, span: Span, model: &Leaks, missing: &[Missing]) -> Run {
+    let end_tick = process.tape.last_tick.min(span.end_tick);
     // The recorder may notice the end of a process late. This delay is not part of the age of a
     // block, unless nothing happened for a long time before.
-    let last_event = image.tape.ranges.iter().rev().find_map(|range| match range {
+    let last_event = process.tape.ranges.iter().rev().find_map(|range| match range {
         TraceRange::Committed { chunk, .. } => Some(chunk.last_tick),
         TraceRange::Salvage { .. } => None,
     });
     let busy = |last: &u64| *last >= axis.start + end_tick.saturating_sub(axis.start) / 4 * 3;
     let seen = last_event.filter(busy).unwrap_or(end_tick).min(end_tick);
-    let end = if axis.by_tick { seen } else { image.tape.events.min(span.end).max(axis.end) };
-    let seconds = if image.has_times() { image.clock.nanos(end_tick) as f64 / 1e9 } else { 0.0 };
-    let last_birth = image.allocation_at(100).map_or(end_tick, |last| last.tick.min(end_tick));
-    let active_seconds = if image.has_times() { image.clock.nanos(last_birth) as f64 / 1e9 } else { 0.0 };
+    let end = if axis.by_tick { seen } else { process.tape.events.min(span.end).max(axis.end) };
+    let seconds = if process.has_times() { process.clock.nanos(end_tick) as f64 / 1e9 } else { 0.0 };
+    let last_birth = process.allocation_at(100).map_or(end_tick, |last| last.tick.min(end_tick));
+    let active_seconds = if process.has_times() { process.clock.nanos(last_birth) as f64 / 1e9 } else { 0.0 };
     let (mut allocs, mut live) = (0, [0u64; SLICES]);
     for (_, history) in model.histories() {
         allocs += history.allocs;
@@ -174,14 +174,14 @@ pub fn run_of(image: &Image, axis: Axis, span: Span, model: &Leaks, missing: &[M
 
 /// Returns the evidence of a site.
 pub fn evidence(
-    image: &Image,
+    process: &Process,
     run: &Run,
     history: &History,
     survivors: &Survivors,
     freed_at: Vec<FreedAt>,
 ) -> Evidence {
     let by_tick = run.axis.by_tick;
-    let unit = |value: u64| if by_tick { image.clock.span_nanos(value) } else { value };
+    let unit = |value: u64| if by_tick { process.clock.span_nanos(value) } else { value };
     let has_frees = history.freed > 0;
     let (first, last) = (survivors.first, survivors.last);
     let age = |birth: (u64, u64)| unit(run.end.saturating_sub(if by_tick { birth.0 } else { birth.1 }));
@@ -189,9 +189,9 @@ pub fn evidence(
         LifetimeClass { below: (class + 1 < LIFETIME_CLASSES).then(|| unit(lifetime_bound(class))), blocks }
     });
     Evidence {
-        first: PointInTime::at(image, first.0, Some(first.1)),
-        last: PointInTime::at(image, last.0, Some(last.1)),
-        bytes_per_second: by_tick.then(|| slope(run, history) * image.clock.ticks_per_second as f64),
+        first: PointInTime::at(process, first.0, Some(first.1)),
+        last: PointInTime::at(process, last.0, Some(last.1)),
+        bytes_per_second: by_tick.then(|| slope(run, history) * process.clock.ticks_per_second as f64),
         unit: if by_tick { "ns" } else { "events" },
         allocs: history.allocs,
         freed: history.freed,
@@ -216,11 +216,11 @@ pub fn evidence(
 
 /// Returns the evidence of a site of which only snapshots of its sums are known: without sizes and
 /// lifetimes.
-pub fn evidence_from_snapshots(image: &Image, run: &Run, history: &History, survivors: &Survivors) -> Evidence {
+pub fn evidence_from_snapshots(process: &Process, run: &Run, history: &History, survivors: &Survivors) -> Evidence {
     let (mean_lifetime, longest_lifetime, smallest, largest) = (None, None, None, None);
     let (first, last) =
-        (PointInTime::at(image, survivors.first.0, None), PointInTime::at(image, survivors.last.0, None));
-    let evidence = evidence(image, run, history, survivors, Vec::new());
+        (PointInTime::at(process, survivors.first.0, None), PointInTime::at(process, survivors.last.0, None));
+    let evidence = evidence(process, run, history, survivors, Vec::new());
     Evidence { first, last, mean_lifetime, longest_lifetime, smallest, largest, ..evidence }
 }
 
@@ -228,10 +228,10 @@ pub fn evidence_from_snapshots(image: &Image, run: &Run, history: &History, surv
 const MAX_FREE_SITES: usize = 3;
 
 /// Returns the call sites that freed blocks of a site.
-pub fn freed_at(image: &Image, model: &Leaks, site: u32, symbols: &mut Symbolizer) -> Vec<FreedAt> {
+pub fn freed_at(process: &Process, model: &Leaks, site: u32, symbols: &mut Symbolizer) -> Vec<FreedAt> {
     let mut named: Vec<FreedAt> = Vec::new();
     for (at, blocks) in model.freed_at(site) {
-        let names = call_site(symbols, image.stacks(), at, 2).names;
+        let names = call_site(symbols, process.stacks(), at, 2).names;
         match named.iter().position(|known| known.functions == names) {
             Some(known) => named[known].blocks += blocks,
             None if named.len() < MAX_FREE_SITES => named.push(FreedAt { blocks, functions: names }),

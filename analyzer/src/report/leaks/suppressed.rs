@@ -1,7 +1,7 @@
 //! Suppressions of `heaptape leaks`: where the rules come from, and what they suppressed.
 
 use super::LeakReport;
-use crate::load::Image;
+use crate::load::Process;
 use crate::program_frames::blamed;
 use crate::report::Error;
 use crate::suppress::{NamedFrame, Rule, kept_on_purpose, read};
@@ -60,8 +60,8 @@ impl Rules {
 
     /// Adds the rules of the process's own modules: the text of their
     /// `__lsan_default_suppressions`.
-    pub fn add_own(&mut self, image: &Image, symbols: &mut Symbolizer) {
-        for module in &image.stacks().modules {
+    pub fn add_own(&mut self, process: &Process, symbols: &mut Symbolizer) {
+        for module in &process.stacks().modules {
             let path = String::from_utf8_lossy(&module.path).into_owned();
             if self.programs.contains(&path) {
                 continue;
@@ -79,11 +79,11 @@ impl Rules {
     }
 
     /// Returns whether a rule suppresses the stack, and counts its blocks if so.
-    pub fn suppress(&mut self, image: &Image, symbols: &mut Symbolizer, site: u32, blocks: u64, size: u64) -> bool {
+    pub fn suppress(&mut self, process: &Process, symbols: &mut Symbolizer, site: u32, blocks: u64, size: u64) -> bool {
         if self.rules.is_empty() {
             return false;
         }
-        let stack = named_stack(image, symbols, site);
+        let stack = named_stack(process, symbols, site);
         let Some(rule) = self.rules.iter_mut().find(|rule| rule.matches(&stack)) else { return false };
         rule.stacks += 1;
         rule.blocks += blocks;
@@ -95,14 +95,14 @@ impl Rules {
     /// `None` for other stacks.
     pub fn count_kept(
         &mut self,
-        image: &Image,
+        process: &Process,
         symbols: &mut Symbolizer,
         site: u32,
         blocks: u64,
         size: u64,
     ) -> Option<&'static str> {
         let (all_bytes, all_blocks) = self.kept.as_mut()?;
-        let stacks = image.stacks();
+        let stacks = process.stacks();
         let frames = stacks.stack(site).take(MAX_FRAMES).map(|(_, site)| symbols.name(stacks, &site).as_ref().clone());
         let what = kept_on_purpose(frames)?;
         *all_bytes = all_bytes.saturating_add(size);
@@ -124,8 +124,8 @@ impl Rules {
 }
 
 /// Returns a stack with all names that rules may match, innermost frame first.
-pub fn named_stack(image: &Image, symbols: &mut Symbolizer, site: u32) -> Vec<NamedFrame> {
-    let stacks = image.stacks();
+pub fn named_stack(process: &Process, symbols: &mut Symbolizer, site: u32) -> Vec<NamedFrame> {
+    let stacks = process.stacks();
     let mut all = Vec::new();
     for (_, site) in stacks.stack(site).take(MAX_FRAMES) {
         let symbol = symbols.symbol(stacks, &site);

@@ -52,29 +52,29 @@ pub fn print(found: &LeakReport, options: &Options, symbols: &mut Symbolizer, sc
             FLOOR_SHARE * 100.0
         ))?;
     }
-    for (image, _) in missing {
-        if let Some(inherited) = &image.tape.inherited
+    for (process, _) in missing {
+        if let Some(inherited) = &process.tape.inherited
             && inherited.blocks > 0
         {
             screen.line(&format!(
                 "{} (pid {}) got {} in {} from its parent: inherited, no leak of its own",
-                image.name(),
-                image.about.pid,
+                process.name(),
+                process.about.pid,
                 bytes(inherited.bytes),
                 counted(inherited.blocks, "block")
             ))?;
         }
     }
     super::suppressed::print(found, screen)?;
-    for (image, missing) in missing {
-        let of = if several { format!("{}: ", image.about.folder) } else { String::new() };
-        print_sampled(screen, &of, image)?;
+    for (process, missing) in missing {
+        let of = if several { format!("{}: ", process.about.folder) } else { String::new() };
+        print_sampled(screen, &of, process)?;
         print_missing(screen, &of, missing)?;
     }
-    let own_malloc: Vec<_> = missing.iter().filter(|(image, _)| image.about.own_malloc).collect();
-    let own_malloc: Vec<_> = own_malloc.iter().map(|(image, _)| (image.name(), image.about.pid)).collect();
+    let own_malloc: Vec<_> = missing.iter().filter(|(process, _)| process.about.own_malloc).collect();
+    let own_malloc: Vec<_> = own_malloc.iter().map(|(process, _)| (process.name(), process.about.pid)).collect();
     print_own_malloc(screen, own_malloc.iter().map(|(name, pid)| (name.as_ref(), *pid)))?;
-    let hint = missing.iter().find_map(|(image, _)| hints::find(image, image.known_sites(), symbols));
+    let hint = missing.iter().find_map(|(process, _)| hints::find(process, process.known_sites(), symbols));
     hint.iter().try_for_each(|hint| screen.line(&format!("note: {hint}")))
 }
 
@@ -82,7 +82,7 @@ pub fn print(found: &LeakReport, options: &Options, symbols: &mut Symbolizer, sc
 fn headline(found: &LeakReport, symbols: &mut Symbolizer) -> String {
     let LeakReport { leaks, freed_at_exit, total, missing, .. } = found;
     let truncated = missing.iter().any(|(_, missing)| missing.contains(&Missing::NoEnd));
-    let runs = missing.iter().any(|(image, _)| image.about.exit == Some(Exit::Running));
+    let runs = missing.iter().any(|(process, _)| process.about.exit == Some(Exit::Running));
     let when = match (truncated, runs) {
         (true, _) => "still live at the end of the truncated recording",
         (false, true) => "still live",
@@ -91,7 +91,7 @@ fn headline(found: &LeakReport, symbols: &mut Symbolizer) -> String {
     let (all, blocks) = (bytes(total.bytes), counted(total.blocks, "block"));
     let mut line = format!("{all} in {blocks} {when}, from {}", counted(total.stacks, "stack"));
     let mut blamed = |leak: &Leak| {
-        let call_site = call_site(symbols, leak.image.stacks(), leak.site, 1);
+        let call_site = call_site(symbols, leak.process.stacks(), leak.site, 1);
         call_site_line(&call_site, &SourceLines::default())
     };
     if let Some(worst) = leaks.first().filter(|leak| leak.verdict <= Verdict::Slow) {
@@ -140,11 +140,11 @@ fn one(
     screen: &mut Screen,
 ) -> io::Result<()> {
     if several {
-        head += &format!(", in {} (pid {})", leak.image.name(), leak.image.about.pid);
+        head += &format!(", in {} (pid {})", leak.process.name(), leak.process.about.pid);
     }
     screen.heading(&head)?;
     let frames = options.frames.unwrap_or(if options.depth == 0 { FRAMES } else { options.depth });
-    let (lines, more) = text_stack(symbols, leak.image.stacks(), leak.site, frames);
+    let (lines, more) = text_stack(symbols, leak.process.stacks(), leak.site, frames);
     let width = screen.style.width.saturating_sub(4);
     for line in lines {
         screen.line(&format!("    {}", shorten(&line, width)))?;

@@ -1,4 +1,4 @@
-//! One program in one process: its files, opened, and the way to its events.
+//! A process of a recording: its open files, and access to its events.
 
 use super::chunk::{self, ChunkContext, Decoded, Decoder};
 use super::tape::{self, Tape, TraceRange};
@@ -11,31 +11,32 @@ use crate::symbols::saved::Saved;
 use crate::unpack;
 use heaptape_formats::recording::{self, Exit, STREAM, SYSROOT, TAPE, TRACE};
 use heaptape_formats::tape::{
-    Codec, END_EXEC, END_EXITED, END_RUNNING, END_SIGNALLED, Process, SiteSums, Source, Step, Stream, Summary, Totals,
+    Codec, END_EXEC, END_EXITED, END_RUNNING, END_SIGNALLED, Process as ProcessRecord, SiteSums, Source, Step, Stream,
+    Summary, Totals,
 };
 use heaptape_formats::{Ending, mtrc};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
-/// How ticks become time.
+/// Converts ticks to time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clock {
-    /// Ticks in one second; 0 when there are no times.
+    /// Number of ticks in a second; 0 if the events have no times.
     pub ticks_per_second: u64,
-    /// Tick of the start.
+    /// Tick at which the process started.
     pub start_tick: u64,
-    /// Wall clock at the start, nanoseconds since 1970.
+    /// Wall-clock time of the start in nanoseconds since 1970.
     pub start_unix_ns: u64,
 }
 
 impl Clock {
-    /// Nanoseconds from the start to a tick.
+    /// Returns the nanoseconds from the start to a tick.
     pub fn nanos(&self, tick: u64) -> u64 {
         self.span_nanos(tick.saturating_sub(self.start_tick))
     }
 
-    /// Nanoseconds of a number of ticks.
+    /// Converts a number of ticks to nanoseconds.
     pub fn span_nanos(&self, ticks: u64) -> u64 {
         match self.ticks_per_second {
             0 => 0,
@@ -43,63 +44,63 @@ impl Clock {
         }
     }
 
-    /// The tick so many nanoseconds after the start.
+    /// Returns the tick that is `nanos` nanoseconds after the start.
     pub fn tick(&self, nanos: u64) -> u64 {
         let ticks = u128::from(nanos) * u128::from(self.ticks_per_second) / 1_000_000_000;
         self.start_tick.saturating_add(ticks.min(u64::MAX.into()) as u64)
     }
 
-    /// Whether there are times at all.
+    /// Returns whether the events have times.
     pub const fn is_known(&self) -> bool {
         self.ticks_per_second > 0
     }
 }
 
-/// Where the events of an image come from.
+/// Source of the events of a process.
 #[derive(Debug)]
 pub enum Events {
     /// A trace with its tape.
     Taped {
-        /// The tape's file.
+        /// Open file of the tape.
         tape: File,
-        /// The trace's file; none when it is missing, and then only the tape's sums are known.
+        /// Open file of the trace. Without it, only the sums of the tape are known.
         trace: Option<File>,
     },
-    /// A trace alone.
+    /// A trace without a tape, by its path.
     Trace(PathBuf),
-    /// No events: a profile's sums alone.
+    /// No events, only the sums of a profile.
     Profile,
-    /// No events: sums of another tool's file.
+    /// No events, only the sums of a file of another tool.
     Imported {
-        /// Whether they say who held what at the peak.
+        /// Whether the sums include the live blocks at the peak.
         has_peak: bool,
     },
-    /// Nothing at all.
+    /// Neither events nor sums.
     None,
 }
 
-/// One process image.
+/// A process of a recording.
 #[derive(Debug)]
-pub struct Image {
-    /// Who it was.
+pub struct Process {
+    /// Entry of the process in `recording.json`, completed from the tape.
     pub about: recording::ProcessInfo,
-    /// Its folder, or the single file.
+    /// Folder of the process, or the single file that was opened.
     pub path: PathBuf,
-    /// Its clock.
+    /// Clock of the events.
     pub clock: Clock,
-    /// What the tape says; empty where there is none.
+    /// Content of the tape; empty if there is none.
     pub tape: Tape,
-    /// Sums of a profile, when there is nothing better.
+    /// Sums of a profile, if there is no tape.
     pub sums: Option<(Totals, Vec<SiteSums>)>,
-    /// Where its events come from.
+    /// Source of the events.
     pub events: Events,
-    /// What is missing, as far as opening could tell.
+    /// What is missing, as far as it was detected when the process was opened.
     pub missing: Vec<Missing>,
 }
 
-/// The file name by which a program was called, where that is a link of another name. The kernel's
-/// short name, by which the folder is called (`PID.NAME`), confirms the first argument, which may
-/// be anything.
+/// Returns the file name by which a program was started, if that is a link of another name. The
+/// first argument may be anything, so it must match the kernel's short name, which is in the name
+/// of the folder (`PID.NAME`).
 fn called<'a>(folder: &str, about: &'a recording::ProcessInfo) -> Option<&'a str> {
     const SHORT: usize = 15;
     let file = |path: &'a str| path.rsplit('/').next().unwrap_or_default();
@@ -109,62 +110,63 @@ fn called<'a>(folder: &str, about: &'a recording::ProcessInfo) -> Option<&'a str
     (is_confirmed && !called.is_empty() && called != file(&about.exe)).then_some(called)
 }
 
-impl Image {
-    /// Opens the folder of an image.
+impl Process {
+    /// Opens the folder of a process.
     ///
     /// # Errors
-    /// When none of its files can be read.
-    pub fn open(folder: &Path, about: Option<&recording::ProcessInfo>) -> Result<Image, Failure> {
+    /// Returns [`Failure::Unknown`] if the folder has neither tape, trace nor profile. Otherwise
+    /// returns the error of the trace or profile if that cannot be read.
+    pub fn open(folder: &Path, about: Option<&recording::ProcessInfo>) -> Result<Process, Failure> {
         let about = about.cloned().unwrap_or_else(|| recording::ProcessInfo {
             folder: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             ..recording::ProcessInfo::default()
         });
         let tape_path = folder.join(TAPE);
         if about.origin == STREAM {
-            return Image::stream(folder, about);
+            return Process::stream(folder, about);
         }
         let (file, tape) = match File::open(&tape_path).map_err(|error| error.to_string()).and_then(|file| {
             let tape = tape::read(&file).map_err(|error| error.to_string())?;
             Ok((file, tape))
         }) {
             Ok(both) => both,
-            Err(why) => return Image::without_tape(folder, about, why),
+            Err(why) => return Process::without_tape(folder, about, why),
         };
-        let mut image = Image { about, path: folder.to_path_buf(), tape, ..Image::nothing() };
-        image.missing.append(&mut image.tape.missing);
+        let mut process = Process { about, path: folder.to_path_buf(), tape, ..Process::nothing() };
+        process.missing.append(&mut process.tape.missing);
         let mut trace = None;
-        // Where two lie there, the recorder was on its way from one to the other: the chunks say
-        // which one they are in.
-        let named = image.tape.codec().map(|codec| (folder.join(format!("{TRACE}{}", codec.suffix())), codec));
+        // If the recorder was replacing one trace by another, there are two. The chunks name the
+        // codec of theirs.
+        let named = process.tape.codec().map(|codec| (folder.join(format!("{TRACE}{}", codec.suffix())), codec));
         match named.filter(|(path, _)| path.is_file()).or_else(|| trace_file(folder)) {
             Some((path, codec)) => match File::open(&path) {
                 Ok(file) => {
-                    image.salvage_behind(&file, codec);
+                    process.salvage_rest(&file, codec);
                     trace = Some(file);
                 }
-                Err(error) => image.lacks(&path, &error.to_string()),
+                Err(error) => process.lacks(&path, &error.to_string()),
             },
-            None if image.tape.ranges.is_empty() => {}
-            None => image.lacks(&folder.join(TRACE), "it is not there"),
+            None if process.tape.ranges.is_empty() => {}
+            None => process.lacks(&folder.join(TRACE), "it is not there"),
         }
-        image.events = Events::Taped { tape: file, trace };
-        image.fill_from_tape();
-        image.tape.stacks.set_saved(Saved::of(folder), image.clock.start_unix_ns);
+        process.events = Events::Taped { tape: file, trace };
+        process.fill_from_tape();
+        process.tape.stacks.set_saved(Saved::of(folder), process.clock.start_unix_ns);
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        if let Some(called) = called(&name, &image.about).map(str::to_string) {
-            image.tape.stacks.set_called(&image.about.exe, &called);
+        if let Some(called) = called(&name, &process.about).map(str::to_string) {
+            process.tape.stacks.set_called(&process.about.exe, &called);
         }
-        // What `heaptape pack` put beside the images.
+        // Files that `heaptape pack` stored beside the processes.
         let packed = folder.parent().unwrap_or(folder).join(SYSROOT);
         if packed.is_dir() {
-            image.tape.stacks.set_root(&packed);
+            process.tape.stacks.set_root(&packed);
         }
-        Ok(image)
+        Ok(process)
     }
 
-    /// An image of which nothing is known.
-    pub fn nothing() -> Image {
-        Image {
+    /// Returns a process of which nothing is known.
+    pub fn nothing() -> Process {
+        Process {
             about: recording::ProcessInfo::default(),
             path: PathBuf::new(),
             clock: Clock::default(),
@@ -175,87 +177,88 @@ impl Image {
         }
     }
 
-    /// An image of which nothing but its entry in `recording.json` is there.
-    pub fn empty(folder: &Path, about: &recording::ProcessInfo) -> Image {
+    /// Returns a process of which only the entry in `recording.json` can be read.
+    pub fn empty(folder: &Path, about: &recording::ProcessInfo) -> Process {
         let mut missing =
             vec![Missing::File { name: about.folder.clone(), why: "none of its files can be read".into() }];
         if let Some(events) = about.accounting.map(|accounting| accounting.emitted).filter(|&events| events > 0) {
             missing.push(Missing::UnreadableProcess { events });
         }
-        Image { about: about.clone(), path: folder.to_path_buf(), missing, ..Image::nothing() }
+        Process { about: about.clone(), path: folder.to_path_buf(), missing, ..Process::nothing() }
     }
 
-    /// A trace or a profile that somebody sent to the daemon: it never had a tape.
-    fn stream(folder: &Path, about: recording::ProcessInfo) -> Result<Image, Failure> {
+    /// Opens a trace or a profile that was sent to the daemon. It never had a tape.
+    fn stream(folder: &Path, about: recording::ProcessInfo) -> Result<Process, Failure> {
         let lacks = about.lacks.clone();
-        let mut image = Image::without_tape(folder, about, String::new())?;
-        image.missing.remove(0);
+        let mut process = Process::without_tape(folder, about, String::new())?;
+        process.missing.remove(0);
         if let Some(why) = lacks {
             let file = trace_file(folder).map(|(path, _)| path).or_else(|| profile_file(folder)).unwrap_or_default();
-            image.lacks(&file, &format!("it is kept up to what could be read: {why}"));
+            process.lacks(&file, &format!("it is kept up to what could be read: {why}"));
         }
-        Ok(image)
+        Ok(process)
     }
 
-    /// What trace and profile say alone.
-    fn without_tape(folder: &Path, about: recording::ProcessInfo, why: String) -> Result<Image, Failure> {
+    /// Opens trace and profile of a process without a tape. `why` describes the error of the tape.
+    fn without_tape(folder: &Path, about: recording::ProcessInfo, why: String) -> Result<Process, Failure> {
         let (trace, profile) = (trace_file(folder).map(|(path, _)| path), profile_file(folder));
-        let mut image = match trace {
-            Some(trace) => Image::trace(&trace)?,
+        let mut process = match trace {
+            Some(trace) => Process::trace(&trace)?,
             None => match &profile {
-                Some(profile) => Image::profile(profile)?,
+                Some(profile) => Process::profile(profile)?,
                 None => {
                     return Err(Failure::Unknown { path: folder.display().to_string(), why: format!("{TAPE}: {why}") });
                 }
             },
         };
-        if matches!(image.events, Events::Trace(_))
-            && let Some(Ok(sums)) = profile.as_deref().map(Image::profile)
+        if matches!(process.events, Events::Trace(_))
+            && let Some(Ok(sums)) = profile.as_deref().map(Process::profile)
         {
-            // The trace has the events and the profile the stacks; the profile's sums answer
-            // questions about sites.
-            image.sums = sums.sums;
-            image.tape.stacks = sums.tape.stacks;
+            // The trace has the events, and the profile has the stacks and the sums by site.
+            process.sums = sums.sums;
+            process.tape.stacks = sums.tape.stacks;
         }
-        image.missing.insert(0, Missing::File { name: TAPE.into(), why });
-        Ok(Image { about, path: folder.to_path_buf(), ..image })
+        process.missing.insert(0, Missing::File { name: TAPE.into(), why });
+        Ok(Process { about, path: folder.to_path_buf(), ..process })
     }
 
-    /// A trace alone.
+    /// Opens a single trace.
     ///
     /// # Errors
-    /// When it cannot be read.
-    pub fn trace(path: &Path) -> Result<Image, Failure> {
+    /// Returns [`Failure::Io`] if it cannot be read, and [`Failure::Unknown`] if it has no valid
+    /// header.
+    pub fn trace(path: &Path) -> Result<Process, Failure> {
         let reader = bare::open(path).map_err(|error| io_failure(path, error))?;
         if let Err(failure) = mtrc::Stream::new(reader) {
             return Err(Failure::Unknown { path: path.display().to_string(), why: failure.to_string() });
         }
-        let mut image =
-            Image { path: path.to_path_buf(), events: Events::Trace(path.to_path_buf()), ..Image::nothing() };
-        (image.tape.stacks, image.tape.events) = bare::named_sites(path);
-        image.about.folder = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(image)
+        let mut process =
+            Process { path: path.to_path_buf(), events: Events::Trace(path.to_path_buf()), ..Process::nothing() };
+        (process.tape.stacks, process.tape.events) = bare::named_sites(path);
+        process.about.folder = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(process)
     }
 
-    /// A profile alone.
+    /// Opens a single profile.
     ///
     /// # Errors
-    /// When it cannot be read.
-    pub fn profile(path: &Path) -> Result<Image, Failure> {
+    /// Returns [`Failure::Unknown`] if it cannot be read or unpacked, and [`Failure::Format`] if it
+    /// cannot be parsed.
+    pub fn profile(path: &Path) -> Result<Process, Failure> {
         let unknown =
             |error: unpack::Error| Failure::Unknown { path: path.display().to_string(), why: error.to_string() };
         let bytes = unpack::open(path).map_err(unknown)?.bytes;
         let bare::ProfileSums { stacks, totals, sums, ending } =
             bare::profile(&bytes).map_err(|error| Failure::Format { path: path.display().to_string(), error })?;
-        let mut image = Image { path: path.to_path_buf(), events: Events::Profile, ..Image::nothing() };
-        image.tape.stacks = stacks;
-        image.sums = Some((totals, sums));
-        image.about.folder = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut process = Process { path: path.to_path_buf(), events: Events::Profile, ..Process::nothing() };
+        process.tape.stacks = stacks;
+        process.sums = Some((totals, sums));
+        process.about.folder = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if let Ending::Truncated { offset, field } = ending {
             let at = format!("offset {offset} ({field})");
-            image.missing.push(Missing::Truncated { name: image.about.folder.clone(), at });
+            process.missing.push(Missing::Truncated { name: process.about.folder.clone(), at });
         }
-        Ok(image)
+        Ok(process)
     }
 
     fn lacks(&mut self, path: &Path, why: &str) {
@@ -263,15 +266,15 @@ impl Image {
         self.missing.push(Missing::File { name, why: why.into() });
     }
 
-    /// Bytes behind the last chunk that are not the trace's end mark become a place of their own.
-    fn salvage_behind(&mut self, trace: &File, codec: Codec) {
+    /// Adds a range for the bytes after the last chunk, unless they are the end mark of the trace.
+    fn salvage_rest(&mut self, trace: &File, codec: Codec) {
         let offset = self.tape.stored_end();
         let there = trace.length().unwrap_or(0);
         let mut rest = Vec::new();
         if there <= offset || trace.read_up_to(offset, 512, &mut rest).is_err() {
             return;
         }
-        // A process that made no event has a trace of header and end mark.
+        // The trace of a process without events consists of header and end mark.
         let is_end = |plain: &[u8]| match mtrc::Header::read(plain) {
             Ok(header) if offset == 0 => plain.get(header.len()..) == Some(mtrc::layout::MAGIC),
             _ => plain == mtrc::layout::MAGIC,
@@ -290,9 +293,10 @@ impl Image {
         }
     }
 
-    /// Fills what `recording.json` does not say from the tape.
+    /// Completes the entry of `recording.json` from the tape.
     fn fill_from_tape(&mut self) {
-        let Process { pid, ppid, exe, argv, ticks_per_second, start_tick, start_unix_ns, .. } = &self.tape.process;
+        let ProcessRecord { pid, ppid, exe, argv, ticks_per_second, start_tick, start_unix_ns, .. } =
+            &self.tape.process;
         let (ticks_per_second, start_tick, start_unix_ns) = (*ticks_per_second, *start_tick, *start_unix_ns);
         self.clock = Clock { ticks_per_second, start_tick, start_unix_ns };
         let about = &mut self.about;
@@ -314,34 +318,34 @@ impl Image {
         }
     }
 
-    /// The name that reports give to it.
+    /// Returns the name of the process in reports.
     pub fn name(&self) -> String {
         let exe = Path::new(&self.about.exe).file_name().unwrap_or_default().to_string_lossy();
         if exe.is_empty() { self.about.folder.clone() } else { exe.into_owned() }
     }
 
-    /// Whether it is the process that a person names: by pid or by folder.
-    pub fn is(&self, process: &str) -> bool {
-        self.about.folder == process || self.about.pid.to_string() == process
+    /// Returns whether `name` is the pid or the folder of the process.
+    pub fn is(&self, name: &str) -> bool {
+        self.about.folder == name || self.about.pid.to_string() == name
     }
 
-    /// Whether its process is known to be over: what was still alive then is a leak.
+    /// Returns whether the process is known to have ended. Blocks that were live then are leaks.
     pub fn has_ended(&self) -> bool {
         matches!(self.about.exit, Some(Exit::Code(_) | Exit::Signal(_) | Exit::Exec))
     }
 
-    /// The call sites.
+    /// Returns the call sites.
     pub const fn stacks(&self) -> &Stacks {
         &self.tape.stacks
     }
 
-    /// Totals and sums that need no pass over the events: the tape's own when they count every
-    /// chunk and nothing is torn, or those of a profile.
+    /// Returns totals and sums that need no pass over the events. These are those of the tape if
+    /// they include every chunk and the tape is not damaged, or those of a profile.
     pub fn ready_sums(&self) -> Option<Summary> {
-        let salvage = self.tape.ranges.iter().any(|place| matches!(place, TraceRange::Salvage { .. }));
-        let torn = self.missing.iter().any(|missing| matches!(missing, Missing::DamagedTape { .. }));
+        let salvage = self.tape.ranges.iter().any(|range| matches!(range, TraceRange::Salvage { .. }));
+        let damaged = self.missing.iter().any(|missing| matches!(missing, Missing::DamagedTape { .. }));
         match &self.tape.summary {
-            Some(summary) if self.tape.summary_is_last && !salvage && !torn => Some(summary.clone()),
+            Some(summary) if self.tape.summary_is_last && !salvage && !damaged => Some(summary.clone()),
             _ => match (&self.sums, &self.events) {
                 (Some((totals, sites)), Events::Profile | Events::Imported { .. }) => {
                     Some(Summary { totals: totals.clone(), sites: sites.clone() })
@@ -351,8 +355,8 @@ impl Image {
         }
     }
 
-    /// The sums by site that the files hold, which may be older than the last event; empty where
-    /// they hold none.
+    /// Returns the sums by site that the files contain. They may be older than the last event, and
+    /// are empty if there are none.
     pub fn known_sites(&self) -> &[SiteSums] {
         match (&self.tape.summary, &self.sums) {
             (Some(summary), _) => &summary.sites,
@@ -361,12 +365,12 @@ impl Image {
         }
     }
 
-    /// The chunks whose bytes in the trace are not what was written. A pass over the events finds
-    /// them too.
+    /// Returns the chunks whose bytes in the trace are not what was written. A pass over the events
+    /// finds them, too.
     pub fn unusable_chunks(&self) -> Vec<Missing> {
         let Events::Taped { trace: Some(trace), .. } = &self.events else { return Vec::new() };
         let mut decoder = Decoder::default();
-        let found = self.tape.ranges.iter().filter_map(|place| match place {
+        let found = self.tape.ranges.iter().filter_map(|range| match range {
             TraceRange::Committed { chunk, .. } => {
                 decoder.check(trace, chunk).err().map(|why| chunk::unusable(chunk, why))
             }
@@ -433,7 +437,7 @@ impl Image {
     ///
     /// let recording = open(path.as_ref())?;
     /// let mut bytes = 0;
-    /// recording.images[0].for_each(Span::ALL, &Progress::new("adding up"), &mut |events| {
+    /// recording.processes[0].for_each(Span::ALL, &Progress::new("adding up"), &mut |events| {
     ///     bytes += events.iter().map(|event| event.bytes()).sum::<u64>();
     /// });
     /// assert_eq!(bytes, 32_217);
@@ -513,7 +517,7 @@ impl Image {
         missing
     }
 
-    /// What decoding a chunk needs to know of the whole.
+    /// Returns what the decoding of a chunk needs from the rest of the recording.
     pub fn chunk_context(&self, trace: &File) -> ChunkContext {
         let mut start = Vec::new();
         let header = match trace.read_up_to(0, 20, &mut start) {
