@@ -3,7 +3,7 @@
 
 use crate::shared::{self, Area};
 use crate::thread::ThreadState;
-use crate::{board, dynsym, private, sandbox, stack_table, sys, timestamp};
+use crate::{arch, board, dynsym, private, sandbox, stack_table, sys, timestamp};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -176,7 +176,7 @@ fn note_unreachable(pid: u32, why: UntracedReason) {
 
 fn attach(pid: u32, is_child: bool) -> Option<Session> {
     if sys::auxiliary(libc::AT_SECURE) != 0
-        || sys::is_under_valgrind()
+        || arch::is_under_valgrind()
         || sys::environment("RUNNING_UNDER_RR").is_some()
     {
         return None;

@@ -1,6 +1,5 @@
-//! The exported stubs: naked functions that add the caller's stack pointer and frame pointer to the
-//! arguments and jump to the body. At their first instruction rsp is the address of the return
-//! address, and rbp is still the caller's. So a stub is two moves and a jump.
+//! The exported stubs ([`crate::arch`]): functions that add the caller's stack pointer and frame
+//! pointer to the arguments and jump to the body.
 //!
 //! The target of the exports is chosen for the whole process ([`choose`]), so that neither a
 //! dormant process nor one that samples pays for full tracing. A pair of malloc and free takes 10.8
@@ -52,7 +51,7 @@ macro_rules! exports {
                 #[unsafe(no_mangle)]
                 #[unsafe(naked)]
                 pub unsafe extern "C" fn $name() {
-                    crate::entry::stub!($count, super::targets::$name);
+                    crate::arch::entry_stub!($count, super::targets::$name)
                 }
             )*
         }
@@ -65,7 +64,10 @@ macro_rules! exports {
             $(
                 #[unsafe(naked)]
                 pub unsafe extern "C" fn $name() {
-                    crate::entry::untraced!("{next}", (next = sym crate::next::pointers::$name, full = sym crate::hooks::$full))
+                    crate::arch::untraced_stub!("{next}", (
+                        next = sym crate::next::pointers::$name, full = sym crate::hooks::$full,
+                        untraced = const crate::thread::UNTRACED,
+                        arena = sym crate::bootstrap_arena::ARENA, arena_bytes = const crate::bootstrap_arena::BYTES))
                 }
             )*
         }
@@ -83,54 +85,9 @@ macro_rules! exports {
     };
 }
 
-/// The instructions of a stub whose body has this number of arguments before the two added ones.
-macro_rules! stub {
-    (1, $mode:path) => {
-        core::arch::naked_asm!("endbr64", "mov rsi, rsp", "mov rdx, rbp", "jmp qword ptr [rip + {target}]", target = sym $mode)
-    };
-    (2, $mode:path) => {
-        core::arch::naked_asm!("endbr64", "mov rdx, rsp", "mov rcx, rbp", "jmp qword ptr [rip + {target}]", target = sym $mode)
-    };
-    (3, $mode:path) => {
-        core::arch::naked_asm!("endbr64", "mov rcx, rsp", "mov r8, rbp", "jmp qword ptr [rip + {target}]", target = sym $mode)
-    };
-}
-
-/// The instructions of the untraced mode. They jump to `next` if the thread's activation says that
-/// nothing is recorded and the first argument is not a block of the bootstrap arena, and else to
-/// `full`. The next function ignores further arguments that a stub has set.
-macro_rules! untraced {
-    ($next:literal, ($($operand:tt)*)) => {
-        core::arch::naked_asm!(
-            "endbr64",
-            "mov rax, qword ptr [rip + heaptape_thread_state@GOTTPOFF]",
-            "mov rax, qword ptr fs:[rax]",
-            "test rax, rax",
-            "jz 2f",
-            "cmp byte ptr [rax], {untraced}",
-            "jne 2f",
-            "lea r10, [rip + {arena}]",
-            "mov r11, rdi",
-            "sub r11, r10",
-            "cmp r11, {arena_bytes}",
-            "jb 2f",
-            concat!("mov rax, qword ptr [rip + ", $next, "]"),
-            "test rax, rax",
-            "jz 2f",
-            "jmp rax",
-            "2:",
-            "jmp {full}",
-            untraced = const crate::thread::UNTRACED,
-            arena = sym crate::bootstrap_arena::ARENA,
-            arena_bytes = const crate::bootstrap_arena::BYTES,
-            $($operand)*
-        )
-    };
-}
-
 /// The target of a C++ operator's export in the full mode. `delete` never throws, so its target is
-/// a plain body. `new` may throw: its target keeps a frame of its own, which is described to the
-/// unwinder and has no landing pad, and calls `new_begins`, the next definition, and `new_ends`.
+/// a plain body. `new` may throw: its target keeps a frame of its own, and calls `new_begins`, the
+/// next definition, and `new_ends`.
 macro_rules! operator_full {
     ($symbol:ident, $index:literal, delete) => {
         pub use crate::hooks::delete as $symbol;
@@ -138,33 +95,7 @@ macro_rules! operator_full {
     ($symbol:ident, $index:literal, new) => {
         #[unsafe(naked)]
         pub unsafe extern "C" fn $symbol() {
-            core::arch::naked_asm!(
-                ".cfi_startproc",
-                "endbr64",
-                "sub rsp, 40",
-                ".cfi_adjust_cfa_offset 40",
-                "mov [rsp], rdi",
-                "mov [rsp + 8], rsi",
-                "mov [rsp + 16], rdx",
-                "mov rcx, rsi",
-                "mov esi, {which}",
-                "lea rdx, [rsp + 40]",
-                "call {begins}",
-                "mov rdi, [rsp]",
-                "mov rsi, [rsp + 8]",
-                "mov rdx, [rsp + 16]",
-                "call rax",
-                "mov rdi, rax",
-                "mov rsi, [rsp]",
-                "mov edx, {which}",
-                "lea rcx, [rsp + 40]",
-                "mov r8, rbp",
-                "call {ends}",
-                "add rsp, 40",
-                ".cfi_adjust_cfa_offset -40",
-                "ret",
-                ".cfi_endproc",
-                which = const $index, begins = sym crate::hooks::new_begins, ends = sym crate::hooks::new_ends)
+            crate::arch::operator_new_frame!($index, crate::hooks::new_begins, crate::hooks::new_ends)
         }
     };
 }
@@ -175,15 +106,14 @@ macro_rules! operator_stub {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $symbol() {
-            core::arch::naked_asm!("endbr64", "mov ecx, {which}", "mov r8, rsp", "mov r9, rbp", "jmp qword ptr [rip + {target}]",
-                which = const $index, target = sym super::operator_targets::$symbol)
+            crate::arch::operator_delete_stub!($index, super::operator_targets::$symbol)
         }
     };
     ($symbol:ident, $index:literal, new) => {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $symbol() {
-            core::arch::naked_asm!("endbr64", "jmp qword ptr [rip + {target}]", target = sym super::operator_targets::$symbol)
+            crate::arch::operator_new_stub!(super::operator_targets::$symbol)
         }
     };
 }
@@ -211,8 +141,10 @@ macro_rules! operator_exports {
             $(
                 #[unsafe(naked)]
                 pub unsafe extern "C" fn $symbol() {
-                    crate::entry::untraced!("{next} + 8 * {which}",
-                        (next = sym crate::operators::NEXT, which = const $index, full = sym super::operator_full::$symbol))
+                    crate::arch::untraced_stub!("{next} + 8 * {which}", (
+                        next = sym crate::operators::NEXT, which = const $index,
+                        full = sym super::operator_full::$symbol, untraced = const crate::thread::UNTRACED,
+                        arena = sym crate::bootstrap_arena::ARENA, arena_bytes = const crate::bootstrap_arena::BYTES))
                 }
             )*
         }
@@ -229,7 +161,7 @@ macro_rules! operator_exports {
     };
 }
 
-pub(crate) use {exports, operator_exports, operator_full, operator_stub, stub, untraced};
+pub(crate) use {exports, operator_exports, operator_full, operator_stub};
 
 /// Implements `operator new` where no library defines one, by a plain block of the allocator. This
 /// has never been seen, because a program that calls the operator links a definition.
@@ -297,7 +229,7 @@ pub mod plain {
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
     pub unsafe extern "C" fn syscall() {
-        core::arch::naked_asm!("endbr64", "jmp {body}", body = sym crate::sandbox::syscall)
+        crate::arch::jump_stub!(crate::sandbox::syscall)
     }
 
     #[unsafe(no_mangle)]

@@ -47,11 +47,7 @@ macro_rules! exec_functions {
                 #[unsafe(no_mangle)]
                 #[unsafe(naked)]
                 pub unsafe extern "C" fn $name() {
-                    core::arch::naked_asm!(
-                        "endbr64", "push rax", "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi",
-                        "mov rdi, rsp", "mov esi, {which}", "call {inspect}", "mov r11, rax",
-                        "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop r8", "pop r9", "pop rax", "jmp r11",
-                        which = const $number, inspect = sym super::inspect)
+                    crate::arch::exec_stub!($number, super::inspect)
                 }
             )*
         }

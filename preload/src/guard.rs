@@ -8,16 +8,8 @@
 //!   hook of the operator records.
 
 use crate::thread::{BUSY, COUNTED, FORWARDING, ONE_EVENT, READY, ThreadState};
-use crate::{sandbox, sys};
+use crate::{arch, sandbox, sys};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
-
-/// Changes the activation in one instruction. With a separate load and store, a handler that runs
-/// between them would have its own count undone.
-macro_rules! update_activation {
-    ($op:literal, $state:expr, $value:expr) => {
-        core::arch::asm!(concat!($op, " qword ptr [{0}], {1}"), in(reg) &raw mut (*$state).activation, in(reg) $value, options(nostack))
-    };
-}
 
 /// A forwarded call, whose inner calls are not events of their own.
 #[derive(Clone, Copy)]
@@ -71,7 +63,7 @@ pub unsafe fn classify(state: *mut ThreadState, sp: usize, size: usize, address:
         if (*state).activation & FORWARDING != 0 {
             let forward = (*state).forward;
             if !is_alive(state, sp, forward.sp, forward.return_address) {
-                update_activation!("and", state, !FORWARDING);
+                arch::signal_atomic_and(&raw mut (*state).activation, !FORWARDING);
             } else if (address != 0 && address == forward.address)
                 || (address == 0
                     && forward.address == 0
@@ -131,7 +123,7 @@ pub unsafe fn abandon(state: *mut ThreadState) {
         }
         (*state).head = published;
         producer.reservation.store(published, Release);
-        update_activation!("and", state, !(BUSY | COUNTED));
+        arch::signal_atomic_and(&raw mut (*state).activation, !(BUSY | COUNTED));
         (*state).stack_cache.forget();
         (*state).is_capturing_deferred = 0;
         (*state).until_timestamp = 0;
@@ -164,7 +156,9 @@ pub unsafe fn begin(state: *mut ThreadState, sp: usize, counted: u64) {
         // them set. They are written again after it, in case a handler ran just before and left its
         // own values.
         mark(state);
-        update_activation!("add", state, count | BUSY | counted);
+        // In one instruction: with a separate load and store, a handler that runs between them
+        // would have its own count undone.
+        arch::signal_atomic_add(&raw mut (*state).activation, count | BUSY | counted);
         mark(state);
     }
     compiler_fence(SeqCst);
@@ -178,7 +172,7 @@ pub unsafe fn begin(state: *mut ThreadState, sp: usize, counted: u64) {
 pub unsafe fn end(state: *mut ThreadState) {
     compiler_fence(SeqCst);
     // SAFETY: the state is the calling thread's, as the caller ensures.
-    unsafe { update_activation!("and", state, !(BUSY | COUNTED)) };
+    unsafe { arch::signal_atomic_and(&raw mut (*state).activation, !(BUSY | COUNTED)) };
 }
 
 /// Marks the start of a forwarded call. Returns false if the call is itself an inner call of
@@ -197,7 +191,7 @@ pub unsafe fn forward(state: *mut ThreadState, sp: usize, size: usize, slack: us
         }
         (*state).forward = Forward { sp, size, slack, address, return_address: (sp as *const u64).read() };
         compiler_fence(SeqCst);
-        update_activation!("or", state, FORWARDING);
+        arch::signal_atomic_or(&raw mut (*state).activation, FORWARDING);
         true
     }
 }
@@ -210,7 +204,7 @@ pub unsafe fn forwarded(state: *mut ThreadState, sp: usize) {
     // SAFETY: the state is the calling thread's, as the caller ensures.
     unsafe {
         if (*state).activation & FORWARDING != 0 && (*state).forward.sp == sp {
-            update_activation!("and", state, !FORWARDING);
+            arch::signal_atomic_and(&raw mut (*state).activation, !FORWARDING);
         }
     }
 }

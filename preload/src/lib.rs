@@ -17,6 +17,7 @@
 // they use is not dead.
 #![cfg_attr(test, allow(dead_code, unused_imports, unused_macros))]
 
+mod arch;
 mod attach;
 mod board;
 mod bootstrap_arena;

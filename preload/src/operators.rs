@@ -11,7 +11,7 @@
 use crate::dynsym::{self, Scope};
 use crate::hooks::OPERATORS as NAMES;
 use crate::unwind::objects::{self, Object};
-use crate::{sys, tls};
+use crate::{arch, sys};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -63,7 +63,7 @@ fn next_for(which: usize, caller: usize) -> *mut c_void {
     for row in &SCOPED {
         let found = row.look(which, caller as u64);
         if !found.is_null() {
-            tls::set_operator_caller(caller);
+            arch::set_operator_caller(caller);
             return found;
         }
     }
@@ -82,7 +82,7 @@ fn find_aligned(which: usize, caller: usize) -> *mut c_void {
     let mut caller = caller;
     if object.as_ref().is_some_and(is_ours) {
         // An operator that jumps to another one leaves this library's stub as that one's caller.
-        caller = tls::operator_caller();
+        caller = arch::operator_caller();
         object = objects::find(caller);
     }
     let name = NAMES[which];
@@ -91,7 +91,7 @@ fn find_aligned(which: usize, caller: usize) -> *mut c_void {
         NEXT[which].store(found, Relaxed);
         return found;
     }
-    tls::set_operator_caller(caller);
+    arch::set_operator_caller(caller);
     let found = dynsym::scope::find(caller, name);
     let found = if found.is_null() { dynsym::find_one(Scope::Next, false, name) } else { found };
     if let Some(object) = object.filter(|_| !found.is_null()) {

@@ -8,7 +8,7 @@
 //! not to a thread, because any thread may free a block.
 
 use crate::thread::ThreadState;
-use crate::{sandbox, sys, timestamp};
+use crate::{arch, sandbox, sys, timestamp};
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 const FILTER_LOG2: u32 = 16;
@@ -253,7 +253,7 @@ pub unsafe fn count_sampled_out(state: *mut ThreadState) {
     // the slot writes the word.
     unsafe {
         let word = &raw const (*(*state).control).producer.0.sampled_out;
-        core::arch::asm!("add qword ptr [{0}], 1", in(reg) word, options(nostack));
+        arch::signal_atomic_increment(word.cast_mut().cast());
     }
 }
 

@@ -141,12 +141,7 @@ extern "C" fn resolve() {
 /// seven arguments are preserved.
 #[unsafe(naked)]
 unsafe extern "C" fn first_syscall() {
-    core::arch::naked_asm!(
-        "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi", "sub rsp, 8",
-        "call {resolve}",
-        "add rsp, 8", "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop r8", "pop r9",
-        "mov r11, qword ptr [rip + {next}]", "jmp r11",
-        resolve = sym resolve, next = sym NEXT_SYSCALL)
+    crate::arch::first_syscall_stub!(resolve, NEXT_SYSCALL)
 }
 
 /// A change of what the library may do.
@@ -281,26 +276,5 @@ fn forks(number: i64, first: usize, second: usize) -> bool {
 #[cfg_attr(test, allow(dead_code))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn syscall() {
-    core::arch::naked_asm!(
-        "endbr64",
-        "cmp edi, {clone}", "je 3f",
-        "cmp edi, {fork}", "je 3f",
-        "cmp edi, {prctl}", "je 3f",
-        "cmp edi, {seccomp}", "je 3f",
-        "cmp edi, {clone3}", "je 3f",
-        "2:",
-        "mov r11, qword ptr [rip + {next}]",
-        "jmp r11",
-        "3:",
-        "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi", "push rax",
-        "mov rdi, rsp",
-        "call {watched}",
-        "test eax, eax",
-        // These change no flags.
-        "pop rax", "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop r8", "pop r9",
-        "jz 2b",
-        "ret",
-        clone = const libc::SYS_clone, fork = const libc::SYS_fork, prctl = const libc::SYS_prctl,
-        seccomp = const libc::SYS_seccomp, clone3 = const libc::SYS_clone3,
-        next = sym NEXT_SYSCALL, watched = sym watched)
+    crate::arch::syscall_stub!(watched, NEXT_SYSCALL)
 }

@@ -1,27 +1,10 @@
 //! All system calls and libc functions of this crate, as one small function each. System calls are
 //! made directly, since libc's wrappers are cancellation points and write `errno`.
 
-use crate::sandbox;
-use core::arch::asm;
+use crate::{arch, sandbox};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
-
-/// Makes a system call. Errors are returned as negative numbers.
-///
-/// # Safety
-/// The arguments must fulfill the conditions of the call: pointers must be valid for what the
-/// kernel reads and writes.
-#[inline(always)]
-pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
-    let result: isize;
-    // SAFETY: the kernel clobbers rcx and r11 only; the caller vouches for the arguments.
-    unsafe {
-        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
-            in("r10") args[3], in("r8") args[4], in("r9") args[5], lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    result
-}
 
 macro_rules! call {
     ($number:ident $(, $arg:expr)*) => {{
@@ -29,7 +12,7 @@ macro_rules! call {
         let values: &[usize] = &[$($arg as usize),*];
         args[..values.len()].copy_from_slice(values);
         // SAFETY: stated by the function around it.
-        unsafe { syscall(libc::$number as i64, args) }
+        unsafe { arch::syscall(libc::$number as i64, args) }
     }};
 }
 
@@ -522,20 +505,6 @@ pub fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
 pub fn set_errno(value: i32) {
     // SAFETY: libc's own address of the calling thread's errno.
     unsafe { *libc::__errno_location() = value }
-}
-
-/// Returns whether valgrind runs this code. This is its documented client request: instructions
-/// that have no effect on a CPU.
-pub fn is_under_valgrind() -> bool {
-    const RUNNING_ON_VALGRIND: u64 = 0x1001;
-    let arguments = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
-    let mut result = 0u64;
-    // SAFETY: rotations of rdi by 128 bits in all and an exchange of rbx with itself.
-    unsafe {
-        asm!("rol rdi, 3", "rol rdi, 13", "rol rdi, 61", "rol rdi, 51", "xchg rbx, rbx",
-            inout("rdx") result, in("rax") arguments.as_ptr(), inout("rdi") 0u64 => _, options(nostack));
-    }
-    result != 0
 }
 
 /// Ends the process as `abort` does, without calling it.

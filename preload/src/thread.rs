@@ -332,7 +332,11 @@ fn claim(session: &attach::Session) -> Option<u32> {
 pub fn own_stack_end(sp: usize, tid: u32) -> usize {
     let is_main = tid == attach::pid();
     let kernels = if is_main { mapped_up_to(sp, sys::auxiliary(libc::AT_RANDOM)) } else { 0 };
-    if kernels == 0 && (!is_main || attach::is_forked()) { mapped_up_to(sp, tls::thread_pointer()) } else { kernels }
+    if kernels == 0 && (!is_main || attach::is_forked()) {
+        mapped_up_to(sp, crate::arch::thread_pointer())
+    } else {
+        kernels
+    }
 }
 
 /// Returns `end` rounded down to a word if everything from `sp` up to it can be read, else 0.

@@ -11,8 +11,8 @@
 //! never below the recorder's clock at its last pass. The recorder stores that in the area's
 //! heartbeat.
 
+use crate::arch::counter;
 use crate::{attach, sys};
-use core::arch::x86_64::{_mm_lfence, _rdtsc};
 use core::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
 };
@@ -21,7 +21,7 @@ use core::sync::atomic::{
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Source {
-    /// The CPU counter (TSC), by `rdtsc`.
+    /// The CPU counter (TSC), read with a fence.
     Counter = 0,
     /// The clock `CLOCK_MONOTONIC` of the kernel.
     Clock = 1,
@@ -109,16 +109,6 @@ pub fn is_single_threaded() -> bool {
     // SAFETY: libc's flag, or ours; libc writes it while the process has one thread, or the only
     // other one is ending.
     unsafe { SINGLE.load(Relaxed).read_volatile() != 0 }
-}
-
-#[inline(always)]
-fn counter() -> u64 {
-    // SAFETY: SSE2 and the counter are there on every x86-64; the recorder checked that the counter
-    // is usable.
-    unsafe {
-        _mm_lfence();
-        _rdtsc()
-    }
 }
 
 /// Returns the current time, which is not before anything that the calling thread has seen.

@@ -2,8 +2,7 @@
 //! descriptors, as a number that `dup` does not return to them, or one that they close. So the work
 //! is done by a helper thread with its own descriptor table, while the calling thread waits.
 
-use crate::{attach, sys, timestamp};
-use core::arch::asm;
+use crate::{arch, attach, sys, timestamp};
 use core::ffi::c_void;
 
 /// Size of the helper's stack in bytes.
@@ -21,7 +20,7 @@ pub fn run(body: impl FnOnce()) {
     let signals = sys::hold_signals();
     let mut body = Some(body);
     // SAFETY: the helper has the stack for itself, and ends before this call goes on.
-    unsafe { start(stack.wrapping_add(STACK), call(&body), (&raw mut body).cast()) };
+    unsafe { arch::run_in_clone(FLAGS, stack.wrapping_add(STACK), call(&body), (&raw mut body).cast()) };
     sys::release_signals(signals);
     sys::unmap(stack, STACK);
 }
@@ -39,44 +38,11 @@ fn call<F: FnOnce()>(_: &Option<F>) -> Body {
     call::<F>
 }
 
-/// Runs `body` in a thread that shares everything but the descriptors, and waits for its end. The
-/// calling thread is suspended meanwhile, so both can use the same thread-local storage.
-///
-/// # Safety
-/// `top` must be the end of a stack that nothing else uses, and a multiple of 16.
-unsafe fn start(top: *mut u8, body: Body, argument: *mut c_void) {
-    const FLAGS: i32 = libc::CLONE_VM
-        | libc::CLONE_FS
-        | libc::CLONE_SIGHAND
-        | libc::CLONE_THREAD
-        | libc::CLONE_SYSVSEM
-        | libc::CLONE_VFORK;
-    // SAFETY: the child has a stack of its own and never leaves the block; the parent goes on when
-    // it has ended.
-    unsafe {
-        asm!(
-            "syscall",
-            "test rax, rax",
-            "jnz 2f",
-            "xor ebp, ebp",
-            "mov rdi, r13",
-            "call r12",
-            "mov eax, {exit}",
-            "xor edi, edi",
-            "syscall",
-            "ud2",
-            "2:",
-            exit = const libc::SYS_exit,
-            inlateout("rax") libc::SYS_clone => _,
-            in("rdi") FLAGS as usize,
-            in("rsi") top,
-            in("rdx") 0,
-            in("r10") 0,
-            in("r8") 0,
-            in("r12") body,
-            in("r13") argument,
-            lateout("rcx") _,
-            lateout("r11") _,
-        );
-    }
-}
+/// What the helper shares with the process: everything but the descriptors. `CLONE_VFORK` suspends
+/// the calling thread meanwhile.
+const FLAGS: i32 = libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_VFORK;

@@ -4,7 +4,7 @@
 //! that are not known in advance, such as addresses, make the result unknown wherever it depends on
 //! them, and an unknown result counts as not allowed. Jumps only go forward, so each run ends.
 
-use crate::sys;
+use crate::{arch, sys};
 
 /// A system call with those of its arguments that are known.
 pub struct Call {
@@ -87,10 +87,9 @@ impl Filter {
 
 /// Returns a 32-bit word of `struct seccomp_data`, or `None` if it is not known.
 fn word(call: &Call, offset: u32) -> Option<u32> {
-    const ARCHITECTURE: u32 = 0xc000_003e;
     match offset {
         0 => Some(call.number as u32),
-        4 => Some(ARCHITECTURE),
+        4 => Some(arch::AUDIT_ARCHITECTURE),
         16..=60 if offset.is_multiple_of(4) => {
             let argument = call.arguments[(offset as usize - 16) / 8]?;
             Some(if offset.is_multiple_of(8) { argument as u32 } else { (argument >> 32) as u32 })

@@ -1,14 +1,14 @@
 //! Compiles the unwind rule of an address that is not in the rule table. It finds the frame
 //! description in the sorted table of `.eh_frame_hdr`, runs its call-frame instructions up to the
-//! address, and packs the result into a rule. Only rsp, rbp and the return address are followed,
-//! since finding the caller needs no more. Source of the format: the System V ABI for x86-64,
-//! chapters on `.eh_frame`, and DWARF 4, section 6.4.
+//! address, and packs the result into a rule. Only the stack pointer, the frame pointer and the
+//! return address are followed, since finding the caller needs no more. Source of the format: the
+//! Linux Standard Base, chapters on `.eh_frame`, and DWARF 4, section 6.4.
 
 use super::expression::{DW_OP_AND, DW_OP_BREG0, DW_OP_DEREF, DW_OP_GE, DW_OP_LIT0, DW_OP_PLUS, DW_OP_SHL};
-use super::machine::{BP, RA, SP};
 use super::objects::Object;
 use super::rules::{Kind, Rule};
 use super::tables::Tables;
+use crate::arch::registers::{BP, RA, SP};
 
 /// A range of bytes in the tables. It is small, like all of [`Row`], because this code runs on
 /// stacks of 2 KiB.
@@ -57,7 +57,7 @@ pub enum Saved {
 pub struct Row {
     /// The rule of the CFA.
     pub cfa: Cfa,
-    /// Where the caller's rbp is.
+    /// Where the caller's frame pointer is.
     pub bp: Saved,
     /// Where the return address is.
     pub ra: Saved,
@@ -103,7 +103,8 @@ pub fn compile(object: &Object, address: u64) -> Option<Rule> {
 }
 
 const DW_OP_BREG_BP: u8 = DW_OP_BREG0 + BP;
-/// The expression of linkage stubs, up to the offset of the first push: rsp + 8, and rip & 15.
+/// The expression of linkage stubs, up to the offset of the first push: the
+/// stack pointer + 8, and the last four bits of the address.
 const PLT_START: [u8; 6] = [DW_OP_BREG0 + SP, 8, DW_OP_BREG0 + RA, 0, DW_OP_LIT0 + 15, DW_OP_AND];
 /// The rest of that expression: 8 more at or after that offset.
 const PLT_END: [u8; 4] = [DW_OP_GE, DW_OP_LIT0 + 3, DW_OP_SHL, DW_OP_PLUS];

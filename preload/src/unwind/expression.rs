@@ -2,9 +2,9 @@
 //! They are interpreted at every step. Source: DWARF 4, section 2.5.
 
 use super::cfi::{self, Cfa, Saved, Span};
-use super::machine::{BP, RA, Registers, SP};
 use super::objects::{self, Object};
 use super::walk::Memory;
+use crate::arch::registers::{BP, RA, Registers, SP};
 
 // Operations of expressions (DWARF 4, section 7.7.1).
 pub const DW_OP_ADDR: u8 = 0x03;

@@ -1,18 +1,17 @@
 //! The unwinder: from a return address to the frames of the call stack. Its rules:
-//! * A capture is a pure function of (rip, rsp, rbp, the words read, the unwind rules).
+//! * A capture is a pure function of (the return address, the stack pointer, the frame pointer, the
+//!   words read, the unwind rules).
 //! * Every word that is read is where the stack is known to be mapped.
 //! * The stack cache ([`stack_cache`]) uses a remembered stack only after every word that the old
 //!   walk read has been read again.
 //! * When a module is unmapped, its rules and all stack caches are dropped ([`rules::generation`]).
 //!
-//! [`machine`] has the parts that are specific to x86-64. Another CPU needs another file of that
-//! form and another `entry.rs`.
+//! The registers that it follows are those of [`crate::arch::registers`].
 
 pub mod cfi;
 #[cfg(heaptape_verify)]
 mod check;
 pub mod expression;
-pub mod machine;
 mod maps;
 pub mod objects;
 pub mod other;
@@ -24,7 +23,7 @@ pub mod tables;
 mod tests;
 pub mod walk;
 
-use core::arch::x86_64::{__m128i, _mm_set_epi64x, _mm_store_si128};
+use crate::arch;
 use heaptape_wire::limits::MAX_FRAMES;
 
 /// One frame of a captured stack.
@@ -45,16 +44,11 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Stores the frame as two halves, as it is copied later. If a half is stored as two words, a
-    /// load of the half waits until both have reached the cache (measured: 24 % of a capture).
+    /// Stores a frame as two halves, as it is copied later.
     #[inline(always)]
     pub fn put(target: &mut Frame, slot: u64, address: u64, bp: u64, step_info: u64) {
-        let halves = (target as *mut Frame).cast::<__m128i>();
-        // SAFETY: a frame is two aligned halves of 16 bytes; SSE2 is part of x86-64.
-        unsafe {
-            _mm_store_si128(halves, _mm_set_epi64x(address as i64, slot as i64));
-            _mm_store_si128(halves.add(1), _mm_set_epi64x(step_info as i64, bp as i64));
-        }
+        // SAFETY: a frame is four words and aligned to 32 bytes.
+        unsafe { arch::store_four((target as *mut Frame).cast(), [slot, address, bp, step_info]) };
     }
 
     /// Returns how many words below `slot` the frame pointer was read; 0 if it was not.

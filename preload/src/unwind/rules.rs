@@ -3,9 +3,10 @@
 //! first miss ([`super::cfi`]). A hit is one or two loads of one cache line.
 //!
 //! ```text
-//! bits 0..4 kind | 4..20 offset / 8, signed | 20..27 where rbp was saved | 32..64 tag
+//! bits 0..4 kind | 4..20 offset / 8, signed | 20..27 saved frame pointer | 32..64 tag
 //! ```
-//! The location of rbp is in words below the return address; 0 means that it was not saved.
+//! The location of the saved frame pointer is in words below the return address; 0 means that it
+//! was not saved.
 //!
 //! The key is the return address itself (the rule is that of the byte before it, inside the call).
 //! The low 15 bits select the set and the rest is the tag, so together they identify the address
@@ -14,7 +15,7 @@
 //! return addresses, are compiled each time.
 
 use super::{cfi, objects};
-use crate::tls;
+use crate::arch;
 use core::sync::atomic::{
     AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
 };
@@ -23,17 +24,18 @@ use core::sync::atomic::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// CFA = rsp + offset.
+    /// CFA = stack pointer + offset.
     FromSp = 1,
-    /// CFA = rbp + offset.
+    /// CFA = frame pointer + offset.
     FromBp = 2,
     /// The outermost frame, which has no caller.
     End = 3,
     /// The kernel's signal frame, which holds the registers in memory.
     Signal = 4,
-    /// A procedure linkage stub: CFA = rsp + 8, and 8 more after its first push.
+    /// A procedure linkage stub: CFA = stack pointer + 8, and 8 more after its first push.
     Plt = 5,
-    /// A realigned stack: CFA = word at rbp + offset; rbp is saved at rbp.
+    /// A realigned stack: CFA = word at frame pointer + offset; the frame pointer is
+    /// saved where it points.
     Realigned = 6,
     /// Anything else that DWARF can express. The tables are interpreted again with the registers.
     Expression = 7,
@@ -56,13 +58,13 @@ impl Rule {
     pub const fn kind(self) -> u64 {
         self.0 & 15
     }
-    /// Returns whether the kind is one of the two that nearly all code has: CFA from rsp or from
-    /// rbp.
+    /// Returns whether the kind is one of the two that nearly all code has: CFA from the
+    /// stack pointer or from the frame pointer.
     #[inline(always)]
     pub const fn is_usual(self) -> bool {
         self.kind() <= Kind::FromBp as u64
     }
-    /// Returns whether the CFA is computed from rsp.
+    /// Returns whether the CFA is computed from the stack pointer.
     #[inline(always)]
     pub const fn is_from_sp(self) -> bool {
         self.kind() == Kind::FromSp as u64
@@ -77,7 +79,8 @@ impl Rule {
     pub const fn offset(self) -> i64 {
         (self.0 >> 4) as u16 as i16 as i64 * 8
     }
-    /// Returns how many words below the return address rbp was saved; 0 if rbp is the caller's.
+    /// Returns how many words below the return address the frame pointer was saved; 0 if it
+    /// is the caller's.
     #[inline(always)]
     pub const fn bp_distance(self) -> u64 {
         self.0 >> 20 & 127
@@ -202,7 +205,7 @@ pub fn closing(mark: &mut u64) -> Closing {
     GENERATION.fetch_add(1, SeqCst);
     let is_claimed = |closer: &Closer| closer.frame.compare_exchange(0, frame, Relaxed, Relaxed).is_ok();
     let index = CLOSERS.iter().position(is_claimed);
-    index.inspect(|index| CLOSERS[*index].thread.store(tls::thread_pointer(), Relaxed));
+    index.inspect(|index| CLOSERS[*index].thread.store(arch::thread_pointer(), Relaxed));
     Closing { resets, index }
 }
 
@@ -242,7 +245,7 @@ pub fn forget_closers() {
 /// The stack must be readable from `low` to `end`.
 #[cold]
 pub unsafe fn has_left(sp: usize, low: usize, end: usize) -> bool {
-    let thread = tls::thread_pointer();
+    let thread = arch::thread_pointer();
     let mut any = false;
     for closer in &CLOSERS {
         let frame = closer.frame.load(Relaxed);

@@ -20,11 +20,11 @@
 //! the remembered words are read one after the other, from the innermost outwards, and only while
 //! all before were equal. So each is the word of a live frame.
 
-use super::machine::Registers;
 use super::other::{OtherStack, Pages};
 use super::path_cache::PathCache;
 use super::walk::{self, Memory, Next, OwnStack};
 use super::{Frame, Frames, LIVE_BP, NODE_FLAGS, SPECIAL, USES_BP, rules};
+use crate::arch::registers::Registers;
 use crate::stack_table;
 use crate::thread::ThreadState;
 use heaptape_wire::limits::MAX_FRAMES;

@@ -17,9 +17,7 @@ thread_local! {
 /// An entry stub like those of the hooks: it passes its caller's state to the body.
 #[unsafe(naked)]
 extern "C" fn capture() {
-    core::arch::naked_asm!(
-        ".cfi_startproc", "sub rsp, 8", ".cfi_adjust_cfa_offset 8", "lea rdi, [rsp + 8]", "mov rsi, rbp", "call {body}", "add rsp, 8",
-        ".cfi_adjust_cfa_offset -8", "ret", ".cfi_endproc", body = sym body)
+    crate::arch::capture_stub!(body)
 }
 
 extern "C" fn body(sp: usize, bp: usize) {

@@ -3,9 +3,9 @@
 //! one before.
 
 use super::expression;
-use super::machine::{Registers, signal_frame};
 use super::rules::{self, Kind, Rule};
 use super::{Frame, SPECIAL};
+use crate::arch::registers::{Registers, signal_frame};
 use heaptape_wire::nodes::{GUESSED, SIGNAL, TRUNCATED};
 
 /// The memory of a stack, as far as it may be read.

@@ -1,9 +1,9 @@
-//! The x86-64 parts of the unwinder: DWARF register numbers, registers, and the kernel's signal
-//! frame.
+//! The registers that the unwinder follows, by their DWARF numbers (System V ABI for x86-64, figure
+//! 3.36), and the kernel's signal frame.
 
-/// The DWARF number of rbp.
+/// The DWARF number of the frame pointer, rbp.
 pub const BP: u8 = 6;
-/// The DWARF number of rsp.
+/// The DWARF number of the stack pointer, rsp.
 pub const SP: u8 = 7;
 /// The DWARF number of the return address.
 pub const RA: u8 = 16;

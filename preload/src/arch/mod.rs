@@ -1,0 +1,31 @@
+//! Everything that depends on the processor, with one interface. Another processor needs another
+//! folder beside `x86_64` with the same items:
+//!
+//! * `thread_state`, `set_thread_state`, `operator_caller`, `set_operator_caller`: two thread-local
+//!   words, read and written without a call;
+//! * `thread_pointer`: the address that libc keeps for each thread;
+//! * `signal_atomic_add`, `signal_atomic_and`, `signal_atomic_or`, `signal_atomic_increment`: a
+//!   change of a word that a signal handler of the same thread cannot divide;
+//! * `store_four`: stores four words that are copied later as two halves;
+//! * `counter`: the processor's timestamp, read after all earlier loads;
+//! * `syscall` and `AUDIT_ARCHITECTURE`: system calls, and the number of their table in seccomp
+//!   filters;
+//! * `run_in_clone`: runs a function in a new thread without libc's help;
+//! * `is_under_valgrind`: whether valgrind runs the process;
+//! * `registers`: what the unwinder follows, by DWARF numbers, and the kernel's signal frame;
+//! * `entry_stub!`, `untraced_stub!`: entries of the allocator's functions;
+//! * `operator_new_stub!`, `operator_new_frame!`, `operator_delete_stub!`: entries of the C++
+//!   operators;
+//! * `exec_stub!`, `syscall_stub!`, `first_syscall_stub!`, `jump_stub!`: entries of other
+//!   functions;
+//! * `capture_stub!`: the entry of the unwinder's tests.
+//!
+//! The macros are bodies of naked functions. They name nothing of the rest of this crate: what they
+//! call is passed to them.
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::stubs::*;
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::*;

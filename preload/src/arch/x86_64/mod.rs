@@ -1,0 +1,13 @@
+//! The x86-64 implementation of the interface that [`crate::arch`] states.
+
+mod instructions;
+pub mod registers;
+pub mod stubs;
+mod thread_local;
+
+pub use instructions::*;
+pub use thread_local::*;
+
+/// The name of this processor's system calls in `struct seccomp_data`: `AUDIT_ARCH_X86_64`
+/// (`<linux/audit.h>`).
+pub const AUDIT_ARCHITECTURE: u32 = 0xc000_003e;

@@ -1,0 +1,177 @@
+//! The bodies of exported functions: naked functions that add the caller's stack pointer and frame
+//! pointer to the arguments and jump on. At their first instruction rsp is the address of the
+//! return address, and rbp is still the caller's. So a stub is two moves and a jump.
+
+/// The entry of a function whose body has this number of arguments before the two added ones. It
+/// jumps to where `target` points.
+macro_rules! entry_stub {
+    (1, $target:path) => {
+        core::arch::naked_asm!("endbr64", "mov rsi, rsp", "mov rdx, rbp", "jmp qword ptr [rip + {target}]", target = sym $target)
+    };
+    (2, $target:path) => {
+        core::arch::naked_asm!("endbr64", "mov rdx, rsp", "mov rcx, rbp", "jmp qword ptr [rip + {target}]", target = sym $target)
+    };
+    (3, $target:path) => {
+        core::arch::naked_asm!("endbr64", "mov rcx, rsp", "mov r8, rbp", "jmp qword ptr [rip + {target}]", target = sym $target)
+    };
+}
+
+/// The instructions of the untraced mode. They jump to where `next` points, unless that is null,
+/// the thread's activation is not `untraced`, or the first argument is in the `arena`: then to
+/// `full`. The next function ignores further arguments that a stub has set.
+macro_rules! untraced_stub {
+    ($next:literal, ($($operand:tt)*)) => {
+        core::arch::naked_asm!(
+            "endbr64",
+            "mov rax, qword ptr [rip + heaptape_thread_state@GOTTPOFF]",
+            "mov rax, qword ptr fs:[rax]",
+            "test rax, rax",
+            "jz 2f",
+            "cmp byte ptr [rax], {untraced}",
+            "jne 2f",
+            "lea r10, [rip + {arena}]",
+            "mov r11, rdi",
+            "sub r11, r10",
+            "cmp r11, {arena_bytes}",
+            "jb 2f",
+            concat!("mov rax, qword ptr [rip + ", $next, "]"),
+            "test rax, rax",
+            "jz 2f",
+            "jmp rax",
+            "2:",
+            "jmp {full}",
+            $($operand)*
+        )
+    };
+}
+
+/// The entry of an `operator new`. It jumps to where `target` points.
+macro_rules! operator_new_stub {
+    ($target:path) => {
+        core::arch::naked_asm!("endbr64", "jmp qword ptr [rip + {target}]", target = sym $target)
+    };
+}
+
+/// The full mode of an `operator new`. It may throw, so it keeps a frame of its own, which is
+/// described to the unwinder and has no landing pad, and calls `begins`, the function that this
+/// returns, and `ends`.
+macro_rules! operator_new_frame {
+    ($which:literal, $begins:path, $ends:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "endbr64",
+            "sub rsp, 40",
+            ".cfi_adjust_cfa_offset 40",
+            "mov [rsp], rdi",
+            "mov [rsp + 8], rsi",
+            "mov [rsp + 16], rdx",
+            "mov rcx, rsi",
+            "mov esi, {which}",
+            "lea rdx, [rsp + 40]",
+            "call {begins}",
+            "mov rdi, [rsp]",
+            "mov rsi, [rsp + 8]",
+            "mov rdx, [rsp + 16]",
+            "call rax",
+            "mov rdi, rax",
+            "mov rsi, [rsp]",
+            "mov edx, {which}",
+            "lea rcx, [rsp + 40]",
+            "mov r8, rbp",
+            "call {ends}",
+            "add rsp, 40",
+            ".cfi_adjust_cfa_offset -40",
+            "ret",
+            ".cfi_endproc",
+            which = const $which, begins = sym $begins, ends = sym $ends)
+    };
+}
+
+/// The entry of an `operator delete`, which has up to three arguments. It adds its number and the
+/// two registers, and jumps to where `target` points.
+macro_rules! operator_delete_stub {
+    ($which:literal, $target:path) => {
+        core::arch::naked_asm!("endbr64", "mov ecx, {which}", "mov r8, rsp", "mov r9, rbp", "jmp qword ptr [rip + {target}]",
+            which = const $which, target = sym $target)
+    };
+}
+
+/// The entry of an exec function. It saves all argument registers, calls `inspect` with their
+/// address and the function's number, and jumps to what that returns.
+macro_rules! exec_stub {
+    ($which:literal, $inspect:path) => {
+        core::arch::naked_asm!(
+            "endbr64", "push rax", "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi",
+            "mov rdi, rsp", "mov esi, {which}", "call {inspect}", "mov r11, rax",
+            "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop r8", "pop r9", "pop rax", "jmp r11",
+            which = const $which, inspect = sym $inspect)
+    };
+}
+
+/// The entry of `syscall`. For the system calls that may be handled it calls `watched` with the
+/// saved arguments, and returns if that has made the call. All others it passes on unchanged, to
+/// where `next` points.
+macro_rules! syscall_stub {
+    ($watched:path, $next:path) => {
+        core::arch::naked_asm!(
+            "endbr64",
+            "cmp edi, {clone}", "je 3f",
+            "cmp edi, {fork}", "je 3f",
+            "cmp edi, {prctl}", "je 3f",
+            "cmp edi, {seccomp}", "je 3f",
+            "cmp edi, {clone3}", "je 3f",
+            "2:",
+            "mov r11, qword ptr [rip + {next}]",
+            "jmp r11",
+            "3:",
+            "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi", "push rax",
+            "mov rdi, rsp",
+            "call {watched}",
+            "test eax, eax",
+            // These change no flags.
+            "pop rax", "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop r8", "pop r9",
+            "jz 2b",
+            "ret",
+            clone = const libc::SYS_clone, fork = const libc::SYS_fork, prctl = const libc::SYS_prctl,
+            seccomp = const libc::SYS_seccomp, clone3 = const libc::SYS_clone3,
+            next = sym $next, watched = sym $watched)
+    };
+}
+
+/// The first target of `syscall`: calls `resolve` and jumps to where `next` points then. All seven
+/// arguments are preserved.
+macro_rules! first_syscall_stub {
+    ($resolve:path, $next:path) => {
+        core::arch::naked_asm!(
+            "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi", "sub rsp, 8",
+            "call {resolve}",
+            "add rsp, 8", "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop r8", "pop r9",
+            "mov r11, qword ptr [rip + {next}]", "jmp r11",
+            resolve = sym $resolve, next = sym $next)
+    };
+}
+
+/// An entry that only jumps to its body.
+macro_rules! jump_stub {
+    ($body:path) => {
+        core::arch::naked_asm!("endbr64", "jmp {body}", body = sym $body)
+    };
+}
+
+/// An entry for tests of the unwinder: calls `body` with the caller's stack pointer and frame
+/// pointer.
+#[cfg(test)]
+macro_rules! capture_stub {
+    ($body:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc", "sub rsp, 8", ".cfi_adjust_cfa_offset 8", "lea rdi, [rsp + 8]", "mov rsi, rbp",
+            "call {body}", "add rsp, 8", ".cfi_adjust_cfa_offset -8", "ret", ".cfi_endproc", body = sym $body)
+    };
+}
+
+#[cfg(test)]
+pub(crate) use capture_stub;
+pub(crate) use {
+    entry_stub, exec_stub, first_syscall_stub, jump_stub, operator_delete_stub, operator_new_frame, operator_new_stub,
+    syscall_stub, untraced_stub,
+};
