@@ -2,7 +2,7 @@
 //! the order of the epochs.
 
 use crate::load;
-use heaptape_formats::pattern::matches;
+use heaptape_formats::pattern::Pattern;
 use heaptape_formats::recording::{DCPI_FOLDER, PROGRAM_PREFIX, RECORDING, Recording, STREAM, is_epoch};
 use std::collections::BTreeMap;
 use std::io;
@@ -100,6 +100,7 @@ type ProcessId = (u32, u64);
 fn processes(epoch: &Path, query: &EpochQuery) -> Vec<(Option<ProcessId>, PathBuf)> {
     let read = std::fs::read(epoch.join(RECORDING)).ok();
     let about: Recording = read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+    let program_pattern = query.program.as_deref().map(Pattern::whole);
     let mut found = Vec::new();
     for (name, path) in folders(epoch).unwrap_or_default() {
         let listed = about.images.iter().find(|process| process.folder == name);
@@ -107,10 +108,8 @@ fn processes(epoch: &Path, query: &EpochQuery) -> Vec<(Option<ProcessId>, PathBu
         let program = exe.rsplit('/').next().unwrap_or_default();
         // In PID.NAME and all.NAME, NAME is the kernel's short name of the process.
         let short = name.split_once('.').map_or(name.as_str(), |(_, short)| short);
-        let is_match = |pattern: &String| {
-            matches(pattern.as_bytes(), program.as_bytes()) || matches(pattern.as_bytes(), short.as_bytes())
-        };
-        if name == DCPI_FOLDER || !query.program.as_ref().is_none_or(is_match) {
+        let is_match = |pattern: &Pattern| pattern.matches(program) || pattern.matches(short);
+        if name == DCPI_FOLDER || !program_pattern.as_ref().is_none_or(is_match) {
             continue;
         }
         if let Some(label) = &query.label {

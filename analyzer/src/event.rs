@@ -1,5 +1,6 @@
 //! Events as the models receive them, positions in a run, and the time ranges that a query selects.
 
+use heaptape_formats::quantity::{self, Time};
 use heaptape_formats::tape::Entry;
 use std::str::FromStr;
 
@@ -103,22 +104,18 @@ impl FromStr for Bound {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let (number, unit) = text.split_at(split);
-        let invalid = || format!("'{text}' is no time (1.5s, 300ms, 2m, 1h), share (40%) or event number");
-        let value: f64 = number.parse().map_err(|_| invalid())?;
-        let nanos = |scale: f64| Bound::Time((value * scale) as u64);
-        match unit {
-            "" => number.parse().map(Bound::Number).map_err(|_| invalid()),
-            "%" if value <= 100.0 => Ok(Bound::Share(value / 100.0)),
-            "ns" => Ok(nanos(1.0)),
-            "us" => Ok(nanos(1e3)),
-            "ms" => Ok(nanos(1e6)),
-            "s" => Ok(nanos(1e9)),
-            "m" | "min" => Ok(nanos(60e9)),
-            "h" => Ok(nanos(3600e9)),
-            _ => Err(invalid()),
+        let invalid = || format!("{}, a share such as 40%, or an event number", quantity::Error::NotATime);
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return text.parse().map(Bound::Number).map_err(|_| invalid());
         }
+        if let Some(share) = text.strip_suffix('%') {
+            let percent = share.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+            return percent.map(|percent: f64| Bound::Share(percent / 100.0)).ok_or_else(invalid);
+        }
+        // A number without a unit is an event, and events have no fractions.
+        let time = text.parse::<Time>().ok().filter(|_| text.ends_with(|c: char| c.is_ascii_alphabetic()));
+        let Time(time) = time.ok_or_else(invalid)?;
+        Ok(Bound::Time(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::load::{Events, Process, Recording};
 use crate::similar::hint;
 use crate::text::{clean, counted};
-use heaptape_formats::pattern::matches;
+use heaptape_formats::pattern::Pattern;
 use heaptape_formats::recording::Exit;
 
 /// A filter for processes. All conditions must hold.
@@ -145,9 +145,8 @@ fn is_helper(process: &Process) -> bool {
 fn is_program(process: &Process, pattern: &str) -> bool {
     let called = process.about.argv.first().map(|called| called.rsplit('/').next().unwrap_or(called));
     let folder = process.about.folder.split_once('.').map(|(_, name)| name);
-    let names = [Some(&*process.name()), called, folder]
-        .map(|name| name.is_some_and(|name| matches(pattern.as_bytes(), name.as_bytes())));
-    names.contains(&true)
+    let pattern = Pattern::whole(pattern);
+    [Some(&*process.name()), called, folder].into_iter().flatten().any(|name| pattern.matches(name))
 }
 
 /// Returns the paths of recordings for messages.

@@ -13,6 +13,7 @@ mod typos;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 use heaptape_analyzer::text;
+use heaptape_formats::quantity;
 use heaptape_recorder::crash;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -37,7 +38,7 @@ fn command() -> clap::Command {
         let short = format!("{before}{examples}");
         subcommand.after_long_help(format!("{short}\n\n{}", exit::help())).after_help(short)
     });
-    command.after_help(exit::help())
+    command.after_help(format!("{}\n\n{}", quantity::HELP, exit::help()))
 }
 
 /// Parses the command line. Exits on help and on errors, as clap does.
@@ -91,4 +92,17 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<std::io::Error>().is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use heaptape_formats::quantity;
+
+    #[test]
+    fn the_readme_describes_sizes_and_times_as_the_help_does() {
+        let page = include_str!("../../README.md");
+        for line in quantity::HELP.lines() {
+            assert!(page.contains(line), "{line}");
+        }
+    }
 }

@@ -20,6 +20,7 @@ pub mod pattern;
 pub mod perf_map;
 pub mod pprof;
 mod prefix;
+pub mod quantity;
 pub mod recording;
 pub mod sniff;
 pub mod tape;

@@ -1,6 +1,7 @@
 //! The options of a recording.
 
 use crate::quota::Quota;
+use formats::pattern::Pattern;
 use formats::tape::Codec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -36,9 +37,9 @@ pub struct Options {
     /// Whether processes other than the first are recorded.
     pub children: bool,
     /// Names of the programs that are recorded, besides the first; empty for all.
-    pub only: Vec<String>,
+    pub only: Vec<Pattern>,
     /// Names of the programs that are not recorded; the first one always is.
-    pub skip: Vec<String>,
+    pub skip: Vec<Pattern>,
     /// Which data of a process is recorded.
     pub mode: Mode,
     /// Time between a profile's snapshots.
@@ -161,6 +162,14 @@ impl Default for Options {
 /// (random), 44 for 4.1 (bulk); level -1 45 for 8.3 and 43 for 4.9; level 3 92 for 6.7 and 73 for
 /// 4.1; LZ4 31 for 10.0 and 24 for 7.5.
 pub const LEVEL: i32 = 1;
+
+/// What [`is_ring`] accepts, as the end of an error message.
+pub const RING_SIZES: &str = "must be a power of two from 4KiB to 1GiB";
+
+/// Returns whether a number of bytes is a possible size of a ring.
+pub fn is_ring(bytes: u64) -> bool {
+    bytes.is_power_of_two() && (4096..=1 << 30).contains(&bytes)
+}
 
 impl Options {
     /// Returns the sizes of the area of a process, given its free address space and the memory

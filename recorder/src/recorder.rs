@@ -19,6 +19,7 @@ use crate::sync;
 use crate::sys::{self, Mapping};
 use crate::tree::{self, Change, Watch};
 use crossbeam_channel::bounded;
+use formats::pattern::Pattern;
 use formats::recording::{ProcessInfo, RECORDING, RESERVE, Recording};
 use formats::tape::{self, field::Text};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -395,7 +396,7 @@ impl Recorder {
         let exe = text(&process.exe);
         let names = [exe.rsplit('/').next().unwrap_or_default().to_owned(), text(&process.comm)];
         let among =
-            |patterns: &[String]| patterns.iter().any(|pattern| names.iter().any(|name| tree::matches(pattern, name)));
+            |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
         (self.options.only.is_empty() || among(&self.options.only)) && !among(&self.options.skip)
     }
 

@@ -4,7 +4,7 @@
 mod expression;
 mod files;
 
-pub use expression::{Expression, METRICS, Metric, bytes};
+pub use expression::{Expression, METRICS, Metric};
 pub use files::{junit, sarif};
 
 use super::diff::{self, DiffInput};

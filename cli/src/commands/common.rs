@@ -7,6 +7,7 @@ use heaptape_analyzer::processes::ProcessFilter;
 use heaptape_analyzer::report::{self, Error, Filter, GroupBy, Query};
 use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
+use heaptape_formats::quantity::{self, Size};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -139,11 +140,11 @@ pub fn frames(text: &str) -> Result<usize, String> {
 #[derive(clap::Args, Default)]
 pub struct Only {
     /// Only blocks of at least this size
-    #[arg(long, value_name = "BYTES", value_parser = size)]
-    min_size: Option<u64>,
+    #[arg(long, value_name = "SIZE")]
+    min_size: Option<Size>,
     /// Only blocks of at most this size
-    #[arg(long, value_name = "BYTES", value_parser = size)]
-    max_size: Option<u64>,
+    #[arg(long, value_name = "SIZE")]
+    max_size: Option<Size>,
     /// Only blocks that lived for at least this time (1.5s, 300ms; a number of events in files
     /// without times)
     #[arg(long, value_name = "TIME", value_parser = age)]
@@ -172,19 +173,10 @@ fn by() -> impl TypedValueParser<Value = GroupBy> {
     })
 }
 
-/// Parses a number of bytes with an optional binary unit.
-///
-/// # Errors
-/// Other text.
-pub fn size(text: &str) -> Result<u64, String> {
-    report::threshold::bytes(text)
-        .ok_or_else(|| format!("'{text}' is not a number of bytes (such as 4096, 64KiB, 1.5MiB)"))
-}
-
 fn age(text: &str) -> Result<u64, String> {
     match text.parse::<Bound>() {
         Ok(Bound::Time(value) | Bound::Number(value)) => Ok(value),
-        _ => Err(format!("'{text}' is not a time (such as 1.5s, 300ms, 2m, 1h)")),
+        _ => Err(format!("{}, or a number of events", quantity::Error::NotATime)),
     }
 }
 
@@ -212,6 +204,7 @@ impl Only {
     /// Returns the filters in the form that the analyzer takes.
     pub fn filter(self) -> Filter {
         let Only { min_size, max_size, min_age, max_age, thread, module, function } = self;
+        let [min_size, max_size] = [min_size, max_size].map(|size| size.map(|Size(bytes)| bytes));
         Filter { min_size, max_size, min_age, max_age, threads: thread, modules: module, functions: function }
     }
 }

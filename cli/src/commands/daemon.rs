@@ -2,15 +2,22 @@
 //! configuration file as well; the option overrides the file.
 
 use crate::Outcome;
+use heaptape_formats::pattern::Pattern;
+use heaptape_formats::quantity::{Size, Time};
 use heaptape_recorder::daemon::{self, config::*};
-use heaptape_recorder::options::Overflow;
+use heaptape_recorder::options::{Overflow, RING_SIZES, is_ring};
 use serde::{Deserialize, Deserializer};
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Parses a value of the file, a string or a number, as the command line parses it.
-fn value<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(input: D) -> Result<Option<T>, D::Error> {
+fn value<'de, D, T>(input: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: Display>,
+{
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Value {
@@ -33,7 +40,7 @@ impl FromStr for Rule {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, mode) = text.split_once('=').ok_or("must be NAME=MODE, such as 'redis-*=profile:2%'")?;
-        Ok(Rule(Pattern::new(name), mode.parse()?))
+        Ok(Rule(Pattern::whole(name), mode.parse()?))
     }
 }
 
@@ -100,44 +107,44 @@ pub struct Args {
     /// Size of the ring of each thread [default: 1MiB]
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
-    ring: Option<Bytes>,
+    ring: Option<Size>,
     /// Time between snapshots of a profile [default: 15s]
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "value")]
-    snapshot: Option<Span>,
+    snapshot: Option<Time>,
     /// Length of an epoch [default: 1h]
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "value")]
-    epoch: Option<Span>,
+    epoch: Option<Time>,
     /// Maximum age of epochs; the newest three are always kept [default: 30d]
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "value")]
-    keep_age: Option<Span>,
+    keep_age: Option<Time>,
     /// Maximum size of all epochs; the newest three are always kept [default: 10GiB]
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
-    keep_bytes: Option<Bytes>,
+    keep_bytes: Option<Size>,
     /// Maximum size of the epochs of one user [default: half of keep-bytes with all users, else
     /// all]
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
-    user_keep_bytes: Option<Bytes>,
+    user_keep_bytes: Option<Size>,
     /// Time that a flight recorder keeps [default: 10m]
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "value")]
-    flight_time: Option<Span>,
+    flight_time: Option<Time>,
     /// Bytes of events that a flight recorder keeps, if that is less [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
-    flight_bytes: Option<Bytes>,
+    flight_bytes: Option<Size>,
     /// Save the flight recorder when live bytes exceed this
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
-    flight_live: Option<Bytes>,
+    flight_live: Option<Size>,
     /// Save the flight recorder when live bytes grow by more than this in a minute
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
-    flight_growth: Option<Bytes>,
+    flight_growth: Option<Size>,
     /// Save the flight recorder when the process ends: never, bad (signal or exit code) or any
     /// [default: bad]
     #[arg(long, value_name = "HOW")]
@@ -146,7 +153,7 @@ pub struct Args {
     /// Maximum resident memory of the daemon [default: 2GiB]
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
-    memory: Option<Bytes>,
+    memory: Option<Size>,
     /// Maximum CPU time of the daemon, in percent of one CPU [default: 100]
     #[arg(long, value_name = "PERCENT")]
     cpu: Option<u64>,
@@ -174,15 +181,15 @@ pub struct Args {
     /// Maximum size of one of them [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
-    stream_bytes: Option<Bytes>,
+    stream_bytes: Option<Size>,
     /// Maximum size of all that one user can send in an epoch [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "value")]
-    user_stream_bytes: Option<Bytes>,
+    user_stream_bytes: Option<Size>,
     /// Time without a byte after which a stream is ended [default: 1m]
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "value")]
-    stream_idle: Option<Span>,
+    stream_idle: Option<Time>,
 }
 
 impl Args {
@@ -206,14 +213,11 @@ impl Args {
                 self.$name.or(file.$name)
             };
         }
-        let ring = setting!(ring).map_or(defaults.ring, |ring: Bytes| ring.0);
-        anyhow::ensure!(
-            ring.is_power_of_two() && (4096..=1 << 30).contains(&ring),
-            "ring: must be a power of two from 4KiB to 1GiB"
-        );
+        let ring = setting!(ring).map_or(defaults.ring, |ring: Size| ring.0);
+        anyhow::ensure!(is_ring(ring), "ring: {RING_SIZES}");
         let mut window = defaults.window;
-        window.time = setting!(flight_time).map_or(window.time, |time: Span| time.0);
-        window.bytes = setting!(flight_bytes).map_or(window.bytes, |bytes: Bytes| bytes.0);
+        window.time = setting!(flight_time).map_or(window.time, |time: Time| time.0);
+        window.bytes = setting!(flight_bytes).map_or(window.bytes, |bytes: Size| bytes.0);
         let budget = Budget::default();
         Ok(Config {
             socket: setting!(socket).unwrap_or(defaults.socket),

@@ -5,10 +5,12 @@ use crate::{Outcome, library};
 use clap::ValueEnum;
 use heaptape_analyzer::text::{self, Style};
 use heaptape_analyzer::{load, report};
+use heaptape_formats::pattern::Pattern;
+use heaptape_formats::quantity::Size;
 use heaptape_formats::tape::Codec;
 use heaptape_recorder::crash;
 use heaptape_recorder::launch::{Finished, Launch, record, resume};
-use heaptape_recorder::options::{self, LEVEL, Options, STACKS_CALLER, STACKS_FULL};
+use heaptape_recorder::options::{self, LEVEL, Options, RING_SIZES, STACKS_CALLER, STACKS_FULL, is_ring};
 use heaptape_recorder::tree::remedy;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -57,8 +59,8 @@ pub struct Args {
     #[arg(long)]
     free_stacks: bool,
     /// Sample one block per this many bytes (such as 512KiB) instead of recording all
-    #[arg(long, value_name = "BYTES", value_parser = size)]
-    sample: Option<u64>,
+    #[arg(long, value_name = "SIZE")]
+    sample: Option<Size>,
     /// Size of the ring of each thread, a power of two
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = ring)]
     ring: u64,
@@ -71,13 +73,13 @@ pub struct Args {
     /// Do not record child processes
     #[arg(long)]
     no_children: bool,
-    /// Record only child processes with these program names; separate them by commas, `*` is a
-    /// wildcard; PROG is always recorded
+    /// Record only child processes with these program names, separated by commas (* and ? are
+    /// wildcards); PROG is always recorded
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    only: Vec<String>,
+    only: Vec<Pattern>,
     /// Do not record child processes with these program names
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    skip: Vec<String>,
+    skip: Vec<Pattern>,
     /// Wait until all recorded processes have exited, also those that outlive PROG
     #[arg(long)]
     wait: bool,
@@ -89,24 +91,9 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-fn size(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        _ => return Err(format!("unknown unit '{unit}': use KiB, MiB or GiB")),
-    };
-    let number: u64 = number.parse().map_err(|_| "must be a number, such as 512KiB".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
-}
-
 fn ring(text: &str) -> Result<u64, String> {
-    let bytes = size(text)?;
-    let is_valid = bytes.is_power_of_two() && (4096..=1 << 30).contains(&bytes);
-    is_valid.then_some(bytes).ok_or_else(|| "must be a power of two from 4KiB to 1GiB".to_owned())
+    let bytes = text.parse().map(|Size(bytes)| bytes).ok().filter(|bytes| is_ring(*bytes));
+    bytes.ok_or_else(|| RING_SIZES.to_owned())
 }
 
 fn codec(text: &str) -> Result<(Codec, i32), String> {
@@ -151,7 +138,7 @@ pub fn run(args: Args) -> anyhow::Result<Outcome> {
             },
             max_frames: args.max_frames,
             free_stacks: args.free_stacks,
-            sample_bytes: args.sample.unwrap_or(0),
+            sample_bytes: args.sample.map_or(0, |Size(bytes)| bytes),
             ring_bytes: args.ring,
             codec: args.compress.0,
             level: args.compress.1,
@@ -291,11 +278,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_codecs_are_parsed() {
-        assert_eq!((size("0"), size("512KiB"), size("3m")), (Ok(0), Ok(512 << 10), Ok(3 << 20)));
-        assert!(size("").is_err() && size("x").is_err() && size("1TB").is_err() && size("99999999999G").is_err());
+    fn ring_sizes_and_codecs_are_parsed() {
         assert_eq!(ring("64KiB"), Ok(1 << 16));
-        assert!(ring("65537").is_err() && ring("1k").is_err());
+        assert!(ring("65537").is_err() && ring("1k").is_err() && ring("2GiB").is_err() && ring("1MB").is_err());
         assert_eq!((codec("plain"), codec("zstd:-3")), (Ok((Codec::Plain, 0)), Ok((Codec::Zstd, -3))));
         assert!(codec("zstd:99").is_err() && codec("gzip").is_err() && codec("lz4:2").is_err());
     }

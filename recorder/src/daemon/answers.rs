@@ -1,7 +1,7 @@
 //! The answers of the service to the commands of `ctl`.
 
 use super::clients::Client;
-use super::config::{Choice, Pattern};
+use super::config::Choice;
 use super::control::Answer;
 use super::metrics;
 use super::service::Service;
@@ -11,6 +11,7 @@ use crate::process_recording::{ProcessCommand, View, ViewFrame};
 use crate::session::SessionId;
 use crate::store::Callback;
 use crossbeam_channel::{Sender, bounded, unbounded};
+use formats::pattern::Pattern;
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -78,11 +79,11 @@ impl Service {
     /// `all`.
     fn selected(&self, request: &Value) -> Result<Vec<SessionId>, String> {
         let which = request["which"].as_str().unwrap_or("all");
-        let pattern = Pattern::new(if which == "all" { "*" } else { which });
+        let pattern = Pattern::whole(if which == "all" { "*" } else { which });
         let number = which.parse::<u32>().ok();
         let is_selected = |client: &&Client| match number {
             Some(pid) => client.pid() == pid,
-            None => pattern.matches(client.name.as_bytes()),
+            None => pattern.matches(&client.name),
         };
         let ids: Vec<SessionId> = self.clients.iter().filter(is_selected).map(|client| client.session.id).collect();
         if ids.is_empty() && which != "all" { Err(format!("no recorded process matches '{which}'")) } else { Ok(ids) }

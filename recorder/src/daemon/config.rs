@@ -1,8 +1,10 @@
-//! The configuration of the daemon, with the parsers of its values: modes, sizes, times and shares,
-//! patterns of names, and default paths.
+//! The configuration of the daemon, with the parsers of its values: modes, sampling, overflow and
+//! exits, and with the default paths.
 
 use super::retention::Keep;
 use crate::options::{Mode, Options, Overflow, Window};
+use formats::pattern::Pattern;
+use formats::quantity::{Size, Time};
 use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
@@ -217,7 +219,7 @@ impl FromStr for Overflow {
         if text == "drop" {
             return Ok(Overflow::Drop);
         }
-        let time = text.strip_prefix("wait:").ok_or_else(invalid)?.parse::<Span>().map_err(|_| invalid())?.0;
+        let time = text.strip_prefix("wait:").ok_or_else(invalid)?.parse::<Time>().map_err(|_| invalid())?.0;
         (time > Duration::ZERO && time <= MAX_WAIT).then_some(Overflow::WaitAtMost(time)).ok_or_else(invalid)
     }
 }
@@ -250,80 +252,12 @@ impl FromStr for Choice {
                     percent.ok_or_else(|| format!("invalid share '{sampling}': must be from 0.01% to 100%"))?,
                 )
             }
-            None => match sampling.parse::<Bytes>()?.0 {
-                0 => Sampling::All,
-                bytes => Sampling::Every(bytes),
+            None => match sampling.parse().map_err(|error| format!("invalid sampling '{sampling}': {error}"))? {
+                Size(0) => Sampling::All,
+                Size(bytes) => Sampling::Every(bytes),
             },
         };
         Ok(Choice { mode, sampling, overflow: overflow.transpose()? })
-    }
-}
-
-/// A pattern of names: `*` matches any text, `?` one byte.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern(String);
-
-impl Pattern {
-    /// Creates a pattern from its text.
-    pub fn new(text: &str) -> Pattern {
-        Pattern(text.to_owned())
-    }
-
-    /// Returns whether a name matches.
-    pub fn matches(&self, name: &[u8]) -> bool {
-        formats::pattern::matches(self.0.as_bytes(), name)
-    }
-}
-
-/// A number of bytes with a unit: `512KiB`, `10G`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bytes(pub u64);
-
-impl FromStr for Bytes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let shift = match unit.to_ascii_lowercase().as_str() {
-            "" | "b" => 0,
-            "k" | "kib" => 10,
-            "m" | "mib" => 20,
-            "g" | "gib" => 30,
-            "t" | "tib" => 40,
-            _ => return Err(format!("invalid size '{text}': must be a number such as 512KiB or 10GiB")),
-        };
-        let number: u64 =
-            number.parse().map_err(|_| format!("invalid size '{text}': must be a number such as 512KiB or 10GiB"))?;
-        number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| format!("invalid size '{text}': too large"))
-    }
-}
-
-/// A time with a unit: `500ms`, `15s`, `1h`, `30d`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span(pub Duration);
-
-impl FromStr for Span {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let scale: u64 = match unit {
-            "ms" => 1,
-            "s" | "" => 1000,
-            "m" | "min" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            _ => return Err(format!("invalid time '{text}': must be a number such as 500ms, 15s, 1h or 30d")),
-        };
-        let number: u64 = number
-            .parse()
-            .map_err(|_| format!("invalid time '{text}': must be a number such as 500ms, 15s, 1h or 30d"))?;
-        number
-            .checked_mul(scale)
-            .map(|ms| Span(Duration::from_millis(ms)))
-            .ok_or_else(|| format!("invalid time '{text}': too long"))
     }
 }
 
@@ -426,22 +360,19 @@ mod tests {
             assert_eq!(text.parse::<Choice>().map(|choice| choice.to_string()).as_deref(), Ok(text));
         }
         assert_eq!("trace, overflow = wait:2s".parse::<Choice>(), "trace,overflow=wait:2s".parse());
-        for invalid in ["", "on", "off:2%", "trace:0%", "trace:101%", "trace:x", "profile:nan%", "trace:1TB"] {
+        for invalid in ["", "on", "off:2%", "trace:0%", "trace:101%", "trace:x", "profile:nan%", "trace:1y"] {
             assert!(invalid.parse::<Choice>().is_err(), "{invalid}");
         }
         for invalid in ["wait", "wait:0s", "wait:31s", "wait:x", "drop:2s", ""] {
             let invalid = format!("trace,overflow={invalid}");
             assert!(invalid.parse::<Choice>().is_err(), "{invalid}");
         }
-        assert_eq!("10GiB".parse(), Ok(Bytes(10 << 30)));
-        assert_eq!("30d".parse(), Ok(Span(Duration::from_secs(30 * 86_400))));
-        assert!("99999999999999999999".parse::<Bytes>().is_err() && "1y".parse::<Span>().is_err());
-        assert!("18446744073709551615h".parse::<Span>().is_err() && "".parse::<Bytes>().is_err());
+        assert_eq!("trace:1.5MB".parse::<Choice>().map(Choice::interval), Ok(1_500_000));
     }
 
     #[test]
     fn own_choice_precedes_rules_and_default() {
-        let rule = (Pattern::new("nginx"), Choice { mode: Mode::Trace, ..Choice::default() });
+        let rule = (Pattern::whole("nginx"), Choice { mode: Mode::Trace, ..Choice::default() });
         let config = Config { programs: vec![rule], ..Config::default() };
         assert_eq!(config.choose(b"nginx", None).mode, Mode::Trace);
         assert_eq!(config.choose(b"nginx", Some("off")).mode, Mode::Off);

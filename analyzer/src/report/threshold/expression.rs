@@ -1,5 +1,6 @@
 //! The grammar of thresholds: `METRIC OPERATOR VALUE`.
 
+use heaptape_formats::quantity::Size;
 use std::str::FromStr;
 
 /// Unit of a metric or of a threshold.
@@ -150,35 +151,14 @@ impl FromStr for Expression {
                 (Unit::Percent, number.map_err(|_| wrong())?)
             }
             (Some(_), _) => return Err(format!("{metric} has no old value for a percentage to refer to")),
-            (None, Unit::Bytes) => (unit, bytes(value).ok_or_else(wrong)? as f64),
+            (None, Unit::Bytes) => {
+                let Size(bytes) = value.parse().map_err(|error| format!("invalid {metric} '{value}': {error}"))?;
+                (unit, bytes as f64)
+            }
             (None, _) => (unit, value.parse::<f64>().ok().filter(|value| value.is_finite()).ok_or_else(wrong)?),
         };
         Ok(Expression { text: text.trim().into(), metric, unit, operator: *operator, value })
     }
-}
-
-/// Parses a number of bytes: `4096`, `64KiB`, `1.5MiB`, `200M` (binary), `10MB` (decimal).
-pub fn bytes(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let scale: f64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1.0,
-        "k" | "kib" => 1024.0,
-        "m" | "mib" => 1024.0 * 1024.0,
-        "g" | "gib" => 1024.0 * 1024.0 * 1024.0,
-        "t" | "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
-        "kb" => 1e3,
-        "mb" => 1e6,
-        "gb" => 1e9,
-        "tb" => 1e12,
-        _ => return None,
-    };
-    if scale == 1.0 {
-        return number.parse().ok();
-    }
-    let value = number.parse::<f64>().ok()? * scale;
-    (value < u64::MAX as f64).then_some(value as u64)
 }
 
 #[cfg(test)]
