@@ -25,7 +25,7 @@ pub use demangle::demangle;
 use crate::program_frames::{Role, Roles};
 use crate::stacks::{Module, Site, Stacks};
 use dwarf::{Debug, Source};
-use elf::{Elf, Functions};
+use elf::{Elf, FunctionSymbol, Functions};
 pub use files::Origin;
 use files::{Search, search};
 use heaptape_formats::tape::instruction;
@@ -217,7 +217,7 @@ impl Symbolizer {
         if let Some(known) = self.names.get(&(object, address)) {
             return known.clone();
         }
-        let function = self.find(object, address).map(|(.., symbol)| demangle(symbol));
+        let function = self.find(object, address).map(|function| demangle(function.symbol));
         let function = function.or_else(|| unplaced(stacks, site).function);
         let offset = site.address.wrapping_sub(module.bias);
         let Object { path, module, .. } = &self.objects[object];
@@ -266,8 +266,8 @@ impl Symbolizer {
     pub fn symbol(&mut self, stacks: &Stacks, site: &Site) -> Option<String> {
         let module = module_of(stacks, site)?;
         let (object, address) = (self.object(module), link_address(module, site));
-        let (.., symbol) = self.find(object, address)?;
-        Some(String::from_utf8_lossy(symbol).into_owned())
+        let function = self.find(object, address)?;
+        Some(String::from_utf8_lossy(function.symbol).into_owned())
     }
 
     /// Returns the built-in LSan suppressions of a module, or `None` if it has none. The result is
@@ -292,14 +292,14 @@ impl Symbolizer {
     pub fn function_symbol(&mut self, stacks: &Stacks, site: &Site) -> Option<(u64, &[u8])> {
         let module = module_of(stacks, site)?;
         let (object, address) = (self.object(module), link_address(module, site));
-        let (start, _, symbol) = self.find(object, address)?;
+        let FunctionSymbol { start, symbol, .. } = self.find(object, address)?;
         Some((start.wrapping_add(module.bias), symbol))
     }
 
     /// Returns the link-time start and end of the function at a link-time address of a module.
     pub fn extent(&mut self, module: &Module, address: u64) -> Option<(u64, u64)> {
         let object = self.object(module);
-        self.find(object, address).map(|(start, end, _)| (start, end))
+        self.find(object, address).map(|function| (function.start, function.end))
     }
 
     /// Returns the link-time addresses of a module's code, or `None` if its file cannot be read.
@@ -362,8 +362,8 @@ impl Symbolizer {
         files.iter().flat_map(|(path, elf)| std::iter::once(path.clone()).chain(files::beside(path, elf))).collect()
     }
 
-    /// Returns the start, end and symbol of the function at a link-time address.
-    fn find(&mut self, object: usize, address: u64) -> Option<(u64, u64, &[u8])> {
+    /// Returns the function at a link-time address.
+    fn find(&mut self, object: usize, address: u64) -> Option<FunctionSymbol<'_>> {
         if self.objects[object].saved.find(address).is_none() {
             self.live(object);
         }

@@ -105,8 +105,8 @@ fn a_recording_without_a_process_is_not_complete() {
     assert_eq!(law::holds(dir.path(), "no process"), Some(0));
     let mut out = Vec::new();
     let report = heaptape_analyzer::report::summary::report;
-    let asked = heaptape_analyzer::report::Query { paths: vec![dir.path().to_path_buf()], ..Default::default() };
-    report(&asked, &mut out, heaptape_analyzer::text::Style::PLAIN).unwrap();
+    let query = heaptape_analyzer::report::Query { paths: vec![dir.path().to_path_buf()], ..Default::default() };
+    report(&query, &mut out, heaptape_analyzer::text::Style::PLAIN).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(!text.contains("none lost"), "{text}");
 }

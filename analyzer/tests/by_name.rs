@@ -8,7 +8,7 @@ use made::{Options, Step};
 use serde_json::Value;
 
 #[test]
-fn stacks_are_told_together_by_what_was_asked() {
+fn stacks_are_grouped_by_the_requested_key() {
     let step = |index, site| Step::Alloc { index, size: 10, site, thread: 1, tick: 200 + index };
     let steps: Vec<Step> = (1..=8).map(|index| step(index, index as u32)).collect();
     let (_dir, path) = made::recording(&steps, &Options::default());
@@ -20,7 +20,7 @@ fn stacks_are_told_together_by_what_was_asked() {
         value["processes"][0]["sites"].as_array().unwrap().clone()
     };
     assert_eq!(rows(Some(GroupBy::Stack)).len(), 8, "each site is another stack");
-    assert_eq!(rows(Some(GroupBy::Function)).len(), 8, "no names: addresses stand for them");
+    assert_eq!(rows(Some(GroupBy::Function)).len(), 8, "without names, addresses distinguish them");
     let modules = rows(Some(GroupBy::Module));
     assert_eq!(modules.len(), 1);
     assert_eq!(modules[0]["bytes"], 80);

@@ -77,7 +77,7 @@ fn cut_anywhere_gives_what_is_before_the_cut() {
             assert!(!found.missing.is_empty(), "cut at {cut} and not noticed");
             let keys: Vec<_> = found.events.iter().filter(|event| event.index != 0).map(key).collect();
             assert!(without_unmatched.starts_with(&keys), "the tape cut at {cut}");
-            // The trace is whole: behind the last commit its events are salvaged.
+            // The trace is complete: the events after the last commit are salvaged.
             assert_eq!(keys.len(), without_unmatched.len(), "the tape cut at {cut}, {codec:?}");
         }
         for cut in (0..files.trace.len()).step_by(31) {
@@ -98,19 +98,19 @@ fn a_flipped_byte_is_noticed_or_changes_nothing() {
     let steps = steps();
     let files = made::files(&steps, &options);
     let expected = truth(&steps).totals;
-    for place in (0..files.tape.len()).step_by(17) {
+    for offset in (0..files.tape.len()).step_by(17) {
         let mut torn = files.clone();
-        torn.tape[place] ^= 1 << (place % 8);
+        torn.tape[offset] ^= 1 << (offset % 8);
         let (_dir, path) = written(&torn, options.codec);
         let Some(found) = read(&path) else { continue };
-        assert!(found.totals == expected || !found.missing.is_empty(), "tape byte {place}");
+        assert!(found.totals == expected || !found.missing.is_empty(), "tape byte {offset}");
     }
-    for place in (0..files.trace.len()).step_by(13) {
+    for offset in (0..files.trace.len()).step_by(13) {
         let mut torn = files.clone();
-        torn.trace[place] ^= 1 << (place % 8);
+        torn.trace[offset] ^= 1 << (offset % 8);
         let (_dir, path) = written(&torn, options.codec);
         let found = read(&path).unwrap();
-        assert!(found.totals == expected || !found.missing.is_empty(), "trace byte {place}");
+        assert!(found.totals == expected || !found.missing.is_empty(), "trace byte {offset}");
     }
 }
 

@@ -21,14 +21,14 @@ fn the_table_is_the_list() {
         table += &format!("| `{}` | {} | {makes}{events} |\n", exporter.name(), exporter.summary());
     }
     let (before, rest) = text.split_once(BEGIN).expect("the mark before the table");
-    let (found, behind) = rest.split_once(END).expect("the mark behind it");
+    let (found, after) = rest.split_once(END).expect("the mark after it");
     if std::env::var_os("BLESS").is_some() {
-        std::fs::write(&path, format!("{before}{BEGIN}{table}{END}{behind}")).unwrap();
+        std::fs::write(&path, format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
     } else {
         assert!(found == table, "docs/exports.md is not of this list; BLESS=1 writes\n{table}");
     }
     for exporter in EXPORTERS {
-        assert!(behind.contains(&format!("`{}`", exporter.name())), "{}: what can it not hold?", exporter.name());
+        assert!(after.contains(&format!("`{}`", exporter.name())), "{}: what can it not represent?", exporter.name());
     }
 }
 
@@ -40,9 +40,9 @@ fn the_readme_names_the_list() {
     let text = std::fs::read_to_string(&path).unwrap();
     let names: Vec<&str> = EXPORTERS.iter().map(|exporter| exporter.name()).collect();
     let (before, rest) = text.split_once(MARK).expect("the row of the table");
-    let (found, behind) = rest.split_once(';').expect("what comes behind the names");
+    let (found, after) = rest.split_once(';').expect("what follows the names");
     if std::env::var_os("BLESS").is_some() {
-        std::fs::write(&path, format!("{before}{MARK}{};{behind}", names.join(" "))).unwrap();
+        std::fs::write(&path, format!("{before}{MARK}{};{after}", names.join(" "))).unwrap();
     } else {
         assert_eq!(found, names.join(" "), "README.md is not of this list");
     }

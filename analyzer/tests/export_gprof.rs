@@ -21,15 +21,15 @@ extern "C" void *library_outer(int);
 namespace shapes {
 struct Tree { Tree *left, *right; };
 template <typename T> __attribute__((noinline)) T *grow(int n) { return static_cast<T *>(std::malloc(n * sizeof(T))); }
-__attribute__((noinline)) void *even(int n);
-__attribute__((noinline)) void *odd(int n) { return n ? even(n - 1) : grow<char>(1); }
-__attribute__((noinline)) void *even(int n) { return n ? odd(n - 1) : grow<long>(1); }
+__attribute__((noinline)) void *ping(int n);
+__attribute__((noinline)) void *pong(int n) { return n ? ping(n - 1) : grow<char>(1); }
+__attribute__((noinline)) void *ping(int n) { return n ? pong(n - 1) : grow<long>(1); }
 __attribute__((noinline)) void fill(std::vector<std::string> &v) { v.push_back("a text that is long enough for the heap"); }
 }
 int main(int argc, char **) {
   std::vector<std::string> v;
   shapes::fill(v);
-  return shapes::even(argc) == shapes::odd(argc) || library_outer(argc) == nullptr;
+  return shapes::ping(argc) == shapes::pong(argc) || library_outer(argc) == nullptr;
 }
 "#;
 
@@ -48,8 +48,8 @@ struct Built {
     end: u64,
     /// Link-time start, size and symbol of its own functions.
     functions: Vec<(u64, u64, String)>,
-    /// Their places by name; constructors have several.
-    places: HashMap<String, usize>,
+    /// Indexes of the functions by name; constructors have several.
+    indexes: HashMap<String, usize>,
 }
 
 fn built(path: &Path, bias: u64) -> Built {
@@ -58,7 +58,7 @@ fn built(path: &Path, bias: u64) -> Built {
     let function = |symbol: object::Symbol<'_, '_>| {
         let own = symbol.kind() == object::SymbolKind::Text && symbol.is_definition() && symbol.size() > 6;
         let name = symbol.name().unwrap_or_default().to_string();
-        // What the linker adds is no function of the program.
+        // Functions that the linker adds are not those of the program.
         let start_code = ["_start", "_init", "_fini", "__do_global_dtors_aux", "frame_dummy", "register_tm_clones"];
         (own && !start_code.contains(&&*name)).then_some((symbol.address(), symbol.size(), name))
     };
@@ -66,11 +66,11 @@ fn built(path: &Path, bias: u64) -> Built {
     functions.sort();
     let all = functions.clone();
     functions.dedup_by_key(|function| function.0);
-    let place = |start: u64| functions.binary_search_by_key(&start, |function| function.0).unwrap();
-    let places = all.into_iter().map(|(start, _, name)| (name, place(start))).collect();
+    let index_of = |start: u64| functions.binary_search_by_key(&start, |function| function.0).unwrap();
+    let indexes = all.into_iter().map(|(start, _, name)| (name, index_of(start))).collect();
     let end = functions.iter().map(|function| function.0 + function.1).max().unwrap();
     let build_id = file.build_id().unwrap().unwrap().to_vec();
-    Built { path: path.to_path_buf(), build_id, bias, end, functions, places }
+    Built { path: path.to_path_buf(), build_id, bias, end, functions, indexes }
 }
 
 /// Compiles both; none where there is no compiler or no gprof.
@@ -182,23 +182,23 @@ fn real(image: &Path, profile: &Path, options: &[&str]) -> String {
 }
 
 fn ours(image: &Path, profile: &Path, options: &[&str]) -> String {
-    let mut words: Vec<String> = options.iter().map(|option| option.to_string()).collect();
-    words.extend([image, profile].map(|path| path.display().to_string()));
+    let mut arguments: Vec<String> = options.iter().map(|option| option.to_string()).collect();
+    arguments.extend([image, profile].map(|path| path.display().to_string()));
     let (mut out, mut complaints) = (Vec::new(), Vec::new());
-    gprof::run(&gprof::Options::parse(&words).unwrap(), &mut out, &mut complaints).unwrap();
+    gprof::run(&gprof::Options::parse(&arguments).unwrap(), &mut out, &mut complaints).unwrap();
     assert!(complaints.is_empty(), "{}", String::from_utf8_lossy(&complaints));
     String::from_utf8(out).unwrap()
 }
 
-/// Names and self sums of the lines of a flat profile, as they stand in it.
+/// Returns the names and self sums of the lines of a flat profile, in the same order.
 fn flat_lines(listing: &str) -> Vec<(String, u64)> {
     let line = |line: &str| {
-        let mut words = line.split_whitespace();
-        words.next()?.parse::<f64>().ok()?;
-        words.next()?.parse::<f64>().ok()?;
-        let own: f64 = words.next()?.parse().ok()?;
-        // Calls and two more columns stand there or are empty; a name is no number.
-        let rest: Vec<&str> = words.skip_while(|word| word.parse::<f64>().is_ok()).collect();
+        let mut columns = line.split_whitespace();
+        columns.next()?.parse::<f64>().ok()?;
+        columns.next()?.parse::<f64>().ok()?;
+        let own: f64 = columns.next()?.parse().ok()?;
+        // Calls and two more columns may be empty. A name is not a number.
+        let rest: Vec<&str> = columns.skip_while(|column| column.parse::<f64>().is_ok()).collect();
         Some((rest.join(" "), own as u64))
     };
     listing.lines().filter_map(line).collect()
@@ -208,14 +208,14 @@ fn flat_lines(listing: &str) -> Vec<(String, u64)> {
 fn graph_lines(listing: &str) -> Vec<(String, u64)> {
     let line = |line: &str| {
         let rest = line.strip_prefix('[')?;
-        let mut words = rest.split(']').nth(1)?.split_whitespace();
-        words.next()?;
-        let own: f64 = words.next()?.parse().ok()?;
-        let children: f64 = words.next()?.parse().ok()?;
-        let name: Vec<&str> = words.filter(|word| !word.starts_with('[')).collect();
+        let mut columns = rest.split(']').nth(1)?.split_whitespace();
+        columns.next()?;
+        let own: f64 = columns.next()?.parse().ok()?;
+        let children: f64 = columns.next()?.parse().ok()?;
+        let name: Vec<&str> = columns.filter(|column| !column.starts_with('[')).collect();
         let name = name
             .into_iter()
-            .skip_while(|word| word.trim_end_matches(|c: char| c.is_ascii_digit() || c == '+').is_empty());
+            .skip_while(|column| column.trim_end_matches(|c: char| c.is_ascii_digit() || c == '+').is_empty());
         Some((name.collect::<Vec<_>>().join(" "), (own + children) as u64))
     };
     listing.lines().filter_map(line).collect()
@@ -238,15 +238,15 @@ fn the_real_gprof_shows_the_sums_of_the_stacks() {
         for (object, built) in objects.iter().enumerate() {
             let (own, inclusive) = truth(object, &stacks);
             let file = out.join(format!("{}.alloc-bytes.gmon", built.path.file_name().unwrap().display()));
-            let by_place = |sums: Vec<(String, u64)>| -> BTreeMap<usize, u64> {
-                sums.into_iter().filter_map(|(name, sum)| Some((*built.places.get(&name)?, sum))).collect()
+            let by_index = |sums: Vec<(String, u64)>| -> BTreeMap<usize, u64> {
+                sums.into_iter().filter_map(|(name, sum)| Some((*built.indexes.get(&name)?, sum))).collect()
             };
 
             let flat = real(&built.path, &file, &["-b", "-p", "--no-demangle"]);
             assert!(flat.contains("Each sample counts as 1 bytes"));
             let shown: Vec<(String, u64)> = flat_lines(&flat).into_iter().filter(|(_, own)| *own > 0).collect();
             assert_eq!(shown.iter().map(|(_, own)| own).sum::<u64>(), own.values().sum::<u64>());
-            assert_eq!(by_place(shown), own, "round {round}");
+            assert_eq!(by_index(shown), own, "round {round}");
 
             // The listings of both are the same, from the file and from the recording itself.
             for options in [["-b", "-p", "--no-demangle"], ["-b", "-q", "--no-demangle"]] {
@@ -258,7 +258,7 @@ fn the_real_gprof_shows_the_sums_of_the_stacks() {
             // In cycles gprof has no inclusive sums of single functions.
             let graph = real(&built.path, &file, &["-b", "-q", "--no-demangle"]);
             if !graph.contains("<cycle") {
-                assert_eq!(by_place(graph_lines(&graph)), inclusive, "round {round}\n{graph}");
+                assert_eq!(by_index(graph_lines(&graph)), inclusive, "round {round}\n{graph}");
                 compared += 1;
             }
         }

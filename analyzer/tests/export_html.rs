@@ -18,7 +18,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The page of these recordings, verified, and what was told beside it.
+/// Exports the page of recordings and verifies it. Returns the page and the result of the export.
 fn exported(paths: &[&Path]) -> (String, export::Written) {
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("page.html");
@@ -188,7 +188,7 @@ fn two_recordings_share_their_stacks() {
 }
 
 #[test]
-fn gaps_are_told() {
+fn gaps_are_on_the_page() {
     let losses = vec![tape::Loss { thread: 2, events: 77, from_tick: 102, to_tick: 104 }];
     let (_dir, path) = made::recording(&small(), &made::Options { losses, ..made::Options::default() });
     let (file, written) = exported(&[&path]);
@@ -210,7 +210,7 @@ fn a_profile_makes_a_page_without_times() {
     assert!(held.columns["row.bytes"].iter().sum::<u64>() > 0 && held.columns["cell.slot"].is_empty());
 }
 
-/// Whatever a recording calls itself: it stands in the page as data.
+/// Names in a recording are in the page as data, never as markup.
 #[test]
 fn hostile_names_are_data() {
     let (_dir, path) = made::recording(&small(), &made::Options::default());

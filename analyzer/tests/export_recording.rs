@@ -125,10 +125,10 @@ fn a_profile_made_of_events_is_the_recorders() {
     assert_eq!(made.bins, stored.bins);
     assert_eq!(made.sites.len(), stored.sites.len());
     let rows = |profile: &Profile| {
-        let (places, data) = (profile.site_positions(), profile.data_positions());
-        places
+        let (sites, data) = (profile.site_positions(), profile.data_positions());
+        sites
             .iter()
-            .map(|&place| profile.sites[place])
+            .map(|&index| profile.sites[index])
             .map(|site| (site.address, site.data.checked_sub(1).map(|at| profile.data[data[at as usize]].allocated)))
             .collect::<Vec<_>>()
     };
@@ -406,8 +406,8 @@ fn stacks_as_deep_as_the_file_is_long_take_linear_time() {
     let written = converted("gmon", &[&file], &ConvertOptions::default(), &dir.path().join("deep.gmon")).unwrap();
     assert_eq!(sum(&written, "samples"), u128::from(8 * DEPTH));
     let read = gmon::read(&std::fs::read(&written.files[0]).unwrap(), gmon::Hints::default()).unwrap();
-    // Function 2 calls function 3 and so on, around and around: each pair counts what lies below
-    // its first passage.
+    // Function 2 calls function 3 and so on, repeatedly. Each pair counts what was allocated below
+    // its first occurrence in the stack.
     let most = read.arcs().map(|arc| arc.count).max().unwrap();
     assert_eq!(most, 8 * (DEPTH - 1));
 }

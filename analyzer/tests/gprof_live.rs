@@ -97,14 +97,14 @@ fn random_profiles_are_printed_as_by_gprof() {
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     for round in 0..240 {
         std::fs::write(&path, gmon::write(&profile(&mut random)).unwrap()).unwrap();
-        let mut words = vec!["-b"];
-        words.extend(OPTIONS[round % OPTIONS.len()]);
-        words.extend(["exe/calls64", &path]);
-        let real = Command::new("gprof").args(&words).env("LC_ALL", "C").output().unwrap();
-        let owned: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let mut arguments = vec!["-b"];
+        arguments.extend(OPTIONS[round % OPTIONS.len()]);
+        arguments.extend(["exe/calls64", &path]);
+        let real = Command::new("gprof").args(&arguments).env("LC_ALL", "C").output().unwrap();
+        let owned: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let mut ours = Vec::new();
         gprof::run(&Options::parse(&owned).unwrap(), &mut ours, &mut std::io::sink()).unwrap();
         let (real, ours) = (String::from_utf8(real.stdout).unwrap(), String::from_utf8(ours).unwrap());
-        assert!(real == ours, "round {round} {words:?}\n--- gprof\n{real}\n--- ours\n{ours}");
+        assert!(real == ours, "round {round} {arguments:?}\n--- gprof\n{real}\n--- ours\n{ours}");
     }
 }

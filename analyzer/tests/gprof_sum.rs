@@ -5,10 +5,10 @@ use heaptape_analyzer::compat::gprof::{self, Options};
 use heaptape_formats::gmon::{self, Hints, Union};
 use std::path::Path;
 
-fn run(words: &[&str]) -> String {
-    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+fn run(arguments: &[&str]) -> String {
+    let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
     let mut out = Vec::new();
-    gprof::run(&Options::parse(&words).unwrap(), &mut out, &mut std::io::sink()).unwrap();
+    gprof::run(&Options::parse(&arguments).unwrap(), &mut out, &mut std::io::sink()).unwrap();
     String::from_utf8(out).unwrap()
 }
 

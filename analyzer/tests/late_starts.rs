@@ -1,5 +1,5 @@
-//! A part of the run answered from a place in the middle says what a pass over everything says, to
-//! the last byte.
+//! Reports on a time range that start in the middle of a trace are equal to those of a pass over
+//! the whole trace, to the last byte.
 
 mod made;
 
@@ -13,9 +13,9 @@ use made::{Options, Step, program};
 use proptest::prelude::*;
 use std::path::Path;
 
-/// Everything that a range is asked by, as JSON. A range in which there is nothing is an error, and
-/// that is an answer too.
-fn answers(path: &Path, range: Range) -> Vec<String> {
+/// Returns all reports that take a time range, as JSON. For an empty range, the error is the
+/// result.
+fn reports(path: &Path, range: Range) -> Vec<String> {
     let query = Query { paths: vec![path.to_path_buf()], json: true, range, top: 100, ..Query::default() };
     let by = Query { by: Some(GroupBy::Stack), ..query.clone() };
     let style = Style::of_stdout();
@@ -25,18 +25,19 @@ fn answers(path: &Path, range: Range) -> Vec<String> {
         timeline::run(&query, 7, &mut lives, style).err(),
         timeline::run(&by, 5, &mut groups, style).err(),
     ];
-    let mut said: Vec<String> = [peaks, lives, groups].into_iter().map(|out| String::from_utf8(out).unwrap()).collect();
-    said.extend(errors.into_iter().flatten().map(|error| format!("{error:#}")));
+    let mut texts: Vec<String> =
+        [peaks, lives, groups].into_iter().map(|out| String::from_utf8(out).unwrap()).collect();
+    texts.extend(errors.into_iter().flatten().map(|error| format!("{error:#}")));
     for until in [range.from, range.to] {
         let recording = open(path).unwrap();
         let until = Range { from: None, to: until };
         let sums = sums::sums_within(&recording.processes[0], &until, &Progress::silent("test"));
-        // An inherited block that is met before the place and freed behind it is made here; the
-        // recorder writes both at once.
+        // The steps may introduce an inherited block before the start and free it after that. A
+        // recorder writes both at once, so these totals are not compared.
         let totals = Totals { inherited_blocks: 0, inherited_bytes: 0, ..sums.totals };
-        said.push(format!("{totals:?} {:?} {:?}", sums.sites, sums.missing));
+        texts.push(format!("{totals:?} {:?} {:?}", sums.sites, sums.missing));
     }
-    said
+    texts
 }
 
 fn recordings(steps: &[Step], chunk: usize, summary_chunks: usize) -> [(tempfile::TempDir, std::path::PathBuf); 2] {
@@ -49,7 +50,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn say_what_a_pass_over_everything_says(
+    fn reports_from_a_late_start_equal_those_of_a_full_pass(
         rolls in prop::collection::vec(any::<(u8, u16, u8, u8, u8)>(), 1..400),
         chunk in 1usize..40, summaries in 1usize..5, a in 0u64..400, b in 0u64..400, by_time in any::<bool>(),
     ) {
@@ -60,11 +61,11 @@ proptest! {
             false => Bound::Number(at),
         };
         let range = Range { from: Some(bound(a.min(b))), to: Some(bound(a.max(b))) };
-        let named = |path: &Path, said: Vec<String>| {
+        let named = |path: &Path, texts: Vec<String>| {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            said.into_iter().map(|said| said.replace(&name, "NAME")).collect::<Vec<_>>()
+            texts.into_iter().map(|text| text.replace(&name, "NAME")).collect::<Vec<_>>()
         };
-        let (found, wanted) = (named(&with.1, answers(&with.1, range)), named(&without.1, answers(&without.1, range)));
+        let (found, wanted) = (named(&with.1, reports(&with.1, range)), named(&without.1, reports(&without.1, range)));
         for (found, wanted) in found.iter().zip(&wanted) {
             for (number, (found, wanted)) in found.lines().zip(wanted.lines()).enumerate() {
                 prop_assert_eq!(found, wanted, "line {}", number);
@@ -85,11 +86,11 @@ fn a_late_start_reads_the_range_alone() {
         let span = process.span(&range);
         let starts =
             [process.start_before(span, false), process.start_before(span, true), process.start_before_end(span)];
-        let before = |place: usize| match process.tape.ranges.get(place) {
+        let before = |index: usize| match process.tape.ranges.get(index) {
             Some(TraceRange::Committed { before, .. }) => *before,
             _ => u64::MAX,
         };
-        // The place, events before it, and events before the next one and the one behind that.
+        // Numbers of events before the range with the start, and before the next two.
         starts.map(|start| start.map(|start| [0, 1, 2].map(|more| before(start.range_index + more))))
     };
     let number = |from, to| Range { from: Some(Bound::Number(from)), to: Some(Bound::Number(to)) };
@@ -97,7 +98,7 @@ fn a_late_start_reads_the_range_alone() {
         panic!("all can start late")
     };
     assert!((chunk[0]..=chunk[1]).contains(&155), "the chunk of the first event: {chunk:?}");
-    assert!((summary[0]..=summary[2]).contains(&155), "each second chunk has a summary behind it: {summary:?}");
+    assert!((summary[0]..=summary[2]).contains(&155), "each second chunk is followed by a summary: {summary:?}");
     assert!((end[0]..=end[2]).contains(&185), "{end:?}");
     assert_eq!(starts(&with.1, Range { from: None, ..number(0, 15) }), [None; 3]);
     assert_eq!(starts(&without.1, number(155, 185)), [None; 3]);

@@ -221,9 +221,9 @@ proptest! {
         }
     }
 
-    /// A part of the run by event numbers gives exactly the events of that part, from few chunks.
+    /// A range of event numbers yields exactly the events of the range.
     #[test]
-    fn parts_of_a_run(rolls in rolls(), chunk in 1usize..60, a in 0u64..400, b in 0u64..400) {
+    fn ranges_of_event_numbers(rolls in rolls(), chunk in 1usize..60, a in 0u64..400, b in 0u64..400) {
         let steps = program(&rolls);
         let (_dir, path) = made::recording(&steps, &options(chunk, 1));
         let recording = open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! The views of mpatrol's tools never panic, whatever numbers the readers accept.
+//! The views of mpatrol's tools do not panic for any numbers that the readers accept.
 
 use heaptape_analyzer::compat::{mleak, mprof, mptrace};
 use heaptape_formats::mptl::Profile;

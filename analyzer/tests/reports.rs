@@ -177,7 +177,7 @@ fn losses_make_verdicts_uncertain() {
     let (_, run) = &questions()[1];
     let value = json(run, &query(&path, true));
     for leak in value["leaks"].as_array().unwrap() {
-        // Blocks born behind the gap cannot have been freed in it.
+        // Blocks that were allocated after the gap cannot have been freed in it.
         let first = leak["evidence"]["first"]["time_ns"].as_u64().unwrap();
         let uncertain = leak["blocks"].as_u64().unwrap() <= 25 && first < 9_000_000_000 - 100;
         assert_eq!(leak["verdict"] == "uncertain", uncertain, "{leak}");
@@ -250,13 +250,13 @@ fn a_large_profile_is_packed_and_read_as_before() {
     assert!(!folder.join("profile.mptl").exists());
     let packed = unpack::open(&folder.join("profile.mptl.zst")).unwrap();
     assert_eq!(Profile::read(&packed.bytes).unwrap().0, before);
-    let mut said = Vec::new();
+    let mut text = Vec::new();
     assert!(
-        matches!(verify::run(&path, &mut said, Style::PLAIN), Ok(Outcome::Complete)),
+        matches!(verify::run(&path, &mut text, Style::PLAIN), Ok(Outcome::Complete)),
         "{}",
-        String::from_utf8_lossy(&said)
+        String::from_utf8_lossy(&text)
     );
-    // Without the tape the profile is what knows the stacks.
+    // Without the tape, only the profile has the stacks.
     std::fs::remove_file(folder.join("events.tape")).unwrap();
     let opened = heaptape_analyzer::load::open(&path).unwrap();
     assert_eq!(

@@ -68,31 +68,31 @@ fn main() {
 }
 "#;
 
-/// What a program said of one of its calls.
+/// A call, as the program itself printed it.
 #[derive(Debug)]
-struct Said {
+struct Call {
     address: u64,
     bias: u64,
     function: String,
     line: u32,
 }
 
-fn run(program: &Path) -> Vec<Said> {
+fn run(program: &Path) -> Vec<Call> {
     let output = Command::new(program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
     let lines = text.lines().filter(|line| !line.is_empty());
     lines
         .map(|line| {
-            let words: Vec<&str> = line.split(' ').collect();
-            let [address, bias, function @ .., number] = &words[..] else { panic!("{line}") };
+            let columns: Vec<&str> = line.split(' ').collect();
+            let [address, bias, function @ .., number] = &columns[..] else { panic!("{line}") };
             let function = function.join(" ");
-            Said { address: hex(address), bias: hex(bias), function, line: number.parse().unwrap() }
+            Call { address: hex(address), bias: hex(bias), function, line: number.parse().unwrap() }
         })
         .collect()
 }
 
-/// Runs a compiler; false (with a printed reason) when there is none.
+/// Runs a compiler. Returns false, with a printed reason, if it is not installed.
 fn compile(compiler: &str, args: &[&str], dir: &Path) -> bool {
     match Command::new(compiler).args(args).current_dir(dir).output() {
         Ok(output) => {
@@ -113,23 +113,23 @@ fn source(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-fn stacks(program: &Path, said: &Said, build_id: &[u8], flags: u8) -> Stacks {
+fn stacks(program: &Path, call: &Call, build_id: &[u8], flags: u8) -> Stacks {
     let mut stacks = Stacks::default();
     let path = program.as_os_str().as_encoded_bytes().to_vec();
     stacks.modules.push(Module {
         start: 0,
         end: u64::MAX,
-        bias: said.bias,
+        bias: call.bias,
         path,
         build_id: build_id.to_vec(),
         ..Module::default()
     });
-    stacks.push(Site { module: 1, address: said.address, flags, ..Site::default() });
+    stacks.push(Site { module: 1, address: call.address, flags, ..Site::default() });
     stacks
 }
 
-fn frames(program: &Path, said: &Said, build_id: &[u8]) -> (Rc<[Frame]>, Rc<Frame>, Vec<String>) {
-    let stacks = stacks(program, said, build_id, 0);
+fn frames(program: &Path, call: &Call, build_id: &[u8]) -> (Rc<[Frame]>, Rc<Frame>, Vec<String>) {
+    let stacks = stacks(program, call, build_id, 0);
     let mut symbols = Symbolizer::new(Detail::Full);
     let frames = symbols.frames(&stacks, &stacks.site(1));
     let name = symbols.name(&stacks, &stacks.site(1));
@@ -148,20 +148,20 @@ fn c_programs_at_fixed_and_random_addresses() {
         if !compile("gcc", &args, &dir) {
             return;
         }
-        let said = run(&dir.join("made"));
-        assert_eq!(said.len(), 3);
-        for said in &said {
-            let (frames, name, notes) = frames(&dir.join("made"), said, &[1, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]);
+        let calls = run(&dir.join("made"));
+        assert_eq!(calls.len(), 3);
+        for call in &calls {
+            let (frames, name, notes) = frames(&dir.join("made"), call, &[1, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]);
             assert!(notes.is_empty(), "{notes:?}");
             let inner = &frames[0];
-            assert_eq!(inner.function.as_deref(), Some(&*said.function), "{flags:?}");
-            assert_eq!((file(inner), inner.line), ("made.c", Some(said.line)), "{flags:?}");
-            if said.function == "inner" {
+            assert_eq!(inner.function.as_deref(), Some(&*call.function), "{flags:?}");
+            assert_eq!((file(inner), inner.line), ("made.c", Some(call.line)), "{flags:?}");
+            if call.function == "inner" {
                 assert_eq!(frames.len(), 2);
                 assert!(inner.inlined && !frames[1].inlined);
                 assert_eq!((frames[1].title(), name.title()), ("around".into(), "around".into()));
             } else {
-                assert_eq!((frames.len(), name.title()), (1, said.function.clone()));
+                assert_eq!((frames.len(), name.title()), (1, call.function.clone()));
             }
         }
     }
@@ -173,8 +173,8 @@ fn stripped_programs_and_separate_debug_files() {
     if !compile("gcc", &["-O1", "-g", "-rdynamic", "-o", "made", "made.c"], &dir) {
         return;
     }
-    let said = run(&dir.join("made"));
-    let (outer, hidden) = (&said[0], &said[2]);
+    let calls = run(&dir.join("made"));
+    let (outer, hidden) = (&calls[0], &calls[2]);
     std::fs::create_dir(dir.join(".debug")).unwrap();
     assert!(compile("objcopy", &["--only-keep-debug", "made", ".debug/made.debug"], &dir));
     assert!(compile("objcopy", &["--strip-all", "made", "made"], &dir));
@@ -192,17 +192,17 @@ fn stripped_programs_and_separate_debug_files() {
 fn cpp_and_rust_names() {
     let (_dir, dir) = source("made.cc", CPP);
     if compile("g++", &["-O1", "-g", "-o", "made", "made.cc"], &dir) {
-        for said in run(&dir.join("made")) {
-            let (frames, name, _) = frames(&dir.join("made"), &said, &[]);
-            assert_eq!((frames[0].title(), frames[0].line), (said.function.clone(), Some(said.line)));
-            assert_eq!(name.title(), said.function);
+        for call in run(&dir.join("made")) {
+            let (frames, name, _) = frames(&dir.join("made"), &call, &[]);
+            assert_eq!((frames[0].title(), frames[0].line), (call.function.clone(), Some(call.line)));
+            assert_eq!(name.title(), call.function);
         }
     }
     let (_dir, dir) = source("rust.rs", RUST);
     for mangling in ["v0", "legacy"] {
         let scheme = format!("-Csymbol-mangling-version={mangling}");
-        // The legacy scheme can only be asked for together with unstable options; where it is
-        // refused v0 must do.
+        // The legacy scheme requires unstable options. If the compiler refuses them, only v0 is
+        // tested.
         let args = ["-g", "-Copt-level=1", &scheme, "-o", "rust", "rust.rs"];
         if mangling == "legacy"
             && !Command::new("rustc").args(args).current_dir(&dir).output().is_ok_and(|out| out.status.success())
@@ -212,34 +212,34 @@ fn cpp_and_rust_names() {
         if !compile("rustc", &args, &dir) {
             return;
         }
-        let said = &run(&dir.join("rust"))[0];
-        // The address is that of the instruction behind `lea`: as a return address it belongs to
+        let call = &run(&dir.join("rust"))[0];
+        // The address is that of the instruction after `lea`. As a return address it belongs to
         // the line of `lea`, as the address of an interrupted instruction to one of the next lines.
-        let after_signal = stacks(&dir.join("rust"), said, &[], SITE_SIGNAL);
+        let after_signal = stacks(&dir.join("rust"), call, &[], SITE_SIGNAL);
         let after_signal = Symbolizer::new(Detail::Full).frames(&after_signal, &after_signal.site(1));
-        assert!((said.line..said.line + 3).contains(&after_signal[0].line.unwrap()), "{after_signal:?}");
-        let (frames, ..) = frames(&dir.join("rust"), said, &[]);
+        assert!((call.line..call.line + 3).contains(&after_signal[0].line.unwrap()), "{after_signal:?}");
+        let (frames, ..) = frames(&dir.join("rust"), call, &[]);
         let outer = frames.last().unwrap();
-        // The v0 scheme tells methods as `<Type>::method`.
+        // The v0 scheme names methods `<Type>::method`.
         let title = outer.title().replace(['<', '>'], "");
-        assert!(title.ends_with(&said.function[4..]), "{title}");
-        assert_eq!((file(&frames[0]), frames[0].line), ("rust.rs", Some(said.line)));
+        assert!(title.ends_with(&call.function[4..]), "{title}");
+        assert_eq!((file(&frames[0]), frames[0].line), ("rust.rs", Some(call.line)));
     }
 }
 
 #[test]
-fn another_file_in_its_place_names_nothing() {
+fn names_of_another_file_are_not_used() {
     let (_dir, dir) = source("made.c", C);
     if !compile("gcc", &["-O1", "-g", "-Wl,--build-id=0xaaaa", "-o", "made", "made.c"], &dir) {
         return;
     }
-    let said = &run(&dir.join("made"))[0];
-    let offset = format!("made+{:#x}", said.address - said.bias);
-    let (upgraded, _, notes) = frames(&dir.join("made"), said, &[0xbb, 0xbb]);
+    let call = &run(&dir.join("made"))[0];
+    let offset = format!("made+{:#x}", call.address - call.bias);
+    let (upgraded, _, notes) = frames(&dir.join("made"), call, &[0xbb, 0xbb]);
     assert_eq!((upgraded[0].title(), notes.len()), (offset.clone(), 1));
     assert!(notes[0].contains("not the file that was recorded"), "{notes:?}");
     std::fs::remove_file(dir.join("made")).unwrap();
-    let (deleted, _, notes) = frames(&dir.join("made"), said, &[0xaa, 0xaa]);
+    let (deleted, _, notes) = frames(&dir.join("made"), call, &[0xaa, 0xaa]);
     assert_eq!((deleted[0].title(), notes.len()), (offset, 1));
 }
 
@@ -249,18 +249,18 @@ fn broken_elf_files_name_what_they_can() {
     if !compile("gcc", &["-O1", "-g", "-o", "made", "made.c"], &dir) {
         return;
     }
-    let said = &run(&dir.join("made"))[1];
+    let call = &run(&dir.join("made"))[1];
     let whole = std::fs::read(dir.join("made")).unwrap();
-    for place in (0..whole.len()).step_by(41) {
+    for offset in (0..whole.len()).step_by(41) {
         let mut broken = whole.clone();
-        broken[place] ^= 0xff;
+        broken[offset] ^= 0xff;
         std::fs::write(dir.join("broken"), &broken).unwrap();
-        let (found, ..) = frames(&dir.join("broken"), said, &[]);
+        let (found, ..) = frames(&dir.join("broken"), call, &[]);
         assert!(!found.is_empty());
     }
     for cut in (0..whole.len()).step_by(211) {
         std::fs::write(dir.join("broken"), &whole[..cut]).unwrap();
-        let (found, ..) = frames(&dir.join("broken"), said, &[]);
+        let (found, ..) = frames(&dir.join("broken"), call, &[]);
         assert!(!found.is_empty());
     }
 }

@@ -32,7 +32,7 @@ pub enum Error {
     /// The requested event is not in the files.
     #[error("no samples of event {wanted}; there are {present}")]
     NoEvent {
-        /// The requested event.
+        /// Name of the requested event.
         wanted: String,
         /// The events in the files, separated by commas.
         present: String,

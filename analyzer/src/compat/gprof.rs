@@ -69,7 +69,7 @@ pub enum Completeness {
 
 type Result<T> = std::result::Result<T, Failure>;
 
-/// Returns a [`Failure::Message`].
+/// Returns a message as an error.
 fn message<T>(text: String) -> Result<T> {
     Err(Failure::Message(text))
 }

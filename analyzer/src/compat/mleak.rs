@@ -4,7 +4,7 @@
 //! The log is text. These parts of it are read:
 //!
 //! ```text
-//! ALLOC: malloc (52, 16 bytes, 4 bytes) [main|test1.c|36]         index, size, alignment; function, file, line
+//! ALLOC: malloc (52, 16 bytes, 4 bytes) [main|test1.c|36]   index, size, alignment; site
 //! <tab>0x0804942F main+31                                         stack
 //!
 //! returns 0x080620E8
@@ -12,10 +12,10 @@
 //! FREE: free (0x080620E8) [main|test1.c|37]
 //! <tab>0x08049457 main+71
 //!
-//!     0x080620E8 (16 bytes) {malloc:52:0} [main|test1.c|36]       the freed block, unless ERROR: precedes it
+//!     0x080620E8 (16 bytes) {malloc:52:0} [main|test1.c|36]   freed, unless after ERROR:
 //! <tab>0x0804942F main+31
 //!
-//! unfreed allocations: 1 (16 bytes)                               list at the end, by mpatrol itself
+//! unfreed allocations: 1 (16 bytes)                      list at the end, by mpatrol itself
 //!     0x08062100 (16 bytes) {malloc:53:0} [main|test1.c|38]
 //! <tab>0x08049431 main+33
 //! ```
@@ -29,7 +29,7 @@ pub use from_recording::view_recording;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead, Write};
 
-/// Options of `mleak`.
+/// Options of the view `mleak`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Ignores the list of unfreed allocations at the end of the log.

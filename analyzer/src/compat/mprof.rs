@@ -29,7 +29,7 @@ pub fn read_error_message(error: &Error) -> &'static str {
     }
 }
 
-/// Options of `mprof`.
+/// Options of the view `mprof`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Distinguishes the call sites within a function, and shows their offsets from its start.
@@ -40,7 +40,7 @@ pub struct Options {
     pub leaks: bool,
     /// Number of innermost frames by which the leak table distinguishes call stacks; 0 means all.
     pub stack_depth: usize,
-    /// Also prints the call graph.
+    /// Whether to print the call graph, too.
     pub call_graph: bool,
 }
 

@@ -33,7 +33,7 @@ pub fn read_error_message(error: &Error) -> &'static str {
     }
 }
 
-/// Options of `mptrace`.
+/// Options of the view `mptrace`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Prints the table of events.
@@ -44,7 +44,7 @@ pub struct Options {
     pub address_bytes: u8,
 }
 
-/// A live block.
+/// A block that is live at the current event.
 #[derive(Clone, Copy, Debug)]
 struct Live {
     address: u64,
@@ -164,12 +164,12 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Also writes HATF text.
+    /// Sets where HATF text is written.
     pub fn hatf(&mut self, hatf: Hatf<'a>) {
         self.hatf = Some(hatf);
     }
 
-    /// Also writes a C program.
+    /// Sets where a C program is written that repeats the events.
     pub fn simulation(&mut self, simulation: Simulation<'a>) {
         self.simulation = Some(simulation);
     }

@@ -5,8 +5,8 @@
 //! processes ─gather─> rows, cells, time lines, leaks ─pack─> JSON and packed columns ─page─> file
 //! ```
 //!
-//! Data of a recording is in the page as JSON or packed, never as markup, and the script shows it as
-//! text only. The policy of the page forbids all network access, and every script but its own.
+//! Data of a recording is in the page as JSON or packed, never as markup, and the script shows it
+//! as text only. The policy of the page forbids all network access, and every script but its own.
 
 mod data;
 mod gather;

@@ -90,18 +90,27 @@ pub fn sums_within(process: &Process, range: &Range, progress: &Progress) -> Sum
         Range { from: None, to: Some(_) } => process.start_before_end(span),
         _ => None,
     };
-    let mut replay_all = |models: &mut Models| replay_from(process, start.as_ref(), span, progress, models);
+    let mut replay_all = |models: &mut Models| {
+        let Models { totals, sites, peak } = models;
+        replay_from(process, start.as_ref(), span, progress, &mut (totals, sites, peak))
+    };
     by_replay(process, inherited, start.as_ref(), range.is_all(), &mut replay_all)
 }
 
 /// Returns the sums of the blocks and the time range of a query.
 pub(super) fn filtered_sums(process: &Process, query: &Query, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
     let span = process.span(&query.range);
-    by_replay(process, None, None, false, &mut |models| query.replay(process, span, symbols, progress, models))
+    by_replay(process, None, None, false, &mut |Models { totals, sites, peak }| {
+        query.replay(process, span, symbols, progress, &mut (totals, sites, peak))
+    })
 }
 
 /// The models that compute the sums in one pass.
-type Models<'a> = (&'a mut Totals, &'a mut CallSites, &'a mut Peak);
+struct Models {
+    totals: Totals,
+    sites: CallSites,
+    peak: Peak,
+}
 
 /// Returns the sums that `replay` computes, beginning from the summary of `start`. The accounting
 /// covers recorded events only if `is_whole`.
@@ -112,21 +121,21 @@ fn by_replay(
     is_whole: bool,
     replay: &mut dyn FnMut(&mut Models) -> replay::Outcome,
 ) -> Sums {
-    let (mut totals, mut sites, mut peak) = (Totals::default(), CallSites::default(), Peak::within(Span::ALL));
+    let mut models = Models { totals: Totals::default(), sites: CallSites::default(), peak: Peak::within(Span::ALL) };
     if let Some(summary) = start.and_then(|start| start.summary.as_ref()) {
-        totals.begin(&summary.totals);
-        sites.begin(&summary.sites);
-        peak.begin(summary);
+        models.totals.begin(&summary.totals);
+        models.sites.begin(&summary.sites);
+        models.peak.begin(summary);
     }
-    let outcome = replay(&mut (&mut totals, &mut sites, &mut peak));
+    let outcome = replay(&mut models);
     let mut missing = process.missing.clone();
     missing.extend(outcome.missing);
-    let mut rows = sites.sums();
+    let mut rows = models.sites.sums();
     for row in &mut rows {
-        let held = peak.at_peak(row.site);
+        let held = models.peak.at_peak(row.site);
         (row.peak_blocks, row.peak_bytes) = (held.blocks, held.bytes);
     }
-    let totals = totals.finish(inherited);
+    let totals = models.totals.finish(inherited);
     let accounting = Accounting::of(process, &totals, &missing, is_whole.then_some(&outcome.recorded));
     Sums { totals, sites: rows, has_peak: true, missing, accounting }
 }

@@ -35,6 +35,17 @@ struct Function {
     name: u32,
 }
 
+/// A function of a symbol table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FunctionSymbol<'a> {
+    /// Link-time address of the first byte.
+    pub start: u64,
+    /// Link-time address after the last byte.
+    pub end: u64,
+    /// The symbol, which may be mangled.
+    pub symbol: &'a [u8],
+}
+
 /// Functions ordered by address.
 #[derive(Debug, Default)]
 pub struct Functions {
@@ -43,12 +54,12 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Returns the start, end and symbol of the function at a link-time address.
-    pub fn find(&self, address: u64) -> Option<(u64, u64, &[u8])> {
-        let behind = self.rows.partition_point(|row| row.start <= address);
-        let row = self.rows.get(behind.checked_sub(1)?)?;
+    /// Returns the function at a link-time address.
+    pub fn find(&self, address: u64) -> Option<FunctionSymbol<'_>> {
+        let after = self.rows.partition_point(|row| row.start <= address);
+        let row = self.rows.get(after.checked_sub(1)?)?;
         let symbol = until_nul(self.names.get(row.name as usize..)?);
-        (address < row.end).then_some((row.start, row.end, symbol))
+        (address < row.end).then_some(FunctionSymbol { start: row.start, end: row.end, symbol })
     }
 
     /// Returns the start and symbol of each function, ordered by address.

@@ -22,7 +22,7 @@ pub struct Origin {
     /// A folder that replaces `/`, and is searched first.
     pub sysroot: Option<Arc<Path>>,
     /// Whether to query the servers in `DEBUGINFOD_URLS`, by elfutils' `debuginfod-find`, which
-    /// caches files and gives up after `DEBUGINFOD_TIMEOUT`.
+    /// caches files and has a timeout, `DEBUGINFOD_TIMEOUT`.
     pub debuginfod: bool,
     /// Whether a server has timed out, so that none is queried again.
     pub silent: Arc<AtomicBool>,

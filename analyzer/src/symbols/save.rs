@@ -6,7 +6,7 @@
 //! anything.
 
 use super::dwarf::{Debug, Source};
-use super::elf::{Elf, Functions};
+use super::elf::{Elf, FunctionSymbol, Functions};
 use super::files::{Search, search_in};
 use super::{DEFAULT_SUPPRESSIONS, Origin, functions};
 use crate::stacks::Module;
@@ -23,8 +23,14 @@ const MOST_DEBUG: u64 = 512 << 20;
 /// Maximum number of addresses of one table, so that it stays far below what a reader unpacks.
 const ADDRESSES: usize = 1 << 16;
 
-/// What distinguishes modules: path, build id, and the path of the file if there is no build id.
-type Key = (Vec<u8>, Vec<u8>, Option<PathBuf>);
+/// The key that distinguishes modules.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    path: Vec<u8>,
+    build_id: Vec<u8>,
+    /// Path of the file that the recorder opened, if there is no build id.
+    file: Option<PathBuf>,
+}
 
 /// Files of a module, which are read once for all processes with this module.
 struct Known {
@@ -71,8 +77,8 @@ pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], emit: &mut dyn FnMut(usi
 /// Returns the key of a module of a process.
 fn key(query: &SymbolQuery, files: &[PathBuf]) -> Key {
     let (path, build_id) = (query.path.0.clone(), query.build_id.0.clone());
-    let index = file(files, query.file).map(Path::to_path_buf).filter(|_| build_id.is_empty());
-    (path, build_id, index)
+    let file = file(files, query.file).map(Path::to_path_buf).filter(|_| build_id.is_empty());
+    Key { path, build_id, file }
 }
 
 fn file(files: &[PathBuf], number: u32) -> Option<&Path> {
@@ -115,7 +121,7 @@ impl Known {
         let (mut table, mut texts) = (SymbolTable::default(), Texts::default());
         let (mut last_function, mut last_address) = (0, 0);
         for &address in addresses {
-            if let Some((start, end, symbol)) = self.functions.find(address)
+            if let Some(FunctionSymbol { start, end, symbol }) = self.functions.find(address)
                 && (start > last_function || table.functions.is_empty())
             {
                 let symbol = texts.number(symbol);

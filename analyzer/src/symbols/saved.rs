@@ -2,6 +2,7 @@
 //! are missing or have been rebuilt.
 
 use super::dwarf::{MOST_INLINED, Source};
+use super::elf::FunctionSymbol;
 use heaptape_formats::recording::{SYMBOLS, SYMBOLS_LOCK};
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{LINES_READ, LINES_UNREAD, Record, Step, Stream, SymbolFrame, SymbolTable, Symbols};
@@ -179,10 +180,13 @@ impl Table {
         Some(&text[..text.len().min(MOST_TEXT)])
     }
 
-    /// Returns the start, end and symbol of the function at a link-time address.
-    pub fn find(&self, address: u64) -> Option<(u64, u64, &[u8])> {
-        let (start, (end, symbol)) = self.functions.range(..=address).next_back()?;
-        (address < *end).then_some((*start, *end, self.text(*symbol)?))
+    /// Returns the function at a link-time address.
+    pub fn find(&self, address: u64) -> Option<FunctionSymbol<'_>> {
+        let (&start, &(end, symbol)) = self.functions.range(..=address).next_back()?;
+        if address >= end {
+            return None;
+        }
+        Some(FunctionSymbol { start, end, symbol: self.text(symbol)? })
     }
 
     /// Returns the link-time starts of the functions.

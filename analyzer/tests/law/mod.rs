@@ -1,5 +1,5 @@
-//! The law of the accounting: whatever is wrong with a recording, no command says that nothing is
-//! lost while another one names a loss, and `emitted = recorded + lost + sampled out` holds
+//! The invariant of the accounting: also for damaged recordings, no command reports that nothing is
+//! lost while another one reports a loss, and `emitted = recorded + lost + sampled out` holds
 //! wherever the four numbers are printed.
 
 use heaptape_analyzer::export::{self, html};
@@ -8,9 +8,9 @@ use heaptape_analyzer::text::Style;
 use serde_json::Value;
 use std::path::Path;
 
-/// What a report says of a known number of lost events.
+/// Texts of reports on a known number of lost events.
 const LOST: [&str; 4] = [" LOST", " dropped: its ring was full", " events is unusable", " events cannot be read"];
-/// What it says where events may be lost and nobody knows how many.
+/// Texts of reports on an unknown number of lost events.
 const DAMAGED: [&str; 5] = [
     " of the tape are damaged",
     " is truncated at ",
@@ -19,7 +19,7 @@ const DAMAGED: [&str; 5] = [
     "none of its files",
 ];
 
-/// The numbers of the accounting, as one command has them.
+/// The four numbers of the accounting, as one command prints them.
 type Numbers = [u64; 4];
 
 fn numbers(value: &Value, what: &str) -> Numbers {
@@ -30,7 +30,7 @@ fn numbers(value: &Value, what: &str) -> Numbers {
     numbers
 }
 
-/// The last row of the table of `verify`, where one process is recorded.
+/// Returns the last row of the table of `verify` of a recording with one process.
 fn of_verify(text: &str) -> Option<Numbers> {
     let row = text.lines().find(|line| line.ends_with("  all") || line.ends_with("threads more among them"))?;
     let mut columns = row.split_whitespace().map(|column| column.replace(',', "").parse::<u64>());
@@ -38,7 +38,7 @@ fn of_verify(text: &str) -> Option<Numbers> {
     Some([next()?, next()?, next()?, next()?])
 }
 
-/// Insists on the law for a recording; gives how many events are lost, if it can be read.
+/// Checks the invariant for a recording. Returns the number of lost events, if it can be read.
 #[track_caller]
 pub fn holds(path: &Path, what: &str) -> Option<u64> {
     let query = |json| Query { paths: vec![path.to_path_buf()], json, top: 5, ..Query::default() };
@@ -55,11 +55,11 @@ pub fn holds(path: &Path, what: &str) -> Option<u64> {
         ("threads --json", Box::new(|out| threads::run(&json, out, style).is_ok())),
         ("timeline --json", Box::new(|out| timeline::run(&json, 10, out, style).is_ok())),
     ];
-    let mut said: Vec<(&str, String)> = Vec::new();
+    let mut texts: Vec<(&str, String)> = Vec::new();
     for (name, run) in runs {
         let mut out = Vec::new();
         if run(&mut out) {
-            said.push((name, String::from_utf8(out).unwrap_or_else(|error| panic!("{what}: {name}: {error}"))));
+            texts.push((name, String::from_utf8(out).unwrap_or_else(|error| panic!("{what}: {name}: {error}"))));
         }
     }
     let folder = tempfile::tempdir().unwrap();
@@ -70,21 +70,21 @@ pub fn holds(path: &Path, what: &str) -> Option<u64> {
     {
         let file = std::fs::read_to_string(&page).unwrap();
         let held = html::read(&file).unwrap_or_else(|| panic!("{what}: no page"));
-        said.push(("html", held.page.to_string()));
+        texts.push(("html", held.page.to_string()));
     }
-    let names = |words: &[&str]| {
-        let says = |(_, text): &&(&str, String)| words.iter().any(|word| text.contains(word));
-        said.iter().find(says).map(|(name, _)| *name)
+    let names = |patterns: &[&str]| {
+        let says = |(_, text): &&(&str, String)| patterns.iter().any(|pattern| text.contains(pattern));
+        texts.iter().find(says).map(|(name, _)| *name)
     };
     if let Some(who) = names(&LOST).or_else(|| names(&DAMAGED)) {
-        for (name, text) in &said {
-            assert!(!text.contains("none lost"), "{what}: {name} says \"none lost\", {who} names a loss\n{said:#?}");
+        for (name, text) in &texts {
+            assert!(!text.contains("none lost"), "{what}: {name} says \"none lost\", {who} names a loss\n{texts:#?}");
         }
     }
     let mut all: Vec<(&str, Numbers)> = Vec::new();
     let mut processes = 0;
-    for (name, text) in &said {
-        // It has a table for each process, and none for all.
+    for (name, text) in &texts {
+        // `verify` prints a table for each process, and none for all of them.
         if *name == "verify" && processes == 1 {
             all.extend(of_verify(text).map(|numbers| (*name, numbers)));
         }
@@ -100,16 +100,16 @@ pub fn holds(path: &Path, what: &str) -> Option<u64> {
             is_exact &= process["lost_is_exact"].as_bool().unwrap();
         }
         if let Some(who) = names(&DAMAGED) {
-            assert!(!is_exact, "{what}: {name} calls its count exact, {who} names damage: {said:#?}");
+            assert!(!is_exact, "{what}: {name} calls its count exact, {who} names damage: {texts:#?}");
         }
         let totals = if *name == "html" { &value["recordings"][0]["totals"] } else { &value["totals"] };
         all.push((name, numbers(totals, what)));
     }
     for (name, numbers) in &all {
-        assert_eq!(*numbers, all[0].1, "{what}: {name} and {} differ: {said:#?}", all[0].0);
+        assert_eq!(*numbers, all[0].1, "{what}: {name} and {} differ: {texts:#?}", all[0].0);
         assert!(
             numbers[2] > 0 || names(&LOST).is_none(),
-            "{what}: {name} has 0, {:?} names a loss: {said:#?}",
+            "{what}: {name} has 0, {:?} names a loss: {texts:#?}",
             names(&LOST)
         );
     }

@@ -44,20 +44,20 @@ impl Step {
     }
 }
 
-/// Where the block of an index lies.
+/// Returns the address of the block with an index.
 pub fn address(index: u64) -> u64 {
     0x5555_0000_0000 + index * 0x40
 }
 
-/// How to write.
+/// Options of a recording.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub chunk_events: usize,
     pub codec: Codec,
     pub summary: bool,
-    /// Chunks between summaries; 0: there is one at the end alone.
+    /// Number of chunks between summaries; 0 writes only one, at the end.
     pub summary_chunks: usize,
-    /// Whether chunks say what their events gave back.
+    /// Whether chunks contain the previous state of the blocks that their events free.
     pub was: bool,
     pub end: bool,
     pub ledger: bool,
@@ -99,12 +99,12 @@ pub struct Files {
     pub profile: Vec<u8>,
 }
 
-/// What a replay of the steps as a plain map gives: the numbers that every model must give, too.
+/// Results of a replay of the steps with a plain map. Every model must return the same numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     pub totals: tape::Totals,
     pub sites: Vec<tape::SiteSums>,
-    /// Index -> size, site, thread, birth tick, birth event.
+    /// Live blocks by index: size, site, thread, tick and event number of the allocation.
     pub live: HashMap<u64, (u64, u32, u32, u64, u64)>,
     pub inherited: HashMap<u64, u64>,
     /// Totals at the time of each step, before it.
@@ -130,10 +130,10 @@ pub fn truth(steps: &[Step]) -> Truth {
             Step::Resize { index, size, site, thread, tick } => {
                 t.totals.resizes += 1;
                 t.totals.bytes_allocated += size;
-                let mut birth = (tick, number);
+                let mut allocated = (tick, number);
                 if t.inherited.remove(&index).is_none() {
-                    let (old, old_site, _, born, event) = t.live[&index];
-                    birth = (born, event);
+                    let (old, old_site, _, at, event) = t.live[&index];
+                    allocated = (at, event);
                     let row = sums.entry(old_site).or_default();
                     row.frees += 1;
                     row.freed_bytes += old;
@@ -141,14 +141,14 @@ pub fn truth(steps: &[Step]) -> Truth {
                 let row = sums.entry(site).or_default();
                 row.allocs += 1;
                 row.bytes += size;
-                // A block that was inherited keeps the birth of the record that introduced it.
+                // A block that was inherited keeps the tick of the record that introduced it.
                 if let Some(Step::Inherited { tick, .. }) =
                     steps.iter().find(|s| matches!(s, Step::Inherited { index: i, .. } if *i == index))
                     && !t.live.contains_key(&index)
                 {
-                    birth.0 = *tick;
+                    allocated.0 = *tick;
                 }
-                t.live.insert(index, (size, site, thread, birth.0, birth.1));
+                t.live.insert(index, (size, site, thread, allocated.0, allocated.1));
             }
             Step::Free { index, .. } | Step::Implied { index, .. } => {
                 match step {
@@ -237,7 +237,7 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
         let (first_index, mut events, mut allocations) = (next_index, 0u64, 0u64);
         let mut was = Vec::new();
         for step in part {
-            let place = Location::thread(step.thread().into());
+            let location = Location::thread(step.thread().into());
             let old = match *step {
                 Step::Alloc { index, size, site, .. } => live.insert(index, (site, size)),
                 Step::Resize { index, size, site, .. } => live.insert(index, (site, size)),
@@ -252,25 +252,25 @@ pub fn files(steps: &[Step], options: &Options) -> Files {
             }
             let entry = match *step {
                 Step::Alloc { index, size, site, .. } => {
-                    mtrc.alloc(&mut plain, index, address(index), size, &place);
+                    mtrc.alloc(&mut plain, index, address(index), size, &location);
                     site.put(&mut sites);
                     Entry::Malloc
                 }
                 Step::Resize { index, size, site, .. } => {
-                    mtrc.resize(&mut plain, index, address(index) + 8, size, &place);
+                    mtrc.resize(&mut plain, index, address(index) + 8, size, &location);
                     site.put(&mut sites);
                     Entry::Realloc
                 }
                 Step::Free { index, .. } => {
-                    mtrc.free(&mut plain, index, &place);
+                    mtrc.free(&mut plain, index, &location);
                     Entry::Free
                 }
                 Step::Implied { index, .. } => {
-                    mtrc.free(&mut plain, index, &place);
+                    mtrc.free(&mut plain, index, &location);
                     Entry::Implied
                 }
                 Step::Inherited { index, size, .. } => {
-                    mtrc.alloc(&mut plain, index, address(index), size, &place);
+                    mtrc.alloc(&mut plain, index, address(index), size, &location);
                     0u32.put(&mut sites);
                     Entry::Inherited
                 }
@@ -405,7 +405,7 @@ fn profile(steps: &[Step], sites: &[tape::Site]) -> Vec<u8> {
     out
 }
 
-/// Writes a recording with one process; gives the process's folder.
+/// Writes a recording with one process, and returns the folder of the process.
 pub fn write(dir: &Path, files: &Files, codec: Codec) -> PathBuf {
     let folder = dir.join("4711.made");
     std::fs::create_dir_all(&folder).unwrap();

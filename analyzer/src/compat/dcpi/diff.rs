@@ -20,9 +20,9 @@ pub enum By {
     /// differ.
     #[default]
     Auto,
-    /// Source lines.
+    /// A row for each source line.
     Lines,
-    /// Images.
+    /// A row for each image.
     Images,
 }
 
@@ -39,9 +39,9 @@ pub struct Options {
     pub range: Option<f64>,
     /// Stops when the lines sum up to this percentage of both sets together.
     pub keep: Option<f64>,
-    /// Omits the heading.
+    /// Whether to omit the heading.
     pub no_header: bool,
-    /// Prints comma-separated lists.
+    /// Whether to print comma-separated lists.
     pub comma_separated: bool,
 }
 

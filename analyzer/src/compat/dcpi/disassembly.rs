@@ -3,14 +3,14 @@
 use super::elf::Elf;
 use std::process::{Command, Stdio};
 
-/// One instruction.
+/// An instruction as objdump prints it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Instruction {
     /// Address in the ELF file.
     pub(super) address: u64,
     /// Bytes, in the format of objdump.
     pub(super) bytes: String,
-    /// Mnemonic and operands.
+    /// Mnemonic and operands of the instruction.
     pub(super) text: String,
 }
 

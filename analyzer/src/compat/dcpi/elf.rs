@@ -24,7 +24,7 @@ pub struct Elf {
     lines: Option<Context<Reader>>,
 }
 
-/// A function symbol.
+/// A function symbol of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Procedure {
     /// The name in the symbol table.

@@ -23,9 +23,9 @@ pub enum Form {
     /// Source lines if the source can be read, else instructions.
     #[default]
     Auto,
-    /// Source lines.
+    /// Source lines without instructions.
     Source,
-    /// Instructions.
+    /// Instructions without source lines.
     Instructions,
     /// Source lines, each with its instructions.
     Both,
@@ -38,7 +38,7 @@ pub struct Options {
     pub procedure: String,
     /// The kind of listing.
     pub form: Form,
-    /// Omits the heading.
+    /// Whether to omit the heading.
     pub no_header: bool,
     /// Shows bytes instead of running objdump.
     pub bytes_only: bool,
@@ -288,7 +288,7 @@ fn blank<const N: usize>(events: usize, names: [String; N]) -> Vec<String> {
     vec![String::new(); events].into_iter().chain(names).collect()
 }
 
-/// Returns the lines to show between two lines with instructions. A single `None` stands for a
+/// Returns the lines to show between two lines with instructions. A single `None` marks a
 /// longer gap.
 fn between(last: Option<u32>, next: u32) -> Vec<Option<u32>> {
     match last {

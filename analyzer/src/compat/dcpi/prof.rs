@@ -20,9 +20,9 @@ pub struct Options {
     pub sort: Option<String>,
     /// Stops when the lines sum up to this percentage of the event to sort by.
     pub keep: Option<f64>,
-    /// Prints comma-separated lists.
+    /// Whether to print comma-separated lists.
     pub comma_separated: bool,
-    /// Omits the heading.
+    /// Whether to omit the heading.
     pub no_header: bool,
     /// Adds columns for first address, size in bytes and image identity.
     pub full: bool,

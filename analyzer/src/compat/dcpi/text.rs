@@ -27,7 +27,7 @@ impl Table {
         Table { heading, rows: Vec::new(), names }
     }
 
-    /// Appends a row.
+    /// Appends a row to the table.
     pub(super) fn row(&mut self, row: Vec<String>) {
         self.rows.push(row);
     }

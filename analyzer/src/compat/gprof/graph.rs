@@ -49,11 +49,11 @@ pub struct Node {
 /// The calls from one symbol to another.
 #[derive(Clone, Debug)]
 pub struct CallArc {
-    /// The calling node.
+    /// Index of the calling node.
     pub caller: usize,
-    /// The called node.
+    /// Index of the called node.
     pub callee: usize,
-    /// Number of calls.
+    /// Number of calls through the arc.
     pub calls: u64,
     /// Samples of the callee that are propagated to the caller.
     pub time: f64,
@@ -61,12 +61,12 @@ pub struct CallArc {
     pub child_time: f64,
 }
 
-/// The call graph.
+/// The call graph of a profile.
 #[derive(Debug, Default)]
 pub struct Graph {
     /// The nodes: symbols, then cycles.
     pub nodes: Vec<Node>,
-    /// The arcs.
+    /// The arcs between nodes.
     pub arcs: Vec<CallArc>,
     /// Number of nodes that are symbols.
     pub symbols: usize,
@@ -91,9 +91,9 @@ pub struct Filter<'a> {
 /// How the options select a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preference {
-    /// Selected by name.
+    /// The symbol is selected by name.
     Selected,
-    /// Excluded by name.
+    /// The symbol is excluded by name.
     Excluded,
     /// Not named, but other symbols are selected.
     Unselected,

@@ -51,7 +51,7 @@ const NAME_BUDGET: usize = 16;
 pub struct ImageSymbol {
     /// Address of the symbol.
     pub address: u64,
-    /// The linker's name.
+    /// Name of the symbol as the linker sees it.
     pub name: String,
     /// Whether the symbol has the type of a function. Labels in assembly often do not.
     pub is_function: bool,

@@ -7,7 +7,7 @@ use heaptape_formats::gmon::Form;
 /// Whether an option has an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ArgumentKind {
-    /// No argument.
+    /// The option has no argument.
     None,
     /// A required argument: the rest of the same command-line argument, or else the next one.
     Required,
@@ -79,13 +79,13 @@ flags! {
 /// A set of listings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Styles {
-    /// The flat profile.
+    /// Whether to print the flat profile.
     pub flat: bool,
-    /// The call graph.
+    /// Whether to print the call graph.
     pub graph: bool,
-    /// The annotated source.
+    /// Whether to print annotated source.
     pub source: bool,
-    /// The execution counts.
+    /// Whether to print execution counts.
     pub counts: bool,
 }
 

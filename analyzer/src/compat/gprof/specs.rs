@@ -51,7 +51,7 @@ pub fn preference(selected: &Selection, excluded: &Selection, index: usize) -> P
     }
 }
 
-/// One specification.
+/// A specification of symbols (symspec).
 struct Pattern<'a> {
     /// Indexes of the files that match; `None` means any file.
     files: Option<Vec<usize>>,
@@ -60,7 +60,7 @@ struct Pattern<'a> {
 
 /// What a specification selects in its files.
 enum Target<'a> {
-    /// All symbols.
+    /// All symbols of the files.
     All,
     /// The symbols of a line.
     Line(u32),

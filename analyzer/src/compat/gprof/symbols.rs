@@ -7,11 +7,11 @@ use std::collections::HashMap;
 /// A function, or a line of one.
 #[derive(Clone, Debug)]
 pub struct Symbol {
-    /// First address.
+    /// Address of the first byte.
     pub address: u64,
     /// Last address; 0 until the table is complete.
     pub last: u64,
-    /// The linker's name.
+    /// Name of the symbol as the linker sees it.
     pub name: String,
     /// Whether the symbol is the entry of a function. Calls are assigned to entries only.
     pub is_function: bool,

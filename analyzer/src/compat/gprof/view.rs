@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 /// A profile that is ready to be printed.
 pub struct View<'a> {
-    /// The command line.
+    /// Options of the command line.
     pub options: &'a Options,
     /// The functions or lines.
     pub table: Table,
@@ -25,13 +25,13 @@ pub struct View<'a> {
     pub rate: f64,
     /// The samples of each symbol.
     pub samples: Samples,
-    /// The call graph.
+    /// The call graph of the profile.
     pub graph: Graph,
     /// Symbols selected for the flat profile (`-p`).
     pub flat: Selection,
     /// Symbols excluded from the flat profile (`-P`).
     pub no_flat: Selection,
-    /// Demangled names.
+    /// Cache of demangled names.
     pub names: Names,
 }
 

@@ -27,7 +27,7 @@ fn amount(bins: &[u64], big: u64, index: usize) -> Amount {
     Amount { count, bytes }
 }
 
-/// Prints the table.
+/// Prints the table of allocation bins.
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.

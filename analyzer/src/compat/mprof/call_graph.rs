@@ -5,7 +5,7 @@ use super::graph::{Edge, End, Graph};
 use super::sites::Sites;
 use std::io::{self, Write};
 
-/// Prints the table.
+/// Prints the table of the call graph.
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.

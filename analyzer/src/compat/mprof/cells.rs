@@ -51,7 +51,7 @@ impl AddAssign<&Classes> for Classes {
 /// The amounts that one or several call stacks allocated and did not free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Allocated amounts.
+    /// Amounts that were allocated.
     pub allocated: Classes,
     /// Amounts that were allocated and not freed.
     pub unfreed: Classes,

@@ -21,7 +21,7 @@ fn rows<'a>(sites: &Sites<'a>) -> Vec<(&'a Site, Figures)> {
     rows.into_iter().map(|(index, figures)| (sites.site(index), figures)).collect()
 }
 
-/// Prints the table.
+/// Prints the direct allocation table.
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.

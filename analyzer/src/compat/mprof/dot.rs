@@ -6,7 +6,7 @@ use super::sites::Sites;
 use crate::text::clean;
 use std::io::{self, Write};
 
-/// Prints the digraph.
+/// Prints the call graph as a digraph of Graphviz.
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.

@@ -29,9 +29,9 @@ pub enum End {
 /// A call from one function to another, and everything that was allocated through it.
 #[derive(Debug)]
 pub struct Edge {
-    /// The calling function.
+    /// End at the calling function.
     pub caller: End,
-    /// The called function.
+    /// End at the called function.
     pub callee: End,
     /// The amounts allocated through the call.
     pub figures: Figures,
@@ -39,7 +39,7 @@ pub struct Edge {
     pub in_cycle: bool,
 }
 
-/// The call graph.
+/// The call graph of a profile.
 #[derive(Debug, Default)]
 pub struct Graph<'a> {
     /// The vertices, in mprof's numbering.

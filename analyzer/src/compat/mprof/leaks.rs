@@ -87,7 +87,7 @@ fn rows(sites: &Sites, depth: usize) -> Vec<(usize, Figures)> {
     rows
 }
 
-/// Prints the table.
+/// Prints the memory leak table.
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.

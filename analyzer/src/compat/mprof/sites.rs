@@ -11,7 +11,7 @@ use std::fmt;
 pub enum Identity {
     /// The number of the function's symbol.
     Function(u64),
-    /// The frame's address.
+    /// The address of the frame.
     Address(u64),
 }
 
@@ -27,7 +27,7 @@ impl Identity {
 
 /// The sites of a profile, sorted by address; sites of equal addresses keep the order of the file.
 pub struct Sites<'a> {
-    /// The profile.
+    /// The profile of the sites.
     pub profile: &'a Profile,
     /// Indexes of the sites in sorted order.
     pub order: Vec<usize>,

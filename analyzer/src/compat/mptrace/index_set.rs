@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub struct IndexSet(BTreeMap<u64, u64>);
 
 impl IndexSet {
-    /// Adds an index.
+    /// Adds an index to the set.
     pub fn insert(&mut self, index: u64) {
         let before = self.0.range(..=index).next_back().map(|(&first, &last)| (first, last));
         let first = match before {

@@ -82,7 +82,7 @@ pub fn source(location: &Location, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Prints the statistics.
+/// Prints the statistics of the trace.
 ///
 /// # Errors
 /// Returns an error if writing to `out` fails.

@@ -24,8 +24,8 @@ pub struct Page {
     pub processes: Vec<PageProcess>,
     /// The most important leaks.
     pub leaks: Vec<Leak>,
-    /// Numbers of stacks, blocks and bytes of the other leaks.
-    pub more_leaks: (u64, u64, u64),
+    /// Sums of the other leaks.
+    pub more_leaks: MoreLeaks,
     /// Bytes and blocks that the runtime keeps on purpose, which are not leaks.
     pub kept: (u64, u64),
     /// Messages on files that are needed for names and are missing.
@@ -102,7 +102,7 @@ pub struct PageProcess {
     pub folded: u64,
     /// Classes of block sizes.
     pub sizes: Vec<Size>,
-    /// Classes of lifetimes.
+    /// Distribution of the lifetimes of blocks.
     pub lifetimes: Lives,
     /// Threads, most bytes first.
     pub threads: Vec<Thread>,
@@ -184,6 +184,24 @@ pub struct Loss {
     pub span: (f64, f64),
 }
 
+/// Sums of the leaks that the page does not list. The page has them as an array.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[serde(into = "[u64; 3]")]
+pub struct MoreLeaks {
+    /// Number of call stacks.
+    pub stacks: u64,
+    /// Number of blocks never freed.
+    pub blocks: u64,
+    /// Number of bytes in these blocks.
+    pub bytes: u64,
+}
+
+impl From<MoreLeaks> for [u64; 3] {
+    fn from(MoreLeaks { stacks, blocks, bytes }: MoreLeaks) -> Self {
+        [stacks, blocks, bytes]
+    }
+}
+
 /// Blocks of a stack that were never freed.
 #[derive(Debug, Serialize)]
 pub struct Leak {
@@ -199,7 +217,7 @@ pub struct Leak {
     pub weight: u64,
     /// Verdict, as in `leaks --json`.
     pub verdict: serde_json::Value,
-    /// Verdict for people.
+    /// Name of the verdict for people.
     pub title: String,
     /// Number of blocks never freed.
     pub blocks: u64,

@@ -54,8 +54,8 @@ pub struct Gathered {
     pub lines: Vec<Vec<Point>>,
     /// The most important leaks.
     pub leaks: Vec<Leak>,
-    /// Numbers of stacks, blocks and bytes of the other leaks.
-    pub more_leaks: (u64, u64, u64),
+    /// Sums of the other leaks.
+    pub more_leaks: data::MoreLeaks,
     /// Bytes and blocks that the runtime keeps on purpose. As in `heaptape leaks`, these are not
     /// leaks.
     pub kept: (u64, u64),
@@ -303,9 +303,10 @@ impl Gathered {
     fn bound_leaks(&mut self) {
         self.leaks.sort_by_key(|leak| (std::cmp::Reverse(leak.weight), leak.process, leak.site));
         for leak in self.leaks.drain(LEAKS.min(self.leaks.len())..) {
-            let (stacks, blocks, bytes) = &mut self.more_leaks;
-            (*stacks, *blocks) = (*stacks + 1, *blocks + leak.blocks);
-            *bytes = bytes.saturating_add(leak.bytes);
+            let more = &mut self.more_leaks;
+            more.stacks += 1;
+            more.blocks += leak.blocks;
+            more.bytes = more.bytes.saturating_add(leak.bytes);
         }
     }
 }

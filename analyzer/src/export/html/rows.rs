@@ -170,8 +170,8 @@ fn fold_to(parts: &mut [Part], stacks: usize, parent: &impl Fn(usize, u32) -> u3
     }
 }
 
-/// Gives the slots of all parts one width, so that there are at most `cells` cells, but no fewer
-/// than `least` slots. Returns whether that was possible.
+/// Merges slots until those of all parts have the same width and there are at most `cells` cells,
+/// but keeps at least `least` slots. Returns whether that was possible.
 fn align(parts: &mut [Part], cells: usize, least: usize) -> bool {
     loop {
         let widest = parts.iter().map(|part| part.shift).max().unwrap_or(0);
