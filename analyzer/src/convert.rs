@@ -15,7 +15,6 @@
 pub mod addresses;
 pub mod dcpi;
 pub mod gmon;
-pub mod merge;
 pub mod mptl;
 
 use crate::export::{self, Error, Options, Out, Target, Totals, Written, verify};

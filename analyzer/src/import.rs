@@ -10,14 +10,11 @@ mod heaptrack;
 mod massif;
 mod pprof;
 
-use crate::load::{Clock, Events, Failure, Process, io_failure};
-use crate::missing::Missing;
 use crate::stacks::{Named, Site, Stacks};
-use crate::unpack;
 use heaptape_formats::tape::{SiteSums, Totals};
-use heaptape_formats::{Ending, Error, Format};
+use heaptape_formats::{Ending, Error, Format, ReadError};
 use rustc_hash::FxHashMap;
-use std::path::Path;
+use std::io::BufRead;
 
 /// The result of a reader.
 type ReadResult = Result<(Imported, Ending), Error>;
@@ -54,32 +51,12 @@ pub struct Imported {
     pub started_unix_ns: u64,
 }
 
-/// Imports a file of another tool.
+/// Imports heaptrack's format, which is read as a stream.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read.
-pub fn from_path(path: &Path, format: Format) -> Result<Process, Failure> {
-    let format_error = |error| Failure::Format { path: path.display().to_string(), error };
-    let (imported, ending, damage) = match READERS.iter().find(|(known, _)| *known == format) {
-        Some((_, read)) => {
-            let unknown = |error: unpack::Error| {
-                let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-                Failure::Unknown { path: path.display().to_string(), why }
-            };
-            let opened = unpack::open(path).map_err(unknown)?;
-            let (imported, ending) = read(&opened.bytes).map_err(format_error)?;
-            (imported, ending, opened.damage)
-        }
-        None => {
-            let from = crate::load::bare::open(path).map_err(|error| io_failure(path, error))?;
-            match heaptrack::read(std::io::BufReader::with_capacity(1 << 18, from)) {
-                Ok((imported, ending)) => (imported, ending, None),
-                Err(heaptape_formats::ReadError::Io(error)) => return Err(io_failure(path, error)),
-                Err(heaptape_formats::ReadError::Format(error)) => return Err(format_error(error)),
-            }
-        }
-    };
-    Ok(imported.process(path, ending, damage))
+/// Returns an error if the stream cannot be read, or is not a file of the format.
+pub fn from_stream(from: impl BufRead) -> Result<(Imported, Ending), ReadError> {
+    heaptrack::read(from)
 }
 
 /// Imports decompressed bytes in memory.
@@ -104,38 +81,11 @@ pub fn from_bytes(format: Format, bytes: &[u8]) -> Result<(Imported, Ending), Er
         return read(bytes);
     }
     heaptrack::read(bytes).map_err(|failure| match failure {
-        heaptape_formats::ReadError::Format(error) => error,
-        heaptape_formats::ReadError::Io(error) => {
+        ReadError::Format(error) => error,
+        ReadError::Io(error) => {
             Error { format, offset: 0, field: "bytes", kind: heaptape_formats::Kind::Text(error.to_string()) }
         }
     })
-}
-
-impl Imported {
-    fn process(self, path: &Path, ending: Ending, damage: Option<String>) -> Process {
-        let has_peak = self.has_peak;
-        let mut process =
-            Process { path: path.to_path_buf(), events: Events::Imported { has_peak }, ..Process::nothing() };
-        process.about.folder = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        process.about.pid = self.pid;
-        process.about.exe = self.argv.first().cloned().unwrap_or_default();
-        process.about.argv = self.argv;
-        // Timestamps are nanoseconds after the start.
-        let ticks_per_second = if self.duration_ns > 0 { 1_000_000_000 } else { 0 };
-        process.clock = Clock { ticks_per_second, start_tick: 0, start_unix_ns: self.started_unix_ns };
-        process.tape.last_tick = self.duration_ns;
-        process.tape.stacks = self.stacks;
-        process.sums = Some((self.totals, self.sums));
-        let truncated_at = match (ending, damage) {
-            (_, Some(damage)) => Some(damage),
-            (Ending::Truncated { offset, field }, None) => Some(format!("offset {offset} ({field})")),
-            (Ending::Complete, None) => None,
-        };
-        if let Some(at) = truncated_at {
-            process.missing.push(Missing::Truncated { name: process.about.folder.clone(), at });
-        }
-        process
-    }
 }
 
 /// Collects call sites. Equal sites are merged.

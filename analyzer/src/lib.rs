@@ -1,11 +1,14 @@
 //! Reads recordings: load, replay, model, report, export.
 //!
 //! ```text
-//! load ──> Process ──> replay ──> model::*  ──> report::*   (text and JSON for people and scripts)
-//!            └─ stacks ──> symbols ──> program_frames ──┘
+//! load ──> Process ──> replay ──> model::* ──> sums ──> report::*   text and JSON for people and scripts
+//!            └─ stacks ──> symbols ──> program_frames ───┤
+//!                                                        ├> export::*, convert   files for other tools
+//!                                                        └> compat::*            views of other tools
 //! ```
-//! Models do not depend on files, and reports do not depend on the replay. Everything that is
-//! missing from a recording is listed as [`missing::Missing`], and every report prints it.
+//! Modules depend only on those to the left, and compat views are on top of all. Models do not
+//! depend on files. Everything that is missing from a recording is listed as [`missing::Missing`],
+//! and every report prints it.
 //!
 //! # Examples
 //!
@@ -35,6 +38,7 @@ pub mod epochs;
 pub mod event;
 pub mod export;
 pub mod follow;
+pub mod frame;
 pub mod import;
 pub mod load;
 pub mod missing;
@@ -46,8 +50,10 @@ pub mod program_frames;
 pub mod progress;
 pub mod replay;
 pub mod report;
+pub mod saved_names;
 mod similar;
 pub mod stacks;
+pub mod sums;
 pub mod suppress;
 pub mod symbols;
 pub mod text;

@@ -6,6 +6,7 @@ mod allocations;
 pub mod bare;
 pub mod chunk;
 mod code_names;
+pub mod imported;
 mod process;
 mod start;
 pub mod tape;
@@ -144,7 +145,7 @@ pub fn open(path: &Path) -> Result<Recording, Failure> {
     match sniff::format(&plain) {
         Some(Format::Mptl) => return single_process(path, Process::profile(path)?),
         Some(Format::Mtrc) => return single_process(path, Process::trace(path)?),
-        Some(format) if import::is_supported(format) => return single_process(path, import::from_path(path, format)?),
+        Some(format) if import::is_supported(format) => return single_process(path, imported::open(path, format)?),
         _ => {}
     }
     let why = "not a recording or a file of a known format (MTRC, MPTL, tape, pprof, heaptrack, DHAT, Massif)";

@@ -1,5 +1,5 @@
-//! Models: each computes the numbers of one kind of report from the events that [`crate::replay()`]
-//! passes to it. Models do not depend on files.
+//! Models: each computes the numbers of one kind of report from the events that a replay passes to
+//! it. Models do not depend on files.
 
 pub mod block_filter;
 pub mod call_sites;
@@ -18,6 +18,88 @@ pub mod threads;
 pub mod timeline;
 pub mod totals;
 pub mod verdict;
+
+use crate::event::{Event, Kind};
+use live_set::Block;
+
+/// A consumer of events that keeps sums. `old` is the block before the event. It is `None` if the
+/// block was inherited by fork, or is unknown because it was allocated before the span or in a
+/// damaged chunk.
+pub trait Model {
+    /// Handles the allocation of a block. `block` is the new block in the live set.
+    fn alloc(&mut self, event: &Event, block: &Block) {
+        let _ = (event, block);
+    }
+    /// Handles a reallocation. `block` is the block with its new size and address.
+    fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
+        let _ = (event, old, block);
+    }
+    /// Handles the end of a block. If `event.kind` is not `Free`, the free was not recorded: the
+    /// event reuses the index of the block.
+    fn free(&mut self, event: &Event, old: Option<&Block>) {
+        let _ = (event, old);
+    }
+    /// Handles a free or reallocation of an unknown address.
+    fn unmatched(&mut self, event: &Event) {
+        let _ = event;
+    }
+    /// Handles an inherited block: `gone` is `None` when it appears, and the kind of the event when
+    /// it is freed, or reallocated and no longer inherited. The recorder writes an inherited block
+    /// only when the process frees or reallocates it. A block of size 0 that is reallocated is of
+    /// unknown origin.
+    fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
+        let _ = (block, gone);
+    }
+    /// Announces that a block of this site will soon be allocated, or freed if `freed` is set. A
+    /// model with much data for each site may read it, so that it is in the CPU's cache then.
+    fn prefetch(&self, site: u32, freed: bool) {
+        let _ = (site, freed);
+    }
+}
+
+impl Model for () {}
+
+macro_rules! tuple {
+    ($($name:ident)*) => {
+        #[allow(non_snake_case)]
+        impl<$($name: Model),*> Model for ($(&mut $name,)*) {
+            #[inline]
+            fn alloc(&mut self, event: &Event, block: &Block) {
+                let ($($name,)*) = self;
+                $($name.alloc(event, block);)*
+            }
+            #[inline]
+            fn resize(&mut self, event: &Event, old: Option<&Block>, block: &Block) {
+                let ($($name,)*) = self;
+                $($name.resize(event, old, block);)*
+            }
+            #[inline]
+            fn free(&mut self, event: &Event, old: Option<&Block>) {
+                let ($($name,)*) = self;
+                $($name.free(event, old);)*
+            }
+            #[inline]
+            fn unmatched(&mut self, event: &Event) {
+                let ($($name,)*) = self;
+                $($name.unmatched(event);)*
+            }
+            #[inline]
+            fn inherited(&mut self, block: &Block, gone: Option<Kind>) {
+                let ($($name,)*) = self;
+                $($name.inherited(block, gone);)*
+            }
+            #[inline]
+            fn prefetch(&self, site: u32, freed: bool) {
+                let ($($name,)*) = self;
+                $($name.prefetch(site, freed);)*
+            }
+        }
+    };
+}
+tuple!(A);
+tuple!(A B);
+tuple!(A B C);
+tuple!(A B C D);
 
 /// Returns the row of a dense number. Adds it, and all before it, on first use.
 pub(crate) fn row<T: Default + Clone>(rows: &mut Vec<T>, number: u32) -> &mut T {

@@ -2,39 +2,9 @@
 //! (allocator wrappers, containers, language runtimes), and internals of an interpreter. All
 //! reports, thresholds and exports use [`blamed`] to choose the frames that they blame.
 
+use crate::frame::Frame;
+pub use crate::frame::Role;
 use crate::pattern::Pattern;
-use crate::symbols::Frame;
-
-/// The role of a frame in an allocation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// Code of the program, including functions of scripts.
-    #[default]
-    Program,
-    /// Code of the interpreter with this name. It is skipped if the stack has a frame of the
-    /// program.
-    Interpreter(&'static str),
-    /// An address without function and module, as in generated code.
-    Nameless,
-    /// A function that passes a request for memory on.
-    Wrapper,
-    /// A frame outside of the first function of the program or thread.
-    Outermost,
-}
-
-impl Role {
-    /// Returns the rank for blame. The frames with the lowest rank are blamed, so if a stack has no
-    /// frame of the program, the interpreter is blamed.
-    pub const fn rank(self) -> u8 {
-        match self {
-            Role::Program => 0,
-            Role::Interpreter(_) => 1,
-            Role::Nameless => 2,
-            Role::Wrapper => 3,
-            Role::Outermost => 4,
-        }
-    }
-}
 
 /// Returns the positions of the frames of a stack that are blamed for its allocations, innermost
 /// first: the innermost `count` frames of the lowest [`Role::rank`] in the stack. If all frames are

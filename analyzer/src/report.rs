@@ -23,7 +23,6 @@ pub mod sites;
 pub mod sizes;
 mod stack_text;
 pub mod summary;
-pub mod sums;
 pub mod temporary;
 pub mod threads;
 pub mod threshold;

@@ -2,7 +2,7 @@
 //! so it represents a complete call stack. Sites are numbered from 1, and the number of a caller is
 //! smaller.
 
-use crate::symbols::saved::Saved;
+use crate::saved_names::SavedNames;
 use heaptape_formats::tape;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub struct Module {
     /// Folder in which the file is searched first, instead of `/`.
     pub root: Option<Arc<Path>>,
     /// The names that are stored in the recording.
-    pub saved: Option<Arc<Saved>>,
+    pub saved: Option<Arc<SavedNames>>,
     /// Start of the recording in nanoseconds since 1970, or 0 if it is unknown.
     pub since_unix_ns: u64,
     /// File name by which the program was called, if that is a link of another name.
@@ -135,7 +135,7 @@ impl Stacks {
 
     /// Sets the stored names of the recording and its start time. Files of modules that are newer
     /// than the recording are not used.
-    pub fn set_saved(&mut self, saved: Option<Saved>, since_unix_ns: u64) {
+    pub fn set_saved(&mut self, saved: Option<SavedNames>, since_unix_ns: u64) {
         let saved = saved.map(Arc::new);
         for module in &mut self.modules {
             (module.saved, module.since_unix_ns) = (saved.clone(), since_unix_ns);

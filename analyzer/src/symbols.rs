@@ -3,9 +3,9 @@
 //! There are two levels. [`Symbolizer::name`] returns the function from symbol tables only.
 //! [`Symbolizer::frames`] adds lines and inlined functions from debug information, which is read
 //! only for modules of which frames are requested. The names that are stored in the recording
-//! ([`saved`]) are used first. Files are searched only if these are not sufficient. A file with
-//! another build-id than the recorded one is not used. An address without name is shown as
-//! `module+0xoffset`.
+//! ([`crate::saved_names`]) are used first. Files are searched only if these are not sufficient. A
+//! file with another build-id than the recorded one is not used. An address without name is shown
+//! as `module+0xoffset`.
 
 mod code_name;
 mod demangle;
@@ -16,16 +16,18 @@ mod lacks;
 mod minidebug;
 mod returned_text;
 mod save;
-pub mod saved;
 mod scopes;
 
 pub use code_name::code_name;
 pub use demangle::demangle;
 
-use crate::program_frames::{Role, Roles};
+pub use crate::frame::Frame;
+use crate::frame::{FunctionSymbol, Role, SourceFrame};
+use crate::program_frames::Roles;
+use crate::saved_names::SavedTable;
 use crate::stacks::{Module, Site, Stacks};
-use dwarf::{Debug, Source};
-use elf::{Elf, FunctionSymbol, Functions};
+use dwarf::Debug;
+use elf::{Elf, Functions};
 pub use files::Origin;
 use files::{Search, search};
 use heaptape_formats::tape::instruction;
@@ -34,11 +36,9 @@ pub use lacks::unshown;
 use returned_text::returned_text;
 use rustc_hash::FxHashMap;
 pub use save::save;
-use saved::Table;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// The amount of debug information that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,48 +50,6 @@ pub enum Detail {
     Quick,
 }
 
-/// A frame as reports show it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Frame {
-    /// Name of the function, or `None` if it is unknown.
-    pub function: Option<String>,
-    /// Path of the source file.
-    pub file: Option<String>,
-    /// Line number, starting at 1.
-    pub line: Option<u32>,
-    /// Path of the module, or empty if the address is in none.
-    pub module: Rc<str>,
-    /// File name by which the program of the module was called, if that is a link of another name.
-    pub called: Option<Arc<str>>,
-    /// Link-time address in the module, or the run-time address if there is no module.
-    pub offset: u64,
-    /// Whether the function was inlined into that of the next frame.
-    pub inlined: bool,
-    /// The role of the frame in an allocation.
-    pub role: Role,
-}
-
-impl Frame {
-    /// Returns the file name of the module.
-    pub fn module_name(&self) -> &str {
-        self.module.rsplit('/').next().unwrap_or_default()
-    }
-
-    /// Returns the file name for reports. That of a program is the name by which it was called.
-    pub fn shown_module(&self) -> &str {
-        self.called.as_deref().unwrap_or_else(|| self.module_name())
-    }
-
-    /// Returns the name of the function, or `module+0xoffset`.
-    pub fn title(&self) -> String {
-        match (&self.function, self.shown_module()) {
-            (Some(function), _) => function.clone(),
-            (None, "") => format!("{:#x}", self.offset),
-            (None, module) => format!("{module}+{:#x}", self.offset),
-        }
-    }
-}
-
 /// The function of a program that returns its built-in LSan suppressions.
 const DEFAULT_SUPPRESSIONS: &[u8] = b"__lsan_default_suppressions";
 
@@ -100,7 +58,7 @@ struct Object {
     path: Rc<str>,
     module: Module,
     /// The names stored in recordings.
-    saved: Table,
+    saved: SavedTable,
     /// The files of the module, once they were searched.
     live: Option<Live>,
     lacks: Lacks,
@@ -344,7 +302,7 @@ impl Symbolizer {
         let object = *self.by_identity.entry((named, identity)).or_insert(next);
         if object == next {
             let path = String::from_utf8_lossy(&module.path).into_owned().into();
-            let (saved, lacks) = (Table::default(), Lacks::default());
+            let (saved, lacks) = (SavedTable::default(), Lacks::default());
             self.objects.push(Object { path, module: module.clone(), saved, live: None, lacks });
         }
         tables.iter().for_each(|table| self.objects[object].saved.add(table));
@@ -372,7 +330,7 @@ impl Symbolizer {
     }
 
     /// Returns the frames at an address according to debug information, innermost first.
-    fn lines(&mut self, object: usize, address: u64) -> Vec<Source> {
+    fn lines(&mut self, object: usize, address: u64) -> Vec<SourceFrame> {
         if let Some(known) = self.objects[object].saved.lines(address) {
             return known;
         }

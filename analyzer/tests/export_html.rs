@@ -8,7 +8,7 @@ use heaptape_analyzer::export::{self, Options};
 use heaptape_analyzer::open;
 use heaptape_analyzer::progress::Progress;
 use heaptape_analyzer::report::summary::summarize;
-use heaptape_analyzer::report::sums;
+use heaptape_analyzer::sums;
 use heaptape_analyzer::symbols::{Detail, Symbolizer};
 use heaptape_formats::recording::{NotTraced, Recording};
 use heaptape_formats::tape;

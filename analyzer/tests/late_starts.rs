@@ -5,7 +5,8 @@ mod made;
 
 use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::load::tape::TraceRange;
-use heaptape_analyzer::report::{GroupBy, Query, peak, sums, timeline};
+use heaptape_analyzer::report::{GroupBy, Query, peak, timeline};
+use heaptape_analyzer::sums;
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::{Progress, open};
 use heaptape_formats::tape::{Codec, Totals};

@@ -3,9 +3,10 @@
 use crate::ids;
 use crate::table::{Cell, Field, Table};
 use heaptape_analyzer::event::{Event, Kind, Range};
+use heaptape_analyzer::model::Model;
 use heaptape_analyzer::model::live_set::Block;
 use heaptape_analyzer::program_frames::{Roles, blamed};
-use heaptape_analyzer::replay::{Model, replay};
+use heaptape_analyzer::replay::replay;
 use heaptape_analyzer::symbols::{Detail, Frame, Symbolizer, module_of};
 use heaptape_analyzer::{Missing, Process, Progress, Recording};
 use heaptape_formats::tape::Entry;

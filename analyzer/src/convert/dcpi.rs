@@ -70,7 +70,7 @@ pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
         let abbreviation = group.event.bytes().next().unwrap_or(b'e');
         let mut builder = gmon::Builder::new(flavour, Unit::counted(&group.event, abbreviation));
         amounts.iter().for_each(|(&address, &amount)| builder.sample(address, 0, amount));
-        export::gmon::fits(amounts.values().copied(), std::iter::empty())
+        export::object_table::fits(amounts.values().copied(), std::iter::empty())
             .map_err(|error| Error::Format(group.event.clone(), error))?;
         let written = builder.finish().and_then(|gmon| gmon::write(&gmon));
         let bytes = written.map_err(|error| Error::Format(group.event.clone(), error))?;

@@ -49,7 +49,7 @@ pub fn to_gmon(files: &[OpenedFile], options: &ConvertOptions) -> Result<Convert
         converted.notes.push(format!("the {} form does not store the dimension", target_form.name()));
     }
     if !is_bsd {
-        export::gmon::fits(std::iter::empty(), union.arcs.iter().map(|arc| arc.count))
+        export::object_table::fits(std::iter::empty(), union.arcs.iter().map(|arc| arc.count))
             .map_err(|error| Error::Format(format!("{} form", target_form.name()), error))?;
     }
     let written = union.to_gmon(target_form, flavour).and_then(|gmon| gmon::write(&gmon));

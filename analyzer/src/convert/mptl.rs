@@ -1,10 +1,10 @@
 //! Converts MPTL profiles. Their call sites are addresses in the memory of the process, and so are
 //! the addresses of the results.
 
-use super::{ConvertOptions, Converted, addresses, format_error, merge, truncation};
+use super::{ConvertOptions, Converted, addresses, format_error, truncation};
 use crate::export::objects::Frame;
 use crate::export::stack_tree::{Gathering, Tree};
-use crate::export::{Error, Measure, Totals};
+use crate::export::{Error, Measure, Totals, merge};
 use crate::unpack::OpenedFile;
 use heaptape_formats::Abi;
 use heaptape_formats::gmon;

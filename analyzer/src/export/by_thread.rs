@@ -3,11 +3,12 @@
 use super::Source;
 use crate::event::{Event, Span};
 use crate::load::Process;
+use crate::model::Model;
 use crate::model::call_sites::CallSites;
 use crate::model::live_set::Block;
 use crate::model::peak::Peak;
-use crate::replay::{Model, replay};
-use crate::report::sums::Sums;
+use crate::replay::replay;
+use crate::sums::Sums;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 

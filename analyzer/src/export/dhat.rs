@@ -3,10 +3,11 @@
 use super::{Error, Exporter, Measure, Needs, Out, Shape, Source, Totals, measure, verify};
 use crate::event::{Event, Span};
 use crate::load::Process;
+use crate::model::Model;
 use crate::model::live_set::Block;
 use crate::model::peak::Peak;
 use crate::model::row;
-use crate::replay::{Model, replay};
+use crate::replay::replay;
 use crate::symbols::Symbolizer;
 use crate::text::clean;
 use heaptape_formats::dhat::layout::VERSION;

@@ -7,8 +7,9 @@
 use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, target::Stream, verify};
 use crate::event::Event;
 use crate::load::Process;
+use crate::model::Model;
 use crate::model::live_set::Block;
-use crate::replay::{Model, replay};
+use crate::replay::replay;
 use crate::symbols::{Symbolizer, module_of};
 use crate::text::clean;
 use heaptape_formats::heaptrack::layout::{HEAPTRACK, VERSION};

@@ -1,11 +1,11 @@
 //! mpatrol's profile: sums of all processes by size and by call stack, with the names of functions.
 
-use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, verify};
-use crate::convert::merge;
+use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, merge, verify};
 use crate::event::Event;
 use crate::load::{self, Events, Process};
+use crate::model::Model;
 use crate::model::{live_set::Block, row};
-use crate::replay::{Model, replay};
+use crate::replay::replay;
 use crate::report::profile_names;
 use crate::unpack;
 use heaptape_formats::mptl::layout::{BINS, BOUNDS};

@@ -5,7 +5,7 @@
 //! out on the path, where it has been counted already. So each pair counts a stack once, even if a
 //! recursion passes through it repeatedly.
 
-use super::gmon::Table;
+use super::object_table::Table;
 use super::objects::Frame;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;

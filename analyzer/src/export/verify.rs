@@ -211,7 +211,7 @@ pub fn read(files: &[PathBuf]) -> Result<Totals, Error> {
             }
             Some(Format::Pprof) => totals.pprof(&opened.bytes).map_err(failed)?,
             Some(format) if crate::import::is_supported(format) => {
-                totals.imported(&crate::import::from_path(path, format)?)
+                totals.imported(&crate::load::imported::open(path, format)?)
             }
             other => {
                 let what = other.map_or("no known format", Format::name);

@@ -4,11 +4,11 @@
 use super::{Imported, Sites, split_command};
 use crate::event::Span;
 use crate::event::{Event, Kind};
+use crate::model::Model;
 use crate::model::call_sites::CallSites;
 use crate::model::live_set::Block;
 use crate::model::peak::Peak;
 use crate::model::totals::Totals;
-use crate::replay::Model;
 use crate::stacks::{Named, Site};
 use heaptape_formats::Ending;
 use heaptape_formats::heaptrack::{FrameName, Line, ReadError, Reader};

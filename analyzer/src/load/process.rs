@@ -6,8 +6,8 @@ use super::{Failure, bare, io_failure, profile_file, trace_file};
 use crate::event::{Bound, Event, Range, Span};
 use crate::missing::Missing;
 use crate::progress::Progress;
+use crate::saved_names::SavedNames;
 use crate::stacks::Stacks;
-use crate::symbols::saved::Saved;
 use crate::unpack;
 use heaptape_formats::recording::{self, Exit, STREAM, SYSROOT, TAPE, TRACE};
 use heaptape_formats::tape::{
@@ -151,7 +151,7 @@ impl Process {
         }
         process.events = Events::Taped { tape: file, trace };
         process.fill_from_tape();
-        process.tape.stacks.set_saved(Saved::of(folder), process.clock.start_unix_ns);
+        process.tape.stacks.set_saved(SavedNames::of(folder), process.clock.start_unix_ns);
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         if let Some(called) = called(&name, &process.about).map(str::to_string) {
             process.tape.stacks.set_called(&process.about.exe, &called);

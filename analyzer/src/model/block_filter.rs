@@ -3,7 +3,7 @@
 
 use super::live_set::Block;
 use crate::event::{Event, Kind};
-use crate::replay::Model;
+use crate::model::Model;
 use rustc_hash::FxHashSet;
 use std::ops::RangeInclusive;
 

@@ -3,7 +3,7 @@
 use super::live_set::Block;
 use super::row;
 use crate::event::Event;
-use crate::replay::Model;
+use crate::model::Model;
 use heaptape_formats::tape::SiteSums;
 
 /// The sums of one site.

@@ -2,7 +2,7 @@
 
 use super::live_set::Block;
 use crate::event::{Event, Kind};
-use crate::replay::Model;
+use crate::model::Model;
 use rustc_hash::FxHashMap;
 
 /// Numbers of freed blocks and bytes.

@@ -5,7 +5,7 @@
 use super::live_set::{Block, LiveSet};
 use super::row;
 use crate::event::{Event, Kind, Position, Span};
-use crate::replay::Model;
+use crate::model::Model;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 

@@ -4,7 +4,7 @@
 use super::live_set::Block;
 use super::row;
 use crate::event::Event;
-use crate::replay::Model;
+use crate::model::Model;
 
 /// Number of classes of a histogram. Class n counts lifetimes below 10^n units that are not in an
 /// earlier class, and the last class all others.

@@ -8,7 +8,7 @@
 use super::live_set::Block;
 use super::row;
 use crate::event::{Event, Position, Span};
-use crate::replay::Model;
+use crate::model::Model;
 use heaptape_formats::tape::Summary;
 
 /// Numbers of live blocks and bytes.

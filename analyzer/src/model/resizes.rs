@@ -4,7 +4,7 @@
 use super::live_set::{Block, LiveSet};
 use super::row;
 use crate::event::Event;
-use crate::replay::Model;
+use crate::model::Model;
 
 /// Number of classes of reallocation chains. Class n counts blocks that were reallocated 2^n times
 /// or more, up to the next class.

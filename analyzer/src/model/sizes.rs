@@ -3,7 +3,7 @@
 
 use super::live_set::Block;
 use crate::event::Event;
-use crate::replay::Model;
+use crate::model::Model;
 
 /// Limit of the sizes that are counted exactly. Larger ones are counted by power of two only.
 pub const EXACT: usize = 4096;

@@ -10,7 +10,7 @@ use super::live_set::{Block, LiveSet};
 use super::row;
 use super::temporary::Temporary;
 use crate::event::{Event, Kind};
-use crate::replay::Model;
+use crate::model::Model;
 
 /// Sums of a site in one slot, or in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use super::live_set::Block;
 use super::row;
 use crate::event::Event;
-use crate::replay::Model;
+use crate::model::Model;
 use rustc_hash::FxHashMap;
 
 /// Maximum number of events between allocation and free that can be chosen. Each free searches this

@@ -2,7 +2,7 @@
 
 use super::live_set::Block;
 use crate::event::Event;
-use crate::replay::Model;
+use crate::model::Model;
 use rustc_hash::FxHashMap;
 
 /// The numbers of one thread.

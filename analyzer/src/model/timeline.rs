@@ -3,7 +3,7 @@
 
 use super::live_set::Block;
 use crate::event::{Event, Kind, Position};
-use crate::replay::Model;
+use crate::model::Model;
 use heaptape_formats::tape::SiteSums;
 
 /// The numbers of one slice.

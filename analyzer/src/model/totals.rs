@@ -2,7 +2,7 @@
 
 use super::live_set::Block;
 use crate::event::{Event, Kind};
-use crate::replay::Model;
+use crate::model::Model;
 use heaptape_formats::tape::{Entry, Inherited};
 
 /// The model that computes the totals as the tape has them.

@@ -1,12 +1,11 @@
 //! Filters of blocks as the command line states them, and the replay of the selected blocks.
 
-use super::Query;
 use crate::event::Span;
-use crate::load::{Process, StartPoint};
-use crate::model::block_filter::{AgeFilter, BlockFilter, Filtered};
+use crate::load::Process;
+use crate::model::block_filter::{AgeFilter, BlockFilter};
 use crate::pattern::{FunctionPattern, Pattern};
 use crate::progress::Progress;
-use crate::replay::{self, Model, replay, replay_from};
+use crate::replay::replay;
 use crate::similar::hint;
 use crate::stacks::Stacks;
 use crate::symbols::Symbolizer;
@@ -14,6 +13,9 @@ use crate::text::clean;
 use heaptape_formats::tape::Thread;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::rc::Rc;
+
+/// Message of the error for a report on events when the file holds only sums.
+pub(super) const NEEDS_EVENTS: &str = "this needs events, and there are none: the file holds only sums by stack";
 
 /// Conditions on blocks. All of them must hold; of several patterns or threads, one must match.
 #[derive(Clone, Debug, Default)]
@@ -102,7 +104,7 @@ impl Filter {
             return Err("--min-age is greater than --max-age".into());
         }
         if !self.selects_sites_only() && !processes.iter().any(|process| process.has_events()) {
-            return Err(super::query::NEEDS_EVENTS.into());
+            return Err(NEEDS_EVENTS.into());
         }
         for query in &self.threads {
             check_thread(query, processes)?;
@@ -219,50 +221,5 @@ fn allocating_sites(process: &Process) -> Vec<u32> {
     match process.ready_sums() {
         Some(sums) => sums.sites.iter().map(|row| row.site).collect(),
         None => (1..=process.stacks().len() as u32).collect(),
-    }
-}
-
-impl Query {
-    /// Replays the selected blocks of the query. The live set at the end holds only these.
-    pub(super) fn replay(
-        &self,
-        process: &Process,
-        span: Span,
-        symbols: &mut Symbolizer,
-        progress: &Progress,
-        model: &mut impl Model,
-    ) -> replay::Outcome {
-        self.replay_from(process, None, span, symbols, progress, model)
-    }
-
-    /// Returns where a pass may begin that needs what was live at the start of the span. With a
-    /// filter there is none, because summaries do not divide live blocks by it.
-    pub(super) fn replay_start(&self, process: &Process, span: Span, by_site: bool) -> Option<StartPoint> {
-        if self.filter.is_all() { process.start_before(span, by_site) } else { None }
-    }
-
-    /// Replays the selected blocks of the query from a start on.
-    pub(super) fn replay_from(
-        &self,
-        process: &Process,
-        start: Option<&StartPoint>,
-        span: Span,
-        symbols: &mut Symbolizer,
-        progress: &Progress,
-        model: &mut impl Model,
-    ) -> replay::Outcome {
-        if self.filter.is_all() {
-            return replay_from(process, start, span, progress, model);
-        }
-        let chosen = self.filter.resolve(process, symbols, progress);
-        let mut outcome = replay(process, span, progress, &mut Filtered { filter: &chosen, model });
-        outcome.live.retain(|index, block| chosen.matches(index, block));
-        outcome
-    }
-
-    /// Returns whether the query is about the whole run and all blocks, so that ready sums answer
-    /// it.
-    pub(super) const fn is_all(&self) -> bool {
-        self.range.is_all() && self.filter.is_all()
     }
 }

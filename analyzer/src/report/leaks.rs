@@ -9,8 +9,7 @@ pub use suppressed::Rules;
 
 use super::frames::{FrameJson, stack_json};
 use super::grouping::{GroupBy, group_key};
-use super::query::{ProcessHeader, Query};
-use super::sums::sums;
+use super::query::{ProcessHeader, Query, needs_frees};
 use super::{Error, Outcome, json, print_missing};
 use crate::event::Span;
 use crate::load::{Process, Recording};
@@ -19,6 +18,7 @@ use crate::model::leaks::{History, Leaks, Survivors};
 use crate::model::snapshots;
 use crate::model::verdict::{Growth, Run, Verdict, is_freed_at_exit, is_kept_to_exit, judge, judge_snapshots};
 use crate::progress::Progress;
+use crate::sums::sums;
 use crate::suppress::{Dialect, generate};
 use crate::symbols::Symbolizer;
 use crate::text::{Screen, Style, clean};
@@ -447,7 +447,7 @@ fn leaks_from_sums<'a>(
         let chosen = query.filter.matching_sites(process.stacks(), symbols);
         sums.sites.retain(|row| chosen.get(row.site as usize).copied().unwrap_or(false));
     }
-    sums.needs_frees(process)?;
+    needs_frees(&sums, process)?;
     let course = &process.tape.history;
     let lost = sums.accounting.all().lost;
     let (end, rate) = (process.tape.last_tick, process.clock.ticks_per_second);

@@ -2,9 +2,9 @@
 //! another time.
 
 use super::query::{PointInTime, Query, Report, SiteDescription, group_sites, print_reports};
-use super::sums::sums;
 use super::{Error, Outcome};
 use crate::model::peak::Peak;
+use crate::sums::sums;
 use crate::text::{Screen, Style, bytes, count, counted, percent};
 use serde::Serialize;
 use std::io::{self, Write};

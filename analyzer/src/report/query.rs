@@ -1,15 +1,19 @@
 //! What the reports on one subject have in common: the query, the processes that it selects, and
 //! how call sites are grouped and shown.
 
-use super::filter::Filter;
+use super::filter::{Filter, NEEDS_EVENTS};
 use super::frames::{CallSite, FrameJson, SourceLines, call_site, call_site_line, stack_json};
 use super::grouping::{GroupBy, group_key};
 use super::{Error, Outcome, json, print_missing, print_sampled};
-use crate::event::Range;
-use crate::load::{self, Process, Recording};
+use crate::event::{Range, Span};
+use crate::load::{self, Process, Recording, StartPoint};
 use crate::missing::Missing;
+use crate::model::Model;
+use crate::model::block_filter::Filtered;
 use crate::processes::{ProcessFilter, folded_line};
 use crate::progress::Progress;
+use crate::replay::{self, replay, replay_from};
+use crate::sums::{Models, Sums, sums_of_replay};
 use crate::symbols::{Detail, Origin, Symbolizer};
 use crate::text::{Screen, Style, duration};
 use rustc_hash::FxHashMap;
@@ -19,9 +23,6 @@ use std::path::PathBuf;
 
 /// Number of innermost program frames by which call sites are grouped by default.
 const FRAMES: usize = 3;
-/// Message of the error for a report on events when the file holds only sums.
-pub(super) const NEEDS_EVENTS: &str = "this needs events, and there are none: the file holds only sums by stack";
-
 /// A query: which recordings, processes, blocks and times a report is about, and how it is printed.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
@@ -73,6 +74,71 @@ impl Query {
         self.filter.check(&chosen, symbols).map_err(Error::Unanswerable)?;
         Ok(chosen)
     }
+
+    /// Replays the selected blocks of the query. The live set at the end holds only these.
+    pub(super) fn replay(
+        &self,
+        process: &Process,
+        span: Span,
+        symbols: &mut Symbolizer,
+        progress: &Progress,
+        model: &mut impl Model,
+    ) -> replay::Outcome {
+        self.replay_from(process, None, span, symbols, progress, model)
+    }
+
+    /// Returns the sums of the blocks and the time range of the query.
+    pub(super) fn sums(&self, process: &Process, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
+        let span = process.span(&self.range);
+        sums_of_replay(process, &mut |Models { totals, sites, peak }| {
+            self.replay(process, span, symbols, progress, &mut (totals, sites, peak))
+        })
+    }
+
+    /// Returns where a pass may begin that needs what was live at the start of the span. With a
+    /// filter there is none, because summaries do not divide live blocks by it.
+    pub(super) fn replay_start(&self, process: &Process, span: Span, by_site: bool) -> Option<StartPoint> {
+        if self.filter.is_all() { process.start_before(span, by_site) } else { None }
+    }
+
+    /// Replays the selected blocks of the query from a start on.
+    pub(super) fn replay_from(
+        &self,
+        process: &Process,
+        start: Option<&StartPoint>,
+        span: Span,
+        symbols: &mut Symbolizer,
+        progress: &Progress,
+        model: &mut impl Model,
+    ) -> replay::Outcome {
+        if self.filter.is_all() {
+            return replay_from(process, start, span, progress, model);
+        }
+        let chosen = self.filter.resolve(process, symbols, progress);
+        let mut outcome = replay(process, span, progress, &mut Filtered { filter: &chosen, model });
+        outcome.live.retain(|index, block| chosen.matches(index, block));
+        outcome
+    }
+
+    /// Returns whether the query is about the whole run and all blocks, so that ready sums answer
+    /// it.
+    pub(super) const fn is_all(&self) -> bool {
+        self.range.is_all() && self.filter.is_all()
+    }
+}
+
+/// Checks that sums count frees.
+///
+/// # Errors
+/// Returns [`Error::Unanswerable`] when the sums hold only the live bytes at the peak and at other
+/// points in time, as Massif's do.
+pub(super) fn needs_frees(sums: &Sums, process: &Process) -> Result<(), Error> {
+    if sums.totals.allocs > 0 || sums.sites.iter().all(|row| row.peak_bytes == 0) {
+        return Ok(());
+    }
+    let why =
+        "the file counts no allocations: it holds the live bytes at some points in time (peak), not what was freed";
+    Err(Error::Unanswerable(format!("{}: {why}", process.path.display())))
 }
 
 /// The fields with which the JSON of each process begins.

@@ -27,7 +27,7 @@ impl Range {
         let is_time = |bound: &Option<Bound>| matches!(bound, Some(Bound::Time(_)));
         let with_events: Vec<&&Process> = processes.iter().filter(|process| process.has_events()).collect();
         if with_events.is_empty() {
-            return Err(super::query::NEEDS_EVENTS.into());
+            return Err(super::filter::NEEDS_EVENTS.into());
         }
         if (is_time(&self.from) || is_time(&self.to)) && !with_events.iter().any(|process| process.has_times()) {
             return Err("the recording holds no times: use a share of the run (40%) or an event number".into());

@@ -1,8 +1,8 @@
 //! `heaptape sites`: which call sites allocate how much, and how much of it is freed.
 
-use super::query::{Query, Report, SiteDescription, group_sites, print_reports};
-use super::sums::{filtered_sums, sums};
+use super::query::{Query, Report, SiteDescription, group_sites, needs_frees, print_reports};
 use super::{Error, Outcome};
+use crate::sums::sums;
 use crate::text::{Screen, Style, bytes, count};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -36,10 +36,10 @@ pub fn run(query: &Query, out: &mut dyn Write, style: Style) -> Result<Outcome, 
         let sums = match query.is_all() {
             true => {
                 let sums = sums(process, progress);
-                sums.needs_frees(process)?;
+                needs_frees(&sums, process)?;
                 sums
             }
-            false => filtered_sums(process, query, symbols, progress),
+            false => query.sums(process, symbols, progress),
         };
         let rows = sums.sites.iter().map(|row| (row.site, [row.bytes, row.allocs, row.frees, row.freed_bytes]));
         let groups = group_sites(query, process, symbols, rows);

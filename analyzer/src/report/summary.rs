@@ -2,12 +2,12 @@
 
 use super::frames::{CallSite, SourceLines, call_site, call_site_line};
 use super::query::Query;
-use super::sums::{Sums, sums, sums_of_new_process};
 use super::{Error, Outcome, hints, json, print_lines, print_missing, print_own_malloc};
 use crate::load::{Process, Recording};
 use crate::missing::{self, Missing};
 use crate::processes::{ProcessFilter, folded_line};
 use crate::progress::Progress;
+use crate::sums::{Sums, sums, sums_of_new_process};
 use crate::symbols::{Detail, Symbolizer};
 use crate::text::{Screen, Style, bytes, count, counted, duration};
 use heaptape_formats::recording::{Accounting, Exit, NotTraced, STREAM};

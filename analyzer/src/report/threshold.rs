@@ -11,10 +11,10 @@ use super::diff::{self, DiffInput};
 use super::frames::{SourceLines, call_site, call_site_line};
 use super::leaks::{self, LeakReport};
 use super::stack_text::text_stack;
-use super::sums::sums;
 use super::{Error, Query};
 use crate::model::verdict::Verdict;
 use crate::progress::Progress;
+use crate::sums::sums;
 use crate::symbols::Symbolizer;
 use crate::text::{self, Screen, Style, counted};
 use expression::{FREED_AT_EXIT, Unit};
@@ -200,7 +200,7 @@ fn measure_totals(
     for process in query.processes(recordings, &mut symbols)? {
         let sums = match query.is_all() {
             true => sums(process, &progress),
-            false => super::sums::filtered_sums(process, query, &mut symbols, &progress),
+            false => query.sums(process, &mut symbols, &progress),
         };
         results.missing.extend(sums.missing.iter().map(ToString::to_string));
         let totals = &sums.totals;

@@ -4,13 +4,11 @@
 use super::elf::Elf;
 use super::files::package;
 use super::scopes::Scopes;
+use crate::frame::{MOST_INLINED, SourceFrame};
 use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
 use gimli::{Dwarf, DwarfPackage, EndianArcSlice, RunTimeEndian};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Maximum number of frames that one address expands to.
-pub const MOST_INLINED: usize = 64;
 
 type Slice = EndianArcSlice<RunTimeEndian>;
 
@@ -24,17 +22,6 @@ pub struct Debug {
 
 /// Maximum number of bytes of debug information that are read of all split units together.
 const MOST_SPLIT: u64 = 2 << 30;
-
-/// A frame in debug information.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Source {
-    /// The symbol, or the plain name if the compiler generated no symbol.
-    pub symbol: Option<String>,
-    /// Path of the source file.
-    pub file: Option<String>,
-    /// Line in the source file.
-    pub line: Option<u32>,
-}
 
 impl Debug {
     /// Reads the debug sections of a file, with at most `most` bytes of `.debug_info`.
@@ -87,7 +74,7 @@ impl Debug {
     }
 
     /// Returns the frames of a link-time address, innermost (most deeply inlined) first.
-    pub fn find(&self, address: u64) -> Vec<Source> {
+    pub fn find(&self, address: u64) -> Vec<SourceFrame> {
         let mut lookup = self.context.find_frames(address);
         let found = loop {
             match lookup {
@@ -110,7 +97,7 @@ impl Debug {
                 Some(location) => (location.file.map(str::to_string), location.line.filter(|&line| line > 0)),
                 None => (None, None),
             };
-            found.push(Source { symbol, file, line });
+            found.push(SourceFrame { symbol, file, line });
             if found.len() == MOST_INLINED {
                 break;
             }

@@ -1,6 +1,7 @@
 //! ELF files on disk: build id, function symbols and sections, each read only when needed. Any
 //! fault in a file has the result "nothing found", because names are an aid and never a condition.
 
+use crate::frame::FunctionSymbol;
 use flate2::read::ZlibDecoder;
 use heaptape_formats::tape::Codec;
 use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
@@ -33,17 +34,6 @@ struct Function {
     start: u64,
     end: u64,
     name: u32,
-}
-
-/// A function of a symbol table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FunctionSymbol<'a> {
-    /// Link-time address of the first byte.
-    pub start: u64,
-    /// Link-time address after the last byte.
-    pub end: u64,
-    /// The symbol, which may be mangled.
-    pub symbol: &'a [u8],
 }
 
 /// Functions ordered by address.

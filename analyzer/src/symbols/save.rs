@@ -1,14 +1,15 @@
-//! Looks up the names that a recording keeps ([`super::saved`] reads them): those of the addresses
-//! at its call sites, and no others, so that they need little space.
+//! Looks up the names that a recording keeps ([`crate::saved_names`] reads them): those of the
+//! addresses at its call sites, and no others, so that they need little space.
 //!
 //! Symbol tables come first, because they are quick; lines and inlined functions follow. The caller
 //! bounds time and memory, because the files are those of the recorded programs and may contain
 //! anything.
 
-use super::dwarf::{Debug, Source};
-use super::elf::{Elf, FunctionSymbol, Functions};
+use super::dwarf::Debug;
+use super::elf::{Elf, Functions};
 use super::files::{Search, search_in};
 use super::{DEFAULT_SUPPRESSIONS, Origin, functions};
+use crate::frame::{FunctionSymbol, SourceFrame};
 use crate::stacks::Module;
 use crate::symbols::returned_text::returned_text;
 use heaptape_formats::tape::{
@@ -156,7 +157,7 @@ impl Texts {
         self.all.len() as u32
     }
 
-    fn frame(&mut self, frame: &Source) -> SymbolFrame {
+    fn frame(&mut self, frame: &SourceFrame) -> SymbolFrame {
         let mut number = |text: &Option<String>| text.as_ref().map_or(0, |text| self.number(text.as_bytes()));
         SymbolFrame { symbol: number(&frame.symbol), file: number(&frame.file), line: frame.line.unwrap_or(0) }
     }

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use heaptape_analyzer::compat::{mleak, mprof, mptrace};
-use heaptape_analyzer::symbols::saved::Table;
+use heaptape_analyzer::saved_names::SavedTable;
 use heaptape_analyzer::{convert, import, load, unpack};
 use heaptape_formats::perf_map::{Line, UnnamedAddresses};
 use heaptape_formats::{Ending, Format, dcpi, dhat, gmon, heaptrack, massif, mptl, mtrc, pprof, tape};
@@ -141,7 +141,7 @@ const READERS: [(&str, &[&str], Reader); 10] = [
         let mut stream = tape::Reader::new(bytes);
         while let Ok(tape::Step::Record(_, record)) = stream.as_mut().map(tape::Reader::step) {
             if let tape::Record::Symbols(symbols) = record {
-                let mut table = Table::default();
+                let mut table = SavedTable::default();
                 table.add(&symbols);
                 drop((table.find(0x1010), table.lines(0x1010)));
             }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::export::objects::Frame;
 
 fn frame(object: usize, function: u64) -> Option<Frame> {
     Some(Frame { object, address: function + 5, start: function, end: function + 16 })

@@ -19,7 +19,7 @@ use crate::replay::replay;
 use crate::report::grouping::{GroupBy, group_key};
 use crate::report::leaks::{Rules, evidence};
 use crate::report::summary;
-use crate::report::sums::{self, Sums};
+use crate::sums::{self, Sums};
 use crate::symbols::Symbolizer;
 
 /// Maximum number of leaks that a page lists.

@@ -7,9 +7,9 @@ use crate::processes::ProcessFilter;
 use crate::program_frames::Role;
 use crate::progress::Progress;
 use crate::report::frames::{FrameJson, blamed_frames, stack_json};
-use crate::report::sums::{sums, sums_within};
 use crate::report::{Error, Filter};
 use crate::stacks::Stacks;
+use crate::sums::{sums, sums_within};
 use crate::symbols::{Frame, Symbolizer, module_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::path::PathBuf;
@@ -211,7 +211,7 @@ pub fn measure(
         }
         let sums = if !side.filter.is_all() {
             let query = crate::report::Query { range, filter: side.filter.clone(), ..Default::default() };
-            crate::report::sums::filtered_sums(process, &query, symbols, &progress)
+            query.sums(process, symbols, &progress)
         } else if range.is_all() {
             sums(process, &progress)
         } else {

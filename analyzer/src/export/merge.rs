@@ -1,6 +1,6 @@
 //! Merges MPTL profiles by adding the sums of equal call stacks.
 
-use crate::export::Error;
+use super::Error;
 use heaptape_formats::mptl::{Bins, Builder, Profile, Sums, Symbol};
 use std::collections::HashMap;
 

@@ -1,8 +1,6 @@
 //! Totals and sums by site of a process, by the cheapest means: the summary of the tape, that of a
 //! profile, or a replay.
 
-use super::Error;
-use super::query::Query;
 use crate::event::{Range, Span};
 use crate::load::{Accounting, Process, StartPoint};
 use crate::missing::Missing;
@@ -11,7 +9,6 @@ use crate::model::peak::Peak;
 use crate::model::totals::Totals;
 use crate::progress::Progress;
 use crate::replay::{self, replay_from};
-use crate::symbols::Symbolizer;
 use heaptape_formats::tape::{self, Inherited, SiteSums};
 
 /// Totals and sums by site, from which most reports begin.
@@ -27,22 +24,6 @@ pub struct Sums {
     pub missing: Vec<Missing>,
     /// The accounting of all events of the process, also where the sums are those of a time range.
     pub accounting: Accounting,
-}
-
-impl Sums {
-    /// Checks that the sums count frees.
-    ///
-    /// # Errors
-    /// Returns [`Error::Unanswerable`] when the sums hold only the live bytes at the peak and at
-    /// other points in time, as Massif's do.
-    pub(super) fn needs_frees(&self, process: &Process) -> Result<(), Error> {
-        if self.totals.allocs > 0 || self.sites.iter().all(|row| row.peak_bytes == 0) {
-            return Ok(());
-        }
-        let why =
-            "the file counts no allocations: it holds the live bytes at some points in time (peak), not what was freed";
-        Err(Error::Unanswerable(format!("{}: {why}", process.path.display())))
-    }
 }
 
 /// Returns the sums of a whole process.
@@ -97,19 +78,16 @@ pub fn sums_within(process: &Process, range: &Range, progress: &Progress) -> Sum
     by_replay(process, inherited, start.as_ref(), range.is_all(), &mut replay_all)
 }
 
-/// Returns the sums of the blocks and the time range of a query.
-pub(super) fn filtered_sums(process: &Process, query: &Query, symbols: &mut Symbolizer, progress: &Progress) -> Sums {
-    let span = process.span(&query.range);
-    by_replay(process, None, None, false, &mut |Models { totals, sites, peak }| {
-        query.replay(process, span, symbols, progress, &mut (totals, sites, peak))
-    })
+/// The models that compute the sums in one pass.
+pub(crate) struct Models {
+    pub(crate) totals: Totals,
+    pub(crate) sites: CallSites,
+    pub(crate) peak: Peak,
 }
 
-/// The models that compute the sums in one pass.
-struct Models {
-    totals: Totals,
-    sites: CallSites,
-    peak: Peak,
+/// Returns the sums of the events that `replay` passes to the models.
+pub(crate) fn sums_of_replay(process: &Process, replay: &mut dyn FnMut(&mut Models) -> replay::Outcome) -> Sums {
+    by_replay(process, None, None, false, replay)
 }
 
 /// Returns the sums that `replay` computes, beginning from the summary of `start`. The accounting

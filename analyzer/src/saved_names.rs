@@ -1,8 +1,7 @@
 //! The names that a recording keeps of its modules (`symbols.tape`), for the case that their files
 //! are missing or have been rebuilt.
 
-use super::dwarf::{MOST_INLINED, Source};
-use super::elf::FunctionSymbol;
+use crate::frame::{FunctionSymbol, MOST_INLINED, SourceFrame};
 use heaptape_formats::recording::{SYMBOLS, SYMBOLS_LOCK};
 use heaptape_formats::tape::field::Text;
 use heaptape_formats::tape::{LINES_READ, LINES_UNREAD, Record, Step, Stream, SymbolFrame, SymbolTable, Symbols};
@@ -24,7 +23,7 @@ const WAIT: Duration = Duration::from_secs(20);
 
 /// The saved names of one process, which are read when they are first needed.
 #[derive(Debug)]
-pub struct Saved {
+pub struct SavedNames {
     /// Number that identifies these names, from 1 on.
     number: u64,
     folder: PathBuf,
@@ -38,21 +37,21 @@ struct Contents {
     damage: Option<String>,
 }
 
-impl PartialEq for Saved {
-    fn eq(&self, other: &Saved) -> bool {
+impl PartialEq for SavedNames {
+    fn eq(&self, other: &SavedNames) -> bool {
         self.folder == other.folder
     }
 }
 
-impl Eq for Saved {}
+impl Eq for SavedNames {}
 
-impl Saved {
+impl SavedNames {
     /// Returns the saved names of the process in this folder; `None` if its recorder kept none.
-    pub fn of(folder: &Path) -> Option<Saved> {
+    pub fn of(folder: &Path) -> Option<SavedNames> {
         let is_there = folder.join(SYMBOLS).exists() || folder.join(SYMBOLS_LOCK).exists();
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Relaxed) + 1;
-        is_there.then(|| Saved { number, folder: folder.to_path_buf(), read: OnceLock::new() })
+        is_there.then(|| SavedNames { number, folder: folder.to_path_buf(), read: OnceLock::new() })
     }
 
     /// Returns the number that identifies these names, from 1 on.
@@ -127,7 +126,7 @@ fn read(folder: &Path) -> Contents {
 /// The names of one module, from all processes that kept some. Texts are stored once, because a
 /// small file may name many addresses by a long text.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct SavedTable {
     texts: Vec<Text>,
     functions: BTreeMap<u64, (u64, u32)>,
     lines: FxHashMap<u64, Vec<SymbolFrame>>,
@@ -141,7 +140,7 @@ pub struct Table {
     pub had_lines: bool,
 }
 
-impl Table {
+impl SavedTable {
     /// Adds what a process kept. A table that cannot be read adds nothing.
     pub fn add(&mut self, symbols: &Symbols) {
         self.fingerprint = (symbols.file_bytes > 0).then_some((symbols.file_bytes, symbols.checksum));
@@ -195,9 +194,9 @@ impl Table {
     }
 
     /// Returns the frames of an address, innermost first; `None` if debug information was not read.
-    pub fn lines(&self, address: u64) -> Option<Vec<Source>> {
+    pub fn lines(&self, address: u64) -> Option<Vec<SourceFrame>> {
         let text = |number| self.text(number).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-        let source = |frame: &SymbolFrame| Source {
+        let source = |frame: &SymbolFrame| SourceFrame {
             symbol: text(frame.symbol),
             file: text(frame.file),
             line: Some(frame.line).filter(|line| *line > 0),

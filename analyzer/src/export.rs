@@ -8,6 +8,8 @@
 
 mod by_thread;
 pub mod measure;
+pub mod merge;
+pub mod object_table;
 pub mod objects;
 pub mod rebase;
 mod rows;
@@ -25,7 +27,7 @@ use crate::load::{self, Process, Recording};
 use crate::missing::Missing;
 use crate::processes::ProcessFilter;
 use crate::progress::Progress;
-use crate::report::sums::{self, Sums};
+use crate::sums::{self, Sums};
 use crate::symbols::{Detail, Origin, Symbolizer};
 use heaptape_formats::Abi;
 use rustc_hash::FxHashMap;

@@ -1,0 +1,102 @@
+//! Frames of call stacks, and what symbol tables and debug information know about an address.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A frame as reports show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// Name of the function, or `None` if it is unknown.
+    pub function: Option<String>,
+    /// Path of the source file.
+    pub file: Option<String>,
+    /// Line number, starting at 1.
+    pub line: Option<u32>,
+    /// Path of the module, or empty if the address is in none.
+    pub module: Rc<str>,
+    /// File name by which the program of the module was called, if that is a link of another name.
+    pub called: Option<Arc<str>>,
+    /// Link-time address in the module, or the run-time address if there is no module.
+    pub offset: u64,
+    /// Whether the function was inlined into that of the next frame.
+    pub inlined: bool,
+    /// The role of the frame in an allocation.
+    pub role: Role,
+}
+
+impl Frame {
+    /// Returns the file name of the module.
+    pub fn module_name(&self) -> &str {
+        self.module.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Returns the file name for reports. That of a program is the name by which it was called.
+    pub fn shown_module(&self) -> &str {
+        self.called.as_deref().unwrap_or_else(|| self.module_name())
+    }
+
+    /// Returns the name of the function, or `module+0xoffset`.
+    pub fn title(&self) -> String {
+        match (&self.function, self.shown_module()) {
+            (Some(function), _) => function.clone(),
+            (None, "") => format!("{:#x}", self.offset),
+            (None, module) => format!("{module}+{:#x}", self.offset),
+        }
+    }
+}
+
+/// The role of a frame in an allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Code of the program, including functions of scripts.
+    #[default]
+    Program,
+    /// Code of the interpreter with this name. It is skipped if the stack has a frame of the
+    /// program.
+    Interpreter(&'static str),
+    /// An address without function and module, as in generated code.
+    Nameless,
+    /// A function that passes a request for memory on.
+    Wrapper,
+    /// A frame outside of the first function of the program or thread.
+    Outermost,
+}
+
+impl Role {
+    /// Returns the rank for blame. The frames with the lowest rank are blamed, so if a stack has no
+    /// frame of the program, the interpreter is blamed.
+    pub const fn rank(self) -> u8 {
+        match self {
+            Role::Program => 0,
+            Role::Interpreter(_) => 1,
+            Role::Nameless => 2,
+            Role::Wrapper => 3,
+            Role::Outermost => 4,
+        }
+    }
+}
+
+/// A frame in debug information.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceFrame {
+    /// The symbol, or the plain name if the compiler generated no symbol.
+    pub symbol: Option<String>,
+    /// Path of the source file.
+    pub file: Option<String>,
+    /// Line in the source file.
+    pub line: Option<u32>,
+}
+
+/// A function of a symbol table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FunctionSymbol<'a> {
+    /// Link-time address of the first byte.
+    pub start: u64,
+    /// Link-time address after the last byte.
+    pub end: u64,
+    /// The symbol, which may be mangled.
+    pub symbol: &'a [u8],
+}
+
+/// Maximum number of frames that one address expands to.
+pub const MOST_INLINED: usize = 64;
